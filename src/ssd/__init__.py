@@ -1,0 +1,23 @@
+"""SSD: exact LLM decoding in which a draft works ahead while the target verifies."""
+
+from typing import TYPE_CHECKING, Any
+
+from ssd.version import __version__
+
+if TYPE_CHECKING:
+    from ssd.engine.async_llm import AsyncLLM
+    from ssd.engine.llm import LLM
+    from ssd.sampling import SamplingParams
+
+__all__ = ["LLM", "AsyncLLM", "SamplingParams", "__version__"]
+
+_HOMES = {"LLM": "ssd.engine.llm", "AsyncLLM": "ssd.engine.async_llm", "SamplingParams": "ssd.sampling"}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a public name when it is first used, so that `import ssd` stays quick."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ssd' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,32 @@
+"""`ssd`: the program. Knows its commands; each lives in a file of its own."""
+
+import typer
+
+from ssd.cli.doctor import doctor
+from ssd.cli.generate import generate
+from ssd.version import __version__
+
+app = typer.Typer(
+    name="ssd",
+    help="Exact LLM decoding, with a draft that works ahead while the target verifies.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+app.command()(generate)
+app.command()(doctor)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(f"ssd {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+    ),
+) -> None:
+    pass

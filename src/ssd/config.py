@@ -1,0 +1,80 @@
+"""Engine settings: one frozen object, validated once, in which an unknown key is an error.
+
+Knows names, ranges and defaults. Does not know models, devices or files: whether a
+value fits the model at hand is checked where the model is loaded.
+"""
+
+import dataclasses
+import difflib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+DType = Literal["auto", "bfloat16", "float16", "float32"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Everything the engine can be told. Defaults suit a CPU or a single GPU."""
+
+    model: str
+    """A model folder (config.json and safetensors) or a GGUF file."""
+    device: str = "auto"
+    """`auto`, `cpu`, `cuda`, `cuda:1` …"""
+    dtype: DType = "auto"
+    """`auto` takes bfloat16, or float32 on a CPU without bfloat16 instructions."""
+    deterministic: bool = False
+    """Bitwise the same logits for a token whatever else is computed beside it."""
+    cores: tuple[int, ...] = ()
+    """CPU cores to pin this process to; empty leaves threads and affinity alone."""
+
+    max_model_len: int | None = None
+    """Longest prompt plus output; None takes the model's own limit."""
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 2048
+    """Query tokens in one forward; longer prompts are computed in chunks."""
+    enable_chunked_prefill: bool = True
+    enable_prefix_caching: bool = True
+    block_size: int = 16
+    """Token positions in one KV block."""
+    kv_cache_bytes: int = 2 << 30
+    """Memory for KV blocks, unless num_blocks says how many there are."""
+    num_blocks: int | None = None
+
+    decode_tile: int = 16
+    """Deterministic mode: generated tokens go through linears in tiles of this many rows."""
+    prefill_tile: int = 128
+    """Deterministic mode: prompt tokens go through linears in tiles of this many rows."""
+
+    seed: int | None = None
+    """Where the seeds of requests without one come from; None draws them from the system."""
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise ValueError("model is empty: name a model folder or a .gguf file")
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "kv_cache_bytes"):
+            _require_positive(name, getattr(self, name))
+        for name in ("max_model_len", "num_blocks"):
+            if getattr(self, name) is not None:
+                _require_positive(name, getattr(self, name))
+        for name in ("decode_tile", "prefill_tile"):
+            value = getattr(self, name)
+            if value < 16 or value % 16:
+                raise ValueError(f"{name}={value}: must be a multiple of 16")
+        if any(core < 0 for core in self.cores) or len(set(self.cores)) != len(self.cores):
+            raise ValueError(f"cores={self.cores}: name each core once, counting from 0")
+
+    @classmethod
+    def from_settings(cls, model: str, settings: dict[str, Any]) -> "EngineConfig":
+        """A config from keyword settings; a misspelt key is named with its nearest neighbour."""
+        known = [field.name for field in dataclasses.fields(cls) if field.name != "model"]
+        for key in settings:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known settings: {', '.join(known)}"
+                raise ValueError(f"unknown setting {key!r}: {hint}")
+        return cls(model=model, **settings)
+
+
+def _require_positive(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name}={value!r}: must be a whole number of at least 1")

@@ -1,0 +1,1 @@
+"""The decoders: from scheduled rows to decided tokens."""

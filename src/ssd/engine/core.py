@@ -1,0 +1,173 @@
+"""The step loop: requests in, increments and outputs out.
+
+Knows how scheduler, decoder and requests meet. Does not know threads, prompts as text or
+HTTP. A step computes first and commits after, so a failed forward changes no request.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ssd.decoding.decoder import Decided, Decoder, DecodeRow, PromptScoring
+from ssd.engine.outputs import Increment, RequestOutput
+from ssd.engine.request import Generation, Request, RunningRequest
+from ssd.engine.scheduler import ScheduledRow, Scheduler, SchedulerLimits
+from ssd.engine.sequence import Sequence
+from ssd.kvcache.block_manager import BlockManager
+from ssd.sampling import SamplingRow, mix_seed
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    increments: tuple[Increment, ...]
+    finished: tuple[RequestOutput, ...]
+
+
+class EngineCore:
+    def __init__(
+        self,
+        decoder: Decoder,
+        block_manager: BlockManager,
+        limits: SchedulerLimits,
+        tokenizer: Any,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._decoder = decoder
+        self._blocks = block_manager
+        self._limits = limits
+        self._scheduler = Scheduler(limits, block_manager)
+        self._tokenizer = tokenizer
+        self._clock = clock
+        self._requests: dict[str, RunningRequest] = {}
+        self._generations: dict[int, Generation] = {}
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    @property
+    def num_running(self) -> int:
+        return self._scheduler.num_running
+
+    @property
+    def num_waiting(self) -> int:
+        return self._scheduler.num_waiting
+
+    def add(self, request: Request) -> None:
+        """Queues a request, or raises ValueError if it can never run."""
+        if request.request_id in self._requests:
+            raise ValueError(f"request id {request.request_id!r} is already running: choose another")
+        generations = self._generations_of(request)
+        # The first sequence is the largest demand of the n, so its check speaks for the others.
+        for generation in generations:
+            self._scheduler.add(generation.sequence)
+        self._requests[request.request_id] = RunningRequest(request, generations)
+        self._generations.update({each.sequence.seq_id: each for each in generations})
+
+    def abort(self, request_id: str) -> StepOutput:
+        """Ends a request now; an unknown id may have ended just before, and changes nothing."""
+        running = self._requests.get(request_id)
+        if running is None:
+            return StepOutput((), ())
+        increments = []
+        for generation in running.generations:
+            if generation.stop is None:
+                increments.append(generation.abort())
+                self._scheduler.abort(generation.sequence.seq_id)
+        return StepOutput(tuple(increments), self._collect_finished([running]))
+
+    def step(self) -> StepOutput:
+        """One forward over everything that is due."""
+        schedule = self._scheduler.schedule()
+        now = self._clock()
+        for row in schedule.rows:
+            self._requests[row.sequence.request_id].note_scheduled(now)
+        decided = self._decoder.step([self._decode_row(row) for row in schedule.rows])
+        now = self._clock()
+        increments = [
+            increment
+            for row, result in zip(schedule.rows, decided, strict=True)
+            if (increment := self._commit(row, result, now)) is not None
+        ]
+        touched = {row.sequence.request_id: self._requests[row.sequence.request_id] for row in schedule.rows}
+        return StepOutput(tuple(increments), self._collect_finished(list(touched.values())))
+
+    def check_integrity(self) -> None:
+        self._scheduler.check_integrity()
+
+    def _generations_of(self, request: Request) -> list[Generation]:
+        params = request.params
+        room = self._limits.max_model_len - len(request.prompt_token_ids)
+        max_tokens = room if params.max_tokens is None else params.max_tokens
+        parent_id: int | None = None
+        generations = []
+        for index in range(params.n):
+            sequence = Sequence(
+                request.request_id,
+                request.prompt_token_ids,
+                max_tokens=max_tokens,
+                index=index,
+                parent_id=parent_id,
+                wants_prompt_logits=params.prompt_logprobs is not None and index == 0,
+            )
+            parent_id = sequence.seq_id if parent_id is None else parent_id
+            generations.append(Generation(request, sequence, mix_seed(request.seed, index), self._tokenizer))
+        return generations
+
+    def _decode_row(self, row: ScheduledRow) -> DecodeRow:
+        sequence = row.sequence
+        generation = self._generations[sequence.seq_id]
+        return DecodeRow(
+            tokens=row.tokens,
+            start=row.start,
+            blocks=self._blocks.block_table(sequence.seq_id),
+            generated=row.generated,
+            sampling=self._sampling(generation) if row.samples else None,
+            scoring=self._scoring(row, generation),
+        )
+
+    def _sampling(self, generation: Generation) -> SamplingRow:
+        request, sequence = generation.request, generation.sequence
+        return SamplingRow(
+            params=request.params,
+            seed=generation.seed,
+            position=sequence.num_tokens,
+            prompt=request.prompt_token_ids,
+            output=sequence.generated,
+            end_ids=(*request.end_ids, *request.params.stop_token_ids),
+            bad_word_ids=request.bad_word_ids,
+        )
+
+    def _scoring(self, row: ScheduledRow, generation: Generation) -> PromptScoring | None:
+        num_top = generation.request.params.prompt_logprobs
+        if num_top is None or row.generated or not row.sequence.wants_prompt_logits:
+            return None
+        following = generation.request.prompt_token_ids[row.start + 1 : row.start + 1 + len(row.tokens)]
+        return PromptScoring(following, num_top)
+
+    def _commit(self, row: ScheduledRow, decided: Decided, now: float) -> Increment | None:
+        generation = self._generations[row.sequence.seq_id]
+        if decided.prompt_logprobs:
+            generation.score_prompt(row.start, decided.prompt_logprobs)
+        if not row.samples:
+            self._scheduler.commit(row, ())
+            return None
+        row.sequence.wants_prompt_logits = False
+        self._requests[row.sequence.request_id].note_token(now)
+        increment = generation.take(decided.tokens, self._limits.max_model_len)
+        self._scheduler.commit(row, increment.token_ids)
+        if generation.stop is not None:
+            self._scheduler.finish(row.sequence)
+        return increment
+
+    def _collect_finished(self, candidates: list[RunningRequest]) -> tuple[RequestOutput, ...]:
+        now = self._clock()
+        outputs = []
+        for running in candidates:
+            if running.is_finished:
+                outputs.append(running.output(now))
+                del self._requests[running.request.request_id]
+                for generation in running.generations:
+                    del self._generations[generation.sequence.seq_id]
+        return tuple(outputs)

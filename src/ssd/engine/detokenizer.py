@@ -1,0 +1,47 @@
+"""Text out of tokens, as they come.
+
+Knows that a character may take several tokens and that a token's text may depend on its
+left neighbours. Text is released once later tokens can no longer change it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+_CONTEXT_TOKENS = 6
+"""Prompt tokens decoded along at first: enough for a tokenizer's rules about leading spaces."""
+_INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+
+
+class Detokenizer:
+    def __init__(self, tokenizer: Any, prompt: Sequence[int], *, skip_special_tokens: bool) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special_tokens = skip_special_tokens
+        self._window = list(prompt[-_CONTEXT_TOKENS:])
+        self._num_settled = len(self._window)
+        """Tokens of the window whose text has been released."""
+
+    def add(self, token: int) -> str:
+        """The text this token settles; empty while a character is incomplete."""
+        self._window.append(token)
+        settled, text = self._texts()
+        if len(text) <= len(settled) or text.endswith(_INCOMPLETE):
+            return ""
+        return self._settle(settled, text)
+
+    def flush(self) -> str:
+        """What is left at the end, complete or not."""
+        settled, text = self._texts()
+        return self._settle(settled, text)
+
+    def _texts(self) -> tuple[str, str]:
+        return self._decode(self._window[: self._num_settled]), self._decode(self._window)
+
+    def _settle(self, settled: str, text: str) -> str:
+        # The last released tokens stay as context for the next ones.
+        self._window = self._window[self._num_settled :] or self._window[-1:]
+        self._num_settled = len(self._window)
+        return text[len(settled) :]
+
+    def _decode(self, tokens: list[int]) -> str:
+        text: str = self._tokenizer.decode(tokens, skip_special_tokens=self._skip_special_tokens)
+        return text

@@ -1,0 +1,94 @@
+"""`LLM`: the engine for scripts. Calls block until their outputs are complete."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tqdm import tqdm
+
+from ssd.config import EngineConfig
+from ssd.engine.build import build_engine
+from ssd.engine.outputs import RequestOutput
+from ssd.engine.prompts import Message, Prompt
+from ssd.sampling import SamplingParams
+
+
+class LLM:
+    """A model that generates.
+
+    >>> llm = LLM("path/to/model")
+    >>> llm.generate("Once upon a time", SamplingParams(temperature=0, max_tokens=32))[0].outputs[0].text
+    """
+
+    def __init__(self, model: str, *, show_progress: bool = True, **settings: Any) -> None:
+        """`settings` are those of EngineConfig; an unknown one is an error."""
+        config = EngineConfig.from_settings(str(model), settings)
+        self._engine = build_engine(config, show_progress=show_progress)
+
+    @property
+    def tokenizer(self) -> Any:
+        return self._engine.requests.tokenizer
+
+    @property
+    def max_model_len(self) -> int:
+        return self._engine.max_model_len
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """One output for each prompt, in order; prompts are text or token ids, one or a list of them."""
+        listed = _as_list(prompts)
+        return self._run(listed, _params_for(listed, params), use_tqdm=use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """The assistant's answer to a conversation, or to each of several."""
+        is_one = bool(messages) and isinstance(messages[0], dict)
+        conversations: Any = [messages] if is_one else messages
+        prompts = [self._engine.requests.chat_prompt(conversation) for conversation in conversations]
+        return self._run(prompts, _params_for(prompts, params), use_tqdm=use_tqdm)
+
+    def _run(
+        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], *, use_tqdm: bool
+    ) -> list[RequestOutput]:
+        core = self._engine.core
+        requests = [
+            self._engine.requests.request(prompt, each) for prompt, each in zip(prompts, params, strict=True)
+        ]
+        done: dict[str, RequestOutput] = {}
+        try:
+            for request in requests:
+                core.add(request)
+            with tqdm(total=len(requests), desc="generating", unit="req", disable=not use_tqdm) as bar:
+                while core.has_work:
+                    for output in core.step().finished:
+                        done[output.request_id] = output
+                        bar.update(1)
+        finally:
+            # An error or Ctrl-C leaves nothing behind for the next call to stumble over.
+            for request in requests:
+                core.abort(request.request_id)
+        return [done[request.request_id] for request in requests]
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    is_one = isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int))
+    return [prompts] if is_one else list(prompts)  # type: ignore[list-item, arg-type]
+
+
+def _params_for(
+    prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * len(prompts)
+    if len(params) != len(prompts):
+        raise ValueError(f"{len(prompts)} prompts but {len(params)} sampling parameters: pass one for each")
+    return list(params)

@@ -1,0 +1,69 @@
+"""What callers receive: increments while a request runs, one output when it ends.
+
+Plain values; they know nothing of how they came about.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ssd.sampling import TokenLogprobs
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds, as the engine saw them."""
+
+    queued: float
+    """From arrival to the first forward."""
+    first_token: float
+    """From arrival to the first token."""
+    total: float
+    num_output_tokens: int
+
+    @property
+    def per_output_token(self) -> float:
+        """Mean time of a token after the first."""
+        return (self.total - self.first_token) / max(1, self.num_output_tokens - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionOutput:
+    """One of a request's n sequences."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    stop_reason: int | str | None = None
+    """The stop token or stop string that ended it; None for the model's own end or a length."""
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: tuple[int, ...]
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None
+    """One entry for each prompt token; the first has none."""
+    outputs: tuple[CompletionOutput, ...]
+    num_cached_tokens: int
+    """Prompt tokens whose keys and values were found in the prefix cache."""
+    num_preemptions: int
+    """How often a sequence of the request gave way and was computed again."""
+    timings: Timings
+
+
+@dataclass(frozen=True, slots=True)
+class Increment:
+    """What one step added to one sequence. Texts joined in order are the output's text."""
+
+    request_id: str
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] | None
+    finish_reason: FinishReason | None
+    stop_reason: int | str | None

@@ -1,0 +1,64 @@
+"""From what a caller passes to a request: text, token ids or chat messages.
+
+Knows the tokenizer and the model's limits; draws the seed of a request without one.
+"""
+
+import random
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ssd.engine.request import Request
+from ssd.sampling import SamplingParams
+
+Prompt = str | Sequence[int]
+"""Text, or token ids that are taken as they are."""
+Message = dict[str, Any]
+"""A chat message as OpenAI's API has it: role, content."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFactory:
+    tokenizer: Any
+    end_ids: tuple[int, ...]
+    vocab_size: int
+    seeds: random.Random
+
+    def request(self, prompt: Prompt, params: SamplingParams, request_id: str | None = None) -> Request:
+        text = prompt if isinstance(prompt, str) else None
+        ids = self.tokenizer(prompt).input_ids if isinstance(prompt, str) else list(prompt)
+        self._check_ids(ids)
+        params.check_vocabulary(self.vocab_size)
+        return Request(
+            request_id=request_id or uuid.uuid4().hex,
+            prompt=text,
+            prompt_token_ids=tuple(ids),
+            params=params,
+            seed=self.seeds.getrandbits(64) if params.seed is None else params.seed,
+            end_ids=self.end_ids,
+            bad_word_ids=self._bad_word_ids(params.bad_words),
+        )
+
+    def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
+        if not self.tokenizer.chat_template:
+            raise ValueError("this model's tokenizer has no chat template: use generate with plain text")
+        ids: list[int] = self.tokenizer.apply_chat_template(
+            list(messages), add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+        return ids
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        if not ids:
+            raise ValueError("the prompt has no tokens: pass some text or token ids")
+        wrong = [token for token in ids if not 0 <= token < self.vocab_size]
+        if wrong:
+            raise ValueError(f"token id {wrong[0]} is outside the vocabulary of {self.vocab_size}")
+
+    def _bad_word_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """A word's tokens at the start of a text and after a space: they usually differ."""
+        spellings = [spelling for word in words for spelling in (word, f" {word.lstrip()}")]
+        encoded = [
+            tuple(self.tokenizer(spelling, add_special_tokens=False).input_ids) for spelling in spellings
+        ]
+        return tuple(dict.fromkeys(ids for ids in encoded if ids))

@@ -1,0 +1,157 @@
+"""A request and its sequences as they run: tokens turn into text, text into increments.
+
+Knows one request. Does not know the scheduler, the model or other requests.
+"""
+
+import time
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass, field
+from typing import Any
+
+from ssd.engine.detokenizer import Detokenizer
+from ssd.engine.outputs import CompletionOutput, Increment, RequestOutput, Timings
+from ssd.engine.sequence import Sequence
+from ssd.engine.stopping import Stop, StopText, token_stop
+from ssd.sampling import SampledToken, SamplingParams, TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a caller asked for, once and for all."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+    seed: int
+    """Drawn at admission where the caller gave none, so that it survives preemption."""
+    end_ids: tuple[int, ...]
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    arrival: float = field(default_factory=time.perf_counter)
+
+
+class Generation:
+    """One sequence's text and end."""
+
+    def __init__(self, request: Request, sequence: Sequence, seed: int, tokenizer: Any) -> None:
+        params = request.params
+        self.request = request
+        self.sequence = sequence
+        self.seed = seed
+        self._detokenizer = Detokenizer(
+            tokenizer, request.prompt_token_ids, skip_special_tokens=params.skip_special_tokens
+        )
+        self._stop_text = StopText(params.stop, include_stop=params.include_stop_str_in_output)
+        self._texts: list[str] = []
+        self._logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
+        self._num_taken = 0
+        self.prompt_logprobs: list[TokenLogprobs] = []
+        self.stop: Stop | None = None
+
+    def take(self, tokens: Tokens[SampledToken], max_model_len: int) -> Increment:
+        """Takes in new tokens up to the one that ends the sequence; later ones do not count."""
+        taken: list[SampledToken] = []
+        text = ""
+        room = self.sequence.num_remaining(max_model_len)
+        for token in tokens:
+            taken.append(token)
+            text += self._read(token.token, num_remaining=room - len(taken))
+            if self.stop is not None:
+                break
+        return self._record(taken, text)
+
+    def abort(self) -> Increment:
+        self.stop = Stop("abort")
+        return self._record([], self._stop_text.pass_by(""))
+
+    def score_prompt(self, start: int, logprobs: Tokens[TokenLogprobs]) -> None:
+        """Scores of the tokens after position `start`; a recomputed chunk replaces its earlier scores."""
+        self.prompt_logprobs[start:] = logprobs
+
+    def output(self) -> CompletionOutput:
+        stop = self.stop or Stop("abort")
+        return CompletionOutput(
+            index=self.sequence.index,
+            text="".join(self._texts),
+            token_ids=tuple(self.sequence.generated),
+            finish_reason=stop.finish_reason,
+            stop_reason=stop.stop_reason,
+            logprobs=None if self._logprobs is None else tuple(self._logprobs),
+        )
+
+    def _read(self, token: int, *, num_remaining: int) -> str:
+        params, end_ids = self.request.params, self.request.end_ids
+        self._num_taken += 1
+        self.stop = token_stop(
+            token, params, end_ids, num_generated=self._num_taken, num_remaining=num_remaining
+        )
+        ends_by_token = self.stop is not None and self.stop.finish_reason == "stop"
+        is_silent = ends_by_token and not params.include_stop_str_in_output
+        new_text = "" if is_silent else self._detokenizer.add(token)
+        if self.stop is not None:
+            new_text += self._detokenizer.flush()
+        if self._num_taken < params.min_tokens:
+            return self._stop_text.pass_by(new_text)
+        released, stop_string = self._stop_text.add(new_text)
+        if stop_string is not None:
+            self.stop = Stop("stop", stop_string)
+            return released
+        return released + (self._stop_text.pass_by("") if self.stop is not None else "")
+
+    def _record(self, taken: list[SampledToken], text: str) -> Increment:
+        logprobs = tuple(token.logprobs for token in taken if token.logprobs is not None)
+        self._texts.append(text)
+        if self._logprobs is not None:
+            self._logprobs.extend(logprobs)
+        return Increment(
+            request_id=self.request.request_id,
+            index=self.sequence.index,
+            text=text,
+            token_ids=tuple(token.token for token in taken),
+            logprobs=logprobs if self._logprobs is not None else None,
+            finish_reason=self.stop.finish_reason if self.stop else None,
+            stop_reason=self.stop.stop_reason if self.stop else None,
+        )
+
+
+class RunningRequest:
+    """A request with its n generations, until the last one ends."""
+
+    def __init__(self, request: Request, generations: Tokens[Generation]) -> None:
+        self.request = request
+        self.generations = tuple(generations)
+        self._first_scheduled: float | None = None
+        self._first_token: float | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        return all(generation.stop is not None for generation in self.generations)
+
+    def note_scheduled(self, now: float) -> None:
+        if self._first_scheduled is None:
+            self._first_scheduled = now
+
+    def note_token(self, now: float) -> None:
+        if self._first_token is None:
+            self._first_token = now
+
+    def output(self, now: float) -> RequestOutput:
+        arrival = self.request.arrival
+        outputs = tuple(generation.output() for generation in self.generations)
+        scored = self.generations[0].prompt_logprobs
+        wants_scores = self.request.params.prompt_logprobs is not None
+        return RequestOutput(
+            request_id=self.request.request_id,
+            prompt=self.request.prompt,
+            prompt_token_ids=self.request.prompt_token_ids,
+            prompt_logprobs=(None, *scored) if wants_scores else None,
+            outputs=outputs,
+            num_cached_tokens=self.generations[0].sequence.num_cached,
+            num_preemptions=sum(each.sequence.num_preemptions for each in self.generations),
+            timings=Timings(
+                queued=(self._first_scheduled or now) - arrival,
+                first_token=(self._first_token or now) - arrival,
+                total=now - arrival,
+                num_output_tokens=max(len(output.token_ids) for output in outputs),
+            ),
+        )

@@ -1,0 +1,95 @@
+"""What goes into and comes out of scheduling: the limits, the rows of one step, and what a row may result in.
+
+Data and its checks only; the decisions are in scheduler.py.
+"""
+
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ssd.engine.sequence import Sequence, SequenceStatus
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    enable_chunked_prefill: bool = True
+    # False where a token's keys depend on whether it was prompt or generated (deterministic mode): then only
+    # prompt blocks are shared, and only as prompts: what another computed as its prompt is no substitute for
+    # what this sequence has generated.
+    cache_generated: bool = True
+
+    def __post_init__(self) -> None:
+        if self.max_num_seqs < 1 or self.max_model_len < 2:
+            raise ValueError("max_num_seqs must be at least 1 and max_model_len at least 2")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) is less than max_num_seqs "
+                f"({self.max_num_seqs}): raise it, so that every decoding sequence fits into a step"
+            )
+
+    def check_admissible(self, sequence: Sequence, *, num_slots: int) -> None:
+        """Refuse what could never run to its end, alone in a KV cache of num_slots tokens."""
+        if not sequence.num_prompt:
+            raise ValueError("the prompt is empty: pass at least one token, for example BOS")
+        if sequence.num_prompt >= self.max_model_len:
+            raise ValueError(
+                f"the prompt has {sequence.num_prompt} tokens and max_model_len is {self.max_model_len}: "
+                "shorten the prompt or raise max_model_len"
+            )
+        if sequence.max_tokens < 1:
+            raise ValueError(f"max_tokens is {sequence.max_tokens}: ask for at least 1")
+        num_final = min(sequence.num_prompt + sequence.max_tokens, self.max_model_len)
+        if num_final > num_slots:
+            raise ValueError(
+                f"prompt and max_tokens come to {num_final} tokens and the KV cache holds {num_slots}: "
+                "lower max_tokens, shorten the prompt or give the KV cache more memory"
+            )
+
+
+class ScheduledRow(NamedTuple):
+    sequence: Sequence
+    start: int  # position of the first query token
+    tokens: tuple[int, ...]  # known tokens, then drafted ones
+    num_known: int
+    samples: bool  # reaches the end of the known tokens: the logits from there on decide new tokens
+    generated: bool  # generated tokens (and drafted ones); otherwise prompt tokens. Never both
+
+    @property
+    def num_drafted(self) -> int:
+        return len(self.tokens) - self.num_known
+
+    def check_outcome(self, new_tokens: Tokens[int], max_model_len: int) -> None:
+        """Refuse an outcome that would leave tokens and computed keys out of step, or never end."""
+        sequence, num_new = self.sequence, len(new_tokens)
+        if self.start != sequence.num_computed or sequence.status is not SequenceStatus.RUNNING:
+            raise ValueError(f"the row at {self.start} of {sequence} is not from the latest schedule")
+        if not self.samples:
+            if num_new:
+                raise ValueError(f"{num_new} new tokens for a row that does not sample")
+            return
+        if not 1 <= num_new <= self.num_drafted + 1:
+            raise ValueError(
+                f"{num_new} new tokens for {self.num_drafted} drafted ones: expected one more at most"
+            )
+        accepted = self.tokens[self.num_known : self.num_known + num_new - 1]
+        if accepted != tuple(new_tokens[:-1]):
+            raise ValueError("the new tokens before the last one are not the drafted ones")
+        if num_new > sequence.num_remaining(max_model_len):
+            raise ValueError(f"{sequence} is past its end: finish a sequence when none of its tokens remain")
+
+
+class Schedule(NamedTuple):
+    rows: tuple[ScheduledRow, ...]
+    preempted: tuple[Sequence, ...]
+
+
+@dataclass(slots=True)
+class RowsToBe:
+    """The rows of a step while the scheduler puts it together."""
+
+    rows: list[ScheduledRow]
+    budget: int  # query tokens that still fit
+    may_run_alone: bool  # whether a prompt that does not fit beside `rows` may take their place

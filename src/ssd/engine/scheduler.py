@@ -1,0 +1,250 @@
+"""What the target computes in the next step: which tokens of which sequences; who waits, who gives way.
+
+Knows sequences, limits and the block manager. Knows no tensors, no sampling and no draft: it is told which
+tokens are drafted and which tokens came out.
+
+Both queues are in order of arrival. Decoding sequences come first, each with the one token it needs; drafted
+tokens and prompts share what is left. When blocks run out, drafts are dropped first; then the latest arrival
+is preempted and computes its tokens again later. So the oldest running sequence moves on in every step.
+"""
+
+from bisect import insort
+from collections.abc import Sequence as Tokens
+from operator import attrgetter
+
+from ssd.engine.schedule import RowsToBe, Schedule, ScheduledRow, SchedulerLimits
+from ssd.engine.sequence import Sequence, SequenceStatus
+from ssd.kvcache.block_manager import BlockManager, IntegrityError, OutOfBlocks
+
+__all__ = ["Schedule", "ScheduledRow", "Scheduler", "SchedulerLimits"]
+
+_by_arrival = attrgetter("arrival")
+
+
+class Scheduler:
+    def __init__(self, limits: SchedulerLimits, block_manager: BlockManager) -> None:
+        self.limits = limits
+        self._blocks = block_manager
+        self._waiting: list[Sequence] = []
+        self._running: list[Sequence] = []
+        self._sequences: dict[int, Sequence] = {}
+        self._num_arrived = 0
+        self._decoding_stood_aside = False
+        self._refusal = (-1, 0)  # the sequence last refused for lack of blocks, and how many were free then
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._running or self._waiting)
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence, or refuse it with a ValueError if it could never run to its end."""
+        self._check_admissible(sequence)
+        sequence.arrival = self._num_arrived
+        self._num_arrived += 1
+        self._sequences[sequence.seq_id] = sequence
+        self._waiting.append(sequence)
+
+    def schedule(self) -> Schedule:
+        """Choose the rows of the next step. Each row is to be given back to `commit` before the next call."""
+        preempted = self._secure_known_tokens()
+        decoding = [sequence for sequence in self._running if sequence.is_decoding]
+        filling = [sequence for sequence in self._running if not sequence.is_decoding]
+        may_admit = not preempted and len(self._running) < self.limits.max_num_seqs
+        spare = self.limits.max_num_batched_tokens - len(decoding)
+        # Where prompts want to move too, drafts leave them half: a new user does not wait for guesses.
+        draft_budget = spare // 2 if filling or (may_admit and self._waiting) else spare
+        rows = []
+        for sequence in decoding:
+            row = self._take_row(sequence, 1 + draft_budget)
+            rows.append(row)
+            draft_budget -= row.num_drafted
+            spare -= row.num_drafted
+        batch = RowsToBe(rows, spare, may_run_alone=not (rows and self._decoding_stood_aside))
+        self._decoding_stood_aside = False
+        if all(self._fill(sequence, batch) for sequence in filling) and may_admit:
+            self._admit(batch)
+        return Schedule(tuple(batch.rows), tuple(preempted))
+
+    def commit(self, row: ScheduledRow, new_tokens: Tokens[int]) -> None:
+        """Take in the outcome of a row: if it samples, accepted drafts and the target's own token; else none.
+
+        A burst that is cut short (a stop string) is passed as far as it counts, before `finish`.
+        """
+        sequence = row.sequence
+        if sequence.status is SequenceStatus.FINISHED:
+            return  # aborted while the step was under way: the outcome has no owner
+        row.check_outcome(new_tokens, self.limits.max_model_len)
+        sequence.num_computed = row.start + row.num_known + max(0, len(new_tokens) - 1)
+        sequence.tokens.extend(new_tokens)
+        sequence.drafted = ()
+        num_computed, num_cacheable = sequence.num_computed, self._num_cacheable(sequence)
+        self._blocks.commit(sequence.seq_id, sequence.tokens, num_computed, num_cacheable)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Forget a sequence, whatever its state, and free its blocks."""
+        if self._sequences.pop(sequence.seq_id, None) is None:
+            return
+        if sequence.status is SequenceStatus.RUNNING:
+            self._blocks.free(sequence.seq_id)
+            self._running.remove(sequence)
+        else:
+            self._waiting.remove(sequence)
+        sequence.status = SequenceStatus.FINISHED
+        sequence.drafted = ()
+
+    def abort(self, seq_id: int) -> bool:
+        """Finish a sequence by id. False if it is unknown: it may have ended just before."""
+        sequence = self._sequences.get(seq_id)
+        if sequence is None:
+            return False
+        self.finish(sequence)
+        return True
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError unless queues, sequences and blocks agree."""
+        self._blocks.check_integrity()
+        if set(self._blocks.seq_ids) != {sequence.seq_id for sequence in self._running}:
+            raise IntegrityError("blocks are held by others than the running sequences")
+        queues = [(SequenceStatus.WAITING, self._waiting), (SequenceStatus.RUNNING, self._running)]
+        for status, queue in queues:
+            if queue != [each for each in self._sequences.values() if each.status is status]:
+                raise IntegrityError(f"the {status.value} queue lacks or repeats someone, or is out of order")
+        if len(self._sequences) != self.num_waiting + self.num_running:
+            raise IntegrityError("a sequence is in no queue")
+        if self.num_running > self.limits.max_num_seqs:
+            raise IntegrityError("more sequences run than max_num_seqs")
+        if any(sequence.num_computed for sequence in self._waiting):
+            raise IntegrityError("a waiting sequence has computed tokens")
+        for sequence in self._running:
+            num_covered = self._blocks.num_covered(sequence.seq_id)
+            if sequence.num_computed > min(num_covered, sequence.num_tokens - 1):
+                raise IntegrityError(f"{sequence} has computed more than its blocks or tokens allow")
+
+    def _check_admissible(self, sequence: Sequence) -> None:
+        if sequence.status is not SequenceStatus.WAITING or sequence.arrival >= 0:
+            raise ValueError(f"{sequence} was added before: create a new Sequence")
+        self.limits.check_admissible(sequence, num_slots=self._blocks.num_blocks * self._blocks.block_size)
+        parent = self._parent_of(sequence)
+        if parent and (parent.prompt != sequence.tokens or parent.cache_key != sequence.cache_key):
+            raise ValueError(f"{sequence} and its parent {parent} differ in prompt or cache_key")
+
+    def _secure_known_tokens(self) -> list[Sequence]:
+        """Give every running sequence blocks for its known tokens, oldest first; the youngest give way."""
+        preempted: list[Sequence] = []
+        index = 0
+        while index < len(self._running):
+            sequence = self._running[index]
+            try:
+                self._blocks.grow(sequence.seq_id, sequence.num_tokens)
+                index += 1
+            except OutOfBlocks:
+                preempted.append(self._preempt_youngest())
+        return preempted
+
+    def _preempt_youngest(self) -> Sequence:
+        sequence = self._running.pop()
+        self._blocks.free(sequence.seq_id)
+        sequence.status = SequenceStatus.WAITING
+        sequence.num_computed = 0
+        sequence.drafted = ()
+        sequence.num_preemptions += 1
+        insort(self._waiting, sequence, key=_by_arrival)
+        return sequence
+
+    def _take_row(self, sequence: Sequence, budget: int) -> ScheduledRow:
+        """The next known tokens within the budget, never prompt and generated ones together; then drafts."""
+        start, num_prompt, num_tokens = sequence.num_computed, sequence.num_prompt, sequence.num_tokens
+        generated = start >= num_prompt
+        stop = min(num_tokens if generated else num_prompt, start + budget)
+        samples = stop == num_tokens
+        tokens = tuple(sequence.tokens[start:stop])
+        if samples and generated and sequence.drafted:
+            tokens += self._take_drafts(sequence, budget - (stop - start))
+        return ScheduledRow(sequence, start, tokens, stop - start, samples, generated)
+
+    def _take_drafts(self, sequence: Sequence, budget: int) -> tuple[int, ...]:
+        """As many drafted tokens as budget, free blocks and the end of the sequence leave room for."""
+        seq_id, num_known = sequence.seq_id, sequence.num_tokens
+        num_slots = self._blocks.max_coverable(seq_id) - num_known
+        num_useful = sequence.num_remaining(self.limits.max_model_len) - 1  # the target adds one of its own
+        num_drafted = max(0, min(budget, num_slots, num_useful, len(sequence.drafted)))
+        self._blocks.grow(seq_id, num_known + num_drafted)
+        return sequence.drafted[:num_drafted]
+
+    def _fill(self, sequence: Sequence, batch: RowsToBe) -> bool:
+        """Add the next chunk of a sequence that is not decoding yet. False: nothing fits behind it."""
+        num_prompt_left = sequence.num_prompt - sequence.num_computed
+        if num_prompt_left > batch.budget and not self.limits.enable_chunked_prefill:
+            # A whole prompt that does not fit beside the others gets a step of its own, but never two steps
+            # in a row while others decode.
+            if batch.may_run_alone:
+                batch.rows = [self._take_row(sequence, num_prompt_left)]
+                self._decoding_stood_aside = True
+            return False
+        if batch.budget > 0:
+            batch.rows.append(self._take_row(sequence, batch.budget))
+            batch.budget -= len(batch.rows[-1].tokens)
+            batch.may_run_alone = False
+        return batch.budget > 0
+
+    def _admit(self, batch: RowsToBe) -> None:
+        """Admit waiting sequences in order of arrival while seats, budget and blocks last."""
+        index = 0
+        while index < len(self._waiting) and len(self._running) < self.limits.max_num_seqs:
+            sequence = self._waiting[index]
+            parent = self._fork_source(sequence)
+            if parent and parent.num_computed < parent.num_prompt:
+                index += 1  # it waits for its parent's prompt; those behind it need not
+                continue
+            if not self._place(sequence, parent):
+                return
+            del self._waiting[index]
+            sequence.status = SequenceStatus.RUNNING
+            insort(self._running, sequence, key=_by_arrival)
+            if not self._fill(sequence, batch):
+                return
+
+    def _fork_source(self, sequence: Sequence) -> Sequence | None:
+        """The running parent whose prompt blocks a sequence can share; None: it allocates for itself."""
+        if sequence.wants_prompt_logits or sequence.num_generated:
+            return None
+        parent = self._parent_of(sequence)
+        return parent if parent and parent.status is SequenceStatus.RUNNING else None
+
+    def _parent_of(self, sequence: Sequence) -> Sequence | None:
+        return None if sequence.parent_id is None else self._sequences.get(sequence.parent_id)
+
+    def _place(self, sequence: Sequence, parent: Sequence | None) -> bool:
+        """Get blocks for all known tokens of a waiting sequence; False if there are too few."""
+        # A long prompt is hashed to find out what it can share: not again until more blocks are free. Nothing
+        # stalls, since blocks do become free when those who hold them end.
+        seq_id, num_free = sequence.seq_id, self._blocks.num_free
+        if self._refusal[0] == seq_id and num_free <= self._refusal[1]:
+            return False
+        try:
+            if parent:
+                num_cached = self._blocks.fork(parent.seq_id, seq_id, sequence.num_tokens)
+            else:
+                num_reusable = 0 if sequence.wants_prompt_logits else self._num_cacheable(sequence)
+                num_cached = self._blocks.allocate(
+                    seq_id, sequence.tokens, num_reusable=num_reusable, cache_key=sequence.cache_key
+                )
+        except OutOfBlocks:
+            self._refusal = (seq_id, num_free)
+            return False
+        sequence.num_computed = num_cached
+        if not sequence.num_preemptions:
+            sequence.num_cached = num_cached
+        return True
+
+    def _num_cacheable(self, sequence: Sequence) -> int:
+        """The leading tokens that may enter the prefix cache, and the only ones that may come from it."""
+        return sequence.num_tokens if self.limits.cache_generated else sequence.num_prompt

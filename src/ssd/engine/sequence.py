@@ -1,0 +1,97 @@
+"""One generated sequence: its tokens and how far its keys and values have been computed.
+
+Knows nothing of sampling, text or blocks. The scheduler is the only one that changes its progress; a decoder
+sets `drafted` before a step, and the engine keeps its own state in `payload`.
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+from itertools import count
+
+_next_seq_id = count().__next__
+
+
+class SequenceStatus(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class Sequence:
+    __slots__ = (
+        "arrival",
+        "cache_key",
+        "drafted",
+        "index",
+        "max_tokens",
+        "num_cached",
+        "num_computed",
+        "num_preemptions",
+        "num_prompt",
+        "parent_id",
+        "payload",
+        "request_id",
+        "seq_id",
+        "status",
+        "tokens",
+        "wants_prompt_logits",
+    )
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt: Iterable[int],
+        *,
+        max_tokens: int,
+        index: int = 0,
+        parent_id: int | None = None,
+        wants_prompt_logits: bool = False,
+        cache_key: str = "",
+        payload: object = None,
+    ) -> None:
+        # Drawn here and nowhere else: an id is never used twice, so nothing late can answer for a successor.
+        self.seq_id = _next_seq_id()
+        self.request_id = request_id
+        self.index = index  # which of the n sequences of its request
+        self.parent_id = parent_id  # the sequence whose prompt blocks it may share
+        self.tokens = list(prompt)  # known tokens: the prompt, then what has been generated
+        self.num_prompt = len(self.tokens)
+        self.max_tokens = max_tokens
+        self.wants_prompt_logits = wants_prompt_logits  # while True, no cached prefix is used
+        self.cache_key = cache_key
+        self.payload = payload
+        self.status = SequenceStatus.WAITING
+        self.arrival = -1  # set by the scheduler when the sequence is added
+        self.num_computed = 0  # leading tokens whose keys and values are in its blocks
+        self.num_cached = 0  # leading tokens that its first admission found computed
+        self.num_preemptions = 0
+        self.drafted: tuple[int, ...] = ()  # proposed to follow `tokens`; checked in the next step
+
+    @property
+    def prompt(self) -> list[int]:
+        return self.tokens[: self.num_prompt]
+
+    @property
+    def generated(self) -> list[int]:
+        return self.tokens[self.num_prompt :]
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def num_generated(self) -> int:
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def is_decoding(self) -> bool:
+        """Only its newest token is left to compute, and that is a generated one."""
+        return self.num_prompt <= self.num_computed == len(self.tokens) - 1
+
+    def num_remaining(self, max_model_len: int) -> int:
+        """How many tokens may still be generated. At 0 the engine finishes the sequence."""
+        return min(self.num_prompt + self.max_tokens, max_model_len) - len(self.tokens)
+
+    def __repr__(self) -> str:
+        progress = f"{self.num_computed}/{self.num_prompt}+{self.num_generated}"
+        return f"Sequence({self.seq_id}, {self.request_id!r}[{self.index}], {self.status.value}, {progress})"

@@ -1,0 +1,249 @@
+"""Who owns which block of the paged KV memory, and which blocks a prompt with the same start can reuse.
+
+Knows sequence ids, their tokens and block numbers. Knows no tensors and no scheduling: it never decides who
+runs or who gives way; when blocks run out it says so and changes nothing.
+
+A block is in one of three states: *used* (in at least one table), *cached* (in no table, but its content is
+registered and can be taken again) or *plain free*. It is registered under a digest of everything its keys and
+values depend on: the cache key and all tokens from the start of the sequence to the end of the block. Only
+full blocks of committed tokens are registered, and no one writes into a registered block.
+"""
+
+from array import array
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, KeysView, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from ssd.kvcache.free_blocks import FreeBlocks
+
+DIGEST_SIZE = 32  # wide enough that no one can search for a prompt that collides with another's
+
+
+class OutOfBlocks(Exception):  # noqa: N818 - exhaustion is a state here, not an error
+    """Fewer blocks are free than asked for. Expected under load; nothing has been changed."""
+
+
+class IntegrityError(RuntimeError):
+    """check_integrity found state that no sequence of calls should lead to: a bug."""
+
+
+@dataclass(slots=True)
+class _Table:
+    blocks: list[int]
+    digests: list[bytes]  # digests[0] is the root of the chain, digests[i + 1] names the content of blocks[i]
+
+
+class BlockManager:
+    def __init__(self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool = True) -> None:
+        if num_blocks < 1 or block_size < 1:
+            raise ValueError(f"num_blocks ({num_blocks}) and block_size ({block_size}) must be at least 1")
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.enable_prefix_caching = enable_prefix_caching
+        self._tables: dict[int, _Table] = {}
+        self._num_references = [0] * num_blocks
+        self._free = FreeBlocks(num_blocks)
+        self._cached: OrderedDict[int, None] = OrderedDict()  # first in, first evicted
+        self._block_of: dict[bytes, int] = {}
+        self._digest_of: dict[int, bytes] = {}
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that can be handed out: plain free ones and cached ones."""
+        return self._free.num_free + len(self._cached)
+
+    @property
+    def usage(self) -> float:
+        """The share of blocks held by sequences, 0 to 1."""
+        return 1 - self.num_free / self.num_blocks
+
+    @property
+    def seq_ids(self) -> KeysView[int]:
+        return self._tables.keys()
+
+    def block_table(self, seq_id: int) -> Sequence[int]:
+        """The live table, not a copy: read it within the step."""
+        return self._tables[seq_id].blocks
+
+    def num_covered(self, seq_id: int) -> int:
+        """Positions that the sequence's blocks can hold now."""
+        return len(self._tables[seq_id].blocks) * self.block_size
+
+    def max_coverable(self, seq_id: int) -> int:
+        """Positions that the sequence's blocks could hold if it took every free block."""
+        return (len(self._tables[seq_id].blocks) + self.num_free) * self.block_size
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def match_prefix(
+        self, tokens: Sequence[int], *, num_reusable: int | None = None, cache_key: str = ""
+    ) -> int:
+        """How many leading tokens would come from the cache; always fewer than len(tokens)."""
+        return len(self._match(tokens, num_reusable, cache_key).blocks) * self.block_size
+
+    def can_allocate(
+        self, tokens: Sequence[int], *, num_reusable: int | None = None, cache_key: str = ""
+    ) -> bool:
+        if self.num_blocks_for(len(tokens)) <= self.num_free:
+            return True  # fits even if nothing is shared: no need to hash the prompt
+        return self._num_missing(tokens, self._match(tokens, num_reusable, cache_key)) <= 0
+
+    def allocate(
+        self, seq_id: int, tokens: Sequence[int], *, num_reusable: int | None = None, cache_key: str = ""
+    ) -> int:
+        """Give a new sequence blocks for all its tokens; return how many leading ones are already computed.
+
+        Only the first `num_reusable` tokens may come from the cache (None: any). `cache_key` keeps apart
+        sequences whose keys and values differ for the same tokens, or that must not learn of each other.
+        """
+        self._refuse_known(seq_id)
+        table = self._match(tokens, num_reusable, cache_key)
+        num_missing = self._num_missing(tokens, table)
+        if num_missing > 0:
+            raise OutOfBlocks(f"sequence {seq_id} needs {num_missing} more blocks than are free")
+        num_cached = len(table.blocks) * self.block_size
+        self._hold(table.blocks)
+        self._extend(table, self.num_blocks_for(len(tokens)))
+        self._tables[seq_id] = table
+        return num_cached
+
+    def can_grow(self, seq_id: int, num_tokens: int) -> bool:
+        return num_tokens <= self.max_coverable(seq_id)
+
+    def grow(self, seq_id: int, num_tokens: int) -> None:
+        """Make the table cover positions 0..num_tokens-1. Never shrinks it."""
+        table = self._tables[seq_id]
+        if num_tokens <= len(table.blocks) * self.block_size:
+            return
+        if not self.can_grow(seq_id, num_tokens):
+            raise OutOfBlocks(f"sequence {seq_id} cannot grow to {num_tokens} tokens")
+        self._extend(table, self.num_blocks_for(num_tokens))
+
+    def commit(self, seq_id: int, tokens: Sequence[int], num_computed: int, num_cacheable: int) -> None:
+        """Register the blocks that became full since the last call.
+
+        `tokens` are final: a drafted token that may still be rejected is never among the first
+        min(num_computed, num_cacheable).
+        """
+        if not self.enable_prefix_caching:
+            return
+        table = self._tables[seq_id]
+        num_full = min(num_computed, num_cacheable, len(tokens)) // self.block_size
+        for index in range(len(table.digests) - 1, num_full):
+            block = table.blocks[index]
+            digest = self._digest(table.digests[index], tokens, index)
+            table.digests.append(digest)
+            # Two sequences may compute the same content at the same time. The first registration stays:
+            # pointing it at another block would leave the tables that share the old one out of step.
+            if digest not in self._block_of:
+                self._block_of[digest] = block
+                self._digest_of[block] = digest
+
+    def can_fork(self, parent_id: int, num_tokens: int) -> bool:
+        num_shared = self._num_shared_blocks(parent_id, num_tokens)
+        return self.num_blocks_for(num_tokens) - num_shared <= self.num_free
+
+    def fork(self, parent_id: int, child_id: int, num_tokens: int) -> int:
+        """Give the child blocks for its first num_tokens, the full ones shared with its parent.
+
+        Returns how many tokens are shared, at most num_tokens - 1. The parent has computed them, and the
+        two agree on them. The child computes the rest in its own blocks, so nothing is copied on write.
+        """
+        self._refuse_known(child_id)
+        if not self.can_fork(parent_id, num_tokens):
+            raise OutOfBlocks(f"sequence {child_id} cannot fork: no block is free for its tail")
+        parent = self._tables[parent_id]
+        num_shared = self._num_shared_blocks(parent_id, num_tokens)
+        table = _Table(parent.blocks[:num_shared], parent.digests[: num_shared + 1])
+        self._hold(table.blocks)
+        self._extend(table, self.num_blocks_for(num_tokens))
+        self._tables[child_id] = table
+        return num_shared * self.block_size
+
+    def free(self, seq_id: int) -> None:
+        """Give back all blocks of a sequence. Registered content stays until its block is needed."""
+        table = self._tables.pop(seq_id)
+        # Tail first, so that the tail is evicted first: a head serves more prompts than the tail behind it.
+        for block in reversed(table.blocks):
+            self._num_references[block] -= 1
+            if self._num_references[block]:
+                continue
+            if block in self._digest_of:
+                self._cached[block] = None
+            else:
+                self._free.put(block)
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError unless tables, references, free sets and registrations agree."""
+        references = Counter(block for table in self._tables.values() for block in table.blocks)
+        for seq_id, table in self._tables.items():
+            num_blocks, num_digests = len(table.blocks), len(table.digests)
+            _require(len(set(table.blocks)) == num_blocks, f"sequence {seq_id}: a block twice in its table")
+            _require(1 <= num_digests <= num_blocks + 1, f"sequence {seq_id}: more digests than blocks")
+        for block, num_references in enumerate(self._num_references):
+            _require(references[block] == num_references, f"block {block}: wrong reference count")
+            idle, registered = num_references == 0, block in self._digest_of
+            _require((block in self._cached) == (idle and registered), f"block {block}: wrongly (un)cached")
+            _require((block in self._free) == (idle and not registered), f"block {block}: wrongly (not) free")
+        num_plain_free = sum(block in self._free for block in range(self.num_blocks))
+        _require(num_plain_free == self._free.num_free, "the plain free blocks are miscounted")
+        inverse = {block: digest for digest, block in self._block_of.items()}
+        _require(len(inverse) == len(self._block_of), "a block is registered under two digests")
+        _require(inverse == self._digest_of, "the two directions of the registration differ")
+
+    def _match(self, tokens: Sequence[int], num_reusable: int | None, cache_key: str) -> _Table:
+        """The cached blocks a prompt starts with, as a table that holds no reference yet."""
+        found = _Table([], [blake2b(cache_key.encode(), digest_size=DIGEST_SIZE).digest()])
+        if not self.enable_prefix_caching:
+            return found
+        # One token is always left to compute: its logits decide the next one.
+        limit = len(tokens) - 1 if num_reusable is None else min(len(tokens) - 1, num_reusable)
+        for index in range(limit // self.block_size):
+            digest = self._digest(found.digests[-1], tokens, index)
+            block = self._block_of.get(digest)
+            if block is None:
+                break
+            found.blocks.append(block)
+            found.digests.append(digest)
+        return found
+
+    def _digest(self, parent: bytes, tokens: Sequence[int], index: int) -> bytes:
+        block_tokens = tokens[index * self.block_size : (index + 1) * self.block_size]
+        return blake2b(parent + array("q", block_tokens).tobytes(), digest_size=DIGEST_SIZE).digest()
+
+    def _num_missing(self, tokens: Sequence[int], found: _Table) -> int:
+        """How many blocks are lacking. A found block in no table is still counted free, hence as needed."""
+        num_found_in_use = sum(self._num_references[block] > 0 for block in found.blocks)
+        return self.num_blocks_for(len(tokens)) - num_found_in_use - self.num_free
+
+    def _num_shared_blocks(self, parent_id: int, num_tokens: int) -> int:
+        num_shared = max(0, num_tokens - 1) // self.block_size
+        return min(num_shared, len(self._tables[parent_id].blocks))
+
+    def _refuse_known(self, seq_id: int) -> None:
+        if seq_id in self._tables:
+            raise ValueError(f"sequence {seq_id} already has blocks; free it first")
+
+    def _hold(self, blocks: Iterable[int]) -> None:
+        for block in blocks:
+            self._num_references[block] += 1
+            self._cached.pop(block, None)
+
+    def _extend(self, table: _Table, num_blocks: int) -> None:
+        num_fresh = num_blocks - len(table.blocks)
+        # Evict all at once: neighbours freed together then serve as one run.
+        for _ in range(num_fresh - self._free.num_free):
+            block, _none = self._cached.popitem(last=False)
+            del self._block_of[self._digest_of.pop(block)]
+            self._free.put(block)
+        for num_wanted in range(num_fresh, 0, -1):
+            block = self._free.take(after=table.blocks[-1] if table.blocks else None, num_wanted=num_wanted)
+            self._num_references[block] = 1
+            table.blocks.append(block)
+
+
+def _require(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence
+    if not condition:
+        raise IntegrityError(message)

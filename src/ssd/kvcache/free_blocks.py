@@ -1,0 +1,59 @@
+"""Which plain free block to hand out next, so that a sequence's blocks tend to be physical neighbours.
+
+Knows only block numbers. Knows nothing of sequences, references or cached content. Consecutive blocks let an
+attention backend read keys through a view instead of a gather; no result depends on the placement.
+"""
+
+# A badly scattered pool has thousands of runs; looking at some of them keeps growth cheap, and a good-enough
+# place is all that is wanted.
+MAX_RUNS_SCANNED = 128
+
+
+class FreeBlocks:
+    """The set of plain free blocks: constant-time put and contains, neighbourly take."""
+
+    def __init__(self, num_blocks: int) -> None:
+        # One byte per block, so that runs are found by memchr rather than by a Python loop over blocks.
+        self._is_free = bytearray(b"\x01" * num_blocks)
+        self.num_free = num_blocks
+
+    def __contains__(self, block: int) -> bool:
+        return self._is_free[block] == 1
+
+    def put(self, block: int) -> None:
+        if self._is_free[block]:
+            raise ValueError(f"block {block} is already free")
+        self._is_free[block] = 1
+        self.num_free += 1
+
+    def take(self, *, after: int | None, num_wanted: int = 1) -> int:
+        """Take the block behind `after` if it is free, else the place where `num_wanted` blocks sit best."""
+        if not self.num_free:
+            raise LookupError("no plain free block is left")
+        neighbour = 0 if after is None else after + 1
+        if after is None or neighbour >= len(self._is_free) or not self._is_free[neighbour]:
+            neighbour = self._open_place(num_wanted)
+        self._is_free[neighbour] = 0
+        self.num_free -= 1
+        return neighbour
+
+    def _open_place(self, num_wanted: int) -> int:
+        """The middle of the longest free run: whoever owns the blocks before it can keep growing too."""
+        start, length = self._longest_run()
+        if length == len(self._is_free):
+            return 0
+        return start + min(length // 2, max(0, length - num_wanted))
+
+    def _longest_run(self) -> tuple[int, int]:
+        flags = self._is_free
+        best_start, best_length, stop = -1, 0, 0
+        for _ in range(MAX_RUNS_SCANNED):
+            start = flags.find(1, stop)
+            if start < 0:
+                break
+            stop = flags.find(0, start)
+            if stop < 0:
+                stop = len(flags)
+            if stop - start > best_length:
+                best_start, best_length = start, stop - start
+        return best_start, best_length

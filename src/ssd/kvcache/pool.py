@@ -1,0 +1,53 @@
+"""The paged pools: where keys and values of every layer lie.
+
+Knows shapes and slots: slot = block · block_size + offset. Does not know who owns a
+block. A spare tail behind the last block absorbs padding rows and lets a view run past
+a sequence's end, so neither can touch a real slot.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PoolShape:
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    num_blocks: int
+    block_size: int
+    dtype: torch.dtype
+    device: torch.device
+    spare_slots: int
+    """Slots behind the last block; at least the attention backend's key tile."""
+
+    @property
+    def num_slots(self) -> int:
+        return self.num_blocks * self.block_size + self.spare_slots
+
+    @property
+    def bytes_per_block(self) -> int:
+        per_slot = 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+        return per_slot * self.block_size
+
+
+class KVPool:
+    """Keys and values, [layers, kv_heads, slots, head_dim] each.
+
+    Slots lie next to each other within a head, so a sequence whose blocks are consecutive
+    is read through a view, without a copy.
+    """
+
+    def __init__(self, shape: PoolShape) -> None:
+        size = (shape.num_layers, shape.num_kv_heads, shape.num_slots, shape.head_dim)
+        # Zeroed, not merely allocated: a masked slot still meets a weight of zero, and 0 · NaN is NaN.
+        self.keys: Tensor = torch.zeros(size, dtype=shape.dtype, device=shape.device)
+        self.values: Tensor = torch.zeros(size, dtype=shape.dtype, device=shape.device)
+        self.shape = shape
+
+    @property
+    def scratch_slot(self) -> int:
+        """Where padding rows write."""
+        return self.shape.num_blocks * self.shape.block_size

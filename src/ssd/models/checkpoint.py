@@ -1,0 +1,73 @@
+"""A checkpoint on disk: its configuration, its tokenizer, its weights.
+
+Knows the two forms a model comes in, a Hugging Face folder and a GGUF file, and that the
+architecture is what the checkpoint declares. Nothing is downloaded here.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoTokenizer
+
+from ssd.models.config import ModelConfig, model_config
+from ssd.models.families import architecture_of_gguf, family_of
+from ssd.models.gguf_header import GgufHeader, read_header
+from ssd.models.gguf_weights import GgufSource
+from ssd.models.weights import SafetensorsSource, WeightSource
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    path: Path
+    config: ModelConfig
+    folder: Path
+    """Where configuration and tokenizer are; for a GGUF file, their extracted form."""
+    header: GgufHeader | None = None
+
+    def weights(self) -> WeightSource:
+        if self.header is not None:
+            return GgufSource(self.path, self.header, self.config)
+        return SafetensorsSource(self.path)
+
+    def tokenizer(self) -> Any:
+        return AutoTokenizer.from_pretrained(self.folder)
+
+    def end_ids(self) -> tuple[int, ...]:
+        """Tokens that end a generation: the generation config's, else the model config's."""
+        ids: list[int] = []
+        for name in ("generation_config.json", "config.json"):
+            file = self.folder / name
+            declared = json.loads(file.read_text()).get("eos_token_id") if file.is_file() else None
+            if declared is not None:
+                ids += declared if isinstance(declared, list) else [declared]
+        return tuple(dict.fromkeys(ids))
+
+
+def open_checkpoint(model: str) -> Checkpoint:
+    path = Path(model).expanduser()
+    if path.is_file() and path.suffix == ".gguf":
+        return _open_gguf(path)
+    if (path / "config.json").is_file():
+        return _open_folder(path)
+    if not path.exists():
+        raise ValueError(f"no model at {model}: name a folder with config.json or a .gguf file")
+    raise ValueError(f"{model} is neither a folder with config.json nor a .gguf file")
+
+
+def _open_folder(path: Path) -> Checkpoint:
+    declared = json.loads((path / "config.json").read_text()).get("architectures") or ["none"]
+    family_of(declared[0])
+    return Checkpoint(path, model_config(AutoConfig.from_pretrained(path), declared[0]), path)
+
+
+def _open_gguf(path: Path) -> Checkpoint:
+    header = read_header(path)
+    architecture = architecture_of_gguf(header.architecture)
+    if header.rope_scaling not in (None, "none"):
+        raise ValueError(f"GGUF rope scaling {header.rope_scaling!r} is not supported")
+    config = model_config(AutoConfig.from_pretrained(header.folder), architecture)
+    if "output.weight" not in header.tensors:
+        config = replace(config, tie_embeddings=True)
+    return Checkpoint(path, config, header.folder, header)

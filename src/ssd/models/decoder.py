@@ -1,0 +1,158 @@
+"""The dense decoder of the Llama and Qwen shape.
+
+Knows the arithmetic of one forward over rows of tokens. Does not know sequences,
+blocks or batches: an attention plan says what each row may see, and `tiles` how rows
+are grouped for the linears.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from ssd.attention.backend import AttentionPlan
+from ssd.models.config import ModelConfig
+from ssd.models.parallel import (
+    Alone,
+    Collective,
+    ColumnParallelLinear,
+    RowParallelLinear,
+    Shard,
+    VocabParallelEmbedding,
+    VocabParallelHead,
+    Weighted,
+)
+from ssd.models.rope import RopeTable, rope_table, rotate
+from ssd.models.weights import WeightSource
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of one forward: a token and a position each."""
+
+    tokens: Tensor
+    positions: Tensor
+    plan: AttentionPlan
+    tiles: tuple[int, ...] = ()
+    """Row counts of consecutive tiles; empty: all rows at once."""
+
+
+class RMSNorm:
+    def __init__(self, weight: Tensor, eps: float) -> None:
+        self._weight = weight
+        self._shape = tuple(weight.shape)
+        self._eps = eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self._shape, self._weight, self._eps)
+
+
+class _Checkpoint:
+    """Reads one layer's weights by their Hugging Face names."""
+
+    def __init__(self, source: WeightSource, prefix: str, dtype: torch.dtype, device: torch.device) -> None:
+        self._source, self._prefix, self._dtype, self._device = source, prefix, dtype, device
+
+    def tensor(self, name: str) -> Tensor:
+        return self._source.read(f"{self._prefix}{name}").to(self._device, self._dtype)
+
+    def linear(self, name: str, *, bias: bool) -> Weighted:
+        return self.tensor(f"{name}.weight"), self.tensor(f"{name}.bias") if bias else None
+
+
+class DecoderLayer:
+    def __init__(
+        self, index: int, config: ModelConfig, checkpoint: _Checkpoint, shard: Shard, collective: Collective
+    ) -> None:
+        self._index = index
+        self._head_dim = config.head_dim
+        self._num_heads = shard.share(config.num_heads, "attention heads")
+        self._num_kv_heads = shard.share(config.num_kv_heads, "key-value heads")
+        bias, eps = config.attention_bias, config.norm_eps
+        # Qwen2 has a bias on q, k and v alone; a Llama with attention_bias has one on the output too.
+        output_bias = bias and not config.family.qkv_bias
+        projections = [checkpoint.linear(f"self_attn.{name}_proj", bias=bias) for name in "qkv"]
+        self._qkv = ColumnParallelLinear(projections, shard)
+        self._output = RowParallelLinear(
+            checkpoint.linear("self_attn.o_proj", bias=output_bias), shard, collective
+        )
+        halves = [checkpoint.linear(f"mlp.{name}_proj", bias=config.mlp_bias) for name in ("gate", "up")]
+        self._gate_up = ColumnParallelLinear(halves, shard)
+        self._down = RowParallelLinear(
+            checkpoint.linear("mlp.down_proj", bias=config.mlp_bias), shard, collective
+        )
+        self._input_norm = RMSNorm(checkpoint.tensor("input_layernorm.weight"), eps)
+        self._mlp_norm = RMSNorm(checkpoint.tensor("post_attention_layernorm.weight"), eps)
+        self._qk_norms: tuple[RMSNorm, RMSNorm] | None = None
+        if config.family.qk_norm:
+            self._qk_norms = (
+                RMSNorm(checkpoint.tensor("self_attn.q_norm.weight"), eps),
+                RMSNorm(checkpoint.tensor("self_attn.k_norm.weight"), eps),
+            )
+
+    def __call__(self, x: Tensor, rows: Rows, cos: Tensor, sin: Tensor) -> Tensor:
+        x = x + self._attention(self._input_norm(x), rows, cos, sin)
+        return x + self._mlp(self._mlp_norm(x), rows.tiles)
+
+    def _attention(self, x: Tensor, rows: Rows, cos: Tensor, sin: Tensor) -> Tensor:
+        heads = self._qkv(x, rows.tiles).view(x.shape[0], -1, self._head_dim)
+        num_rotated = self._num_heads + self._num_kv_heads
+        rotated, values = heads[:, :num_rotated], heads[:, num_rotated:]
+        if self._qk_norms is not None:
+            query_norm, key_norm = self._qk_norms
+            queries, keys = rotated[:, : self._num_heads], rotated[:, self._num_heads :]
+            rotated = torch.cat((query_norm(queries), key_norm(keys)), dim=1)
+        rotated = rotate(rotated, cos, sin)
+        queries, keys = rotated[:, : self._num_heads], rotated[:, self._num_heads :]
+        return self._output(rows.plan.attend(self._index, queries, keys, values), rows.tiles)
+
+    def _mlp(self, x: Tensor, tiles: Sequence[int]) -> Tensor:
+        gate, up = self._gate_up(x, tiles).chunk(2, dim=-1)
+        return self._down(F.silu(gate) * up, tiles)
+
+
+class DenseDecoder:
+    """A model's weights, or one rank's share of them, and their forward."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        source: WeightSource,
+        *,
+        num_positions: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        shard: Shard | None = None,
+        collective: Collective | None = None,
+    ) -> None:
+        shard, collective = shard or Shard(), collective or Alone()
+        top = _Checkpoint(source, "", dtype, device)
+        embedding = top.tensor("model.embed_tokens.weight")
+        self._embedding = VocabParallelEmbedding(embedding, shard, collective)
+        self._layers = [
+            DecoderLayer(
+                index, config, _Checkpoint(source, f"model.layers.{index}.", dtype, device), shard, collective
+            )
+            for index in range(config.num_layers)
+        ]
+        self._norm = RMSNorm(top.tensor("model.norm.weight"), config.norm_eps)
+        head = embedding if config.tie_embeddings else top.tensor("lm_head.weight")
+        self._head = VocabParallelHead(head, shard, collective)
+        self._rope: RopeTable = rope_table(
+            config.rope, config.head_dim, num_positions, device=device, factors=source.rope_factors()
+        )
+        self.config = config
+
+    def hidden(self, rows: Rows) -> Tensor:
+        """Final hidden states, [rows, hidden_size]."""
+        x = self._embedding(rows.tokens)
+        cos, sin = self._rope.at(rows.positions)
+        for layer in self._layers:
+            x = layer(x, rows, cos, sin)
+        return self._norm(x)
+
+    def logits(self, hidden: Tensor, tiles: Sequence[int] = ()) -> Tensor:
+        """[rows, vocab_size] in the model's own precision."""
+        return self._head(hidden, tiles)

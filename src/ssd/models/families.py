@@ -1,0 +1,45 @@
+"""The family table: which architectures the dense decoder computes, and how they differ.
+
+Knows the names found in config.json and GGUF headers. A family is chosen by the
+architecture a checkpoint declares, never by its path.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    architecture: str
+    gguf_architecture: str | None
+    """None: llama.cpp writes the family under another family's name (Mistral under llama)."""
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    gguf_interleaves_qk: bool = False
+    """llama.cpp stores q and k rows with the two rotary halves interleaved."""
+
+
+_FAMILIES = (
+    Family("LlamaForCausalLM", "llama", gguf_interleaves_qk=True),
+    Family("MistralForCausalLM", None),
+    Family("Qwen2ForCausalLM", "qwen2", qkv_bias=True),
+    Family("Qwen3ForCausalLM", "qwen3", qk_norm=True),
+)
+
+KNOWN_ARCHITECTURES = tuple(family.architecture for family in _FAMILIES)
+
+
+def family_of(architecture: str) -> Family:
+    for family in _FAMILIES:
+        if family.architecture == architecture:
+            return family
+    raise ValueError(
+        f"architecture {architecture!r} is not supported; supported are {', '.join(KNOWN_ARCHITECTURES)}"
+    )
+
+
+def architecture_of_gguf(gguf_architecture: str) -> str:
+    for family in _FAMILIES:
+        if family.gguf_architecture == gguf_architecture:
+            return family.architecture
+    known = ", ".join(family.gguf_architecture for family in _FAMILIES if family.gguf_architecture)
+    raise ValueError(f"GGUF architecture {gguf_architecture!r} is not supported; supported are {known}")

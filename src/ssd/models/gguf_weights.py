@@ -1,0 +1,92 @@
+"""Weights out of a GGUF file, dequantised as they are read.
+
+Knows llama.cpp's tensor names and its order of q and k rows. The block formats
+themselves are the gguf package's business.
+"""
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+from torch import Tensor
+
+from ssd.models.config import ModelConfig
+from ssd.models.gguf_header import GgufHeader
+
+_TOP_NAMES = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+_LAYER_NAMES = {
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+_ROPE_FACTORS = "rope_freqs.weight"
+_ROWS_AT_ONCE = 256
+"""The gguf package works in many passes over its input: pieces that fit a cache take half the time."""
+
+
+class GgufSource:
+    def __init__(self, path: Path, header: GgufHeader, config: ModelConfig) -> None:
+        self._path = path
+        self._places = header.tensors
+        self._config = config
+        self._bytes = np.memmap(path, dtype=np.uint8, mode="r")
+
+    def names(self) -> frozenset[str]:
+        return frozenset(self._places) - {_ROPE_FACTORS}
+
+    def read(self, name: str) -> Tensor:
+        tensor = self._dequantise(gguf_name(name))
+        heads = self._heads_to_deinterleave(name)
+        return deinterleave(tensor, heads) if heads else tensor
+
+    def rope_factors(self) -> Tensor | None:
+        return self._dequantise(_ROPE_FACTORS) if _ROPE_FACTORS in self._places else None
+
+    def _dequantise(self, name: str) -> Tensor:
+        if name not in self._places:
+            raise ValueError(f"{self._path} has no tensor {name!r}: the file is incomplete")
+        place = self._places[name]
+        raw = self._bytes[place.offset : place.offset + place.num_bytes]
+        num_rows = place.shape[0] if len(place.shape) > 1 else 1
+        rows = raw.reshape(num_rows, -1)
+        values = np.empty((num_rows, place.shape[-1]), dtype=np.float32)
+        encoding = gguf.GGMLQuantizationType[place.encoding]
+        for first in range(0, num_rows, _ROWS_AT_ONCE):
+            some = slice(first, first + _ROWS_AT_ONCE)
+            values[some] = gguf.dequantize(rows[some], encoding)
+        return torch.from_numpy(values).view(place.shape)
+
+    def _heads_to_deinterleave(self, name: str) -> int:
+        if not self._config.family.gguf_interleaves_qk:
+            return 0
+        if ".q_proj." in name:
+            return self._config.num_heads
+        return self._config.num_kv_heads if ".k_proj." in name else 0
+
+
+def gguf_name(name: str) -> str:
+    """The name llama.cpp gives a Hugging Face tensor."""
+    if name in _TOP_NAMES:
+        return _TOP_NAMES[name]
+    _, _, layer, rest = name.split(".", 3)
+    module, _, kind = rest.rpartition(".")
+    return f"blk.{layer}.{_LAYER_NAMES[module]}.{kind}"
+
+
+def deinterleave(tensor: Tensor, heads: int) -> Tensor:
+    """Puts the two rotary halves of each head back after one another."""
+    pairs = tensor.reshape(heads, tensor.shape[0] // heads // 2, 2, *tensor.shape[1:])
+    return pairs.swapaxes(1, 2).reshape(tensor.shape)

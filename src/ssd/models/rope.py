@@ -1,0 +1,69 @@
+"""Rotary position embedding: tables of cosines and sines, and their application.
+
+Knows frequencies and their scaling. Does not know sequences: rows bring their own
+positions, which is what lets branches of a tree sit at positions unlike their slots.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ssd.models.config import RopeConfig
+
+
+@dataclass(frozen=True, slots=True)
+class RopeTable:
+    """Cosines and sines of every position, float32, [positions, head_dim / 2]."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Factors of some positions, shaped to broadcast over heads."""
+        return self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotates [rows, heads, head_dim]; the arithmetic is float32 whatever x is."""
+    first, second = x.float().chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+
+
+def rope_table(
+    config: RopeConfig,
+    head_dim: int,
+    num_positions: int,
+    *,
+    device: torch.device,
+    factors: Tensor | None = None,
+) -> RopeTable:
+    """`factors` divide the frequencies; GGUF files carry llama3 scaling in that form."""
+    frequencies = inverse_frequencies(config, head_dim)
+    if factors is not None:
+        frequencies = frequencies / factors.float().cpu()
+    angles = torch.outer(torch.arange(num_positions, dtype=torch.float32), frequencies)
+    return RopeTable(cos=angles.cos().to(device), sin=angles.sin().to(device))
+
+
+def inverse_frequencies(config: RopeConfig, head_dim: int) -> Tensor:
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+    frequencies = 1.0 / (config.theta**exponents)
+    if config.kind == "linear":
+        return frequencies / config.factor
+    if config.kind == "llama3":
+        return _llama3_scaled(frequencies, config)
+    return frequencies
+
+
+def _llama3_scaled(frequencies: Tensor, config: RopeConfig) -> Tensor:
+    """Long wavelengths are stretched by the factor, short ones kept, those between blended."""
+    wavelengths = 2 * math.pi / frequencies
+    low, high = config.low_freq_factor, config.high_freq_factor
+    blend = (config.original_max_position / wavelengths - low) / (high - low)
+    blended = (1 - blend) * frequencies / config.factor + blend * frequencies
+    scaled = torch.where(
+        wavelengths > config.original_max_position / low, frequencies / config.factor, blended
+    )
+    return torch.where(wavelengths < config.original_max_position / high, frequencies, scaled)

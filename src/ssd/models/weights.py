@@ -1,0 +1,89 @@
+"""Where weights come from: tensors by their Hugging Face names.
+
+Knows safetensors folders, single or sharded. Does not know which tensors a model needs.
+Pickled checkpoints are not read: loading one can run code.
+"""
+
+import json
+from pathlib import Path
+from typing import Protocol
+
+from safetensors import safe_open
+from torch import Tensor
+from tqdm import tqdm
+
+INDEX_FILE = "model.safetensors.index.json"
+
+
+class WeightSource(Protocol):
+    def names(self) -> frozenset[str]: ...
+
+    def read(self, name: str) -> Tensor: ...
+
+    def rope_factors(self) -> Tensor | None:
+        """Divisors of the rotary frequencies, where the checkpoint carries them as a tensor."""
+        ...
+
+
+class SafetensorsSource:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file_of = _tensor_index(folder)
+
+    def names(self) -> frozenset[str]:
+        return frozenset(self._file_of)
+
+    def read(self, name: str) -> Tensor:
+        if name not in self._file_of:
+            raise ValueError(f"{self._folder} has no tensor {name!r}: the checkpoint is incomplete")
+        with safe_open(self._folder / self._file_of[name], framework="pt") as file:
+            tensor: Tensor = file.get_tensor(name)
+        return tensor
+
+    def rope_factors(self) -> Tensor | None:
+        return None
+
+
+def _tensor_index(folder: Path) -> dict[str, str]:
+    """Tensor name → file name."""
+    index = folder / INDEX_FILE
+    if index.is_file():
+        weight_map: dict[str, str] = json.loads(index.read_text())["weight_map"]
+        missing = sorted({name for name in weight_map.values() if not (folder / name).is_file()})
+        if missing:
+            raise ValueError(f"{folder} lacks {', '.join(missing)}: download the checkpoint again")
+        return weight_map
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise ValueError(
+            f"{folder} has no .safetensors files; pickled .bin checkpoints are not read, convert them first"
+        )
+    found: dict[str, str] = {}
+    for path in files:
+        with safe_open(path, framework="pt") as file:
+            found.update(dict.fromkeys(file.keys(), path.name))
+    return found
+
+
+class ProgressSource:
+    """A source that shows a progress bar as its tensors are read."""
+
+    def __init__(self, source: WeightSource, description: str, *, show: bool) -> None:
+        self._source = source
+        self._bar = tqdm(
+            total=len(source.names()), desc=description, unit="tensor", leave=False, disable=not show
+        )
+
+    def names(self) -> frozenset[str]:
+        return self._source.names()
+
+    def read(self, name: str) -> Tensor:
+        tensor = self._source.read(name)
+        self._bar.update(1)
+        return tensor
+
+    def rope_factors(self) -> Tensor | None:
+        return self._source.rope_factors()
+
+    def close(self) -> None:
+        self._bar.close()

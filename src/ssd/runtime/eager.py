@@ -1,0 +1,80 @@
+"""The eager runner: plain torch, any device.
+
+Knows how rows become tensors. Deterministic mode pads rows into fixed tiles, so that a
+token's logits have the same bits alone, in a batch, in any chunk and in any mode.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ssd.attention.backend import AttentionBackend, Span
+from ssd.models.decoder import DenseDecoder, Rows
+from ssd.runtime.layout import Layout, packed_layout, tiled_layout
+from ssd.runtime.runner import RunnerRow
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """Rows per tile in deterministic mode."""
+
+    decode: int
+    prefill: int
+
+
+class EagerRunner:
+    def __init__(
+        self,
+        model: DenseDecoder,
+        attention: AttentionBackend,
+        device: torch.device,
+        *,
+        tiling: Tiling | None = None,
+    ) -> None:
+        self.model = model
+        self._attention = attention
+        self._device = device
+        self._tiling = tiling
+
+    @torch.inference_mode()
+    def forward(self, rows: Sequence[RunnerRow]) -> Tensor:
+        layout = self._layout(rows)
+        hidden = self.model.hidden(self._tensors(rows, layout))
+        wanted = [
+            first + len(row.tokens) - offset
+            for row, first in zip(rows, layout.first_row, strict=True)
+            for offset in range(row.num_logits, 0, -1)
+        ]
+        return self._logits(hidden, wanted)
+
+    def _layout(self, rows: Sequence[RunnerRow]) -> Layout:
+        if self._tiling is None:
+            return packed_layout(rows)
+        return tiled_layout(rows, decode_tile=self._tiling.decode, prefill_tile=self._tiling.prefill)
+
+    def _tensors(self, rows: Sequence[RunnerRow], layout: Layout) -> Rows:
+        tokens = [0] * layout.num_rows
+        positions = [0] * layout.num_rows
+        spans = []
+        for row, first in zip(rows, layout.first_row, strict=True):
+            count = len(row.tokens)
+            tokens[first : first + count] = row.tokens
+            positions[first : first + count] = range(row.start, row.start + count)
+            spans.append(Span(first, count, row.start, row.blocks))
+        return Rows(
+            torch.tensor(tokens, device=self._device),
+            torch.tensor(positions, device=self._device),
+            self._attention.plan(spans, layout.num_rows),
+            layout.tiles,
+        )
+
+    def _logits(self, hidden: Tensor, wanted: list[int]) -> Tensor:
+        """The head sees decided rows in decode tiles, whether the row was a prompt's or not."""
+        if self._tiling is None or not wanted:
+            return self.model.logits(hidden[wanted]).float()
+        tile = self._tiling.decode
+        num_tiles = -(-len(wanted) // tile)
+        padded = wanted + [wanted[-1]] * (num_tiles * tile - len(wanted))
+        return self.model.logits(hidden[padded], (tile,) * num_tiles)[: len(wanted)].float()

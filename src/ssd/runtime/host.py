@@ -1,0 +1,51 @@
+"""The machine a runner runs on: devices, number formats, cores.
+
+Knows what torch reports and how to pin a process. Decides what `auto` means.
+"""
+
+import os
+from collections.abc import Sequence
+
+import torch
+
+from ssd.config import DType
+from ssd.models.linear import can_pack
+
+
+def resolve_device(device: str) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device={device!r}: use 'auto', 'cpu', 'cuda' or 'cuda:N'") from error
+    if resolved.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device={device!r}, but torch sees no CUDA device: use device='cpu'")
+    return resolved
+
+
+def resolve_dtype(dtype: DType, device: torch.device) -> torch.dtype:
+    if dtype == "auto":
+        has_fast_bfloat16 = device.type != "cpu" or can_pack()
+        return torch.bfloat16 if has_fast_bfloat16 else torch.float32
+    names = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+    if dtype not in names:
+        raise ValueError(f"dtype={dtype!r}: use 'auto' or one of {', '.join(names)}")
+    return names[dtype]
+
+
+def usable_cores() -> list[int]:
+    """The cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def pin_to_cores(cores: Sequence[int]) -> None:
+    """Keeps this process, and the threads torch starts from here on, on these cores."""
+    missing = sorted(set(cores) - set(usable_cores()))
+    if missing:
+        raise ValueError(f"cores {missing} are not usable here; usable are {usable_cores()}")
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
+    torch.set_num_threads(len(cores))

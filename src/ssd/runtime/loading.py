@@ -1,0 +1,111 @@
+"""From a configuration to a loaded model with its runner and KV pool.
+
+Knows the order in which these are made and how much memory the pool may take.
+"""
+
+import logging
+import time
+from dataclasses import dataclass
+
+import torch
+
+from ssd.attention.sdpa import DETERMINISTIC_KEY_TILE, SdpaBackend
+from ssd.config import EngineConfig
+from ssd.kvcache.pool import KVPool, PoolShape
+from ssd.models.checkpoint import Checkpoint, open_checkpoint
+from ssd.models.config import ModelConfig
+from ssd.models.decoder import DenseDecoder
+from ssd.models.weights import ProgressSource
+from ssd.runtime.eager import EagerRunner, Tiling
+from ssd.runtime.host import pin_to_cores, resolve_device, resolve_dtype
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    checkpoint: Checkpoint
+    runner: EagerRunner
+    pool: KVPool
+    max_model_len: int
+
+
+def load_model(config: EngineConfig, *, show_progress: bool = False) -> LoadedModel:
+    if config.cores:
+        pin_to_cores(config.cores)
+    device = resolve_device(config.device)
+    dtype = resolve_dtype(config.dtype, device)
+    checkpoint = open_checkpoint(config.model)
+    shape = _pool_shape(config, checkpoint.config, dtype, device)
+    max_model_len = _max_model_len(config, checkpoint.config, shape)
+    pool = KVPool(shape)
+    model = _load_decoder(checkpoint, max_model_len, dtype, device, show_progress=show_progress)
+    attention = SdpaBackend(pool, checkpoint.config.num_heads, deterministic=config.deterministic)
+    tiling = Tiling(config.decode_tile, config.prefill_tile) if config.deterministic else None
+    return LoadedModel(checkpoint, EagerRunner(model, attention, device, tiling=tiling), pool, max_model_len)
+
+
+def _load_decoder(
+    checkpoint: Checkpoint,
+    num_positions: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    show_progress: bool,
+) -> DenseDecoder:
+    started = time.perf_counter()
+    source = ProgressSource(checkpoint.weights(), f"loading {checkpoint.path.name}", show=show_progress)
+    try:
+        model = DenseDecoder(
+            checkpoint.config, source, num_positions=num_positions, dtype=dtype, device=device
+        )
+    finally:
+        source.close()
+    seconds = time.perf_counter() - started
+    logger.info("loaded %s as %s on %s in %.1f s", checkpoint.path.name, dtype, device, seconds)
+    return model
+
+
+def _max_model_len(config: EngineConfig, model: ModelConfig, shape: PoolShape) -> int:
+    """What was asked for, if model and pool can hold it; otherwise as much as both can."""
+    num_slots = shape.num_blocks * shape.block_size
+    if config.max_model_len is None:
+        return min(model.max_position, num_slots)
+    if config.max_model_len > model.max_position:
+        raise ValueError(
+            f"max_model_len={config.max_model_len}, but the model's positions end at {model.max_position}"
+        )
+    if config.max_model_len > num_slots:
+        raise ValueError(
+            f"max_model_len={config.max_model_len}, but the KV cache holds {num_slots} tokens: "
+            "raise kv_cache_bytes or lower max_model_len"
+        )
+    return config.max_model_len
+
+
+def _pool_shape(
+    config: EngineConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device
+) -> PoolShape:
+    """As many blocks as the memory allows, but no more than the sequences could ever fill."""
+
+    def shape(num_blocks: int) -> PoolShape:
+        return PoolShape(
+            model.num_layers,
+            model.num_kv_heads,
+            model.head_dim,
+            num_blocks,
+            config.block_size,
+            dtype,
+            device,
+            spare_slots=DETERMINISTIC_KEY_TILE,
+        )
+
+    bytes_per_block = shape(1).bytes_per_block
+    longest = config.max_model_len or model.max_position
+    useful = config.max_num_seqs * -(-longest // config.block_size)
+    num_blocks = config.num_blocks or min(config.kv_cache_bytes // bytes_per_block, useful)
+    if num_blocks < 1:
+        raise ValueError(
+            f"kv_cache_bytes={config.kv_cache_bytes} holds no block: give at least {bytes_per_block}"
+        )
+    return shape(num_blocks)

@@ -1,0 +1,32 @@
+"""The runner interface: rows of sequences in, logits out.
+
+Knows what a forward is given and gives back. Eager, compiled and captured-graph runners
+implement it; nothing above it knows which one it talks to.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerRow:
+    """One sequence's share of a forward."""
+
+    tokens: Sequence[int]
+    start: int
+    """Position of the first token."""
+    blocks: Sequence[int]
+    num_logits: int
+    """Logits are wanted for the last so many tokens."""
+    generated: bool
+    """Generated tokens, as opposed to prompt tokens: deterministic mode tiles them differently."""
+
+
+class Runner(Protocol):
+    def forward(self, rows: Sequence[RunnerRow]) -> "Tensor":
+        """Float32 logits, [sum of num_logits, vocab_size], in the order of the rows."""
+        ...

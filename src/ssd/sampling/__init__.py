@@ -1,0 +1,25 @@
+"""Sampling as pure functions: parameters, processors, counter-based noise, and the draw.
+
+Knows logits and tokens. Does not know models, requests, tokenizers or drafts.
+"""
+
+from ssd.sampling.logprobs import token_logprobs
+from ssd.sampling.noise import gumbel_noise, gumbel_noise_at, gumbel_noise_ragged, mix_seed
+from ssd.sampling.params import SamplingParams
+from ssd.sampling.processors import process_logits
+from ssd.sampling.rows import SampledToken, SamplingRow, TokenLogprobs
+from ssd.sampling.sampler import sample
+
+__all__ = [
+    "SampledToken",
+    "SamplingParams",
+    "SamplingRow",
+    "TokenLogprobs",
+    "gumbel_noise",
+    "gumbel_noise_at",
+    "gumbel_noise_ragged",
+    "mix_seed",
+    "process_logits",
+    "sample",
+    "token_logprobs",
+]

@@ -1,0 +1,43 @@
+"""The records that go into and come out of the sampler. Data only.
+
+A row is everything that decides one token: its own logits, its parameters, and the tokens before it. There is
+no state beside it. Drafted tokens extend `output`; rolling back means not passing them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ssd.sampling.params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRow:
+    """One position to decide."""
+
+    params: SamplingParams
+    seed: int  # resolved 64-bit seed of this sequence
+    position: int  # absolute position of the token being decided = len(prompt) + len(output)
+    prompt: Sequence[int]
+    output: Sequence[int]
+    end_ids: tuple[int, ...] = ()  # eos and stop ids, forbidden until min_tokens
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """How likely the model itself held a token, and its most likely ones, from the unprocessed logits."""
+
+    token: int
+    logprob: float
+    rank: int  # 1 + the number of tokens with a larger logit
+    top: tuple[tuple[int, float], ...]  # descending; equals by ascending id
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """The decision for a row, with log-probabilities where its parameters ask for them."""
+
+    token: int
+    logprobs: TokenLogprobs | None

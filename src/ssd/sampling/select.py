@@ -1,0 +1,78 @@
+"""Finding the few large entries of a wide row without walking all of it in slow operations.
+
+A vocabulary row is cut into groups of 64. The maxima of the groups (one fast pass) tell which groups can
+hold anything of interest; only those are looked into. All answers are exact. Knows nothing of sampling.
+
+Measured for 151,936 tokens on one core: torch.argmax 630 µs, torch.topk 1–2 ms, a comparison 270 µs, a sort
+28 ms; the pass over group maxima 25 µs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+_GROUP = 64
+_LOWEST = float(torch.finfo(torch.float32).min)
+
+
+def argmax(scores: Tensor) -> Tensor:
+    """Index [R] of the largest entry of each row [R, V]; the lowest index wins a tie, also among −inf."""
+    groups = _grouped(scores)
+    # torch.argmax is documented to return the first of equal maxima, and so keeps the order at both levels.
+    best = groups.amax(-1).argmax(-1)
+    inner = groups[torch.arange(len(groups), device=groups.device), best].argmax(-1)
+    return best * _GROUP + inner
+
+
+@dataclass(frozen=True, slots=True)
+class WideRow:
+    """A float32 row with its group maxima. Entries of −inf count as absent."""
+
+    groups: Tensor  # [G, 64], padded with −inf
+    peaks: Tensor  # [G]
+
+    @classmethod
+    def of(cls, scores: Tensor) -> WideRow:
+        """The row of a one-dimensional float32 tensor, which is not copied where its length allows."""
+        groups = _grouped(scores)
+        return cls(groups, groups.amax(-1))
+
+    @property
+    def maximum(self) -> float:
+        return float(self.peaks.max())
+
+    def reach(self, floor: float) -> float:
+        """Share of the groups that hold an entry of at least `floor`: a cheap upper bound on what is kept."""
+        return int((self.peaks >= max(floor, _LOWEST)).sum()) / len(self.peaks)
+
+    def at_least(self, floor: float) -> tuple[Tensor, Tensor]:
+        """Ids, ascending, and values of the entries ≥ floor."""
+        floor = max(floor, _LOWEST)  # leaves out the padding, and what is forbidden
+        reached = (self.peaks >= floor).nonzero().squeeze(1)
+        values = self.groups[reached].flatten()
+        kept = (values >= floor).nonzero().squeeze(1)
+        return reached[kept // _GROUP] * _GROUP + kept % _GROUP, values[kept]
+
+    def kth_largest(self, k: int) -> float:
+        """Value of the k-th largest entry, or −inf where there are fewer."""
+        # k groups reach the k-th largest peak, so at least k entries do, and the wanted one is among these.
+        floor = float(self.peaks.topk(k).values[-1]) if k <= len(self.peaks) else _LOWEST
+        values = self.at_least(floor)[1]
+        return float(values.topk(k).values[-1]) if k <= len(values) else -float("inf")
+
+    def largest(self, k: int) -> tuple[Tensor, Tensor]:
+        """Ids and values of the k largest entries (fewer if there are fewer); equals by ascending id."""
+        ids, values = self.at_least(self.kth_largest(k))
+        values, order = values.sort(descending=True, stable=True)
+        return ids[order[:k]], values[:k]
+
+
+def _grouped(scores: Tensor) -> Tensor:
+    lacking = -scores.shape[-1] % _GROUP
+    if lacking:
+        scores = functional.pad(scores, (0, lacking), value=-float("inf"))
+    return scores.reshape(*scores.shape[:-1], -1, _GROUP)

@@ -1,0 +1,46 @@
+"""What tests share: where real weights are, and tiny checkpoints made on the spot."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.tiny import write_checkpoint
+
+torch.set_num_threads(1)
+
+FILES = {
+    "smollm2": "SmolLM2-135M-Instruct.Q4_1.gguf",
+    "qwen-draft": "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+    "qwen-target": "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+}
+
+
+def real_model(name: str) -> Path:
+    """A GGUF file in the folder SSD_TEST_MODELS names; the test is skipped where it is missing."""
+    folder = os.environ.get("SSD_TEST_MODELS")
+    path = Path(folder or ".") / FILES[name]
+    if not folder or not path.is_file():
+        pytest.skip(f"no {FILES[name]}: name its folder in SSD_TEST_MODELS")
+    return path
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    return real_model("smollm2")
+
+
+@pytest.fixture(scope="session")
+def qwen_draft() -> Path:
+    return real_model("qwen-draft")
+
+
+@pytest.fixture(scope="session")
+def qwen_target() -> Path:
+    return real_model("qwen-target")
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint("llama3", tmp_path_factory.mktemp("tiny-llama"))

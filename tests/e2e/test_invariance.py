@@ -1,0 +1,68 @@
+"""Deterministic mode: a request's tokens depend on nothing but the request.
+
+The full size (200 requests of SmolLM2) is `python -m tests.e2e.invariance`; CI runs the same
+code with 200 requests of a small random model and a few of SmolLM2.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from ssd.runtime.loading import LoadedModel
+from tests.e2e.invariance import CIRCUMSTANCES, compare, load, make_requests, run
+from tests.tiny import write_checkpoint
+
+
+def assert_invariant(loaded: LoadedModel, num_requests: int, max_tokens: int) -> None:
+    requests = make_requests(loaded, num_requests, max_tokens)
+    baseline = run(loaded, requests, CIRCUMSTANCES[0], deterministic=True)
+    preempted = cached = 0
+    for how in CIRCUMSTANCES[1:]:
+        outputs = run(loaded, requests, how, deterministic=True)
+        assert not compare(loaded, requests, baseline, outputs, how.name)
+        scores = [[p.logprob for p in o.outputs[0].logprobs or ()] for o in outputs]
+        assert scores == [[p.logprob for p in o.outputs[0].logprobs or ()] for o in baseline]
+        preempted += sum(output.num_preemptions for output in outputs)
+        cached += sum(output.num_cached_tokens for output in outputs)
+    # Otherwise the circumstances were not what they are called.
+    assert preempted > 0
+    assert cached > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("medium", "bfloat16"), ("medium", "float32"), ("qwen3", "bfloat16")]
+)
+def test_two_hundred_requests_of_a_random_model(kind: str, dtype: str, tmp_path: Path) -> None:
+    loaded = load(str(write_checkpoint(kind, tmp_path)), deterministic=True, dtype=dtype)
+    assert_invariant(loaded, num_requests=200, max_tokens=10)
+
+
+def test_two_threads(tmp_path: Path) -> None:
+    """Threads share out rows, heads and elements; none of that may show."""
+    torch.set_num_threads(2)
+    try:
+        loaded = load(str(write_checkpoint("medium", tmp_path)), deterministic=True, dtype="bfloat16")
+        assert_invariant(loaded, num_requests=60, max_tokens=10)
+    finally:
+        torch.set_num_threads(1)
+
+
+@pytest.mark.models
+def test_smollm2(smollm2: Path) -> None:
+    assert_invariant(load(str(smollm2), deterministic=True), num_requests=24, max_tokens=8)
+
+
+@pytest.mark.models
+def test_the_comparison_can_fail(smollm2: Path) -> None:
+    """Outside deterministic mode the same comparison does find ties that rounding decides."""
+    loaded = load(str(smollm2), deterministic=False)
+    requests = make_requests(loaded, 24, 16)
+    baseline = run(loaded, requests, CIRCUMSTANCES[0], deterministic=False)
+    found = []
+    for how in CIRCUMSTANCES[1:4]:
+        outputs = run(loaded, requests, how, deterministic=False)
+        found += compare(loaded, requests, baseline, outputs, how.name)
+    assert found
+    # Ties only: bfloat16 logits near 20 are 0.125 apart.
+    assert max(each.gap for each in found) < 0.6

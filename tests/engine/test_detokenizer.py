@@ -1,0 +1,39 @@
+"""Incremental text equals the text of all tokens, characters split over tokens included."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ssd.engine.detokenizer import Detokenizer
+from tests.tiny import tiny_tokenizer
+
+TOKENIZER = tiny_tokenizer()
+
+
+@given(st.text(min_size=1, max_size=60), st.text(max_size=10))
+def test_pieces_join_to_the_whole(text: str, prompt: str) -> None:
+    ids = TOKENIZER(text, add_special_tokens=False).input_ids
+    detokenizer = Detokenizer(TOKENIZER, TOKENIZER(prompt).input_ids, skip_special_tokens=True)
+    pieces = [detokenizer.add(token) for token in ids]
+    assert "".join(pieces) + detokenizer.flush() == text
+
+
+def test_half_a_character_is_held_back() -> None:
+    ids = TOKENIZER("é🙂", add_special_tokens=False).input_ids
+    detokenizer = Detokenizer(TOKENIZER, (), skip_special_tokens=True)
+    pieces = [detokenizer.add(token) for token in ids]
+    assert "\N{REPLACEMENT CHARACTER}" not in "".join(pieces)
+    assert "".join(pieces) == "é🙂"
+
+
+def test_an_unfinished_character_is_shown_at_the_end() -> None:
+    *most, _ = TOKENIZER("a\U0001f600", add_special_tokens=False).input_ids
+    detokenizer = Detokenizer(TOKENIZER, (), skip_special_tokens=True)
+    text = "".join(detokenizer.add(token) for token in most) + detokenizer.flush()
+    assert text.startswith("a\N{REPLACEMENT CHARACTER}")
+
+
+def test_special_tokens_are_silent_unless_asked_for() -> None:
+    ids = [*TOKENIZER("ab", add_special_tokens=False).input_ids, 1]
+    for skip, expected in ((True, "ab"), (False, "ab</s>")):
+        detokenizer = Detokenizer(TOKENIZER, (), skip_special_tokens=skip)
+        assert "".join(detokenizer.add(token) for token in ids) + detokenizer.flush() == expected

@@ -1,0 +1,175 @@
+"""The front door for scripts, with a tiny real model."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from ssd import LLM, SamplingParams
+from ssd.config import EngineConfig
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def llm(tiny_llama: Path) -> LLM:
+    return LLM(str(tiny_llama), dtype="float32", device="cpu", deterministic=True, show_progress=False)
+
+
+def tokens_of(llm: LLM, prompt: list[int], params: SamplingParams) -> list[tuple[int, ...]]:
+    output = llm.generate([prompt], params, use_tqdm=False)[0]
+    return [completion.token_ids for completion in output.outputs]
+
+
+def test_outputs_come_in_the_order_of_prompts(llm: LLM) -> None:
+    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (9, 1, 5)]
+    outputs = llm.generate(["The quick", "def", "Once upon"], params, use_tqdm=False)
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [9, 1, 5]
+    assert [output.prompt for output in outputs] == ["The quick", "def", "Once upon"]
+
+
+def test_text_is_the_text_of_the_tokens(llm: LLM) -> None:
+    output = llm.generate("The quick brown", GREEDY, use_tqdm=False)[0]
+    completion = output.outputs[0]
+    assert completion.text == llm.tokenizer.decode(completion.token_ids, skip_special_tokens=True)
+    assert completion.finish_reason == "length"
+
+
+def test_one_prompt_as_ids_and_as_text_are_the_same(llm: LLM) -> None:
+    ids = llm.tokenizer("The quick brown").input_ids
+    by_ids = llm.generate(ids, GREEDY, use_tqdm=False)[0].outputs
+    assert by_ids == llm.generate("The quick brown", GREEDY, use_tqdm=False)[0].outputs
+
+
+def test_chat_applies_the_template(llm: LLM) -> None:
+    by_hand = llm.generate("user: The fox\nassistant: ", GREEDY, use_tqdm=False)[0]
+    by_chat = llm.chat([{"role": "user", "content": "The fox"}], GREEDY, use_tqdm=False)[0]
+    assert by_chat.outputs == by_hand.outputs
+    assert by_chat.prompt_token_ids == by_hand.prompt_token_ids
+
+
+def test_n_sequences_are_the_seeds_mixed_with_their_index(llm: LLM) -> None:
+    prompt = llm.tokenizer("The quick brown fox jumps over the lazy dog").input_ids
+    three = tokens_of(llm, prompt, SamplingParams(seed=5, n=3, max_tokens=10, ignore_eos=True))
+    again = tokens_of(llm, prompt, SamplingParams(seed=5, n=3, max_tokens=10, ignore_eos=True))
+    one = tokens_of(llm, prompt, SamplingParams(seed=5, n=1, max_tokens=10, ignore_eos=True))
+    assert three == again
+    assert three[0] == one[0]
+    assert len(set(three)) == 3
+
+
+def test_a_missing_seed_is_drawn_from_the_configured_one(tiny_llama: Path) -> None:
+    drawn = []
+    for _ in range(2):
+        llm = LLM(str(tiny_llama), dtype="float32", device="cpu", seed=3, show_progress=False)
+        params = SamplingParams(max_tokens=8, ignore_eos=True)
+        drawn.append([tokens_of(llm, [7, 8, 9], params) for _ in range(2)])
+    assert drawn[0] == drawn[1]
+    assert drawn[0][0] != drawn[0][1]
+
+
+def test_logprobs_equal_transformers(llm: LLM, tiny_llama: Path) -> None:
+    prompt = llm.tokenizer("The quick brown fox jumps over the lazy dog. Once upon a time").input_ids
+    params = SamplingParams(temperature=0, max_tokens=6, logprobs=3, prompt_logprobs=2, ignore_eos=True)
+    output = llm.generate(prompt, params, use_tqdm=False)[0]
+    completion = output.outputs[0]
+    reference = AutoModelForCausalLM.from_pretrained(tiny_llama, dtype=torch.float32)
+    with torch.inference_mode():
+        expected = reference(torch.tensor([[*prompt, *completion.token_ids]])).logits[0].log_softmax(-1)
+    scored = [*(output.prompt_logprobs or ())[1:], *(completion.logprobs or ())]
+    tokens = [*prompt[1:], *completion.token_ids]
+    assert [entry.token for entry in scored if entry] == tokens
+    for position, entry in enumerate(scored):
+        assert entry is not None
+        row = expected[position]
+        assert entry.logprob == pytest.approx(float(row[entry.token]), abs=1e-4)
+        assert entry.rank == 1 + int((row > row[entry.token]).sum())
+        num_top = 2 if position < len(prompt) - 1 else 3
+        assert [token for token, _ in entry.top] == row.topk(num_top).indices.tolist()
+    assert (output.prompt_logprobs or ())[0] is None
+
+
+@pytest.mark.parametrize("settings", [{"max_num_batched_tokens": 16, "max_num_seqs": 4}, {"num_blocks": 8}])
+def test_prompt_logprobs_survive_chunks_and_preemption(
+    llm: LLM, tiny_llama: Path, settings: dict[str, int]
+) -> None:
+    prompts = [llm.tokenizer("The quick brown fox jumps. " * k).input_ids[:50] for k in (2, 4, 6)]
+    params = SamplingParams(temperature=0, max_tokens=40, prompt_logprobs=1, ignore_eos=True)
+    expected = llm.generate(prompts, params, use_tqdm=False)
+    other = LLM(
+        str(tiny_llama),
+        dtype="float32",
+        device="cpu",
+        deterministic=True,
+        show_progress=False,
+        max_model_len=100,
+        **settings,
+    )
+    got = other.generate(prompts, params, use_tqdm=False)
+    assert [o.prompt_logprobs for o in got] == [o.prompt_logprobs for o in expected]
+    assert [o.outputs for o in got] == [o.outputs for o in expected]
+    if "num_blocks" in settings:
+        assert sum(o.num_preemptions for o in got) > 0
+
+
+def test_stops_cleanly_at_the_models_length(llm: LLM) -> None:
+    prompt = [5] * (llm.max_model_len - 3)
+    output = llm.generate(
+        prompt, SamplingParams(temperature=0, max_tokens=50, ignore_eos=True), use_tqdm=False
+    )
+    assert len(output[0].outputs[0].token_ids) == 3
+    assert output[0].outputs[0].finish_reason == "length"
+
+
+def test_requests_that_never_fit_are_refused_and_leave_nothing(llm: LLM) -> None:
+    for prompt in ([5] * llm.max_model_len, [], [10_000_000]):
+        with pytest.raises(ValueError, match=r"prompt|token id"):
+            llm.generate([[5, 6], prompt], GREEDY, use_tqdm=False)
+    assert len(llm.generate([5, 6], GREEDY, use_tqdm=False)) == 1
+
+
+def test_as_many_params_as_prompts(llm: LLM) -> None:
+    with pytest.raises(ValueError, match="2 prompts but 1"):
+        llm.generate(["a", "b"], [GREEDY], use_tqdm=False)
+
+
+def test_timings_are_in_order(llm: LLM) -> None:
+    timings = llm.generate("The quick", GREEDY, use_tqdm=False)[0].timings
+    assert 0 <= timings.queued <= timings.first_token <= timings.total
+    assert timings.num_output_tokens == 12
+    assert timings.per_output_token > 0
+
+
+def test_prefix_cache_is_used_and_reported(llm: LLM) -> None:
+    prompt = [9] * 40
+    llm.generate(prompt, GREEDY, use_tqdm=False)
+    assert llm.generate(prompt, GREEDY, use_tqdm=False)[0].num_cached_tokens == 32
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_num_seq": 3}, "did you mean 'max_num_seqs'"),
+        ({"nonsense": 1}, "known settings"),
+        ({"max_num_seqs": 0}, "at least 1"),
+        ({"block_size": True}, "at least 1"),
+        ({"decode_tile": 12}, "multiple of 16"),
+        ({"cores": (0, 0)}, "each core once"),
+        ({"max_model_len": 100_000}, "positions end at 512"),
+        ({"max_model_len": 400, "num_blocks": 2}, "holds 32 tokens"),
+        ({"kv_cache_bytes": 10}, "holds no block"),
+        ({"dtype": "int3"}, "bfloat16"),
+    ],
+)
+def test_wrong_settings_are_refused_with_a_remedy(
+    tiny_llama: Path, settings: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        LLM(str(tiny_llama), show_progress=False, **{"device": "cpu", **settings})
+
+
+def test_config_is_frozen() -> None:
+    config = EngineConfig(model="x")
+    with pytest.raises(AttributeError):
+        config.block_size = 3  # type: ignore[misc]

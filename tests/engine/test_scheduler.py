@@ -1,0 +1,284 @@
+from collections.abc import Callable
+
+import pytest
+
+from ssd.engine.scheduler import Schedule, ScheduledRow, Scheduler, SchedulerLimits
+from ssd.engine.sequence import Sequence, SequenceStatus
+from ssd.kvcache import BlockManager, IntegrityError
+
+BLOCK = 4
+NEW = 100  # the token a test's target always emits
+
+
+def build(
+    num_blocks: int = 32,
+    *,
+    max_num_seqs: int = 4,
+    budget: int = 64,
+    max_model_len: int = 64,
+    chunked: bool = True,
+    cache_generated: bool = True,
+    caching: bool = True,
+) -> Scheduler:
+    limits = SchedulerLimits(max_num_seqs, budget, max_model_len, chunked, cache_generated)
+    return Scheduler(limits, BlockManager(num_blocks, BLOCK, enable_prefix_caching=caching))
+
+
+def make(
+    num_prompt: int, *, first: int = 0, max_tokens: int = 16, parent: Sequence | None = None
+) -> Sequence:
+    prompt = range(first, first + num_prompt)
+    parent_id = None if parent is None else parent.seq_id
+    return Sequence(f"from {first}", prompt, max_tokens=max_tokens, parent_id=parent_id)
+
+
+def add(scheduler: Scheduler, *sequences: Sequence) -> None:
+    for sequence in sequences:
+        scheduler.add(sequence)
+
+
+def step(scheduler: Scheduler, num_accepted: int = 0) -> Schedule:
+    """Schedule, take `num_accepted` drafts of every row, finish what is at its end."""
+    schedule = scheduler.schedule()
+    for row in schedule.rows:
+        accepted = row.tokens[row.num_known :][:num_accepted]
+        scheduler.commit(row, (*accepted, NEW) if row.samples else ())
+        if row.samples and not row.sequence.num_remaining(scheduler.limits.max_model_len):
+            scheduler.finish(row.sequence)
+    scheduler.check_integrity()
+    return schedule
+
+
+def shape(schedule: Schedule) -> list[tuple[int, int, int, bool, bool]]:
+    return [(row.start, row.num_known, row.num_drafted, row.samples, row.generated) for row in schedule.rows]
+
+
+def row_of(schedule: Schedule, sequence: Sequence) -> ScheduledRow | None:
+    return next((row for row in schedule.rows if row.sequence is sequence), None)
+
+
+# --- the door ---
+
+
+@pytest.mark.parametrize(
+    ("num_prompt", "max_tokens", "remedy"),
+    [
+        (0, 1, "at least one token"),
+        (64, 1, "shorten the prompt"),
+        (4, 0, "at least 1"),
+        (40, 9, "lower max_tokens"),
+    ],
+)
+def test_what_can_never_run_is_refused_with_a_remedy(num_prompt: int, max_tokens: int, remedy: str) -> None:
+    scheduler = build(num_blocks=12)
+    with pytest.raises(ValueError, match=remedy):
+        scheduler.add(make(num_prompt, max_tokens=max_tokens))
+    assert not scheduler.has_work
+    scheduler.check_integrity()
+
+
+def test_max_model_len_bounds_what_must_fit_into_the_pool() -> None:
+    add(build(num_blocks=16, max_model_len=64), make(10, max_tokens=10**6))
+
+
+def test_a_sequence_is_added_once() -> None:
+    scheduler, sequence = build(), make(4)
+    add(scheduler, sequence)
+    with pytest.raises(ValueError, match="added before"):
+        scheduler.add(sequence)
+    scheduler.finish(sequence)
+    with pytest.raises(ValueError, match="added before"):
+        scheduler.add(sequence)
+
+
+def test_a_child_must_have_its_parents_prompt() -> None:
+    scheduler, parent = build(), make(4)
+    add(scheduler, parent)
+    with pytest.raises(ValueError, match="differ in prompt"):
+        scheduler.add(make(5, parent=parent))
+
+
+@pytest.mark.parametrize("limits", [(0, 8, 8), (4, 3, 8), (1, 8, 1)])
+def test_limits_are_validated(limits: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match="max_num_seqs"):
+        SchedulerLimits(*limits)
+
+
+# --- rows ---
+
+
+def test_prompt_then_decode() -> None:
+    scheduler, sequence = build(), make(5)
+    add(scheduler, sequence)
+    assert (scheduler.num_waiting, scheduler.num_running) == (1, 0)
+    assert shape(step(scheduler)) == [(0, 5, 0, True, False)]
+    assert (scheduler.num_waiting, scheduler.num_running) == (0, 1)
+    assert shape(step(scheduler)) == [(5, 1, 0, True, True)]
+    assert (sequence.generated, sequence.num_computed, sequence.num_remaining(64)) == ([NEW, NEW], 6, 14)
+
+
+def test_long_prompt_is_chunked_within_the_budget() -> None:
+    scheduler = build(budget=8)
+    add(scheduler, make(18))
+    assert [shape(step(scheduler)) for _ in range(4)] == [
+        [(0, 8, 0, False, False)],
+        [(8, 8, 0, False, False)],
+        [(16, 2, 0, True, False)],
+        [(18, 1, 0, True, True)],
+    ]
+
+
+def test_decoding_comes_before_prompts_and_prompts_share_the_rest() -> None:
+    scheduler = build(budget=10)
+    first, long, short = make(3), make(20, first=30), make(3, first=60)
+    add(scheduler, first)
+    step(scheduler)
+    add(scheduler, long, short)
+    schedule = step(scheduler)
+    assert [row.sequence for row in schedule.rows] == [first, long]
+    assert shape(schedule) == [(3, 1, 0, True, True), (0, 9, 0, False, False)]
+
+
+def test_decode_never_starves_behind_an_older_prompt() -> None:
+    # A child is admitted after a younger request, and its prompt must not shut that one out.
+    scheduler = build(budget=4, caching=False, max_num_seqs=3)
+    parent = make(20, max_tokens=1)
+    child, young = make(20, parent=parent), make(2, first=70)
+    add(scheduler, parent, child, young)
+    while parent.status is not SequenceStatus.FINISHED:
+        step(scheduler)
+    while not young.is_decoding:
+        step(scheduler)
+    while child.num_computed < 20:
+        schedule = step(scheduler)
+        assert row_of(schedule, young) is not None or young.status is SequenceStatus.FINISHED
+
+
+def test_whole_prompts_when_chunking_is_off() -> None:
+    scheduler = build(budget=8, chunked=False)
+    add(scheduler, make(5), make(5, first=20))
+    assert shape(step(scheduler)) == [(0, 5, 0, True, False)]  # the second one does not fit whole
+    assert shape(step(scheduler)) == [(5, 1, 0, True, True), (0, 5, 0, True, False)]
+
+
+def test_oversized_whole_prompt_runs_alone_and_decoding_waits_one_step_only() -> None:
+    scheduler = build(budget=8, chunked=False)
+    decoding = make(3, max_tokens=40)
+    add(scheduler, decoding)
+    step(scheduler)
+    add(scheduler, make(20, first=20), make(20, first=40))
+    kinds = [[len(row.tokens) for row in step(scheduler).rows] for _ in range(4)]
+    assert kinds == [[20], [1, 1], [20], [1, 1, 1]]
+
+
+def test_max_num_seqs_is_kept() -> None:
+    scheduler = build(max_num_seqs=2)
+    add(scheduler, *(make(3, first=10 * i, max_tokens=2) for i in range(4)))
+    assert [len(step(scheduler).rows) for _ in range(4)] == [2, 2, 2, 2]
+    assert not scheduler.has_work
+
+
+def test_fully_cached_prompt_still_has_a_query_token() -> None:
+    scheduler = build()
+    first, second = make(8, max_tokens=1), make(8)
+    add(scheduler, first)
+    step(scheduler)
+    add(scheduler, second)
+    assert shape(step(scheduler)) == [(4, 4, 0, True, False)]
+    assert second.num_cached == 4
+
+
+def test_prompt_logits_skip_the_cache() -> None:
+    scheduler = build()
+    add(scheduler, make(9, max_tokens=1))
+    step(scheduler)
+    sequence = make(9)
+    sequence.wants_prompt_logits = True
+    add(scheduler, sequence)
+    assert shape(step(scheduler)) == [(0, 9, 0, True, False)]
+
+
+def test_cache_key_separates_requests() -> None:
+    scheduler = build()
+    add(scheduler, make(9, max_tokens=1))
+    step(scheduler)
+    add(scheduler, Sequence("other", range(9), max_tokens=1, cache_key="tenant"))
+    assert shape(step(scheduler)) == [(0, 9, 0, True, False)]
+
+
+# --- finish and abort ---
+
+
+def test_finish_and_abort_free_everything_in_any_state() -> None:
+    scheduler = build(budget=8, max_num_seqs=2)
+    decoding, filling, waiting = make(4), make(20, first=20), make(4, first=50)
+    add(scheduler, decoding, filling, waiting)
+    step(scheduler)
+    assert (decoding.is_decoding, filling.is_decoding, waiting.status) == (
+        True,
+        False,
+        SequenceStatus.WAITING,
+    )
+    for sequence in (filling, waiting, decoding):
+        assert scheduler.abort(sequence.seq_id)
+        assert sequence.status is SequenceStatus.FINISHED
+        scheduler.check_integrity()
+    assert (scheduler.has_work, scheduler._blocks.num_free) == (False, 32)
+    assert scheduler.schedule().rows == ()
+
+
+def test_released_ids_are_not_used_again_and_late_outcomes_have_no_owner() -> None:
+    # Known fault elsewhere: a released id answering for its successor.
+    scheduler, sequence = build(), make(5)
+    add(scheduler, sequence)
+    row = scheduler.schedule().rows[0]
+    assert scheduler.abort(sequence.seq_id)
+    successor = make(5, first=50)
+    add(scheduler, successor)
+    assert successor.seq_id > sequence.seq_id
+    scheduler.commit(row, (NEW,))
+    assert not scheduler.abort(sequence.seq_id)
+    scheduler.finish(sequence)
+    assert (sequence.num_generated, successor.num_generated, scheduler.num_waiting) == (0, 0, 1)
+    assert scheduler._blocks.match_prefix(range(6)) == 0
+    scheduler.check_integrity()
+
+
+# --- check_integrity itself ---
+
+
+def break_lose(scheduler: Scheduler) -> None:
+    scheduler._waiting.clear()
+
+
+def break_order(scheduler: Scheduler) -> None:
+    scheduler._running.reverse()
+
+
+def break_computed(scheduler: Scheduler) -> None:
+    scheduler._running[0].num_computed = scheduler._running[0].num_tokens
+
+
+def break_waiting(scheduler: Scheduler) -> None:
+    scheduler._waiting[0].num_computed = 1
+
+
+def break_status(scheduler: Scheduler) -> None:
+    scheduler._waiting.pop().status = SequenceStatus.FINISHED
+
+
+def break_tables(scheduler: Scheduler) -> None:
+    scheduler._blocks.free(scheduler._running[0].seq_id)
+
+
+BREAKS = [break_lose, break_order, break_computed, break_waiting, break_status, break_tables]
+
+
+@pytest.mark.parametrize("damage", BREAKS)
+def test_integrity_check_sees(damage: Callable[[Scheduler], None]) -> None:
+    scheduler = build(max_num_seqs=2)
+    add(scheduler, *(make(5, first=10 * i) for i in range(3)))
+    step(scheduler)
+    damage(scheduler)
+    with pytest.raises(IntegrityError):
+        scheduler.check_integrity()

@@ -1,0 +1,137 @@
+"""What becomes of drafted tokens: which ride along, which are kept, which outcomes are refused."""
+
+import pytest
+
+from ssd.engine.scheduler import Scheduler
+from ssd.engine.sequence import Sequence, SequenceStatus
+from tests.engine.test_scheduler import NEW, add, build, make, shape, step
+
+
+def decoding_sequence(scheduler: Scheduler, num_prompt: int = 5, max_tokens: int = 16) -> Sequence:
+    sequence = make(num_prompt, max_tokens=max_tokens)
+    add(scheduler, sequence)
+    step(scheduler)
+    return sequence
+
+
+def test_drafts_ride_along_and_accepted_ones_are_kept() -> None:
+    scheduler = build()
+    sequence = decoding_sequence(scheduler)
+    sequence.drafted = (7, 8, 9)
+    schedule = step(scheduler, num_accepted=2)
+    assert schedule.rows[0].tokens == (NEW, 7, 8, 9)
+    assert shape(schedule) == [(5, 1, 3, True, True)]
+    assert sequence.generated == [NEW, 7, 8, NEW]
+    assert sequence.num_computed == 8
+    assert not sequence.drafted
+
+
+def test_drafts_never_ride_with_prompt_tokens() -> None:
+    scheduler, sequence = build(), make(5)
+    sequence.drafted = (7, 8)
+    add(scheduler, sequence)
+    assert shape(step(scheduler)) == [(0, 5, 0, True, False)]
+
+
+def test_drafts_stop_where_max_tokens_does() -> None:
+    scheduler = build()
+    sequence = decoding_sequence(scheduler, max_tokens=4)
+    sequence.drafted = (7, 8, 9, 10, 11)
+    assert shape(step(scheduler, num_accepted=9)) == [(5, 1, 2, True, True)]
+    assert sequence.generated == [NEW, 7, 8, NEW]
+    assert sequence.status is SequenceStatus.FINISHED
+
+
+def test_near_max_model_len_drafts_shrink_and_the_sequence_ends() -> None:
+    # Known fault elsewhere: a row that insists on K+1 slots waits for ever near the end.
+    scheduler = build(num_blocks=4, max_model_len=16)
+    sequence = decoding_sequence(scheduler, num_prompt=10, max_tokens=1000)
+    num_drafted = []
+    while scheduler.has_work:
+        sequence.drafted = (7,) * 8
+        row = step(scheduler).rows[0]
+        assert row.start + len(row.tokens) <= 16
+        num_drafted.append(row.num_drafted)
+    assert num_drafted == [4, 3, 2, 1, 0]
+    assert sequence.num_tokens == 16
+
+
+def test_drafts_leave_every_decoding_row_its_token() -> None:
+    scheduler = build(budget=8, max_num_seqs=4)
+    sequences = [make(2, first=10 * i) for i in range(4)]
+    add(scheduler, *sequences)
+    step(scheduler)
+    for sequence in sequences:
+        sequence.drafted = (7,) * 8
+    assert [len(row.tokens) for row in step(scheduler).rows] == [5, 1, 1, 1]
+
+
+def test_drafts_leave_prompts_half_of_what_is_spare() -> None:
+    scheduler = build(budget=9)
+    sequence = decoding_sequence(scheduler)
+    add(scheduler, make(20, first=30))
+    sequence.drafted = (7,) * 20
+    assert [len(row.tokens) for row in step(scheduler).rows] == [5, 4]
+
+
+def test_drafts_are_dropped_before_anyone_is_preempted() -> None:
+    scheduler = build(num_blocks=4, max_num_seqs=2, caching=False)
+    old, young = make(4, max_tokens=8), make(4, first=20, max_tokens=8)
+    add(scheduler, old, young)
+    step(scheduler)
+    old.drafted = young.drafted = (7,) * 7
+    schedule = step(scheduler)
+    # Both known tokens need a block of their own; the drafts get the slots that are left in those blocks.
+    assert shape(schedule) == [(4, 1, 3, True, True), (4, 1, 3, True, True)]
+    assert not schedule.preempted
+
+
+def test_a_cut_burst_is_committed_as_far_as_it_counts() -> None:
+    scheduler = build()
+    sequence = decoding_sequence(scheduler)
+    sequence.drafted = (7, 8, 9)
+    row = scheduler.schedule().rows[0]
+    scheduler.commit(row, (7, 8))  # a stop string ended with the second accepted draft
+    assert (sequence.generated, sequence.num_computed) == ([NEW, 7, 8], 7)
+    scheduler.check_integrity()
+    scheduler.finish(sequence)
+    scheduler.check_integrity()
+
+
+def test_rejected_drafts_never_enter_the_cache() -> None:
+    scheduler = build()
+    sequence = decoding_sequence(scheduler, num_prompt=3)
+    sequence.drafted = (7, 8, 9, 10, 11)
+    step(scheduler)
+    match = scheduler._blocks.match_prefix
+    assert match([0, 1, 2, NEW, 7, 8, 9, 10, 11]) == 4
+    assert match([0, 1, 2, NEW, NEW, 0, 0, 0, 0]) == 4
+    step(scheduler)
+    assert match([0, 1, 2, NEW, NEW, NEW, 9, 10, 11]) == 4
+
+
+@pytest.mark.parametrize("outcome", [(), (7, 8, 9, NEW, NEW), (8, NEW)])
+def test_an_impossible_outcome_is_refused_and_changes_nothing(outcome: tuple[int, ...]) -> None:
+    scheduler = build()
+    sequence = decoding_sequence(scheduler)
+    sequence.drafted = (7, 8, 9)
+    row = scheduler.schedule().rows[0]
+    with pytest.raises(ValueError, match=r"drafted ones"):
+        scheduler.commit(row, outcome)
+    assert (sequence.num_tokens, sequence.num_computed) == (6, 5)
+
+
+def test_outcomes_of_chunks_of_old_rows_and_past_the_end_are_refused() -> None:
+    scheduler = build(budget=8)
+    sequence = make(10, max_tokens=2)
+    add(scheduler, sequence)
+    chunk = scheduler.schedule().rows[0]
+    with pytest.raises(ValueError, match="does not sample"):
+        scheduler.commit(chunk, (NEW,))
+    scheduler.commit(chunk, ())
+    with pytest.raises(ValueError, match="not from the latest"):
+        scheduler.commit(chunk, ())
+    for _ in range(2):
+        scheduler.commit(scheduler.schedule().rows[0], (NEW,))
+    with pytest.raises(ValueError, match="past its end"):
+        scheduler.commit(scheduler.schedule().rows[0], (NEW,))

@@ -1,0 +1,357 @@
+import subprocess
+import sys
+
+import pytest
+
+from ssd.kvcache import BlockManager, IntegrityError, OutOfBlocks
+
+BLOCK = 4
+
+
+def manager(num_blocks: int = 8, *, caching: bool = True) -> BlockManager:
+    return BlockManager(num_blocks, BLOCK, enable_prefix_caching=caching)
+
+
+def run(blocks: BlockManager, seq_id: int, tokens: list[int], cache_key: str = "") -> int:
+    """Allocate, compute all, commit; return the reused tokens."""
+    num_cached = blocks.allocate(seq_id, tokens, cache_key=cache_key)
+    blocks.commit(seq_id, tokens, len(tokens), len(tokens))
+    blocks.check_integrity()
+    return num_cached
+
+
+def prompt(num_tokens: int, start: int = 0) -> list[int]:
+    return list(range(start, start + num_tokens))
+
+
+def test_import_needs_no_torch() -> None:
+    code = "import sys, ssd.kvcache; sys.exit('torch' in sys.modules)"
+    assert (
+        subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": "src"}, check=False).returncode == 0
+    )
+
+
+def test_sizes_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        BlockManager(0, 4)
+
+
+# --- allocate and grow ---
+
+
+def test_allocate_covers_all_tokens_with_consecutive_blocks() -> None:
+    blocks = manager()
+    assert blocks.allocate(1, prompt(9)) == 0
+    assert list(blocks.block_table(1)) == [0, 1, 2]
+    assert (blocks.num_free, blocks.usage, blocks.num_covered(1)) == (5, 3 / 8, 12)
+
+
+def test_allocate_refuses_an_id_that_has_blocks() -> None:
+    blocks = manager()
+    blocks.allocate(1, [1])
+    with pytest.raises(ValueError, match="already has blocks"):
+        blocks.allocate(1, [1])
+    with pytest.raises(ValueError, match="already has blocks"):
+        blocks.fork(1, 1, 1)
+
+
+def test_exhaustion_changes_nothing() -> None:
+    blocks = manager(num_blocks=4)
+    run(blocks, 1, prompt(9))
+    run(blocks, 2, prompt(3, start=50))
+    blocks.free(1)
+    needs_five = prompt(17)
+    assert not blocks.can_allocate(needs_five)
+    with pytest.raises(OutOfBlocks):
+        blocks.allocate(3, needs_five)
+    assert not blocks.can_grow(2, 17)
+    with pytest.raises(OutOfBlocks):
+        blocks.grow(2, 17)
+    assert (blocks.num_free, len(blocks.block_table(2)), list(blocks.seq_ids)) == (3, 1, [2])
+    assert blocks.match_prefix(prompt(9)) == 8  # nothing was evicted on the way
+    blocks.check_integrity()
+
+
+def test_found_blocks_that_are_cached_count_as_needed() -> None:
+    blocks = manager(num_blocks=4)
+    run(blocks, 1, prompt(8))
+    run(blocks, 2, prompt(7, start=50))
+    blocks.free(1)
+    # 2 blocks are free, both hold the prompt's start: taking them leaves none for the tail.
+    assert not blocks.can_allocate(prompt(9))
+    with pytest.raises(OutOfBlocks):
+        blocks.allocate(3, prompt(9))
+    blocks.check_integrity()
+
+
+def test_found_blocks_in_use_are_not_needed() -> None:
+    blocks = manager(num_blocks=4)
+    run(blocks, 1, prompt(12))
+    assert blocks.can_allocate(prompt(13))
+    assert blocks.allocate(2, prompt(13)) == 12
+    assert blocks.num_free == 0
+
+
+def test_grow_never_shrinks_and_prefers_the_neighbour() -> None:
+    blocks = manager()
+    blocks.allocate(1, prompt(2))
+    blocks.allocate(2, prompt(2))
+    blocks.grow(1, 9)
+    blocks.grow(1, 1)
+    assert list(blocks.block_table(1)) == [0, 1, 2]
+    assert blocks.max_coverable(1) == (3 + 4) * BLOCK
+
+
+# --- prefix cache ---
+
+
+def test_same_start_is_shared_by_reference() -> None:
+    blocks = manager()
+    run(blocks, 1, prompt(10))
+    assert run(blocks, 2, [*prompt(8), 99, 98]) == 8
+    assert list(blocks.block_table(1)[:2]) == list(blocks.block_table(2)[:2])
+    assert blocks.block_table(1)[2] != blocks.block_table(2)[2]
+
+
+def test_fully_cached_prompt_leaves_a_query_token() -> None:
+    blocks = manager()
+    run(blocks, 1, prompt(8))
+    assert blocks.match_prefix(prompt(8)) == 4
+    assert run(blocks, 2, prompt(8)) == 4
+    assert blocks.match_prefix([0]) == 0
+    assert blocks.match_prefix([]) == 0
+
+
+def test_one_block_size_of_one_token_leaves_a_query_token() -> None:
+    blocks = BlockManager(4, 1)
+    run(blocks, 1, [7])
+    assert blocks.match_prefix([7]) == 0
+    assert blocks.match_prefix([7, 8]) == 1
+
+
+def test_same_tokens_behind_another_start_are_not_shared() -> None:
+    blocks = manager()
+    run(blocks, 1, [1, 1, 1, 1, 5, 6, 7, 8])
+    assert blocks.match_prefix([5, 6, 7, 8, 9]) == 0
+    assert blocks.match_prefix([2, 2, 2, 2, 5, 6, 7, 8, 9]) == 0
+
+
+def test_last_block_is_registered_under_its_own_index() -> None:
+    # Known fault elsewhere: the newest block hashed as if it sat at another index of the sequence.
+    blocks = manager()
+    tokens = prompt(6)
+    run(blocks, 1, tokens)
+    for token in range(6, 12):
+        tokens.append(token)
+        blocks.grow(1, len(tokens))
+        blocks.commit(1, tokens, len(tokens), len(tokens))
+        for num_tokens in range(1, len(tokens) + 1):
+            assert blocks.match_prefix(tokens[:num_tokens]) == (num_tokens - 1) // BLOCK * BLOCK
+    assert blocks.match_prefix([*tokens[:4], *tokens[8:12], 0]) == 4
+    assert blocks.allocate(2, [*tokens, 0]) == 12
+    assert list(blocks.block_table(2)[:3]) == list(blocks.block_table(1))
+
+
+def test_cache_key_keeps_sequences_apart() -> None:
+    blocks = manager()
+    run(blocks, 1, prompt(8), cache_key="adapter")
+    assert blocks.match_prefix(prompt(9)) == 0
+    assert blocks.match_prefix(prompt(9), cache_key="adapter") == 8
+
+
+def test_reuse_can_be_limited() -> None:
+    blocks = manager()
+    run(blocks, 1, prompt(12))
+    assert blocks.match_prefix(prompt(13), num_reusable=7) == 4
+    assert blocks.allocate(2, prompt(13), num_reusable=0) == 0
+
+
+def test_only_full_computed_cacheable_blocks_are_registered() -> None:
+    blocks = manager()
+    tokens = prompt(12)
+    blocks.allocate(1, tokens)
+    blocks.commit(1, tokens, 3, 12)
+    assert blocks.match_prefix(prompt(13)) == 0
+    blocks.commit(1, tokens, 7, 12)
+    assert blocks.match_prefix(prompt(13)) == 4
+    blocks.commit(1, tokens, 12, 8)
+    assert blocks.match_prefix(prompt(13)) == 8
+    blocks.commit(1, tokens, 99, 99)
+    assert blocks.match_prefix(prompt(13)) == 12
+
+
+def test_first_registration_stays() -> None:
+    blocks = manager()
+    blocks.allocate(1, prompt(5))
+    blocks.allocate(2, prompt(5))
+    blocks.commit(2, prompt(5), 5, 5)
+    blocks.commit(1, prompt(5), 5, 5)
+    blocks.check_integrity()
+    assert blocks.allocate(3, prompt(5)) == 4
+    assert blocks.block_table(3)[0] == blocks.block_table(2)[0]
+    blocks.free(1)
+    blocks.check_integrity()
+    assert blocks.match_prefix(prompt(5)) == 4
+
+
+def test_commit_hashes_each_block_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = manager(num_blocks=64)
+    digest, hashed = blocks._digest, list[int]()
+
+    def counting(parent: bytes, tokens: list[int], index: int) -> bytes:
+        hashed.append(index)
+        return digest(parent, tokens, index)
+
+    monkeypatch.setattr(blocks, "_digest", counting)
+    tokens = prompt(1)
+    blocks.allocate(1, tokens)
+    for token in range(1, 100):
+        tokens.append(token)
+        blocks.grow(1, len(tokens))
+        blocks.commit(1, tokens, len(tokens), len(tokens))
+    assert hashed == list(range(25))
+
+
+def test_disabled_cache_shares_nothing_and_frees_everything() -> None:
+    blocks = manager(caching=False)
+    run(blocks, 1, prompt(8))
+    assert run(blocks, 2, prompt(9)) == 0
+    blocks.free(1)
+    assert blocks.match_prefix(prompt(9)) == 0
+
+
+# --- eviction ---
+
+
+def test_plain_free_blocks_go_before_cached_ones() -> None:
+    blocks = manager(num_blocks=4)
+    run(blocks, 1, prompt(8))
+    blocks.free(1)
+    blocks.allocate(2, prompt(8, start=50))
+    assert blocks.match_prefix(prompt(9)) == 8
+    blocks.grow(2, 12)
+    assert blocks.match_prefix(prompt(9)) == 4
+
+
+def test_least_recently_freed_goes_first_and_its_tail_before_its_head() -> None:
+    blocks = manager(num_blocks=5)
+    run(blocks, 1, prompt(8))
+    run(blocks, 2, prompt(12, start=50))
+    blocks.free(2)
+    blocks.free(1)
+    matches = []
+    blocks.allocate(3, [99])
+    for num_tokens in (4, 8, 12, 16, 20):
+        blocks.grow(3, num_tokens)
+        matches.append((blocks.match_prefix(prompt(13, start=50)), blocks.match_prefix(prompt(9))))
+    assert matches == [(8, 8), (4, 8), (0, 8), (0, 4), (0, 0)]
+
+
+def test_reuse_makes_a_block_recent_again() -> None:
+    blocks = manager(num_blocks=2)
+    run(blocks, 1, prompt(4))
+    run(blocks, 2, prompt(4, start=50))
+    blocks.free(1)
+    blocks.free(2)
+    blocks.allocate(3, prompt(5))  # holds block of 1, evicts that of 2
+    assert blocks.match_prefix(prompt(5, start=50)) == 0
+    blocks.free(3)
+    assert blocks.match_prefix(prompt(5)) == 4
+
+
+def test_blocks_evicted_together_serve_as_one_run() -> None:
+    blocks = manager(num_blocks=4)
+    run(blocks, 1, prompt(16))
+    blocks.free(1)
+    blocks.allocate(2, prompt(12, start=50))
+    table = list(blocks.block_table(2))
+    assert table == list(range(table[0], table[0] + 3))
+
+
+# --- fork and free ---
+
+
+def test_fork_shares_full_blocks_and_owns_its_tail() -> None:
+    blocks = manager()
+    run(blocks, 1, prompt(8))
+    assert blocks.fork(1, 2, 8) == 4
+    assert blocks.block_table(2)[0] == blocks.block_table(1)[0]
+    assert blocks.block_table(2)[1] != blocks.block_table(1)[1]
+    assert blocks.num_covered(2) == 8
+    blocks.free(1)
+    blocks.check_integrity()
+    assert blocks.num_free == 6
+
+
+def test_fork_without_prefix_cache() -> None:
+    blocks = manager(caching=False)
+    run(blocks, 1, prompt(9))
+    assert blocks.fork(1, 2, 9) == 8
+    blocks.free(1)
+    blocks.check_integrity()
+    blocks.free(2)
+    assert blocks.num_free == 8
+
+
+def test_fork_needs_one_block_for_its_tail() -> None:
+    blocks = manager(num_blocks=2)
+    blocks.allocate(1, prompt(8))
+    assert not blocks.can_fork(1, 8)
+    with pytest.raises(OutOfBlocks):
+        blocks.fork(1, 2, 8)
+    assert list(blocks.seq_ids) == [1]
+    blocks.check_integrity()
+
+
+def test_forked_child_continues_the_chain() -> None:
+    blocks = manager()
+    run(blocks, 1, prompt(6))
+    blocks.fork(1, 2, 6)
+    tokens = [*prompt(6), 70, 71]
+    blocks.grow(2, 8)
+    blocks.commit(2, tokens, 8, 8)
+    assert blocks.match_prefix([*tokens, 0]) == 8
+    blocks.check_integrity()
+
+
+def test_released_id_does_not_answer_for_its_successor() -> None:
+    blocks = manager()
+    run(blocks, 1, prompt(8))
+    blocks.free(1)
+    with pytest.raises(KeyError):
+        blocks.block_table(1)
+    with pytest.raises(KeyError):
+        blocks.free(1)
+    assert blocks.allocate(1, prompt(8, start=50)) == 0
+    blocks.commit(1, prompt(8, start=50), 8, 8)
+    assert blocks.match_prefix([*prompt(8, start=50), 0]) == 8
+    blocks.check_integrity()
+
+
+# --- check_integrity itself ---
+
+
+@pytest.mark.parametrize("fault", ["count", "free", "twice", "cached", "one_way", "digests", "two_digests"])
+def test_integrity_check_sees(fault: str) -> None:
+    blocks = manager()
+    run(blocks, 1, prompt(8))
+    run(blocks, 2, prompt(8, start=50))
+    blocks.free(2)
+    table = blocks._tables[1]
+    if fault == "count":
+        blocks._num_references[table.blocks[0]] += 1
+    elif fault == "free":
+        blocks._free.put(table.blocks[0])
+    elif fault == "twice":
+        table.blocks.append(table.blocks[0])
+        blocks._num_references[table.blocks[0]] += 1
+    elif fault == "cached":
+        blocks._cached.popitem()
+    elif fault == "one_way":
+        blocks._block_of.popitem()
+    elif fault == "digests":
+        table.digests.extend([b"", b""])
+    else:
+        blocks._block_of[b"other"] = table.blocks[0]
+    with pytest.raises(IntegrityError):
+        blocks.check_integrity()

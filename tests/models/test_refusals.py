@@ -1,0 +1,96 @@
+"""What the decoder cannot compute exactly is refused, by name, with what to do."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssd.models.checkpoint import open_checkpoint
+from ssd.models.families import KNOWN_ARCHITECTURES, architecture_of_gguf
+from tests.tiny import write_checkpoint
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def test_unknown_architecture_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    write_checkpoint("qwen2", tmp_path)
+    edit_config(tmp_path, architectures=["MambaForCausalLM"])
+    with pytest.raises(ValueError, match="MambaForCausalLM") as error:
+        open_checkpoint(str(tmp_path))
+    assert all(name in str(error.value) for name in KNOWN_ARCHITECTURES)
+
+
+def test_the_path_does_not_choose_the_architecture(tmp_path: Path) -> None:
+    folder = write_checkpoint("qwen2", tmp_path / "Llama-3.1-8B-Mistral")
+    assert open_checkpoint(str(folder)).config.family.architecture == "Qwen2ForCausalLM"
+
+
+def test_sliding_window_is_refused(tmp_path: Path) -> None:
+    write_checkpoint("mistral", tmp_path)
+    edit_config(tmp_path, sliding_window=4096)
+    with pytest.raises(ValueError, match="sliding window of 4096"):
+        open_checkpoint(str(tmp_path))
+
+
+def test_unused_sliding_window_is_accepted(tmp_path: Path) -> None:
+    write_checkpoint("qwen2", tmp_path)
+    edit_config(tmp_path, sliding_window=4096, use_sliding_window=False)
+    assert open_checkpoint(str(tmp_path)).config.num_layers == 3
+
+
+@pytest.mark.parametrize("method", ["awq", "gptq", "fp8", "bitsandbytes"])
+def test_quantised_checkpoint_is_refused_by_name(tmp_path: Path, method: str) -> None:
+    write_checkpoint("qwen2", tmp_path)
+    edit_config(tmp_path, quantization_config={"quant_method": method, "bits": 4})
+    with pytest.raises(ValueError, match=method):
+        open_checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["yarn", "dynamic", "longrope"])
+def test_unknown_rope_scaling_is_refused(tmp_path: Path, kind: str) -> None:
+    write_checkpoint("llama3", tmp_path)
+    rope = {"rope_type": kind, "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}
+    rope |= {"short_factor": [1.0] * 8, "long_factor": [1.0] * 8}
+    edit_config(tmp_path, rope_parameters=rope)
+    with pytest.raises(ValueError, match=f"rope scaling '{kind}'"):
+        open_checkpoint(str(tmp_path))
+
+
+def test_rope_scaling_in_the_older_spelling_is_not_dropped(tmp_path: Path) -> None:
+    write_checkpoint("llama3", tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    rope = fields.pop("rope_parameters")
+    fields["rope_theta"] = rope.pop("rope_theta")
+    fields["rope_scaling"] = rope
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    config = open_checkpoint(str(tmp_path)).config.rope
+    assert (config.kind, config.factor, config.original_max_position) == ("llama3", 8.0, 32)
+
+
+def test_unknown_gguf_architecture_is_refused() -> None:
+    with pytest.raises(ValueError, match="gemma2"):
+        architecture_of_gguf("gemma2")
+
+
+def test_missing_model_is_said_plainly(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no model at"):
+        open_checkpoint(str(tmp_path / "nothing"))
+
+
+def test_pickled_weights_are_not_read(tmp_path: Path) -> None:
+    write_checkpoint("qwen2", tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="pickled"):
+        open_checkpoint(str(tmp_path)).weights()
+
+
+def test_incomplete_shards_are_named(tmp_path: Path) -> None:
+    write_checkpoint("qwen2", tmp_path, max_shard_size="200KB")
+    lost = sorted(tmp_path.glob("*.safetensors"))[1]
+    lost.unlink()
+    with pytest.raises(ValueError, match=lost.name):
+        open_checkpoint(str(tmp_path)).weights()

@@ -1,0 +1,116 @@
+"""min_p, top_k and top_p: borders, ties, order, and the same answer however much of the row is looked at."""
+
+from __future__ import annotations
+
+import math
+from itertools import accumulate
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from ssd.sampling import SamplingParams, truncation
+from ssd.sampling.select import WideRow
+from ssd.sampling.truncation import truncation_floor
+from tests.sampling.reference import reference_truncation
+
+
+def kept(values: list[float], params: SamplingParams) -> list[int]:
+    row = torch.tensor(values)
+    floor = truncation_floor(WideRow.of(row), params)
+    return [i for i, v in enumerate(values) if v >= floor and v > -math.inf]
+
+
+def logs(*probabilities: float) -> list[float]:
+    return [math.log(p) if p else -math.inf for p in probabilities]
+
+
+def test_off_is_no_floor() -> None:
+    assert truncation_floor(WideRow.of(torch.randn(100)), SamplingParams()) == -math.inf
+
+
+def test_top_k_keeps_every_token_of_a_tie_at_the_border() -> None:
+    values = [1.0, 3.0, 2.0, 2.0, 2.0, 0.0]
+    assert kept(values, SamplingParams(top_k=1)) == [1]
+    assert kept(values, SamplingParams(top_k=2)) == [1, 2, 3, 4]
+    assert kept(values, SamplingParams(top_k=5)) == [0, 1, 2, 3, 4]
+    assert kept(values, SamplingParams(top_k=100)) == list(range(6))
+
+
+def test_top_p_keeps_the_token_that_reaches_it_and_its_equals() -> None:
+    values = logs(0.4, 0.1, 0.3, 0.2)
+    assert kept(values, SamplingParams(top_p=0.39)) == [0]
+    assert kept(values, SamplingParams(top_p=0.41)) == [0, 2]
+    assert kept(values, SamplingParams(top_p=0.71)) == [0, 2, 3]
+    assert kept(values, SamplingParams(top_p=0.91)) == [0, 1, 2, 3]
+    assert kept(values, SamplingParams(top_p=1e-9)) == [0]
+    assert kept(logs(0.25, 0.5, 0.25), SamplingParams(top_p=0.6)) == [0, 1, 2]
+
+
+def test_min_p_is_relative_to_the_largest() -> None:
+    values = logs(0.5, 0.26, 0.24)
+    assert kept(values, SamplingParams(min_p=0.5)) == [0, 1]
+    assert kept(values, SamplingParams(min_p=1.0)) == [0]
+    assert kept([1.0, 1.0, 0.0], SamplingParams(min_p=1.0)) == [0, 1]
+
+
+def test_each_step_sees_what_the_one_before_left() -> None:
+    values = logs(0.5, 0.2, 0.2, 0.1)
+    # Of all tokens 0.5 is half; of the first three it is 0.556.
+    assert kept(values, SamplingParams(top_p=0.53)) == [0, 1, 2]
+    assert kept(values, SamplingParams(top_p=0.53, top_k=2)) == [0]
+    assert kept(values, SamplingParams(top_p=0.53, min_p=0.3)) == [0]
+    # min_p leaves one token, so the second largest is no border.
+    assert kept(values, SamplingParams(min_p=0.6, top_k=2)) == [0]
+
+
+@pytest.mark.parametrize("changes", [{"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.1}])
+def test_a_row_that_is_all_forbidden_stays_so_without_nan(changes: dict[str, float]) -> None:
+    params = SamplingParams(**changes)  # type: ignore[arg-type]
+    assert truncation_floor(WideRow.of(torch.full((70,), -math.inf)), params) == -math.inf
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(
+        st.one_of(st.integers(-160, 40).map(lambda i: i / 8), st.just(-math.inf)), min_size=1, max_size=150
+    ),
+    st.sampled_from([0.0, 0.013, 0.21, 1.0]),
+    st.sampled_from([0, 1, 2, 7, 64, 200]),
+    st.sampled_from([0.05, 0.37, 0.8, 0.95, 0.9999, 1.0]),
+)
+def test_matches_the_reference(values: list[float], min_p: float, top_k: int, top_p: float) -> None:
+    params = SamplingParams(min_p=min_p, top_k=top_k, top_p=top_p)
+    expected, margin = reference_truncation(np.array(values), params)
+    assume(margin > 1e-7)
+    assert kept(values, params) == np.flatnonzero(expected > -np.inf).tolist()
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 3.0, 10.0])
+@pytest.mark.parametrize("top_p", [0.1, 0.5, 0.9, 0.999, 0.9999999])
+@pytest.mark.parametrize("top_k", [0, 300])
+def test_looking_at_a_part_gives_the_answer_of_a_full_sort(
+    monkeypatch: pytest.MonkeyPatch, scale: float, top_p: float, top_k: int
+) -> None:
+    scores = torch.randn(20_011, generator=torch.Generator().manual_seed(4)) * scale
+    scores[1::3] = scores[0::3][: len(scores[1::3])]  # pairs of equals
+    params = SamplingParams(top_p=top_p, top_k=top_k)
+    row = WideRow.of(scores)
+    stepwise = truncation_floor(row, params)
+    monkeypatch.setattr(truncation, "_DEPTHS", (truncation._WEIGHTLESS,))
+    assert truncation_floor(row, params) == stepwise
+    # By a sort of the whole row, in whole numbers of Python.
+    allowed = scores if top_k == 0 else scores[scores >= scores.topk(top_k).values[-1]]
+    ordered = allowed.double().sort(descending=True).values
+    weights = [int(w) for w in ((ordered - ordered[0]).exp() * 2.0**34).round().tolist()]
+    needed = max(1.0, top_p * sum(weights))
+    border = next(i for i, mass in enumerate(accumulate(weights)) if mass >= needed)
+    assert stepwise == float(ordered[border])
+
+
+def test_weights_of_a_flat_row_are_summed_exactly() -> None:
+    row = WideRow.of(torch.zeros(2**19))
+    assert truncation._mass(row, 0.0, -math.inf) == 2.0**53
+    assert truncation_floor(row, SamplingParams(top_p=0.5)) == 0.0

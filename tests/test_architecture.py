@@ -1,0 +1,106 @@
+"""The architecture, held by tests: which package may import which, and what needs no extra."""
+
+import ast
+import importlib
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ssd
+
+ROOT = Path(ssd.__file__).parent
+
+# Each package may import those of the layers before its own, and itself.
+LAYERS = (
+    {"config", "version"},
+    {"sampling", "kvcache"},
+    {"attention"},
+    {"models"},
+    {"runtime"},
+    {"draft", "decoding"},
+    {"engine"},
+    {"server", "bench"},
+    {"cli", "integrations"},
+    {"__main__"},
+)
+OPTIONAL = ("triton", "vllm", "fastapi", "uvicorn", "prometheus_client", "datasets", "scipy")
+PURE = ("ssd", "ssd.config", "ssd.kvcache", "ssd.engine.scheduler", "ssd.runtime.layout")
+
+
+def modules() -> list[str]:
+    return ["ssd", *(info.name for info in pkgutil.walk_packages([str(ROOT)], "ssd."))]
+
+
+def layer_of(module: str) -> int:
+    package = module.split(".")[1]
+    return next(level for level, packages in enumerate(LAYERS) if package in packages)
+
+
+def imports_of(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found
+
+
+def files() -> list[Path]:
+    return [path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py"]
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_one_way(path: Path) -> None:
+    module = ".".join(("ssd", *path.relative_to(ROOT).with_suffix("").parts))
+    package = module.split(".")[1]
+    for imported in imports_of(path):
+        if not imported.startswith("ssd.") or imported.split(".")[1] == package:
+            continue
+        assert layer_of(imported) < layer_of(module), f"{module} imports {imported}"
+
+
+def test_every_module_is_in_a_layer_and_has_a_docstring() -> None:
+    for path in files():
+        layer_of(".".join(("ssd", *path.relative_to(ROOT).with_suffix("").parts)))
+        assert ast.get_docstring(ast.parse(path.read_text())), f"{path} does not say what it knows"
+
+
+def test_every_module_imports_without_any_extra() -> None:
+    """In a fresh interpreter in which the optional packages cannot be imported."""
+    program = (
+        "import sys, importlib\n"
+        f"sys.modules.update(dict.fromkeys({OPTIONAL!r}))\n"
+        f"[importlib.import_module(name) for name in {modules()!r}]\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_pure_modules_need_no_torch(module: str) -> None:
+    program = f"import sys, importlib; sys.modules['torch'] = None; importlib.import_module({module!r})"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_public_names() -> None:
+    for name in ssd.__all__:
+        assert getattr(ssd, name) is not None
+    with pytest.raises(AttributeError):
+        _ = ssd.nothing
+
+
+def test_no_prints_and_no_environment_reads_in_the_engine() -> None:
+    for path in files():
+        if path.relative_to(ROOT).parts[0] == "cli":
+            continue
+        source = path.read_text()
+        assert "os.environ" not in source, path
+        assert "os.getenv" not in source, path
+
+
+def test_modules_are_importable() -> None:
+    for name in modules():
+        importlib.import_module(name)

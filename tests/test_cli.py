@@ -1,0 +1,78 @@
+"""The command line, run as a user runs it: in a process of its own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ssd.cli.generate import parse_cores
+from ssd.version import __version__
+
+
+def ssd(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ssd", *arguments], input=stdin, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_generate_prints_text_and_speed(tiny_llama: Path) -> None:
+    result = ssd("generate", "--model", str(tiny_llama), "--prompt", "The quick", "--max-tokens", "8")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("The quick")
+    assert "8 tokens in" in result.stderr
+
+
+def test_generate_json_is_one_object_a_prompt(tiny_llama: Path) -> None:
+    result = ssd(
+        *("generate", "--model", str(tiny_llama), "--prompt", "The", "--prompt", "def", "--json"),
+        *("--max-tokens", "3", "--n", "2", "--temperature", "1", "--seed", "4", "--logprobs", "1"),
+    )
+    assert result.returncode == 0, result.stderr
+    first, second = (json.loads(line) for line in result.stdout.splitlines())
+    assert (first["prompt"], second["prompt"]) == ("The", "def")
+    assert len(first["outputs"]) == 2
+    completion = first["outputs"][0]
+    assert len(completion["token_ids"]) == len(completion["logprobs"]) == 3
+    assert first["timings"]["per_output_token"] > 0
+
+
+def test_generate_reads_standard_input(tiny_llama: Path) -> None:
+    result = ssd("generate", "--model", str(tiny_llama), "--max-tokens", "2", stdin="Once upon")
+    assert result.stdout.startswith("Once upon")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--model", "/nowhere"), "no model at /nowhere"),
+        (("--temperature", "-1"), "temperature"),
+        (("--cores", "a"), "numbers and ranges"),
+        (("--dtype", "int3"), "bfloat16"),
+    ],
+)
+def test_user_errors_are_one_sentence_without_a_traceback(
+    tiny_llama: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    result = ssd("generate", "--model", str(tiny_llama), "--prompt", "a", *arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_doctor_says_what_will_be_used() -> None:
+    result = ssd("doctor")
+    assert result.returncode == 0
+    for word in ("torch", "CPU cores", "will use", __version__):
+        assert word in result.stdout
+
+
+def test_version_and_help() -> None:
+    assert ssd("--version").stdout.strip() == f"ssd {__version__}"
+    assert "generate" in ssd("--help").stdout
+
+
+def test_core_lists() -> None:
+    assert parse_cores("") == ()
+    assert parse_cores("0,2-4") == (0, 2, 3, 4)
