@@ -2,9 +2,10 @@
 
     python bench/engine_speed.py --model MODEL [--core 0] [--vllm-python PATH --vllm-model FOLDER]
 
-Everything is interleaved in one run, round by round, so that a machine that drifts slows
-all alike; ratios are taken within a round, and their median and quartiles are printed.
-vLLM runs in a process of its own (bench/vllm_worker.py) on the same core, in turn.
+Shared machines drift by a factor of two within seconds. So everything takes turns step by
+step: one forward, one engine step, one vLLM step, and round again; ratios are taken within
+a round, and their median and quartiles are printed. vLLM runs in a process of its own
+(bench/vllm_worker.py) on the same core.
 """
 
 import argparse
@@ -27,51 +28,40 @@ from ssd.engine.core import EngineCore
 from ssd.engine.request import Request
 from ssd.engine.scheduler import SchedulerLimits
 from ssd.kvcache.block_manager import BlockManager
+from ssd.kvcache.pool import KVPool
 from ssd.runtime.eager import EagerRunner, Tiling
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.runtime.runner import RunnerRow
 from ssd.sampling import SamplingParams
 
 CONTEXT, BLOCK, MAX_LEN = 256, 16, 1024
-Measurements = dict[str, list[float]]
-
-
-def timed(action: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    action()
-    return time.perf_counter() - started
-
-
-def decode_row(count: int, first_block: int = 0) -> RunnerRow:
-    table = list(range(first_block, first_block + MAX_LEN // BLOCK))
-    return RunnerRow([11] * count, CONTEXT, table, count, generated=True)
+BLOCKS_EACH = MAX_LEN // BLOCK
+Action = Callable[[], object]
 
 
 class Engine:
-    """An engine core over a loaded model, driven request by request."""
+    """An engine of its own pool that decodes a fixed batch, one step a call."""
 
-    def __init__(self, loaded: LoadedModel, runner: EagerRunner) -> None:
+    def __init__(self, loaded: LoadedModel, batch: int, temperature: float = 0.0) -> None:
+        pool = KVPool(loaded.pool.shape)
+        runner = make_runner(loaded, pool)
         limits = SchedulerLimits(16, 16 * CONTEXT, MAX_LEN)
-        blocks = BlockManager(loaded.pool.shape.num_blocks, BLOCK, enable_prefix_caching=False)
+        blocks = BlockManager(pool.shape.num_blocks, BLOCK, enable_prefix_caching=False)
         self._core = EngineCore(AutoregressiveDecoder(runner), blocks, limits, loaded.checkpoint.tokenizer())
-        self._ids = random.Random(1)
-
-    def decode_seconds(self, batch: int, num_tokens: int, temperature: float = 0.0) -> float:
-        """Seconds per step of a batch once all have their first token."""
-        params = SamplingParams(temperature=temperature, seed=1, max_tokens=num_tokens + 1, ignore_eos=True)
+        params = SamplingParams(temperature=temperature, seed=1, max_tokens=None, ignore_eos=True)
+        draw = random.Random(1)
         for index in range(batch):
-            prompt = tuple(self._ids.randrange(1000, 40_000) for _ in range(CONTEXT))
+            prompt = tuple(draw.randrange(1000, 40_000) for _ in range(CONTEXT))
             self._core.add(Request(str(index), None, prompt, params, 1, ()))
         self._core.step()
-        started = time.perf_counter()
-        steps = 0
-        while self._core.has_work:
-            self._core.step()
-            steps += 1
-        return (time.perf_counter() - started) / steps
+
+    def step(self) -> object:
+        return self._core.step()
 
 
 class VllmWorker:
+    """vLLM decoding a batch of 1 and a batch of 16, one step a call."""
+
     def __init__(self, python: str, model: str, core: int, preload: str) -> None:
         script = Path(__file__).with_name("vllm_worker.py")
         self._process = subprocess.Popen(
@@ -83,96 +73,141 @@ class VllmWorker:
         )
         self._answer()
 
-    def decode_seconds(self, batch: int, num_tokens: int) -> float:
-        if self._process.stdin is None:
-            raise RuntimeError("the worker has no standard input")
-        self._process.stdin.write(json.dumps({"batch": batch, "tokens": num_tokens}) + "\n")
-        self._process.stdin.flush()
-        return float(self._answer()["seconds_per_step"])
+    def start(self, batch: int) -> None:
+        """Drops what it was doing and brings a batch of new prompts to their first token."""
+        self._ask({"start": batch})
+
+    def step_seconds(self) -> float:
+        return self._ask({"step": 1})
 
     def close(self) -> None:
         self._process.terminate()
         self._process.wait()
 
-    def _answer(self) -> dict[str, float]:
+    def _ask(self, question: dict[str, int]) -> float:
+        if self._process.stdin is None:
+            raise RuntimeError("the worker has no standard input")
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> float:
         line = self._process.stdout.readline() if self._process.stdout else ""
         if not line:
             raise RuntimeError("the vLLM worker ended; its own output says why")
-        answer: dict[str, float] = json.loads(line)
-        return answer
+        return float(json.loads(line)["seconds"])
 
 
-def runners(loaded: LoadedModel) -> tuple[EagerRunner, EagerRunner]:
-    """The same weights and pool, ordinary and deterministic."""
+def make_runner(loaded: LoadedModel, pool: KVPool, *, deterministic: bool = False) -> EagerRunner:
+    """A runner over the same weights."""
     heads = loaded.checkpoint.config.num_heads
-    loose = loaded.runner
-    strict = EagerRunner(
-        loose.model,
-        SdpaBackend(loaded.pool, heads, deterministic=True),
-        torch.device("cpu"),
-        tiling=Tiling(decode=16, prefill=128),
+    attention = SdpaBackend(pool, heads, deterministic=deterministic)
+    tiling = Tiling(decode=16, prefill=128) if deterministic else None
+    return EagerRunner(loaded.runner.model, attention, torch.device("cpu"), tiling=tiling)
+
+
+def forwards(loaded: LoadedModel) -> dict[str, Action]:
+    """Bare forwards, ordinary and deterministic."""
+
+    def decode(count: int, sequence: int = 0) -> RunnerRow:
+        table = list(range(sequence * BLOCKS_EACH, (sequence + 1) * BLOCKS_EACH))
+        return RunnerRow([11] * count, CONTEXT, table, count, generated=True)
+
+    prompt = RunnerRow([11] * CONTEXT, 0, list(range(BLOCKS_EACH)), 1, generated=False)
+    work = {
+        "1 row": [decode(1)],
+        "8 rows": [decode(8)],
+        "16 sequences": [decode(1, sequence) for sequence in range(16)],
+        f"prompt of {CONTEXT}": [prompt],
+    }
+    actions: dict[str, Action] = {}
+    for name, rows in work.items():
+        for kind in ("ordinary", "deterministic"):
+            runner = make_runner(loaded, loaded.pool, deterministic=kind == "deterministic")
+            actions[f"{name}, {kind}"] = lambda runner=runner, rows=rows: runner.forward(rows)  # type: ignore[misc]
+    return actions
+
+
+def seconds(action: Action) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+class Table:
+    """Times of actions that take turns, and ratios within a round."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, list[float]] = defaultdict(list)
+
+    def add(self, name: str, value: float) -> None:
+        self._found[name].append(value)
+
+    def times(self) -> str:
+        lines = ["| measured | best ms | median ms |", "|---|---|---|"]
+        for name, values in self._found.items():
+            lines.append(f"| {name} | {min(values) * 1e3:.1f} | {statistics.median(values) * 1e3:.1f} |")
+        return "\n".join(lines)
+
+    def ratios(self, pairs: dict[str, tuple[str, str]]) -> str:
+        lines = ["| ratio within a round | median | quartiles | of the bests |", "|---|---|---|---|"]
+        for name, (above, below) in pairs.items():
+            tops, bottoms = self._found[above], self._found[below]
+            low, middle, high = statistics.quantiles([a / b for a, b in zip(tops, bottoms, strict=True)], n=4)
+            best = min(tops) / min(bottoms)
+            lines.append(f"| {name} | {middle:.3f} | {low:.3f} – {high:.3f} | {best:.3f} |")
+        return "\n".join(lines)
+
+
+def measure_engine(loaded: LoadedModel, rounds: int) -> None:
+    bare = forwards(loaded)
+    actions = {**bare, "engine step": Engine(loaded, 1).step, "engine step, T=1": Engine(loaded, 1, 1.0).step}
+    table = Table()
+    for number in range(rounds + 1):
+        for name, action in actions.items():
+            elapsed = seconds(action)
+            if number:  # The first round warms up.
+                table.add(name, elapsed)
+    print(table.times(), end="\n\n")
+    print(
+        table.ratios(
+            {
+                "engine step / bare forward": ("engine step", "1 row, ordinary"),
+                "engine step at T=1 / greedy": ("engine step, T=1", "engine step"),
+                "8 rows / 1 row": ("8 rows, ordinary", "1 row, ordinary"),
+                "16 sequences / 1 row": ("16 sequences, ordinary", "1 row, ordinary"),
+                **{
+                    f"deterministic / ordinary, {name}": (f"{name}, deterministic", f"{name}, ordinary")
+                    for name in ("1 row", "8 rows", "16 sequences", f"prompt of {CONTEXT}")
+                },
+            }
+        ),
+        flush=True,
     )
-    return loose, strict
 
 
-def measure_round(into: Measurements, loaded: LoadedModel, vllm: VllmWorker | None, num_tokens: int) -> None:
-    loose, strict = runners(loaded)
-    prompt = [RunnerRow([11] * CONTEXT, 0, list(range(MAX_LEN // BLOCK)), 1, generated=False)]
-    sixteen = [decode_row(1, index * MAX_LEN // BLOCK) for index in range(16)]
-    engine = Engine(loaded, loose)
-    for name, runner in (("", loose), (" deterministic", strict)):
-        into[f"forward 1 row{name}"].append(
-            min(timed(lambda: runner.forward([decode_row(1)])) for _ in range(3))
-        )
-        into[f"forward 8 rows{name}"].append(
-            min(timed(lambda: runner.forward([decode_row(8)])) for _ in range(3))
-        )
-        into[f"forward 16 x 1 row{name}"].append(
-            min(timed(lambda: runner.forward(sixteen)) for _ in range(2))
-        )
-        into[f"prefill {CONTEXT}{name}"].append(timed(lambda: runner.forward(prompt)))
-    into["forward 1 row again"].append(min(timed(lambda: loose.forward([decode_row(1)])) for _ in range(3)))
-    into["engine step, batch 1"].append(engine.decode_seconds(1, num_tokens))
-    into["engine step, batch 1, T=1"].append(engine.decode_seconds(1, num_tokens, temperature=1.0))
-    if vllm:
-        into["vLLM step, batch 1"].append(vllm.decode_seconds(1, num_tokens))
-    into["engine step, batch 16"].append(engine.decode_seconds(16, num_tokens))
-    if vllm:
-        into["vLLM step, batch 16"].append(vllm.decode_seconds(16, num_tokens))
-
-
-RATIOS = (
-    ("engine step / bare forward", "engine step, batch 1", "forward 1 row again"),
-    ("T=1 step / greedy step", "engine step, batch 1, T=1", "engine step, batch 1"),
-    ("8 rows / 1 row", "forward 8 rows", "forward 1 row"),
-    ("16 sequences / 1 row", "forward 16 x 1 row", "forward 1 row"),
-    ("deterministic / ordinary, 1 row", "forward 1 row deterministic", "forward 1 row"),
-    ("deterministic / ordinary, 16 sequences", "forward 16 x 1 row deterministic", "forward 16 x 1 row"),
-    ("deterministic / ordinary, prefill", f"prefill {CONTEXT} deterministic", f"prefill {CONTEXT}"),
-    ("rate over vLLM's, batch 1", "vLLM step, batch 1", "engine step, batch 1"),
-    ("rate over vLLM's, batch 16", "vLLM step, batch 16", "engine step, batch 16"),
-)
-
-
-def report(found: Measurements) -> str:
-    lines = ["| measured | best ms | median ms |", "|---|---|---|"]
-    for name, seconds in found.items():
-        lines.append(f"| {name} | {min(seconds) * 1e3:.1f} | {statistics.median(seconds) * 1e3:.1f} |")
-    lines += ["", "| ratio, within a round | median | quartiles |", "|---|---|---|"]
-    for name, above, below in RATIOS:
-        if above in found and len(found[above]) > 1:
-            ratios = [a / b for a, b in zip(found[above], found[below], strict=True)]
-            low, middle, high = statistics.quantiles(ratios, n=4)
-            lines.append(f"| {name} | {middle:.3f} | {low:.3f} – {high:.3f} |")
-    return "\n".join(lines)
+def measure_vllm(loaded: LoadedModel, vllm: VllmWorker, rounds: int) -> None:
+    table = Table()
+    for batch in (1, 16):
+        engine = Engine(loaded, batch)
+        vllm.start(batch)
+        for number in range(rounds + 2):
+            ours, theirs = seconds(engine.step), vllm.step_seconds()
+            if number > 1:
+                table.add(f"SSD step, batch {batch}", ours)
+                table.add(f"vLLM step, batch {batch}", theirs)
+    print(table.times(), end="\n\n")
+    pairs = {
+        f"SSD's rate / vLLM's, batch {b}": (f"vLLM step, batch {b}", f"SSD step, batch {b}") for b in (1, 16)
+    }
+    print(table.ratios(pairs))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--core", type=int, default=0)
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--vllm-python", help="the python of a venv that has vLLM")
     parser.add_argument("--vllm-model", help="the same weights as a safetensors folder")
     parser.add_argument("--vllm-preload", default="", help="libraries vLLM's documentation has one preload")
@@ -180,19 +215,15 @@ def main() -> None:
     os.sched_setaffinity(0, {options.core})
     torch.set_num_threads(1)
     config = EngineConfig(
-        model=options.model, max_model_len=MAX_LEN, num_blocks=16 * MAX_LEN // BLOCK, device="cpu"
+        model=options.model, max_model_len=MAX_LEN, num_blocks=16 * BLOCKS_EACH, device="cpu"
     )
     loaded = load_model(config)
-    vllm = None
     if options.vllm_python:
         vllm = VllmWorker(options.vllm_python, options.vllm_model, options.core, options.vllm_preload)
-    measure_round(defaultdict(list), loaded, vllm, 2)  # warm-up, outside the figures
-    found: Measurements = defaultdict(list)
-    for _ in range(options.rounds):
-        measure_round(found, loaded, vllm, options.tokens)
-    if vllm:
+        measure_vllm(loaded, vllm, options.rounds)
         vllm.close()
-    print(report(found))
+    else:
+        measure_engine(loaded, options.rounds)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """vLLM on one CPU core, answering measurements on standard output. Run with the python of vLLM's venv.
 
-Reads JSON lines {"batch": B, "tokens": N}; decodes N tokens for B random prompts, greedy, and answers
-{"seconds_per_step": s}, timed from the moment every sequence has its first token.
+Reads JSON lines: {"start": B} drops what runs and brings B random prompts to their first token, greedy;
+{"step": 1} computes the next token of each. Answers {"seconds": s} for what was asked.
 """
 
 import argparse
@@ -46,26 +46,33 @@ def main() -> None:
     )
     draw = random.Random(1)
 
-    def seconds_per_step(batch: int, num_tokens: int, name: str) -> float:
-        engine = llm.llm_engine
-        params = SamplingParams(temperature=0, max_tokens=num_tokens + 1, ignore_eos=True, detokenize=False)
-        for index in range(batch):
-            prompt = [draw.randrange(1000, 40_000) for _ in range(options.context)]
-            engine.add_request(f"{name}-{index}", {"prompt_token_ids": prompt}, params)
-        engine.step()
-        started, steps = time.perf_counter(), 0
-        while engine.has_unfinished_requests():
-            engine.step()
-            steps += 1
-        # Some engine steps only tidy up, so the count of tokens is what divides.
-        return (time.perf_counter() - started) / min(steps, num_tokens)
+    engine = llm.llm_engine
+    params = SamplingParams(temperature=0, max_tokens=700, ignore_eos=True, detokenize=False)
+    running: list[str] = []
 
-    seconds_per_step(16, 2, "warm-up")
-    answers.write(json.dumps({"ready": 1}) + "\n")
-    for number, line in enumerate(sys.stdin):
+    def start(batch: int) -> None:
+        engine.abort_request(running)
+        running[:] = [f"{draw.random()}" for _ in range(batch)]
+        for name in running:
+            prompt = [draw.randrange(1000, 40_000) for _ in range(options.context)]
+            engine.add_request(name, {"prompt_token_ids": prompt}, params)
+        step()
+
+    def step() -> None:
+        """Until every sequence has one more token: an engine step may hand out none."""
+        waiting = set(running)
+        while waiting:
+            waiting -= {output.request_id for output in engine.step()}
+
+    answers.write(json.dumps({"seconds": 0}) + "\n")
+    for line in sys.stdin:
         asked = json.loads(line)
-        seconds = seconds_per_step(asked["batch"], asked["tokens"], str(number))
-        answers.write(json.dumps({"seconds_per_step": seconds}) + "\n")
+        started = time.perf_counter()
+        if "start" in asked:
+            start(asked["start"])
+        else:
+            step()
+        answers.write(json.dumps({"seconds": time.perf_counter() - started}) + "\n")
 
 
 if __name__ == "__main__":

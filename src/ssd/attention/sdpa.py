@@ -29,7 +29,10 @@ DETERMINISTIC_FOLDED_ROWS = 16
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """Query rows [first, last) seeing the first `num_keys` keys of their sequence."""
+    """Query rows [first, last) seeing the first `num_keys` keys of their sequence.
+
+    Without a mask it is a single row that sees every key up to its own.
+    """
 
     first: int
     last: int
@@ -41,19 +44,34 @@ class _Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
-    """One sequence's keys: a view from a first slot, or the slots to gather."""
+class _Consecutive:
+    """Keys and values of a sequence in consecutive slots: a view for each layer, made once a step."""
 
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+
+    def read(self, layer: int) -> tuple[Tensor, Tensor]:
+        return self.keys[layer], self.values[layer]
+
+
+@dataclass(frozen=True, slots=True)
+class _Scattered:
+    """Keys and values of a sequence whose slots lie apart: gathered when they are read."""
+
+    pool: KVPool
+    slots: Tensor
+
+    def read(self, layer: int) -> tuple[Tensor, Tensor]:
+        keys, values = (
+            pool[layer].index_select(1, self.slots) for pool in (self.pool.keys, self.pool.values)
+        )
+        return keys.unsqueeze(0), values.unsqueeze(0)
+
+
+@dataclass(frozen=True, slots=True)
+class _SequencePlan:
     tiles: tuple[_Tile, ...]
-    num_keys: int
-    first_slot: int
-    slots: Tensor | None
-
-    def read(self, pool: Tensor) -> Tensor:
-        """[kv_heads, num_keys, head_dim] of one layer."""
-        if self.slots is None:
-            return pool.narrow(1, self.first_slot, self.num_keys)
-        return pool.index_select(1, self.slots)
+    memory: _Consecutive | _Scattered
 
 
 class SdpaBackend:
@@ -71,23 +89,29 @@ class SdpaBackend:
         for span in spans:
             slots[span.row : span.row + span.count] = self._slots(span.blocks, span.start, span.count)
         slot_of_row = torch.tensor(slots, device=self._pool.keys.device)
-        return SdpaPlan(self._pool, slot_of_row, tuple(self._reader(span) for span in spans))
+        return SdpaPlan(self._pool, slot_of_row, tuple(self._sequence(span) for span in spans))
 
     def _slots(self, blocks: Sequence[int], start: int, count: int) -> list[int]:
         size = self._pool.shape.block_size
         return [blocks[p // size] * size + p % size for p in range(start, start + count)]
 
-    def _reader(self, span: Span) -> _Reader:
+    def _sequence(self, span: Span) -> _SequencePlan:
         firsts = range(0, span.count, QUERY_TILE)
         tiles = tuple(self._tile(span, first, min(first + QUERY_TILE, span.count)) for first in firsts)
-        num_keys = tiles[-1].num_keys
-        size = self._pool.shape.block_size
+        return _SequencePlan(tiles, self._memory(span, tiles[-1].num_keys))
+
+    def _memory(self, span: Span, num_keys: int) -> _Consecutive | _Scattered:
+        pool, size = self._pool, self._pool.shape.block_size
         used = span.blocks[: -(-(span.start + span.count) // size)]
         if all(following - block == 1 for block, following in pairwise(used)):
-            return _Reader(tiles, num_keys, used[0] * size, None)
+            keys, values = (
+                tensor.narrow(2, used[0] * size, num_keys).unsqueeze(1).unbind(0)
+                for tensor in (pool.keys, pool.values)
+            )
+            return _Consecutive(keys, values)
         num_real = min(num_keys, len(used) * size)
-        slots = self._slots(used, 0, num_real) + [self._pool.scratch_slot] * (num_keys - num_real)
-        return _Reader(tiles, num_keys, 0, torch.tensor(slots, device=self._pool.keys.device))
+        slots = self._slots(used, 0, num_real) + [pool.scratch_slot] * (num_keys - num_real)
+        return _Scattered(pool, torch.tensor(slots, device=pool.keys.device))
 
     def _tile(self, span: Span, first: int, last: int) -> _Tile:
         num_keys, folded_rows = span.start + last, (last - first) * self._group
@@ -111,47 +135,46 @@ class SdpaBackend:
 class SdpaPlan:
     _pool: KVPool
     _slot_of_row: Tensor
-    _readers: tuple[_Reader, ...]
+    _sequences: tuple[_SequencePlan, ...]
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        key_pool, value_pool = self._pool.keys[layer], self._pool.values[layer]
-        key_pool.index_copy_(1, self._slot_of_row, keys.transpose(0, 1))
-        value_pool.index_copy_(1, self._slot_of_row, values.transpose(0, 1))
-        out = torch.zeros_like(queries, memory_format=torch.contiguous_format)
-        for reader in self._readers:
-            known_keys, known_values = reader.read(key_pool), reader.read(value_pool)
-            for tile in reader.tiles:
-                _attend_folded(
-                    queries[tile.first : tile.last],
-                    known_keys[:, : tile.num_keys],
-                    known_values[:, : tile.num_keys],
-                    tile,
-                    out[tile.first : tile.last],
-                )
-        return out.flatten(1)
+        self._pool.keys[layer].index_copy_(1, self._slot_of_row, keys.transpose(0, 1))
+        self._pool.values[layer].index_copy_(1, self._slot_of_row, values.transpose(0, 1))
+        num_rows, _, head_dim = queries.shape
+        grouped = queries.view(num_rows, self._pool.shape.num_kv_heads, -1, head_dim)
+        out = torch.zeros(grouped.shape, dtype=queries.dtype, device=queries.device)
+        # One operation for all rows: most tiles are a single row, and their number is what costs.
+        query_of_row, out_of_row = grouped.unsqueeze(1).unbind(0), out.unsqueeze(1).unbind(0)
+        for sequence in self._sequences:
+            known_keys, known_values = sequence.memory.read(layer)
+            for tile in sequence.tiles:
+                if tile.mask is None:
+                    attended = F.scaled_dot_product_attention(
+                        query_of_row[tile.first], known_keys, known_values
+                    )
+                    out_of_row[tile.first].copy_(attended)
+                else:
+                    rows = slice(tile.first, tile.last)
+                    _attend_folded(grouped[rows], known_keys, known_values, tile, out[rows])
+        return out.view(num_rows, -1)
 
 
-def _attend_folded(queries: Tensor, keys: Tensor, values: Tensor, tile: _Tile, out: Tensor) -> None:
-    """[rows, heads, d] against [kv_heads, keys, d], the heads of a group folded into rows."""
-    rows, heads, head_dim = queries.shape
-    kv_heads = keys.shape[0]
-    group = heads // kv_heads
-    folded = queries.reshape(rows, kv_heads, group, head_dim).transpose(0, 1).flatten(1, 2)
-    num_entries = -(-folded.shape[1] // tile.folded_rows)
-    padding = num_entries * tile.folded_rows - folded.shape[1]
+def _attend_folded(grouped: Tensor, keys: Tensor, values: Tensor, tile: _Tile, out: Tensor) -> None:
+    """[rows, kv_heads, group, d] against [1, kv_heads, keys, d], the heads of a group folded into rows."""
+    rows, kv_heads, group, head_dim = grouped.shape
+    folded = grouped.transpose(0, 1).flatten(1, 2)
+    num_entries = tile.mask.shape[0] if tile.mask is not None else 1
+    padding = num_entries * tile.folded_rows - rows * group
     if padding:
         folded = F.pad(folded, (0, 0, 0, padding))
-    entries = folded.view(kv_heads, num_entries, tile.folded_rows, head_dim).transpose(0, 1)
     attended = F.scaled_dot_product_attention(
-        entries,
-        keys.expand(num_entries, -1, -1, -1),
-        values.expand(num_entries, -1, -1, -1),
+        folded.view(kv_heads, num_entries, tile.folded_rows, head_dim).transpose(0, 1),
+        keys[:, :, : tile.num_keys].expand(num_entries, -1, -1, -1),
+        values[:, :, : tile.num_keys].expand(num_entries, -1, -1, -1),
         attn_mask=tile.mask,
     )
     unfolded = attended.transpose(0, 1).flatten(1, 2)[:, : rows * group]
-    out.view(rows, kv_heads, group, head_dim).copy_(
-        unfolded.reshape(kv_heads, rows, group, head_dim).transpose(0, 1)
-    )
+    out.copy_(unfolded.reshape(kv_heads, rows, group, head_dim).transpose(0, 1))
 
 
 def _round_up(count: int, step: int) -> int:

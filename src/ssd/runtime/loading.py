@@ -18,6 +18,7 @@ from ssd.models.decoder import DenseDecoder
 from ssd.models.weights import ProgressSource
 from ssd.runtime.eager import EagerRunner, Tiling
 from ssd.runtime.host import pin_to_cores, resolve_device, resolve_dtype
+from ssd.runtime.huge_pages import request_huge_pages
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,8 @@ def load_model(config: EngineConfig, *, show_progress: bool = False) -> LoadedMo
     pool = KVPool(shape)
     model = _load_decoder(checkpoint, max_model_len, dtype, device, show_progress=show_progress)
     attention = SdpaBackend(pool, checkpoint.config.num_heads, deterministic=config.deterministic)
+    if device.type == "cpu":
+        request_huge_pages()
     tiling = Tiling(config.decode_tile, config.prefill_tile) if config.deterministic else None
     return LoadedModel(checkpoint, EagerRunner(model, attention, device, tiling=tiling), pool, max_model_len)
 

@@ -33,8 +33,8 @@ MAX_POSITION = 2**32 - 1
 _SEED_MASK = 2**64 - 1
 _WORD_MASK = 2**32 - 1
 
-# Philox blocks worked on at once: four int64 buffers of this many pairs stay within a core's L2 cache.
-_CHUNK_BLOCKS = 13_000
+# Philox blocks worked on at once: six int64 buffers of this length (0.9 MB) stay within a core's L2 cache.
+_CHUNK_BLOCKS = 19_000
 
 
 def mix_seed(seed: int, index: int) -> int:

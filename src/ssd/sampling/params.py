@@ -6,7 +6,6 @@ strings stay strings), the vocabulary (see `check_vocabulary`) or any logits.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -141,7 +140,7 @@ def _number(name: str, value: object, *, low: float, high: float) -> float:
     # bool is an int to Python; temperature=True is a mistake all the same.
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise _refusal(name, value, f"pass a number from {low:g} to {high:g}")
-    if not (math.isfinite(value) and low <= value <= high):
+    if not low <= value <= high:  # NaN fails every comparison
         raise _refusal(name, value, f"use a finite value from {low:g} to {high:g}")
     return float(value)
 

@@ -89,7 +89,7 @@ def bad_word_endings(
         return []
     longest = max(len(word) for word in words) - 1
     tail = _tail(prompt, output, longest)
-    return [word[-1] for word in words if word and len(word) <= len(tail) + 1 and _ends_with(tail, word[:-1])]
+    return [word[-1] for word in words if word and _ends_with(tail, word[:-1])]
 
 
 def penalise(scores: Tensor, params: SamplingParams, prompt: Sequence[int], output: Sequence[int]) -> None:
