@@ -1,5 +1,6 @@
 """Tiny random checkpoints, written by transformers itself, with a small real tokenizer."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ CONFIGS: dict[str, Any] = {
     "medium": lambda: Qwen2Config(
         **{**_SHAPE, "hidden_size": 256, "intermediate_size": 704, "num_attention_heads": 8}
     ),
+    "padded": lambda: Qwen2Config(**{**_SHAPE, "vocab_size": 640}),
+    "short": lambda: Qwen2Config(**{**_SHAPE, "max_position_embeddings": 48}),
     "qwen3": lambda: Qwen3Config(**_SHAPE, head_dim=32),
 }
 
@@ -67,6 +70,18 @@ def write_checkpoint(kind: str, folder: Path, *, seed: int = 0, **save_options: 
     return folder
 
 
+def cut_layers(folder: Path, num_layers: int, into: Path) -> Path:
+    """The first layers of a model, as a model: a draft that is sometimes right."""
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    model.model.layers = model.model.layers[:num_layers]
+    model.config.num_hidden_layers = num_layers
+    if getattr(model.config, "layer_types", None):
+        model.config.layer_types = model.config.layer_types[:num_layers]
+    model.save_pretrained(into)
+    tiny_tokenizer().save_pretrained(into)
+    return into
+
+
 def _randomise_vectors(model: Any) -> None:
     """Biases start at 0 and norms at 1: a loader that dropped them would go unnoticed."""
     with torch.no_grad():
@@ -75,7 +90,7 @@ def _randomise_vectors(model: Any) -> None:
                 parameter.add_(torch.randn_like(parameter) * 0.3)
 
 
-def tiny_tokenizer() -> PreTrainedTokenizerFast:
+def tiny_tokenizer(corpus: Sequence[str] = _CORPUS) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -85,7 +100,7 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_CORPUS, trainer)
+    tokenizer.train_from_iterator(corpus, trainer)
     template = (
         "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
         "{% if add_generation_prompt %}assistant: {% endif %}"

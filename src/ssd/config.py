@@ -7,9 +7,11 @@ value fits the model at hand is checked where the model is loaded.
 import dataclasses
 import difflib
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 DType = Literal["auto", "bfloat16", "float16", "float32"]
+Mode = Literal["ar", "sd"]
+MAX_LOOKAHEAD = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,13 @@ class EngineConfig:
     prefill_tile: int = 128
     """Deterministic mode: prompt tokens go through linears in tiles of this many rows."""
 
+    mode: Mode = "ar"
+    """`ar`: the target alone. `sd`: a draft guesses, the target verifies, in turns."""
+    draft: str | None = None
+    """The draft model, with the target's tokenizer; needed in every mode but `ar`."""
+    lookahead: int = 4
+    """Tokens guessed for one verification."""
+
     seed: int | None = None
     """Where the seeds of requests without one come from; None draws them from the system."""
 
@@ -60,8 +69,19 @@ class EngineConfig:
             value = getattr(self, name)
             if value < 16 or value % 16:
                 raise ValueError(f"{name}={value}: must be a multiple of 16")
+        self._check_drafting()
         if any(core < 0 for core in self.cores) or len(set(self.cores)) != len(self.cores):
             raise ValueError(f"cores={self.cores}: name each core once, counting from 0")
+
+    def _check_drafting(self) -> None:
+        if self.mode not in get_args(Mode):
+            raise ValueError(f"mode={self.mode!r}: use one of {', '.join(get_args(Mode))}")
+        if self.mode == "ar" and self.draft is not None:
+            raise ValueError("a draft is given but mode is 'ar': use mode='sd', or leave the draft out")
+        if self.mode != "ar" and self.draft is None:
+            raise ValueError(f"mode={self.mode!r} needs a draft: name a small model of the same family")
+        if not 1 <= self.lookahead <= MAX_LOOKAHEAD:
+            raise ValueError(f"lookahead={self.lookahead}: must be between 1 and {MAX_LOOKAHEAD}")
 
     @classmethod
     def from_settings(cls, model: str, settings: dict[str, Any]) -> "EngineConfig":

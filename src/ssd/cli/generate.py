@@ -41,6 +41,9 @@ def generate(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     cores: Annotated[str, typer.Option(help="CPU cores to run on, such as 0,1 or 0-3.")] = "",
     max_model_len: Annotated[int | None, typer.Option(help="Longest prompt plus output.")] = None,
+    draft: Annotated[str | None, typer.Option(help="Draft model, with the model's tokenizer.")] = None,
+    mode: Annotated[str | None, typer.Option(help="ar or sd; sd if there is a draft.")] = None,
+    lookahead: Annotated[int, typer.Option(help="Tokens drafted for one verification.")] = 4,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Bitwise the same whatever runs beside it.")
     ] = False,
@@ -69,6 +72,9 @@ def generate(
             cores=parse_cores(cores),
             max_model_len=max_model_len,
             deterministic=deterministic,
+            draft=draft,
+            mode=mode or ("sd" if draft else "ar"),
+            lookahead=lookahead,
             show_progress=sys.stderr.isatty(),
         )
         outputs = _run(llm, prompts, params, chat=chat)
@@ -122,3 +128,12 @@ def _report_speed(outputs: list[RequestOutput]) -> None:
         style="dim",
         highlight=False,
     )
+    stats = [completion.speculation for output in outputs for completion in output.outputs]
+    rounds, drafted = sum(each.rounds for each in stats), sum(each.drafted for each in stats)
+    if drafted:
+        accepted = sum(each.accepted for each in stats)
+        Console(stderr=True).print(
+            f"{accepted} of {drafted} drafted tokens accepted, {1 + accepted / rounds:.2f} tokens a round",
+            style="dim",
+            highlight=False,
+        )

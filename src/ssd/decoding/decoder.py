@@ -24,24 +24,52 @@ class DecodeRow:
     """One sequence's share of a step."""
 
     tokens: Sequence[int]
+    """Known tokens, then drafted ones."""
     start: int
     blocks: Sequence[int]
     generated: bool
     sampling: SamplingRow | None
-    """How the token after the last one is decided; None: the row decides nothing (a prompt chunk)."""
+    """How the token after the last known one is decided; None: the row decides nothing (a prompt chunk)."""
+    num_drafted: int = 0
     scoring: PromptScoring | None = None
 
+    @property
+    def drafted(self) -> Sequence[int]:
+        return self.tokens[len(self.tokens) - self.num_drafted :]
+
     def to_runner(self) -> RunnerRow:
-        num_logits = len(self.tokens) if self.scoring is not None else int(self.sampling is not None)
+        num_decided = 0 if self.sampling is None else self.num_drafted + 1
+        num_logits = len(self.tokens) if self.scoring is not None else num_decided
         return RunnerRow(self.tokens, self.start, self.blocks, num_logits, self.generated)
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
     tokens: tuple[SampledToken, ...] = ()
-    """New tokens of the sequence: none for a prompt chunk, one without speculation."""
+    """New tokens: none for a prompt chunk; else the accepted drafted ones and the target's own."""
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class DraftContext:
+    """A sequence that is about to decide its next token."""
+
+    seq_id: int
+    sampling: SamplingRow
+
+
 class Decoder(Protocol):
+    @property
+    def is_drafting(self) -> bool:
+        """Whether it is worth asking for proposals."""
+        ...
+
+    def propose(self, contexts: Sequence[DraftContext]) -> list[tuple[int, ...]]:
+        """Tokens guessed to come next in each sequence; none where there is no guess."""
+        ...
+
     def step(self, rows: Sequence[DecodeRow]) -> list[Decided]: ...
+
+    def forget(self, seq_id: int) -> None:
+        """The sequence has ended or given way: whatever is kept for it can go."""
+        ...

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ssd.decoding.decoder import Decided, Decoder, DecodeRow, PromptScoring
+from ssd.decoding.decoder import Decided, Decoder, DecodeRow, DraftContext, PromptScoring
 from ssd.engine.outputs import Increment, RequestOutput
 from ssd.engine.request import Generation, Request, RunningRequest
 from ssd.engine.scheduler import ScheduledRow, Scheduler, SchedulerLimits
@@ -74,12 +74,15 @@ class EngineCore:
         for generation in running.generations:
             if generation.stop is None:
                 increments.append(generation.abort())
-                self._scheduler.abort(generation.sequence.seq_id)
+                self._end(generation.sequence)
         return StepOutput(tuple(increments), self._collect_finished([running]))
 
     def step(self) -> StepOutput:
         """One forward over everything that is due."""
+        self._draft()
         schedule = self._scheduler.schedule()
+        for sequence in schedule.preempted:
+            self._decoder.forget(sequence.seq_id)
         now = self._clock()
         for row in schedule.rows:
             self._requests[row.sequence.request_id].note_scheduled(now)
@@ -92,6 +95,18 @@ class EngineCore:
         ]
         touched = {row.sequence.request_id: self._requests[row.sequence.request_id] for row in schedule.rows}
         return StepOutput(tuple(increments), self._collect_finished(list(touched.values())))
+
+    def _draft(self) -> None:
+        decoding = self._scheduler.decoding if self._decoder.is_drafting else []
+        contexts = [
+            DraftContext(each.seq_id, self._sampling(self._generations[each.seq_id])) for each in decoding
+        ]
+        for sequence, drafted in zip(decoding, self._decoder.propose(contexts), strict=True):
+            sequence.drafted = drafted
+
+    def _end(self, sequence: Sequence) -> None:
+        self._scheduler.finish(sequence)
+        self._decoder.forget(sequence.seq_id)
 
     def check_integrity(self) -> None:
         self._scheduler.check_integrity()
@@ -124,6 +139,7 @@ class EngineCore:
             blocks=self._blocks.block_table(sequence.seq_id),
             generated=row.generated,
             sampling=self._sampling(generation) if row.samples else None,
+            num_drafted=row.num_drafted,
             scoring=self._scoring(row, generation),
         )
 
@@ -155,10 +171,10 @@ class EngineCore:
             return None
         row.sequence.wants_prompt_logits = False
         self._requests[row.sequence.request_id].note_token(now)
-        increment = generation.take(decided.tokens, self._limits.max_model_len)
+        increment = generation.take(decided.tokens, self._limits.max_model_len, row.num_drafted)
         self._scheduler.commit(row, increment.token_ids)
         if generation.stop is not None:
-            self._scheduler.finish(row.sequence)
+            self._end(row.sequence)
         return increment
 
     def _collect_finished(self, candidates: list[RunningRequest]) -> tuple[RequestOutput, ...]:

@@ -3,7 +3,7 @@
 Plain values; they know nothing of how they came about.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ssd.sampling import TokenLogprobs
@@ -29,6 +29,22 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeculationStats:
+    """What drafting brought: a round is one verification that decided tokens."""
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    def with_round(self, *, drafted: int, accepted: int) -> "SpeculationStats":
+        return SpeculationStats(self.rounds + 1, self.drafted + drafted, self.accepted + accepted)
+
+    @property
+    def accepted_per_round(self) -> float:
+        return self.accepted / max(1, self.rounds)
+
+
+@dataclass(frozen=True, slots=True)
 class CompletionOutput:
     """One of a request's n sequences."""
 
@@ -39,6 +55,8 @@ class CompletionOutput:
     stop_reason: int | str | None = None
     """The stop token or stop string that ended it; None for the model's own end or a length."""
     logprobs: tuple[TokenLogprobs, ...] | None = None
+    speculation: SpeculationStats = field(default_factory=SpeculationStats, compare=False)
+    """Not part of equality: the same tokens may take more or fewer rounds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ssd.engine.detokenizer import Detokenizer
-from ssd.engine.outputs import CompletionOutput, Increment, RequestOutput, Timings
+from ssd.engine.outputs import CompletionOutput, Increment, RequestOutput, SpeculationStats, Timings
 from ssd.engine.sequence import Sequence
 from ssd.engine.stopping import Stop, StopText, token_stop
 from ssd.sampling import SampledToken, SamplingParams, TokenLogprobs
@@ -45,10 +45,11 @@ class Generation:
         self._texts: list[str] = []
         self._logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
         self._num_taken = 0
+        self._speculation = SpeculationStats()
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.stop: Stop | None = None
 
-    def take(self, tokens: Tokens[SampledToken], max_model_len: int) -> Increment:
+    def take(self, tokens: Tokens[SampledToken], max_model_len: int, num_drafted: int = 0) -> Increment:
         """Takes in new tokens up to the one that ends the sequence; later ones do not count."""
         taken: list[SampledToken] = []
         text = ""
@@ -58,6 +59,7 @@ class Generation:
             text += self._read(token.token, num_remaining=room - len(taken))
             if self.stop is not None:
                 break
+        self._speculation = self._speculation.with_round(drafted=num_drafted, accepted=len(taken) - 1)
         return self._record(taken, text)
 
     def abort(self) -> Increment:
@@ -77,6 +79,7 @@ class Generation:
             finish_reason=stop.finish_reason,
             stop_reason=stop.stop_reason,
             logprobs=None if self._logprobs is None else tuple(self._logprobs),
+            speculation=self._speculation,
         )
 
     def _read(self, token: int, *, num_remaining: int) -> str:

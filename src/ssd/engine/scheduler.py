@@ -41,6 +41,11 @@ class Scheduler:
         return len(self._running)
 
     @property
+    def decoding(self) -> list[Sequence]:
+        """Running sequences whose next step decides a token after generated ones: those a draft can help."""
+        return [sequence for sequence in self._running if sequence.is_decoding]
+
+    @property
     def has_work(self) -> bool:
         return bool(self._running or self._waiting)
 
@@ -55,7 +60,7 @@ class Scheduler:
     def schedule(self) -> Schedule:
         """Choose the rows of the next step. Each row is to be given back to `commit` before the next call."""
         preempted = self._secure_known_tokens()
-        decoding = [sequence for sequence in self._running if sequence.is_decoding]
+        decoding = self.decoding
         filling = [sequence for sequence in self._running if not sequence.is_decoding]
         may_admit = not preempted and len(self._running) < self.limits.max_num_seqs
         spare = self.limits.max_num_batched_tokens - len(decoding)

@@ -1,0 +1,138 @@
+"""A draft model in the same process: guesses the next tokens of a batch of sequences.
+
+Knows the draft's own KV blocks and how far it has read each sequence. It applies the
+sequence's own sampling parameters, seed and noise: under coupled acceptance that is what
+makes its guesses equal the target's tokens as often as they can be. A sequence for which
+it has no room is declined and goes on without guesses.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+
+from ssd.decoding.decoder import DraftContext
+from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
+from ssd.runtime.runner import Runner, RunnerRow
+from ssd.sampling import SamplingRow, sample
+
+
+@dataclass(frozen=True, slots=True)
+class DraftLimits:
+    lookahead: int
+    max_model_len: int
+    """The draft's own longest sequence; beyond it a sequence is declined."""
+    max_num_batched_tokens: int
+    vocab_size: int
+    """The smaller of the two vocabularies: what lies beyond is padding and never guessed."""
+
+
+@dataclass(slots=True)
+class _Guess:
+    """A sequence while its tokens are guessed."""
+
+    context: DraftContext
+    tokens: list[int] = field(default_factory=list)
+
+    def known(self) -> list[int]:
+        return [*self.context.sampling.prompt, *self.context.sampling.output]
+
+    def sampling(self) -> SamplingRow:
+        known = self.context.sampling
+        position = known.position + len(self.tokens)
+        return replace(known, position=position, output=[*known.output, *self.tokens])
+
+    def is_over(self) -> bool:
+        """After an end token nothing is worth guessing."""
+        return bool(self.tokens) and self.tokens[-1] in self.context.sampling.end_ids
+
+
+class Drafter:
+    def __init__(self, runner: Runner, block_manager: BlockManager, limits: DraftLimits) -> None:
+        self._runner = runner
+        self._blocks = block_manager
+        self._limits = limits
+        self._read: dict[int, list[int]] = {}
+        """Of each sequence, the tokens whose keys and values are in its blocks."""
+
+    def propose(self, contexts: Sequence[DraftContext]) -> list[tuple[int, ...]]:
+        guesses = {context.seq_id: _Guess(context) for context in contexts if self._prepare(context)}
+        self._catch_up(list(guesses.values()))
+        for _ in range(self._limits.lookahead - 1):
+            growing = [guess for guess in guesses.values() if not guess.is_over()]
+            if growing:
+                self._extend(growing, [guess.tokens[-1:] for guess in growing])
+        return [tuple(guesses[each.seq_id].tokens) if each.seq_id in guesses else () for each in contexts]
+
+    def forget(self, seq_id: int) -> None:
+        if self._read.pop(seq_id, None) is not None:
+            self._blocks.free(seq_id)
+
+    def check_integrity(self) -> None:
+        self._blocks.check_integrity()
+        if set(self._blocks.seq_ids) != set(self._read):
+            raise RuntimeError("the draft holds blocks of sequences it does not know")
+
+    def _prepare(self, context: DraftContext) -> bool:
+        """Blocks for what is known and what will be guessed; False declines the sequence."""
+        known = [*context.sampling.prompt, *context.sampling.output]
+        needed = len(known) + self._limits.lookahead
+        if needed > self._limits.max_model_len:
+            self.forget(context.seq_id)
+            return False
+        try:
+            if context.seq_id not in self._read:
+                self._blocks.allocate(context.seq_id, known)
+                self._read[context.seq_id] = []
+            self._blocks.grow(context.seq_id, needed)
+        except OutOfBlocks:
+            self.forget(context.seq_id)
+            return False
+        # Guesses that were not accepted were read too; their slots are simply written again. The last
+        # token is read in any case, for its logits.
+        read = self._read[context.seq_id]
+        del read[min(self._num_confirmed(read, known), len(known) - 1) :]
+        return True
+
+    def _catch_up(self, guesses: Sequence[_Guess]) -> None:
+        """Reads what the sequences have gained, within the budget of a forward, and guesses first tokens."""
+        group: list[_Guess] = []
+        unread: list[list[int]] = []
+        budget = self._limits.max_num_batched_tokens
+        for guess in guesses:
+            tokens = guess.known()[len(self._read[guess.context.seq_id]) :]
+            while len(tokens) > budget:
+                self._forward([guess], [tokens[:budget]], num_logits=0)
+                tokens = tokens[budget:]
+            if group and sum(map(len, unread)) + len(tokens) > budget:
+                self._extend(group, unread)
+                group, unread = [], []
+            group.append(guess)
+            unread.append(tokens)
+        if group:
+            self._extend(group, unread)
+
+    def _extend(self, guesses: Sequence[_Guess], unread: Sequence[Sequence[int]]) -> None:
+        """One forward; each sequence gains the token the draft would decide."""
+        logits = self._forward(guesses, unread, num_logits=1)[:, : self._limits.vocab_size]
+        decided = sample(logits, [guess.sampling() for guess in guesses])
+        for guess, token in zip(guesses, decided, strict=True):
+            guess.tokens.append(token.token)
+
+    def _forward(
+        self, guesses: Sequence[_Guess], unread: Sequence[Sequence[int]], *, num_logits: int
+    ) -> Tensor:
+        rows = []
+        for guess, tokens in zip(guesses, unread, strict=True):
+            seq_id, read = guess.context.seq_id, self._read[guess.context.seq_id]
+            blocks = self._blocks.block_table(seq_id)
+            rows.append(RunnerRow(tokens, len(read), blocks, num_logits, generated=True))
+            read.extend(tokens)
+        return self._runner.forward(rows)
+
+    def _num_confirmed(self, read: Sequence[int], known: Sequence[int]) -> int:
+        """How many of the tokens it read are the sequence's; only the latest were guesses."""
+        length = max(0, len(read) - self._limits.lookahead)
+        while length < min(len(read), len(known)) and read[length] == known[length]:
+            length += 1
+        return length

@@ -1,0 +1,128 @@
+"""AR = SD, token for token, whatever the draft is worth."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from ssd import LLM, SamplingParams
+from ssd.engine.core import EngineCore
+from ssd.engine.outputs import SpeculationStats
+from ssd.runtime.runner import RunnerRow
+from tests.tiny import cut_layers, tiny_tokenizer, write_checkpoint
+
+PROMPTS = [
+    "The quick brown fox jumps over",
+    "def add(a, b):\n    return a + b\n",
+    "Once upon a time there was a small model that wrote, and a large one that read. " * 3,
+    "🙂",
+]
+
+
+def mixed_params(max_tokens: int) -> list[SamplingParams]:
+    return [
+        SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True),
+        SamplingParams(temperature=0.7, seed=3, max_tokens=max_tokens, repetition_penalty=1.2, top_p=0.9),
+        SamplingParams(temperature=1.0, seed=4, max_tokens=max_tokens, logprobs=2, frequency_penalty=0.4),
+        SamplingParams(temperature=1.0, seed=5, max_tokens=max_tokens, n=3, min_tokens=5, stop=["e", "a b"]),
+    ]
+
+
+def outputs(model: Path, params: list[SamplingParams], **settings: Any) -> list[Any]:
+    llm = LLM(str(model), device="cpu", deterministic=True, show_progress=False, **settings)
+    found = llm.generate(PROMPTS, params, use_tqdm=False)
+    core: EngineCore = llm._engine.core
+    core.check_integrity()
+    assert core._blocks.usage == 0
+    drafter = getattr(core._decoder, "_drafter", None)
+    if drafter is not None:
+        drafter.check_integrity()
+        assert drafter._blocks.usage == 0
+    return [output.outputs for output in found]
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint("medium", tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture(scope="module")
+def drafts(target: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Always right, sometimes right, never right but by chance."""
+    return {
+        "itself": target,
+        "its first layers": cut_layers(target, 2, tmp_path_factory.mktemp("cut")),
+        "another": write_checkpoint("llama3", tmp_path_factory.mktemp("other"), seed=9),
+    }
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("draft", ["itself", "its first layers", "another"])
+@pytest.mark.parametrize("settings", [{}, {"max_num_seqs": 1}, {"num_blocks": 14, "max_model_len": 200}])
+def test_same_tokens_with_any_draft(
+    target: Path, drafts: dict[str, Path], dtype: str, draft: str, settings: dict[str, int]
+) -> None:
+    params = mixed_params(24)
+    expected = outputs(target, params, dtype=dtype)
+    for lookahead in (1, 5):
+        drafting = {"mode": "sd", "draft": str(drafts[draft]), "lookahead": lookahead}
+        assert outputs(target, params, dtype=dtype, **drafting, **settings) == expected
+
+
+def test_a_perfect_draft_takes_a_round_for_each_lookahead(target: Path) -> None:
+    """Otherwise equal tokens could mean that nothing was ever drafted."""
+    llm = LLM(
+        str(target), device="cpu", dtype="float32", deterministic=False, show_progress=False,
+        mode="sd", draft=str(target), lookahead=4,
+    )  # fmt: skip
+    runner = llm._engine.core._decoder._target  # type: ignore[attr-defined]
+    calls = []
+    forward = runner.forward
+
+    def counted(rows: list[RunnerRow]) -> Tensor:
+        calls.append(len(rows[0].tokens))
+        return forward(rows)  # type: ignore[no-any-return]
+
+    runner.forward = counted
+    params = SamplingParams(temperature=1.0, seed=1, max_tokens=21, ignore_eos=True)
+    output = llm.generate("The quick brown", params, use_tqdm=False)[0].outputs[0]
+    assert calls[1:] == [5, 5, 5, 5]
+    assert output.speculation == SpeculationStats(rounds=5, drafted=16, accepted=16)
+
+
+def test_other_tokenizers_are_refused(target: Path, tmp_path: Path) -> None:
+    folder = write_checkpoint("qwen2", tmp_path)
+    tiny_tokenizer(
+        ["Quite another text, so that other pairs of letters are merged first."] * 9
+    ).save_pretrained(folder)
+    with pytest.raises(ValueError, match="use a draft of the same family"):
+        LLM(str(target), device="cpu", show_progress=False, mode="sd", draft=str(folder))
+
+
+def test_padded_vocabularies_are_reconciled(target: Path, tmp_path: Path) -> None:
+    params = mixed_params(12)
+    folder = write_checkpoint("padded", tmp_path)
+    drafting = {"mode": "sd", "draft": str(folder), "lookahead": 3}
+    assert outputs(target, params, dtype="float32", **drafting) == outputs(target, params, dtype="float32")
+
+
+def test_a_draft_with_a_short_context_declines(target: Path, tmp_path: Path) -> None:
+    params = mixed_params(60)
+    folder = write_checkpoint("short", tmp_path)
+    drafting = {"mode": "sd", "draft": str(folder), "lookahead": 3}
+    assert outputs(target, params, dtype="float32", **drafting) == outputs(target, params, dtype="float32")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mode": "sd"}, "needs a draft"),
+        ({"draft": "x"}, "mode is 'ar'"),
+        ({"mode": "warp"}, "use one of ar, sd"),
+        ({"mode": "sd", "draft": "x", "lookahead": 0}, "between 1 and 16"),
+    ],
+)
+def test_wrong_drafting_settings_are_refused(target: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LLM(str(target), show_progress=False, **settings)
