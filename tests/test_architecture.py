@@ -3,6 +3,7 @@
 import ast
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,8 +45,11 @@ def imports_of(path: Path) -> set[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
+        elif isinstance(node, ast.ImportFrom):
+            # Relative imports and `from ssd import …` would hide what they reach.
+            assert node.level == 0, f"{path} imports relatively"
+            assert node.module != "ssd", f"{path} imports from the package's front"
+            found.add(node.module or "")
     return found
 
 
@@ -97,6 +101,7 @@ def test_no_prints_and_no_environment_reads_in_the_engine() -> None:
         if path.relative_to(ROOT).parts[0] == "cli":
             continue
         source = path.read_text()
+        assert not re.search(r"^\s*print\(", source, re.MULTILINE), path
         assert "os.environ" not in source, path
         assert "os.getenv" not in source, path
 

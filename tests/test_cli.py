@@ -38,9 +38,24 @@ def test_generate_json_is_one_object_a_prompt(tiny_llama: Path) -> None:
     assert first["timings"]["per_output_token"] > 0
 
 
-def test_generate_reads_standard_input(tiny_llama: Path) -> None:
-    result = ssd("generate", "--model", str(tiny_llama), "--max-tokens", "2", stdin="Once upon")
-    assert result.stdout.startswith("Once upon")
+def test_generate_reads_standard_input_without_its_line_end(tiny_llama: Path) -> None:
+    arguments = ("generate", "--model", str(tiny_llama), "--max-tokens", "4")
+    piped = ssd(*arguments, stdin="Once upon\n").stdout
+    assert piped == ssd(*arguments, "--prompt", "Once upon").stdout
+    assert piped.startswith("Once upon")
+
+
+def test_several_completions_are_told_apart(tiny_llama: Path) -> None:
+    result = ssd("generate", "-m", str(tiny_llama), "-p", "a", "-p", "b", "--n", "2", "--max-tokens", "2")
+    headings = [line for line in result.stdout.splitlines() if line.startswith("===")]
+    assert headings == ["=== 'a' [0]", "=== 'a' [1]", "=== 'b' [0]", "=== 'b' [1]"]
+
+
+def test_a_draft_changes_nothing_but_speed(tiny_llama: Path) -> None:
+    arguments = ("generate", "-m", str(tiny_llama), "-p", "Once", "--max-tokens", "12", "--deterministic")
+    plain, drafted = ssd(*arguments), ssd(*arguments, "--draft", str(tiny_llama))
+    assert plain.stdout == drafted.stdout
+    assert "tokens a round" in drafted.stderr
 
 
 @pytest.mark.parametrize(
@@ -49,6 +64,10 @@ def test_generate_reads_standard_input(tiny_llama: Path) -> None:
         (("--model", "/nowhere"), "no model at /nowhere"),
         (("--temperature", "-1"), "temperature"),
         (("--cores", "a"), "numbers and ranges"),
+        (("--cores", "3-1"), "numbers and ranges"),
+        (("--cores", "[/x]"), "numbers and ranges"),
+        (("--prompt", ""), "a prompt is empty"),
+        (("--logprobs", "2"), "only shown with --json"),
         (("--dtype", "int3"), "bfloat16"),
     ],
 )

@@ -30,7 +30,7 @@ class EngineConfig:
     """CPU cores to pin this process to; empty leaves threads and affinity alone."""
 
     max_model_len: int | None = None
-    """Longest prompt plus output; None takes the model's own limit."""
+    """Longest prompt plus output; None takes the model's own limit, or what the KV cache can hold if less."""
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048
     """Query tokens in one forward; longer prompts are computed in chunks."""
@@ -60,18 +60,38 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if not self.model:
             raise ValueError("model is empty: name a model folder or a .gguf file")
+        self._check_types()
+        self._check_sizes()
+        self._check_drafting()
+
+    def _check_types(self) -> None:
+        for name in ("deterministic", "enable_chunked_prefill", "enable_prefix_caching"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name}={getattr(self, name)!r}: must be True or False")
+        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
+            raise ValueError(f"seed={self.seed!r}: must be a whole number or None")
+        if (
+            not isinstance(self.cores, tuple)
+            or any(not isinstance(core, int) or core < 0 for core in self.cores)
+            or len(set(self.cores)) != len(self.cores)
+        ):
+            raise ValueError(f"cores={self.cores!r}: a tuple that names each core once, counting from 0")
+
+    def _check_sizes(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "kv_cache_bytes"):
             _require_positive(name, getattr(self, name))
         for name in ("max_model_len", "num_blocks"):
             if getattr(self, name) is not None:
                 _require_positive(name, getattr(self, name))
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens={self.max_num_batched_tokens} is less than "
+                f"max_num_seqs={self.max_num_seqs}: every decoding sequence must fit into a step"
+            )
         for name in ("decode_tile", "prefill_tile"):
             value = getattr(self, name)
-            if value < 16 or value % 16:
-                raise ValueError(f"{name}={value}: must be a multiple of 16")
-        self._check_drafting()
-        if any(core < 0 for core in self.cores) or len(set(self.cores)) != len(self.cores):
-            raise ValueError(f"cores={self.cores}: name each core once, counting from 0")
+            if not isinstance(value, int) or value < 16 or value % 16:
+                raise ValueError(f"{name}={value!r}: must be a multiple of 16")
 
     def _check_drafting(self) -> None:
         if self.mode not in get_args(Mode):

@@ -91,6 +91,36 @@ def test_padding_rows_write_no_real_slot() -> None:
     assert written == [*range(16, 21), pool.scratch_slot]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_deterministic_rows_across_splits_of_keys(dtype: torch.dtype) -> None:
+    """Rows on both sides of 512 and 1024 keys: alone, in chunks, and with keys scattered over the pool."""
+    length, table = 1060, list(range(67))
+    scattered = [(17 * block + 3) % 67 for block in table]
+    results = []
+    for blocks, sizes in ((table, [1] * length), (table, [500, 20, 540]), (scattered, [length])):
+        sequences = Sequences([length], [blocks], dtype)
+        backend = SdpaBackend(make_pool(67, dtype), HEADS, deterministic=True)
+        starts = [sum(sizes[:index]) for index in range(len(sizes))]
+        parts = [sequences.run(backend, [(0, a, n)])[0] for a, n in zip(starts, sizes, strict=True)]
+        results.append(torch.cat(parts))
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+def test_a_broken_neighbour_breaks_nobody_else() -> None:
+    """Deterministic attention reads whole splits of keys, so past its own: NaN there must not matter."""
+    expected = None
+    for poison in (0.0, float("nan"), float("inf")):
+        sequences = Sequences([20, 20], [[0, 1], [2, 3]])
+        sequences.keys[1][3:9] += poison
+        sequences.values[1][3:9] += poison
+        backend = SdpaBackend(make_pool(4), HEADS, deterministic=True)
+        sequences.run(backend, [(1, 0, 20)])
+        mine = sequences.run(backend, [(0, 0, 20)])[0]
+        expected = mine if expected is None else expected
+        assert torch.equal(mine, expected)
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_rows_are_bitwise_independent_of_chunks_and_company(data: st.DataObject) -> None:

@@ -26,7 +26,7 @@ from ssd.engine.scheduler import SchedulerLimits
 from ssd.kvcache.block_manager import BlockManager
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.runtime.runner import RunnerRow
-from ssd.sampling import SamplingParams, SamplingRow, gumbel_noise, process_logits
+from ssd.sampling import History, SamplingParams, SamplingRow, gumbel_noise, process_logits
 
 TEXT = (
     "You are a careful assistant. Answer briefly and say what you do not know. "
@@ -90,7 +90,7 @@ def make_requests(loaded: LoadedModel, count: int, max_tokens: int) -> list[Requ
     """Prompts of 1 to 150 tokens; about half share a beginning, so that prefixes are found in the cache."""
     tokenizer = loaded.checkpoint.tokenizer()
     factory = RequestFactory(
-        tokenizer, loaded.checkpoint.end_ids(), loaded.checkpoint.config.vocab_size, random.Random(0)
+        tokenizer, loaded.checkpoint.end_ids(tokenizer), loaded.checkpoint.config.vocab_size, random.Random(0)
     )
     ids = list(tokenizer(TEXT * 8).input_ids)
     draw = random.Random(1)
@@ -156,7 +156,7 @@ def _tie(loaded: LoadedModel, request: Request, output: tuple[int, ...]) -> tupl
             request.seed,
             len(tokens),
             request.prompt_token_ids,
-            output,
+            History(output),
             request.end_ids,
             request.bad_word_ids,
         )

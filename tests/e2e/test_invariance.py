@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from ssd.runtime.loading import LoadedModel
+from ssd.runtime.runner import RunnerRow
 from tests.e2e.invariance import CIRCUMSTANCES, compare, load, make_requests, run
 from tests.tiny import write_checkpoint
 
@@ -38,14 +39,24 @@ def test_two_hundred_requests_of_a_random_model(kind: str, dtype: str, tmp_path:
     assert_invariant(loaded, num_requests=200, max_tokens=10)
 
 
-def test_two_threads(tmp_path: Path) -> None:
-    """Threads share out rows, heads and elements; none of that may show."""
-    torch.set_num_threads(2)
+@pytest.mark.parametrize(("num_threads", "dtype"), [(2, "bfloat16"), (3, "float32")])
+def test_several_threads(num_threads: int, dtype: str, tmp_path: Path) -> None:
+    """Threads share out rows, heads and elements, three of them unevenly; none of that may show."""
+    torch.set_num_threads(num_threads)
     try:
-        loaded = load(str(write_checkpoint("medium", tmp_path)), deterministic=True, dtype="bfloat16")
+        loaded = load(str(write_checkpoint("medium", tmp_path)), deterministic=True, dtype=dtype)
         assert_invariant(loaded, num_requests=60, max_tokens=10)
+        assert_rows_alone_equal_rows_together(loaded)
     finally:
         torch.set_num_threads(1)
+
+
+def assert_rows_alone_equal_rows_together(loaded: LoadedModel) -> None:
+    """Logits, not tokens: a difference in the last bit shows."""
+    rows = [RunnerRow([3 + i, 5, 7 * i % 200], 0, [i], 3, generated=bool(i % 2)) for i in range(40)]
+    together = loaded.runner.forward(rows)
+    alone = torch.cat([loaded.runner.forward([row]) for row in rows])
+    assert torch.equal(together, alone)
 
 
 @pytest.mark.models

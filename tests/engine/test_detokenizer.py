@@ -32,6 +32,23 @@ def test_an_unfinished_character_is_shown_at_the_end() -> None:
     assert text.startswith("a\N{REPLACEMENT CHARACTER}")
 
 
+def test_silent_and_broken_tokens_are_not_read_again_and_again() -> None:
+    """A long run of end tokens, or of halves of characters, must not make each step slower than the last."""
+    half = TOKENIZER("\U0001f600", add_special_tokens=False).input_ids[0]
+    for token in (1, half):
+        detokenizer = Detokenizer(TOKENIZER, (), skip_special_tokens=True)
+        for _ in range(500):
+            detokenizer.add(token)
+        assert len(detokenizer._window) < 40
+
+
+def test_context_survives_silent_tokens() -> None:
+    ids = TOKENIZER("ab cd", add_special_tokens=False).input_ids
+    detokenizer = Detokenizer(TOKENIZER, (), skip_special_tokens=True)
+    text = "".join(detokenizer.add(token) for token in [*ids, *[1] * 30, *ids])
+    assert text + detokenizer.flush() == "ab cdab cd"
+
+
 def test_special_tokens_are_silent_unless_asked_for() -> None:
     ids = [*TOKENIZER("ab", add_special_tokens=False).input_ids, 1]
     for skip, expected in ((True, "ab"), (False, "ab</s>")):

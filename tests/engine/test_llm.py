@@ -1,6 +1,7 @@
 """The front door for scripts, with a tiny real model."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -129,6 +130,38 @@ def test_requests_that_never_fit_are_refused_and_leave_nothing(llm: LLM) -> None
     assert len(llm.generate([5, 6], GREEDY, use_tqdm=False)) == 1
 
 
+def test_stream_joins_to_the_output_and_can_be_left(llm: LLM) -> None:
+    whole = llm.generate("The quick", GREEDY, use_tqdm=False)[0].outputs[0]
+    parts = list(llm.stream("The quick", GREEDY))
+    assert "".join(part.text for part in parts) == whole.text
+    assert parts[-1].finish_reason == "length"
+    for _ in llm.stream("The quick", GREEDY):
+        break
+    assert not llm._engine.core.has_work
+
+
+def test_the_reported_seed_repeats_a_request(llm: LLM) -> None:
+    first = llm.generate("The quick", SamplingParams(max_tokens=8), use_tqdm=False)[0]
+    again = llm.generate("The quick", SamplingParams(max_tokens=8, seed=first.seed), use_tqdm=False)[0]
+    assert again.outputs == first.outputs
+
+
+@pytest.mark.parametrize(
+    "prompts", [None, 5, {"prompt": "hi"}, [{"prompt_token_ids": [1]}], [["a", "b"]], "bad \ud800 text"]
+)
+def test_wrong_prompts_are_refused_in_words(llm: LLM, prompts: Any) -> None:
+    with pytest.raises(ValueError, match=r"prompt"):
+        llm.generate(prompts, GREEDY, use_tqdm=False)
+
+
+def test_wrong_params_and_messages_are_refused_in_words(llm: LLM) -> None:
+    with pytest.raises(ValueError, match="SamplingParams"):
+        llm.generate(["a"], [{"temperature": 0}], use_tqdm=False)  # type: ignore[list-item]
+    for messages in ("Say hi", [{"content": "no role"}]):
+        with pytest.raises(ValueError, match="a conversation is a list"):
+            llm.chat(messages, GREEDY, use_tqdm=False)  # type: ignore[arg-type]
+
+
 def test_as_many_params_as_prompts(llm: LLM) -> None:
     with pytest.raises(ValueError, match="2 prompts but 1"):
         llm.generate(["a", "b"], [GREEDY], use_tqdm=False)
@@ -138,7 +171,10 @@ def test_timings_are_in_order(llm: LLM) -> None:
     timings = llm.generate("The quick", GREEDY, use_tqdm=False)[0].timings
     assert 0 <= timings.queued <= timings.first_token <= timings.total
     assert timings.num_output_tokens == 12
+    assert timings.per_output_token is not None
     assert timings.per_output_token > 0
+    one = llm.generate("The", SamplingParams(max_tokens=1), use_tqdm=False)[0]
+    assert one.timings.per_output_token is None
 
 
 def test_prefix_cache_is_used_and_reported(llm: LLM) -> None:
@@ -156,6 +192,10 @@ def test_prefix_cache_is_used_and_reported(llm: LLM) -> None:
         ({"block_size": True}, "at least 1"),
         ({"decode_tile": 12}, "multiple of 16"),
         ({"cores": (0, 0)}, "each core once"),
+        ({"cores": "0,1"}, "each core once"),
+        ({"deterministic": "false"}, "True or False"),
+        ({"seed": "x"}, "whole number"),
+        ({"max_num_batched_tokens": 8}, "fit into a step"),
         ({"max_model_len": 100_000}, "positions end at 512"),
         ({"max_model_len": 400, "num_blocks": 2}, "holds 32 tokens"),
         ({"kv_cache_bytes": 10}, "holds no block"),
@@ -167,6 +207,25 @@ def test_wrong_settings_are_refused_with_a_remedy(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         LLM(str(tiny_llama), show_progress=False, **{"device": "cpu", **settings})
+
+
+def test_an_error_in_the_middle_of_a_step_leaves_a_usable_engine(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ssd.engine.detokenizer import Detokenizer
+
+    def fail(*_: object) -> str:
+        raise RuntimeError("interrupted")
+
+    expected = llm.generate([[5, 6], [7, 8]], GREEDY, use_tqdm=False)
+    for method in ("add", "flush"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Detokenizer, method, fail)
+            with pytest.raises(RuntimeError, match="interrupted"):
+                llm.generate([[5, 6], [7, 8]], GREEDY, use_tqdm=False)
+        assert not llm._engine.core.has_work
+    again = llm.generate([[5, 6], [7, 8]], GREEDY, use_tqdm=False)
+    assert [output.outputs for output in again] == [output.outputs for output in expected]
 
 
 def test_config_is_frozen() -> None:

@@ -86,6 +86,56 @@ def test_drafts_are_dropped_before_anyone_is_preempted() -> None:
     assert not schedule.preempted
 
 
+def test_blocks_of_rejected_drafts_go_to_those_who_need_them() -> None:
+    scheduler = build(num_blocks=6, max_num_seqs=2, caching=False)
+    old, young = make(7), make(7, first=20)
+    add(scheduler, old, young)
+    step(scheduler)
+    old.drafted = (7,) * 8
+    assert [row.num_drafted for row in step(scheduler).rows] == [8, 0]
+    assert scheduler._blocks.num_free == 0
+    schedule = step(scheduler)  # each needs a third block: the two that the guesses took
+    assert [row.sequence for row in schedule.rows] == [old, young]
+    assert not schedule.preempted
+    assert [len(scheduler._blocks.block_table(each.seq_id)) for each in (old, young)] == [3, 3]
+
+
+def test_blocks_go_to_a_waiting_sequence_before_they_go_to_drafts() -> None:
+    scheduler = build(num_blocks=4, caching=False)
+    old = decoding_sequence(scheduler, num_prompt=7, max_tokens=9)
+    add(scheduler, make(7, first=20, max_tokens=9))
+    old.drafted = (7,) * 8
+    assert shape(step(scheduler)) == [(7, 1, 0, True, True), (0, 7, 0, True, False)]
+
+
+def test_drafts_of_a_step_that_failed_give_their_blocks_back() -> None:
+    scheduler = build(caching=False)
+    sequence = decoding_sequence(scheduler, num_prompt=7)
+    sequence.drafted = (7,) * 8
+    scheduler.schedule()
+    assert len(scheduler._blocks.block_table(sequence.seq_id)) == 4
+    sequence.drafted = ()
+    scheduler.schedule()
+    assert len(scheduler._blocks.block_table(sequence.seq_id)) == 2
+
+
+def test_drafts_never_evict_a_cached_prefix() -> None:
+    scheduler = build(num_blocks=4)
+    earlier = make(8, max_tokens=1)
+    add(scheduler, earlier)
+    step(scheduler)
+    num_matched = scheduler._blocks.match_prefix
+    later = make(7, first=20, max_tokens=9)
+    add(scheduler, later)
+    step(scheduler)
+    later.drafted = (7,) * 8
+    assert shape(step(scheduler)) == [(7, 1, 0, True, True)]
+    assert num_matched(earlier.tokens) == 8
+    later.drafted = (7,) * 8
+    assert shape(step(scheduler)) == [(8, 1, 3, True, True)]  # the known token does; drafts fill its block
+    assert num_matched(earlier.tokens) == 4
+
+
 def test_a_cut_burst_is_committed_as_far_as_it_counts() -> None:
     scheduler = build()
     sequence = decoding_sequence(scheduler)

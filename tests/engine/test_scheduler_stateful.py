@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from ssd.engine.scheduler import ScheduledRow, Scheduler, SchedulerLimits
+from ssd.engine.scheduler import Schedule, ScheduledRow, Scheduler, SchedulerLimits
 from ssd.engine.sequence import Sequence, SequenceStatus
 from ssd.kvcache import BlockManager
 from tests.kvcache.fake_memory import FakeMemory
@@ -112,7 +112,10 @@ class SchedulerMachine(RuleBasedStateMachine):
                 if sequence.status is SequenceStatus.RUNNING:
                     self.draft(sequence, *data.draw(DRAFTS))
             gone = data.draw(st.integers(0, 9 * len(self.live)))
-            self.run_step(abort_in_flight=self.live[gone] if gone < len(self.live) else None)
+            if data.draw(st.integers(0, 9)) == 0:
+                self.run_step_that_fails()
+            else:
+                self.run_step(abort_in_flight=self.live[gone] if gone < len(self.live) else None)
 
     def draft(self, sequence: Sequence, num_drafted: int, num_right: int) -> None:
         right = plain_decoding(sequence.tokens, sequence.index, num_drafted)
@@ -120,9 +123,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def run_step(self, abort_in_flight: Sequence | None = None) -> None:
         seats_before = {each.seq_id for each in self.live if each.status is SequenceStatus.RUNNING}
-        tokens_before = [list(each.tokens) for each in self.sequences]
-        schedule = self.scheduler.schedule()
-        assert [each.tokens for each in self.sequences] == tokens_before, "scheduling changed tokens"
+        schedule = self.schedule()
         self.check_rows(schedule.rows, schedule.preempted, seats_before)
         for row in schedule.rows:
             self.check_row(row)
@@ -138,6 +139,29 @@ class SchedulerMachine(RuleBasedStateMachine):
             if sequence.payload != "aborted" and not sequence.num_remaining(self.max_model_len):
                 self.scheduler.finish(sequence)
         self.scheduler.check_integrity()
+
+    def run_step_that_fails(self) -> None:
+        """The rows are computed, perhaps, but never given back."""
+        for row in self.schedule().rows:
+            self.write(row)
+        self.scheduler.check_integrity()
+
+    def schedule(self) -> Schedule:
+        tokens_before = [list(each.tokens) for each in self.sequences]
+        num_registered = len(self.blocks._digest_of)
+        schedule = self.scheduler.schedule()
+        assert [each.tokens for each in self.sequences] == tokens_before, "scheduling changed tokens"
+        num_drafted = {row.sequence.seq_id: row.num_drafted for row in schedule.rows}
+        num_for_drafts = 0
+        for sequence in self.scheduler._running:
+            num_held = len(self.blocks.block_table(sequence.seq_id))
+            num_needed = sequence.num_tokens + num_drafted.get(sequence.seq_id, 0)
+            assert num_held == self.blocks.num_blocks_for(num_needed), "a sequence keeps more than it needs"
+            num_for_drafts += num_held - self.blocks.num_blocks_for(sequence.num_tokens)
+        evicted = len(self.blocks._digest_of) < num_registered
+        # Whoever is preempted frees plain blocks, perhaps after an eviction. Otherwise none is left then.
+        assert not (evicted and num_for_drafts and not schedule.preempted), "drafts evicted a cached prefix"
+        return schedule
 
     def check_rows(
         self, rows: tuple[ScheduledRow, ...], preempted: tuple[Sequence, ...], seats_before: set[int]

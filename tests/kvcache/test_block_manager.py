@@ -102,6 +102,66 @@ def test_grow_never_shrinks_and_prefers_the_neighbour() -> None:
     assert blocks.max_coverable(1) == (3 + 4) * BLOCK
 
 
+def test_trim_gives_back_what_grow_took_and_grow_finds_it_again() -> None:
+    blocks = manager()
+    run(blocks, 1, prompt(6))
+    for _ in range(3):
+        blocks.grow(1, 6 + 9)
+        assert list(blocks.block_table(1)) == [0, 1, 2, 3]
+        blocks.trim(1, 6)
+        assert (list(blocks.block_table(1)), blocks.num_free) == ([0, 1], 6)
+        blocks.check_integrity()
+    blocks.trim(1, 99)
+    blocks.trim(1, 8)
+    assert blocks.num_covered(1) == 8
+
+
+def test_trim_refuses_a_registered_block() -> None:
+    blocks = manager()
+    run(blocks, 1, prompt(8))
+    refuses_to_trim(blocks, 1, 4)
+
+
+def test_trim_refuses_a_committed_block_whose_content_another_has_registered() -> None:
+    blocks = manager()
+    blocks.allocate(1, prompt(8))
+    blocks.allocate(2, prompt(8))
+    blocks.commit(2, prompt(8), 8, 8)
+    blocks.commit(1, prompt(8), 8, 8)
+    refuses_to_trim(blocks, 1, 4)
+
+
+def test_trim_refuses_a_shared_block_and_one_registered_by_a_parent_that_is_gone() -> None:
+    blocks = manager()
+    blocks.allocate(1, prompt(8))
+    blocks.fork(1, 2, 8)
+    refuses_to_trim(blocks, 1, 0)
+    refuses_to_trim(blocks, 2, 0)
+    blocks.commit(1, prompt(8), 8, 8)
+    blocks.free(1)
+    refuses_to_trim(blocks, 2, 0)
+    blocks.trim(2, 4)  # its own tail was never committed
+
+
+def refuses_to_trim(blocks: BlockManager, seq_id: int, num_tokens: int) -> None:
+    table, num_free = list(blocks.block_table(seq_id)), blocks.num_free
+    with pytest.raises(ValueError, match="cannot be trimmed"):
+        blocks.trim(seq_id, num_tokens)
+    assert (list(blocks.block_table(seq_id)), blocks.num_free) == (table, num_free)
+    blocks.check_integrity()
+
+
+def test_what_is_coverable_without_eviction_leaves_out_cached_blocks() -> None:
+    blocks = manager()
+    run(blocks, 1, prompt(10))
+    blocks.allocate(2, prompt(2, start=50))
+    blocks.free(1)
+    assert blocks.max_coverable(2) == 8 * BLOCK
+    assert blocks.max_coverable(2, may_evict=False) == (8 - 2) * BLOCK
+    blocks.grow(2, blocks.max_coverable(2, may_evict=False))
+    assert blocks.match_prefix(prompt(10)) == 8
+
+
 # --- prefix cache ---
 
 

@@ -116,6 +116,31 @@ class BlockManagerMachine(RuleBasedStateMachine):
         self.blocks.commit(seq_id, owner.tokens, owner.num_computed, num_cacheable)
 
     @precondition(lambda self: self.owners)
+    @rule(data=st.data(), num_more=st.sampled_from([0, 0, 0, 2, 9]))
+    def trim(self, data: st.DataObject, num_more: int) -> None:
+        """Behind the known tokens nothing is registered or shared, so this is never refused."""
+        seq_id = self.some_owner(data)
+        table = list(self.blocks.block_table(seq_id))
+        num_tokens = len(self.owners[seq_id].tokens) + num_more
+        self.blocks.trim(seq_id, num_tokens)
+        assert list(self.blocks.block_table(seq_id)) == table[: self.num_needed(num_tokens)]
+
+    @precondition(lambda self: self.owners)
+    @rule(data=st.data())
+    def trim_too_much(self, data: st.DataObject) -> None:
+        """Either it is refused, or no one misses the tokens in the blocks that were cut off."""
+        seq_id = self.some_owner(data)
+        owner, table = self.owners[seq_id], list(self.blocks.block_table(seq_id))
+        num_tokens = data.draw(st.integers(0, len(owner.tokens)))
+        try:
+            self.blocks.trim(seq_id, num_tokens)
+        except ValueError:
+            assert list(self.blocks.block_table(seq_id)) == table
+            return
+        owner.tokens = owner.tokens[: self.blocks.num_covered(seq_id)]
+        owner.num_computed = min(owner.num_computed, len(owner.tokens))
+
+    @precondition(lambda self: self.owners)
     @rule(data=st.data())
     def fork(self, data: st.DataObject) -> None:
         parent_id = self.some_owner(data)

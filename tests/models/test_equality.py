@@ -44,7 +44,7 @@ def assert_greedy_equal(llm: LLM, reference: Any, prompts: list[list[int]]) -> N
         assert not differences, f"(step, ours, theirs, their top-2 gap): {differences}"
 
 
-@pytest.mark.parametrize("kind", sorted(CONFIGS))
+@pytest.mark.parametrize("kind", sorted(CONFIGS.keys() - {"short", "padded"}))
 def test_tiny_checkpoints_equal_transformers(kind: str, tmp_path: Path) -> None:
     folder = write_checkpoint(kind, tmp_path)
     llm = LLM(str(folder), dtype="float32", device="cpu", show_progress=False, max_num_batched_tokens=100)

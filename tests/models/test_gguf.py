@@ -10,7 +10,7 @@ import torch
 from ssd.models import gguf_header
 from ssd.models.checkpoint import open_checkpoint
 from ssd.models.gguf_header import GgufHeader, TensorPlace, read_header
-from ssd.models.gguf_weights import GgufSource, deinterleave, gguf_name
+from ssd.models.gguf_weights import GgufSource, deinterleave, gguf_name, hugging_face_name
 from tests.tiny import write_checkpoint
 
 
@@ -83,6 +83,9 @@ def test_names() -> None:
     assert gguf_name("model.embed_tokens.weight") == "token_embd.weight"
     assert gguf_name("model.layers.12.mlp.down_proj.weight") == "blk.12.ffn_down.weight"
     assert gguf_name("model.layers.3.self_attn.k_proj.bias") == "blk.3.attn_k.bias"
+    for name in ("lm_head.weight", "model.layers.3.self_attn.k_proj.bias"):
+        assert hugging_face_name(gguf_name(name)) == name
+    assert hugging_face_name("blk.0.attn_rot_embd") == "blk.0.attn_rot_embd"
 
 
 @pytest.mark.models
@@ -92,7 +95,7 @@ def test_a_header_is_parsed_once(smollm2: Path, monkeypatch: pytest.MonkeyPatch)
     def fail(*_: object) -> None:
         raise AssertionError("the header was parsed again")
 
-    monkeypatch.setattr(gguf_header, "_extract", fail)
+    monkeypatch.setattr(gguf_header, "_keep", fail)
     assert read_header(smollm2) == first
     assert first.architecture == "llama"
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ssd import LLM
 from ssd.models.checkpoint import open_checkpoint
 from ssd.models.families import KNOWN_ARCHITECTURES, architecture_of_gguf
 from tests.tiny import write_checkpoint
@@ -86,6 +87,27 @@ def test_pickled_weights_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
     with pytest.raises(ValueError, match="pickled"):
         open_checkpoint(str(tmp_path)).weights()
+
+
+def test_tensors_without_a_place_are_refused(tmp_path: Path) -> None:
+    """A bias that the configuration does not mention would otherwise be dropped, and the logits be wrong."""
+    write_checkpoint("llama-biased", tmp_path)
+    edit_config(tmp_path, attention_bias=False, mlp_bias=False)
+    with pytest.raises(ValueError, match="does not use, such as"):
+        LLM(str(tmp_path), device="cpu", show_progress=False)
+
+
+def test_damaged_files_are_named(tmp_path: Path, smollm2: Path) -> None:
+    (tmp_path / "junk.gguf").write_text("this is no GGUF file")
+    (tmp_path / "short.gguf").write_bytes(smollm2.read_bytes()[:40_000_000])
+    folder = write_checkpoint("qwen2", tmp_path / "folder")
+    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:1000])
+    for name in ("junk.gguf", "short.gguf", "folder"):
+        with pytest.raises(ValueError, match="download it again"):
+            open_checkpoint(str(tmp_path / name)).weights()
+    (folder / "config.json").write_text("{bad")
+    with pytest.raises(ValueError, match="not valid JSON"):
+        open_checkpoint(str(folder))
 
 
 def test_incomplete_shards_are_named(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ssd.sampling import SamplingParams, SamplingRow
+from ssd.sampling import History, SamplingParams, SamplingRow
 
 Row = NDArray[np.float64]
 
@@ -81,7 +81,7 @@ def sampling_row(
         seed=seed,
         position=len(prompt) + len(output) if position is None else position,
         prompt=prompt,
-        output=output,
+        output=History(output),
         end_ids=end_ids,
         bad_word_ids=bad_word_ids,
     )

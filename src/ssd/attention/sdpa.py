@@ -12,7 +12,6 @@ result then has the same bits whatever rows and keys are computed beside it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -89,7 +88,7 @@ class SdpaBackend:
         for span in spans:
             slots[span.row : span.row + span.count] = self._slots(span.blocks, span.start, span.count)
         slot_of_row = torch.tensor(slots, device=self._pool.keys.device)
-        return SdpaPlan(self._pool, slot_of_row, tuple(self._sequence(span) for span in spans))
+        return SdpaPlan(self._pool, slot_of_row, tuple(map(self._sequence, spans)), self._deterministic)
 
     def _slots(self, blocks: Sequence[int], start: int, count: int) -> list[int]:
         size = self._pool.shape.block_size
@@ -102,16 +101,16 @@ class SdpaBackend:
 
     def _memory(self, span: Span, num_keys: int) -> _Consecutive | _Scattered:
         pool, size = self._pool, self._pool.shape.block_size
-        used = span.blocks[: -(-(span.start + span.count) // size)]
-        if all(following - block == 1 for block, following in pairwise(used)):
+        used = list(span.blocks[: -(-(span.start + span.count) // size)])
+        if used == list(range(used[0], used[0] + len(used))):
             keys, values = (
                 tensor.narrow(2, used[0] * size, num_keys).unsqueeze(1).unbind(0)
                 for tensor in (pool.keys, pool.values)
             )
             return _Consecutive(keys, values)
-        num_real = min(num_keys, len(used) * size)
-        slots = self._slots(used, 0, num_real) + [pool.scratch_slot] * (num_keys - num_real)
-        return _Scattered(pool, torch.tensor(slots, device=pool.keys.device))
+        firsts = torch.tensor(used, device=pool.keys.device).unsqueeze(1) * size
+        slots = (firsts + torch.arange(size, device=pool.keys.device)).flatten()[:num_keys]
+        return _Scattered(pool, F.pad(slots, (0, num_keys - len(slots)), value=pool.scratch_slot))
 
     def _tile(self, span: Span, first: int, last: int) -> _Tile:
         num_keys, folded_rows = span.start + last, (last - first) * self._group
@@ -136,8 +135,14 @@ class SdpaPlan:
     _pool: KVPool
     _slot_of_row: Tensor
     _sequences: tuple[_SequencePlan, ...]
+    _scrubs: bool
+    """Whole splits of keys reach into slots of others, and a masked NaN is still NaN: so none is stored."""
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        if self._scrubs:
+            keys, values = (
+                torch.nan_to_num(each, nan=0.0, posinf=0.0, neginf=0.0) for each in (keys, values)
+            )
         self._pool.keys[layer].index_copy_(1, self._slot_of_row, keys.transpose(0, 1))
         self._pool.values[layer].index_copy_(1, self._slot_of_row, values.transpose(0, 1))
         num_rows, _, head_dim = queries.shape

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 
 @contextmanager
@@ -13,5 +14,7 @@ def user_errors() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(
+            f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True
+        )
         raise typer.Exit(2) from None

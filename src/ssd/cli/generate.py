@@ -1,6 +1,7 @@
 """`ssd generate`: one or more prompts, from the command line or standard input.
 
 The engine is imported when the command runs, so that help and completion stay instant.
+A single prompt streams; several are batched and printed as a whole.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,12 +33,15 @@ def generate(
     chat: Annotated[bool, typer.Option("--chat", help="Apply the model's chat template.")] = False,
     max_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 128,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_p: Annotated[float, typer.Option(help="Nucleus: keep the likeliest tokens of this mass.")] = 1.0,
+    top_p: Annotated[float, typer.Option(help="Keep the likeliest tokens of this mass.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="Keep this many likeliest tokens; 0 keeps all.")] = 0,
-    seed: Annotated[int | None, typer.Option(help="Same seed, same tokens.")] = None,
+    min_p: Annotated[float, typer.Option(help="Keep tokens of this share of the likeliest.")] = 0.0,
+    repetition_penalty: Annotated[float, typer.Option(help="Above 1 discourages repetition.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="Repeats a sampled answer.")] = None,
     n: Annotated[int, typer.Option("--n", help="Completions for each prompt.")] = 1,
     stop: Annotated[list[str] | None, typer.Option(help="Stop string; repeatable.")] = None,
-    logprobs: Annotated[int | None, typer.Option(help="Also give this many top log-probabilities.")] = None,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end token.")] = False,
+    logprobs: Annotated[int | None, typer.Option(help="Top log-probabilities, with --json.")] = None,
     dtype: Annotated[str, typer.Option(help="auto, bfloat16, float16 or float32.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     cores: Annotated[str, typer.Option(help="CPU cores to run on, such as 0,1 or 0-3.")] = "",
@@ -50,52 +55,79 @@ def generate(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a prompt, on one line.")] = False,
 ) -> None:
     """Generate text. Greedy unless --temperature says otherwise."""
-    from ssd.engine.llm import LLM
-    from ssd.sampling import SamplingParams
-
-    prompts = prompt or [_read_stdin()]
     with user_errors():
+        prompts = _prompts(prompt)
+        if logprobs is not None and not as_json:
+            raise ValueError("--logprobs is only shown with --json")
+        settings = {
+            "dtype": dtype,
+            "device": device,
+            "cores": parse_cores(cores),
+            "max_model_len": max_model_len,
+            "deterministic": deterministic,
+            "draft": draft,
+            "mode": mode or ("sd" if draft else "ar"),
+            "lookahead": lookahead,
+        }
+        from ssd.engine.llm import LLM
+        from ssd.sampling import SamplingParams
+
         params = SamplingParams(
             temperature=temperature,
             top_p=top_p,
             top_k=top_k,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
             seed=seed,
             n=n,
             stop=stop or (),
+            ignore_eos=ignore_eos,
             max_tokens=max_tokens,
             logprobs=logprobs,
         )
-        llm = LLM(
-            model,
-            dtype=dtype,
-            device=device,
-            cores=parse_cores(cores),
-            max_model_len=max_model_len,
-            deterministic=deterministic,
-            draft=draft,
-            mode=mode or ("sd" if draft else "ar"),
-            lookahead=lookahead,
-            show_progress=sys.stderr.isatty(),
+        llm = LLM(model, show_progress=sys.stderr.isatty(), **settings)
+        inputs = [_input(llm, text, chat=chat) for text in prompts]
+        if len(prompts) == n == 1 and not as_json:
+            _stream(llm, prompts[0], inputs[0], params, echo=not chat)
+            return
+        outputs = llm.generate(inputs, params, use_tqdm=sys.stderr.isatty())
+    for text, output in zip(prompts, outputs, strict=True):
+        typer.echo(
+            json.dumps(as_dict(text, output), ensure_ascii=False) if as_json else _as_text(text, output)
         )
-        outputs = _run(llm, prompts, params, chat=chat)
-    for output in outputs:
-        typer.echo(json.dumps(as_dict(output), ensure_ascii=False) if as_json else _as_text(output))
-    if not as_json:
-        _report_speed(outputs)
 
 
-def _run(llm: LLM, prompts: list[str], params: SamplingParams, *, chat: bool) -> list[RequestOutput]:
-    show = sys.stderr.isatty() and len(prompts) > 1
-    if chat:
-        conversations = [[{"role": "user", "content": text}] for text in prompts]
-        return llm.chat(conversations, params, use_tqdm=show)
-    return llm.generate(prompts, params, use_tqdm=show)
-
-
-def _read_stdin() -> str:
-    if sys.stdin.isatty():
+def _prompts(given: list[str] | None) -> list[str]:
+    if given is None and sys.stdin.isatty():
         Console(stderr=True).print("type a prompt, then Ctrl-D", style="dim")
-    return sys.stdin.read()
+    # A line end at the end of the input belongs to the shell, not to the prompt.
+    prompts = given or [sys.stdin.read().removesuffix("\n")]
+    if not all(prompts):
+        raise ValueError("a prompt is empty: give some text with --prompt or on standard input")
+    return prompts
+
+
+def _input(llm: LLM, text: str, *, chat: bool) -> Any:
+    return llm.chat_prompt([{"role": "user", "content": text}]) if chat else text
+
+
+def _stream(llm: LLM, text: str, prompt: Any, params: SamplingParams, *, echo: bool) -> None:
+    """Prints as tokens come, then says how fast they came."""
+    if echo:
+        typer.echo(text, nl=False)
+    started, first, num_tokens, num_rounds = time.perf_counter(), 0.0, 0, 0
+    for part in llm.stream(prompt, params):
+        typer.echo(part.text, nl=False)
+        sys.stdout.flush()
+        first = first or time.perf_counter() - started
+        num_tokens += len(part.token_ids)
+        num_rounds += 1
+    seconds = time.perf_counter() - started
+    typer.echo()
+    rate = f"{num_tokens} tokens in {seconds:.2f} s, {num_tokens / seconds:.1f} tok/s"
+    per_round = f", {num_tokens / num_rounds:.2f} tokens a round" if num_tokens > num_rounds else ""
+    message = f"{rate}, first token after {first:.2f} s{per_round}"
+    Console(stderr=True).print(message, style="dim", highlight=False)
 
 
 def parse_cores(text: str) -> tuple[int, ...]:
@@ -103,37 +135,22 @@ def parse_cores(text: str) -> tuple[int, ...]:
     cores: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        if not first.isdigit() or (last and not last.isdigit()):
+        last = last or first
+        if not first.isdigit() or not last.isdigit() or int(last) < int(first):
             raise ValueError(f"--cores {text!r}: write numbers and ranges, such as 0,2-4")
-        cores.extend(range(int(first), int(last or first) + 1))
+        cores.extend(range(int(first), int(last) + 1))
     return tuple(cores)
 
 
-def as_dict(output: RequestOutput) -> dict[str, Any]:
+def as_dict(text: str, output: RequestOutput) -> dict[str, Any]:
     fields = dataclasses.asdict(output)
+    fields["prompt"] = text
     fields["timings"]["per_output_token"] = output.timings.per_output_token
     return fields
 
 
-def _as_text(output: RequestOutput) -> str:
-    return "\n---\n".join(f"{output.prompt or ''}{completion.text}" for completion in output.outputs)
-
-
-def _report_speed(outputs: list[RequestOutput]) -> None:
-    tokens = sum(len(completion.token_ids) for output in outputs for completion in output.outputs)
-    seconds = max(output.timings.total for output in outputs)
-    first = max(output.timings.first_token for output in outputs)
-    Console(stderr=True).print(
-        f"{tokens} tokens in {seconds:.2f} s, {tokens / seconds:.1f} tok/s, first token after {first:.2f} s",
-        style="dim",
-        highlight=False,
+def _as_text(text: str, output: RequestOutput) -> str:
+    """Each completion under a heading that says which it is."""
+    return "\n".join(
+        f"=== {text!r:.60} [{completion.index}]\n{completion.text}" for completion in output.outputs
     )
-    stats = [completion.speculation for output in outputs for completion in output.outputs]
-    rounds, drafted = sum(each.rounds for each in stats), sum(each.drafted for each in stats)
-    if drafted:
-        accepted = sum(each.accepted for each in stats)
-        Console(stderr=True).print(
-            f"{accepted} of {drafted} drafted tokens accepted, {1 + accepted / rounds:.2f} tokens a round",
-            style="dim",
-            highlight=False,
-        )

@@ -40,7 +40,7 @@ class _Guess:
     def sampling(self) -> SamplingRow:
         known = self.context.sampling
         position = known.position + len(self.tokens)
-        return replace(known, position=position, output=[*known.output, *self.tokens])
+        return replace(known, position=position, output=known.output.followed_by(self.tokens))
 
     def is_over(self) -> bool:
         """After an end token nothing is worth guessing."""

@@ -47,7 +47,7 @@ def decided_positions(row: DecodeRow) -> list[SamplingRow]:
         return []
     known, drafted = row.sampling, row.drafted
     later = [
-        replace(known, position=known.position + count, output=[*known.output, *drafted[:count]])
+        replace(known, position=known.position + count, output=known.output.followed_by(drafted[:count]))
         for count in range(1, len(drafted) + 1)
     ]
     return [known, *later]

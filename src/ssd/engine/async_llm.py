@@ -2,15 +2,17 @@
 
 Knows one thread, which owns the engine, and any number of asyncio callers. Callers send
 typed commands and receive increments; nothing of the engine is touched from outside its
-thread. If that thread fails, every caller is told why.
+thread, which publishes what others may read. Prompts become requests before that, in the
+caller or a helper thread: that takes the RequestFactory, not the engine. However the
+thread ends, every caller is told, with the cause where there is one.
 """
 
 import asyncio
 import queue
 import threading
 import time
-from collections.abc import AsyncGenerator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,15 +26,21 @@ from ssd.sampling import SamplingParams
 
 
 class EngineDeadError(RuntimeError):
-    """The engine stopped; its cause is chained."""
+    """The engine stopped; the failure that stopped it, if any, is chained."""
 
+
+_LONG_TEXT = 10_000
+"""Characters from which tokenising would hold up the event loop for milliseconds."""
 
 Event = Increment | RequestOutput | Exception
 
 
 @dataclass(frozen=True, slots=True)
 class _Subscriber:
-    """Where a request's events go: a queue on its caller's event loop."""
+    """Where a request's events go: a queue on its caller's event loop.
+
+    There is one for each submission, so it also tells apart requests that share an id.
+    """
 
     loop: asyncio.AbstractEventLoop
     events: "asyncio.Queue[Event]"
@@ -52,6 +60,8 @@ class _Add:
 @dataclass(frozen=True, slots=True)
 class _Abort:
     request_id: str
+    owner: _Subscriber | None = None
+    """Only if the id is still this one's; None ends whatever runs under the id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +77,13 @@ class AsyncLLM:
         config = EngineConfig.from_settings(str(model), settings)
         self._engine: Engine = build_engine(config, show_progress=show_progress)
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
-        self._subscribers: dict[str, _Subscriber] = {}
+        self._running: dict[str, _Subscriber] = {}  # Of the engine thread alone.
+        # Published by the engine thread: when it last came round to its work, None when idle.
+        self._busy_since: float | None = None
+        # Guards the end: no request enters the queue once the engine thread has said it is over.
+        self._end_lock = threading.Lock()
+        self._is_over = False
         self._failure: BaseException | None = None
-        self._last_progress = time.monotonic()
         self._thread = threading.Thread(target=self._serve, name="ssd-engine", daemon=True)
         self._thread.start()
 
@@ -84,25 +98,28 @@ class AsyncLLM:
     @property
     def seconds_without_progress(self) -> float:
         """How long work has been waiting for the engine; 0 when idle. Infinite once it is dead."""
-        if self._failure is not None or not self._thread.is_alive():
+        if self._is_over:
             return float("inf")
-        return time.monotonic() - self._last_progress if self._engine.core.has_work else 0.0
+        busy_since = self._busy_since
+        return 0.0 if busy_since is None else time.monotonic() - busy_since
 
     async def stream(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, request_id: str | None = None
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, request_id: str | None = None
     ) -> AsyncGenerator[Increment, None]:
-        """Increments as they are decided. Leaving the loop early aborts the request."""
-        async for event in self._events(prompt, params, request_id):
-            if isinstance(event, Increment):
-                yield event
+        """Increments as they are decided. Closing it early (see contextlib.aclosing) aborts the request."""
+        async with aclosing(self._events(prompt, sampling_params, request_id)) as events:
+            async for event in events:
+                if isinstance(event, Increment):
+                    yield event
 
     async def generate(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, request_id: str | None = None
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, request_id: str | None = None
     ) -> RequestOutput:
         """The complete output. Cancelling the task aborts the request."""
-        async for event in self._events(prompt, params, request_id):
-            if isinstance(event, RequestOutput):
-                return event
+        async with aclosing(self._events(prompt, sampling_params, request_id)) as events:
+            async for event in events:
+                if isinstance(event, RequestOutput):
+                    return event
         raise EngineDeadError("the request ended without an output")
 
     def chat_prompt(self, messages: list[Message]) -> list[int]:
@@ -110,58 +127,85 @@ class AsyncLLM:
         return self._engine.requests.chat_prompt(messages)
 
     def abort(self, request_id: str) -> None:
-        """Ends a request; its stream closes with finish_reason `abort`."""
+        """Ends what now runs under this id; its stream closes with finish_reason `abort`."""
         self._commands.put(_Abort(request_id))
 
     def close(self) -> None:
-        """Stops the engine; running requests end with EngineDeadError."""
+        """Stops the engine; requests that have not ended yet end with EngineDeadError."""
         self._commands.put(_Stop())
         self._thread.join()
 
     async def _events(
         self, prompt: Prompt, params: SamplingParams | None, request_id: str | None
     ) -> AsyncGenerator[Event, None]:
-        self._check_alive()
-        request = self._engine.requests.request(prompt, params or SamplingParams(), request_id)
+        request = await self._request(prompt, params or SamplingParams(), request_id)
         subscriber = _Subscriber(asyncio.get_running_loop(), asyncio.Queue())
-        self._commands.put(_Add(request, subscriber))
-        is_done = False
+        self._submit(_Add(request, subscriber))
+        num_open = request.params.n
         try:
-            while not is_done:
+            while True:
                 event = await subscriber.events.get()
-                is_done = not isinstance(event, Increment)
                 if isinstance(event, Exception):
                     raise event
+                if isinstance(event, Increment) and event.finish_reason is not None:
+                    num_open -= 1
                 yield event
+                if isinstance(event, RequestOutput):
+                    return
         finally:
-            if not is_done:
-                self.abort(request.request_id)
+            # Callers may leave at the last finish_reason: nothing is left to abort then.
+            if num_open:
+                self._commands.put(_Abort(request.request_id, subscriber))
 
-    def _check_alive(self) -> None:
-        if self._failure is not None:
-            raise EngineDeadError("the engine has failed") from self._failure
-        if not self._thread.is_alive():
-            raise EngineDeadError("the engine is closed")
+    async def _request(self, prompt: Prompt, params: SamplingParams, request_id: str | None) -> Request:
+        make = self._engine.requests.request
+        if isinstance(prompt, str) and len(prompt) > _LONG_TEXT:
+            return await asyncio.to_thread(make, prompt, params, request_id)
+        return make(prompt, params, request_id)
+
+    def _submit(self, command: _Add) -> None:
+        """Queues a request that will be answered, if only by the engine's end."""
+        with self._end_lock:
+            if self._is_over:
+                raise self._dead_error()
+            self._commands.put(command)
+
+    def _dead_error(self) -> EngineDeadError:
+        """One for each caller: raising an exception writes its traceback into it."""
+        if self._failure is None:
+            return EngineDeadError("the engine is closed")
+        error = EngineDeadError(f"the engine failed: {self._failure!r}")
+        error.__cause__ = self._failure
+        return error
 
     def _serve(self) -> None:
         """The engine thread: take commands, step, deliver; sleep only without work."""
+        failure: BaseException | None = None
         try:
             while self._take_commands():
-                if self._engine.core.has_work:
-                    self._deliver(self._engine.core.step())
-                    self._last_progress = time.monotonic()
-            failure: Exception = EngineDeadError("the engine was closed")
-        except Exception as error:  # Whatever it is, callers must hear of it rather than wait.
-            self._failure = error
-            failure = EngineDeadError(f"the engine failed: {error!r}")
-        for subscriber in self._subscribers.values():
-            subscriber.send(failure)
+                self._deliver(self._engine.core.step())
+        except BaseException as error:  # Whatever it is, callers must hear of it rather than wait.
+            failure = error
+        with self._end_lock:
+            self._failure, self._is_over = failure, True
+        for subscriber in self._unanswered():
+            subscriber.send(self._dead_error())
+
+    def _unanswered(self) -> Iterator[_Subscriber]:
+        yield from self._running.values()
+        with suppress(queue.Empty):
+            while True:
+                command = self._commands.get_nowait()
+                if isinstance(command, _Add):
+                    yield command.subscriber
 
     def _take_commands(self) -> bool:
-        """Carries out what has been asked; blocks while there is nothing else to do. False: stop."""
+        """Carries out what has been asked; blocks until there is something to step. False: stop."""
         while True:
+            has_work = self._engine.core.has_work
+            self._busy_since = time.monotonic() if has_work else None
             try:
-                command = self._commands.get(block=not self._engine.core.has_work)
+                command = self._commands.get(block=not has_work)
             except queue.Empty:
                 return True
             if isinstance(command, _Stop):
@@ -169,20 +213,28 @@ class AsyncLLM:
             if isinstance(command, _Add):
                 self._add(command)
             else:
-                self._deliver(self._engine.core.abort(command.request_id))
+                self._abort(command)
 
     def _add(self, command: _Add) -> None:
         try:
-            if not self._engine.core.has_work:
-                self._last_progress = time.monotonic()
             self._engine.core.add(command.request)
         except ValueError as error:
             command.subscriber.send(error)
+        except BaseException:
+            # The engine is about to end: back into the queue, where the end finds the unanswered.
+            self._commands.put(command)
+            raise
         else:
-            self._subscribers[command.request.request_id] = command.subscriber
+            self._running[command.request.request_id] = command.subscriber
+
+    def _abort(self, command: _Abort) -> None:
+        running = self._running.get(command.request_id)
+        # A late abort must not hit another request: one refused never owned its id, one done lost it.
+        if running is not None and (command.owner is None or command.owner is running):
+            self._deliver(self._engine.core.abort(command.request_id))
 
     def _deliver(self, output: StepOutput) -> None:
         for increment in output.increments:
-            self._subscribers[increment.request_id].send(increment)
+            self._running[increment.request_id].send(increment)
         for finished in output.finished:
-            self._subscribers.pop(finished.request_id).send(finished)
+            self._running.pop(finished.request_id).send(finished)

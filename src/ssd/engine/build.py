@@ -44,7 +44,7 @@ def build_engine(config: EngineConfig, *, show_progress: bool = False) -> Engine
     core = EngineCore(_decoder(config, loaded, show_progress=show_progress), blocks, limits, tokenizer)
     seeds = random.SystemRandom() if config.seed is None else random.Random(config.seed)
     factory = RequestFactory(
-        tokenizer, loaded.checkpoint.end_ids(), loaded.checkpoint.config.vocab_size, seeds
+        tokenizer, loaded.checkpoint.end_ids(tokenizer), loaded.checkpoint.config.vocab_size, seeds
     )
     return Engine(core, factory, config, loaded.max_model_len)
 

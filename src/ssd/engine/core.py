@@ -15,7 +15,7 @@ from ssd.engine.request import Generation, Request, RunningRequest
 from ssd.engine.scheduler import ScheduledRow, Scheduler, SchedulerLimits
 from ssd.engine.sequence import Sequence
 from ssd.kvcache.block_manager import BlockManager
-from ssd.sampling import SamplingRow, mix_seed
+from ssd.sampling import History, SamplingRow, mix_seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,8 @@ class EngineCore:
         for generation in running.generations:
             if generation.stop is None:
                 increments.append(generation.abort())
-                self._end(generation.sequence)
+            # Ended or not: an error in the middle of a step may have left it with the scheduler.
+            self._end(generation.sequence)
         return StepOutput(tuple(increments), self._collect_finished([running]))
 
     def step(self) -> StepOutput:
@@ -150,7 +151,7 @@ class EngineCore:
             seed=generation.seed,
             position=sequence.num_tokens,
             prompt=request.prompt_token_ids,
-            output=sequence.generated,
+            output=History(sequence.tokens, sequence.num_prompt),
             end_ids=(*request.end_ids, *request.params.stop_token_ids),
             bad_word_ids=request.bad_word_ids,
         )

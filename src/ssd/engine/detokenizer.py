@@ -10,6 +10,8 @@ from typing import Any
 _CONTEXT_TOKENS = 6
 """Prompt tokens decoded along at first: enough for a tokenizer's rules about leading spaces."""
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+_MOST_HELD = 16
+"""No character takes that many tokens: what is still incomplete then never gets complete."""
 
 
 class Detokenizer:
@@ -24,7 +26,8 @@ class Detokenizer:
         """The text this token settles; empty while a character is incomplete."""
         self._window.append(token)
         settled, text = self._texts()
-        if len(text) <= len(settled) or text.endswith(_INCOMPLETE):
+        num_held = len(self._window) - self._num_settled
+        if text.endswith(_INCOMPLETE) and num_held < _MOST_HELD:
             return ""
         return self._settle(settled, text)
 
@@ -37,10 +40,14 @@ class Detokenizer:
         return self._decode(self._window[: self._num_settled]), self._decode(self._window)
 
     def _settle(self, settled: str, text: str) -> str:
-        # The last released tokens stay as context for the next ones.
-        self._window = self._window[self._num_settled :] or self._window[-1:]
+        released = text[len(settled) :]
+        # The tokens released last stay as context for the next ones; silent ones are no context.
+        if released:
+            self._window = self._window[self._num_settled :]
+        elif len(self._window) > _MOST_HELD:
+            self._window = self._window[-_CONTEXT_TOKENS:]
         self._num_settled = len(self._window)
-        return text[len(settled) :]
+        return released
 
     def _decode(self, tokens: list[int]) -> str:
         text: str = self._tokenizer.decode(tokens, skip_special_tokens=self._skip_special_tokens)

@@ -1,13 +1,13 @@
 """`LLM`: the engine for scripts. Calls block until their outputs are complete."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tqdm import tqdm
 
 from ssd.config import EngineConfig
 from ssd.engine.build import build_engine
-from ssd.engine.outputs import RequestOutput
+from ssd.engine.outputs import Increment, RequestOutput
 from ssd.engine.prompts import Message, Prompt
 from ssd.sampling import SamplingParams
 
@@ -35,26 +35,41 @@ class LLM:
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """One output for each prompt, in order; prompts are text or token ids, one or a list of them."""
         listed = _as_list(prompts)
-        return self._run(listed, _params_for(listed, params), use_tqdm=use_tqdm)
+        return self._run(listed, _params_for(listed, sampling_params), use_tqdm=use_tqdm)
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """The assistant's answer to a conversation, or to each of several."""
-        is_one = bool(messages) and isinstance(messages[0], dict)
+        is_one = isinstance(messages, str) or (bool(messages) and isinstance(messages[0], dict))
         conversations: Any = [messages] if is_one else messages
         prompts = [self._engine.requests.chat_prompt(conversation) for conversation in conversations]
-        return self._run(prompts, _params_for(prompts, params), use_tqdm=use_tqdm)
+        return self._run(prompts, _params_for(prompts, sampling_params), use_tqdm=use_tqdm)
+
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[Increment]:
+        """Increments of one request as they are decided. Leaving the loop early ends the request."""
+        core = self._engine.core
+        request = self._engine.requests.request(prompt, sampling_params or SamplingParams())
+        core.add(request)
+        try:
+            while core.has_work:
+                yield from core.step().increments
+        finally:
+            core.abort(request.request_id)
+
+    def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of a conversation, to pass to `stream` or `generate`."""
+        return self._engine.requests.chat_prompt(messages)
 
     def _run(
         self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], *, use_tqdm: bool
@@ -80,7 +95,11 @@ class LLM:
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    is_one = isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int))
+    if isinstance(prompts, str):
+        return [prompts]
+    if not isinstance(prompts, Sequence):
+        raise ValueError(f"prompts are text, token ids, or a list of either, not {prompts!r:.60}")
+    is_one = bool(prompts) and isinstance(prompts[0], int)
     return [prompts] if is_one else list(prompts)  # type: ignore[list-item, arg-type]
 
 

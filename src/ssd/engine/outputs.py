@@ -21,11 +21,14 @@ class Timings:
     """From arrival to the first token."""
     total: float
     num_output_tokens: int
+    """Of the longest of the request's sequences."""
 
     @property
-    def per_output_token(self) -> float:
-        """Mean time of a token after the first."""
-        return (self.total - self.first_token) / max(1, self.num_output_tokens - 1)
+    def per_output_token(self) -> float | None:
+        """Mean time of a token after the first; None where there is none."""
+        if self.num_output_tokens < 2:
+            return None
+        return (self.total - self.first_token) / (self.num_output_tokens - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class RequestOutput:
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None
     """One entry for each prompt token; the first has none."""
     outputs: tuple[CompletionOutput, ...]
+    seed: int
+    """The seed that was used, the caller's or the one drawn: with it the request can be repeated."""
     num_cached_tokens: int
     """Prompt tokens whose keys and values were found in the prefix cache."""
     num_preemptions: int

@@ -26,8 +26,10 @@ class RequestFactory:
     seeds: random.Random
 
     def request(self, prompt: Prompt, params: SamplingParams, request_id: str | None = None) -> Request:
+        if not isinstance(params, SamplingParams):
+            raise ValueError(f"sampling parameters are SamplingParams(…), not {type(params).__name__}")
         text = prompt if isinstance(prompt, str) else None
-        ids = self.tokenizer(prompt).input_ids if isinstance(prompt, str) else list(prompt)
+        ids = self._token_ids(prompt)
         self._check_ids(ids)
         params.check_vocabulary(self.vocab_size)
         return Request(
@@ -40,7 +42,22 @@ class RequestFactory:
             bad_word_ids=self._bad_word_ids(params.bad_words),
         )
 
+    def _token_ids(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            try:
+                ids: list[int] = self.tokenizer(prompt).input_ids
+            except TypeError as error:
+                raise ValueError(f"the prompt {prompt[:40]!r} is not valid Unicode text") from error
+            return ids
+        if isinstance(prompt, Sequence) and all(isinstance(token, int) for token in prompt):
+            return [int(token) for token in prompt]
+        raise ValueError(f"a prompt is text or a list of token ids, not {prompt!r:.60}")
+
     def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
+        if isinstance(messages, str) or not all(
+            isinstance(message, dict) and "role" in message for message in messages
+        ):
+            raise ValueError('a conversation is a list of messages such as {"role": "user", "content": "Hi"}')
         if not self.tokenizer.chat_template:
             raise ValueError("this model's tokenizer has no chat template: use generate with plain text")
         ids: list[int] = self.tokenizer.apply_chat_template(

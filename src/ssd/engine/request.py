@@ -85,21 +85,22 @@ class Generation:
     def _read(self, token: int, *, num_remaining: int) -> str:
         params, end_ids = self.request.params, self.request.end_ids
         self._num_taken += 1
-        self.stop = token_stop(
-            token, params, end_ids, num_generated=self._num_taken, num_remaining=num_remaining
-        )
-        ends_by_token = self.stop is not None and self.stop.finish_reason == "stop"
+        stop = token_stop(token, params, end_ids, num_generated=self._num_taken, num_remaining=num_remaining)
+        ends_by_token = stop is not None and stop.finish_reason == "stop"
         is_silent = ends_by_token and not params.include_stop_str_in_output
         new_text = "" if is_silent else self._detokenizer.add(token)
-        if self.stop is not None:
+        if stop is not None:
             new_text += self._detokenizer.flush()
         if self._num_taken < params.min_tokens:
-            return self._stop_text.pass_by(new_text)
-        released, stop_string = self._stop_text.add(new_text)
+            released, stop_string = self._stop_text.pass_by(new_text), None
+        else:
+            released, stop_string = self._stop_text.add(new_text)
         if stop_string is not None:
-            self.stop = Stop("stop", stop_string)
-            return released
-        return released + (self._stop_text.pass_by("") if self.stop is not None else "")
+            stop = Stop("stop", stop_string)
+        elif stop is not None:
+            released += self._stop_text.pass_by("")
+        self.stop = stop
+        return released
 
     def _record(self, taken: list[SampledToken], text: str) -> Increment:
         logprobs = tuple(token.logprobs for token in taken if token.logprobs is not None)
@@ -149,6 +150,7 @@ class RunningRequest:
             prompt_token_ids=self.request.prompt_token_ids,
             prompt_logprobs=(None, *scored) if wants_scores else None,
             outputs=outputs,
+            seed=self.request.seed,
             num_cached_tokens=self.generations[0].sequence.num_cached,
             num_preemptions=sum(each.sequence.num_preemptions for each in self.generations),
             timings=Timings(

@@ -4,8 +4,11 @@ Knows sequences, limits and the block manager. Knows no tensors, no sampling and
 tokens are drafted and which tokens came out.
 
 Both queues are in order of arrival. Decoding sequences come first, each with the one token it needs; drafted
-tokens and prompts share what is left. When blocks run out, drafts are dropped first; then the latest arrival
-is preempted and computes its tokens again later. So the oldest running sequence moves on in every step.
+tokens and prompts share what is left. When blocks run out, the latest arrival is preempted and computes its
+tokens again later. So the oldest running sequence moves on in every step.
+
+Drafts get blocks last, and for one step: plain free ones that no known token needed, neither of those who run
+nor of those just let in. So no one is preempted and no cached prefix evicted for a guess.
 """
 
 from bisect import insort
@@ -76,7 +79,7 @@ class Scheduler:
         self._decoding_stood_aside = False
         if all(self._fill(sequence, batch) for sequence in filling) and may_admit:
             self._admit(batch)
-        return Schedule(tuple(batch.rows), tuple(preempted))
+        return Schedule(tuple(self._cover_drafts(row) for row in batch.rows), tuple(preempted))
 
     def commit(self, row: ScheduledRow, new_tokens: Tokens[int]) -> None:
         """Take in the outcome of a row: if it samples, accepted drafts and the target's own token; else none.
@@ -143,6 +146,9 @@ class Scheduler:
 
     def _secure_known_tokens(self) -> list[Sequence]:
         """Give every running sequence blocks for its known tokens, oldest first; the youngest give way."""
+        # Not in commit: a step that failed has drafts to clear away too.
+        for sequence in self._running:
+            self._blocks.trim(sequence.seq_id, sequence.num_tokens)
         preempted: list[Sequence] = []
         index = 0
         while index < len(self._running):
@@ -165,24 +171,26 @@ class Scheduler:
         return sequence
 
     def _take_row(self, sequence: Sequence, budget: int) -> ScheduledRow:
-        """The next known tokens within the budget, never prompt and generated ones together; then drafts."""
+        """The next known tokens, never prompt and generated ones together; then drafts, as yet blockless."""
         start, num_prompt, num_tokens = sequence.num_computed, sequence.num_prompt, sequence.num_tokens
         generated = start >= num_prompt
         stop = min(num_tokens if generated else num_prompt, start + budget)
         samples = stop == num_tokens
         tokens = tuple(sequence.tokens[start:stop])
         if samples and generated and sequence.drafted:
-            tokens += self._take_drafts(sequence, budget - (stop - start))
+            num_useful = sequence.num_remaining(self.limits.max_model_len) - 1  # the target adds its own
+            tokens += sequence.drafted[: max(0, min(budget - len(tokens), num_useful))]
         return ScheduledRow(sequence, start, tokens, stop - start, samples, generated)
 
-    def _take_drafts(self, sequence: Sequence, budget: int) -> tuple[int, ...]:
-        """As many drafted tokens as budget, free blocks and the end of the sequence leave room for."""
-        seq_id, num_known = sequence.seq_id, sequence.num_tokens
-        num_slots = self._blocks.max_coverable(seq_id) - num_known
-        num_useful = sequence.num_remaining(self.limits.max_model_len) - 1  # the target adds one of its own
-        num_drafted = max(0, min(budget, num_slots, num_useful, len(sequence.drafted)))
+    def _cover_drafts(self, row: ScheduledRow) -> ScheduledRow:
+        """Give the drafts of a row blocks, and drop those for which no plain free one is left."""
+        if not row.num_drafted:
+            return row
+        seq_id, num_known = row.sequence.seq_id, row.sequence.num_tokens
+        num_slots = self._blocks.max_coverable(seq_id, may_evict=False) - num_known
+        num_drafted = min(num_slots, row.num_drafted)
         self._blocks.grow(seq_id, num_known + num_drafted)
-        return sequence.drafted[:num_drafted]
+        return row._replace(tokens=row.tokens[: row.num_known + num_drafted])
 
     def _fill(self, sequence: Sequence, batch: RowsToBe) -> bool:
         """Add the next chunk of a sequence that is not decoding yet. False: nothing fits behind it."""

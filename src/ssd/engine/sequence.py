@@ -1,7 +1,7 @@
 """One generated sequence: its tokens and how far its keys and values have been computed.
 
 Knows nothing of sampling, text or blocks. The scheduler is the only one that changes its progress; a decoder
-sets `drafted` before a step, and the engine keeps its own state in `payload`.
+sets `drafted` before a step, and `payload` is whatever its owner hangs on it.
 """
 
 from collections.abc import Iterable

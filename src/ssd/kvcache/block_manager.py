@@ -70,9 +70,10 @@ class BlockManager:
         """Positions that the sequence's blocks can hold now."""
         return len(self._tables[seq_id].blocks) * self.block_size
 
-    def max_coverable(self, seq_id: int) -> int:
-        """Positions that the sequence's blocks could hold if it took every free block."""
-        return (len(self._tables[seq_id].blocks) + self.num_free) * self.block_size
+    def max_coverable(self, seq_id: int, *, may_evict: bool = True) -> int:
+        """Positions that the sequence's blocks could hold if it took every free block, or every plain one."""
+        num_free = self.num_free if may_evict else self._free.num_free
+        return (len(self._tables[seq_id].blocks) + num_free) * self.block_size
 
     def num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -121,6 +122,20 @@ class BlockManager:
             raise OutOfBlocks(f"sequence {seq_id} cannot grow to {num_tokens} tokens")
         self._extend(table, self.num_blocks_for(num_tokens))
 
+    def trim(self, seq_id: int, num_tokens: int) -> None:
+        """Give back the blocks beyond those that cover positions 0..num_tokens-1. Never grows the table.
+
+        They hold rejected drafts at most: with one that is committed, registered or shared among them, it
+        raises a ValueError and changes nothing.
+        """
+        table, num_kept = self._tables[seq_id], self.num_blocks_for(num_tokens)
+        surplus = table.blocks[num_kept:]
+        is_lasting = any(self._num_references[each] > 1 or each in self._digest_of for each in surplus)
+        if is_lasting or num_kept < len(table.digests) - 1:
+            raise ValueError(f"sequence {seq_id} cannot be trimmed to {num_tokens} tokens: more are final")
+        del table.blocks[num_kept:]
+        self._release(surplus)
+
     def commit(self, seq_id: int, tokens: Sequence[int], num_computed: int, num_cacheable: int) -> None:
         """Register the blocks that became full since the last call.
 
@@ -164,16 +179,7 @@ class BlockManager:
 
     def free(self, seq_id: int) -> None:
         """Give back all blocks of a sequence. Registered content stays until its block is needed."""
-        table = self._tables.pop(seq_id)
-        # Tail first, so that the tail is evicted first: a head serves more prompts than the tail behind it.
-        for block in reversed(table.blocks):
-            self._num_references[block] -= 1
-            if self._num_references[block]:
-                continue
-            if block in self._digest_of:
-                self._cached[block] = None
-            else:
-                self._free.put(block)
+        self._release(self._tables.pop(seq_id).blocks)
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless tables, references, free sets and registrations agree."""
@@ -230,6 +236,17 @@ class BlockManager:
         for block in blocks:
             self._num_references[block] += 1
             self._cached.pop(block, None)
+
+    def _release(self, blocks: Sequence[int]) -> None:
+        # Tail first, so that the tail is evicted first: a head serves more prompts than the tail behind it.
+        for block in reversed(blocks):
+            self._num_references[block] -= 1
+            if self._num_references[block]:
+                continue
+            if block in self._digest_of:
+                self._cached[block] = None
+            else:
+                self._free.put(block)
 
     def _extend(self, table: _Table, num_blocks: int) -> None:
         num_fresh = num_blocks - len(table.blocks)

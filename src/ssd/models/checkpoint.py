@@ -34,9 +34,9 @@ class Checkpoint:
     def tokenizer(self) -> Any:
         return AutoTokenizer.from_pretrained(self.folder)
 
-    def end_ids(self) -> tuple[int, ...]:
-        """Tokens that end a generation: the generation config's, else the model config's."""
-        ids: list[int] = []
+    def end_ids(self, tokenizer: Any) -> tuple[int, ...]:
+        """Tokens that end a generation: all that generation config, model config and tokenizer name."""
+        ids: list[int] = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
         for name in ("generation_config.json", "config.json"):
             file = self.folder / name
             declared = json.loads(file.read_text()).get("eos_token_id") if file.is_file() else None
@@ -52,12 +52,18 @@ def open_checkpoint(model: str) -> Checkpoint:
     if (path / "config.json").is_file():
         return _open_folder(path)
     if not path.exists():
-        raise ValueError(f"no model at {model}: name a folder with config.json or a .gguf file")
+        raise ValueError(
+            f"no model at {model}: name a folder with config.json or a .gguf file "
+            "(names on the hub are not resolved yet: fetch the model with `hf download` first)"
+        )
     raise ValueError(f"{model} is neither a folder with config.json nor a .gguf file")
 
 
 def _open_folder(path: Path) -> Checkpoint:
-    declared = json.loads((path / "config.json").read_text()).get("architectures") or ["none"]
+    try:
+        declared = json.loads((path / "config.json").read_text()).get("architectures") or ["none"]
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path / 'config.json'} is not valid JSON: download it again") from error
     family_of(declared[0])
     return Checkpoint(path, model_config(AutoConfig.from_pretrained(path), declared[0]), path)
 

@@ -25,7 +25,7 @@ from ssd.models.parallel import (
     Weighted,
 )
 from ssd.models.rope import RopeTable, rope_table, rotate
-from ssd.models.weights import WeightSource
+from ssd.models.weights import TrackedSource, WeightSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,20 @@ class DecoderLayer:
 
     def _mlp(self, x: Tensor, tiles: Sequence[int]) -> Tensor:
         gate, up = self._gate_up(x, tiles).chunk(2, dim=-1)
-        return self._down(F.silu(gate) * up, tiles)
+        activated = silu_in_pieces(gate) if tiles and gate.dtype == torch.float32 else F.silu(gate)
+        return self._down(activated * up, tiles)
+
+
+def silu_in_pieces(x: Tensor) -> Tensor:
+    """SiLU whose bits do not depend on how torch shares elements out among threads.
+
+    In float32 the vectorised exponential and its scalar fallback differ in the last bit, and the fallback
+    computes what is left over at the end of each thread's share. Pieces this small stay on one thread, and a
+    whole number of vectors leaves nothing over. (In 16-bit formats both round to the same.)
+    """
+    flat = x.reshape(-1)
+    pieces = [F.silu(piece) for piece in torch.split(flat, 16_384)]
+    return torch.cat(pieces).view(x.shape)
 
 
 class DenseDecoder:
@@ -128,6 +141,7 @@ class DenseDecoder:
         collective: Collective | None = None,
     ) -> None:
         shard, collective = shard or Shard(), collective or Alone()
+        source = TrackedSource(source)
         top = _Checkpoint(source, "", dtype, device)
         embedding = top.tensor("model.embed_tokens.weight")
         self._embedding = VocabParallelEmbedding(embedding, shard, collective)
@@ -143,6 +157,7 @@ class DenseDecoder:
         self._rope: RopeTable = rope_table(
             config.rope, config.head_dim, num_positions, device=device, factors=source.rope_factors()
         )
+        source.refuse_unread(tied=config.tie_embeddings)
         self.config = config
 
     def hidden(self, rows: Rows) -> Tensor:

@@ -8,13 +8,13 @@ half a minute, reading the kept form under a second. Does not read tensors.
 import hashlib
 import json
 import logging
-import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gguf
+import transformers
 from huggingface_hub import cached_assets_path
 from transformers import AutoConfig, AutoTokenizer
 
@@ -47,11 +47,12 @@ class GgufHeader:
 
 
 def read_header(path: Path) -> GgufHeader:
-    folder = cached_assets_path("ssd", namespace="gguf", subfolder=_identity(path))
+    shelf = cached_assets_path("ssd", namespace="gguf", subfolder="headers")
+    folder = shelf / _identity(path)
     kept = folder / HEADER_FILE
     if not kept.is_file():
         logger.info("reading the header of %s (once per file)", path.name)
-        _extract(path, folder)
+        _keep(path, folder)
     fields = json.loads(kept.read_text())
     tensors = {
         name: TensorPlace(encoding, tuple(shape), offset, num_bytes)
@@ -63,15 +64,30 @@ def read_header(path: Path) -> GgufHeader:
 def _identity(path: Path) -> str:
     """Changes whenever the file does, without reading all of it."""
     status = path.stat()
-    digest = hashlib.sha256(f"{_FORMAT} {status.st_size} {status.st_mtime_ns}".encode())
+    versions = f"{_FORMAT} {transformers.__version__}"
+    digest = hashlib.sha256(f"{versions} {status.st_size} {status.st_mtime_ns}".encode())
     with path.open("rb") as file:
         digest.update(file.read(_IDENTITY_BYTES))
     return digest.hexdigest()[:32]
 
 
+def _keep(path: Path, folder: Path) -> None:
+    """All or nothing, and whoever is first wins: target and draft may open one file at the same time."""
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        complete = Path(scratch) / "complete"
+        _extract(path, complete)
+        try:
+            complete.rename(folder)
+        except OSError:
+            if not (folder / HEADER_FILE).is_file():
+                raise
+
+
 def _extract(path: Path, folder: Path) -> None:
-    """Writes configuration and tokenizer, then the header last: its presence means all is there."""
-    reader = gguf.GGUFReader(path)
+    try:
+        reader = gguf.GGUFReader(path)
+    except (ValueError, IndexError, KeyError) as error:
+        raise ValueError(f"{path} is not a GGUF file, or a damaged one: download it again") from error
     architecture = _field(reader, "general.architecture")
     fields = {
         "architecture": architecture,
@@ -80,9 +96,7 @@ def _extract(path: Path, folder: Path) -> None:
     }
     AutoConfig.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)
     AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)
-    with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
-        json.dump(fields, file)
-    os.replace(file.name, folder / HEADER_FILE)
+    (folder / HEADER_FILE).write_text(json.dumps(fields))
 
 
 def _place(tensor: Any) -> tuple[str, list[int], int, int]:

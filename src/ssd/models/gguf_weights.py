@@ -43,9 +43,11 @@ class GgufSource:
         self._places = header.tensors
         self._config = config
         self._bytes = np.memmap(path, dtype=np.uint8, mode="r")
+        if any(place.offset + place.num_bytes > len(self._bytes) for place in self._places.values()):
+            raise ValueError(f"{path} is truncated: download it again")
 
     def names(self) -> frozenset[str]:
-        return frozenset(self._places) - {_ROPE_FACTORS}
+        return frozenset(hugging_face_name(name) for name in self._places if name != _ROPE_FACTORS)
 
     def read(self, name: str) -> Tensor:
         tensor = self._dequantise(gguf_name(name))
@@ -84,6 +86,20 @@ def gguf_name(name: str) -> str:
     _, _, layer, rest = name.split(".", 3)
     module, _, kind = rest.rpartition(".")
     return f"blk.{layer}.{_LAYER_NAMES[module]}.{kind}"
+
+
+def hugging_face_name(name: str) -> str:
+    """The reverse of `gguf_name`; a name without a counterpart stays as it is."""
+    for ours, theirs in _TOP_NAMES.items():
+        if name == theirs:
+            return ours
+    block, _, rest = name.partition(".")
+    layer, _, rest = rest.partition(".")
+    module, _, kind = rest.rpartition(".")
+    for ours, theirs in _LAYER_NAMES.items():
+        if block == "blk" and module == theirs:
+            return f"model.layers.{layer}.{ours}.{kind}"
+    return name
 
 
 def deinterleave(tensor: Tensor, heads: int) -> Tensor:

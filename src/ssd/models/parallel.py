@@ -54,7 +54,9 @@ class Shard:
 
     def narrow(self, weight: Tensor, dim: int) -> Tensor:
         size = self.share(weight.shape[dim], f"a weight dimension of {tuple(weight.shape)}")
-        return weight.narrow(dim, self.rank * size, size)
+        share = weight.narrow(dim, self.rank * size, size)
+        # A copy, so that the other ranks' shares are freed.
+        return weight if self.world_size == 1 else share.clone(memory_format=torch.contiguous_format)
 
 
 Weighted = tuple[Tensor, Tensor | None]
@@ -80,7 +82,7 @@ class RowParallelLinear:
 
     def __init__(self, part: Weighted, shard: Shard, collective: Collective) -> None:
         weight, bias = part
-        self._multiply = matmul(shard.narrow(weight, 1).contiguous(), bias if shard.rank == 0 else None)
+        self._multiply = matmul(shard.narrow(weight, 1), bias if shard.rank == 0 else None)
         self._collective = collective
 
     def __call__(self, x: Tensor, tiles: Sequence[int]) -> Tensor:

@@ -39,10 +39,11 @@ def rope_table(
     device: torch.device,
     factors: Tensor | None = None,
 ) -> RopeTable:
-    """`factors` divide the frequencies; GGUF files carry llama3 scaling in that form."""
-    frequencies = inverse_frequencies(config, head_dim)
-    if factors is not None:
-        frequencies = frequencies / factors.float().cpu()
+    """`factors` divide the plain frequencies: the form in which GGUF files carry llama3 scaling."""
+    if factors is None:
+        frequencies = inverse_frequencies(config, head_dim)
+    else:
+        frequencies = inverse_frequencies(RopeConfig(config.theta), head_dim) / factors.float().cpu()
     angles = torch.outer(torch.arange(num_positions, dtype=torch.float32), frequencies)
     return RopeTable(cos=angles.cos().to(device), sin=angles.sin().to(device))
 

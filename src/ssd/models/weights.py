@@ -6,9 +6,9 @@ Pickled checkpoints are not read: loading one can run code.
 
 import json
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from tqdm import tqdm
 
@@ -36,7 +36,7 @@ class SafetensorsSource:
     def read(self, name: str) -> Tensor:
         if name not in self._file_of:
             raise ValueError(f"{self._folder} has no tensor {name!r}: the checkpoint is incomplete")
-        with safe_open(self._folder / self._file_of[name], framework="pt") as file:
+        with _opened(self._folder / self._file_of[name]) as file:
             tensor: Tensor = file.get_tensor(name)
         return tensor
 
@@ -60,9 +60,48 @@ def _tensor_index(folder: Path) -> dict[str, str]:
         )
     found: dict[str, str] = {}
     for path in files:
-        with safe_open(path, framework="pt") as file:
+        with _opened(path) as file:
             found.update(dict.fromkeys(file.keys(), path.name))
     return found
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="pt")
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged or truncated: download it again") from error
+
+
+class TrackedSource:
+    """A source that knows what was read from it.
+
+    A tensor nobody read is arithmetic nobody did: a bias the configuration does not mention, say.
+    """
+
+    def __init__(self, source: WeightSource) -> None:
+        self._source = source
+        self._read: set[str] = set()
+
+    def names(self) -> frozenset[str]:
+        return self._source.names()
+
+    def read(self, name: str) -> Tensor:
+        self._read.add(name)
+        return self._source.read(name)
+
+    def rope_factors(self) -> Tensor | None:
+        return self._source.rope_factors()
+
+    def refuse_unread(self, *, tied: bool) -> None:
+        """ValueError if the checkpoint holds weights that the model has no place for."""
+        unread = self.names() - self._read - ({"lm_head.weight"} if tied else set())
+        # Older checkpoints carry the rotary frequencies, which are computed.
+        unknown = sorted(name for name in unread if not name.endswith("rotary_emb.inv_freq"))
+        if unknown:
+            raise ValueError(
+                f"the checkpoint has {len(unknown)} tensors that this architecture does not use, such as "
+                f"{unknown[0]!r}: it is not what its configuration says"
+            )
 
 
 class ProgressSource:

@@ -39,11 +39,11 @@ def load_model(config: EngineConfig, *, show_progress: bool = False) -> LoadedMo
     checkpoint = open_checkpoint(config.model)
     shape = _pool_shape(config, checkpoint.config, dtype, device)
     max_model_len = _max_model_len(config, checkpoint.config, shape)
-    pool = KVPool(shape)
     model = _load_decoder(checkpoint, max_model_len, dtype, device, show_progress=show_progress)
-    attention = SdpaBackend(pool, checkpoint.config.num_heads, deterministic=config.deterministic)
     if device.type == "cpu":
         request_huge_pages()
+    pool = KVPool(shape)
+    attention = SdpaBackend(pool, checkpoint.config.num_heads, deterministic=config.deterministic)
     tiling = Tiling(config.decode_tile, config.prefill_tile) if config.deterministic else None
     return LoadedModel(checkpoint, EagerRunner(model, attention, device, tiling=tiling), pool, max_model_len)
 
@@ -73,6 +73,12 @@ def _max_model_len(config: EngineConfig, model: ModelConfig, shape: PoolShape) -
     """What was asked for, if model and pool can hold it; otherwise as much as both can."""
     num_slots = shape.num_blocks * shape.block_size
     if config.max_model_len is None:
+        if num_slots < model.max_position:
+            logger.warning(
+                "the KV cache limits sequences to %d of the model's %d tokens: raise kv_cache_bytes for more",
+                num_slots,
+                model.max_position,
+            )
         return min(model.max_position, num_slots)
     if config.max_model_len > model.max_position:
         raise ValueError(

@@ -3,6 +3,7 @@
 Knows logits and tokens. Does not know models, requests, tokenizers or drafts.
 """
 
+from ssd.sampling.history import History
 from ssd.sampling.logprobs import token_logprobs
 from ssd.sampling.noise import gumbel_noise, gumbel_noise_at, gumbel_noise_ragged, mix_seed
 from ssd.sampling.params import SamplingParams
@@ -11,6 +12,7 @@ from ssd.sampling.rows import SampledToken, SamplingRow, TokenLogprobs
 from ssd.sampling.sampler import sample
 
 __all__ = [
+    "History",
     "SampledToken",
     "SamplingParams",
     "SamplingRow",

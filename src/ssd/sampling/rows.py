@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ssd.sampling.history import History
 from ssd.sampling.params import SamplingParams
 
 
@@ -20,7 +21,7 @@ class SamplingRow:
     seed: int  # resolved 64-bit seed of this sequence
     position: int  # absolute position of the token being decided = len(prompt) + len(output)
     prompt: Sequence[int]
-    output: Sequence[int]
+    output: History
     end_ids: tuple[int, ...] = ()  # eos and stop ids, forbidden until min_tokens
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
 
