@@ -151,17 +151,6 @@ def refuses_to_trim(blocks: BlockManager, seq_id: int, num_tokens: int) -> None:
     blocks.check_integrity()
 
 
-def test_what_is_coverable_without_eviction_leaves_out_cached_blocks() -> None:
-    blocks = manager()
-    run(blocks, 1, prompt(10))
-    blocks.allocate(2, prompt(2, start=50))
-    blocks.free(1)
-    assert blocks.max_coverable(2) == 8 * BLOCK
-    assert blocks.max_coverable(2, may_evict=False) == (8 - 2) * BLOCK
-    blocks.grow(2, blocks.max_coverable(2, may_evict=False))
-    assert blocks.match_prefix(prompt(10)) == 8
-
-
 # --- prefix cache ---
 
 

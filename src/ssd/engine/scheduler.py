@@ -7,8 +7,9 @@ Both queues are in order of arrival. Decoding sequences come first, each with th
 tokens and prompts share what is left. When blocks run out, the latest arrival is preempted and computes its
 tokens again later. So the oldest running sequence moves on in every step.
 
-Drafts get blocks last, and for one step: plain free ones that no known token needed, neither of those who run
-nor of those just let in. So no one is preempted and no cached prefix evicted for a guess.
+Drafts get blocks last, and for one step: those that no known token needed, neither of those who run nor of
+those just let in. So no one is preempted for a guess. A cached prefix may be evicted for one, but only once:
+the block comes back plain and serves the next.
 """
 
 from bisect import insort
@@ -183,11 +184,11 @@ class Scheduler:
         return ScheduledRow(sequence, start, tokens, stop - start, samples, generated)
 
     def _cover_drafts(self, row: ScheduledRow) -> ScheduledRow:
-        """Give the drafts of a row blocks, and drop those for which no plain free one is left."""
+        """Give the drafts of a row blocks, and drop those for which none is left."""
         if not row.num_drafted:
             return row
         seq_id, num_known = row.sequence.seq_id, row.sequence.num_tokens
-        num_slots = self._blocks.max_coverable(seq_id, may_evict=False) - num_known
+        num_slots = self._blocks.max_coverable(seq_id) - num_known
         num_drafted = min(num_slots, row.num_drafted)
         self._blocks.grow(seq_id, num_known + num_drafted)
         return row._replace(tokens=row.tokens[: row.num_known + num_drafted])

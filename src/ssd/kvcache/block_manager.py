@@ -70,10 +70,9 @@ class BlockManager:
         """Positions that the sequence's blocks can hold now."""
         return len(self._tables[seq_id].blocks) * self.block_size
 
-    def max_coverable(self, seq_id: int, *, may_evict: bool = True) -> int:
-        """Positions that the sequence's blocks could hold if it took every free block, or every plain one."""
-        num_free = self.num_free if may_evict else self._free.num_free
-        return (len(self._tables[seq_id].blocks) + num_free) * self.block_size
+    def max_coverable(self, seq_id: int) -> int:
+        """Positions that the sequence's blocks could hold if it took every free block."""
+        return (len(self._tables[seq_id].blocks) + self.num_free) * self.block_size
 
     def num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)

@@ -1,0 +1,118 @@
+"""Whatever is drafted, the tokens are those of the definition: y = argmax(z/T + g), one after the other."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ssd.decoding.decoder import DecodeRow, PromptScoring
+from ssd.decoding.verification import accept, decided_positions, verify
+from ssd.runtime.runner import RunnerRow
+from ssd.sampling import History, SampledToken, SamplingParams, SamplingRow, sample
+
+VOCAB = 5
+
+
+class TableModel:
+    """Logits that depend on the whole prefix: a wrong prefix or a shifted row shows."""
+
+    def __init__(self, prefix: list[int]) -> None:
+        self.prefix = prefix
+
+    def logits(self, tokens: list[int]) -> Tensor:
+        drawn = random.Random(repr(tokens))
+        # A few values only, so that ties are common.
+        return torch.tensor([drawn.choice([-8.0, -1.0, 0.0, 0.5, 1.0]) for _ in range(VOCAB)])
+
+    def forward(self, rows: Sequence[RunnerRow]) -> Tensor:
+        wanted = [
+            self.logits(self.prefix[: row.start] + list(row.tokens[:count]))
+            for row in rows
+            for count in range(len(row.tokens) - row.num_logits + 1, len(row.tokens) + 1)
+        ]
+        return torch.stack(wanted)
+
+
+def sampling_row(tokens: list[int], num_prompt: int, params: SamplingParams, seed: int) -> SamplingRow:
+    return SamplingRow(params, seed, len(tokens), tuple(tokens[:num_prompt]), History(tokens, num_prompt))
+
+
+def definition(prompt: list[int], params: SamplingParams, seed: int, count: int) -> list[int]:
+    tokens = list(prompt)
+    for _ in range(count):
+        logits = TableModel([]).logits(tokens).unsqueeze(0)
+        tokens.append(sample(logits, [sampling_row(tokens, len(prompt), params, seed)])[0].token)
+    return tokens[len(prompt) :]
+
+
+PARAMS = [
+    SamplingParams(temperature=0.0),
+    SamplingParams(temperature=1.0),
+    SamplingParams(temperature=0.7, top_k=3, repetition_penalty=1.5),
+    SamplingParams(temperature=1.3, min_p=0.1, frequency_penalty=1.0, presence_penalty=0.5),
+    SamplingParams(temperature=1.0, top_p=0.8, logit_bias={1: 2.0}),
+]
+
+
+@pytest.mark.parametrize("params", PARAMS)
+def test_any_schedule_of_drafts_gives_the_defined_tokens(params: SamplingParams) -> None:
+    """Right, wrong, too short and too long guesses, in random order; 400 seeds of 10 tokens."""
+    for seed in range(400):
+        draw = random.Random(seed)
+        prompt = [draw.randrange(VOCAB) for _ in range(draw.randint(1, 4))]
+        expected = definition(prompt, params, seed, 14)
+        tokens = list(prompt)
+        while len(tokens) < len(prompt) + 10:
+            produced = len(tokens) - len(prompt)
+            truth = expected[produced : produced + draw.randint(0, 3)]
+            drafted = [t if draw.random() < 0.7 else draw.randrange(VOCAB) for t in truth]
+            row = DecodeRow(
+                [tokens[-1], *drafted], len(tokens) - 1, [0], True,
+                sampling_row(tokens, len(prompt), params, seed), num_drafted=len(drafted),
+            )  # fmt: skip
+            [decided] = verify(TableModel(tokens[:-1]), [row])
+            assert len(decided.tokens) <= len(drafted) + 1
+            tokens += [token.token for token in decided.tokens]
+        assert tokens[len(prompt) : len(prompt) + 10] == expected[:10]
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=5), st.data())
+@settings(max_examples=200)
+def test_acceptance_ends_at_the_first_token_not_foretold(decided: list[int], data: st.DataObject) -> None:
+    drafted = data.draw(st.lists(st.integers(0, 2), min_size=len(decided) - 1, max_size=len(decided) - 1))
+    kept = [token.token for token in accept([SampledToken(token, None) for token in decided], drafted)]
+    assert kept == decided[: len(kept)]
+    assert kept[:-1] == drafted[: len(kept) - 1]
+    assert len(kept) == len(decided) or drafted[len(kept) - 1] != decided[len(kept) - 1]
+
+
+def test_positions_follow_the_drafted_tokens() -> None:
+    tokens = [4, 4, 2]
+    row = DecodeRow([2, 1, 3], 2, [0], True, sampling_row(tokens, 2, PARAMS[1], 9), num_drafted=2)
+    positions = decided_positions(row)
+    assert [position.position for position in positions] == [3, 4, 5]
+    assert [list(position.output) for position in positions] == [[2], [2, 1], [2, 1, 3]]
+
+
+def test_prompt_scores_and_several_rows_do_not_mix() -> None:
+    """A scored prompt, a silent chunk and a verification in one forward, each equal to itself alone."""
+    prompt = [1, 2, 3, 0]
+    scored = DecodeRow(
+        prompt, 0, [0], False, sampling_row(prompt, 4, PARAMS[0], 1), scoring=PromptScoring([2, 3, 0], 2)
+    )
+    silent = DecodeRow([3, 3], 0, [1], False, None)
+    drafted = DecodeRow([2, 4, 1], 0, [2], True, sampling_row([2], 1, PARAMS[1], 3), num_drafted=2)
+    rows = [scored, silent, drafted]
+    together = verify(TableModel([]), rows)
+    assert together == [
+        verify(TableModel([]), [row])[0] if row is not silent else together[1] for row in rows
+    ]
+    assert together[1].tokens == ()
+    expected = [TableModel([]).logits(prompt[: i + 1]).log_softmax(-1)[prompt[i + 1]] for i in range(3)]
+    assert [score.logprob for score in together[0].prompt_logprobs] == pytest.approx(
+        [float(x) for x in expected]
+    )
