@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from ssd.decoding.decoder import Decided, DecodeRow
+from ssd.decoding.decoder import Decided, DecodeRow, PromptScoring
 from ssd.runtime.runner import Runner
 from ssd.sampling import SampledToken, SamplingRow, TokenLogprobs, sample, token_logprobs
 
@@ -35,8 +35,7 @@ def verify(runner: Runner, rows: Sequence[DecodeRow]) -> list[Decided]:
     results, first = [], 0
     for row, runner_row, decided in zip(rows, forward, positions, strict=True):
         tokens = [next(sampled) for _ in decided]
-        scores = _score(row, logits[first : first + runner_row.num_logits])
-        results.append(Decided(accept(tokens, row.drafted), scores))
+        results.append(Decided(accept(tokens, row.drafted), _score(row.scoring, logits, first)))
         first += runner_row.num_logits
     return results
 
@@ -61,8 +60,8 @@ def accept(decided: Sequence[SampledToken], drafted: Sequence[int]) -> tuple[Sam
     return tuple(decided[: num_accepted + 1])
 
 
-def _score(row: DecodeRow, logits: Tensor) -> tuple[TokenLogprobs, ...]:
-    if row.scoring is None or not row.scoring.tokens:
+def _score(scoring: PromptScoring | None, logits: Tensor, first: int) -> tuple[TokenLogprobs, ...]:
+    if scoring is None or not scoring.tokens:
         return ()
-    tokens = row.scoring.tokens
-    return tuple(token_logprobs(logits[: len(tokens)], tokens, row.scoring.num_top))
+    tokens = scoring.tokens
+    return tuple(token_logprobs(logits[first : first + len(tokens)], tokens, scoring.num_top))
