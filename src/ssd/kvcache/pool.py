@@ -5,8 +5,10 @@ block. A spare tail behind the last block absorbs padding rows and lets a view r
 a sequence's end, so neither can touch a real slot.
 """
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,12 +44,20 @@ class KVPool:
 
     def __init__(self, shape: PoolShape) -> None:
         size = (shape.num_layers, shape.num_kv_heads, shape.num_slots, shape.head_dim)
-        # Zeroed, not merely allocated: a masked slot still meets a weight of zero, and 0 · NaN is NaN.
-        self.keys: Tensor = torch.zeros(size, dtype=shape.dtype, device=shape.device)
-        self.values: Tensor = torch.zeros(size, dtype=shape.dtype, device=shape.device)
+        self.keys: Tensor = _zeros(size, shape)
+        self.values: Tensor = _zeros(size, shape)
         self.shape = shape
 
     @property
     def scratch_slot(self) -> int:
         """Where padding rows write."""
         return self.shape.num_blocks * self.shape.block_size
+
+
+def _zeros(size: tuple[int, ...], shape: PoolShape) -> Tensor:
+    """Zeroed, not merely allocated: a masked slot still meets a weight of zero, and 0 · NaN is NaN."""
+    if shape.device.type != "cpu":
+        return torch.zeros(size, dtype=shape.dtype, device=shape.device)
+    # numpy asks the system for zeroed pages, which cost nothing until they are used; torch would write them all.
+    raw = np.zeros(math.prod(size) * shape.dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(raw).view(shape.dtype).view(size)
