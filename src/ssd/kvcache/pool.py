@@ -58,6 +58,6 @@ def _zeros(size: tuple[int, ...], shape: PoolShape) -> Tensor:
     """Zeroed, not merely allocated: a masked slot still meets a weight of zero, and 0 · NaN is NaN."""
     if shape.device.type != "cpu":
         return torch.zeros(size, dtype=shape.dtype, device=shape.device)
-    # numpy asks the system for zeroed pages, which cost nothing until they are used; torch would write them all.
+    # numpy asks the system for zeroed pages, which cost nothing until used; torch would write them all.
     raw = np.zeros(math.prod(size) * shape.dtype.itemsize, dtype=np.uint8)
     return torch.from_numpy(raw).view(shape.dtype).view(size)
