@@ -57,8 +57,11 @@ def test_bfloat16_logits_are_near_transformers(kind: str, deterministic: bool, t
     loaded = load(str(folder), deterministic=deterministic, dtype="bfloat16")
     tokens = [(7 * i) % 390 + 2 for i in range(100)]
     ours = loaded.runner.forward([RunnerRow(tokens, 0, list(range(7)), 100, generated=False)])
-    exact, theirs = (
-        AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)(torch.tensor([tokens])).logits[0].float()
-        for dtype in (torch.float32, torch.bfloat16)
-    )
+    with torch.inference_mode():
+        exact, theirs = (
+            AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)(torch.tensor([tokens]))
+            .logits[0]
+            .float()
+            for dtype in (torch.float32, torch.bfloat16)
+        )
     assert float((ours - exact).norm()) < 1.2 * float((theirs - exact).norm())
