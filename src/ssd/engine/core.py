@@ -1,7 +1,7 @@
 """The step loop: requests in, increments and outputs out.
 
 Knows how scheduler, decoder and requests meet. Does not know threads, prompts as text or
-HTTP. A step computes first and commits after, so a failed forward changes no request.
+HTTP. A step computes first and commits after, so a failed forward changes no token.
 """
 
 import time
