@@ -21,14 +21,23 @@ LAYERS = (
     {"attention"},
     {"models"},
     {"runtime"},
-    {"draft", "decoding"},
+    {"draft"},
+    {"decoding"},
     {"engine"},
     {"server", "bench"},
     {"cli", "integrations"},
     {"__main__"},
 )
 OPTIONAL = ("triton", "vllm", "fastapi", "uvicorn", "prometheus_client", "datasets", "scipy")
-PURE = ("ssd", "ssd.config", "ssd.kvcache", "ssd.engine.scheduler", "ssd.runtime.layout")
+PURE = (
+    "ssd",
+    "ssd.config",
+    "ssd.kvcache",
+    "ssd.engine.scheduler",
+    "ssd.runtime.layout",
+    "ssd.draft.tree",
+    "ssd.draft.messages",
+)
 
 
 def modules() -> list[str]:

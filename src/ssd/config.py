@@ -10,8 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 DType = Literal["auto", "bfloat16", "float16", "float32"]
-Mode = Literal["ar", "sd"]
+Mode = Literal["ar", "sd", "ssd"]
+GrowthPolicyName = Literal["value", "geometric", "uniform"]
+Backup = Literal["auto", "jit", "ngram", "none"]
+Precision = Literal["model", "int8"]
 MAX_LOOKAHEAD = 16
+MAX_WIDTH = 64
+MAX_CHILDREN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +53,33 @@ class EngineConfig:
     """Deterministic mode: prompt tokens go through linears in tiles of this many rows."""
 
     mode: Mode = "ar"
-    """`ar`: the target alone. `sd`: a draft guesses, the target verifies, in turns."""
+    """`ar`: the target alone. `sd`: a draft guesses, the target verifies, in turns. `ssd`: the draft
+    works ahead in a process of its own."""
     draft: str | None = None
-    """The draft model, with the target's tokenizer; needed in every mode but `ar`."""
-    lookahead: int = 4
-    """Tokens guessed for one verification."""
+    """The draft model, with the target's tokenizer; needed in every mode but `ar`. In mode `ssd` also the
+    address of a running `ssd draft`: ipc:///path or tcp://host:port."""
+    lookahead: int | None = None
+    """Tokens guessed for one verification at most; None takes 4 in mode `sd` and 8 in mode `ssd`."""
+    draft_device: str = "auto"
+    draft_cores: tuple[int, ...] = ()
+    """CPU cores of the draft process; empty with `cores` empty too: both sides get cores of their own."""
+    draft_precision: Precision = "model"
+    """`int8` halves the draft's weights and nearly its time, for a few guesses less."""
+    draft_head: int | None = None
+    """The draft only guesses this many frequent tokens; None: any."""
+    draft_width: int = 12
+    """Nodes the draft processes in one step."""
+    draft_children: int = 4
+    """Next tokens prepared for each node."""
+    growth: GrowthPolicyName = "value"
+    """Which nodes the draft processes first."""
+    backup: Backup = "auto"
+    """What a row does when the draft did not foresee its token: wait for one draft step (`jit`), guess from
+    its own text (`ngram`), or decode plainly (`none`); `auto` takes whichever pays by measured times."""
+    draft_timeout: float = 10.0
+    """Seconds of silence after which a draft counts as lost and is started again."""
+    draft_keys: str | None = None
+    """Folder with the keys of a draft on TCP, as `ssd draft --make-keys` writes it."""
 
     seed: int | None = None
     """Where the seeds of requests without one come from; None draws them from the system."""
@@ -70,12 +97,10 @@ class EngineConfig:
                 raise ValueError(f"{name}={getattr(self, name)!r}: must be True or False")
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
             raise ValueError(f"seed={self.seed!r}: must be a whole number or None")
-        if (
-            not isinstance(self.cores, tuple)
-            or any(not isinstance(core, int) or core < 0 for core in self.cores)
-            or len(set(self.cores)) != len(self.cores)
-        ):
-            raise ValueError(f"cores={self.cores!r}: a tuple that names each core once, counting from 0")
+        for name in ("cores", "draft_cores"):
+            _check_cores(name, getattr(self, name))
+        if set(self.cores) & set(self.draft_cores):
+            raise ValueError("cores and draft_cores overlap: target and draft need cores of their own")
 
     def _check_sizes(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "kv_cache_bytes"):
@@ -97,11 +122,26 @@ class EngineConfig:
         if self.mode not in get_args(Mode):
             raise ValueError(f"mode={self.mode!r}: use one of {', '.join(get_args(Mode))}")
         if self.mode == "ar" and self.draft is not None:
-            raise ValueError("a draft is given but mode is 'ar': use mode='sd', or leave the draft out")
+            raise ValueError("a draft is given but mode is 'ar': use mode='ssd', or leave the draft out")
         if self.mode != "ar" and self.draft is None:
             raise ValueError(f"mode={self.mode!r} needs a draft: name a small model of the same family")
-        if not 1 <= self.lookahead <= MAX_LOOKAHEAD:
-            raise ValueError(f"lookahead={self.lookahead}: must be between 1 and {MAX_LOOKAHEAD}")
+        if self.mode != "ssd" and self.draft is not None and "://" in self.draft:
+            raise ValueError(f"draft={self.draft!r} is an address: use mode='ssd', or name a model")
+        if self.lookahead is not None:
+            _require_between("lookahead", self.lookahead, MAX_LOOKAHEAD)
+        _require_between("draft_width", self.draft_width, MAX_WIDTH)
+        _require_between("draft_children", self.draft_children, MAX_CHILDREN)
+        if self.draft_head is not None:
+            _require_positive("draft_head", self.draft_head)
+        for name, kind in (("growth", GrowthPolicyName), ("backup", Backup), ("draft_precision", Precision)):
+            if getattr(self, name) not in get_args(kind):
+                raise ValueError(f"{name}={getattr(self, name)!r}: use one of {', '.join(get_args(kind))}")
+        if not 0.1 <= self.draft_timeout <= 3600:
+            raise ValueError(f"draft_timeout={self.draft_timeout}: must be between 0.1 and 3600 seconds")
+
+    @property
+    def max_lookahead(self) -> int:
+        return self.lookahead or {"ar": 1, "sd": 4, "ssd": 8}[self.mode]
 
     @classmethod
     def from_settings(cls, model: str, settings: dict[str, Any]) -> "EngineConfig":
@@ -113,6 +153,20 @@ class EngineConfig:
                 hint = f"did you mean {near[0]!r}?" if near else f"known settings: {', '.join(known)}"
                 raise ValueError(f"unknown setting {key!r}: {hint}")
         return cls(model=model, **settings)
+
+
+def _check_cores(name: str, cores: object) -> None:
+    if (
+        not isinstance(cores, tuple)
+        or any(not isinstance(core, int) or core < 0 for core in cores)
+        or len(set(cores)) != len(cores)
+    ):
+        raise ValueError(f"{name}={cores!r}: a tuple that names each core once, counting from 0")
+
+
+def _require_between(name: str, value: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise ValueError(f"{name}={value!r}: must be between 1 and {most}")
 
 
 def _require_positive(name: str, value: int) -> None:

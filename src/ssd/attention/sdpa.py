@@ -117,11 +117,10 @@ class SdpaBackend:
         if self._deterministic:
             num_keys = _round_up(num_keys, DETERMINISTIC_KEY_TILE)
             folded_rows = DETERMINISTIC_FOLDED_ROWS
-        elif last - first == 1:
+        elif last - first == 1 and span.branches is None:
             return _Tile(span.row + first, span.row + last, num_keys, folded_rows, None)
         device = self._pool.keys.device
-        positions = torch.arange(span.start + first, span.start + last, device=device)
-        hidden = torch.arange(num_keys, device=device) > positions.repeat_interleave(self._group).unsqueeze(1)
+        hidden = _hidden(span, first, last, num_keys).to(device).repeat_interleave(self._group, dim=0)
         mask = torch.zeros(
             _round_up(hidden.shape[0], folded_rows), num_keys, dtype=self._pool.keys.dtype, device=device
         )
@@ -162,6 +161,19 @@ class SdpaPlan:
                     rows = slice(tile.first, tile.last)
                     _attend_folded(grouped[rows], known_keys, known_values, tile, out[rows])
         return out.view(num_rows, -1)
+
+
+def _hidden(span: Span, first: int, last: int, num_keys: int) -> Tensor:
+    """Which keys the rows [first, last) of a span do not see."""
+    own = torch.arange(span.start + first, span.start + last).unsqueeze(1)
+    if span.branches is None:
+        return torch.arange(num_keys) > own
+    hidden = torch.ones(last - first, num_keys, dtype=torch.bool)
+    hidden[:, : span.branches.num_trunk] = False
+    hidden.scatter_(1, own, value=False)
+    for row, ancestors in enumerate(span.branches.ancestors[first:last]):
+        hidden[row, list(ancestors)] = False
+    return hidden
 
 
 def _attend_folded(grouped: Tensor, keys: Tensor, values: Tensor, tile: _Tile, out: Tensor) -> None:

@@ -47,8 +47,15 @@ def generate(
     cores: Annotated[str, typer.Option(help="CPU cores to run on, such as 0,1 or 0-3.")] = "",
     max_model_len: Annotated[int | None, typer.Option(help="Longest prompt plus output.")] = None,
     draft: Annotated[str | None, typer.Option(help="Draft model, with the model's tokenizer.")] = None,
-    mode: Annotated[str | None, typer.Option(help="ar or sd; sd if there is a draft.")] = None,
-    lookahead: Annotated[int, typer.Option(help="Tokens drafted for one verification.")] = 4,
+    mode: Annotated[str | None, typer.Option(help="ar, sd or ssd; ssd if there is a draft.")] = None,
+    lookahead: Annotated[
+        int | None, typer.Option(help="Most tokens drafted for one verification: 4 in sd, 8 in ssd.")
+    ] = None,
+    draft_cores: Annotated[str, typer.Option(help="CPU cores of the draft.")] = "",
+    draft_precision: Annotated[str, typer.Option(help="model, or int8 for a faster draft.")] = "model",
+    draft_head: Annotated[
+        int | None, typer.Option(help="The draft guesses this many frequent tokens.")
+    ] = None,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Bitwise the same whatever runs beside it.")
     ] = False,
@@ -66,7 +73,10 @@ def generate(
             "max_model_len": max_model_len,
             "deterministic": deterministic,
             "draft": draft,
-            "mode": mode or ("sd" if draft else "ar"),
+            "mode": mode or ("ssd" if draft else "ar"),
+            "draft_cores": parse_cores(draft_cores),
+            "draft_precision": draft_precision,
+            "draft_head": draft_head,
             "lookahead": lookahead,
         }
         from ssd.engine.llm import LLM

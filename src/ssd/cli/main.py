@@ -3,6 +3,7 @@
 import typer
 
 from ssd.cli.doctor import doctor
+from ssd.cli.draft import draft
 from ssd.cli.generate import generate
 from ssd.version import __version__
 
@@ -14,6 +15,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command()(generate)
+app.command()(draft)
 app.command()(doctor)
 
 

@@ -18,6 +18,9 @@ class AutoregressiveDecoder:
     def is_drafting(self) -> bool:
         return False
 
+    def begin(self, context: DraftContext) -> None:
+        pass
+
     def propose(self, contexts: Sequence[DraftContext]) -> list[tuple[int, ...]]:
         return [()] * len(contexts)
 
@@ -25,4 +28,7 @@ class AutoregressiveDecoder:
         return verify(self._runner, rows)
 
     def forget(self, seq_id: int) -> None:
+        pass
+
+    def close(self) -> None:
         pass

@@ -32,6 +32,7 @@ class DecodeRow:
     """How the token after the last known one is decided; None: the row decides nothing (a prompt chunk)."""
     num_drafted: int = 0
     scoring: PromptScoring | None = None
+    seq_id: int = -1
 
     @property
     def drafted(self) -> Sequence[int]:
@@ -44,24 +45,43 @@ class DecodeRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Round:
+    """How a verification came about: for people and meters, not for decoding."""
+
+    cause: str = "first"
+    """What was known when the sequence's last verification ended: hit, late, unknown, unheard or first."""
+    source: str = "none"
+    """Where the drafted tokens came from: draft, ngram or none."""
+    verify_seconds: float = 0.0
+    wait_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Decided:
     tokens: tuple[SampledToken, ...] = ()
     """New tokens: none for a prompt chunk; else the accepted drafted ones and the target's own."""
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    round: Round | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DraftContext:
-    """A sequence that is about to decide its next token."""
+    """A sequence that is about to decide its next token, or will when its prompt is computed."""
 
     seq_id: int
     sampling: SamplingRow
+    max_len: int = 1 << 30
+    """Its prompt and the most it may generate."""
 
 
 class Decoder(Protocol):
     @property
     def is_drafting(self) -> bool:
         """Whether it is worth asking for proposals."""
+        ...
+
+    def begin(self, context: DraftContext) -> None:
+        """The sequence's prompt is about to be computed: whoever guesses can read it at the same time."""
         ...
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[tuple[int, ...]]:
@@ -72,4 +92,8 @@ class Decoder(Protocol):
 
     def forget(self, seq_id: int) -> None:
         """The sequence has ended or given way: whatever is kept for it can go."""
+        ...
+
+    def close(self) -> None:
+        """The engine ends."""
         ...

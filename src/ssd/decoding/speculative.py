@@ -20,6 +20,9 @@ class SpeculativeDecoder:
     def is_drafting(self) -> bool:
         return True
 
+    def begin(self, context: DraftContext) -> None:
+        pass
+
     def propose(self, contexts: Sequence[DraftContext]) -> list[tuple[int, ...]]:
         return self._drafter.propose(contexts)
 
@@ -28,3 +31,6 @@ class SpeculativeDecoder:
 
     def forget(self, seq_id: int) -> None:
         self._drafter.forget(seq_id)
+
+    def close(self) -> None:
+        pass

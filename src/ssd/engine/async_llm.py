@@ -186,6 +186,7 @@ class AsyncLLM:
                 self._deliver(self._engine.core.step())
         except BaseException as error:  # Whatever it is, callers must hear of it rather than wait.
             failure = error
+        self._engine.core.close()
         with self._end_lock:
             self._failure, self._is_over = failure, True
         for subscriber in self._unanswered():

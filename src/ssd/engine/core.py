@@ -87,6 +87,8 @@ class EngineCore:
         now = self._clock()
         for row in schedule.rows:
             self._requests[row.sequence.request_id].note_scheduled(now)
+            if not row.generated and self._decoder.is_drafting:
+                self._decoder.begin(self._context(row.sequence))
         decided = self._decoder.step([self._decode_row(row) for row in schedule.rows])
         now = self._clock()
         increments = [
@@ -99,15 +101,20 @@ class EngineCore:
 
     def _draft(self) -> None:
         decoding = self._scheduler.decoding if self._decoder.is_drafting else []
-        contexts = [
-            DraftContext(each.seq_id, self._sampling(self._generations[each.seq_id])) for each in decoding
-        ]
+        contexts = [self._context(each) for each in decoding]
         for sequence, drafted in zip(decoding, self._decoder.propose(contexts), strict=True):
             sequence.drafted = drafted
+
+    def _context(self, sequence: Sequence) -> DraftContext:
+        max_len = sequence.num_tokens + sequence.num_remaining(self._limits.max_model_len)
+        return DraftContext(sequence.seq_id, self._sampling(self._generations[sequence.seq_id]), max_len)
 
     def _end(self, sequence: Sequence) -> None:
         self._scheduler.finish(sequence)
         self._decoder.forget(sequence.seq_id)
+
+    def close(self) -> None:
+        self._decoder.close()
 
     def check_integrity(self) -> None:
         self._scheduler.check_integrity()
@@ -135,6 +142,7 @@ class EngineCore:
         sequence = row.sequence
         generation = self._generations[sequence.seq_id]
         return DecodeRow(
+            seq_id=sequence.seq_id,
             tokens=row.tokens,
             start=row.start,
             blocks=self._blocks.block_table(sequence.seq_id),

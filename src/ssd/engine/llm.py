@@ -24,6 +24,16 @@ class LLM:
         config = EngineConfig.from_settings(str(model), settings)
         self._engine = build_engine(config, show_progress=show_progress)
 
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the draft process, where there is one. An LLM that is simply dropped takes it along too."""
+        self._engine.core.close()
+
     @property
     def tokenizer(self) -> Any:
         return self._engine.requests.tokenizer

@@ -53,6 +53,13 @@ class KVPool:
         """Where padding rows write."""
         return self.shape.num_blocks * self.shape.block_size
 
+    def move(self, sources: list[int], destinations: list[int]) -> None:
+        """Copies slots to other slots of every layer; the two lists may overlap."""
+        device = self.shape.device
+        taken, given = torch.tensor(sources, device=device), torch.tensor(destinations, device=device)
+        for tensor in (self.keys, self.values):
+            tensor.index_copy_(2, given, tensor.index_select(2, taken))
+
 
 def _zeros(size: tuple[int, ...], shape: PoolShape) -> Tensor:
     """Zeroed, not merely allocated: a masked slot still meets a weight of zero, and 0 · NaN is NaN."""

@@ -61,8 +61,8 @@ class EagerRunner:
         for row, first in zip(rows, layout.first_row, strict=True):
             count = len(row.tokens)
             tokens[first : first + count] = row.tokens
-            positions[first : first + count] = range(row.start, row.start + count)
-            spans.append(Span(first, count, row.start, row.blocks))
+            positions[first : first + count] = row.positions
+            spans.append(Span(first, count, row.start, row.blocks, row.branches))
         return Rows(
             torch.tensor(tokens, device=self._device),
             torch.tensor(positions, device=self._device),

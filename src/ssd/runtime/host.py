@@ -34,18 +34,28 @@ def resolve_dtype(dtype: DType, device: torch.device) -> torch.dtype:
     return names[dtype]
 
 
-def usable_cores() -> list[int]:
-    """The cores this process may run on."""
+def _cores_of_process() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
+_CORES_AT_START = _cores_of_process()
+
+
+def usable_cores() -> list[int]:
+    """The cores this process was started on; pinning it later does not change them."""
+    return _CORES_AT_START
+
+
 def pin_to_cores(cores: Sequence[int]) -> None:
     """Keeps this process, and the threads torch starts from here on, on these cores."""
-    missing = sorted(set(cores) - set(usable_cores()))
-    if missing:
-        raise ValueError(f"cores {missing} are not usable here; usable are {usable_cores()}")
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cores)
+        try:
+            os.sched_setaffinity(0, cores)
+            unusable = set(cores) - os.sched_getaffinity(0)
+        except OSError:
+            unusable = set(cores)
+        if unusable:
+            raise ValueError(f"cores {sorted(unusable)} are not usable here; usable are {usable_cores()}")
     torch.set_num_threads(len(cores))

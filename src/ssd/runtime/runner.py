@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from ssd.attention.backend import Branches
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -24,6 +26,14 @@ class RunnerRow:
     """Logits are wanted for the last so many tokens."""
     generated: bool
     """Generated tokens, as opposed to prompt tokens: deterministic mode tiles them differently."""
+    branches: Branches | None = None
+    """Given: the tokens are nodes of a tree, and `start` is the first one's slot, not its position."""
+
+    @property
+    def positions(self) -> Sequence[int]:
+        if self.branches is not None:
+            return self.branches.positions
+        return range(self.start, self.start + len(self.tokens))
 
 
 class Runner(Protocol):

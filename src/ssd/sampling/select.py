@@ -28,6 +28,16 @@ def argmax(scores: Tensor) -> Tensor:
     return best * _GROUP + inner
 
 
+def largest_of_rows(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Ids and values [R, k] of the k largest entries of each row [R, V], largest first; ties as they fall."""
+    groups = _grouped(scores)
+    # The k largest entries lie in the k groups of largest maxima.
+    reached = groups.amax(-1).topk(min(k, groups.shape[1])).indices
+    inner = groups.gather(1, reached.unsqueeze(-1).expand(-1, -1, _GROUP)).flatten(1)
+    values, places = inner.topk(k)
+    return reached.gather(1, places // _GROUP) * _GROUP + places % _GROUP, values
+
+
 @dataclass(frozen=True, slots=True)
 class WideRow:
     """A float32 row with its group maxima. Entries of −inf count as absent."""

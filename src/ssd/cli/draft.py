@@ -1,0 +1,95 @@
+"""`ssd draft`: the draft service as a program of its own."""
+
+import logging
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ssd.cli.errors import user_errors
+from ssd.cli.generate import parse_cores
+
+
+def draft(
+    model: Annotated[str, typer.Option(help="The draft model: a folder or a .gguf file.")] = "",
+    listen: Annotated[
+        str,
+        typer.Option(help="Where engines connect: ipc:///path/to/socket, or tcp://host:port with --keys."),
+    ] = "",
+    keys: Annotated[str | None, typer.Option(help="Folder with the keys both sides use on TCP.")] = None,
+    make_keys: Annotated[
+        Path | None, typer.Option(help="Write new keys into this folder, and end. Copy it to the engine.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 …")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, bfloat16, float16 or float32.")] = "auto",
+    precision: Annotated[
+        str, typer.Option(help="model, or int8: half the weights, nearly half the time.")
+    ] = "model",
+    head: Annotated[int | None, typer.Option(help="Guess only this many frequent tokens.")] = None,
+    cores: Annotated[str, typer.Option(help="CPU cores to run on, such as 1 or 2,3.")] = "",
+    width: Annotated[int, typer.Option(help="Nodes processed in one step.")] = 12,
+    children: Annotated[int, typer.Option(help="Next tokens prepared for each node.")] = 4,
+    growth: Annotated[str, typer.Option(help="value, geometric or uniform.")] = "value",
+    kv_cache_bytes: Annotated[int, typer.Option(help="Memory for keys and values.")] = 2 << 30,
+    max_num_seqs: Annotated[int, typer.Option(help="Sequences speculated for at a time.")] = 64,
+    lifeline: Annotated[bool, typer.Option(hidden=True, help="End when standard input ends.")] = False,
+) -> None:
+    """Run a draft that any number of engines can use.
+
+    Start it, then give its address to an engine: ssd generate --model TARGET --draft ipc:///tmp/draft.sock
+    """
+    from ssd.draft.program import DraftConfig, build_service, open_link
+    from ssd.draft.transport import make_keys as write_keys
+
+    with user_errors():
+        if make_keys is not None:
+            write_keys(make_keys)
+            typer.echo(f"keys are in {make_keys}: give the folder to both sides (--keys, draft_keys)")
+            return
+        if not model or not listen:
+            raise ValueError("a draft needs --model and --listen (or --make-keys): see ssd draft --help")
+        logging.basicConfig(level=logging.WARNING, format="draft: %(message)s")
+        config = DraftConfig(
+            model=model,
+            device=device,
+            dtype=dtype,  # type: ignore[arg-type]  # checked by the settings
+            precision=precision,  # type: ignore[arg-type]
+            head=head,
+            cores=parse_cores(cores),
+            width=width,
+            children=children,
+            growth=growth,  # type: ignore[arg-type]
+            kv_cache_bytes=kv_cache_bytes,
+            max_num_seqs=max_num_seqs,
+        )
+        is_over = _End(lifeline=lifeline)
+        link = open_link(listen, keys)
+        service = build_service(config, link)
+        if not lifeline:
+            typer.echo(f"drafting with {model} on {listen}; stop with Ctrl-C")
+        service.run(is_over)
+        link.close()
+
+
+class _End:
+    """Whether it is time to stop: a signal came, or the engine that held the other end is gone."""
+
+    def __init__(self, *, lifeline: bool) -> None:
+        self._was_signalled = False
+        self._lifeline = lifeline
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._note)
+
+    def __call__(self) -> bool:
+        return self._was_signalled or (self._lifeline and self._is_cut())
+
+    def _note(self, number: int, frame: object) -> None:
+        self._was_signalled = True
+
+    def _is_cut(self) -> bool:
+        readable, _, _ = select.select([sys.stdin], [], [], 0)
+        return bool(readable) and not os.read(sys.stdin.fileno(), 1)

@@ -1,0 +1,140 @@
+"""Speculative speculative decoding (SSD): the draft works ahead while the target verifies.
+
+    verify ████ verify ████ verify ████        the target never stops
+    draft  ▒▒▒▒ draft  ▒▒▒▒ draft  ▒▒▒▒        the draft grows a tree of what may come
+
+When a verification ends, the mirror's root moves along its outcome and the next speculation is the
+best known path from there: nothing is asked, nothing is waited for. A row whose token the mirror
+does not know is a miss, and the backup decides, for that row only. Every token is the target's own
+(see verification.py), so the draft may be slow, wrong or dead.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ssd.config import Backup
+from ssd.decoding.controller import Controller
+from ssd.decoding.decoder import Decided, DecodeRow, DraftContext, Round
+from ssd.decoding.ngram import ngram_guess
+from ssd.decoding.verification import verify
+from ssd.draft.client import DraftClient
+from ssd.draft.mirror import Knowledge, Path
+from ssd.runtime.runner import Runner
+
+_NGRAM_CHANCE = 0.5
+"""Held of each guess from the text, given the one before it."""
+
+
+class ParallelDecoder:
+    def __init__(
+        self,
+        target: Runner,
+        client: DraftClient,
+        *,
+        lookahead: int,
+        backup: Backup = "auto",
+        controller: Controller | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._target = target
+        self._lookahead = lookahead
+        self._backup = backup
+        self._clock = clock
+        self._knowledge: dict[int, Knowledge] = {}
+        """Of each sequence, what was known when its last verification ended."""
+        self._sources: dict[int, str] = {}
+        self._waited = 0.0
+        self.client = client
+        self.controller = controller or Controller()
+
+    @property
+    def is_drafting(self) -> bool:
+        return True
+
+    def begin(self, context: DraftContext) -> None:
+        self.client.follow(context.seq_id, context.sampling, context.max_len)
+
+    def propose(self, contexts: Sequence[DraftContext]) -> list[tuple[int, ...]]:
+        self.client.poll()
+        for context in contexts:
+            self.client.follow(context.seq_id, context.sampling, context.max_len)
+        paths = self._paths(contexts)
+        if not any(path.tokens for path in paths) and self._wait(contexts):
+            paths = self._paths(contexts)
+        self._sources = {
+            each.seq_id: "draft" for each, path in zip(contexts, paths, strict=True) if path.tokens
+        }
+        paths = [self._or_guess(each, path) for each, path in zip(contexts, paths, strict=True)]
+        lengths = self.controller.choose([path.chances for path in paths], len(contexts))
+        return [path.tokens[:length] for path, length in zip(paths, lengths, strict=True)]
+
+    def step(self, rows: Sequence[DecodeRow]) -> list[Decided]:
+        started = self._clock()
+        results = verify(self._target, rows)
+        seconds = self._clock() - started
+        if all(row.generated for row in rows):
+            self.controller.times.note(sum(len(row.tokens) for row in rows), seconds)
+        self.client.poll()
+        noted = [self._note(row, result, seconds) for row, result in zip(rows, results, strict=True)]
+        self.client.flush()
+        self._waited = 0.0
+        return noted
+
+    def forget(self, seq_id: int) -> None:
+        self._knowledge.pop(seq_id, None)
+        self.client.forget(seq_id)
+
+    def close(self) -> None:
+        self.client.close()
+
+    def _paths(self, contexts: Sequence[DraftContext]) -> list[Path]:
+        return [self.client.speculation(context.seq_id, self._lookahead) for context in contexts]
+
+    def _wait(self, contexts: Sequence[DraftContext]) -> bool:
+        """`jit`: waits for one draft step, if no row has anything to verify and it pays."""
+        awaited = [
+            each.seq_id
+            for each in contexts
+            if self._knowledge.get(each.seq_id) in (Knowledge.LATE, Knowledge.UNKNOWN)
+        ]
+        if not awaited or self._backup not in ("auto", "jit"):
+            return False
+        longest = self.controller.longest_wait(len(contexts), self.client.stats.step_seconds)
+        if longest <= 0:
+            return False
+        started = self._clock()
+        self.client.wait(awaited, longest)
+        self._waited = self._clock() - started
+        self.controller.note_wait(self._waited)
+        return True
+
+    def _or_guess(self, context: DraftContext, path: Path) -> Path:
+        if path.tokens or self._backup not in ("auto", "ngram"):
+            return path
+        known = [*context.sampling.prompt, *context.sampling.output]
+        tokens = ngram_guess(known, self._lookahead)
+        if tokens:
+            self._sources[context.seq_id] = "ngram"
+        return Path(tokens, tuple(_NGRAM_CHANCE ** (place + 1) for place in range(len(tokens))))
+
+    def _note(self, row: DecodeRow, decided: Decided, seconds: float) -> Decided:
+        """Tells the draft what came out, and the request how it went."""
+        if row.sampling is None:
+            return decided
+        tokens = [token.token for token in decided.tokens]
+        if row.num_drafted:
+            self.controller.note_first(accepted=len(tokens) > 1)
+        knowledge = self.client.outcome(row.seq_id, tokens)
+        before = self._knowledge.get(row.seq_id)
+        self._knowledge[row.seq_id] = knowledge
+        source = self._sources.get(row.seq_id, "none") if row.num_drafted else "none"
+        return replace(
+            decided,
+            round=Round(
+                cause=before.value if before is not None else "first",
+                source=source,
+                verify_seconds=seconds,
+                wait_seconds=self._waited,
+            ),
+        )

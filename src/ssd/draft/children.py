@@ -1,0 +1,75 @@
+"""From the draft's logits to the tokens most likely to follow, with how likely the model holds them.
+
+The target will take argmax(z/T + g); the draft knows g as well. So children are ranked by the
+draft's own z/T + g, under the request's parameters, and their probabilities are those of the
+perturbed scores. Only the largest logits are looked at: what lies below may cost a guess, never
+a token. Knows one batch of rows; does not know trees.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ssd.draft.tree import Floats, Ints
+from ssd.sampling import SamplingRow
+from ssd.sampling.noise import gumbel_noise_ragged
+from ssd.sampling.processors import edit_logits, needs_edits, scale_logits
+from ssd.sampling.select import WideRow, largest_of_rows
+from ssd.sampling.truncation import truncation_floor
+
+_GREEDY_CANDIDATES = 16
+"""Enough to tell the probability of the first few."""
+_SAMPLED_CANDIDATES = 256
+"""Noise can lift a token of low probability; from so far down it seldom does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    tokens: Ints
+    """Most likely first."""
+    raws: Floats
+    """Log-probabilities, by the model's own word."""
+
+
+def likely_children(
+    logits: Tensor, rows: Sequence[SamplingRow], count: int, *, head_tokens: Tensor | None = None
+) -> list[Children]:
+    """The `count` likeliest tokens of each row of logits, [rows, vocabulary or head_tokens]."""
+    plain = [i for i, row in enumerate(rows) if row.params.greedy and not needs_edits(row)]
+    others = [i for i in range(len(rows)) if i not in set(plain)]
+    found: dict[int, Children] = {}
+    if plain:
+        chosen = logits if not others else logits[plain]
+        ids, scores = largest_of_rows(chosen, min(_GREEDY_CANDIDATES, logits.shape[1]))
+        ids = ids if head_tokens is None else head_tokens[ids]
+        found.update(zip(plain, map(_ranked, ids, scores, [count] * len(plain)), strict=True))
+    candidates = [_candidates(logits[i], rows[i], head_tokens) for i in others]
+    noise = gumbel_noise_ragged(
+        [rows[i].seed for i in others], [rows[i].position for i in others], [ids for ids, _ in candidates]
+    )
+    for i, (ids, scores), g in zip(others, candidates, noise, strict=True):
+        perturbed = scores if rows[i].params.greedy else scores + g
+        found[i] = _ranked(ids, perturbed, count)
+    return [found[i] for i in range(len(rows))]
+
+
+def _candidates(logits: Tensor, row: SamplingRow, head_tokens: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Ids and scores (z/T) of the tokens that may come out on top."""
+    ids = head_tokens
+    if needs_edits(row) and head_tokens is not None:
+        # Parameters speak of the whole vocabulary.
+        whole = torch.full((int(head_tokens[-1]) + 1,), -torch.inf, device=logits.device)
+        logits, ids = whole.index_copy(0, head_tokens, logits), None
+    temperature = 1.0 if row.params.greedy else row.params.temperature
+    wide = WideRow.of(scale_logits(edit_logits(logits, row), temperature))
+    places, scores = wide.largest(min(_SAMPLED_CANDIDATES, logits.shape[0]))
+    kept = int((scores >= truncation_floor(wide, row.params)).sum())
+    return (places if ids is None else ids[places])[:kept], scores[:kept]
+
+
+def _ranked(ids: Tensor, scores: Tensor, count: int) -> Children:
+    scores, order = scores.sort(descending=True)
+    raws = scores[:count] - scores.logsumexp(0)
+    return Children(ids[order[:count]].int().numpy(force=True), raws.float().numpy(force=True))

@@ -1,0 +1,117 @@
+"""One line to one draft: HELLO, frames in order, and whether the other side is still there.
+
+Knows a link and a clock. A draft is *silent* from the first message it has not answered; silence
+longer than the timeout, nonsense, or a link that takes nothing more end the line for good: a new
+one is made for whoever comes next.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from enum import Enum
+
+from ssd.draft.messages import PROTOCOL_VERSION, AnyMessage, FrameError, Hello, decode, encode
+from ssd.draft.transport import EngineLink, LinkError
+
+logger = logging.getLogger(__name__)
+
+_MAX_NONSENSE = 3
+"""Frames that make no sense before the other side is given up."""
+
+
+class LineState(Enum):
+    GREETING = "greeting"
+    READY = "ready"
+    REFUSED = "refused"
+    LOST = "lost"
+
+
+class Connection:
+    def __init__(self, link: EngineLink, hello: Hello, clock: Callable[[], float], timeout: float) -> None:
+        self._link = link
+        self._clock = clock
+        self._timeout = timeout
+        self._vocab_size = hello.vocab_size
+        self._outbox: list[AnyMessage] = []
+        self._silent_since: float | None = None
+        self._num_nonsense = 0
+        self._tokenizer = hello.tokenizer
+        self.state = LineState.GREETING
+        self.reason = ""
+        """Why it is refused or lost."""
+        self.max_model_len = 0
+        self.name = ""
+        self._send(encode([hello]))
+
+    def post(self, message: AnyMessage) -> None:
+        """Queued until `flush`: what belongs to one step travels in one frame."""
+        self._outbox.append(message)
+
+    def flush(self) -> None:
+        if self._outbox and self.state is LineState.READY:
+            messages, self._outbox = self._outbox, []
+            self._send(encode(messages))
+
+    def receive(self, timeout: float = 0.0) -> Iterator[AnyMessage]:
+        """What has arrived; waits for the first frame if asked to."""
+        while self.state in (LineState.GREETING, LineState.READY):
+            frame = self._next_frame(timeout)
+            if frame is None:
+                self._check_silence()
+                return
+            timeout = 0.0
+            self._silent_since = None
+            yield from self._messages(frame)
+
+    def close(self) -> None:
+        self._link.close()
+
+    def lose(self, reason: str) -> None:
+        if self.state is not LineState.REFUSED:
+            self.state, self.reason = LineState.LOST, reason
+
+    def _next_frame(self, timeout: float) -> bytes | None:
+        try:
+            return self._link.receive(timeout)
+        except LinkError as error:
+            self.lose(str(error))
+            return None
+
+    def _messages(self, frame: bytes) -> Iterator[AnyMessage]:
+        try:
+            messages = deque(decode(frame, vocab_size=self._vocab_size))
+        except FrameError as error:
+            self._num_nonsense += 1
+            logger.warning("a frame from the draft was refused: %s", error)
+            if self._num_nonsense >= _MAX_NONSENSE:
+                self.lose(f"the draft talks nonsense: {error}")
+            return
+        for message in messages:
+            if isinstance(message, Hello):
+                self._greeted(message)
+            else:
+                yield message
+
+    def _greeted(self, hello: Hello) -> None:
+        if hello.refusal:
+            self.state, self.reason = LineState.REFUSED, hello.refusal
+        elif hello.version != PROTOCOL_VERSION or hello.tokenizer != self._tokenizer:
+            self.state, self.reason = LineState.REFUSED, f"{hello.name} is another version or family"
+        elif self.state is LineState.READY:
+            # It greets whom it does not know: it was restarted, or could make nothing of what it got.
+            self.lose("the draft has forgotten this engine")
+        else:
+            self.state, self.max_model_len, self.name = LineState.READY, hello.max_model_len, hello.name
+
+    def _send(self, frame: bytes) -> None:
+        try:
+            self._link.send(frame)
+        except LinkError as error:
+            self.lose(str(error))
+            return
+        if self._silent_since is None and self.state is LineState.READY:
+            self._silent_since = self._clock()
+
+    def _check_silence(self) -> None:
+        if self._silent_since is not None and self._clock() - self._silent_since > self._timeout:
+            self.lose(f"the draft has said nothing for {self._timeout:.1f} s")

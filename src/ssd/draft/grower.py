@@ -1,0 +1,224 @@
+"""Grows the trees of all sequences: one forward of the draft model a step.
+
+A step reads what the texts have gained (roots first, long prompts in chunks) and processes the
+nodes of highest priority over all trees. Knows the draft's KV blocks and its model. Does not
+know sockets, or who asked.
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import Tensor
+
+from ssd.draft.calibration import Calibration
+from ssd.draft.children import likely_children
+from ssd.draft.growth import NEVER, GrowthPolicy
+from ssd.draft.messages import Nodes
+from ssd.draft.session import Move, Session
+from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
+from ssd.kvcache.pool import KVPool
+from ssd.runtime.runner import Runner, RunnerRow
+from ssd.sampling import SamplingRow
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthLimits:
+    width: int
+    """Nodes processed in one step."""
+    num_children: int = 4
+    """Tokens prepared after each node."""
+    max_grown: int = 128
+    """KV slots for the tree of one sequence."""
+    prefill_chunk: int = 128
+    """Tokens of prompts read in one step."""
+    max_model_len: int = 2048
+    vocab_size: int = 0
+    """Ids from here on are padding to one of the sides."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    session_id: int
+    tokens: list[int]
+    reaches_root: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Growing:
+    session_id: int
+    nodes: list[int] = field(default_factory=list)
+
+
+class Grower:
+    def __init__(
+        self,
+        runner: Runner,
+        pool: KVPool,
+        blocks: BlockManager,
+        limits: GrowthLimits,
+        policy: GrowthPolicy,
+        *,
+        head_tokens: Tensor | None = None,
+    ) -> None:
+        self._runner = runner
+        self._pool = pool
+        self._blocks = blocks
+        self._limits = limits
+        self._policy = policy
+        self._head_tokens = head_tokens
+        """Where the draft's head has only some tokens: which."""
+        self._sessions: dict[int, Session] = {}
+        # Greedy and sampled guesses err in different ways.
+        self._calibrations = {True: Calibration(), False: Calibration()}
+
+    @property
+    def num_sessions(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def kv_usage(self) -> float:
+        return self._blocks.usage
+
+    @property
+    def max_model_len(self) -> int:
+        return self._limits.max_model_len
+
+    def open(self, session_id: int, session: Session) -> None:
+        """Takes a sequence in; OutOfBlocks or ValueError where it does not fit."""
+        self._check_length(session)
+        session.num_read = self._blocks.allocate(session_id, session.tokens)
+        self._sessions[session_id] = session
+
+    def close(self, session_id: int) -> None:
+        if self._sessions.pop(session_id, None) is not None:
+            self._blocks.free(session_id)
+
+    def advance(self, session_id: int, n: int, tokens: Sequence[int]) -> None:
+        """Applies an outcome; ValueError where the sequence has outgrown the draft."""
+        session = self._sessions[session_id]
+        if n == session.n + 1:
+            calibration = self._calibrations[session.params.greedy]
+            for observation in session.observe(tokens):
+                calibration.learn(observation)
+        move = session.advance(n, tokens)
+        if move is not None:
+            self._move(session_id, move)
+        self._blocks.commit(session_id, session.tokens, session.num_read, session.num_read)
+        self._check_length(session)
+
+    def step(self) -> tuple[dict[int, Nodes], int]:
+        """One forward; the new nodes of each tree it touched, and how many rows it had. 0: nothing to do."""
+        readings = self._choose_readings()
+        spare = max(0, self._limits.width - sum(len(each.tokens) for each in readings))
+        growings = self._choose_nodes(spare)
+        if not readings and not growings:
+            return {}, 0
+        rows = [self._reading_row(each) for each in readings] + [self._growing_row(each) for each in growings]
+        logits = self._runner.forward(rows)
+        if self._limits.vocab_size:
+            logits = logits[:, : self._limits.vocab_size]
+        places = self._finish_reading(readings)
+        places += [(each.session_id, node) for each in growings for node in each.nodes]
+        self._attach(logits, places)
+        touched = dict.fromkeys(session_id for session_id, _node in places)
+        frames = {each: frame for each in touched if (frame := self._sessions[each].frame()) is not None}
+        return frames, sum(len(row.tokens) for row in rows)
+
+    def check_integrity(self) -> None:
+        self._blocks.check_integrity()
+        if set(self._blocks.seq_ids) != set(self._sessions):
+            raise RuntimeError("blocks are held by others than the open sequences")
+        for session in self._sessions.values():
+            session.check_integrity()
+
+    def _check_length(self, session: Session) -> None:
+        if len(session.tokens) + 2 > self._limits.max_model_len:
+            raise ValueError(f"the draft's context ends at {self._limits.max_model_len} tokens")
+
+    def _choose_readings(self) -> list[_Reading]:
+        budget, chosen = self._limits.prefill_chunk, list[_Reading]()
+        # Short ones first: a root that is one token behind does not wait for another's prompt.
+        waiting = [
+            (sid, each) for sid, each in self._sessions.items() if not each.is_root_read and each.may_grow
+        ]
+        for session_id, session in sorted(waiting, key=lambda item: len(item[1].tokens) - item[1].num_read):
+            tokens = session.tokens[session.num_read : session.num_read + budget]
+            if not tokens or not self._cover(session_id, len(session.tokens)):
+                continue
+            budget -= len(tokens)
+            reaches_root = session.num_read + len(tokens) == len(session.tokens)
+            chosen.append(_Reading(session_id, tokens, reaches_root))
+        return chosen
+
+    def _choose_nodes(self, count: int) -> list[_Growing]:
+        """The nodes of highest priority over all trees, as far as their slots allow."""
+        candidates: list[tuple[float, int, int]] = []
+        for session_id, session in self._sessions.items():
+            room = min(count, self._limits.max_grown - session.num_grown)
+            if room <= 0 or not session.is_root_read or not session.may_grow:
+                continue
+            growable = np.flatnonzero(session.growable())
+            priorities = self._policy.priorities(session.tree)[growable]
+            best = np.argsort(-priorities, kind="stable")[:room]
+            candidates += [
+                (float(priorities[i]), session_id, int(growable[i])) for i in best if priorities[i] > NEVER
+            ]
+        growings: dict[int, _Growing] = {}
+        for _priority, session_id, node in heapq.nlargest(count, candidates, key=lambda each: each[0]):
+            growing = growings.setdefault(session_id, _Growing(session_id))
+            if self._cover(session_id, self._sessions[session_id].next_slot + len(growing.nodes) + 1):
+                growing.nodes.append(node)
+        return [each for each in growings.values() if each.nodes]
+
+    def _cover(self, session_id: int, num_slots: int) -> bool:
+        try:
+            self._blocks.grow(session_id, num_slots)
+        except OutOfBlocks:
+            return False
+        return True
+
+    def _reading_row(self, reading: _Reading) -> RunnerRow:
+        session = self._sessions[reading.session_id]
+        blocks = self._blocks.block_table(reading.session_id)
+        num_logits = 1 if reading.reaches_root else 0
+        return RunnerRow(reading.tokens, session.num_read, blocks, num_logits, generated=False)
+
+    def _growing_row(self, growing: _Growing) -> RunnerRow:
+        session = self._sessions[growing.session_id]
+        return RunnerRow(
+            session.tree.tokens[growing.nodes].tolist(),
+            session.next_slot,
+            self._blocks.block_table(growing.session_id),
+            len(growing.nodes),
+            generated=True,
+            branches=session.branches(growing.nodes),
+        )
+
+    def _finish_reading(self, readings: Sequence[_Reading]) -> list[tuple[int, int]]:
+        """Notes what was read; the roots whose logits were computed."""
+        roots = []
+        for reading in readings:
+            session = self._sessions[reading.session_id]
+            session.num_read += len(reading.tokens)
+            self._blocks.commit(reading.session_id, session.tokens, session.num_read, session.num_read)
+            if reading.reaches_root:
+                roots.append((reading.session_id, session.tree.root))
+        return roots
+
+    def _attach(self, logits: Tensor, places: Sequence[tuple[int, int]]) -> None:
+        rows: list[SamplingRow] = [self._sessions[sid].sampling_row(node) for sid, node in places]
+        found = likely_children(logits, rows, self._limits.num_children, head_tokens=self._head_tokens)
+        for (session_id, node), children in zip(places, found, strict=True):
+            session = self._sessions[session_id]
+            logprobs = self._calibrations[session.params.greedy].logprobs(children.raws)
+            session.grow(node, children.tokens, logprobs, children.raws)
+
+    def _move(self, session_id: int, move: Move) -> None:
+        blocks, size = self._blocks.block_table(session_id), self._blocks.block_size
+        sources, destinations = (
+            [blocks[slot // size] * size + slot % size for slot in slots]
+            for slots in (move.sources, move.destinations)
+        )
+        self._pool.move(sources, destinations)

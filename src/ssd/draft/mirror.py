@@ -1,0 +1,183 @@
+"""The engine's copy of one sequence's rolling tree, kept in step by numbers, not by timing.
+
+Frames of nodes arrive when they arrive; verifications end when they end. The mirror advances
+its root the moment an outcome is there, without asking. A frame says which outcomes the draft
+had applied when it was made (`n`) and how many frames came before it (`number`): from these the
+mirror knows what to graft, what to drop and when something is missing. No sockets, no clock.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+
+import numpy as np
+
+from ssd.draft.messages import Nodes, unpack_floats, unpack_ints
+from ssd.draft.tree import UNNAMED, Floats, Ints, Tree
+
+_COMPACT_FROM = 512
+"""Nodes, dead ones counted, from which the tree is compacted as frames come in."""
+MAX_ALIVE = 8192
+"""More nodes than an honest draft ever holds for a sequence."""
+
+
+class Knowledge(Enum):
+    """What the mirror knows at the end of a verification, about what follows."""
+
+    HIT = "hit"
+    """The next token, and at least one after it."""
+    LATE = "late"
+    """The next token, but not yet what follows it."""
+    UNKNOWN = "unknown"
+    """Not even the next token."""
+    UNHEARD = "unheard"
+    """The draft has said nothing of this sequence yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A speculation: tokens, and the chance that the text runs through each of them."""
+
+    tokens: tuple[int, ...] = ()
+    chances: tuple[float, ...] = ()
+
+
+class Mirror:
+    def __init__(self, epoch: int, last_token: int) -> None:
+        self.epoch = epoch
+        self.n = 0
+        """Outcomes so far."""
+        self.num_frames = 0
+        """Frames taken, and so the number of the one that is due."""
+        self.is_torn = False
+        """A frame is missing: nothing is taken until the whole tree comes."""
+        self._tree = Tree(UNNAMED, last_token)
+        self._anchor: tuple[int, tuple[int, ...]] = (UNNAMED, ())
+        """Where an unnamed root hangs: the last node with a name, and the unknown tokens from there."""
+        self._unacknowledged: deque[tuple[int, tuple[int, ...]]] = deque()
+        self._largest_id = UNNAMED
+        self._was_heard = False
+
+    @property
+    def tree(self) -> Tree:
+        return self._tree
+
+    def take(self, frame: Nodes) -> None:
+        """Takes a frame in, or drops it: whatever it holds, the tokens of the text stay the target's."""
+        if frame.epoch != self.epoch or frame.number < self.num_frames or frame.n > self.n:
+            return
+        if (frame.number > self.num_frames or self.is_torn) and not frame.full:
+            self.is_torn = True
+            return
+        self.num_frames = frame.number + 1
+        self._was_heard = True
+        while self._unacknowledged and self._unacknowledged[0][0] <= frame.n:
+            self._unacknowledged.popleft()
+        try:
+            self._apply(frame)
+        except ValueError:
+            self.is_torn = True
+
+    def advance(self, tokens: Sequence[int]) -> Knowledge:
+        """Moves the root along the new tokens of the text."""
+        self.n += 1
+        self._unacknowledged.append((self.n, tuple(tokens)))
+        self._follow(tokens)
+        if self._tree.num_children[self._tree.root]:
+            return Knowledge.HIT
+        if not self._was_heard:
+            return Knowledge.UNHEARD
+        return Knowledge.UNKNOWN if self._tree.root_id == UNNAMED else Knowledge.LATE
+
+    def speculation(self, limit: int) -> Path:
+        tree = self._tree
+        nodes = tree.best_path(limit)
+        if not nodes:
+            return Path()
+        values = np.exp(tree.values[nodes] - tree.values[tree.root])
+        return Path(tuple(tree.tokens[nodes].tolist()), tuple(values.tolist()))
+
+    def _apply(self, frame: Nodes) -> None:
+        ids, parents = unpack_ints(frame.ids), unpack_ints(frame.parents)
+        tokens, logprobs = unpack_ints(frame.tokens), unpack_floats(frame.logprobs)
+        if frame.full:
+            self._rebuild(frame, ids, parents, tokens, logprobs)
+            return
+        if len(ids) and ids[0] <= self._largest_id:
+            raise ValueError("an id came twice")
+        if frame.n == self.n:
+            self._name_root(frame.root)
+        elif self._anchor[0] == UNNAMED and self._tree.root_id == UNNAMED:
+            since = tuple(token for _n, tokens in self._unacknowledged for token in tokens)
+            self._anchor = (frame.root, since)
+        if self._tree.size > _COMPACT_FROM:
+            self._tree.compact()
+            if self._tree.size > MAX_ALIVE:
+                raise ValueError("more nodes than a draft may send")
+        self._graft(ids, parents, tokens, logprobs)
+        if len(ids):
+            self._largest_id = int(ids[-1])
+
+    def _rebuild(self, frame: Nodes, ids: Ints, parents: Ints, tokens: Ints, logprobs: Floats) -> None:
+        # The root's token is what the text says; only its name matters here.
+        self._tree = Tree(frame.root, int(self._tree.tokens[self._tree.root]))
+        self._anchor = (UNNAMED, ())
+        self._graft(ids, parents, tokens, logprobs)
+        self._largest_id = max(self._largest_id, frame.root, int(ids[-1]) if len(ids) else UNNAMED)
+        self.is_torn = False
+        for _n, missed in self._unacknowledged:
+            self._follow(missed)
+
+    def _name_root(self, root_id: int) -> None:
+        known = self._tree.root_id
+        if known == UNNAMED:
+            if self._tree.index_of(root_id) is not None:
+                raise ValueError("the root has another node's id")
+            self._tree.name_root(root_id)
+            self._largest_id = max(self._largest_id, root_id)
+        elif known != root_id:
+            raise ValueError("the two sides have different roots")
+
+    def _graft(self, ids: Ints, parents: Ints, tokens: Ints, logprobs: Floats) -> None:
+        """Siblings come together; those of a parent that is no longer known belong to a lost branch."""
+        if not len(ids):
+            return
+        bounds = [0, *(np.flatnonzero(np.diff(parents)) + 1).tolist(), len(ids)]
+        for first, last in pairwise(bounds):
+            group = slice(first, last)
+            parent_id = int(parents[first])
+            parent = self._tree.index_of(parent_id)
+            if parent is not None:
+                self._tree.graft(parent, ids[group], tokens[group], logprobs[group])
+            elif parent_id == self._anchor[0]:
+                self._find_root(ids[group], tokens[group])
+
+    def _find_root(self, ids: Ints, tokens: Ints) -> None:
+        """The children of the anchor have come, after the outcome: the unknown token may be among them."""
+        _parent, unknown = self._anchor
+        found = np.flatnonzero(tokens == unknown[0])
+        if not len(found):
+            return
+        node_id = int(ids[found[0]])
+        if len(unknown) > 1:
+            self._anchor = (node_id, unknown[1:])
+        else:
+            self._anchor = (UNNAMED, ())
+            self._tree.name_root(node_id)
+
+    def _follow(self, tokens: Sequence[int]) -> None:
+        tree = self._tree
+        path = tree.walk(tokens)
+        if len(path) == len(tokens):
+            tree.move_root(path[-1])
+            return
+        unknown = tuple(tokens[len(path) :])
+        if path:
+            self._anchor = (int(tree.ids[path[-1]]), unknown)
+        elif tree.root_id != UNNAMED:
+            self._anchor = (tree.root_id, unknown)
+        else:
+            self._anchor = (self._anchor[0], (*self._anchor[1], *unknown))
+        tree.replant(UNNAMED, int(tokens[-1]))

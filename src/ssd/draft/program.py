@@ -1,0 +1,73 @@
+"""A draft service from its settings: model, blocks, grower and socket put together."""
+
+import logging
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from ssd.config import DType, EngineConfig, GrowthPolicyName, Precision
+from ssd.draft.grower import Grower, GrowthLimits
+from ssd.draft.growth import growth_policy
+from ssd.draft.messages import PROTOCOL_VERSION, Hello
+from ssd.draft.service import DraftService
+from ssd.draft.transport import DraftLink, Keys, ZmqDraftLink
+from ssd.kvcache.block_manager import BlockManager
+from ssd.models.vocabulary import tokenizer_fingerprint
+from ssd.runtime.loading import load_model
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftConfig:
+    """Everything a draft service can be told."""
+
+    model: str
+    device: str = "auto"
+    dtype: DType = "auto"
+    precision: Precision = "model"
+    head: int | None = None
+    cores: tuple[int, ...] = ()
+    width: int = 12
+    children: int = 4
+    growth: GrowthPolicyName = "value"
+    kv_cache_bytes: int = 2 << 30
+    max_num_seqs: int = 64
+    block_size: int = 16
+
+
+def open_link(address: str, keys: str | None) -> ZmqDraftLink:
+    return ZmqDraftLink(address, Keys(Path(keys)) if keys else None)
+
+
+def build_service(config: DraftConfig, link: DraftLink) -> DraftService:
+    loaded = load_model(
+        EngineConfig(
+            model=config.model,
+            device=config.device,
+            dtype=config.dtype,
+            cores=config.cores,
+            kv_cache_bytes=config.kv_cache_bytes,
+            max_num_seqs=config.max_num_seqs,
+            block_size=config.block_size,
+        )
+    )
+    model = loaded.checkpoint.config
+    limits = GrowthLimits(
+        width=config.width,
+        num_children=config.children,
+        max_model_len=loaded.max_model_len,
+        vocab_size=model.vocab_size,
+    )
+    blocks = BlockManager(loaded.pool.shape.num_blocks, config.block_size)
+    policy = growth_policy(config.growth, width=config.width)
+    grower = Grower(loaded.runner, loaded.pool, blocks, limits, policy)
+    hello = Hello(
+        version=PROTOCOL_VERSION,
+        tokenizer=tokenizer_fingerprint(loaded.checkpoint.tokenizer()),
+        vocab_size=model.vocab_size,
+        name=loaded.checkpoint.path.name,
+        instance=uuid.uuid4().hex,
+        max_model_len=loaded.max_model_len,
+    )
+    return DraftService(grower, link, hello)

@@ -1,0 +1,243 @@
+"""The draft service: engines in, nodes out. One loop, no threads.
+
+Between two steps it applies everything that has arrived; then it grows. Knows peers, their
+sequences and the protocol. Does not know the target, HTTP or schedulers. A peer that talks
+nonsense is told so and forgotten; a peer that vanishes takes its sequences with it.
+"""
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ssd.draft.grower import Grower
+from ssd.draft.messages import (
+    PROTOCOL_VERSION,
+    AnyMessage,
+    Close,
+    FrameError,
+    Hello,
+    Nodes,
+    Open,
+    Outcome,
+    Resync,
+    Stats,
+    decode,
+    encode,
+)
+from ssd.draft.session import Session
+from ssd.draft.transport import DraftLink, LinkError
+from ssd.kvcache.block_manager import OutOfBlocks
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT = 2.0
+"""Seconds after which an idle service says that it is there, and finds out who is not."""
+
+
+@dataclass(slots=True)
+class _Peer:
+    vocab_size: int
+    sessions: dict[int, tuple[int, Session]] = field(default_factory=dict)
+    """Of each sequence: the grower's number for it, and its session."""
+
+
+@dataclass(slots=True)
+class _Work:
+    num_steps: int = 0
+    num_rows: int = 0
+    seconds: float = 0.0
+
+
+class DraftService:
+    def __init__(
+        self,
+        grower: Grower,
+        link: DraftLink,
+        hello: Hello,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._grower = grower
+        self._link = link
+        self._hello = hello
+        self._clock = clock
+        self._peers: dict[bytes, _Peer] = {}
+        self._next_session = itertools.count().__next__
+        self._work = _Work()
+        self._last_spans: list[tuple[float, float, int]] = []
+        self._last_sign = clock()
+
+    def run(self, is_over: Callable[[], bool]) -> None:
+        """Serves until told to stop; then says goodbye to every sequence."""
+        is_busy = False
+        while not is_over():
+            is_busy = self.turn(0.0 if is_busy else 0.25)
+        for peer in list(self._peers):
+            self._answer(peer, [self._declined(s, "the draft is stopping") for s in self._sessions_of(peer)])
+
+    def turn(self, timeout: float) -> bool:
+        """Applies the inbox, waiting for its first frame if asked to, and takes one step. False: was idle."""
+        received = self._link.receive(timeout)
+        while received is not None:
+            self._take(*received)
+            received = self._link.receive(0.0)
+        started = self._clock()
+        frames, num_rows = self._grower.step()
+        if not num_rows:
+            self._give_sign_of_life()
+            return False
+        self._note_step(started, self._clock(), num_rows)
+        self._send_nodes(frames)
+        return True
+
+    def check_integrity(self) -> None:
+        self._grower.check_integrity()
+        held = sum(len(peer.sessions) for peer in self._peers.values())
+        if held != self._grower.num_sessions:
+            raise RuntimeError("the grower holds sequences that belong to no peer")
+
+    def _take(self, peer: bytes, frame: bytes) -> None:
+        known = self._peers.get(peer)
+        try:
+            messages = decode(frame, vocab_size=known.vocab_size if known else self._hello.vocab_size)
+        except FrameError as error:
+            logger.warning("a frame was refused: %s", error)
+            self._forget(peer)
+            self._answer(peer, [self._hello])
+            return
+        for message in messages:
+            self._answer(peer, self._apply(peer, message))
+
+    def _apply(self, peer: bytes, message: AnyMessage) -> list[AnyMessage]:
+        if isinstance(message, Hello):
+            return [self._greet(peer, message)]
+        known = self._peers.get(peer)
+        if known is None:
+            return [self._hello]
+        match message:
+            case Open():
+                return self._open(known, message)
+            case Outcome():
+                return self._outcome(known, message)
+            case Resync():
+                found = known.sessions.get(message.seq)
+                return [found[1].full_frame()] if found and found[1].epoch == message.epoch else []
+            case Close():
+                self._close(known, message.seq, message.epoch)
+        return []
+
+    def _greet(self, peer: bytes, hello: Hello) -> Hello:
+        self._forget(peer)
+        refusal = self._refusal_of(hello)
+        if refusal:
+            return self._refusing(refusal)
+        self._peers[peer] = _Peer(min(hello.vocab_size, self._hello.vocab_size))
+        return self._hello
+
+    def _refusal_of(self, hello: Hello) -> str:
+        ours = self._hello
+        if hello.version != PROTOCOL_VERSION:
+            return (
+                f"the draft speaks protocol version {PROTOCOL_VERSION} and the engine {hello.version}: "
+                "install the same version of ssd on both sides"
+            )
+        if hello.tokenizer != ours.tokenizer:
+            return (
+                f"{ours.name} cannot draft for {hello.name}: their tokenizers differ; "
+                "use a draft of the same family"
+            )
+        return ""
+
+    def _open(self, peer: _Peer, message: Open) -> list[AnyMessage]:
+        known = peer.sessions.get(message.seq)
+        if known is not None:
+            if message.epoch <= known[1].epoch:
+                return []
+            self._close(peer, message.seq, known[1].epoch)
+        session_id = self._next_session()
+        try:
+            session = Session(message, max_len=self._grower.max_model_len)
+            self._grower.open(session_id, session)
+        except (OutOfBlocks, ValueError) as error:
+            return [Close(message.seq, message.epoch, str(error)[:500])]
+        peer.sessions[message.seq] = (session_id, session)
+        return []
+
+    def _outcome(self, peer: _Peer, message: Outcome) -> list[AnyMessage]:
+        found = peer.sessions.get(message.seq)
+        if found is None or found[1].epoch != message.epoch:
+            return []
+        session_id, session = found
+        session.note_arrival(message.num_frames)
+        was_torn = session.is_torn
+        try:
+            self._grower.advance(session_id, message.n, message.tokens)
+        except ValueError as error:
+            self._close(peer, message.seq, message.epoch)
+            return [self._declined(session, str(error))]
+        if session.is_torn and not was_torn:
+            return [Resync(session.seq, session.epoch)]
+        return []
+
+    def _close(self, peer: _Peer, seq: int, epoch: int) -> None:
+        found = peer.sessions.get(seq)
+        if found is not None and found[1].epoch == epoch:
+            del peer.sessions[seq]
+            self._grower.close(found[0])
+
+    def _forget(self, peer: bytes) -> None:
+        known = self._peers.pop(peer, None)
+        for session_id, _session in known.sessions.values() if known else ():
+            self._grower.close(session_id)
+
+    def _send_nodes(self, frames: Mapping[int, Nodes]) -> None:
+        for peer, known in list(self._peers.items()):
+            mine = [frames[each] for each, _session in known.sessions.values() if each in frames]
+            if known.sessions:
+                self._answer(peer, [*mine, self._stats()])
+        self._last_spans = []
+
+    def _answer(self, peer: bytes, messages: Sequence[AnyMessage]) -> None:
+        if not messages:
+            return
+        try:
+            self._link.send(peer, encode(messages))
+            self._last_sign = self._clock()
+        except LinkError:
+            logger.info("an engine is gone; its sequences are closed")
+            self._forget(peer)
+
+    def _give_sign_of_life(self) -> None:
+        if self._clock() - self._last_sign >= HEARTBEAT:
+            self._last_sign = self._clock()
+            for peer in list(self._peers):
+                self._answer(peer, [self._stats()])
+
+    def _note_step(self, started: float, ended: float, num_rows: int) -> None:
+        self._work.num_steps += 1
+        self._work.num_rows += num_rows
+        self._work.seconds += ended - started
+        self._last_spans.append((started, ended, num_rows))
+
+    def _stats(self) -> Stats:
+        return Stats(
+            num_steps=self._work.num_steps,
+            num_rows=self._work.num_rows,
+            seconds=self._work.seconds,
+            num_sequences=self._grower.num_sessions,
+            kv_usage=self._grower.kv_usage,
+            step_spans=list(self._last_spans),
+        )
+
+    def _sessions_of(self, peer: bytes) -> list[Session]:
+        return [session for _id, session in self._peers[peer].sessions.values()]
+
+    def _declined(self, session: Session, reason: str) -> Close:
+        return Close(session.seq, session.epoch, reason[:500])
+
+    def _refusing(self, reason: str) -> Hello:
+        ours = self._hello
+        return Hello(
+            ours.version, ours.tokenizer, ours.vocab_size, ours.name, ours.instance, 0, refusal=reason[:500]
+        )

@@ -1,0 +1,237 @@
+"""The draft's side of one sequence: its tokens, its tree and where their keys and values lie.
+
+A sequence's KV slots are its trunk (tokens that are decided) and, behind it, grown nodes in
+the order in which they were processed. An outcome moves the accepted path into the trunk and
+closes the gaps; nothing is computed again. Knows no model and no sockets: it says which rows
+to compute and which slots to move.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ssd.attention.backend import Branches
+from ssd.draft.messages import Nodes, Open, pack_floats, pack_ints, unpack_ints
+from ssd.draft.tree import BARREN, UNGROWN, Floats, Ints, Tree
+from ssd.sampling import History, SamplingParams, SamplingRow
+
+CREDIT = 64
+"""Frames that may be under way without word of their arrival."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Slots of a sequence, counted from its start, whose content goes elsewhere."""
+
+    sources: list[int]
+    destinations: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A decided token beside what the draft had expected in its place."""
+
+    raws: Floats
+    """Of the children in their order, what the model said of them."""
+    taken: int | None
+    """Which of them the token was, if any."""
+
+
+class Session:
+    def __init__(self, opening: Open, *, max_len: int) -> None:
+        self.seq, self.epoch = opening.seq, opening.epoch
+        self.tokens: list[int] = unpack_ints(opening.tokens).tolist()
+        self.num_read = 0
+        """Leading tokens whose keys and values are in the trunk."""
+        self.n = 0
+        """Outcomes applied."""
+        self.is_torn = False
+        """An outcome is missing: nothing is grown until the sequence is opened again."""
+        self.tree = Tree(0, self.tokens[-1])
+        self.num_grown = 0
+        """Nodes that occupy a slot behind the trunk."""
+        self.params = _params(opening)
+        self._sampling = opening.sampling
+        self._prompt = self.tokens[: opening.num_prompt]
+        self._max_len = min(max_len, opening.max_len)
+        self._max_depth = 2 * opening.lookahead + 1
+        self._num_sent = 0
+        self._num_arrived = 0
+        self._next_id = 1
+        self._fresh: list[int] = []
+        """Nodes the engine has not been told of."""
+
+    @property
+    def is_root_read(self) -> bool:
+        return self.num_read == len(self.tokens)
+
+    @property
+    def may_grow(self) -> bool:
+        return self._num_sent - self._num_arrived < CREDIT and not self.is_torn
+
+    @property
+    def next_slot(self) -> int:
+        return len(self.tokens) + self.num_grown
+
+    def growable(self) -> NDArray[np.bool_]:
+        """Which nodes may be processed next. Not the root: that is read as part of the trunk."""
+        tree = self.tree
+        depths = tree.relative_depths()
+        # The target adds the last token itself, so what follows a node must lie before that.
+        last_depth = min(self._max_depth, self._max_len - 2 - len(self.tokens))
+        growable: NDArray[np.bool_] = (
+            (tree.slots[: tree.size] == UNGROWN) & (depths > 0) & (depths <= last_depth)
+        )
+        return growable
+
+    def branches(self, nodes: Sequence[int]) -> Branches:
+        """How nodes that are about to be processed see the trunk and their ancestors."""
+        tree, depths = self.tree, self.tree.relative_depths()
+        return Branches(
+            positions=[len(self.tokens) - 1 + int(depths[node]) for node in nodes],
+            num_trunk=len(self.tokens),
+            ancestors=[tree.slots[tree.ancestors(node)].tolist() for node in nodes],
+        )
+
+    def grow(self, node: int, tokens: Ints, logprobs: Floats, raws: Floats) -> None:
+        """Takes in what may follow a node that has just been processed, or the root."""
+        tree = self.tree
+        if node != tree.root:
+            tree.slots[node] = self.next_slot
+            self.num_grown += 1
+        first = tree.size
+        ids = range(self._next_id, self._next_id + len(tokens))
+        self._next_id += len(tokens)
+        tree.graft(node, ids, tokens, logprobs, raws)
+        for index in range(first, tree.size):
+            if int(tree.tokens[index]) in self._sampling.end_ids:
+                tree.slots[index] = BARREN
+        self._fresh.extend(range(first, tree.size))
+
+    def sampling_row(self, node: int) -> SamplingRow:
+        """How the token after a node (or the root) is decided."""
+        tree, path = self.tree, list[int]()
+        if node != tree.root:
+            path = tree.tokens[[*reversed(tree.ancestors(node)), node]].tolist()
+        known = History(self.tokens, len(self._prompt))
+        return SamplingRow(
+            params=self.params,
+            seed=self._sampling.seed,
+            position=len(self.tokens) + len(path),
+            prompt=self._prompt,
+            output=known.followed_by(path) if path else known,
+            end_ids=tuple(self._sampling.end_ids),
+            bad_word_ids=tuple(map(tuple, self._sampling.bad_word_ids)),
+        )
+
+    def observe(self, tokens: Sequence[int]) -> list[Observation]:
+        """What an outcome teaches about the tree, before it is applied."""
+        if not self.is_root_read:
+            return []
+        tree, found = self.tree, list[Observation]()
+        parents = [tree.root, *tree.walk(tokens)]
+        for parent, token in zip(parents, tokens, strict=False):
+            children = tree.children(parent)
+            if children:
+                taken = tree.child(parent, token)
+                rank = None if taken is None else taken - children.start
+                found.append(Observation(tree.raws[children.start : children.stop].copy(), rank))
+        return found
+
+    def advance(self, n: int, tokens: Sequence[int]) -> Move | None:
+        """Applies the n-th outcome: the root moves along the tokens, lost branches go.
+
+        The slots of what is left are to be moved as returned.
+        """
+        if n <= self.n or self.is_torn:
+            return None
+        if n > self.n + 1:
+            self.is_torn = True
+            return None
+        self.n = n
+        self._fresh.clear()
+        tree, start = self.tree, len(self.tokens)
+        path = tree.walk(tokens) if self.is_root_read else []
+        # Of the path only the last node can be ungrown: the others' children are known.
+        sources: list[int] = [slot for slot in tree.slots[path].tolist() if slot >= 0]
+        self.num_read += len(sources)
+        self.tokens.extend(tokens)
+        if len(path) < len(tokens):
+            self._replant()
+        else:
+            tree.move_root(path[-1])
+            sources += self._drop_lost()
+        destinations = list(range(start, start + len(sources)))
+        return None if sources == destinations else Move(sources, destinations)
+
+    def note_arrival(self, num_frames: int) -> None:
+        self._num_arrived = max(self._num_arrived, num_frames)
+
+    def frame(self) -> Nodes | None:
+        """The nodes that are new since the last frame."""
+        return self._nodes(full=False) if self._fresh else None
+
+    def full_frame(self) -> Nodes:
+        self._fresh = list(range(1, self.tree.size))
+        return self._nodes(full=True)
+
+    def check_integrity(self) -> None:
+        self.tree.check_integrity()
+        slots = sorted(slot for slot in self.tree.slots[1 : self.tree.size].tolist() if slot >= 0)
+        if slots != list(range(len(self.tokens), self.next_slot)):
+            raise RuntimeError("the slots behind the trunk are not those of the grown nodes")
+        if not self.is_root_read and self.tree.size > 1:
+            raise RuntimeError("a tree stands on a root that was not read")
+
+    def _replant(self) -> None:
+        self.tree.replant(self._next_id, self.tokens[-1])
+        self._next_id += 1
+        self.num_grown = 0
+
+    def _drop_lost(self) -> list[int]:
+        """Compacts the tree; returns the slots its grown nodes had and gives them those behind the trunk."""
+        tree = self.tree
+        tree.compact()
+        tree.slots[tree.root] = BARREN
+        grown = np.flatnonzero(tree.slots[: tree.size] >= 0)
+        grown = grown[np.argsort(tree.slots[grown], kind="stable")]
+        old = tree.slots[grown].tolist()
+        self.num_grown = len(grown)
+        tree.slots[grown] = np.arange(len(self.tokens), self.next_slot, dtype=np.int32)
+        return list(old)
+
+    def _nodes(self, *, full: bool) -> Nodes:
+        tree, fresh = self.tree, self._fresh
+        self._fresh = []
+        self._num_sent += 1
+        return Nodes(
+            seq=self.seq,
+            epoch=self.epoch,
+            number=self._num_sent - 1,
+            n=self.n,
+            root=tree.root_id,
+            ids=pack_ints(tree.ids[fresh]),
+            parents=pack_ints(tree.ids[tree.parents[fresh]]),
+            tokens=pack_ints(tree.tokens[fresh]),
+            logprobs=pack_floats(tree.logprobs[fresh]),
+            full=full,
+        )
+
+
+def _params(opening: Open) -> SamplingParams:
+    """The request's parameters as far as they decide tokens; ValueError where they are out of bounds."""
+    sampling = opening.sampling
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        min_tokens=sampling.min_tokens,
+        max_tokens=None,
+        logit_bias=dict(sampling.logit_bias),
+    )

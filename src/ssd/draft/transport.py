@@ -1,0 +1,182 @@
+"""Sockets between engine and draft: ZeroMQ, Unix sockets by default, TCP only with keys.
+
+Knows addresses, keys and bytes. Does not know messages. No call blocks longer than it was told
+to: a full queue is reported, never waited for.
+"""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import zmq
+import zmq.auth
+from zmq.auth.thread import ThreadAuthenticator
+
+from ssd.draft.messages import MAX_FRAME_BYTES
+
+_QUEUED_FRAMES = 1000
+
+
+class LinkError(OSError):
+    """The other side is gone, or takes nothing any more."""
+
+
+class EngineLink(Protocol):
+    """The engine's end."""
+
+    def send(self, frame: bytes) -> None: ...
+
+    def receive(self, timeout: float) -> bytes | None:
+        """The next frame; None if none comes within so many seconds."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class DraftLink(Protocol):
+    """The draft's end: one draft may serve several engines."""
+
+    def send(self, peer: bytes, frame: bytes) -> None: ...
+
+    def receive(self, timeout: float) -> tuple[bytes, bytes] | None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """A folder of CURVE certificates, as `make_keys` writes it: draft, engine and their secret halves."""
+
+    folder: Path
+
+    def public(self, name: str) -> bytes:
+        return zmq.auth.load_certificate(self._file(f"{name}.key"))[0]
+
+    def pair(self, name: str) -> tuple[bytes, bytes]:
+        public, secret = zmq.auth.load_certificate(self._file(f"{name}.key_secret"))
+        if secret is None:
+            raise ValueError(f"{self.folder}: {name}.key_secret holds no secret key")
+        return public, secret
+
+    def _file(self, name: str) -> Path:
+        path = self.folder / name
+        if not path.is_file():
+            raise ValueError(f"{path} is missing: make keys with `ssd draft --make-keys {self.folder}`")
+        return path
+
+
+def make_keys(folder: Path) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name in ("draft", "engine"):
+        if (folder / f"{name}.key_secret").exists():
+            raise ValueError(f"{folder} already holds keys: choose another folder or remove them first")
+    for name in ("draft", "engine"):
+        zmq.auth.create_certificates(str(folder), name)
+
+
+def private_address() -> str:
+    """A Unix socket in a folder that only this user can enter."""
+    return f"ipc://{tempfile.mkdtemp(prefix='ssd-')}/draft.sock"
+
+
+def check_address(address: str, keys: Keys | None) -> None:
+    if address.startswith("ipc://"):
+        return
+    if not address.startswith("tcp://"):
+        raise ValueError(f"{address!r} is no address: use ipc:///path/to/socket or tcp://host:port")
+    if keys is None:
+        raise ValueError(
+            f"{address} can be reached by others, so it needs keys: make them with "
+            "`ssd draft --make-keys FOLDER`, give the folder to both sides (draft_keys)"
+        )
+
+
+class ZmqEngineLink:
+    def __init__(self, address: str, keys: Keys | None = None) -> None:
+        check_address(address, keys)
+        self._context = zmq.Context()
+        self._socket = _configured(self._context.socket(zmq.DEALER))
+        if keys is not None:
+            self._socket.curve_publickey, self._socket.curve_secretkey = keys.pair("engine")
+            self._socket.curve_serverkey = keys.public("draft")
+        self._socket.connect(address)
+
+    def send(self, frame: bytes) -> None:
+        try:
+            self._socket.send(frame, zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            raise LinkError(f"the draft takes no more frames: {error}") from error
+
+    def receive(self, timeout: float) -> bytes | None:
+        if timeout > 0 and not self._socket.poll(int(timeout * 1000) or 1):
+            return None
+        try:
+            return self._socket.recv(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        except zmq.ZMQError as error:
+            raise LinkError(str(error)) from error
+
+    def close(self) -> None:
+        self._socket.close(linger=100)
+        self._context.term()
+
+
+class ZmqDraftLink:
+    def __init__(self, address: str, keys: Keys | None = None) -> None:
+        check_address(address, keys)
+        self._context = zmq.Context()
+        self._authenticator: ThreadAuthenticator | None = None
+        self._socket = _configured(self._context.socket(zmq.ROUTER))
+        self._socket.router_mandatory = True
+        if keys is not None:
+            self._authenticator = ThreadAuthenticator(self._context)
+            self._authenticator.start()
+            self._authenticator.configure_curve_callback("*", _OnlyEngine(keys.public("engine")))
+            self._socket.curve_publickey, self._socket.curve_secretkey = keys.pair("draft")
+            self._socket.curve_server = True
+        try:
+            self._socket.bind(address)
+        except zmq.ZMQError as error:
+            raise ValueError(f"cannot listen on {address}: {error}") from error
+
+    def send(self, peer: bytes, frame: bytes) -> None:
+        try:
+            self._socket.send_multipart((peer, frame), zmq.NOBLOCK)
+        except zmq.Again:
+            return  # It does not read; it will find a frame missing and ask for the whole.
+        except zmq.ZMQError as error:
+            raise LinkError(f"the engine is gone: {error}") from error
+
+    def receive(self, timeout: float) -> tuple[bytes, bytes] | None:
+        if timeout > 0 and not self._socket.poll(int(timeout * 1000) or 1):
+            return None
+        try:
+            parts = self._socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        return (parts[0], parts[1]) if len(parts) == 2 else (parts[0], b"")
+
+    def close(self) -> None:
+        self._socket.close(linger=100)
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self._context.term()
+
+
+class _OnlyEngine:
+    """Lets in whoever holds the engine's secret key."""
+
+    def __init__(self, public_key: bytes) -> None:
+        self._public_key = public_key
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        return key == self._public_key
+
+
+def _configured(socket: "zmq.Socket[bytes]") -> "zmq.Socket[bytes]":
+    socket.linger = 0
+    socket.sndhwm = socket.rcvhwm = _QUEUED_FRAMES
+    socket.maxmsgsize = MAX_FRAME_BYTES
+    return socket

@@ -1,0 +1,105 @@
+"""The engine's draft in mode `ssd`: who runs it, where, and what a missing one means at start.
+
+Knows settings and processes. A draft that cannot be had at start is an error with a remedy; one that
+is lost later costs speed only.
+"""
+
+import logging
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ssd.config import EngineConfig
+from ssd.decoding.decoder import Decoder
+from ssd.decoding.parallel import ParallelDecoder
+from ssd.draft.client import DraftClient, LineSource
+from ssd.draft.messages import PROTOCOL_VERSION, Hello
+from ssd.draft.supervisor import AddressSource, SupervisedSource
+from ssd.draft.transport import Keys
+from ssd.models.vocabulary import tokenizer_fingerprint
+from ssd.runtime.host import usable_cores
+from ssd.runtime.loading import LoadedModel
+
+logger = logging.getLogger(__name__)
+
+_START_SECONDS = 600.0
+"""A large draft may take minutes to load; one that ends instead is noticed at once."""
+
+
+def with_own_cores(config: EngineConfig) -> EngineConfig:
+    """On CPUs alone, target and draft get cores of their own where nobody said which."""
+    on_cpu = config.device in ("cpu", "auto") and config.draft_device in ("cpu", "auto")
+    if config.mode != "ssd" or config.cores or config.draft_cores or not on_cpu or _is_address(config):
+        return config
+    if config.device == "auto" and _has_gpu():
+        return config
+    cores = usable_cores()
+    if len(cores) < 2:
+        logger.warning("one core for target and draft: they take turns on it, which is slower than mode 'ar'")
+        return config
+    num_draft = max(1, len(cores) // 4)
+    return replace(config, cores=tuple(cores[:-num_draft]), draft_cores=tuple(cores[-num_draft:]))
+
+
+def parallel_decoder(config: EngineConfig, target: LoadedModel, tokenizer: Any) -> Decoder:
+    hello = Hello(
+        version=PROTOCOL_VERSION,
+        tokenizer=tokenizer_fingerprint(tokenizer),
+        vocab_size=target.checkpoint.config.vocab_size,
+        name=target.checkpoint.path.name,
+        instance=uuid.uuid4().hex,
+        max_model_len=target.max_model_len,
+    )
+    client = DraftClient(draft_source(config, hello), lookahead=config.max_lookahead)
+    try:
+        _await_draft(client)
+    except BaseException:
+        client.close()
+        raise
+    return ParallelDecoder(target.runner, client, lookahead=config.max_lookahead, backup=config.backup)
+
+
+def draft_source(config: EngineConfig, hello: Hello) -> LineSource:
+    """Lines to the draft that the settings name: an address, or a process of our own."""
+    if _is_address(config):
+        keys = Keys(Path(config.draft_keys)) if config.draft_keys else None
+        return AddressSource(str(config.draft), hello, timeout=config.draft_timeout, keys=keys)
+    return SupervisedSource(draft_arguments(config), hello, timeout=config.draft_timeout)
+
+
+def draft_arguments(config: EngineConfig) -> list[str]:
+    """What `ssd draft` is told when the engine starts it."""
+    pairs = {
+        "--model": config.draft,
+        "--device": config.draft_device,
+        "--dtype": config.dtype,
+        "--precision": config.draft_precision,
+        "--head": config.draft_head,
+        "--width": config.draft_width,
+        "--children": config.draft_children,
+        "--growth": config.growth,
+        "--cores": ",".join(map(str, config.draft_cores)) or None,
+        "--kv-cache-bytes": config.kv_cache_bytes,
+        "--max-num-seqs": config.max_num_seqs,
+    }
+    return [text for name, value in pairs.items() if value is not None for text in (name, str(value))]
+
+
+def _await_draft(client: DraftClient) -> None:
+    client.wait_until_ready(_START_SECONDS)
+    if client.refusal:
+        raise ValueError(client.refusal)
+    if not client.is_ready:
+        reason = client.last_loss or f"it did not answer within {_START_SECONDS:.0f} s"
+        raise ValueError(f"the draft did not start: {reason}; see what it says above, or check its address")
+
+
+def _is_address(config: EngineConfig) -> bool:
+    return config.draft is not None and "://" in config.draft
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
