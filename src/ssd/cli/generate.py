@@ -10,12 +10,14 @@ import dataclasses
 import json
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from ssd.cli.errors import user_errors
+from ssd.cli.explain import explain_outputs
 
 if TYPE_CHECKING:
     from ssd.engine.llm import LLM
@@ -59,6 +61,12 @@ def generate(
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Bitwise the same whatever runs beside it.")
     ] = False,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a Chrome trace: who computed when (ui.perfetto.dev shows it).")
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Colour each token by where it came from, and say what was won.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a prompt, on one line.")] = False,
 ) -> None:
     """Generate text. Greedy unless --temperature says otherwise."""
@@ -95,13 +103,20 @@ def generate(
             max_tokens=max_tokens,
             logprobs=logprobs,
         )
-        llm = LLM(model, show_progress=sys.stderr.isatty(), **settings)
-        inputs = [_input(llm, text, chat=chat) for text in prompts]
-        if len(prompts) == n == 1 and not as_json:
-            _stream(llm, prompts[0], inputs[0], params, echo=not chat)
-            return
-        outputs = llm.generate(inputs, params, use_tqdm=sys.stderr.isatty())
-    for text, output in zip(prompts, outputs, strict=True):
+        with LLM(model, show_progress=sys.stderr.isatty(), **settings) as llm:
+            timeline = llm.record() if trace is not None else None
+            inputs = [_input(llm, text, chat=chat) for text in prompts]
+            if len(prompts) == n == 1 and not as_json and not explain:
+                _stream(llm, prompts[0], inputs[0], params, echo=not chat)
+                outputs = []
+            else:
+                outputs = llm.generate(inputs, params, use_tqdm=sys.stderr.isatty())
+            if timeline is not None and trace is not None:
+                timeline.write(trace)
+            if explain:
+                explain_outputs(outputs, llm.tokenizer, llm.stats)
+                return
+    for text, output in zip(prompts, outputs, strict=False):
         typer.echo(
             json.dumps(as_dict(text, output), ensure_ascii=False) if as_json else _as_text(text, output)
         )

@@ -3,20 +3,24 @@
 Every other decoder must produce the tokens this one does.
 """
 
+import time
 from collections.abc import Sequence
 
-from ssd.decoding.decoder import Decided, DecodeRow, DraftContext
+from ssd.decoding.decoder import Decided, DecodeRow, DraftContext, DraftStep, StepTimes
 from ssd.decoding.verification import verify
+from ssd.draft.client import LineStats
 from ssd.runtime.runner import Runner
 
 
 class AutoregressiveDecoder:
+    """Also what decoders with a draft are built on."""
+
+    is_drafting = False
+    line_stats: LineStats | None = None
+
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-
-    @property
-    def is_drafting(self) -> bool:
-        return False
+        self.times = StepTimes()
 
     def begin(self, context: DraftContext) -> None:
         pass
@@ -25,10 +29,17 @@ class AutoregressiveDecoder:
         return [()] * len(contexts)
 
     def step(self, rows: Sequence[DecodeRow]) -> list[Decided]:
-        return verify(self._runner, rows)
+        started = time.monotonic()
+        decided = verify(self._runner, rows)
+        num_rows = sum(len(row.tokens) for row in rows)
+        self.times = StepTimes(started, time.monotonic() - started, 0.0, num_rows)
+        return decided
 
     def forget(self, seq_id: int) -> None:
         pass
+
+    def draft_steps(self) -> list[DraftStep]:
+        return []
 
     def close(self) -> None:
         pass

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ssd.draft.client import LineStats
 from ssd.runtime.runner import RunnerRow
 from ssd.sampling import SampledToken, SamplingRow, TokenLogprobs
 
@@ -74,6 +75,26 @@ class DraftContext:
     """Its prompt and the most it may generate."""
 
 
+@dataclass(frozen=True, slots=True)
+class DraftStep:
+    """When a draft computed, by the engine's clock, and how many rows."""
+
+    started: float
+    ended: float
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Where the seconds of a step went, beside host work."""
+
+    verify_started: float = 0.0
+    verify: float = 0.0
+    wait: float = 0.0
+    num_rows: int = 0
+    """Query rows of the verification."""
+
+
 class Decoder(Protocol):
     @property
     def is_drafting(self) -> bool:
@@ -92,6 +113,20 @@ class Decoder(Protocol):
 
     def forget(self, seq_id: int) -> None:
         """The sequence has ended or given way: whatever is kept for it can go."""
+        ...
+
+    @property
+    def times(self) -> StepTimes:
+        """Of the latest step."""
+        ...
+
+    @property
+    def line_stats(self) -> LineStats | None:
+        """The line to a draft elsewhere, where there is one."""
+        ...
+
+    def draft_steps(self) -> list[DraftStep]:
+        """What the draft computed since the last call."""
         ...
 
     def close(self) -> None:

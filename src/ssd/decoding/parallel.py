@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ssd.config import Backup
+from ssd.decoding.autoregressive import AutoregressiveDecoder
 from ssd.decoding.controller import Controller
-from ssd.decoding.decoder import Decided, DecodeRow, DraftContext, Round
+from ssd.decoding.decoder import Decided, DecodeRow, DraftContext, DraftStep, Round
 from ssd.decoding.ngram import ngram_guess
-from ssd.decoding.verification import verify
-from ssd.draft.client import DraftClient
+from ssd.draft.client import DraftClient, LineStats
 from ssd.draft.mirror import Knowledge, Path
 from ssd.runtime.runner import Runner
 
@@ -26,7 +26,9 @@ _NGRAM_CHANCE = 0.5
 """Held of each guess from the text, given the one before it."""
 
 
-class ParallelDecoder:
+class ParallelDecoder(AutoregressiveDecoder):
+    is_drafting = True
+
     def __init__(
         self,
         target: Runner,
@@ -35,9 +37,9 @@ class ParallelDecoder:
         lookahead: int,
         backup: Backup = "auto",
         controller: Controller | None = None,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._target = target
+        super().__init__(target)
         self._lookahead = lookahead
         self._backup = backup
         self._clock = clock
@@ -49,8 +51,8 @@ class ParallelDecoder:
         self.controller = controller or Controller()
 
     @property
-    def is_drafting(self) -> bool:
-        return True
+    def line_stats(self) -> LineStats:  # type: ignore[override]  # a constant None where there is no line
+        return self.client.stats
 
     def begin(self, context: DraftContext) -> None:
         self.client.follow(context.seq_id, context.sampling, context.max_len)
@@ -70,13 +72,12 @@ class ParallelDecoder:
         return [path.tokens[:length] for path, length in zip(paths, lengths, strict=True)]
 
     def step(self, rows: Sequence[DecodeRow]) -> list[Decided]:
-        started = self._clock()
-        results = verify(self._target, rows)
-        seconds = self._clock() - started
+        results = super().step(rows)
+        self.times = replace(self.times, wait=self._waited)
         if all(row.generated for row in rows):
-            self.controller.times.note(sum(len(row.tokens) for row in rows), seconds)
+            self.controller.times.note(self.times.num_rows, self.times.verify)
         self.client.poll()
-        noted = [self._note(row, result, seconds) for row, result in zip(rows, results, strict=True)]
+        noted = [self._note(row, result) for row, result in zip(rows, results, strict=True)]
         self.client.flush()
         self._waited = 0.0
         return noted
@@ -84,6 +85,9 @@ class ParallelDecoder:
     def forget(self, seq_id: int) -> None:
         self._knowledge.pop(seq_id, None)
         self.client.forget(seq_id)
+
+    def draft_steps(self) -> list[DraftStep]:
+        return [DraftStep(*span) for span in self.client.take_step_spans()]
 
     def close(self) -> None:
         self.client.close()
@@ -118,7 +122,7 @@ class ParallelDecoder:
             self._sources[context.seq_id] = "ngram"
         return Path(tokens, tuple(_NGRAM_CHANCE ** (place + 1) for place in range(len(tokens))))
 
-    def _note(self, row: DecodeRow, decided: Decided, seconds: float) -> Decided:
+    def _note(self, row: DecodeRow, decided: Decided) -> Decided:
         """Tells the draft what came out, and the request how it went."""
         if row.sampling is None:
             return decided
@@ -134,7 +138,7 @@ class ParallelDecoder:
             round=Round(
                 cause=before.value if before is not None else "first",
                 source=source,
-                verify_seconds=seconds,
+                verify_seconds=self.times.verify,
                 wait_seconds=self._waited,
             ),
         )

@@ -3,34 +3,31 @@
 The honest baseline for decoding in which the draft works ahead.
 """
 
+import time
 from collections.abc import Sequence
 
-from ssd.decoding.decoder import Decided, DecodeRow, DraftContext
+from ssd.decoding.autoregressive import AutoregressiveDecoder
+from ssd.decoding.decoder import DraftContext, DraftStep
 from ssd.decoding.drafter import Drafter
-from ssd.decoding.verification import verify
 from ssd.runtime.runner import Runner
 
 
-class SpeculativeDecoder:
+class SpeculativeDecoder(AutoregressiveDecoder):
+    is_drafting = True
+
     def __init__(self, target: Runner, drafter: Drafter) -> None:
-        self._target = target
+        super().__init__(target)
         self._drafter = drafter
-
-    @property
-    def is_drafting(self) -> bool:
-        return True
-
-    def begin(self, context: DraftContext) -> None:
-        pass
+        self._draft_steps: list[DraftStep] = []
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[tuple[int, ...]]:
-        return self._drafter.propose(contexts)
-
-    def step(self, rows: Sequence[DecodeRow]) -> list[Decided]:
-        return verify(self._target, rows)
+        started = time.monotonic()
+        proposed = self._drafter.propose(contexts)
+        self._draft_steps = [DraftStep(started, time.monotonic(), len(contexts))] if contexts else []
+        return proposed
 
     def forget(self, seq_id: int) -> None:
         self._drafter.forget(seq_id)
 
-    def close(self) -> None:
-        pass
+    def draft_steps(self) -> list[DraftStep]:
+        return self._draft_steps

@@ -8,6 +8,7 @@ mirrors. Does not know processes (the `source` of lines does) or the target.
 import itertools
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,6 +21,7 @@ from ssd.sampling import SamplingRow
 logger = logging.getLogger(__name__)
 
 _ROUNDS_BETWEEN_RESYNCS = 4
+_KEPT_SPANS = 256
 
 
 class LineSource(Protocol):
@@ -79,8 +81,7 @@ class DraftClient:
         self.stats = LineStats()
         self.last_loss = ""
         """Why the last line was lost."""
-        self.step_spans: list[tuple[float, float, int]] | None = None
-        """Given a list, the draft's steps are written into it: start, end and rows."""
+        self._step_spans: deque[tuple[float, float, int]] = deque(maxlen=_KEPT_SPANS)
 
     @property
     def is_ready(self) -> bool:
@@ -176,6 +177,12 @@ class DraftClient:
         self._source, self._line = source, None
         self._forget_mirrors()
 
+    def take_step_spans(self) -> list[tuple[float, float, int]]:
+        """Start, end and rows of the draft's latest steps, since the last call."""
+        spans = list(self._step_spans)
+        self._step_spans.clear()
+        return spans
+
     def close(self) -> None:
         if self._line is not None:
             self._line.close()
@@ -264,8 +271,7 @@ class DraftClient:
             self.stats.num_steps += steps
             self.stats.draft_seconds += seconds
             self.stats.step_seconds = seconds / steps
-        if self.step_spans is not None:
-            self.step_spans.extend(stats.step_spans)
+        self._step_spans.extend(stats.step_spans)
 
     def _post(self, message: AnyMessage) -> None:
         if self._line is not None:

@@ -6,11 +6,12 @@ HTTP. A step computes first and commits after, so a failed forward changes no to
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ssd.decoding.decoder import Decided, Decoder, DecodeRow, DraftContext, PromptScoring
-from ssd.engine.outputs import Increment, RequestOutput
+from ssd.decoding.timeline import Timeline
+from ssd.engine.outputs import EngineStats, Increment, RequestOutput, SpeculationStats
 from ssd.engine.request import Generation, Request, RunningRequest
 from ssd.engine.scheduler import ScheduledRow, Scheduler, SchedulerLimits
 from ssd.engine.sequence import Sequence
@@ -31,7 +32,7 @@ class EngineCore:
         block_manager: BlockManager,
         limits: SchedulerLimits,
         tokenizer: Any,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._decoder = decoder
         self._blocks = block_manager
@@ -41,6 +42,10 @@ class EngineCore:
         self._clock = clock
         self._requests: dict[str, RunningRequest] = {}
         self._generations: dict[int, Generation] = {}
+        self._speculation = SpeculationStats()
+        self._num_steps, self._step_seconds, self._host_seconds = 0, 0.0, 0.0
+        self.timeline: Timeline | None = None
+        """Given one, every step is written into it."""
 
     @property
     def has_work(self) -> bool:
@@ -78,8 +83,19 @@ class EngineCore:
             self._end(generation.sequence)
         return StepOutput(tuple(increments), self._collect_finished([running]))
 
+    @property
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            replace(self._speculation),
+            self._num_steps,
+            self._step_seconds,
+            self._host_seconds,
+            self._decoder.line_stats,
+        )
+
     def step(self) -> StepOutput:
         """One forward over everything that is due."""
+        started = self._clock()
         self._draft()
         schedule = self._scheduler.schedule()
         for sequence in schedule.preempted:
@@ -97,7 +113,17 @@ class EngineCore:
             if (increment := self._commit(row, result, now)) is not None
         ]
         touched = {row.sequence.request_id: self._requests[row.sequence.request_id] for row in schedule.rows}
-        return StepOutput(tuple(increments), self._collect_finished(list(touched.values())))
+        finished = self._collect_finished(list(touched.values()))
+        self._note_step(started)
+        return StepOutput(tuple(increments), finished)
+
+    def _note_step(self, started: float) -> None:
+        ended, times = self._clock(), self._decoder.times
+        self._num_steps += 1
+        self._step_seconds += ended - started
+        self._host_seconds += ended - started - times.verify - times.wait
+        if self.timeline is not None:
+            self.timeline.add_step(started, ended, times, self._decoder.draft_steps())
 
     def _draft(self) -> None:
         decoding = self._scheduler.decoding if self._decoder.is_drafting else []
@@ -180,7 +206,11 @@ class EngineCore:
             return None
         row.sequence.wants_prompt_logits = False
         self._requests[row.sequence.request_id].note_token(now)
-        increment = generation.take(decided.tokens, self._limits.max_model_len, row.num_drafted)
+        increment = generation.take(
+            decided.tokens, self._limits.max_model_len, row.num_drafted, decided.round
+        )
+        num_accepted = sum(origin != "target" for origin in increment.origins)
+        self._speculation.note(drafted=row.num_drafted, accepted=num_accepted, how=decided.round)
         self._scheduler.commit(row, increment.token_ids)
         if generation.stop is not None:
             self._end(row.sequence)

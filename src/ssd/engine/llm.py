@@ -6,8 +6,9 @@ from typing import Any
 from tqdm import tqdm
 
 from ssd.config import EngineConfig
+from ssd.decoding.timeline import Timeline
 from ssd.engine.build import build_engine
-from ssd.engine.outputs import Increment, RequestOutput
+from ssd.engine.outputs import EngineStats, Increment, RequestOutput
 from ssd.engine.prompts import Message, Prompt
 from ssd.sampling import SamplingParams
 
@@ -33,6 +34,17 @@ class LLM:
     def close(self) -> None:
         """Ends the draft process, where there is one. An LLM that is simply dropped takes it along too."""
         self._engine.core.close()
+
+    @property
+    def stats(self) -> EngineStats:
+        """What the engine has done since it started."""
+        return self._engine.core.stats
+
+    def record(self) -> Timeline:
+        """From here on, who computed when: see Timeline.write."""
+        timeline = Timeline()
+        self._engine.core.timeline = timeline
+        return timeline
 
     @property
     def tokenizer(self) -> Any:

@@ -6,9 +6,13 @@ Plain values; they know nothing of how they came about.
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ssd.decoding.decoder import Round
+from ssd.draft.client import LineStats
 from ssd.sampling import TokenLogprobs
 
 FinishReason = Literal["stop", "length", "abort"]
+Origin = Literal["hit", "backup", "target"]
+"""Accepted from a speculation that was ready, accepted from one made after a miss, or the target's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +35,63 @@ class Timings:
         return (self.total - self.first_token) / (self.num_output_tokens - 1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SpeculationStats:
-    """What drafting brought: a round is one verification that decided tokens."""
+    """What drafting brought, of one sequence or in total. A round is one verification that decided tokens."""
 
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
+    hits: int = 0
+    """Rounds whose first token and what may follow it were known when the round before ended."""
+    late: int = 0
+    """Misses: the token was foreseen, what follows it not yet."""
+    unknown: int = 0
+    """Misses: the token was not foreseen."""
+    unheard: int = 0
+    """Misses: no draft had anything to say (it reads the prompt, declined, or is away)."""
+    ngram: int = 0
+    """Rounds whose speculation was guessed from the text."""
+    verify_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    """Spent waiting for the draft after misses."""
 
-    def with_round(self, *, drafted: int, accepted: int) -> "SpeculationStats":
-        return SpeculationStats(self.rounds + 1, self.drafted + drafted, self.accepted + accepted)
+    def note(self, *, drafted: int, accepted: int, how: Round | None) -> None:
+        self.rounds += 1
+        self.drafted += drafted
+        self.accepted += accepted
+        if how is None:
+            return
+        self.hits += how.cause == "hit"
+        self.late += how.cause == "late"
+        self.unknown += how.cause == "unknown"
+        self.unheard += how.cause == "unheard"
+        self.ngram += how.source == "ngram"
+        self.verify_seconds += how.verify_seconds
+        self.wait_seconds += how.wait_seconds
 
     @property
     def accepted_per_round(self) -> float:
         return self.accepted / max(1, self.rounds)
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Of the rounds that could have been foreseen; None where there were none."""
+        foreseeable = self.hits + self.late + self.unknown + self.unheard
+        return self.hits / foreseeable if foreseeable else None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """What the engine has done since it started."""
+
+    speculation: SpeculationStats
+    num_steps: int
+    step_seconds: float
+    host_seconds: float
+    """Of the steps, what was neither verifying nor waiting."""
+    draft: LineStats | None
+    """The line to the draft, in mode `ssd`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +107,8 @@ class CompletionOutput:
     logprobs: tuple[TokenLogprobs, ...] | None = None
     speculation: SpeculationStats = field(default_factory=SpeculationStats, compare=False)
     """Not part of equality: the same tokens may take more or fewer rounds."""
+    origins: tuple[Origin, ...] = field(default=(), compare=False)
+    """Of each token, where it came from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +139,5 @@ class Increment:
     logprobs: tuple[TokenLogprobs, ...] | None
     finish_reason: FinishReason | None
     stop_reason: int | str | None
+    origins: tuple[Origin, ...] = ()
+    """Of each token, where it came from."""

@@ -5,11 +5,19 @@ Knows one request. Does not know the scheduler, the model or other requests.
 
 import time
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ssd.decoding.decoder import Round
 from ssd.engine.detokenizer import Detokenizer
-from ssd.engine.outputs import CompletionOutput, Increment, RequestOutput, SpeculationStats, Timings
+from ssd.engine.outputs import (
+    CompletionOutput,
+    Increment,
+    Origin,
+    RequestOutput,
+    SpeculationStats,
+    Timings,
+)
 from ssd.engine.sequence import Sequence
 from ssd.engine.stopping import Stop, StopText, token_stop
 from ssd.sampling import SampledToken, SamplingParams, TokenLogprobs
@@ -45,11 +53,14 @@ class Generation:
         self._texts: list[str] = []
         self._logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
         self._num_taken = 0
-        self._speculation = SpeculationStats()
+        self.speculation = SpeculationStats()
+        self._origins: list[Origin] = []
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.stop: Stop | None = None
 
-    def take(self, tokens: Tokens[SampledToken], max_model_len: int, num_drafted: int = 0) -> Increment:
+    def take(
+        self, tokens: Tokens[SampledToken], max_model_len: int, num_drafted: int = 0, how: Round | None = None
+    ) -> Increment:
         """Takes in new tokens up to the one that ends the sequence; later ones do not count."""
         taken: list[SampledToken] = []
         text = ""
@@ -59,8 +70,13 @@ class Generation:
             text += self._read(token.token, num_remaining=room - len(taken))
             if self.stop is not None:
                 break
-        self._speculation = self._speculation.with_round(drafted=num_drafted, accepted=len(taken) - 1)
-        return self._record(taken, text)
+        num_accepted = min(len(taken), len(tokens) - 1)
+        self.speculation.note(drafted=num_drafted, accepted=num_accepted, how=how)
+        accepted_from: Origin = "hit" if how is None or how.cause == "hit" else "backup"
+        origins: list[Origin] = [accepted_from] * num_accepted
+        if len(taken) > num_accepted:
+            origins.append("target")
+        return self._record(taken, text, tuple(origins))
 
     def abort(self) -> Increment:
         self.stop = Stop("abort")
@@ -79,7 +95,8 @@ class Generation:
             finish_reason=stop.finish_reason,
             stop_reason=stop.stop_reason,
             logprobs=None if self._logprobs is None else tuple(self._logprobs),
-            speculation=self._speculation,
+            speculation=replace(self.speculation),
+            origins=tuple(self._origins),
         )
 
     def _read(self, token: int, *, num_remaining: int) -> str:
@@ -102,9 +119,10 @@ class Generation:
         self.stop = stop
         return released
 
-    def _record(self, taken: list[SampledToken], text: str) -> Increment:
+    def _record(self, taken: list[SampledToken], text: str, origins: tuple[Origin, ...] = ()) -> Increment:
         logprobs = tuple(token.logprobs for token in taken if token.logprobs is not None)
         self._texts.append(text)
+        self._origins.extend(origins)
         if self._logprobs is not None:
             self._logprobs.extend(logprobs)
         return Increment(
@@ -115,6 +133,7 @@ class Generation:
             logprobs=logprobs if self._logprobs is not None else None,
             finish_reason=self.stop.finish_reason if self.stop else None,
             stop_reason=self.stop.stop_reason if self.stop else None,
+            origins=origins,
         )
 
 

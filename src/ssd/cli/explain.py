@@ -1,0 +1,72 @@
+"""`--explain`: a text in which each token is coloured by where it came from, and what that brought."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from ssd.engine.outputs import CompletionOutput, EngineStats, RequestOutput, SpeculationStats
+
+STYLES = {"hit": "green", "backup": "yellow", "target": "bold"}
+LEGEND = {
+    "hit": "accepted from a speculation that was ready",
+    "backup": "accepted from one made after a miss",
+    "target": "the target's own",
+}
+
+
+def explain_outputs(outputs: Sequence[RequestOutput], tokenizer: Any, stats: EngineStats) -> None:
+    console = Console(soft_wrap=True, highlight=False)
+    for output in outputs:
+        for completion in output.outputs:
+            console.print(coloured(completion, tokenizer))
+            console.print(summary(completion.speculation, len(completion.token_ids)), style="dim")
+    legend = Text("colours: ")
+    for origin, meaning in LEGEND.items():
+        legend.append(meaning, STYLES[origin]).append("; " if origin != "target" else "")
+    console.print(legend)
+    console.print(_engine_line(stats), style="dim")
+
+
+def coloured(completion: CompletionOutput, tokenizer: Any) -> Text:
+    """The text piece by piece: a token's piece is what it adds to the text before it."""
+    text, shown = Text(), ""
+    for count, origin in enumerate(completion.origins, 1):
+        decoded = tokenizer.decode(completion.token_ids[:count])
+        # A character may take several tokens: until it is whole, nothing is shown for them.
+        if decoded.endswith("\ufffd") and count < len(completion.origins):
+            continue
+        text.append(decoded[len(shown) :], STYLES[origin])
+        shown = decoded
+    return text
+
+
+def summary(stats: SpeculationStats, num_tokens: int) -> str:
+    parts = [
+        f"{num_tokens} tokens in {stats.rounds} rounds",
+        f"{stats.accepted_per_round:.2f} accepted a round",
+    ]
+    if stats.hit_rate is not None:
+        misses = {"late": stats.late, "unknown": stats.unknown, "no draft": stats.unheard}
+        named = ", ".join(f"{count} {cause}" for cause, count in misses.items() if count)
+        parts.append(f"hits {stats.hit_rate:.0%}" + (f" (misses: {named})" if named else ""))
+    return "; ".join(parts)
+
+
+def _engine_line(stats: EngineStats) -> str:
+    spent = max(stats.step_seconds, 1e-9)
+    speculation, draft = stats.speculation, stats.draft
+    line = (
+        f"time: verify {speculation.verify_seconds / spent:.0%}, wait {speculation.wait_seconds / spent:.1%}, "
+        f"host {stats.host_seconds / spent:.1%}"
+    )
+    if draft is not None and draft.num_steps:
+        line += (
+            f"; draft: {draft.num_steps} steps of {1000 * draft.draft_seconds / draft.num_steps:.0f} ms, "
+            f"{draft.num_steps / max(1, stats.num_steps):.1f} a verification"
+        )
+    return line

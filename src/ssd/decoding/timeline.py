@@ -1,0 +1,78 @@
+"""A record of who computed when, written as a Chrome trace (chrome://tracing, ui.perfetto.dev).
+
+Knows spans of time on named tracks. One clock serves all: the machine's monotonic one, which the
+draft process on the same machine shares.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ssd.decoding.decoder import DraftStep, StepTimes
+
+_TRACKS = {"target": 1, "host": 2, "draft": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    track: str
+    name: str
+    started: float
+    ended: float
+    details: dict[str, Any]
+
+
+class Timeline:
+    def __init__(self) -> None:
+        self._spans: list[_Span] = []
+
+    def add_step(self, started: float, ended: float, times: StepTimes, draft_steps: list[DraftStep]) -> None:
+        """One step of the engine: host work around a verification, waits, and the draft meanwhile."""
+        verify_ended = times.verify_started + times.verify
+        prepared = times.verify_started - times.wait
+        self._add("host", "prepare", started, prepared)
+        if times.wait:
+            self._add("host", "wait for the draft", prepared, times.verify_started)
+        self._add("target", "verify", times.verify_started, verify_ended, rows=times.num_rows)
+        self._add("host", "commit", verify_ended, ended)
+        for step in draft_steps:
+            self._add("draft", "draft step", step.started, step.ended, rows=step.num_rows)
+
+    def overlap(self) -> float:
+        """The share of verifying time during which the draft computed too."""
+        verifies = self._between("verify")
+        steps = self._between("draft step")
+        shared = sum(
+            max(0.0, min(v_end, d_end) - max(v_start, d_start))
+            for v_start, v_end in verifies
+            for d_start, d_end in steps
+        )
+        return shared / max(1e-9, sum(end - start for start, end in verifies))
+
+    def write(self, path: Path) -> None:
+        origin = min((span.started for span in self._spans), default=0.0)
+        events: list[dict[str, Any]] = [
+            {"ph": "M", "pid": 1, "tid": number, "name": "thread_name", "args": {"name": track}}
+            for track, number in _TRACKS.items()
+        ]
+        events += [
+            {
+                "ph": "X",
+                "pid": 1,
+                "tid": _TRACKS[span.track],
+                "name": span.name,
+                "ts": round((span.started - origin) * 1e6, 1),
+                "dur": round((span.ended - span.started) * 1e6, 1),
+                "args": span.details,
+            }
+            for span in self._spans
+        ]
+        path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+
+    def _add(self, track: str, name: str, started: float, ended: float, **details: Any) -> None:
+        if ended > started:
+            self._spans.append(_Span(track, name, started, ended, details))
+
+    def _between(self, name: str) -> list[tuple[float, float]]:
+        return [(span.started, span.ended) for span in self._spans if span.name == name]
