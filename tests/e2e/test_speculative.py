@@ -76,7 +76,7 @@ def test_a_perfect_draft_takes_a_round_for_each_lookahead(target: Path) -> None:
         str(target), device="cpu", dtype="float32", deterministic=False, show_progress=False,
         mode="sd", draft=str(target), lookahead=4,
     )  # fmt: skip
-    runner = llm._engine.core._decoder._target  # type: ignore[attr-defined]
+    runner = llm._engine.core._decoder._runner  # type: ignore[attr-defined]
     calls = []
     forward = runner.forward
 

@@ -58,12 +58,9 @@ def summary(stats: SpeculationStats, num_tokens: int) -> str:
 
 
 def _engine_line(stats: EngineStats) -> str:
-    spent = max(stats.step_seconds, 1e-9)
-    speculation, draft = stats.speculation, stats.draft
-    line = (
-        f"time: verify {speculation.verify_seconds / spent:.0%}, wait {speculation.wait_seconds / spent:.1%}, "
-        f"host {stats.host_seconds / spent:.1%}"
-    )
+    spent, draft = max(stats.step_seconds, 1e-9), stats.draft
+    shares = {"verify": stats.verify_seconds, "wait": stats.wait_seconds, "host": stats.host_seconds}
+    line = "time: " + ", ".join(f"{name} {seconds / spent:.1%}" for name, seconds in shares.items())
     if draft is not None and draft.num_steps:
         line += (
             f"; draft: {draft.num_steps} steps of {1000 * draft.draft_seconds / draft.num_steps:.0f} ms, "

@@ -27,13 +27,22 @@ class LineState(Enum):
 
 
 class Connection:
-    def __init__(self, link: EngineLink, hello: Hello, clock: Callable[[], float], timeout: float) -> None:
+    def __init__(
+        self,
+        link: EngineLink,
+        hello: Hello,
+        clock: Callable[[], float],
+        *,
+        timeout: float,
+        greeting_timeout: float,
+    ) -> None:
+        """Seconds of silence that are borne: `greeting_timeout` before the first word, `timeout` later."""
         self._link = link
         self._clock = clock
-        self._timeout = timeout
+        self._timeout, self._greeting_timeout = timeout, greeting_timeout
         self._vocab_size = hello.vocab_size
         self._outbox: list[AnyMessage] = []
-        self._silent_since: float | None = None
+        self._silent_since: float | None = clock()
         self._num_nonsense = 0
         self._tokenizer = hello.tokenizer
         self.state = LineState.GREETING
@@ -109,9 +118,10 @@ class Connection:
         except LinkError as error:
             self.lose(str(error))
             return
-        if self._silent_since is None and self.state is LineState.READY:
+        if self._silent_since is None:
             self._silent_since = self._clock()
 
     def _check_silence(self) -> None:
-        if self._silent_since is not None and self._clock() - self._silent_since > self._timeout:
-            self.lose(f"the draft has said nothing for {self._timeout:.1f} s")
+        borne = self._timeout if self.state is LineState.READY else self._greeting_timeout
+        if self._silent_since is not None and self._clock() - self._silent_since > borne:
+            self.lose(f"the draft has said nothing for {borne:.1f} s")

@@ -25,6 +25,8 @@ _LONGEST_BACKOFF = 30.0
 _LONG_LIFE = 60.0
 """Seconds after which a draft counts as healthy again."""
 _GRACE = 2.0
+START_SECONDS = 600.0
+"""A large draft may take minutes to load; one that ends instead is noticed at once."""
 
 
 class AddressSource:
@@ -48,7 +50,9 @@ class AddressSource:
             return None
         self._not_before = self._clock() + _FIRST_BACKOFF
         link = ZmqEngineLink(self._address, self._keys)
-        return Connection(link, self._hello, self._clock, self._timeout)
+        return Connection(
+            link, self._hello, self._clock, timeout=self._timeout, greeting_timeout=self._timeout
+        )
 
     def is_broken(self) -> str:
         return ""
@@ -94,7 +98,10 @@ class SupervisedSource:
             self._backoff = _FIRST_BACKOFF if lived_long else min(2 * self._backoff, _LONGEST_BACKOFF)
         self._not_before = now + self._backoff
         self._start(now)
-        self._line = Connection(ZmqEngineLink(self._address), self._hello, self._clock, self._timeout)
+        link = ZmqEngineLink(self._address)
+        self._line = Connection(
+            link, self._hello, self._clock, timeout=self._timeout, greeting_timeout=START_SECONDS
+        )
         return self._line
 
     def is_broken(self) -> str:

@@ -43,7 +43,7 @@ class EngineCore:
         self._requests: dict[str, RunningRequest] = {}
         self._generations: dict[int, Generation] = {}
         self._speculation = SpeculationStats()
-        self._num_steps, self._step_seconds, self._host_seconds = 0, 0.0, 0.0
+        self._num_steps, self._step_seconds, self._verify_seconds, self._wait_seconds = 0, 0.0, 0.0, 0.0
         self.timeline: Timeline | None = None
         """Given one, every step is written into it."""
 
@@ -89,7 +89,8 @@ class EngineCore:
             replace(self._speculation),
             self._num_steps,
             self._step_seconds,
-            self._host_seconds,
+            self._verify_seconds,
+            self._wait_seconds,
             self._decoder.line_stats,
         )
 
@@ -121,7 +122,8 @@ class EngineCore:
         ended, times = self._clock(), self._decoder.times
         self._num_steps += 1
         self._step_seconds += ended - started
-        self._host_seconds += ended - started - times.verify - times.wait
+        self._verify_seconds += times.verify
+        self._wait_seconds += times.wait
         if self.timeline is not None:
             self.timeline.add_step(started, ended, times, self._decoder.draft_steps())
 

@@ -15,16 +15,13 @@ from ssd.decoding.decoder import Decoder
 from ssd.decoding.parallel import ParallelDecoder
 from ssd.draft.client import DraftClient, LineSource
 from ssd.draft.messages import PROTOCOL_VERSION, Hello
-from ssd.draft.supervisor import AddressSource, SupervisedSource
+from ssd.draft.supervisor import START_SECONDS, AddressSource, SupervisedSource
 from ssd.draft.transport import Keys
 from ssd.models.vocabulary import tokenizer_fingerprint
 from ssd.runtime.host import usable_cores
 from ssd.runtime.loading import LoadedModel
 
 logger = logging.getLogger(__name__)
-
-_START_SECONDS = 600.0
-"""A large draft may take minutes to load; one that ends instead is noticed at once."""
 
 
 def with_own_cores(config: EngineConfig) -> EngineConfig:
@@ -87,11 +84,11 @@ def draft_arguments(config: EngineConfig) -> list[str]:
 
 
 def _await_draft(client: DraftClient) -> None:
-    client.wait_until_ready(_START_SECONDS)
+    client.wait_until_ready(START_SECONDS)
     if client.refusal:
         raise ValueError(client.refusal)
     if not client.is_ready:
-        reason = client.last_loss or f"it did not answer within {_START_SECONDS:.0f} s"
+        reason = client.last_loss or f"it did not answer within {START_SECONDS:.0f} s"
         raise ValueError(f"the draft did not start: {reason}; see what it says above, or check its address")
 
 

@@ -88,10 +88,15 @@ class EngineStats:
     speculation: SpeculationStats
     num_steps: int
     step_seconds: float
-    host_seconds: float
-    """Of the steps, what was neither verifying nor waiting."""
+    verify_seconds: float
+    wait_seconds: float
     draft: LineStats | None
     """The line to the draft, in mode `ssd`."""
+
+    @property
+    def host_seconds(self) -> float:
+        """Of the steps, what was neither verifying nor waiting."""
+        return self.step_seconds - self.verify_seconds - self.wait_seconds
 
 
 @dataclass(frozen=True, slots=True)

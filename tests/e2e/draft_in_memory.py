@@ -1,0 +1,100 @@
+"""A real draft service in the test's own thread: real model, real protocol, queues for sockets.
+
+It takes steps when the test says so, so that every interleaving of draft and target can be had
+again from a seed; and it can die and be replaced.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from ssd.draft.connection import Connection
+from ssd.draft.messages import Hello
+from ssd.draft.program import DraftConfig, build_service
+from ssd.draft.service import DraftService
+from ssd.draft.transport import EngineLink
+
+PEER = b"engine"
+
+
+class Wires:
+    """Two queues."""
+
+    def __init__(self) -> None:
+        self.to_draft: deque[bytes] = deque()
+        self.to_engine: deque[bytes] = deque()
+
+
+class EngineEnd:
+    def __init__(self, wires: Wires, wait: Callable[[], None]) -> None:
+        self._wires, self._wait = wires, wait
+
+    def send(self, frame: bytes) -> None:
+        self._wires.to_draft.append(frame)
+
+    def receive(self, timeout: float) -> bytes | None:
+        if timeout > 0 and not self._wires.to_engine:
+            self._wait()
+        return self._wires.to_engine.popleft() if self._wires.to_engine else None
+
+    def close(self) -> None:
+        pass
+
+
+class DraftEnd:
+    def __init__(self, wires: Wires) -> None:
+        self._wires = wires
+
+    def send(self, peer: bytes, frame: bytes) -> None:
+        self._wires.to_engine.append(frame)
+
+    def receive(self, timeout: float) -> tuple[bytes, bytes] | None:
+        return (PEER, self._wires.to_draft.popleft()) if self._wires.to_draft else None
+
+    def close(self) -> None:
+        pass
+
+
+class InMemoryDraft:
+    """A source of lines to a draft that lives here; `kill` it and the next line finds another."""
+
+    def __init__(
+        self,
+        model: Path,
+        hello: Hello,
+        clock: Callable[[], float],
+        wrap: Callable[[EngineLink], EngineLink] = lambda link: link,
+    ) -> None:
+        self._config = DraftConfig(model=str(model), device="cpu", kv_cache_bytes=1 << 24, width=6)
+        self._hello, self._clock, self._wrap = hello, clock, wrap
+        self._ended = ""
+        self.is_stopped = False
+        self.service: DraftService | None = None
+        self.dead: list[DraftService] = []
+
+    def connect(self) -> Connection | None:
+        wires = Wires()
+        if self.service is None:
+            self.service = build_service(self._config, DraftEnd(wires))
+        else:
+            self.service._link = DraftEnd(wires)
+        self._ended = ""
+        link = self._wrap(EngineEnd(wires, self._let_time_pass))
+        return Connection(link, self._hello, self._clock, timeout=1.0, greeting_timeout=2.0)
+
+    def is_broken(self) -> str:
+        return self._ended
+
+    def close(self) -> None:
+        pass
+
+    def kill(self) -> None:
+        self.service, self._ended = None, "killed"
+
+    def pump(self, turns: int) -> None:
+        if self.service is not None and not self.is_stopped:
+            for _ in range(turns):
+                self.service.turn(0.0)
+
+    def _let_time_pass(self) -> None:
+        self.pump(1)

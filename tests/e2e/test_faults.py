@@ -1,0 +1,30 @@
+"""Whatever happens to the draft or the line to it: the AR tokens, and nothing left behind.
+
+The small form of `python -m tests.e2e.faults`, which runs 450 trials.
+"""
+
+import pytest
+
+from tests.e2e.faults import PROCESS_FAULTS, Bench, Trial
+from tests.e2e.faulty_link import KINDS, WIRE_FAULTS
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return Bench(tmp_path_factory.mktemp("models"))
+
+
+@pytest.mark.parametrize("fault", WIRE_FAULTS)
+def test_faults_of_the_wire(bench: Bench, fault: str) -> None:
+    results = [bench.run(Trial(fault, kind, seed)) for seed, kind in enumerate(KINDS)]
+    assert sum(each.num_struck for each in results) > 0
+    assert [each.wrong for each in results] == [0] * len(KINDS)
+    assert [each.leaks for each in results] == [0] * len(KINDS)
+
+
+@pytest.mark.parametrize("fault", PROCESS_FAULTS)
+def test_a_draft_that_dies_or_hangs(bench: Bench, fault: str) -> None:
+    results = [bench.run(Trial(fault, "any", seed)) for seed in range(4)]
+    assert [each.wrong + each.leaks for each in results] == [0] * 4
+    # Speculation comes back.
+    assert all(each.hits for each in results)
