@@ -11,6 +11,7 @@ from ssd.config import DType, EngineConfig
 from ssd.models import decoder, linear
 from ssd.models.linear import (
     MakeMatMul,
+    MatMul,
     apply_tiled,
     can_pack,
     can_quantise,
@@ -57,8 +58,8 @@ def test_int8_is_near_plain(rows: int, with_bias: bool, dtype: torch.dtype) -> N
     sizes = x.double().norm(dim=1, keepdim=True) * weight.double().norm(dim=1)
     errors = (found.double() - expected).abs()
     assert bool((errors <= 0.01 * sizes + 0.01 * expected.abs()).all())
-    if bias is None:  # Truncation instead of rounding shows only on average.
-        assert float((errors / sizes).mean()) < 0.0012
+    if bias is None and rows == 200:  # Truncation instead of rounding shows only on average.
+        assert float((errors / sizes).mean()) < 0.00095
 
 
 @needs_int8
@@ -130,7 +131,11 @@ def test_every_linear_is_made_at_the_precision_asked_for(
     made = []
 
     def maker(precision: str, *_: object) -> MakeMatMul:
-        return lambda weight, bias: made.append((precision, *weight.shape)) or matmul(weight, bias)
+        def make(weight: torch.Tensor, bias: torch.Tensor | None) -> MatMul:
+            made.append((precision, *weight.shape))
+            return matmul(weight, bias)
+
+        return make
 
     monkeypatch.setattr(decoder, "matmul_maker", maker)
     config = EngineConfig(model=str(write_checkpoint("qwen2", tmp_path)), device="cpu", max_model_len=256)
