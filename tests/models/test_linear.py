@@ -7,7 +7,19 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from ssd.models.linear import apply_tiled, can_pack, matmul
+from ssd.config import DType, EngineConfig
+from ssd.models import decoder, linear
+from ssd.models.linear import (
+    MakeMatMul,
+    MatMul,
+    apply_tiled,
+    can_pack,
+    can_quantise,
+    int8_matmul,
+    matmul,
+    matmul_maker,
+)
+from ssd.runtime.loading import load_model
 from ssd.runtime.runner import RunnerRow
 from tests.e2e.invariance import load
 from tests.tiny import write_checkpoint
@@ -22,9 +34,73 @@ def test_packed_equals_plain(rows: int, with_bias: bool) -> None:
     torch.testing.assert_close(matmul(weight, bias)(x).double(), expected, rtol=2e-2, atol=5e-2)
 
 
+needs_int8 = pytest.mark.skipif(not can_quantise(), reason="no int8 linears here")
+
+
+def unlike(num_rows: int, num_columns: int) -> torch.Tensor:
+    """A matrix whose rows differ in size by a factor of 1,000, so that a scale in the wrong place shows."""
+    return (
+        torch.randn(num_rows, num_columns) * torch.logspace(-2, 1, num_rows)[torch.randperm(num_rows), None]
+    )
+
+
+@needs_int8
+@pytest.mark.parametrize("rows", [1, 7, 16, 33, 200])
+@pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_a_row_has_the_same_bits_anywhere_in_its_tile(dtype: torch.dtype) -> None:
-    multiply = matmul(torch.randn(704, 256).to(dtype), None)
+def test_int8_is_near_plain(rows: int, with_bias: bool, dtype: torch.dtype) -> None:
+    weight, x = unlike(5000, 96).to(dtype), unlike(rows, 96).to(dtype)
+    bias = torch.randn(5000).to(dtype) if with_bias else None
+    found = int8_matmul(weight, bias)(x)
+    assert found.dtype == dtype
+    # What rounding to 1 part in 250 may take of an entry's size; a misplaced scale takes ten times as much.
+    expected = x.double() @ weight.double().T + (0 if bias is None else bias.double())
+    sizes = x.double().norm(dim=1, keepdim=True) * weight.double().norm(dim=1)
+    errors = (found.double() - expected).abs()
+    assert bool((errors <= 0.01 * sizes + 0.01 * expected.abs()).all())
+    if bias is None and rows == 200:  # Truncation instead of rounding shows only on average.
+        assert float((errors / sizes).mean()) < 0.00095
+
+
+@needs_int8
+def test_the_largest_int8_input_keeps_its_sign() -> None:
+    """A bfloat16 scale that is rounded down must not carry the largest input over the edge of int8."""
+    x = torch.zeros(256, 32, dtype=torch.bfloat16)
+    x[:, 5] = torch.arange(1, 257).bfloat16() * torch.tensor([1, -1]).repeat(128)
+    torch.testing.assert_close(int8_matmul(torch.eye(32).bfloat16(), None)(x), x, rtol=0.02, atol=0)
+
+
+@needs_int8
+def test_int8_zeros_stay_zeros_and_strides_do_not_matter() -> None:
+    weight, bias = torch.randn(64, 32).bfloat16(), torch.randn(64).bfloat16()
+    weight[3] = 0
+    x = torch.randn(32, 8).bfloat16().t()
+    x[2] = 0
+    found = int8_matmul(weight, bias)(x)
+    assert torch.equal(found[2], bias)
+    assert torch.equal(found[:, 3], bias[3].expand(8))
+    assert torch.equal(found, int8_matmul(weight, bias)(x.contiguous()))
+
+
+def test_int8_is_refused_where_it_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    assert matmul_maker("model", cpu, torch.float16) is matmul
+    with pytest.raises(ValueError, match="use 'model' or 'int8'"):
+        matmul_maker("int4", cpu, torch.bfloat16)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no int8 linears on this cuda"):
+        matmul_maker("int8", torch.device("cuda"), torch.bfloat16)
+    monkeypatch.setattr(linear, "can_quantise", lambda: True)
+    with pytest.raises(ValueError, match="dtype='auto'"):
+        matmul_maker("int8", cpu, torch.float16)
+    monkeypatch.setattr(linear, "can_quantise", lambda: False)
+    with pytest.raises(ValueError, match="VNNI"):
+        matmul_maker("int8", cpu, torch.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("make", [matmul, pytest.param(int8_matmul, marks=needs_int8)])
+def test_a_row_has_the_same_bits_anywhere_in_its_tile(dtype: torch.dtype, make: MakeMatMul) -> None:
+    multiply = make(torch.randn(704, 256).to(dtype), None)
     x = torch.randn(64, 256).to(dtype)
     order = torch.randperm(64)
     tiles = (16,) * 4
@@ -47,6 +123,38 @@ def test_eight_rows_cost_about_what_one_row_costs() -> None:
 
     best(1)
     assert best(8) < 1.8 * best(1)
+
+
+def test_every_linear_is_made_at_the_precision_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def maker(precision: str, *_: object) -> MakeMatMul:
+        def make(weight: torch.Tensor, bias: torch.Tensor | None) -> MatMul:
+            made.append((precision, *weight.shape))
+            return matmul(weight, bias)
+
+        return make
+
+    monkeypatch.setattr(decoder, "matmul_maker", maker)
+    config = EngineConfig(model=str(write_checkpoint("qwen2", tmp_path)), device="cpu", max_model_len=256)
+    load_model(config, precision="int8")
+    layer = [(128, 64), (64, 64), (320, 64), (64, 160)]
+    assert made == [("int8", *shape) for shape in [*layer * 3, (512, 64)]]
+
+
+@needs_int8
+@pytest.mark.parametrize("kind", ["medium", "llama-biased", "llama-tied"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_int8_logits_are_near_the_models_own(kind: str, dtype: DType, tmp_path: Path) -> None:
+    folder = str(write_checkpoint(kind, tmp_path))
+    tokens = [(7 * i) % 390 + 2 for i in range(100)]
+    row = RunnerRow(tokens, 0, list(range(7)), 100, generated=False)
+    config = EngineConfig(model=folder, device="cpu", dtype=dtype, max_model_len=256)
+    plain, rounded = (load_model(config, precision=p).runner.forward([row]) for p in ("model", "int8"))
+    assert not torch.equal(plain, rounded)
+    assert float((rounded - plain).norm()) < 0.25 * float(plain.norm())
 
 
 @pytest.mark.parametrize("kind", ["medium", "llama3", "qwen3"])

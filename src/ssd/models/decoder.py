@@ -14,6 +14,8 @@ from torch import Tensor
 
 from ssd.attention.backend import AttentionPlan
 from ssd.models.config import ModelConfig
+from ssd.models.head_tokens import head_rows
+from ssd.models.linear import MakeMatMul, Precision, matmul_maker
 from ssd.models.parallel import (
     Alone,
     Collective,
@@ -50,7 +52,7 @@ class RMSNorm:
 
 
 class _Checkpoint:
-    """Reads one layer's weights by their Hugging Face names."""
+    """Reads weights by their Hugging Face names, from the top or of one layer."""
 
     def __init__(self, source: WeightSource, prefix: str, dtype: torch.dtype, device: torch.device) -> None:
         self._source, self._prefix, self._dtype, self._device = source, prefix, dtype, device
@@ -58,13 +60,22 @@ class _Checkpoint:
     def tensor(self, name: str) -> Tensor:
         return self._source.read(f"{self._prefix}{name}").to(self._device, self._dtype)
 
+    def layer(self, index: int) -> "_Checkpoint":
+        return _Checkpoint(self._source, f"model.layers.{index}.", self._dtype, self._device)
+
     def linear(self, name: str, *, bias: bool) -> Weighted:
         return self.tensor(f"{name}.weight"), self.tensor(f"{name}.bias") if bias else None
 
 
 class DecoderLayer:
     def __init__(
-        self, index: int, config: ModelConfig, checkpoint: _Checkpoint, shard: Shard, collective: Collective
+        self,
+        index: int,
+        config: ModelConfig,
+        checkpoint: _Checkpoint,
+        shard: Shard,
+        collective: Collective,
+        make: MakeMatMul,
     ) -> None:
         self._index = index
         self._head_dim = config.head_dim
@@ -74,14 +85,14 @@ class DecoderLayer:
         # Qwen2 has a bias on q, k and v alone; a Llama with attention_bias has one on the output too.
         output_bias = bias and not config.family.qkv_bias
         projections = [checkpoint.linear(f"self_attn.{name}_proj", bias=bias) for name in "qkv"]
-        self._qkv = ColumnParallelLinear(projections, shard)
+        self._qkv = ColumnParallelLinear(projections, shard, make)
         self._output = RowParallelLinear(
-            checkpoint.linear("self_attn.o_proj", bias=output_bias), shard, collective
+            checkpoint.linear("self_attn.o_proj", bias=output_bias), shard, collective, make
         )
         halves = [checkpoint.linear(f"mlp.{name}_proj", bias=config.mlp_bias) for name in ("gate", "up")]
-        self._gate_up = ColumnParallelLinear(halves, shard)
+        self._gate_up = ColumnParallelLinear(halves, shard, make)
         self._down = RowParallelLinear(
-            checkpoint.linear("mlp.down_proj", bias=config.mlp_bias), shard, collective
+            checkpoint.linear("mlp.down_proj", bias=config.mlp_bias), shard, collective, make
         )
         self._input_norm = RMSNorm(checkpoint.tensor("input_layernorm.weight"), eps)
         self._mlp_norm = RMSNorm(checkpoint.tensor("post_attention_layernorm.weight"), eps)
@@ -139,21 +150,26 @@ class DenseDecoder:
         device: torch.device,
         shard: Shard | None = None,
         collective: Collective | None = None,
+        precision: Precision = "model",
+        head_tokens: Sequence[int] | None = None,
     ) -> None:
+        make = matmul_maker(precision, device, dtype)
+        self.head_tokens = None if head_tokens is None else head_rows(head_tokens, config.vocab_size, device)
+        """The tokens that logits are given for, in rising order; None: the whole vocabulary."""
         shard, collective = shard or Shard(), collective or Alone()
         source = TrackedSource(source)
         top = _Checkpoint(source, "", dtype, device)
         embedding = top.tensor("model.embed_tokens.weight")
         self._embedding = VocabParallelEmbedding(embedding, shard, collective)
         self._layers = [
-            DecoderLayer(
-                index, config, _Checkpoint(source, f"model.layers.{index}.", dtype, device), shard, collective
-            )
+            DecoderLayer(index, config, top.layer(index), shard, collective, make)
             for index in range(config.num_layers)
         ]
         self._norm = RMSNorm(top.tensor("model.norm.weight"), config.norm_eps)
         head = embedding if config.tie_embeddings else top.tensor("lm_head.weight")
-        self._head = VocabParallelHead(head, shard, collective)
+        if self.head_tokens is not None:
+            head = head[self.head_tokens]
+        self._head = VocabParallelHead(head, shard, collective, make)
         self._rope: RopeTable = rope_table(
             config.rope, config.head_dim, num_positions, device=device, factors=source.rope_factors()
         )
@@ -169,5 +185,5 @@ class DenseDecoder:
         return self._norm(x)
 
     def logits(self, hidden: Tensor, tiles: Sequence[int] = ()) -> Tensor:
-        """[rows, vocab_size] in the model's own precision."""
+        """[rows, vocab_size] in the model's number format; of a restricted head, [rows, len(head_tokens)]."""
         return self._head(hidden, tiles)

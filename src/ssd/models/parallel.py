@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ssd.models.linear import apply_tiled, matmul
+from ssd.models.linear import MakeMatMul, apply_tiled, matmul
 
 
 class Collective(Protocol):
@@ -66,12 +66,12 @@ Weighted = tuple[Tensor, Tensor | None]
 class ColumnParallelLinear:
     """Several projections of one input as one multiply; each rank has a share of every output."""
 
-    def __init__(self, parts: Sequence[Weighted], shard: Shard) -> None:
+    def __init__(self, parts: Sequence[Weighted], shard: Shard, make: MakeMatMul = matmul) -> None:
         weight = torch.cat([shard.narrow(weight, 0) for weight, _ in parts])
         biases = [shard.narrow(bias, 0) for _, bias in parts if bias is not None]
         if biases and len(biases) != len(parts):
             raise ValueError("of merged projections either all have a bias or none has")
-        self._multiply = matmul(weight, torch.cat(biases) if biases else None)
+        self._multiply = make(weight, torch.cat(biases) if biases else None)
 
     def __call__(self, x: Tensor, tiles: Sequence[int]) -> Tensor:
         return apply_tiled(self._multiply, x, tiles)
@@ -80,9 +80,11 @@ class ColumnParallelLinear:
 class RowParallelLinear:
     """Each rank has a share of the inputs; the ranks' results are summed, the bias added once."""
 
-    def __init__(self, part: Weighted, shard: Shard, collective: Collective) -> None:
+    def __init__(
+        self, part: Weighted, shard: Shard, collective: Collective, make: MakeMatMul = matmul
+    ) -> None:
         weight, bias = part
-        self._multiply = matmul(shard.narrow(weight, 1), bias if shard.rank == 0 else None)
+        self._multiply = make(shard.narrow(weight, 1), bias if shard.rank == 0 else None)
         self._collective = collective
 
     def __call__(self, x: Tensor, tiles: Sequence[int]) -> Tensor:
@@ -110,8 +112,10 @@ class VocabParallelEmbedding:
 class VocabParallelHead:
     """Logits of a range of the vocabulary on each rank, gathered on all."""
 
-    def __init__(self, weight: Tensor, shard: Shard, collective: Collective) -> None:
-        self._multiply = matmul(shard.narrow(weight, 0), None)
+    def __init__(
+        self, weight: Tensor, shard: Shard, collective: Collective, make: MakeMatMul = matmul
+    ) -> None:
+        self._multiply = make(shard.narrow(weight, 0), None)
         self._collective = collective
 
     def __call__(self, x: Tensor, tiles: Sequence[int]) -> Tensor:

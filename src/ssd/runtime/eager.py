@@ -38,6 +38,11 @@ class EagerRunner:
         self._device = device
         self._tiling = tiling
 
+    @property
+    def head_tokens(self) -> Tensor | None:
+        """The tokens that the columns of logits stand for; None: the whole vocabulary."""
+        return self.model.head_tokens
+
     @torch.inference_mode()
     def forward(self, rows: Sequence[RunnerRow]) -> Tensor:
         layout = self._layout(rows)

@@ -5,9 +5,11 @@ Knows the order in which these are made and how much memory the pool may take.
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from ssd.attention.sdpa import DETERMINISTIC_KEY_TILE, SdpaBackend
 from ssd.config import EngineConfig
@@ -15,6 +17,7 @@ from ssd.kvcache.pool import KVPool, PoolShape
 from ssd.models.checkpoint import Checkpoint, open_checkpoint
 from ssd.models.config import ModelConfig
 from ssd.models.decoder import DenseDecoder
+from ssd.models.linear import Precision
 from ssd.models.weights import ProgressSource
 from ssd.runtime.eager import EagerRunner, Tiling
 from ssd.runtime.host import pin_to_cores, resolve_device, resolve_dtype
@@ -30,8 +33,20 @@ class LoadedModel:
     pool: KVPool
     max_model_len: int
 
+    @property
+    def head_tokens(self) -> Tensor | None:
+        """The tokens that the columns of logits stand for; None: the whole vocabulary."""
+        return self.runner.head_tokens
 
-def load_model(config: EngineConfig, *, show_progress: bool = False) -> LoadedModel:
+
+def load_model(
+    config: EngineConfig,
+    *,
+    show_progress: bool = False,
+    precision: Precision = "model",
+    head_tokens: Sequence[int] | None = None,
+) -> LoadedModel:
+    """The model that `config` names; int8 weights and a restricted head change logits and are for drafts."""
     if config.cores:
         pin_to_cores(config.cores)
     device = resolve_device(config.device)
@@ -39,7 +54,15 @@ def load_model(config: EngineConfig, *, show_progress: bool = False) -> LoadedMo
     checkpoint = open_checkpoint(config.model)
     shape = _pool_shape(config, checkpoint.config, dtype, device)
     max_model_len = _max_model_len(config, checkpoint.config, shape)
-    model = _load_decoder(checkpoint, max_model_len, dtype, device, show_progress=show_progress)
+    model = _load_decoder(
+        checkpoint,
+        max_model_len,
+        dtype,
+        device,
+        precision=precision,
+        head_tokens=head_tokens,
+        show_progress=show_progress,
+    )
     if device.type == "cpu":
         request_huge_pages()
     pool = KVPool(shape)
@@ -54,18 +77,27 @@ def _load_decoder(
     dtype: torch.dtype,
     device: torch.device,
     *,
+    precision: Precision,
+    head_tokens: Sequence[int] | None,
     show_progress: bool,
 ) -> DenseDecoder:
     started = time.perf_counter()
     source = ProgressSource(checkpoint.weights(), f"loading {checkpoint.path.name}", show=show_progress)
     try:
         model = DenseDecoder(
-            checkpoint.config, source, num_positions=num_positions, dtype=dtype, device=device
+            checkpoint.config,
+            source,
+            num_positions=num_positions,
+            dtype=dtype,
+            device=device,
+            precision=precision,
+            head_tokens=head_tokens,
         )
     finally:
         source.close()
+    format_name = "int8" if precision == "int8" else str(dtype)
     seconds = time.perf_counter() - started
-    logger.info("loaded %s as %s on %s in %.1f s", checkpoint.path.name, dtype, device, seconds)
+    logger.info("loaded %s as %s on %s in %.1f s", checkpoint.path.name, format_name, device, seconds)
     return model
 
 

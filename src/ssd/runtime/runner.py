@@ -38,5 +38,8 @@ class RunnerRow:
 
 class Runner(Protocol):
     def forward(self, rows: Sequence[RunnerRow]) -> "Tensor":
-        """Float32 logits, [sum of num_logits, vocab_size], in the order of the rows."""
+        """Float32 logits, [sum of num_logits, vocab_size], in the order of the rows.
+
+        A draft with a restricted head has a column for each of its `head_tokens` instead.
+        """
         ...

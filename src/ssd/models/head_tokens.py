@@ -1,0 +1,37 @@
+"""Which tokens an output head is restricted to, for drafts.
+
+Knows that ids of trained vocabularies fall roughly with frequency, and what a list of tokens must
+be to pick rows of a head. A draft that cannot say a token costs a rejection there, nothing else.
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def frequent_tokens(tokenizer: Any, vocab_size: int, count: int) -> list[int]:
+    """`count` tokens in rising order: every special or added one, so that texts can end, then the lowest ids.
+
+    Merges are numbered in the order in which training found them, the most frequent first.
+    """
+    named = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    special = sorted(token for token in named if token < vocab_size)
+    if count <= len(special):
+        raise ValueError(
+            f"a head of {count} tokens has no room beside {len(special)} special ones: use some thousands"
+        )
+    ordinary = (token for token in range(vocab_size) if token not in named)
+    chosen = islice(ordinary, count - len(special))
+    return sorted([*special, *chosen])
+
+
+def head_rows(tokens: Sequence[int], vocab_size: int, device: torch.device) -> Tensor:
+    """The rows of the head for these tokens, in rising order; ValueError if they are not such."""
+    if not tokens or len(set(tokens)) != len(tokens):
+        raise ValueError("head_tokens must name at least one token, and each only once")
+    if min(tokens) < 0 or max(tokens) >= vocab_size:
+        raise ValueError(f"head_tokens must lie between 0 and {vocab_size - 1}, the model's vocabulary")
+    return torch.tensor(sorted(tokens), device=device)

@@ -1,0 +1,59 @@
+"""A head of some tokens says of them what the whole head says."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from ssd.config import EngineConfig
+from ssd.models.head_tokens import frequent_tokens
+from ssd.models.linear import can_quantise
+from ssd.runtime.loading import load_model
+from ssd.runtime.runner import RunnerRow
+from tests.tiny import tiny_tokenizer, write_checkpoint
+
+ROW = RunnerRow([(7 * i) % 390 + 2 for i in range(40)], 0, [0, 1, 2], 9, generated=False)
+needs_int8 = pytest.mark.skipif(not can_quantise(), reason="no int8 linears here")
+
+
+def config(folder: Path) -> EngineConfig:
+    return EngineConfig(model=str(folder), device="cpu", dtype="bfloat16", max_model_len=256)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama-tied"])
+@pytest.mark.parametrize("precision", ["model", pytest.param("int8", marks=needs_int8)])
+def test_columns_are_the_whole_heads(kind: str, precision: str, tmp_path: Path) -> None:
+    settings = config(write_checkpoint(kind, tmp_path))
+    tokens = [500, 0, 1, 17, 3, 250, 249, 511, *range(300, 340)]
+    whole = load_model(settings, precision=precision)  # type: ignore[arg-type]
+    some = load_model(settings, precision=precision, head_tokens=tokens)  # type: ignore[arg-type]
+    assert whole.head_tokens is None
+    assert some.head_tokens is not None
+    assert some.head_tokens.tolist() == sorted(tokens)
+    expected = whole.runner.forward([ROW])[:, sorted(tokens)]
+    assert torch.equal(some.runner.forward([ROW]), expected)
+
+
+@pytest.mark.parametrize("tokens", [[], [3, 3], [-1, 4], [512]])
+def test_wrong_tokens_are_refused(tokens: list[int], tmp_path: Path) -> None:
+    settings = config(write_checkpoint("qwen2", tmp_path))
+    with pytest.raises(ValueError, match="head_tokens must"):
+        load_model(settings, head_tokens=tokens)
+
+
+def test_frequent_tokens_are_the_lowest_ids_and_all_special_ones() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|pause|>"]})
+    tokenizer.add_tokens(["addedword"])
+    added = tokenizer.convert_tokens_to_ids(["<|pause|>", "addedword"])
+    assert frequent_tokens(tokenizer, 512, 50) == [*range(48), *sorted(added)]
+
+
+def test_frequent_tokens_end_with_the_vocabulary() -> None:
+    tokenizer = tiny_tokenizer()
+    assert frequent_tokens(tokenizer, 512, 10_000) == list(range(512))
+    # The draft's vocabulary may be shorter than the tokenizer's.
+    tokenizer.add_tokens(["addedword"])
+    assert max(frequent_tokens(tokenizer, 300, 100)) == 99
+    with pytest.raises(ValueError, match="special"):
+        frequent_tokens(tokenizer, 512, 2)
