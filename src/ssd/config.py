@@ -14,6 +14,7 @@ Mode = Literal["ar", "sd", "ssd"]
 GrowthPolicyName = Literal["value", "geometric", "uniform"]
 Backup = Literal["auto", "jit", "ngram", "none"]
 Precision = Literal["model", "int8"]
+"""How a model's weights are kept: in its own number format, or rounded to int8, as a draft's may be."""
 MAX_LOOKAHEAD = 16
 MAX_WIDTH = 64
 MAX_CHILDREN = 8

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ssd.decoding.decoder import DraftContext
 from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
+from ssd.models.head_tokens import whole_vocabulary
 from ssd.runtime.runner import Runner, RunnerRow
 from ssd.sampling import SamplingRow, sample
 
@@ -48,8 +49,16 @@ class _Guess:
 
 
 class Drafter:
-    def __init__(self, runner: Runner, block_manager: BlockManager, limits: DraftLimits) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        block_manager: BlockManager,
+        limits: DraftLimits,
+        *,
+        head_tokens: Tensor | None = None,
+    ) -> None:
         self._runner = runner
+        self._head_tokens = head_tokens
         self._blocks = block_manager
         self._limits = limits
         self._read: dict[int, list[int]] = {}
@@ -114,7 +123,10 @@ class Drafter:
 
     def _extend(self, guesses: Sequence[_Guess], unread: Sequence[Sequence[int]]) -> None:
         """One forward; each sequence gains the token the draft would decide."""
-        logits = self._forward(guesses, unread, num_logits=1)[:, : self._limits.vocab_size]
+        logits = self._forward(guesses, unread, num_logits=1)
+        if self._head_tokens is not None:
+            logits = whole_vocabulary(logits, self._head_tokens)
+        logits = logits[:, : self._limits.vocab_size]
         decided = sample(logits, [guess.sampling() for guess in guesses])
         for guess, token in zip(guesses, decided, strict=True):
             guess.tokens.append(token.token)

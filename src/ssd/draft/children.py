@@ -9,10 +9,10 @@ a token. Knows one batch of rows; does not know trees.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from ssd.draft.tree import Floats, Ints
+from ssd.models.head_tokens import whole_vocabulary
 from ssd.sampling import SamplingRow
 from ssd.sampling.noise import gumbel_noise_ragged
 from ssd.sampling.processors import edit_logits, needs_edits, scale_logits
@@ -60,8 +60,7 @@ def _candidates(logits: Tensor, row: SamplingRow, head_tokens: Tensor | None) ->
     ids = head_tokens
     if needs_edits(row) and head_tokens is not None:
         # Parameters speak of the whole vocabulary.
-        whole = torch.full((int(head_tokens[-1]) + 1,), -torch.inf, device=logits.device)
-        logits, ids = whole.index_copy(0, head_tokens, logits), None
+        logits, ids = whole_vocabulary(logits, head_tokens), None
     temperature = 1.0 if row.params.greedy else row.params.temperature
     wide = WideRow.of(scale_logits(edit_logits(logits, row), temperature))
     places, scores = wide.largest(min(_SAMPLED_CANDIDATES, logits.shape[0]))

@@ -114,7 +114,7 @@ class DraftClient:
             return Knowledge.UNHEARD
         followed.tokens.extend(tokens)
         mirror = followed.mirror
-        if mirror is None:
+        if mirror is None or not self._is_sayable(seq_id, followed, tokens):
             return Knowledge.UNHEARD
         knowledge = mirror.advance(tokens)
         self._post(Outcome(seq_id, mirror.epoch, mirror.n, list(tokens), mirror.num_frames))
@@ -215,8 +215,22 @@ class DraftClient:
             self._open(seq_id, followed)
         self._flush()
 
+    def _is_sayable(self, seq_id: int, followed: _Followed, tokens: Sequence[int]) -> bool:
+        """False, and the sequence goes on alone, where it holds tokens that the draft does not have."""
+        if self._line is None or max(tokens) < self._line.vocab_size:
+            return True
+        if followed.mirror is not None:
+            self._post(Close(seq_id, followed.mirror.epoch))
+        self._decline(seq_id, followed, "it holds tokens the draft does not know")
+        return False
+
+    def _decline(self, seq_id: int, followed: _Followed, reason: str) -> None:
+        logger.info("sequence %d goes on without speculation: %s", seq_id, reason)
+        self.stats.num_declined += 1
+        followed.mirror, followed.is_declined = None, True
+
     def _open(self, seq_id: int, followed: _Followed) -> None:
-        if followed.is_declined:
+        if followed.is_declined or not self._is_sayable(seq_id, followed, followed.tokens):
             return
         epoch = self._next_epoch()
         followed.mirror = Mirror(epoch, followed.tokens[-1])
@@ -250,9 +264,7 @@ class DraftClient:
             case Close():
                 followed = self._current(message.seq, message.epoch)
                 if followed is not None:
-                    logger.info("sequence %d goes on without speculation: %s", message.seq, message.reason)
-                    self.stats.num_declined += 1
-                    followed.mirror, followed.is_declined = None, True
+                    self._decline(message.seq, followed, message.reason)
             case Stats():
                 self._note_stats(message)
 

@@ -48,7 +48,8 @@ class Connection:
         self.state = LineState.GREETING
         self.reason = ""
         """Why it is refused or lost."""
-        self.max_model_len = 0
+        self.vocab_size = hello.vocab_size
+        """Ids both sides know."""
         self.name = ""
         self._send(encode([hello]))
 
@@ -110,7 +111,8 @@ class Connection:
             # It greets whom it does not know: it was restarted, or could make nothing of what it got.
             self.lose("the draft has forgotten this engine")
         else:
-            self.state, self.max_model_len, self.name = LineState.READY, hello.max_model_len, hello.name
+            self.state, self.name = LineState.READY, hello.name
+            self.vocab_size = min(self.vocab_size, hello.vocab_size)
 
     def _send(self, frame: bytes) -> None:
         try:

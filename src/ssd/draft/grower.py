@@ -34,8 +34,6 @@ class GrowthLimits:
     prefill_chunk: int = 128
     """Tokens of prompts read in one step."""
     max_model_len: int = 2048
-    vocab_size: int = 0
-    """Ids from here on are padding to one of the sides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +115,6 @@ class Grower:
             return {}, 0
         rows = [self._reading_row(each) for each in readings] + [self._growing_row(each) for each in growings]
         logits = self._runner.forward(rows)
-        if self._limits.vocab_size:
-            logits = logits[:, : self._limits.vocab_size]
         places = self._finish_reading(readings)
         places += [(each.session_id, node) for each in growings for node in each.nodes]
         self._attach(logits, places)

@@ -13,7 +13,7 @@ from ssd.draft.service import DraftService
 from ssd.draft.transport import DraftLink, Keys, ZmqDraftLink
 from ssd.kvcache.block_manager import BlockManager
 from ssd.models.vocabulary import tokenizer_fingerprint
-from ssd.runtime.loading import load_model
+from ssd.runtime.loading import load_draft
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def open_link(address: str, keys: str | None) -> ZmqDraftLink:
 
 
 def build_service(config: DraftConfig, link: DraftLink) -> DraftService:
-    loaded = load_model(
+    loaded = load_draft(
         EngineConfig(
             model=config.model,
             device=config.device,
@@ -50,18 +50,19 @@ def build_service(config: DraftConfig, link: DraftLink) -> DraftService:
             kv_cache_bytes=config.kv_cache_bytes,
             max_num_seqs=config.max_num_seqs,
             block_size=config.block_size,
-        )
+        ),
+        precision=config.precision,
+        head=config.head,
     )
     model = loaded.checkpoint.config
     limits = GrowthLimits(
         width=config.width,
         num_children=config.children,
         max_model_len=loaded.max_model_len,
-        vocab_size=model.vocab_size,
     )
     blocks = BlockManager(loaded.pool.shape.num_blocks, config.block_size)
     policy = growth_policy(config.growth, width=config.width)
-    grower = Grower(loaded.runner, loaded.pool, blocks, limits, policy)
+    grower = Grower(loaded.runner, loaded.pool, blocks, limits, policy, head_tokens=loaded.head_tokens)
     hello = Hello(
         version=PROTOCOL_VERSION,
         tokenizer=tokenizer_fingerprint(loaded.checkpoint.tokenizer()),

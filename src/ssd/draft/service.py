@@ -157,7 +157,7 @@ class DraftService:
             self._close(peer, message.seq, known[1].epoch)
         session_id = self._next_session()
         try:
-            session = Session(message, max_len=self._grower.max_model_len)
+            session = Session(message, max_len=self._grower.max_model_len, vocab_size=peer.vocab_size)
             self._grower.open(session_id, session)
         except (OutOfBlocks, ValueError) as error:
             return [Close(message.seq, message.epoch, str(error)[:500])]

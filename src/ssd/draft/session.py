@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssd.attention.backend import Branches
-from ssd.draft.messages import Nodes, Open, pack_floats, pack_ints, unpack_ints
+from ssd.draft.messages import MAX_ID, Nodes, Open, pack_floats, pack_ints, unpack_ints
 from ssd.draft.tree import BARREN, UNGROWN, Floats, Ints, Tree
 from ssd.sampling import History, SamplingParams, SamplingRow
 
@@ -40,7 +40,8 @@ class Observation:
 
 
 class Session:
-    def __init__(self, opening: Open, *, max_len: int) -> None:
+    def __init__(self, opening: Open, *, max_len: int, vocab_size: int = MAX_ID) -> None:
+        """`max_len` and `vocab_size` are what both sides can do: what lies beyond is never guessed."""
         self.seq, self.epoch = opening.seq, opening.epoch
         self.tokens: list[int] = unpack_ints(opening.tokens).tolist()
         self.num_read = 0
@@ -55,6 +56,7 @@ class Session:
         self.params = _params(opening)
         self._sampling = opening.sampling
         self._prompt = self.tokens[: opening.num_prompt]
+        self._vocab_size = vocab_size
         self._max_len = min(max_len, opening.max_len)
         self._max_depth = 2 * opening.lookahead + 1
         self._num_sent = 0
@@ -98,6 +100,9 @@ class Session:
     def grow(self, node: int, tokens: Ints, logprobs: Floats, raws: Floats) -> None:
         """Takes in what may follow a node that has just been processed, or the root."""
         tree = self.tree
+        meant = tokens < self._vocab_size
+        if not meant.all():
+            tokens, logprobs, raws = tokens[meant], logprobs[meant], raws[meant]
         if node != tree.root:
             tree.slots[node] = self.next_slot
             self.num_grown += 1

@@ -15,7 +15,7 @@ from ssd.engine.prompts import RequestFactory
 from ssd.engine.scheduler import SchedulerLimits
 from ssd.kvcache.block_manager import BlockManager
 from ssd.models.vocabulary import common_vocabulary
-from ssd.runtime.loading import LoadedModel, load_model
+from ssd.runtime.loading import LoadedModel, load_draft, load_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,14 @@ def _speculative(config: EngineConfig, target: LoadedModel, *, show_progress: bo
     draft_config = replace(
         config, model=str(config.draft), mode="ar", draft=None, deterministic=False, max_model_len=None
     )
-    draft = load_model(draft_config, show_progress=show_progress)
+    draft = load_draft(
+        draft_config,
+        precision=config.draft_precision,
+        head=config.draft_head,
+        show_progress=show_progress,
+    )
     vocab_size = common_vocabulary(target.checkpoint, draft.checkpoint)
     limits = DraftLimits(config.max_lookahead, draft.max_model_len, config.max_num_batched_tokens, vocab_size)
     blocks = BlockManager(draft.pool.shape.num_blocks, config.block_size, enable_prefix_caching=False)
-    return SpeculativeDecoder(target.runner, Drafter(draft.runner, blocks, limits))
+    drafter = Drafter(draft.runner, blocks, limits, head_tokens=draft.head_tokens)
+    return SpeculativeDecoder(target.runner, drafter)

@@ -13,9 +13,10 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from ssd.attention.backend import AttentionPlan
+from ssd.config import Precision
 from ssd.models.config import ModelConfig
 from ssd.models.head_tokens import head_rows
-from ssd.models.linear import MakeMatMul, Precision, matmul_maker
+from ssd.models.linear import MakeMatMul, matmul_maker
 from ssd.models.parallel import (
     Alone,
     Collective,

@@ -35,3 +35,9 @@ def head_rows(tokens: Sequence[int], vocab_size: int, device: torch.device) -> T
     if min(tokens) < 0 or max(tokens) >= vocab_size:
         raise ValueError(f"head_tokens must lie between 0 and {vocab_size - 1}, the model's vocabulary")
     return torch.tensor(sorted(tokens), device=device)
+
+
+def whole_vocabulary(logits: Tensor, head_tokens: Tensor) -> Tensor:
+    """Logits over the ids up to the last head token: those the head does not have are impossible."""
+    shape = (*logits.shape[:-1], int(head_tokens[-1]) + 1)
+    return logits.new_full(shape, -torch.inf).index_copy_(-1, head_tokens, logits)

@@ -8,18 +8,16 @@ packed operators have private names, so they live here alone, behind checks, wit
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from ssd.config import Precision
+
 MatMul = Callable[[Tensor], Tensor]
 MakeMatMul = Callable[[Tensor, Tensor | None], MatMul]
 """From a weight and its bias to their multiply."""
-
-Precision = Literal["model", "int8"]
-"""How a model's weights are kept: in its own number format, or rounded to int8, as a draft's may be."""
 
 PACKED_ROWS_HINT = 16
 """Rows oneDNN lays the weight out for: the widest forward that should stay flat."""

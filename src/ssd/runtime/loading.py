@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from ssd.attention.sdpa import DETERMINISTIC_KEY_TILE, SdpaBackend
-from ssd.config import EngineConfig
+from ssd.config import EngineConfig, Precision
 from ssd.kvcache.pool import KVPool, PoolShape
 from ssd.models.checkpoint import Checkpoint, open_checkpoint
 from ssd.models.config import ModelConfig
 from ssd.models.decoder import DenseDecoder
-from ssd.models.linear import Precision
+from ssd.models.head_tokens import frequent_tokens
 from ssd.models.weights import ProgressSource
 from ssd.runtime.eager import EagerRunner, Tiling
 from ssd.runtime.host import pin_to_cores, resolve_device, resolve_dtype
@@ -69,6 +69,17 @@ def load_model(
     attention = SdpaBackend(pool, checkpoint.config.num_heads, deterministic=config.deterministic)
     tiling = Tiling(config.decode_tile, config.prefill_tile) if config.deterministic else None
     return LoadedModel(checkpoint, EagerRunner(model, attention, device, tiling=tiling), pool, max_model_len)
+
+
+def load_draft(
+    config: EngineConfig, *, precision: Precision, head: int | None, show_progress: bool = False
+) -> LoadedModel:
+    """A model that only guesses, and so may round its weights and leave out rare tokens."""
+    head_tokens = None
+    if head is not None:
+        checkpoint = open_checkpoint(config.model)
+        head_tokens = frequent_tokens(checkpoint.tokenizer(), checkpoint.config.vocab_size, head)
+    return load_model(config, precision=precision, head_tokens=head_tokens, show_progress=show_progress)
 
 
 def _load_decoder(
