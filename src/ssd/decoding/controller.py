@@ -9,43 +9,46 @@ faster that number is 0. Knows times and chances; no tokens, no draft.
 from collections.abc import Sequence
 
 _SMOOTHING = 0.25
-"""Weight of the newest time."""
-_MEMORY = 128
-"""Steps after which a time that was not seen again is forgotten, and so tried again."""
+"""Weight of the newest wait."""
+_MEMORY = 0.98
+"""What a step's time still counts for one step later."""
+_DOUBT = 8.0
+"""Rows squared: until row counts have varied more than this, time is taken not to depend on them."""
 _LEAST_CHANCE = 0.04
 """Below this a drafted token is noise."""
 
 
 class VerifyTimes:
-    """T(r): seconds of a step by its number of query rows."""
+    """T(r): seconds of a step by its number of query rows, a line through what was measured lately.
+
+    Machines are noisy and memory-bound forwards nearly flat: a line tells a slope from noise with few steps.
+    """
 
     def __init__(self) -> None:
-        self._times: dict[int, tuple[float, int]] = {}
-        self._num_steps = 0
+        self._weight = self._rows = self._rows_squared = self._seconds = self._product = 0.0
 
     def note(self, num_rows: int, seconds: float) -> None:
-        self._num_steps += 1
-        bucket = _bucket(num_rows)
-        known = self._times.get(bucket)
-        smoothed = seconds if known is None else known[0] + _SMOOTHING * (seconds - known[0])
-        self._times[bucket] = (smoothed, self._num_steps)
-        for old in [b for b, (_time, seen) in self._times.items() if self._num_steps - seen > _MEMORY]:
-            del self._times[old]
+        self._weight = _MEMORY * self._weight + 1
+        self._rows = _MEMORY * self._rows + num_rows
+        self._rows_squared = _MEMORY * self._rows_squared + num_rows**2
+        self._seconds = _MEMORY * self._seconds + seconds
+        self._product = _MEMORY * self._product + num_rows * seconds
+
+    def line(self) -> tuple[float, float]:
+        """Seconds of no rows and of each row; a time of 1 until something was measured."""
+        if not self._weight:
+            return 1.0, 0.0
+        rows, seconds = self._rows / self._weight, self._seconds / self._weight
+        variance = self._rows_squared / self._weight - rows**2
+        covariance = self._product / self._weight - rows * seconds
+        slope = max(0.0, covariance / (variance + _DOUBT))
+        # A slope steeper than proportional would give a forward of nothing a negative time.
+        slope = min(slope, seconds / rows)
+        return seconds - slope * rows, slope
 
     def expected(self, num_rows: int) -> float:
-        """The time seen for this many rows; between two known numbers a line; beyond them the nearest."""
-        if not self._times:
-            return 1.0
-        bucket = _bucket(num_rows)
-        below = max((b for b in self._times if b <= bucket), default=None)
-        above = min((b for b in self._times if b >= bucket), default=None)
-        if below is None or above is None:
-            nearest = above if below is None else below
-            return self._times[nearest][0] if nearest is not None else 1.0
-        low, high = self._times[below][0], self._times[above][0]
-        share = 0.0 if above == below else (bucket - below) / (above - below)
-        # More rows never take less time: what says so is noise.
-        return low + share * max(0.0, high - low)
+        fixed, slope = self.line()
+        return fixed + slope * num_rows
 
 
 class Controller:
@@ -66,11 +69,12 @@ class Controller:
             ),
             key=lambda offer: -offer[0],
         )
+        fixed, slope = self.times.line()
         yielded, best_count = float(len(chances)), 0
-        best_rate = yielded / self.times.expected(num_rows)
+        best_rate = yielded / (fixed + slope * num_rows)
         for count, (chance, _index) in enumerate(offers, 1):
             yielded += chance
-            rate = yielded / self.times.expected(num_rows + count)
+            rate = yielded / (fixed + slope * (num_rows + count))
             if rate > best_rate:
                 best_rate, best_count = rate, count
         lengths = [0] * len(chances)
@@ -89,7 +93,3 @@ class Controller:
         gain = self._first_rate * self.times.expected(num_rows)
         expected = self._wait or 1.5 * draft_step
         return gain if 0 < expected < gain else 0.0
-
-
-def _bucket(num_rows: int) -> int:
-    return num_rows if num_rows <= 16 else -(-num_rows // 8) * 8
