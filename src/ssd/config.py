@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 Mode = Literal["ar", "sd"]
+Acceptance = Literal["coupled", "ratio"]
 MAX_LOOKAHEAD = 16
 
 
@@ -53,6 +54,10 @@ class EngineConfig:
     """The draft model, with the target's tokenizer; needed in every mode but `ar`."""
     lookahead: int = 4
     """Tokens guessed for one verification."""
+    acceptance: Acceptance = "coupled"
+    """`coupled`: the seed's own tokens, in every mode. `ratio`: the same distribution, but other tokens."""
+    saguaro: float = 1.0
+    """Ratio acceptance: how heavy the draft's likeliest tokens stay among what it draws from; 1 is off."""
 
     seed: int | None = None
     """Where the seeds of requests without one come from; None draws them from the system."""
@@ -63,6 +68,7 @@ class EngineConfig:
         self._check_types()
         self._check_sizes()
         self._check_drafting()
+        self._check_acceptance()
 
     def _check_types(self) -> None:
         for name in ("deterministic", "enable_chunked_prefill", "enable_prefix_caching"):
@@ -102,6 +108,20 @@ class EngineConfig:
             raise ValueError(f"mode={self.mode!r} needs a draft: name a small model of the same family")
         if not 1 <= self.lookahead <= MAX_LOOKAHEAD:
             raise ValueError(f"lookahead={self.lookahead}: must be between 1 and {MAX_LOOKAHEAD}")
+
+    def _check_acceptance(self) -> None:
+        if self.acceptance not in get_args(Acceptance):
+            raise ValueError(f"acceptance={self.acceptance!r}: use one of {', '.join(get_args(Acceptance))}")
+        if self.acceptance == "ratio" and self.mode == "ar":
+            raise ValueError("acceptance='ratio' but mode is 'ar', where nothing is drafted: use mode='sd'")
+        if (
+            isinstance(self.saguaro, bool)
+            or not isinstance(self.saguaro, int | float)
+            or not 0 < self.saguaro <= 1
+        ):
+            raise ValueError(f"saguaro={self.saguaro!r}: must be a number above 0 and at most 1")
+        if self.saguaro != 1 and self.acceptance != "ratio":
+            raise ValueError(f"saguaro={self.saguaro} needs acceptance='ratio': leave it at 1 otherwise")
 
     @classmethod
     def from_settings(cls, model: str, settings: dict[str, Any]) -> "EngineConfig":

@@ -5,7 +5,7 @@ Every other decoder must produce the tokens this one does.
 
 from collections.abc import Sequence
 
-from ssd.decoding.decoder import Decided, DecodeRow, DraftContext
+from ssd.decoding.decoder import Decided, DecodeRow, DraftContext, Speculation
 from ssd.decoding.verification import verify
 from ssd.runtime.runner import Runner
 
@@ -18,8 +18,8 @@ class AutoregressiveDecoder:
     def is_drafting(self) -> bool:
         return False
 
-    def propose(self, contexts: Sequence[DraftContext]) -> list[tuple[int, ...]]:
-        return [()] * len(contexts)
+    def propose(self, contexts: Sequence[DraftContext]) -> list[Speculation]:
+        return [Speculation()] * len(contexts)
 
     def step(self, rows: Sequence[DecodeRow]) -> list[Decided]:
         return verify(self._runner, rows)

@@ -5,7 +5,7 @@ The honest baseline for decoding in which the draft works ahead.
 
 from collections.abc import Sequence
 
-from ssd.decoding.decoder import Decided, DecodeRow, DraftContext
+from ssd.decoding.decoder import Decided, DecodeRow, DraftContext, Speculation
 from ssd.decoding.drafter import Drafter
 from ssd.decoding.verification import verify
 from ssd.runtime.runner import Runner
@@ -20,7 +20,7 @@ class SpeculativeDecoder:
     def is_drafting(self) -> bool:
         return True
 
-    def propose(self, contexts: Sequence[DraftContext]) -> list[tuple[int, ...]]:
+    def propose(self, contexts: Sequence[DraftContext]) -> list[Speculation]:
         return self._drafter.propose(contexts)
 
     def step(self, rows: Sequence[DecodeRow]) -> list[Decided]:

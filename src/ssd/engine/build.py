@@ -7,7 +7,7 @@ from typing import Any
 from ssd.config import EngineConfig
 from ssd.decoding.autoregressive import AutoregressiveDecoder
 from ssd.decoding.decoder import Decoder
-from ssd.decoding.drafter import Drafter, DraftLimits
+from ssd.decoding.drafter import Drafter, DraftLimits, RatioDrafting
 from ssd.decoding.speculative import SpeculativeDecoder
 from ssd.engine.core import EngineCore
 from ssd.engine.prompts import RequestFactory
@@ -41,7 +41,8 @@ def build_engine(config: EngineConfig, *, show_progress: bool = False) -> Engine
         config.block_size,
         enable_prefix_caching=config.enable_prefix_caching,
     )
-    core = EngineCore(_decoder(config, loaded, show_progress=show_progress), blocks, limits, tokenizer)
+    decoder = _decoder(config, loaded, show_progress=show_progress)
+    core = EngineCore(decoder, blocks, limits, tokenizer, acceptance=config.acceptance)
     seeds = random.SystemRandom() if config.seed is None else random.Random(config.seed)
     factory = RequestFactory(
         tokenizer, loaded.checkpoint.end_ids(tokenizer), loaded.checkpoint.config.vocab_size, seeds
@@ -54,13 +55,21 @@ def _decoder(config: EngineConfig, target: LoadedModel, *, show_progress: bool) 
         return AutoregressiveDecoder(target.runner)
     # Its guesses are only ever checked, so the draft has no need of deterministic tiles.
     draft_config = replace(
-        config, model=config.draft, mode="ar", draft=None, deterministic=False, max_model_len=None
+        config,
+        model=config.draft,
+        mode="ar",
+        draft=None,
+        deterministic=False,
+        max_model_len=None,
+        acceptance="coupled",
+        saguaro=1.0,
     )
     draft = load_model(draft_config, show_progress=show_progress)
     vocab_size = common_vocabulary(target.checkpoint, draft.checkpoint)
     limits = DraftLimits(config.lookahead, draft.max_model_len, config.max_num_batched_tokens, vocab_size)
     blocks = BlockManager(draft.pool.shape.num_blocks, config.block_size, enable_prefix_caching=False)
-    return SpeculativeDecoder(target.runner, Drafter(draft.runner, blocks, limits))
+    ratio = RatioDrafting(config.saguaro) if config.acceptance == "ratio" else None
+    return SpeculativeDecoder(target.runner, Drafter(draft.runner, blocks, limits, ratio))
 
 
 def common_vocabulary(target: Checkpoint, draft: Checkpoint) -> int:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ssd.decoding.decoder import Decided, Decoder, DecodeRow, DraftContext, PromptScoring
+from ssd.config import Acceptance
+from ssd.decoding.decoder import Decided, Decoder, DecodeRow, DraftContext, PromptScoring, Speculation
 from ssd.engine.outputs import Increment, RequestOutput
 from ssd.engine.request import Generation, Request, RunningRequest
 from ssd.engine.scheduler import ScheduledRow, Scheduler, SchedulerLimits
@@ -32,6 +33,7 @@ class EngineCore:
         limits: SchedulerLimits,
         tokenizer: Any,
         clock: Callable[[], float] = time.perf_counter,
+        acceptance: Acceptance = "coupled",
     ) -> None:
         self._decoder = decoder
         self._blocks = block_manager
@@ -39,6 +41,7 @@ class EngineCore:
         self._scheduler = Scheduler(limits, block_manager)
         self._tokenizer = tokenizer
         self._clock = clock
+        self._acceptance = acceptance
         self._requests: dict[str, RunningRequest] = {}
         self._generations: dict[int, Generation] = {}
 
@@ -80,14 +83,14 @@ class EngineCore:
 
     def step(self) -> StepOutput:
         """One forward over everything that is due."""
-        self._draft()
+        speculations = self._draft()
         schedule = self._scheduler.schedule()
         for sequence in schedule.preempted:
             self._decoder.forget(sequence.seq_id)
         now = self._clock()
         for row in schedule.rows:
             self._requests[row.sequence.request_id].note_scheduled(now)
-        decided = self._decoder.step([self._decode_row(row) for row in schedule.rows])
+        decided = self._decoder.step([self._decode_row(row, speculations) for row in schedule.rows])
         now = self._clock()
         increments = [
             increment
@@ -97,13 +100,16 @@ class EngineCore:
         touched = {row.sequence.request_id: self._requests[row.sequence.request_id] for row in schedule.rows}
         return StepOutput(tuple(increments), self._collect_finished(list(touched.values())))
 
-    def _draft(self) -> None:
+    def _draft(self) -> dict[int, Speculation]:
+        """Asks for speculations and tells the scheduler their tokens, of which it may cut some."""
         decoding = self._scheduler.decoding if self._decoder.is_drafting else []
         contexts = [
             DraftContext(each.seq_id, self._sampling(self._generations[each.seq_id])) for each in decoding
         ]
-        for sequence, drafted in zip(decoding, self._decoder.propose(contexts), strict=True):
-            sequence.drafted = drafted
+        speculations = self._decoder.propose(contexts)
+        for sequence, speculation in zip(decoding, speculations, strict=True):
+            sequence.drafted = speculation.tokens
+        return {each.seq_id: found for each, found in zip(contexts, speculations, strict=True)}
 
     def _end(self, sequence: Sequence) -> None:
         self._scheduler.finish(sequence)
@@ -131,7 +137,7 @@ class EngineCore:
             generations.append(Generation(request, sequence, mix_seed(request.seed, index), self._tokenizer))
         return generations
 
-    def _decode_row(self, row: ScheduledRow) -> DecodeRow:
+    def _decode_row(self, row: ScheduledRow, speculations: dict[int, Speculation]) -> DecodeRow:
         sequence = row.sequence
         generation = self._generations[sequence.seq_id]
         return DecodeRow(
@@ -142,6 +148,8 @@ class EngineCore:
             sampling=self._sampling(generation) if row.samples else None,
             num_drafted=row.num_drafted,
             scoring=self._scoring(row, generation),
+            acceptance=self._acceptance,
+            proposals=speculations.get(sequence.seq_id, Speculation()).first_proposals(row.num_drafted),
         )
 
     def _sampling(self, generation: Generation) -> SamplingRow:
