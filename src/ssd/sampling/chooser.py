@@ -8,7 +8,9 @@ So a test can follow every choice through all its branches instead of drawing. W
     u       = (n + ½) / 2⁵²                                       exact in float64, never 0 or 1
 
 A position is decided once, so no number serves two decisions that both stand: a number drawn for a token
-that was cut, or that followed a rejected one, has influenced nothing and serves again.
+that was cut, or that followed a rejected one, has influenced nothing and serves again. That is so as long as
+nothing looks at such a token. A draft that grows several branches, and chooses which by the tokens it drew in
+others, needs numbers for each node: a chooser of `mix_seed(seed, node)`. The target need not know them.
 
 Knows weights and streams, not tokens.
 """
