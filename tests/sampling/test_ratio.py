@@ -139,6 +139,7 @@ def test_saguaro_lightens_the_likeliest_and_stays_sorted() -> None:
         {7: 0.125 / 0.4375, 3: 0.0625 / 0.4375, 5: 0.125 / 0.4375, 1: 0.125 / 0.4375}, rel=1e-6
     )
     assert (np.diff(lighter.weights) <= 0).all()
+    assert lighter.weights.sum() == pytest.approx(1.0)  # whoever reads the wire sees probabilities
     assert saguaro(q, 2, 1.0) is q
     assert saguaro(q, 4, 0.5) is q  # nothing to move the mass to
 
