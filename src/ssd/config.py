@@ -15,6 +15,7 @@ GrowthPolicyName = Literal["value", "geometric", "uniform"]
 Backup = Literal["auto", "jit", "ngram", "none"]
 Precision = Literal["model", "int8"]
 """How a model's weights are kept: in its own number format, or rounded to int8, as a draft's may be."""
+Acceptance = Literal["coupled", "ratio"]
 MAX_LOOKAHEAD = 16
 MAX_WIDTH = 64
 MAX_CHILDREN = 8
@@ -81,6 +82,10 @@ class EngineConfig:
     """Seconds of silence after which a draft counts as lost and is started again."""
     draft_keys: str | None = None
     """Folder with the keys of a draft on TCP, as `ssd draft --make-keys` writes it."""
+    acceptance: Acceptance = "coupled"
+    """`coupled`: the seed's own tokens, in every mode. `ratio`: the same distribution, but other tokens."""
+    saguaro: float = 1.0
+    """Ratio acceptance: how heavy the draft's likeliest tokens stay among what it draws from; 1 is off."""
 
     seed: int | None = None
     """Where the seeds of requests without one come from; None draws them from the system."""
@@ -91,6 +96,7 @@ class EngineConfig:
         self._check_types()
         self._check_sizes()
         self._check_drafting()
+        self._check_acceptance()
 
     def _check_types(self) -> None:
         for name in ("deterministic", "enable_chunked_prefill", "enable_prefix_caching"):
@@ -143,6 +149,20 @@ class EngineConfig:
     @property
     def max_lookahead(self) -> int:
         return self.lookahead or {"ar": 1, "sd": 4, "ssd": 8}[self.mode]
+
+    def _check_acceptance(self) -> None:
+        if self.acceptance not in get_args(Acceptance):
+            raise ValueError(f"acceptance={self.acceptance!r}: use one of {', '.join(get_args(Acceptance))}")
+        if self.acceptance == "ratio" and self.mode == "ar":
+            raise ValueError("acceptance='ratio' but mode is 'ar', where nothing is drafted: use mode='sd'")
+        if (
+            isinstance(self.saguaro, bool)
+            or not isinstance(self.saguaro, int | float)
+            or not 0 < self.saguaro <= 1
+        ):
+            raise ValueError(f"saguaro={self.saguaro!r}: must be a number above 0 and at most 1")
+        if self.saguaro != 1 and self.acceptance != "ratio":
+            raise ValueError(f"saguaro={self.saguaro} needs acceptance='ratio': leave it at 1 otherwise")
 
     @classmethod
     def from_settings(cls, model: str, settings: dict[str, Any]) -> "EngineConfig":

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ssd.sampling import philox
-from ssd.sampling.philox import philox4x32, round_keys
+from ssd.sampling.philox import philox4x32, philox4x32_block, round_keys
 
 ONES = 0xFFFFFFFF
 
@@ -41,6 +41,7 @@ def test_published_vectors(counter: list[int], key: list[int], expected: list[in
     assert plain_philox(counter, key) == expected
     words = philox4x32(torch.tensor(counter).view(4, 1), torch.tensor(key).view(2, 1))
     assert words.flatten().tolist() == expected
+    assert list(philox4x32_block((*counter,), (*key,))) == expected  # type: ignore[arg-type]
 
 
 def random_words(rng: random.Random, count: int, width: int) -> list[list[int]]:

@@ -6,7 +6,7 @@ Every other decoder must produce the tokens this one does.
 import time
 from collections.abc import Sequence
 
-from ssd.decoding.decoder import Decided, DecodeRow, DraftContext, DraftStep, StepTimes
+from ssd.decoding.decoder import Decided, DecodeRow, DraftContext, DraftStep, Speculation, StepTimes
 from ssd.decoding.verification import verify
 from ssd.draft.client import LineStats
 from ssd.runtime.runner import Runner
@@ -25,8 +25,8 @@ class AutoregressiveDecoder:
     def begin(self, context: DraftContext) -> None:
         pass
 
-    def propose(self, contexts: Sequence[DraftContext]) -> list[tuple[int, ...]]:
-        return [()] * len(contexts)
+    def propose(self, contexts: Sequence[DraftContext]) -> list[Speculation]:
+        return [Speculation()] * len(contexts)
 
     def step(self, rows: Sequence[DecodeRow]) -> list[Decided]:
         started = time.monotonic()

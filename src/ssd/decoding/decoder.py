@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ssd.config import Acceptance
 from ssd.draft.client import LineStats
 from ssd.runtime.runner import RunnerRow
-from ssd.sampling import SampledToken, SamplingRow, TokenLogprobs
+from ssd.sampling import Proposal, SampledToken, SamplingRow, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,18 @@ class PromptScoring:
 
     tokens: Sequence[int]
     num_top: int
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """Tokens drafted to follow a sequence; under ratio acceptance with what each was drawn from."""
+
+    tokens: tuple[int, ...] = ()
+    proposals: tuple[Proposal, ...] | None = None
+
+    def first_proposals(self, count: int) -> tuple[Proposal, ...] | None:
+        """Those of the first tokens, where the rest was cut."""
+        return None if self.proposals is None else self.proposals[:count]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +47,13 @@ class DecodeRow:
     num_drafted: int = 0
     scoring: PromptScoring | None = None
     seq_id: int = -1
+    acceptance: Acceptance = "coupled"
+    proposals: Sequence[Proposal] | None = None
+    """Under ratio acceptance, of each drafted token; None: the tokens are guesses without a distribution."""
+
+    def __post_init__(self) -> None:
+        if self.proposals is not None and [each.token for each in self.proposals] != list(self.drafted):
+            raise ValueError("the proposals are not those of the drafted tokens: cut both alike")
 
     @property
     def drafted(self) -> Sequence[int]:
@@ -105,7 +125,7 @@ class Decoder(Protocol):
         """The sequence's prompt is about to be computed: whoever guesses can read it at the same time."""
         ...
 
-    def propose(self, contexts: Sequence[DraftContext]) -> list[tuple[int, ...]]:
+    def propose(self, contexts: Sequence[DraftContext]) -> list[Speculation]:
         """Tokens guessed to come next in each sequence; none where there is no guess."""
         ...
 

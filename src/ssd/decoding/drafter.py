@@ -2,8 +2,9 @@
 
 Knows the draft's own KV blocks and how far it has read each sequence. It applies the
 sequence's own sampling parameters, seed and noise: under coupled acceptance that is what
-makes its guesses equal the target's tokens as often as they can be. A sequence for which
-it has no room is declined and goes on without guesses.
+makes its guesses equal the target's tokens as often as they can be. Under ratio acceptance
+it draws tokens by numbers of its own and hands over what it drew them from. A sequence for
+which it has no room is declined and goes on without guesses.
 """
 
 from collections.abc import Sequence
@@ -11,11 +12,12 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from ssd.decoding.decoder import DraftContext
+from ssd.decoding.decoder import DraftContext, Speculation
 from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
 from ssd.models.head_tokens import whole_vocabulary
 from ssd.runtime.runner import Runner, RunnerRow
-from ssd.sampling import SamplingRow, sample
+from ssd.sampling import ChooserOf, PhiloxChooser, Proposal, SamplingRow, sample
+from ssd.sampling.ratio import draft_distribution, propose, saguaro
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +30,23 @@ class DraftLimits:
     """The smaller of the two vocabularies: what lies beyond is padding and never guessed."""
 
 
+@dataclass(frozen=True, slots=True)
+class RatioDrafting:
+    """How tokens are drawn for ratio acceptance."""
+
+    saguaro: float = 1.0
+    fan_out: int = 4
+    """How many of the likeliest tokens saguaro sampling lightens."""
+    chooser_of: ChooserOf = PhiloxChooser
+
+
 @dataclass(slots=True)
 class _Guess:
     """A sequence while its tokens are guessed."""
 
     context: DraftContext
     tokens: list[int] = field(default_factory=list)
+    proposals: list[Proposal] = field(default_factory=list)
 
     def known(self) -> list[int]:
         return [*self.context.sampling.prompt, *self.context.sampling.output]
@@ -56,22 +69,24 @@ class Drafter:
         limits: DraftLimits,
         *,
         head_tokens: Tensor | None = None,
+        ratio: RatioDrafting | None = None,
     ) -> None:
         self._runner = runner
         self._head_tokens = head_tokens
         self._blocks = block_manager
         self._limits = limits
+        self._ratio = ratio
         self._read: dict[int, list[int]] = {}
         """Of each sequence, the tokens whose keys and values are in its blocks."""
 
-    def propose(self, contexts: Sequence[DraftContext]) -> list[tuple[int, ...]]:
+    def propose(self, contexts: Sequence[DraftContext]) -> list[Speculation]:
         guesses = {context.seq_id: _Guess(context) for context in contexts if self._prepare(context)}
         self._catch_up(list(guesses.values()))
         for _ in range(self._limits.lookahead - 1):
             growing = [guess for guess in guesses.values() if not guess.is_over()]
             if growing:
                 self._extend(growing, [guess.tokens[-1:] for guess in growing])
-        return [tuple(guesses[each.seq_id].tokens) if each.seq_id in guesses else () for each in contexts]
+        return [self._speculation(guesses.get(each.seq_id)) for each in contexts]
 
     def forget(self, seq_id: int) -> None:
         if self._read.pop(seq_id, None) is not None:
@@ -127,9 +142,20 @@ class Drafter:
         if self._head_tokens is not None:
             logits = whole_vocabulary(logits, self._head_tokens)
         logits = logits[:, : self._limits.vocab_size]
-        decided = sample(logits, [guess.sampling() for guess in guesses])
-        for guess, token in zip(guesses, decided, strict=True):
-            guess.tokens.append(token.token)
+        rows = [guess.sampling() for guess in guesses]
+        if self._ratio is None:
+            for guess, token in zip(guesses, sample(logits, rows), strict=True):
+                guess.tokens.append(token.token)
+            return
+        for guess, scores, row in zip(guesses, logits, rows, strict=True):
+            proposal = _draw(self._ratio, scores, row)
+            guess.tokens.append(proposal.token)
+            guess.proposals.append(proposal)
+
+    def _speculation(self, guess: _Guess | None) -> Speculation:
+        if guess is None:
+            return Speculation()
+        return Speculation(tuple(guess.tokens), None if self._ratio is None else tuple(guess.proposals))
 
     def _forward(
         self, guesses: Sequence[_Guess], unread: Sequence[Sequence[int]], *, num_logits: int
@@ -148,3 +174,8 @@ class Drafter:
         while length < min(len(read), len(known)) and read[length] == known[length]:
             length += 1
         return length
+
+
+def _draw(ratio: RatioDrafting, logits: Tensor, row: SamplingRow) -> Proposal:
+    q = saguaro(draft_distribution(logits, row), ratio.fan_out, ratio.saguaro)
+    return propose(q, ratio.chooser_of(row.seed), row.position)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from ssd.config import Backup
 from ssd.decoding.autoregressive import AutoregressiveDecoder
 from ssd.decoding.controller import Controller
-from ssd.decoding.decoder import Decided, DecodeRow, DraftContext, DraftStep, Round
+from ssd.decoding.decoder import Decided, DecodeRow, DraftContext, DraftStep, Round, Speculation
 from ssd.decoding.ngram import ngram_guess
 from ssd.draft.client import DraftClient, LineStats
 from ssd.draft.mirror import Knowledge, Path
@@ -57,7 +57,7 @@ class ParallelDecoder(AutoregressiveDecoder):
     def begin(self, context: DraftContext) -> None:
         self.client.follow(context.seq_id, context.sampling, context.max_len)
 
-    def propose(self, contexts: Sequence[DraftContext]) -> list[tuple[int, ...]]:
+    def propose(self, contexts: Sequence[DraftContext]) -> list[Speculation]:
         self.client.poll()
         for context in contexts:
             self.client.follow(context.seq_id, context.sampling, context.max_len)
@@ -69,7 +69,7 @@ class ParallelDecoder(AutoregressiveDecoder):
         }
         paths = [self._or_guess(each, path) for each, path in zip(contexts, paths, strict=True)]
         lengths = self.controller.choose([path.chances for path in paths], len(contexts))
-        return [path.tokens[:length] for path, length in zip(paths, lengths, strict=True)]
+        return [Speculation(path.tokens[:length]) for path, length in zip(paths, lengths, strict=True)]
 
     def step(self, rows: Sequence[DecodeRow]) -> list[Decided]:
         results = super().step(rows)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from ssd.decoding.autoregressive import AutoregressiveDecoder
-from ssd.decoding.decoder import DraftContext, DraftStep
+from ssd.decoding.decoder import DraftContext, DraftStep, Speculation
 from ssd.decoding.drafter import Drafter
 from ssd.runtime.runner import Runner
 
@@ -20,7 +20,7 @@ class SpeculativeDecoder(AutoregressiveDecoder):
         self._drafter = drafter
         self._draft_steps: list[DraftStep] = []
 
-    def propose(self, contexts: Sequence[DraftContext]) -> list[tuple[int, ...]]:
+    def propose(self, contexts: Sequence[DraftContext]) -> list[Speculation]:
         started = time.monotonic()
         proposed = self._drafter.propose(contexts)
         self._draft_steps = [DraftStep(started, time.monotonic(), len(contexts))] if contexts else []

@@ -1,42 +1,56 @@
 """One forward of the target that decides tokens, with or without drafted ones: the heart of every decoder.
 
-Coupled acceptance. The token at a position is defined by the target's logits and the noise
-at that position alone, y = argmax(z/T + g). The forward gives z at the last known token and
-after each drafted one, so y is evaluated at every place the drafted tokens lead to, and a
-drafted token is accepted while it equals y:
+The forward gives the target's logits z at the last known token and after each drafted one, so every place
+that the drafted tokens lead to can be decided, and drafted tokens are accepted while they equal the decided:
 
     known: … x      drafted: s1 s2 s3      decided: y0 y1 y2 y3
     y0 = s1, y1 = s2, y2 ≠ s3   →   new tokens y0 y1 y2, outcome (2, y2)
 
-Every emitted token is the target's own, so a draft can cost time but never change a token.
+Two rules say what y is. **Coupled acceptance**: y = argmax(z/T + g), defined by the target's logits and the
+noise at that position alone. Every emitted token is the target's own, so a draft can cost time but never
+change a token. **Ratio acceptance**: y is the drafted token with probability min(1, p/q), or else drawn from
+max(p − q, 0) (`sampling/ratio.py`). It has the target's distribution if the draft says truly what it drew
+from. At T = 0 the two rules are one.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate, zip_longest
 
 from torch import Tensor
 
 from ssd.decoding.decoder import Decided, DecodeRow, PromptScoring
 from ssd.runtime.runner import Runner
-from ssd.sampling import SampledToken, SamplingRow, TokenLogprobs, sample, token_logprobs
+from ssd.sampling import (
+    Chooser,
+    ChooserOf,
+    PhiloxChooser,
+    Proposal,
+    SampledToken,
+    SamplingRow,
+    TokenLogprobs,
+    sample,
+    token_logprobs,
+)
+from ssd.sampling.ratio import certain, decide, target_probabilities
 
 
-def verify(runner: Runner, rows: Sequence[DecodeRow]) -> list[Decided]:
+def verify(runner: Runner, rows: Sequence[DecodeRow], chooser_of: ChooserOf = PhiloxChooser) -> list[Decided]:
     forward = [row.to_runner() for row in rows]
     logits = runner.forward(forward)
+    ends = list(accumulate(each.num_logits for each in forward))
     positions = [decided_positions(row) for row in rows]
-    places, end = list[int](), 0
-    for runner_row, decided in zip(forward, positions, strict=True):
-        end += runner_row.num_logits
-        places.extend(range(end - len(decided), end))
-    # All logit rows decide a token, which is nearly always so: then none is copied.
-    chosen = logits if len(places) == end else logits[places]
-    sampled = iter(sample(chosen, [position for decided in positions for position in decided]))
-    results, first = [], 0
-    for row, runner_row, decided in zip(rows, forward, positions, strict=True):
-        tokens = [next(sampled) for _ in decided]
-        results.append(Decided(accept(tokens, row.drafted), _score(row.scoring, logits, first)))
-        first += runner_row.num_logits
+    places = [range(end - len(decided), end) for end, decided in zip(ends, positions, strict=True)]
+    by_ratio = [_draws_by_ratio(row) for row in rows]
+    sampled = iter(_sample([i for i, drawn in enumerate(by_ratio) if not drawn], logits, places, positions))
+    results = []
+    for i, row in enumerate(rows):
+        if by_ratio[i]:
+            scores = logits[places[i].start : places[i].stop]
+            tokens = accept_by_ratio(scores, positions[i], _proposals(row), chooser_of(positions[i][0].seed))
+        else:
+            tokens = accept([next(sampled) for _ in positions[i]], row.drafted)
+        results.append(Decided(tokens, _score(row.scoring, logits, ends[i] - forward[i].num_logits)))
     return results
 
 
@@ -58,6 +72,45 @@ def accept(decided: Sequence[SampledToken], drafted: Sequence[int]) -> tuple[Sam
     while num_accepted < len(drafted) and decided[num_accepted].token == drafted[num_accepted]:
         num_accepted += 1
     return tuple(decided[: num_accepted + 1])
+
+
+def accept_by_ratio(
+    logits: Tensor, positions: Sequence[SamplingRow], proposals: Sequence[Proposal], chooser: Chooser
+) -> tuple[SampledToken, ...]:
+    """Decides one place after the other, up to and including the first that does not take the proposal.
+
+    The places after it hold logits for a future that is not, and no choice may be spent on them.
+    """
+    tokens: list[SampledToken] = []
+    for scores, row, proposal in zip_longest(logits, positions, proposals):
+        token = decide(target_probabilities(scores, row), proposal, chooser, row.position)
+        wanted = row.params.logprobs
+        scored = None if wanted is None else token_logprobs(scores.unsqueeze(0), [token], wanted)[0]
+        tokens.append(SampledToken(token, scored))
+        if proposal is None or token != proposal.token:
+            break
+    return tuple(tokens)
+
+
+def _sample(
+    rows: Sequence[int],
+    logits: Tensor,
+    places: Sequence[range],
+    positions: Sequence[Sequence[SamplingRow]],
+) -> list[SampledToken]:
+    """The tokens at all places of some rows, in one go."""
+    chosen = [place for i in rows for place in places[i]]
+    # All logit rows decide a token, which is nearly always so: then none is copied.
+    scores = logits if len(chosen) == len(logits) else logits[chosen]
+    return sample(scores, [position for i in rows for position in positions[i]])
+
+
+def _draws_by_ratio(row: DecodeRow) -> bool:
+    return row.acceptance == "ratio" and row.sampling is not None and not row.sampling.params.greedy
+
+
+def _proposals(row: DecodeRow) -> Sequence[Proposal]:
+    return [certain(token) for token in row.drafted] if row.proposals is None else row.proposals
 
 
 def _score(scoring: PromptScoring | None, logits: Tensor, first: int) -> tuple[TokenLogprobs, ...]:

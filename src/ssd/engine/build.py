@@ -7,7 +7,7 @@ from typing import Any
 from ssd.config import EngineConfig
 from ssd.decoding.autoregressive import AutoregressiveDecoder
 from ssd.decoding.decoder import Decoder
-from ssd.decoding.drafter import Drafter, DraftLimits
+from ssd.decoding.drafter import Drafter, DraftLimits, RatioDrafting
 from ssd.decoding.speculative import SpeculativeDecoder
 from ssd.engine.core import EngineCore
 from ssd.engine.drafting import parallel_decoder, with_own_cores
@@ -44,7 +44,7 @@ def build_engine(config: EngineConfig, *, show_progress: bool = False) -> Engine
         enable_prefix_caching=config.enable_prefix_caching,
     )
     decoder = _decoder(config, loaded, tokenizer, show_progress=show_progress)
-    core = EngineCore(decoder, blocks, limits, tokenizer)
+    core = EngineCore(decoder, blocks, limits, tokenizer, acceptance=config.acceptance)
     seeds = random.SystemRandom() if config.seed is None else random.Random(config.seed)
     factory = RequestFactory(
         tokenizer, loaded.checkpoint.end_ids(tokenizer), loaded.checkpoint.config.vocab_size, seeds
@@ -65,7 +65,14 @@ def _decoder(config: EngineConfig, target: LoadedModel, tokenizer: Any, *, show_
 def _speculative(config: EngineConfig, target: LoadedModel, *, show_progress: bool) -> Decoder:
     # Its guesses are only ever checked, so the draft has no need of deterministic tiles.
     draft_config = replace(
-        config, model=str(config.draft), mode="ar", draft=None, deterministic=False, max_model_len=None
+        config,
+        model=str(config.draft),
+        mode="ar",
+        draft=None,
+        deterministic=False,
+        max_model_len=None,
+        acceptance="coupled",
+        saguaro=1.0,
     )
     draft = load_draft(
         draft_config,
@@ -76,5 +83,6 @@ def _speculative(config: EngineConfig, target: LoadedModel, *, show_progress: bo
     vocab_size = common_vocabulary(target.checkpoint, draft.checkpoint)
     limits = DraftLimits(config.max_lookahead, draft.max_model_len, config.max_num_batched_tokens, vocab_size)
     blocks = BlockManager(draft.pool.shape.num_blocks, config.block_size, enable_prefix_caching=False)
-    drafter = Drafter(draft.runner, blocks, limits, head_tokens=draft.head_tokens)
+    ratio = RatioDrafting(config.saguaro) if config.acceptance == "ratio" else None
+    drafter = Drafter(draft.runner, blocks, limits, head_tokens=draft.head_tokens, ratio=ratio)
     return SpeculativeDecoder(target.runner, drafter)

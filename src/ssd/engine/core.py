@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ssd.decoding.decoder import Decided, Decoder, DecodeRow, DraftContext, PromptScoring
+from ssd.config import Acceptance
+from ssd.decoding.decoder import Decided, Decoder, DecodeRow, DraftContext, PromptScoring, Speculation
 from ssd.decoding.timeline import Timeline
 from ssd.engine.outputs import EngineStats, Increment, RequestOutput, SpeculationStats
 from ssd.engine.request import Generation, Request, RunningRequest
@@ -33,6 +34,7 @@ class EngineCore:
         limits: SchedulerLimits,
         tokenizer: Any,
         clock: Callable[[], float] = time.monotonic,
+        acceptance: Acceptance = "coupled",
     ) -> None:
         self._decoder = decoder
         self._blocks = block_manager
@@ -40,6 +42,7 @@ class EngineCore:
         self._scheduler = Scheduler(limits, block_manager)
         self._tokenizer = tokenizer
         self._clock = clock
+        self._acceptance = acceptance
         self._requests: dict[str, RunningRequest] = {}
         self._generations: dict[int, Generation] = {}
         self._speculation = SpeculationStats()
@@ -97,7 +100,7 @@ class EngineCore:
     def step(self) -> StepOutput:
         """One forward over everything that is due."""
         started = self._clock()
-        self._draft()
+        speculations = self._draft()
         schedule = self._scheduler.schedule()
         for sequence in schedule.preempted:
             self._decoder.forget(sequence.seq_id)
@@ -106,7 +109,7 @@ class EngineCore:
             self._requests[row.sequence.request_id].note_scheduled(now)
             if not row.generated and self._decoder.is_drafting:
                 self._decoder.begin(self._context(row.sequence))
-        decided = self._decoder.step([self._decode_row(row) for row in schedule.rows])
+        decided = self._decoder.step([self._decode_row(row, speculations) for row in schedule.rows])
         now = self._clock()
         increments = [
             increment
@@ -127,11 +130,14 @@ class EngineCore:
         if self.timeline is not None:
             self.timeline.add_step(started, ended, times, self._decoder.draft_steps())
 
-    def _draft(self) -> None:
+    def _draft(self) -> dict[int, Speculation]:
+        """Asks for speculations and tells the scheduler their tokens, of which it may cut some."""
         decoding = self._scheduler.decoding if self._decoder.is_drafting else []
         contexts = [self._context(each) for each in decoding]
-        for sequence, drafted in zip(decoding, self._decoder.propose(contexts), strict=True):
-            sequence.drafted = drafted
+        speculations = self._decoder.propose(contexts)
+        for sequence, speculation in zip(decoding, speculations, strict=True):
+            sequence.drafted = speculation.tokens
+        return {each.seq_id: found for each, found in zip(contexts, speculations, strict=True)}
 
     def _context(self, sequence: Sequence) -> DraftContext:
         max_len = sequence.num_tokens + sequence.num_remaining(self._limits.max_model_len)
@@ -166,7 +172,7 @@ class EngineCore:
             generations.append(Generation(request, sequence, mix_seed(request.seed, index), self._tokenizer))
         return generations
 
-    def _decode_row(self, row: ScheduledRow) -> DecodeRow:
+    def _decode_row(self, row: ScheduledRow, speculations: dict[int, Speculation]) -> DecodeRow:
         sequence = row.sequence
         generation = self._generations[sequence.seq_id]
         return DecodeRow(
@@ -178,6 +184,8 @@ class EngineCore:
             sampling=self._sampling(generation) if row.samples else None,
             num_drafted=row.num_drafted,
             scoring=self._scoring(row, generation),
+            acceptance=self._acceptance,
+            proposals=speculations.get(sequence.seq_id, Speculation()).first_proposals(row.num_drafted),
         )
 
     def _sampling(self, generation: Generation) -> SamplingRow:

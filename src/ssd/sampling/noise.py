@@ -3,7 +3,7 @@
 THE definition, for every device and every implementation:
 
     key     = (seed mod 2³², seed div 2³²)                        of the 64-bit seed
-    counter = (token div 4, position, 0, 0)                       words 2 and 3 are kept for other streams
+    counter = (token div 4, position, 0, 0)                       word 2 tells streams apart (`chooser.py`)
     n       = word (token mod 4) of Philox4x32-10(counter, key)   one block serves four neighbouring tokens
     u       = (n + ½) / 2³²
     g       = −log(−log1p(−u))                                    in float64, rounded to float32
