@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 
 _FIRST_BACKOFF = 0.5
 _LONGEST_BACKOFF = 30.0
-_LONG_LIFE = 60.0
-"""Seconds after which a draft counts as healthy again."""
+_LONG_LIFE = 10.0
+"""Seconds after which a draft counts as healthy: its end is then news, not a habit."""
 _GRACE = 2.0
 START_SECONDS = 600.0
 """A large draft may take minutes to load; one that ends instead is noticed at once."""
