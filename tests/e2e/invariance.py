@@ -178,6 +178,20 @@ def _tie(loaded: LoadedModel, request: Request, output: tuple[int, ...]) -> tupl
     return min(gaps.items(), key=lambda item: item[1])
 
 
+def load_for_ties(model: str) -> LoadedModel:
+    """A loose model whose forwards tell how close a decision was."""
+    config = EngineConfig(model=model, device="cpu", max_model_len=2048, num_blocks=2048 // BLOCK)
+    return load_model(config)
+
+
+def tie_at(
+    loaded: LoadedModel, prompt: Sequence[int], output: Sequence[int], params: SamplingParams
+) -> float:
+    """How close the decision after some output was, in logits."""
+    request = Request("tie", None, tuple(prompt), params, params.seed or 0, ())
+    return _tie(loaded, request, tuple(output))[1]
+
+
 def load(model: str, *, deterministic: bool, dtype: str = "auto") -> LoadedModel:
     config = EngineConfig.from_settings(
         model,
