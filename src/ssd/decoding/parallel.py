@@ -68,8 +68,8 @@ class ParallelDecoder(AutoregressiveDecoder):
             each.seq_id: "draft" for each, path in zip(contexts, paths, strict=True) if path.tokens
         }
         paths = [self._or_guess(each, path) for each, path in zip(contexts, paths, strict=True)]
-        lengths = self.controller.choose([path.chances for path in paths], len(contexts))
-        return [Speculation(path.tokens[:length]) for path, length in zip(paths, lengths, strict=True)]
+        lengths = self.controller.choose([_chances(path) for path in paths], len(contexts))
+        return [_speculation(path, length) for path, length in zip(paths, lengths, strict=True)]
 
     def step(self, rows: Sequence[DecodeRow]) -> list[Decided]:
         results = super().step(rows)
@@ -142,3 +142,16 @@ class ParallelDecoder(AutoregressiveDecoder):
                 wait_seconds=self._waited,
             ),
         )
+
+
+def _chances(path: Path) -> Sequence[float]:
+    """What the controller may know of each token when it decides where to cut.
+
+    A token that was drawn must not be looked at before it is checked: its parent's chance stands for it.
+    """
+    return path.chances if path.proposals is None else (1.0, *path.chances[:-1])[: len(path.chances)]
+
+
+def _speculation(path: Path, length: int) -> Speculation:
+    proposals = None if path.proposals is None else path.proposals[:length]
+    return Speculation(path.tokens[:length], proposals)

@@ -9,13 +9,15 @@ a token. Knows one batch of rows; does not know trees.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from torch import Tensor
 
 from ssd.draft.tree import Floats, Ints
 from ssd.models.head_tokens import whole_vocabulary
-from ssd.sampling import SamplingRow
+from ssd.sampling import PhiloxChooser, SamplingRow
 from ssd.sampling.noise import gumbel_noise_ragged
 from ssd.sampling.processors import edit_logits, needs_edits, scale_logits
+from ssd.sampling.ratio import DraftDistribution, draft_distribution, propose, saguaro
 from ssd.sampling.select import WideRow, largest_of_rows
 from ssd.sampling.truncation import truncation_floor
 
@@ -31,6 +33,20 @@ class Children:
     """Most likely first."""
     raws: Floats
     """Log-probabilities, by the model's own word."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnChildren(Children):
+    drawn_from: DraftDistribution
+    """The distribution of the first of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    seed: int
+    """Of this node alone."""
+    saguaro: float
+    head_tokens: Tensor | None
 
 
 def likely_children(
@@ -53,6 +69,20 @@ def likely_children(
         perturbed = scores if rows[i].params.greedy else scores + g
         found[i] = _ranked(ids, perturbed, count)
     return [found[i] for i in range(len(rows))]
+
+
+def drawn_children(logits: Tensor, row: SamplingRow, count: int, drawing: Drawing) -> DrawnChildren:
+    """For ratio acceptance: a token drawn from the draft's own distribution, then the likeliest others."""
+    if drawing.head_tokens is not None:
+        logits = whole_vocabulary(logits, drawing.head_tokens)
+    honest = draft_distribution(logits, row)
+    q = saguaro(honest, count, drawing.saguaro)
+    primary = propose(q, PhiloxChooser(drawing.seed), row.position).token
+    others = honest.token_ids[honest.token_ids != primary][: count - 1]
+    tokens = np.concatenate(([primary], others)).astype(np.int32)
+    chances = dict(zip(honest.token_ids.tolist(), honest.probabilities.tolist(), strict=True))
+    raws = np.log(np.array([chances[token] for token in tokens.tolist()])).astype(np.float32)
+    return DrawnChildren(tokens, raws, q)
 
 
 def _candidates(logits: Tensor, row: SamplingRow, head_tokens: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ssd.config import Acceptance
 from ssd.draft.connection import Connection, LineState
 from ssd.draft.messages import AnyMessage, Close, Nodes, Open, Outcome, Resync, Sampling, Stats, pack_ints
 from ssd.draft.mirror import Knowledge, Mirror, Path
@@ -69,8 +70,15 @@ class LineStats:
 
 class DraftClient:
     def __init__(
-        self, source: LineSource, *, lookahead: int, clock: Callable[[], float] = time.monotonic
+        self,
+        source: LineSource,
+        *,
+        lookahead: int,
+        acceptance: Acceptance = "coupled",
+        saguaro: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._ratio, self._saguaro = acceptance == "ratio", saguaro
         self._source = source
         self._lookahead = lookahead
         self._clock = clock
@@ -244,7 +252,7 @@ class DraftClient:
                 num_prompt=len(sampling.prompt),
                 max_len=followed.max_len,
                 lookahead=self._lookahead,
-                sampling=wire_sampling(sampling),
+                sampling=wire_sampling(sampling, ratio=self._ratio, saguaro=self._saguaro),
             )
         )
 
@@ -294,7 +302,7 @@ class DraftClient:
             self._line.flush()
 
 
-def wire_sampling(row: SamplingRow) -> Sampling:
+def wire_sampling(row: SamplingRow, *, ratio: bool = False, saguaro: float = 1.0) -> Sampling:
     params = row.params
     return Sampling(
         seed=row.seed,
@@ -309,4 +317,6 @@ def wire_sampling(row: SamplingRow) -> Sampling:
         logit_bias=list(params.bias),
         end_ids=list(row.end_ids),
         bad_word_ids=[list(word) for word in row.bad_word_ids],
+        ratio=ratio,
+        saguaro=saguaro,
     )

@@ -6,6 +6,7 @@ know sockets, or who asked.
 """
 
 import heapq
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -13,14 +14,13 @@ import numpy as np
 from torch import Tensor
 
 from ssd.draft.calibration import Calibration
-from ssd.draft.children import likely_children
+from ssd.draft.children import Drawing, DrawnChildren, drawn_children, likely_children
 from ssd.draft.growth import NEVER, GrowthPolicy
 from ssd.draft.messages import Nodes
 from ssd.draft.session import Move, Session
 from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
 from ssd.kvcache.pool import KVPool
 from ssd.runtime.runner import Runner, RunnerRow
-from ssd.sampling import SamplingRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,7 @@ class Grower:
         self._head_tokens = head_tokens
         """Where the draft's head has only some tokens: which."""
         self._sessions: dict[int, Session] = {}
-        # Greedy and sampled guesses err in different ways.
-        self._calibrations = {True: Calibration(), False: Calibration()}
+        self._calibrations = defaultdict[tuple[bool, bool], Calibration](Calibration)
 
     @property
     def num_sessions(self) -> int:
@@ -97,7 +96,7 @@ class Grower:
         """Applies an outcome; ValueError where the sequence has outgrown the draft."""
         session = self._sessions[session_id]
         if n == session.n + 1:
-            calibration = self._calibrations[session.params.greedy]
+            calibration = self._calibration_of(session)
             for observation in session.observe(tokens):
                 calibration.learn(observation)
         move = session.advance(n, tokens)
@@ -204,12 +203,26 @@ class Grower:
         return roots
 
     def _attach(self, logits: Tensor, places: Sequence[tuple[int, int]]) -> None:
-        rows: list[SamplingRow] = [self._sessions[sid].sampling_row(node) for sid, node in places]
-        found = likely_children(logits, rows, self._limits.num_children, head_tokens=self._head_tokens)
-        for (session_id, node), children in zip(places, found, strict=True):
-            session = self._sessions[session_id]
-            logprobs = self._calibrations[session.params.greedy].logprobs(children.raws)
-            session.grow(node, children.tokens, logprobs, children.raws)
+        """The logits' likeliest tokens become children: ranked by the request's noise, or drawn."""
+        owners = [(self._sessions[session_id], node) for session_id, node in places]
+        ranked = [i for i, (session, _node) in enumerate(owners) if not session.draws]
+        rows = [owners[i][0].sampling_row(owners[i][1]) for i in ranked]
+        chosen = logits if len(ranked) == len(places) else logits[ranked]
+        count, head_tokens = self._limits.num_children, self._head_tokens
+        found = dict(zip(ranked, likely_children(chosen, rows, count, head_tokens=head_tokens), strict=True))
+        for i, (session, node) in enumerate(owners):
+            children = found.get(i) or self._draw(logits[i], session, node)
+            logprobs = self._calibration_of(session).logprobs(children.raws)
+            drawn_from = children.drawn_from if isinstance(children, DrawnChildren) else None
+            session.grow(node, children.tokens, logprobs, children.raws, drawn_from)
+
+    def _draw(self, logits: Tensor, session: Session, node: int) -> DrawnChildren:
+        drawing = Drawing(session.node_seed(node), session.saguaro, self._head_tokens)
+        return drawn_children(logits, session.sampling_row(node), self._limits.num_children, drawing)
+
+    def _calibration_of(self, session: Session) -> Calibration:
+        """Greedy, coupled and drawn guesses err in different ways."""
+        return self._calibrations[session.params.greedy, session.draws]
 
     def _move(self, session_id: int, move: Move) -> None:
         blocks, size = self._blocks.block_table(session_id), self._blocks.block_size

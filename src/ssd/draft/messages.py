@@ -65,6 +65,9 @@ class Sampling(Message, frozen=True, tag="sampling"):
     logit_bias: list[tuple[int, float]] = []
     end_ids: list[int] = []
     bad_word_ids: list[list[int]] = []
+    ratio: bool = False
+    """Guesses are drawn, and sent with what they were drawn from, for ratio acceptance."""
+    saguaro: float = 1.0
 
 
 class Open(Message, frozen=True, tag="open"):
@@ -105,6 +108,16 @@ class Nodes(Message, frozen=True, tag="nodes"):
     tokens: bytes
     logprobs: bytes
     full: bool = False
+    drawn: list["Drawn"] = []
+    """Under ratio acceptance: of each parent among these, what its first child was drawn from."""
+
+
+class Drawn(Message, frozen=True, tag="drawn"):
+    """A sparse distribution, as in sampling/ratio.py: packed token ids and weights, largest first."""
+
+    parent: int
+    tokens: bytes
+    weights: bytes
 
 
 class Resync(Message, frozen=True, tag="resync"):
@@ -219,6 +232,21 @@ def _check_nodes(message: Nodes, vocab_size: int) -> None:
     # NaN fails the comparison, and so does what is no probability.
     if not (unpack_floats(message.logprobs) <= 0.0).all():
         raise FrameError("a log-probability of NODES is no such thing")
+    _check_count("drawn", len(message.drawn), 0, MAX_NODES)
+    for drawn in message.drawn:
+        _check_drawn(drawn, vocab_size)
+
+
+def _check_drawn(drawn: Drawn, vocab_size: int) -> None:
+    size = len(drawn.tokens)
+    if not size or size % 4 or len(drawn.weights) != size:
+        raise FrameError("the columns of a distribution are empty or of unlike length")
+    _check_count("weights", size // 4, 1, MAX_LIST)
+    tokens, weights = unpack_ints(drawn.tokens), unpack_floats(drawn.weights)
+    if tokens.min() < 0 or tokens.max() >= vocab_size or len(set(tokens.tolist())) != len(tokens):
+        raise FrameError("the tokens of a distribution are not in the vocabulary, or repeat")
+    if not ((weights > 0) & np.isfinite(weights)).all():
+        raise FrameError("a weight of a distribution is no such thing")
 
 
 def _check_open(message: Open, vocab_size: int) -> None:
@@ -240,6 +268,8 @@ def _check_open(message: Open, vocab_size: int) -> None:
     _check_range("token", biased + words, vocab_size - 1)
     _check_range("end id", sampling.end_ids, MAX_ID)
     _check_range("seed", [sampling.seed], 2**64 - 1)
+    if not 0 < sampling.saguaro <= 1:
+        raise FrameError("saguaro is not in (0, 1]")
 
 
 def _check_key(seq: int, epoch: int) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from ssd.draft.messages import Nodes, unpack_floats, unpack_ints
 from ssd.draft.tree import UNNAMED, Floats, Ints, Tree
+from ssd.sampling.ratio import DraftDistribution, Proposal
 
 _COMPACT_FROM = 512
 """Nodes, dead ones counted, from which the tree is compacted as frames come in."""
@@ -42,6 +43,8 @@ class Path:
 
     tokens: tuple[int, ...] = ()
     chances: tuple[float, ...] = ()
+    proposals: tuple[Proposal, ...] | None = None
+    """Under ratio acceptance, what each token was drawn from."""
 
 
 class Mirror:
@@ -59,6 +62,8 @@ class Mirror:
         self._unacknowledged: deque[tuple[int, tuple[int, ...]]] = deque()
         self._largest_id = UNNAMED
         self._was_heard = False
+        self._drawn_from: dict[int, DraftDistribution] = {}
+        """Under ratio acceptance, by a node's id: what its first child was drawn from."""
 
     @property
     def tree(self) -> Tree:
@@ -97,9 +102,27 @@ class Mirror:
         if not nodes:
             return Path()
         values = np.exp(tree.values[nodes] - tree.values[tree.root])
-        return Path(tuple(tree.tokens[nodes].tolist()), tuple(values.tolist()))
+        tokens: list[int] = tree.tokens[nodes].tolist()
+        if not self._drawn_from:
+            return Path(tuple(tokens), tuple(values.tolist()))
+        return self._drawn_path(nodes, tokens, values.tolist())
+
+    def _drawn_path(self, nodes: list[int], tokens: list[int], values: list[float]) -> Path:
+        """As far as it is known what the tokens were drawn from."""
+        parents = self._tree.ids[self._tree.parents[nodes]].tolist()
+        proposals: list[Proposal] = []
+        for parent, token in zip(parents, tokens, strict=True):
+            q = self._drawn_from.get(parent)
+            if q is None or token not in q.token_ids:
+                break
+            proposals.append(Proposal(token, q))
+        count = len(proposals)
+        return Path(tuple(tokens[:count]), tuple(values[:count]), tuple(proposals))
 
     def _apply(self, frame: Nodes) -> None:
+        for drawn in frame.drawn:
+            q = DraftDistribution(unpack_ints(drawn.tokens), unpack_floats(drawn.weights))
+            self._drawn_from[drawn.parent] = q
         ids, parents = unpack_ints(frame.ids), unpack_ints(frame.parents)
         tokens, logprobs = unpack_ints(frame.tokens), unpack_floats(frame.logprobs)
         if frame.full:
@@ -114,6 +137,9 @@ class Mirror:
             self._anchor = (frame.root, since)
         if self._tree.size > _COMPACT_FROM:
             self._tree.compact()
+            if self._drawn_from:
+                alive = set(self._tree.ids[: self._tree.size].tolist())
+                self._drawn_from = {node: q for node, q in self._drawn_from.items() if node in alive}
             if self._tree.size > MAX_ALIVE:
                 raise ValueError("more nodes than a draft may send")
         self._graft(ids, parents, tokens, logprobs)

@@ -6,16 +6,17 @@ closes the gaps; nothing is computed again. Knows no model and no sockets: it sa
 to compute and which slots to move.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ssd.attention.backend import Branches
-from ssd.draft.messages import MAX_ID, Nodes, Open, pack_floats, pack_ints, unpack_ints
+from ssd.draft.messages import MAX_ID, Drawn, Nodes, Open, pack_floats, pack_ints, unpack_ints
 from ssd.draft.tree import BARREN, UNGROWN, Floats, Ints, Tree
-from ssd.sampling import History, SamplingParams, SamplingRow
+from ssd.sampling import History, SamplingParams, SamplingRow, mix_seed
+from ssd.sampling.ratio import DraftDistribution
 
 CREDIT = 64
 """Frames that may be under way without word of their arrival."""
@@ -62,6 +63,8 @@ class Session:
         self._num_sent = 0
         self._num_arrived = 0
         self._next_id = 1
+        self._drawn_from: dict[int, DraftDistribution] = {}
+        """By the id of a grown node: what its first child was drawn from."""
         self._fresh: list[int] = []
         """Nodes the engine has not been told of."""
 
@@ -97,7 +100,27 @@ class Session:
             ancestors=[tree.slots[tree.ancestors(node)].tolist() for node in nodes],
         )
 
-    def grow(self, node: int, tokens: Ints, logprobs: Floats, raws: Floats) -> None:
+    @property
+    def draws(self) -> bool:
+        """Whether guesses are drawn (ratio acceptance) rather than ranked by the request's noise."""
+        return self._sampling.ratio and not self.params.greedy
+
+    @property
+    def saguaro(self) -> float:
+        return self._sampling.saguaro
+
+    def node_seed(self, node: int) -> int:
+        """For choices at this node alone: branches must not learn of each other's draws."""
+        return mix_seed(self._sampling.seed, int(self.tree.ids[node]) + 1)
+
+    def grow(
+        self,
+        node: int,
+        tokens: Ints,
+        logprobs: Floats,
+        raws: Floats,
+        drawn_from: DraftDistribution | None = None,
+    ) -> None:
         """Takes in what may follow a node that has just been processed, or the root."""
         tree = self.tree
         meant = tokens < self._vocab_size
@@ -106,6 +129,8 @@ class Session:
         if node != tree.root:
             tree.slots[node] = self.next_slot
             self.num_grown += 1
+        if drawn_from is not None:
+            self._drawn_from[int(tree.ids[node])] = drawn_from
         first = tree.size
         ids = range(self._next_id, self._next_id + len(tokens))
         self._next_id += len(tokens)
@@ -194,11 +219,15 @@ class Session:
         self.tree.replant(self._next_id, self.tokens[-1])
         self._next_id += 1
         self.num_grown = 0
+        self._drawn_from.clear()
 
     def _drop_lost(self) -> list[int]:
         """Compacts the tree; returns the slots its grown nodes had and gives them those behind the trunk."""
         tree = self.tree
         tree.compact()
+        if self._drawn_from:
+            alive = set(tree.ids[: tree.size].tolist())
+            self._drawn_from = {node: q for node, q in self._drawn_from.items() if node in alive}
         tree.slots[tree.root] = BARREN
         grown = np.flatnonzero(tree.slots[: tree.size] >= 0)
         grown = grown[np.argsort(tree.slots[grown], kind="stable")]
@@ -211,6 +240,7 @@ class Session:
         tree, fresh = self.tree, self._fresh
         self._fresh = []
         self._num_sent += 1
+        parents = tree.ids[tree.parents[fresh]]
         return Nodes(
             seq=self.seq,
             epoch=self.epoch,
@@ -218,11 +248,19 @@ class Session:
             n=self.n,
             root=tree.root_id,
             ids=pack_ints(tree.ids[fresh]),
-            parents=pack_ints(tree.ids[tree.parents[fresh]]),
+            parents=pack_ints(parents),
             tokens=pack_ints(tree.tokens[fresh]),
             logprobs=pack_floats(tree.logprobs[fresh]),
             full=full,
+            drawn=self._drawn(dict.fromkeys(parents.tolist())) if self._drawn_from else [],
         )
+
+    def _drawn(self, parents: Iterable[int]) -> list[Drawn]:
+        return [
+            Drawn(parent, pack_ints(q.token_ids), pack_floats(q.weights))
+            for parent in parents
+            if (q := self._drawn_from.get(parent)) is not None
+        ]
 
 
 def _params(opening: Open) -> SamplingParams:

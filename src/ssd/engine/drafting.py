@@ -48,7 +48,12 @@ def parallel_decoder(config: EngineConfig, target: LoadedModel, tokenizer: Any) 
         instance=uuid.uuid4().hex,
         max_model_len=target.max_model_len,
     )
-    client = DraftClient(draft_source(config, hello), lookahead=config.max_lookahead)
+    client = DraftClient(
+        draft_source(config, hello),
+        lookahead=config.max_lookahead,
+        acceptance=config.acceptance,
+        saguaro=config.saguaro,
+    )
     try:
         _await_draft(client)
     except BaseException:
