@@ -1,4 +1,4 @@
-"""Rows of a tree see their trunk, their ancestors and themselves: the backend against a plain mask in float64."""
+"""Rows of a tree see trunk, ancestors and themselves: the backend against a plain mask in float64."""
 
 import math
 import random

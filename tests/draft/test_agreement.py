@@ -426,7 +426,7 @@ RELAXED = {
     "deadline": None,
     "suppress_health_check": list(HealthCheck),
     # Not `explain`: it traces every line, which takes minutes here.
-    "phases": (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
+    "phases": [phase for phase in settings().phases if phase is not Phase.explain],
 }
 QuietWire.TestCase.settings = settings(max_examples=100, stateful_step_count=40, **RELAXED)  # type: ignore[arg-type]
 LossyWire.TestCase.settings = settings(max_examples=150, stateful_step_count=50, **RELAXED)  # type: ignore[arg-type]

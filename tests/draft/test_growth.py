@@ -106,7 +106,7 @@ def test_policies_by_name() -> None:
     assert isinstance(growth_policy("value", width=12), ValuePolicy)
     tree = full_tree(2, 4)
     for name in ("geometric", "uniform"):
-        priorities = growth_policy(name, width=12).priorities(tree)  # type: ignore[arg-type]
+        priorities = growth_policy(name, width=12).priorities(tree)
         assert priorities.shape == (tree.size,)
         assert np.isfinite(priorities).any()
         assert (priorities == NEVER).any()

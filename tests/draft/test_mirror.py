@@ -66,7 +66,8 @@ def test_chances_count_from_the_new_root() -> None:
     mirror = fresh_mirror()
     mirror.advance([11])
     path = mirror.speculation(5)
-    assert (path.tokens, path.chances) == ((14,), pytest.approx((0.5,)))
+    assert path.tokens == (14,)
+    assert path.chances == pytest.approx((0.5,))
 
 
 def test_another_epoch_means_nothing() -> None:

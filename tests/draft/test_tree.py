@@ -211,7 +211,7 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def graft_much(self, data: st.DataObject) -> None:
-        """Every childless node below the root gets the same two children: trees soon outgrow their columns."""
+        """Childless nodes below the root get two children each: trees soon outgrow their columns."""
         below = self.root.below()
         leaves = [i for i, node in enumerate(self.nodes) if node in below and not node.children][:40]
         for index in leaves:
