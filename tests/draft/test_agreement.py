@@ -375,6 +375,20 @@ class LossyWire(QuietWire):
     def ask_for_the_tree(self) -> None:
         self.to_draft.append(encode([Resync(SEQ, self.mirror.epoch)]))
 
+    @precondition(lambda self: len(self.to_engine) > 1)
+    @rule(ranks=st.lists(st.sampled_from([0, 0, 1, 2]), max_size=3))
+    def lose_ask_and_go_on(self, ranks: list[int]) -> None:
+        """The target decides while the whole tree is on its way: it comes for an older root."""
+        self.to_engine.pop(0)
+        while self.to_engine:
+            self.arrive_at_engine(0)
+        if self.mirror.is_torn:
+            self.ask_for_the_tree()
+            while self.to_draft:
+                self.arrive_at_draft(0)
+            for rank in ranks:
+                self.decide([followers(tuple(self.text))[rank]])
+
     @precondition(lambda self: self.session and self.session.is_torn)
     @rule()
     def ask_for_the_tokens(self) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ssd.draft.tree import UNGROWN, UNNAMED, Ints, Tree
 
@@ -184,6 +184,8 @@ class TreeMachine(RuleBasedStateMachine):
         self.tree = Tree(0 if is_named else UNNAMED, 2)
         self.root = Node(0 if is_named else UNNAMED, 2)
         self.nodes = [self.root]
+        self.graft_much()
+        self.graft_much()
 
     def alive(self, data: st.DataObject) -> int:
         below = self.root.below()
@@ -209,8 +211,8 @@ class TreeMachine(RuleBasedStateMachine):
         parent.children = [Node(i, token, p, 2 * p, parent=parent) for i, token, p in columns]
         self.nodes += parent.children
 
-    @rule(data=st.data())
-    def graft_much(self, data: st.DataObject) -> None:
+    @rule()
+    def graft_much(self) -> None:
         """Childless nodes below the root get two children each: trees soon outgrow their columns."""
         below = self.root.below()
         leaves = [i for i, node in enumerate(self.nodes) if node in below and not node.children][:40]
@@ -244,6 +246,18 @@ class TreeMachine(RuleBasedStateMachine):
         self.root.parent = None
         assert self.tree.root == 0
 
+    @rule(data=st.data())
+    def advance(self, data: st.DataObject) -> None:
+        """As an outcome does: on to a node below, and the others go."""
+        below = self.root.below() - {self.root}
+        inner = [i for i, node in enumerate(self.nodes) if node in below and node.children]
+        if inner:
+            index = data.draw(st.sampled_from(inner))
+            self.tree.move_root(index)
+            self.root = self.nodes[index]
+            self.compact()
+
+    @precondition(lambda self: len(self.nodes) > 40)
     @rule(token=st.integers(0, VOCAB - 1), is_named=st.booleans())
     def replant(self, token: int, is_named: bool) -> None:
         self.root = Node(self.next_id if is_named else UNNAMED, token)
@@ -302,6 +316,6 @@ class TreeMachine(RuleBasedStateMachine):
 
 
 TreeMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=50, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestTree = pytest.mark.timeout(120)(TreeMachine.TestCase)
