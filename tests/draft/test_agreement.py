@@ -130,6 +130,8 @@ class QuietWire(RuleBasedStateMachine):
         self.to_draft: list[bytes] = []
         self.to_engine: list[bytes] = []
         self.draft: Draft | None = None
+        self.greeted = 0
+        """The epoch in which this draft was greeted."""
         self.open()
 
     @property
@@ -193,7 +195,7 @@ class QuietWire(RuleBasedStateMachine):
     def take_at_draft(self, message: AnyMessage) -> None:
         session = self.session
         if isinstance(message, Open):
-            if session is None or message.epoch > session.epoch:
+            if message.epoch >= self.greeted and (session is None or message.epoch > session.epoch):
                 self.draft = Draft(message)
                 self.note_root()
         elif session is None or self.draft is None or getattr(message, "epoch", None) != session.epoch:
@@ -398,9 +400,10 @@ class LossyWire(QuietWire):
 
     @rule()
     def restart_draft(self) -> None:
-        """Old frames, and old words to the draft, are still on their way."""
+        """Old frames, and old words to the draft, are still on their way; it hears none before HELLO."""
         self.draft = None
         self.open()
+        self.greeted = self.epoch
 
     @rule()
     def settle(self) -> None:
