@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +86,34 @@ class Bench:
         self.grower = Grower(draft.runner, draft.pool, self.blocks, limits, policy)
         self.sessions: dict[int, Session] = {}
         self.num_compared = 0
+        self.fillers: list[int] = []
+
+    def scatter(self) -> None:
+        """From here on no two free blocks are neighbours."""
+        fillers = range(1000, 1000 + self.blocks.num_blocks)
+        for filler in fillers:
+            self.blocks.allocate(filler, [filler])
+        for filler in fillers:
+            if self.blocks.block_table(filler)[0] % 2:
+                self.blocks.free(filler)
+        self.fillers = [filler for filler in fillers if filler in self.blocks.seq_ids]
+
+    def close(self) -> None:
+        """At the end every block is free again."""
+        for session_id in self.sessions:
+            self.grower.close(session_id)
+            self.blocks.check_integrity()
+        for filler in self.fillers:
+            self.blocks.free(filler)
+        assert self.blocks.usage == 0
+        self.blocks.check_integrity()
+
+    def check(self) -> None:
+        if not self.fillers:
+            self.grower.check_integrity()
+        for session in self.sessions.values():
+            session.check_integrity()
+        self.blocks.check_integrity()
 
     def open(
         self, session_id: int, tokens: Sequence[int], sampling: Sampling = PLAIN, max_len: int = 200
@@ -97,7 +126,7 @@ class Bench:
 
     def step(self) -> tuple[dict[int, Nodes], int]:
         frames, num_rows = self.grower.step()
-        self.grower.check_integrity()
+        self.check()
         for session_id, frame in frames.items():
             self.compare(self.sessions[session_id], frame)
             self.sessions[session_id].note_arrival(frame.number + 1)
@@ -105,7 +134,7 @@ class Bench:
 
     def outcome(self, session_id: int, tokens: Sequence[int]) -> None:
         self.grower.advance(session_id, self.sessions[session_id].n + 1, tokens)
-        self.grower.check_integrity()
+        self.check()
 
     def compare(self, session: Session, frame: Nodes) -> None:
         tree = session.tree
@@ -133,14 +162,9 @@ class Bench:
 
 @pytest.fixture
 def bench(draft: LoadedModel, reference: Reference) -> Iterator[Bench]:
-    """At its end every block is free again."""
     bench = Bench(draft, reference)
     yield bench
-    for session_id in bench.sessions:
-        bench.grower.close(session_id)
-        bench.grower.check_integrity()
-    assert bench.blocks.usage == 0
-    bench.blocks.check_integrity()
+    bench.close()
 
 
 def path_to(session: Session, node: int) -> list[int]:
@@ -188,10 +212,14 @@ SAMPLINGS = {
 }
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_children_equal_a_forward_from_scratch_after_any_outcomes(bench: Bench, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "scattered"), [(0, False), (1, False), (2, True)])
+def test_children_equal_a_forward_from_scratch_after_any_outcomes(
+    bench: Bench, seed: int, scattered: bool
+) -> None:
     """Three sequences in one grower; hits anywhere in the tree, misses, several tokens, unread roots."""
     rng = random.Random(seed)
+    if scattered:
+        bench.scatter()
     prompt = words(rng, 21)
     bench.open(0, prompt, SAMPLINGS["greedy"])
     bench.open(1, [*prompt, *words(rng, 2)], SAMPLINGS["sampled"])
@@ -202,13 +230,15 @@ def test_children_equal_a_forward_from_scratch_after_any_outcomes(bench: Bench, 
             bench.step()
         session_id = rng.choice(list(bench.sessions))
         session = bench.sessions[session_id]
-        if len(session.tokens) > 150:
+        if len(session.tokens) > (80 if scattered else 150):
             continue
         before = session.num_read
         bench.outcome(session_id, some_outcome(rng, session))
         num_moved += session.num_read > before
     assert bench.num_compared > 150
     assert num_moved > 10, "no outcome took a grown node along"
+    tables = [list(bench.blocks.block_table(session_id)) for session_id in bench.sessions]
+    assert not scattered or all(b - a != 1 for table in tables for a, b in pairwise(table))
 
 
 def test_nodes_far_down_a_path_have_the_positions_of_their_path(bench: Bench) -> None:
@@ -256,6 +286,15 @@ def test_a_root_that_is_one_token_behind_does_not_wait_for_a_prompt(bench: Bench
     assert short.is_root_read
     assert list(frames) == [0]
     assert num_rows == 16
+
+
+def test_what_is_read_counts_towards_the_width(bench: Bench) -> None:
+    rng = random.Random(18)
+    bench.open(0, words(rng, 5))
+    bench.step()
+    bench.step()
+    bench.open(1, words(rng, 4))
+    assert bench.step()[1] == LIMITS.width
 
 
 def test_a_known_prefix_is_not_read_again(bench: Bench) -> None:

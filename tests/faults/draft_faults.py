@@ -339,6 +339,13 @@ GROWER = [
         f"{_SRC}/grower.py",
         "max(0, self._limits.width - sum(len(each.tokens) for each in readings))",
         "self._limits.width",
+        f"{_GROWER}::test_what_is_read_counts_towards_the_width",
+    ),
+    Fault(
+        "long prompts are read before short ones",
+        f"{_SRC}/grower.py",
+        "key=lambda item: len(item[1].tokens) - item[1].num_read)",
+        "key=lambda item: item[1].num_read - len(item[1].tokens))",
         f"{_GROWER}::test_a_root_that_is_one_token_behind_does_not_wait_for_a_prompt",
     ),
     Fault(
