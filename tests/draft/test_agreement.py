@@ -227,6 +227,19 @@ class QuietWire(RuleBasedStateMachine):
         if frame is not None:
             self.send(frame)
 
+    @precondition(lambda self: self.session and self.session.is_root_read and self.session.may_grow)
+    @rule(step=st.sampled_from([1, -1, -1]))
+    def grow_widely(self, step: int) -> None:
+        """The nodes longest known, or the youngest, so that slots and nodes differ in their order."""
+        draft = self.draft
+        assert draft is not None
+        nodes = np.flatnonzero(draft.session.growable())[::step][:6].tolist()
+        if nodes:
+            draft.grow(nodes)
+            frame = draft.session.frame()
+            assert frame is not None
+            self.send(frame)
+
     @precondition(lambda self: self.session and self.session.may_grow)
     @rule(num_steps=st.integers(2, 5))
     def grow_likeliest(self, num_steps: int) -> None:

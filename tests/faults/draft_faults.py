@@ -3,6 +3,7 @@
 from tests.faults.fault import Fault
 
 _TREE = "tests/draft/test_tree.py"
+_SESSION = "tests/draft/test_session.py"
 _MIRROR = "tests/draft/test_mirror.py"
 _AGREEMENT = "tests/draft/test_agreement.py"
 _MESSAGES = "tests/draft/test_messages.py"
@@ -82,6 +83,13 @@ SESSION = [
     ),
     Fault(
         "slots are handed out in another order than they are moved",
+        f"{_SRC}/session.py",
+        '        grown = grown[np.argsort(tree.slots[grown], kind="stable")]\n        old = tree.slots[grown].tolist()\n',
+        '        old = tree.slots[grown].tolist()\n        grown = grown[np.argsort(tree.slots[grown], kind="stable")]\n',
+        f"{_SESSION}::test_the_path_comes_first_then_what_is_left_in_the_order_of_its_slots",
+    ),
+    Fault(
+        "slots are handed out in another order, by chance",
         f"{_SRC}/session.py",
         '        grown = grown[np.argsort(tree.slots[grown], kind="stable")]\n        old = tree.slots[grown].tolist()\n',
         '        old = tree.slots[grown].tolist()\n        grown = grown[np.argsort(tree.slots[grown], kind="stable")]\n',
