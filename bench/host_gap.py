@@ -70,6 +70,7 @@ def hello(name: str) -> Hello:
 
 
 def run_draft(address: str) -> None:
+    torch.set_num_threads(1)
     shape = PoolShape(1, 1, 8, NUM_BLOCKS, BLOCK, torch.float32, torch.device("cpu"), 512)
     limits = GrowthLimits(width=64, max_grown=64, max_model_len=4096, prefill_chunk=1024)
     grower = Grower(
@@ -83,6 +84,7 @@ def run_draft(address: str) -> None:
 
 
 def run_engine(address: str, batch: int, lookahead: int, steps: int) -> tuple[list[float], EngineCore]:
+    torch.set_num_threads(1)
     target = SleepingRunner(0.010, errs=False)
     client = DraftClient(AddressSource(address, hello("target"), timeout=10.0), lookahead=lookahead)
     client.wait_until_ready(10.0)
@@ -116,12 +118,12 @@ def main() -> None:
         draft.kill()
     cuts = statistics.quantiles(gaps, n=100)
     stats, frames = core.stats, core.stats.draft.num_frames if core.stats.draft else 0
+    shown = "  ".join(f"p{percent} {cuts[percent - 1] * 1e3:.2f}" for percent in (50, 90, 99))
+    print(f"gap between verifications, ms: {shown}")
+    speculation = stats.speculation
     print(
-        f"gap between verifications, ms: p50 {cuts[49] * 1e3:.2f}  p90 {cuts[89] * 1e3:.2f}  p99 {cuts[98] * 1e3:.2f}"
-    )
-    print(
-        f"batch {options.batch}, lookahead {options.lookahead}: {stats.speculation.accepted_per_round:.2f} accepted "
-        f"a round, hits {stats.speculation.hit_rate or 0:.2f}, {frames / stats.num_steps:.1f} frames a step"
+        f"batch {options.batch}, lookahead {options.lookahead}: {speculation.accepted_per_round:.2f} accepted a "
+        f"round, hits {speculation.hit_rate or 0:.2f}, {frames / stats.num_steps:.1f} frames a step"
     )
 
 

@@ -30,7 +30,7 @@ class Calibration:
 
     def learn(self, observation: Observation) -> None:
         ranks, bins = self._cells(observation.raws)
-        self._num_seen[ranks, bins] += 1
+        np.add.at(self._num_seen, (ranks, bins), 1)  # the last ranks share a cell
         if observation.taken is not None:
             self._num_taken[ranks[observation.taken], bins[observation.taken]] += 1
         faded = self._num_seen > _MEMORY

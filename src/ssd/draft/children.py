@@ -94,6 +94,9 @@ def _candidates(logits: Tensor, row: SamplingRow, head_tokens: Tensor | None) ->
     temperature = 1.0 if row.params.greedy else row.params.temperature
     wide = WideRow.of(scale_logits(edit_logits(logits, row), temperature))
     places, scores = wide.largest(min(_SAMPLED_CANDIDATES, logits.shape[0]))
+    if row.params.greedy:
+        # The target's argmax is not truncated: what stands second is as good a guess as ever.
+        return places if ids is None else ids[places], scores
     kept = int((scores >= truncation_floor(wide, row.params)).sum())
     return (places if ids is None else ids[places])[:kept], scores[:kept]
 

@@ -227,6 +227,8 @@ def _check_nodes(message: Nodes, vocab_size: int) -> None:
     ids, tokens = unpack_ints(message.ids), unpack_ints(message.tokens)
     if ids.min() < 0 or unpack_ints(message.parents).min() < 0 or (np.diff(ids) <= 0).any():
         raise FrameError("the ids of NODES are negative or do not ascend")
+    if ids[0] <= message.root:
+        raise FrameError("a node of NODES is not younger than its root")
     if tokens.min() < 0 or tokens.max() >= vocab_size:
         raise FrameError("a token of NODES is not in the vocabulary")
     # NaN fails the comparison, and so does what is no probability.

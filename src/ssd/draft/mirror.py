@@ -132,9 +132,8 @@ class Mirror:
             raise ValueError("an id came twice")
         if frame.n == self.n:
             self._name_root(frame.root)
-        elif self._anchor[0] == UNNAMED and self._tree.root_id == UNNAMED:
-            since = tuple(token for _n, tokens in self._unacknowledged for token in tokens)
-            self._anchor = (frame.root, since)
+        elif self._tree.root_id == UNNAMED:
+            self._move_anchor(frame.root)
         if self._tree.size > _COMPACT_FROM:
             self._tree.compact()
             if self._drawn_from:
@@ -162,9 +161,16 @@ class Mirror:
             if self._tree.index_of(root_id) is not None:
                 raise ValueError("the root has another node's id")
             self._tree.name_root(root_id)
+            self._anchor = (UNNAMED, ())
             self._largest_id = max(self._largest_id, root_id)
         elif known != root_id:
             raise ValueError("the two sides have different roots")
+
+    def _move_anchor(self, root_id: int) -> None:
+        """To the root the draft has, where that is nearer: after a miss it has begun again from there."""
+        since = tuple(token for _n, tokens in self._unacknowledged for token in tokens)
+        if self._anchor[0] == UNNAMED or len(since) < len(self._anchor[1]):
+            self._anchor = (root_id, since)
 
     def _graft(self, ids: Ints, parents: Ints, tokens: Ints, logprobs: Floats) -> None:
         """Siblings come together; those of a parent that is no longer known belong to a lost branch."""

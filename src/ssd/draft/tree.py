@@ -77,6 +77,8 @@ class Tree:
         """
         if self.num_children[parent]:
             raise ValueError(f"node {self.ids[parent]} already has its children")
+        if len(set(tokens.tolist())) != len(tokens):
+            raise ValueError(f"node {self.ids[parent]} would have a child twice")
         first, count = self.size, len(tokens)
         self._reserve(first + count)
         new = slice(first, first + count)

@@ -1,0 +1,256 @@
+"""Every message survives its way, and `decode` refuses whatever an honest peer does not send."""
+
+import random
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ssd.draft import messages as wire
+from ssd.draft.messages import (
+    AnyMessage,
+    Close,
+    FrameError,
+    Nodes,
+    Resync,
+    Sampling,
+    decode,
+    encode,
+    pack_floats,
+    pack_ints,
+    unpack_floats,
+    unpack_ints,
+)
+from tests.draft import frames
+from tests.draft.frames import VOCAB, each_kind
+from tests.draft.fuzz_frames import Fuzz
+
+replace: Callable[..., AnyMessage] = msgspec.structs.replace
+
+
+def open_with(**changes: object) -> AnyMessage:
+    """OPEN with other sampling parameters."""
+    sampling: Callable[..., Sampling] = msgspec.structs.replace
+    return replace(frames.opening(), sampling=sampling(frames.sampling(), **changes))
+
+
+def test_each_message_survives_its_way() -> None:
+    assert decode(encode(each_kind()), vocab_size=VOCAB) == each_kind()
+    assert decode(encode([]), vocab_size=VOCAB) == []
+
+
+def test_packed_columns_survive_their_way() -> None:
+    ints, floats = [0, -1, 2**31 - 1, -(2**31)], [0.0, -1.5, float("-inf")]
+    assert unpack_ints(pack_ints(ints)).tolist() == ints
+    assert unpack_floats(pack_floats(floats)).tolist() == floats
+    assert pack_ints([1]) == b"\x01\x00\x00\x00"
+    assert pack_floats(np.array([1.0], dtype=np.float32)) == b"\x00\x00\x80\x3f"
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_any_honest_nodes_survive_their_way(data: st.DataObject) -> None:
+    count = data.draw(st.integers(0, 40))
+    steps = data.draw(st.lists(st.integers(1, 1000), min_size=count, max_size=count))
+    ids = np.cumsum([0, *steps])[1:].astype(np.int32)
+    tokens = data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=count, max_size=count))
+    logprobs = data.draw(st.lists(st.floats(max_value=0.0, width=32), min_size=count, max_size=count))
+    sent = Nodes(
+        1, 2, 3, 4, 0, pack_ints(ids), pack_ints(ids - 1), pack_ints(tokens), pack_floats(logprobs), full=True
+    )
+    (received,) = decode(encode([sent]), vocab_size=VOCAB)
+    assert received == sent
+    assert isinstance(received, Nodes)
+    assert unpack_ints(received.tokens).tolist() == tokens
+
+
+MANY = wire.MAX_LIST + 1
+FEW = pack_ints([11])
+
+# Of each rule, a message that breaks it and no other.
+BROKEN: dict[str, AnyMessage] = {
+    "nodes: seq below 0": replace(frames.nodes(), seq=-1),
+    "nodes: seq too large": replace(frames.nodes(), seq=2**53 + 1),
+    "nodes: epoch below 0": replace(frames.nodes(), epoch=-1),
+    "nodes: epoch too large": replace(frames.nodes(), epoch=2**53 + 1),
+    "nodes: number below 0": replace(frames.nodes(), number=-1),
+    "nodes: number too large": replace(frames.nodes(), number=2**31),
+    "nodes: n below 0": replace(frames.nodes(), n=-1),
+    "nodes: n too large": replace(frames.nodes(), n=2**31),
+    "nodes: root below 0": replace(frames.nodes(), root=-1),
+    "nodes: root too large": Nodes(7, 3, 0, 2, 2**31, b"", b"", b"", b""),
+    "nodes: too many": Nodes(
+        7,
+        3,
+        0,
+        2,
+        0,
+        pack_ints(range(1, wire.MAX_NODES + 2)),
+        bytes(4 * wire.MAX_NODES + 4),
+        bytes(4 * wire.MAX_NODES + 4),
+        bytes(4 * wire.MAX_NODES + 4),
+    ),
+    "nodes: fewer parents": replace(frames.nodes(), parents=FEW),
+    "nodes: fewer tokens": replace(frames.nodes(), tokens=FEW),
+    "nodes: fewer logprobs": replace(frames.nodes(), logprobs=FEW),
+    "nodes: fewer ids": replace(frames.nodes(), ids=FEW),
+    "nodes: no whole number of columns": Nodes(7, 3, 0, 2, 0, b"12345", b"12345", b"12345", b"12345"),
+    "nodes: an id below 0": replace(frames.nodes(), ids=pack_ints([-5, 12, 15])),
+    "nodes: ids fall": replace(frames.nodes(), ids=pack_ints([11, 15, 12])),
+    "nodes: an id twice": replace(frames.nodes(), ids=pack_ints([11, 11, 12])),
+    "nodes: the root's id": replace(frames.nodes(), ids=pack_ints([10, 11, 12])),
+    "nodes: a parent below 0": replace(frames.nodes(), parents=pack_ints([10, -1, 12])),
+    "nodes: a token below 0": replace(frames.nodes(), tokens=pack_ints([0, -1, 4])),
+    "nodes: a token too large": replace(frames.nodes(), tokens=pack_ints([0, VOCAB, 4])),
+    "nodes: a logprob above 0": replace(frames.nodes(), logprobs=pack_floats([0.0, 0.1, -1.0])),
+    "nodes: a logprob is NaN": replace(frames.nodes(), logprobs=pack_floats([0.0, float("nan"), -1.0])),
+    "outcome: seq below 0": replace(frames.outcome(), seq=-1),
+    "outcome: seq too large": replace(frames.outcome(), seq=2**53 + 1),
+    "outcome: epoch below 0": replace(frames.outcome(), epoch=-1),
+    "outcome: epoch too large": replace(frames.outcome(), epoch=2**53 + 1),
+    "outcome: n below 0": replace(frames.outcome(), n=-1),
+    "outcome: n too large": replace(frames.outcome(), n=2**31),
+    "outcome: num_frames below 0": replace(frames.outcome(), num_frames=-1),
+    "outcome: num_frames too large": replace(frames.outcome(), num_frames=2**31),
+    "outcome: a token below 0": replace(frames.outcome(), tokens=[-1]),
+    "outcome: a token too large": replace(frames.outcome(), tokens=[VOCAB]),
+    "outcome: no tokens": replace(frames.outcome(), tokens=[]),
+    "outcome: too many tokens": replace(frames.outcome(), tokens=[1] * MANY),
+    "resync: seq below 0": Resync(-1, 3),
+    "resync: epoch too large": Resync(7, 2**53 + 1),
+    "close: seq too large": Close(2**53 + 1, 3),
+    "close: epoch below 0": Close(7, -1),
+    "close: reason too long": Close(7, 3, "x" * (wire.MAX_TEXT + 1)),
+    "hello: tokenizer too long": replace(frames.hello(), tokenizer="x" * (wire.MAX_TEXT + 1)),
+    "hello: name too long": replace(frames.hello(), name="x" * (wire.MAX_TEXT + 1)),
+    "hello: instance too long": replace(frames.hello(), instance="x" * (wire.MAX_TEXT + 1)),
+    "hello: refusal too long": replace(frames.hello(), refusal="x" * (wire.MAX_TEXT + 1)),
+    "hello: vocab_size below 0": replace(frames.hello(), vocab_size=-1),
+    "hello: vocab_size too large": replace(frames.hello(), vocab_size=2**31),
+    "hello: max_model_len below 0": replace(frames.hello(), max_model_len=-1),
+    "hello: version below 0": replace(frames.hello(), version=-1),
+    "stats: too many spans": replace(frames.stats(), step_spans=[(0.0, 1.0, 1)] * MANY),
+    "open: seq below 0": replace(frames.opening(), seq=-1),
+    "open: seq too large": replace(frames.opening(), seq=2**53 + 1),
+    "open: epoch below 0": replace(frames.opening(), epoch=-1),
+    "open: epoch too large": replace(frames.opening(), epoch=2**53 + 1),
+    "open: no tokens": replace(frames.opening(), tokens=b"", num_prompt=0),
+    "open: no whole number of tokens": replace(frames.opening(), tokens=b"\0\0\0\0\0", num_prompt=1),
+    "open: too many tokens": replace(frames.opening(), tokens=bytes(4 * wire.MAX_TOKENS + 4)),
+    "open: a token below 0": replace(frames.opening(), tokens=pack_ints([0, -1, 2])),
+    "open: a token too large": replace(frames.opening(), tokens=pack_ints([0, VOCAB, 2])),
+    "open: num_prompt below 0": replace(frames.opening(), num_prompt=-1),
+    "open: num_prompt beyond the tokens": replace(frames.opening(), num_prompt=4),
+    "open: max_len below 0": replace(frames.opening(), max_len=-1),
+    "open: max_len too large": replace(frames.opening(), max_len=2**31),
+    "open: lookahead 0": replace(frames.opening(), lookahead=0),
+    "open: lookahead too large": replace(frames.opening(), lookahead=65),
+    "open: too many biases": open_with(logit_bias=[(1, 0.5)] * MANY),
+    "open: too many end ids": open_with(end_ids=[1] * MANY),
+    "open: too many bad words": open_with(bad_word_ids=[[1]] * MANY),
+    "open: bad words too long": open_with(bad_word_ids=[[1] * 64 * wire.MAX_LIST, [1]]),
+    "open: a biased token below 0": open_with(logit_bias=[(-1, 0.5)]),
+    "open: a biased token too large": open_with(logit_bias=[(VOCAB, 0.5)]),
+    "open: a bad word's token below 0": open_with(bad_word_ids=[[2, -1]]),
+    "open: a bad word's token too large": open_with(bad_word_ids=[[2, VOCAB]]),
+    "open: an end id below 0": open_with(end_ids=[-1]),
+    "open: an end id too large": open_with(end_ids=[2**31]),
+    "open: seed below 0": open_with(seed=-1),
+}
+
+
+@pytest.mark.parametrize("message", BROKEN.values(), ids=BROKEN.keys())
+def test_a_broken_rule_is_refused(message: AnyMessage) -> None:
+    with pytest.raises(FrameError):
+        decode(encode([message]), vocab_size=VOCAB)
+    with pytest.raises(FrameError):
+        decode(encode([*each_kind(), message]), vocab_size=VOCAB)
+
+
+def raw(*messages: object) -> bytes:
+    return msgspec.msgpack.encode(list(messages))
+
+
+FOREIGN = {
+    "nothing": b"",
+    "no list": msgspec.msgpack.encode("nodes"),
+    "no message": raw(1),
+    "an unknown kind": raw(["exec", 1, 2]),
+    "no kind": raw([]),
+    "a field too many": raw(["resync", 1, 2, 3]),
+    "a field too few": raw(["resync", 1]),
+    "a float for an int": raw(["resync", 1.5, 2]),
+    "a string for an int": raw(["resync", "1", 2]),
+    "an int beyond 64 bits": b"\x91\x93\xa6resync\xcf" + b"\xff" * 8 + b"\x00",
+    "text that is no UTF-8": b"\x91\x94\xa5close\x01\x02\xa2\xff\xfe",
+    "a map": raw({"type": "resync", "seq": 1, "epoch": 2}),
+    "something behind the end": encode([Resync(1, 2)]) + b"\x00",
+    "an array of 4 GiB": b"\xdd\xff\xff\xff\xff",
+    "bytes of 4 GiB": b"\x91\x9a\xa5nodes\x01\x01\x00\x00\x00\xc6\xff\xff\xff\xff",
+    "a hundred thousand lists in each other": b"\x91" * 100_000,
+    "a frame too long": encode([Close(1, 2, "x" * wire.MAX_FRAME_BYTES)]),
+    "too many messages": encode([Resync(1, 2)] * (wire.MAX_MESSAGES + 1)),
+}
+
+
+@pytest.mark.parametrize("frame", FOREIGN.values(), ids=FOREIGN.keys())
+def test_what_is_no_frame_is_refused(frame: bytes) -> None:
+    with pytest.raises(FrameError):
+        decode(frame, vocab_size=VOCAB)
+
+
+def test_a_frame_too_long_is_refused_before_it_is_read() -> None:
+    with pytest.raises(FrameError, match="bytes: at most"):
+        decode(bytes(wire.MAX_FRAME_BYTES + 1), vocab_size=VOCAB)
+
+
+def test_the_largest_honest_frames_are_taken() -> None:
+    count = wire.MAX_NODES
+    largest = Nodes(
+        7, 3, 0, 2, 0, pack_ints(range(1, count + 1)), bytes(4 * count), bytes(4 * count), bytes(4 * count)
+    )
+    longest = replace(frames.opening(), tokens=bytes(4 * wire.MAX_TOKENS))
+    many = [Resync(1, 2)] * wire.MAX_MESSAGES
+    for sent in ([largest], [longest], many):
+        assert decode(encode(sent), vocab_size=VOCAB) == sent
+
+
+def outcome_of(frame: bytes) -> list[AnyMessage] | None:
+    """None: refused. Anything but FrameError gets through and fails the test."""
+    try:
+        return decode(frame, vocab_size=VOCAB)
+    except FrameError:
+        return None
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=300))
+def test_random_bytes_are_refused_or_mean_something(frame: bytes) -> None:
+    messages = outcome_of(frame)
+    assert messages is None or decode(encode(messages), vocab_size=VOCAB) == messages
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    kind=st.integers(0, len(each_kind()) - 1),
+    edits=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 4), st.binary(max_size=6)), max_size=4),
+)
+def test_spoilt_frames_are_refused_or_mean_something(kind: int, edits: list[tuple[int, int, bytes]]) -> None:
+    frame = encode([each_kind()[kind]])
+    for place, num_lost, inserted in edits:
+        place %= len(frame) + 1
+        frame = frame[:place] + inserted + frame[place + num_lost :]
+    messages = outcome_of(frame)
+    assert messages is None or all(isinstance(message, wire.Message) for message in messages)
+
+
+def test_fuzz_in_short() -> None:
+    """The first inputs of `python -m tests.draft.fuzz_frames`: also mirrors and sessions stay whole."""
+    fuzz = Fuzz(seed=random.Random(3).randrange(100))
+    fuzz.run(15_000)
+    assert fuzz.outcomes["frames taken"] > 500
+    assert fuzz.outcomes["decoded"] > 2000
+    assert fuzz.outcomes["refused"] > 2000

@@ -1,0 +1,84 @@
+"""One session: which slots move where, and what an outcome teaches."""
+
+import numpy as np
+
+from ssd.draft.messages import Open, Sampling, pack_ints
+from ssd.draft.session import Move, Session
+
+
+def opened() -> Session:
+    """Five tokens, read; after the root come 10, 11, 12 (nodes 1, 2, 3)."""
+    session = Session(Open(0, 1, pack_ints([1, 2, 3, 4, 5]), 5, 100, 4, Sampling(seed=0)), max_len=100)
+    session.num_read = 5
+    grow(session, 0, 10)
+    return session
+
+
+def grow(session: Session, node: int, first_token: int) -> None:
+    raws = np.log(np.array([0.5, 0.25, 0.125], dtype=np.float32))
+    session.grow(node, np.arange(first_token, first_token + 3, dtype=np.int32), raws, raws)
+    session.check_integrity()
+
+
+def test_the_path_comes_first_then_what_is_left_in_the_order_of_its_slots() -> None:
+    session = opened()
+    for node, token in ((2, 20), (1, 30), (6, 40), (5, 50), (4, 60)):  # slots 5, 6, 7, 8, 9
+        grow(session, node, token)
+    # Below node 2 (token 11) lie 4, 5 and 6, grown last to first; node 1 is lost.
+    assert session.advance(1, [11]) == Move([5, 7, 8, 9], [5, 6, 7, 8])
+    session.check_integrity()
+    assert (session.tokens[5:], session.num_read, session.num_grown, session.next_slot) == ([11], 6, 3, 9)
+    assert session.tree.tokens[:4].tolist() == [11, 20, 21, 22]
+    assert session.tree.slots[1:4].tolist() == [8, 7, 6]
+
+
+def test_what_lies_right_is_not_moved() -> None:
+    session = opened()
+    grow(session, 1, 20)
+    grow(session, 4, 30)
+    assert session.advance(1, [10, 20]) is None
+    assert (session.num_read, session.is_root_read, session.num_grown) == (7, True, 0)
+
+
+def test_a_miss_keeps_the_part_of_the_path_that_was_right() -> None:
+    session = opened()
+    grow(session, 2, 20)
+    grow(session, 1, 30)
+    assert session.advance(1, [10, 99]) == Move([6], [5])
+    session.check_integrity()
+    assert (session.num_read, session.is_root_read, session.tree.size) == (6, False, 1)
+
+
+def test_an_ungrown_node_becomes_a_root_to_be_read() -> None:
+    session = opened()
+    assert session.advance(1, [11]) is None
+    session.check_integrity()
+    assert (session.num_read, session.is_root_read, session.tree.root_id) == (5, False, 2)
+
+
+def test_an_outcome_teaches_at_every_place_that_had_children() -> None:
+    session = opened()
+    grow(session, 2, 20)
+    taken = [each.taken for each in session.observe([11, 22, 7, 7])]
+    assert taken == [1, 2]
+    assert [each.taken for each in session.observe([99, 20])] == [None]
+    assert np.exp(session.observe([10])[0].raws).tolist() == [0.5, 0.25, 0.125]
+    session.num_read -= 1
+    assert session.observe([11]) == []
+
+
+def test_frames_tell_what_is_new_and_full_frames_everything() -> None:
+    session = opened()
+    first = session.frame()
+    assert first is not None
+    assert (first.number, first.n, first.root, len(first.ids) // 4, first.full) == (0, 0, 0, 3, False)
+    assert session.frame() is None
+    grow(session, 2, 20)
+    second = session.frame()
+    assert second is not None
+    assert (second.number, second.ids, second.parents) == (1, pack_ints([4, 5, 6]), pack_ints([2, 2, 2]))
+    whole = session.full_frame()
+    assert (whole.number, whole.full, whole.ids) == (2, True, pack_ints([1, 2, 3, 4, 5, 6]))
+    session.advance(1, [11])
+    whole = session.full_frame()
+    assert (whole.n, whole.root, whole.ids) == (1, 2, pack_ints([4, 5, 6]))

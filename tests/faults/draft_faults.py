@@ -1,0 +1,465 @@
+"""Faults of the draft's side, of the mirror and of what crosses between them."""
+
+from tests.faults.fault import Fault
+
+_TREE = "tests/draft/test_tree.py"
+_SESSION = "tests/draft/test_session.py"
+_MIRROR = "tests/draft/test_mirror.py"
+_AGREEMENT = "tests/draft/test_agreement.py"
+_MESSAGES = "tests/draft/test_messages.py"
+_GROWER = "tests/draft/test_grower.py"
+_FROM_SCRATCH = f"{_GROWER}::test_children_equal_a_forward_from_scratch_after_any_outcomes"
+_QUIET, _LOSSY = f"{_AGREEMENT}::TestQuietWire", f"{_AGREEMENT}::TestLossyWire"
+_RULES = f"{_MESSAGES}::test_a_broken_rule_is_refused"
+
+_SRC = "src/ssd/draft"
+
+TREE = [
+    Fault(
+        "compaction keeps dead nodes",
+        f"{_SRC}/tree.py",
+        "        alive = self._alive()\n",
+        "        alive = self._alive() | (np.arange(self.size) == self.size - 1)\n",
+        f"{_TREE}::TestTree",
+    ),
+    Fault(
+        "compaction forgets to renumber parents",
+        f"{_SRC}/tree.py",
+        "self.parents[: self.size] = new_index[parents]",
+        "self.parents[: self.size] = parents",
+        f"{_TREE}::TestTree",
+    ),
+    Fault(
+        "compaction drops the deepest level",
+        f"{_SRC}/tree.py",
+        "range(int(self.relative_depths().max()))",
+        "range(int(self.relative_depths().max()) - 1)",
+        f"{_TREE}::test_compact_keeps_what_is_below_the_root_in_its_order",
+    ),
+    Fault(
+        "columns do not keep their content when they grow",
+        f"{_SRC}/tree.py",
+        "np.concatenate((column, np.zeros(capacity - len(column), column.dtype)))",
+        "np.zeros(capacity, column.dtype)",
+        f"{_TREE}::test_columns_grow_beyond_their_first_capacity",
+    ),
+    Fault(
+        "values do not add up",
+        f"{_SRC}/tree.py",
+        "self.values[new] = self.values[parent] + logprobs",
+        "self.values[new] = logprobs",
+        f"{_TREE}::test_values_are_sums_along_the_path_and_relative_to_the_root",
+    ),
+]
+
+SESSION = [
+    Fault(
+        "rope position of a branch off by one",
+        f"{_SRC}/session.py",
+        "positions=[len(self.tokens) - 1 + int(depths[node]) for node in nodes]",
+        "positions=[len(self.tokens) + int(depths[node]) for node in nodes]",
+        _FROM_SCRATCH,
+    ),
+    Fault(
+        "rope position of a branch off by one, without a model",
+        f"{_SRC}/session.py",
+        "positions=[len(self.tokens) - 1 + int(depths[node]) for node in nodes]",
+        "positions=[len(self.tokens) + int(depths[node]) for node in nodes]",
+        _QUIET,
+    ),
+    Fault(
+        "a branch does not see its nearest ancestor",
+        f"{_SRC}/session.py",
+        "tree.slots[tree.ancestors(node)].tolist() for node",
+        "tree.slots[tree.ancestors(node)[1:]].tolist() for node",
+        _FROM_SCRATCH,
+    ),
+    Fault(
+        "slots of what is left are not moved",
+        f"{_SRC}/session.py",
+        "            sources += self._drop_lost()\n",
+        "            self._drop_lost()\n",
+        _QUIET,
+    ),
+    Fault(
+        "slots are handed out in another order than they are moved",
+        f"{_SRC}/session.py",
+        '        grown = grown[np.argsort(tree.slots[grown], kind="stable")]\n        old = tree.slots[grown].tolist()\n',
+        '        old = tree.slots[grown].tolist()\n        grown = grown[np.argsort(tree.slots[grown], kind="stable")]\n',
+        f"{_SESSION}::test_the_path_comes_first_then_what_is_left_in_the_order_of_its_slots",
+    ),
+    Fault(
+        "slots are handed out in another order, by chance",
+        f"{_SRC}/session.py",
+        '        grown = grown[np.argsort(tree.slots[grown], kind="stable")]\n        old = tree.slots[grown].tolist()\n',
+        '        old = tree.slots[grown].tolist()\n        grown = grown[np.argsort(tree.slots[grown], kind="stable")]\n',
+        _QUIET,
+    ),
+    Fault(
+        "a path's own nodes are not moved into the trunk",
+        f"{_SRC}/session.py",
+        "for slot in tree.slots[path].tolist() if slot >= 0]",
+        "for slot in tree.slots[path[:1]].tolist() if slot >= 0]",
+        _QUIET,
+    ),
+    Fault(
+        "a missing outcome is not noticed",
+        f"{_SRC}/session.py",
+        "        if n > self.n + 1:\n            self.is_torn = True\n            return None\n",
+        "",
+        _LOSSY,
+    ),
+    Fault(
+        "an outcome is applied twice",
+        f"{_SRC}/session.py",
+        "if n <= self.n or self.is_torn:",
+        "if n < self.n or self.is_torn:",
+        _LOSSY,
+    ),
+    Fault(
+        "ids are used again after a miss",
+        f"{_SRC}/session.py",
+        "        self.tree.replant(self._next_id, self.tokens[-1])\n        self._next_id += 1\n",
+        "        self.tree.replant(self._next_id - 1, self.tokens[-1])\n",
+        _QUIET,
+    ),
+    Fault(
+        "ends are grown",
+        f"{_SRC}/session.py",
+        "                tree.slots[index] = BARREN\n",
+        "                pass\n",
+        f"{_GROWER}::test_nothing_follows_an_end",
+    ),
+    Fault(
+        "growth goes beyond the context",
+        f"{_SRC}/session.py",
+        "min(self._max_depth, self._max_len - 2 - len(self.tokens))",
+        "self._max_depth",
+        f"{_GROWER}::test_nothing_is_grown_beyond_what_is_asked_for",
+    ),
+    Fault(
+        "growth has no depth limit",
+        f"{_SRC}/session.py",
+        "min(self._max_depth, self._max_len - 2 - len(self.tokens))",
+        "self._max_len - 2 - len(self.tokens)",
+        f"{_GROWER}::test_nothing_is_grown_deeper_than_twice_the_lookahead",
+    ),
+    Fault(
+        "credit is not asked for",
+        f"{_SRC}/session.py",
+        "return self._num_sent - self._num_arrived < CREDIT and not self.is_torn",
+        "return not self.is_torn",
+        f"{_GROWER}::test_without_credit_nothing_grows",
+    ),
+    Fault(
+        "the next token's position is the node's own",
+        f"{_SRC}/session.py",
+        "position=len(self.tokens) + len(path),",
+        "position=len(self.tokens) + max(0, len(path) - 1),",
+        _FROM_SCRATCH,
+    ),
+]
+
+MIRROR = [
+    Fault(
+        "a stale epoch is accepted",
+        f"{_SRC}/mirror.py",
+        "if frame.epoch != self.epoch or frame.number",
+        "if frame.number",
+        _LOSSY,
+    ),
+    Fault(
+        "a stale epoch is accepted, one frame",
+        f"{_SRC}/mirror.py",
+        "if frame.epoch != self.epoch or frame.number",
+        "if frame.number",
+        f"{_MIRROR}::test_another_epoch_means_nothing",
+    ),
+    Fault(
+        "a gap in the frames is ignored",
+        f"{_SRC}/mirror.py",
+        "if (frame.number > self.num_frames or self.is_torn) and not frame.full:",
+        "if self.is_torn and not frame.full:",
+        _LOSSY,
+    ),
+    Fault(
+        "a frame is taken twice",
+        f"{_SRC}/mirror.py",
+        "or frame.number < self.num_frames or",
+        "or frame.number < self.num_frames - 1 or",
+        f"{_MIRROR}::test_a_frame_that_came_before_is_dropped",
+    ),
+    Fault(
+        "a whole tree of before is not moved on",
+        f"{_SRC}/mirror.py",
+        "        for _n, missed in self._unacknowledged:\n            self._follow(missed)\n",
+        "",
+        _LOSSY,
+    ),
+    Fault(
+        "acknowledged outcomes are followed again",
+        f"{_SRC}/mirror.py",
+        "and self._unacknowledged[0][0] <= frame.n:",
+        "and self._unacknowledged[0][0] < frame.n:",
+        _LOSSY,
+    ),
+    Fault(
+        "a late token is not looked for",
+        f"{_SRC}/mirror.py",
+        "                self._find_root(ids[group], tokens[group])\n",
+        "                pass\n",
+        _QUIET,
+    ),
+    Fault(
+        "after a miss the draft's new root is not understood",
+        f"{_SRC}/mirror.py",
+        "if self._anchor[0] == UNNAMED or len(since) < len(self._anchor[1]):",
+        "if self._anchor[0] == UNNAMED:",
+        _QUIET,
+    ),
+    Fault(
+        "an older root replaces a nearer anchor",
+        f"{_SRC}/mirror.py",
+        "if self._anchor[0] == UNNAMED or len(since) < len(self._anchor[1]):",
+        "if True:",
+        f"{_MIRROR}::test_an_older_root_does_not_replace_a_nearer_anchor",
+    ),
+    Fault(
+        "the unknown tokens of a second miss are lost",
+        f"{_SRC}/mirror.py",
+        "self._anchor = (self._anchor[0], (*self._anchor[1], *unknown))",
+        "self._anchor = (self._anchor[0], unknown)",
+        _QUIET,
+    ),
+    Fault(
+        "different roots are not noticed",
+        f"{_SRC}/mirror.py",
+        '            raise ValueError("the two sides have different roots")\n',
+        "            return\n",
+        f"{_MIRROR}::test_nonsense_tears",
+    ),
+    Fault(
+        "a root is renamed by whoever comes",
+        f"{_SRC}/mirror.py",
+        "            self._anchor = (UNNAMED, ())\n            self._largest_id = max(self._largest_id, root_id)\n",
+        "            self._largest_id = max(self._largest_id, root_id)\n",
+        f"{_MIRROR}::test_a_root_that_has_its_name_keeps_it",
+    ),
+    Fault(
+        "lost branches are kept for ever",
+        f"{_SRC}/mirror.py",
+        "            self._tree.compact()\n",
+        "            pass\n",
+        f"{_MIRROR}::test_lost_branches_are_cleared_away",
+    ),
+]
+
+MESSAGES = [
+    Fault(
+        "ids of NODES need not ascend",
+        f"{_SRC}/messages.py",
+        " or (np.diff(ids) <= 0).any():",
+        ":",
+        _RULES,
+    ),
+    Fault(
+        "nodes may be older than their root",
+        f"{_SRC}/messages.py",
+        "    if ids[0] <= message.root:\n",
+        "    if False:\n",
+        f"{_MESSAGES}::test_fuzz_in_short",
+    ),
+    Fault(
+        "NaN is a log-probability",
+        f"{_SRC}/messages.py",
+        "if not (unpack_floats(message.logprobs) <= 0.0).all():",
+        "if (unpack_floats(message.logprobs) > 0.0).any():",
+        _RULES,
+    ),
+    Fault(
+        "columns may be of unlike length",
+        f"{_SRC}/messages.py",
+        "if size % 4 or {len(message.parents), len(message.tokens), len(message.logprobs)} != {size}:",
+        "if size % 4:",
+        _RULES,
+    ),
+    Fault(
+        "tokens of NODES may lie outside the vocabulary",
+        f"{_SRC}/messages.py",
+        '    if tokens.min() < 0 or tokens.max() >= vocab_size:\n        raise FrameError("a token of NODES',
+        '    if tokens.min() < 0:\n        raise FrameError("a token of NODES',
+        _RULES,
+    ),
+    Fault(
+        "keys are not checked",
+        f"{_SRC}/messages.py",
+        '    _check_range("key", [seq, epoch], 2**53)\n',
+        "    return\n",
+        _RULES,
+    ),
+    Fault(
+        "text that is no UTF-8 gets through as another error",
+        f"{_SRC}/messages.py",
+        "except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:",
+        "except (msgspec.ValidationError, RecursionError) as error:",
+        f"{_MESSAGES}::test_what_is_no_frame_is_refused",
+    ),
+    Fault(
+        "unknown fields are taken",
+        f"{_SRC}/messages.py",
+        "frozen=True, forbid_unknown_fields=True, array_like=True)",
+        "frozen=True, array_like=True)",
+        f"{_MESSAGES}::test_what_is_no_frame_is_refused",
+    ),
+]
+
+GROWER = [
+    Fault(
+        "the KV of a lost branch is kept",
+        f"{_SRC}/grower.py",
+        "        if move is not None:\n            self._move(session_id, move)\n",
+        "",
+        _FROM_SCRATCH,
+    ),
+    Fault(
+        "slots are moved as if blocks were consecutive",
+        f"{_SRC}/grower.py",
+        "[blocks[slot // size] * size + slot % size for slot in slots]",
+        "[blocks[0] * size + slot for slot in slots]",
+        _FROM_SCRATCH,
+    ),
+    Fault(
+        "a closed sequence keeps its blocks",
+        f"{_SRC}/grower.py",
+        "            self._blocks.free(session_id)\n",
+        "            pass\n",
+        f"{_GROWER}::test_a_prompt_is_read_in_chunks",
+    ),
+    Fault(
+        "a tree takes more slots than it may",
+        f"{_SRC}/grower.py",
+        "room = min(count, self._limits.max_grown - session.num_grown)",
+        "room = count",
+        f"{_GROWER}::test_width_children_and_room_hold",
+    ),
+    Fault(
+        "reading leaves the width as it is",
+        f"{_SRC}/grower.py",
+        "max(0, self._limits.width - sum(len(each.tokens) for each in readings))",
+        "self._limits.width",
+        f"{_GROWER}::test_what_is_read_counts_towards_the_width",
+    ),
+    Fault(
+        "long prompts are read before short ones",
+        f"{_SRC}/grower.py",
+        "key=lambda item: len(item[1].tokens) - item[1].num_read)",
+        "key=lambda item: item[1].num_read - len(item[1].tokens))",
+        f"{_GROWER}::test_a_root_that_is_one_token_behind_does_not_wait_for_a_prompt",
+    ),
+    Fault(
+        "prompts are read at once",
+        f"{_SRC}/grower.py",
+        "session.tokens[session.num_read : session.num_read + budget]",
+        "session.tokens[session.num_read :]",
+        f"{_GROWER}::test_a_prompt_is_read_in_chunks",
+    ),
+    Fault(
+        "the least valuable nodes are grown first",
+        f"{_SRC}/grower.py",
+        'best = np.argsort(-priorities, kind="stable")[:room]',
+        'best = np.argsort(priorities, kind="stable")[:room]',
+        f"{_GROWER}::test_the_highest_values_are_grown_first",
+    ),
+    Fault(
+        "length is not checked as a sequence goes on",
+        f"{_SRC}/grower.py",
+        "session.num_read, session.num_read)\n        self._check_length(session)\n",
+        "session.num_read, session.num_read)\n",
+        f"{_GROWER}::test_a_sequence_beyond_the_context_is_refused",
+    ),
+]
+
+ATTENTION = [
+    Fault(
+        "the ancestor mask leaks a sibling",
+        "src/ssd/attention/sdpa.py",
+        "    hidden[:, : span.branches.num_trunk] = False\n",
+        "    hidden[:, : span.branches.num_trunk + 1] = False\n",
+        "tests/attention/test_branches.py::test_no_row_sees_a_sibling_a_cousin_or_a_stranger",
+    ),
+    Fault(
+        "rows of a tree see each other",
+        "src/ssd/attention/sdpa.py",
+        "    hidden.scatter_(1, own, value=False)\n",
+        "    hidden[:, span.start : span.start + first + 1] = False\n    hidden.scatter_(1, own, value=False)\n",
+        "tests/attention/test_branches.py::test_rows_of_trees_equal_a_plain_mask",
+    ),
+    Fault(
+        "ancestors are those of the first tile",
+        "src/ssd/attention/sdpa.py",
+        "enumerate(span.branches.ancestors[first:last])",
+        "enumerate(span.branches.ancestors[: last - first])",
+        "tests/attention/test_branches.py::test_rows_of_trees_equal_a_plain_mask",
+    ),
+    Fault(
+        "a tree row alone is a text's row",
+        "src/ssd/attention/sdpa.py",
+        "elif last - first == 1 and span.branches is None:",
+        "elif last - first == 1:",
+        "tests/attention/test_branches.py::test_rows_of_trees_equal_a_plain_mask",
+    ),
+]
+
+GUESSES = [
+    Fault(
+        "children are ranked without noise",
+        f"{_SRC}/children.py",
+        "perturbed = scores if rows[i].params.greedy else scores + g",
+        "perturbed = scores",
+        "tests/draft/test_children.py::test_the_first_child_is_what_the_sampler_decides",
+    ),
+    Fault(
+        "temperature is left out",
+        f"{_SRC}/children.py",
+        "temperature = 1.0 if row.params.greedy else row.params.temperature",
+        "temperature = 1.0",
+        "tests/draft/test_children.py::test_the_first_child_is_what_the_sampler_decides",
+    ),
+    Fault(
+        "truncation is left out",
+        f"{_SRC}/children.py",
+        "    kept = int((scores >= truncation_floor(wide, row.params)).sum())\n",
+        "    kept = len(scores)\n",
+        "tests/draft/test_children.py::test_the_first_child_is_what_the_sampler_decides",
+    ),
+    Fault(
+        "greedy guesses are truncated",
+        f"{_SRC}/children.py",
+        "    if row.params.greedy:\n        # The",
+        "    if False:\n        # The",
+        "tests/draft/test_children.py::test_children_are_those_of_the_perturbed_scores_and_so_are_their_chances",
+    ),
+    Fault(
+        "what is taken counts for the rank after it",
+        f"{_SRC}/calibration.py",
+        "self._num_taken[ranks[observation.taken], bins[observation.taken]] += 1",
+        "self._num_taken[ranks[observation.taken] - 1, bins[observation.taken]] += 1",
+        "tests/draft/test_calibration.py::test_converges_to_what_happens_rank_by_rank",
+    ),
+    Fault(
+        "the model is not believed at first",
+        f"{_SRC}/calibration.py",
+        "(self._num_taken[cells] + _TRUST * said)",
+        "(self._num_taken[cells] + _TRUST * 0.5)",
+        "tests/draft/test_calibration.py::test_believes_the_model_at_first",
+    ),
+    Fault(
+        "a path may leave the likeliest one twice",
+        f"{_SRC}/growth.py",
+        "elif left_at[parent] >= 0 or rank",
+        "elif rank",
+        "tests/draft/test_growth.py::test_uniform_leaves_the_likeliest_path_once_for_so_many_others",
+    ),
+]
+
+FAULTS = [*TREE, *SESSION, *MIRROR, *MESSAGES, *GROWER, *ATTENTION, *GUESSES]

@@ -1,0 +1,100 @@
+"""Breaks a copy of the source, fault by fault, and sees whether the named test notices.
+
+    python -m tests.faults [--only WORD]
+
+Every module `*_faults.py` beside this file with a list FAULTS takes part. A test that does not pass
+without the fault, or cannot run at all, counts as not having noticed.
+"""
+
+import argparse
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.faults.fault import Fault
+
+ROOT = Path(__file__).parents[2]
+_PASSED, _FAILED = 0, 1
+"""Exit codes of pytest; what is neither is a run that did not happen."""
+_TIMEOUT = 600
+_PLUGIN = ("-p", "tests.faults.plugin")
+
+
+def all_faults() -> list[Fault]:
+    modules = sorted(path.stem for path in Path(__file__).parent.glob("*_faults.py"))
+    return [each for name in modules for each in importlib.import_module(f"tests.faults.{name}").FAULTS]
+
+
+def faulty(source: str, fault: Fault) -> str:
+    """The source with the fault in it; ValueError unless its place is found exactly once."""
+    count = source.count(fault.old)
+    if count != 1:
+        raise ValueError(f"{fault.name}: its place occurs {count} times in {fault.path}")
+    if fault.old == fault.new:
+        raise ValueError(f"{fault.name}: it changes nothing")
+    return source.replace(fault.old, fault.new)
+
+
+class Workshop:
+    """A copy of source and tests that may be broken."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        for name in ("src", "tests"):
+            ignored = shutil.ignore_patterns("__pycache__", ".hypothesis", ".pytest_cache")
+            shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+        shutil.copy(ROOT / "pyproject.toml", folder)
+
+    def run(self, tests: Sequence[str]) -> int:
+        """The exit code of pytest; -1 where it took too long."""
+        command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *_PLUGIN, *tests]
+        # No bytecode: a fault and its repair may fall into one second, and be of one length.
+        settings = {"PYTHONPATH": str(self._folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            done = subprocess.run(
+                command,
+                cwd=self._folder,
+                env={**os.environ, **settings},
+                capture_output=True,
+                timeout=_TIMEOUT,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return -1
+        return done.returncode
+
+    def is_caught(self, fault: Fault) -> bool:
+        path = self._folder / fault.path
+        sound = path.read_text()
+        path.write_text(faulty(sound, fault))
+        try:
+            return self.run([fault.test]) == _FAILED
+        finally:
+            path.write_text(sound)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="faults with this word in their name or path")
+    only = parser.parse_args().only
+    faults = [each for each in all_faults() if only in each.name or only in each.path]
+    with tempfile.TemporaryDirectory(prefix="ssd-faults-") as folder:
+        workshop = Workshop(Path(folder))
+        if workshop.run(list(dict.fromkeys(fault.test for fault in faults))) != _PASSED:
+            print("the tests do not pass without any fault")
+            return 1
+        survivors = 0
+        for fault in faults:
+            started = time.perf_counter()
+            caught = workshop.is_caught(fault)
+            survivors += not caught
+            verdict = f"caught by {fault.test}" if caught else f"SURVIVES {fault.test}"
+            print(f"{fault.name:<55} {verdict}  ({time.perf_counter() - started:.0f} s)", flush=True)
+    print(f"{len(faults) - survivors} of {len(faults)} faults caught")
+    return int(survivors > 0)
