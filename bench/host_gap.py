@@ -122,8 +122,9 @@ def main() -> None:
     print(f"gap between verifications, ms: {shown}")
     speculation = stats.speculation
     print(
-        f"batch {options.batch}, lookahead {options.lookahead}: {speculation.accepted_per_round:.2f} accepted a "
-        f"round, hits {speculation.hit_rate or 0:.2f}, {frames / stats.num_steps:.1f} frames a step"
+        f"batch {options.batch}, lookahead {options.lookahead}: {speculation.accepted_per_round:.2f} "
+        f"accepted a round, hits {speculation.hit_rate or 0:.2f}, "
+        f"{frames / stats.num_steps:.1f} frames a step"
     )
 
 

@@ -52,7 +52,7 @@ class ParallelDecoder(AutoregressiveDecoder):
 
     @property
     def line_stats(self) -> LineStats:  # type: ignore[override]  # a constant None where there is no line
-        return self.client.stats
+        return replace(self.client.stats)
 
     def begin(self, context: DraftContext) -> None:
         self.client.follow(context.seq_id, context.sampling, context.max_len)

@@ -7,10 +7,18 @@ one is made for whoever comes next.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 
-from ssd.draft.messages import PROTOCOL_VERSION, AnyMessage, FrameError, Hello, decode, encode
+from ssd.draft.messages import (
+    MAX_FRAME_BYTES,
+    PROTOCOL_VERSION,
+    AnyMessage,
+    FrameError,
+    Hello,
+    decode,
+    encode,
+)
 from ssd.draft.transport import EngineLink, LinkError
 
 logger = logging.getLogger(__name__)
@@ -60,7 +68,8 @@ class Connection:
     def flush(self) -> None:
         if self._outbox and self.state is LineState.READY:
             messages, self._outbox = self._outbox, []
-            self._send(encode(messages))
+            for frame in _frames(messages):
+                self._send(frame)
 
     def receive(self, timeout: float = 0.0) -> Iterator[AnyMessage]:
         """What has arrived; waits for the first frame if asked to."""
@@ -127,3 +136,12 @@ class Connection:
         borne = self._timeout if self.state is LineState.READY else self._greeting_timeout
         if self._silent_since is not None and self._clock() - self._silent_since > borne:
             self.lose(f"the draft has said nothing for {borne:.1f} s")
+
+
+def _frames(messages: Sequence[AnyMessage]) -> list[bytes]:
+    """One frame, or several where one would be larger than the other side takes."""
+    frame = encode(messages)
+    if len(frame) <= MAX_FRAME_BYTES or len(messages) == 1:
+        return [frame]
+    half = len(messages) // 2
+    return _frames(messages[:half]) + _frames(messages[half:])

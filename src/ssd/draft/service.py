@@ -170,13 +170,13 @@ class DraftService:
             return []
         session_id, session = found
         session.note_arrival(message.num_frames)
-        was_torn = session.is_torn
         try:
             self._grower.advance(session_id, message.n, message.tokens)
         except ValueError as error:
             self._close(peer, message.seq, message.epoch)
             return [self._declined(session, str(error))]
-        if session.is_torn and not was_torn:
+        if session.is_torn:
+            # With every outcome, until it is opened again: the request may have been lost too.
             return [Resync(session.seq, session.epoch)]
         return []
 

@@ -93,7 +93,7 @@ class AsyncLLM:
 
     @property
     def max_model_len(self) -> int:
-        return self._engine.max_model_len
+        return self._engine.loaded.max_model_len
 
     @property
     def seconds_without_progress(self) -> float:

@@ -23,7 +23,7 @@ class Engine:
     core: EngineCore
     requests: RequestFactory
     config: EngineConfig
-    max_model_len: int
+    loaded: LoadedModel
 
 
 def build_engine(config: EngineConfig, *, show_progress: bool = False) -> Engine:
@@ -43,16 +43,19 @@ def build_engine(config: EngineConfig, *, show_progress: bool = False) -> Engine
         config.block_size,
         enable_prefix_caching=config.enable_prefix_caching,
     )
-    decoder = _decoder(config, loaded, tokenizer, show_progress=show_progress)
+    decoder = make_decoder(config, loaded, tokenizer, show_progress=show_progress)
     core = EngineCore(decoder, blocks, limits, tokenizer, acceptance=config.acceptance)
     seeds = random.SystemRandom() if config.seed is None else random.Random(config.seed)
     factory = RequestFactory(
         tokenizer, loaded.checkpoint.end_ids(tokenizer), loaded.checkpoint.config.vocab_size, seeds
     )
-    return Engine(core, factory, config, loaded.max_model_len)
+    return Engine(core, factory, config, loaded)
 
 
-def _decoder(config: EngineConfig, target: LoadedModel, tokenizer: Any, *, show_progress: bool) -> Decoder:
+def make_decoder(
+    config: EngineConfig, target: LoadedModel, tokenizer: Any, *, show_progress: bool = False
+) -> Decoder:
+    """The decoder of the mode, with its draft, around a target that is loaded."""
     match config.mode:
         case "ar":
             return AutoregressiveDecoder(target.runner)

@@ -52,7 +52,7 @@ class LLM:
 
     @property
     def max_model_len(self) -> int:
-        return self._engine.max_model_len
+        return self._engine.loaded.max_model_len
 
     def generate(
         self,
