@@ -64,8 +64,10 @@ class InMemoryDraft:
         hello: Hello,
         clock: Callable[[], float],
         wrap: Callable[[EngineLink], EngineLink] = lambda link: link,
+        *,
+        width: int = 6,
     ) -> None:
-        self._config = DraftConfig(model=str(model), device="cpu", kv_cache_bytes=1 << 24, width=6)
+        self._config = DraftConfig(model=str(model), device="cpu", kv_cache_bytes=1 << 24, width=width)
         self._hello, self._clock, self._wrap = hello, clock, wrap
         self._ended = ""
         self.is_stopped = False

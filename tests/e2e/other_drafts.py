@@ -27,6 +27,17 @@ def random_draft(target: Path, into: Path) -> Path:
     return _write(target, into, tensors, None)
 
 
+def blurred_draft(target: Path, share: float, into: Path) -> Path:
+    """The target with some noise in every matrix: right more often or less, as the share says."""
+    generator = torch.Generator().manual_seed(2)
+
+    def blurred(tensor: torch.Tensor) -> torch.Tensor:
+        noise = torch.randn(tensor.shape, generator=generator) * tensor.float().std() * share
+        return tensor if tensor.dim() == 1 else (tensor.float() + noise).to(tensor.dtype)
+
+    return _write(target, into, {name: blurred(tensor) for name, tensor in _tensors(target).items()}, None)
+
+
 def _tensors(folder: Path) -> dict[str, torch.Tensor]:
     return {
         name: tensor

@@ -53,6 +53,9 @@ def generate(
     lookahead: Annotated[
         int | None, typer.Option(help="Most tokens drafted for one verification: 4 in sd, 8 in ssd.")
     ] = None,
+    draft_keys: Annotated[
+        str | None, typer.Option(help="Folder with the keys of a draft on TCP (ssd draft --make-keys).")
+    ] = None,
     draft_cores: Annotated[str, typer.Option(help="CPU cores of the draft.")] = "",
     draft_precision: Annotated[str, typer.Option(help="model, or int8 for a faster draft.")] = "model",
     draft_head: Annotated[
@@ -85,6 +88,7 @@ def generate(
             "draft_cores": parse_cores(draft_cores),
             "draft_precision": draft_precision,
             "draft_head": draft_head,
+            "draft_keys": draft_keys,
             "lookahead": lookahead,
         }
         from ssd.engine.llm import LLM

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 _SMOOTHING = 0.25
 """Weight of the newest wait."""
+_FORGETTING = 0.97
+"""What a long wait still counts after each time it was not repeated."""
 _MEMORY = 0.98
 """What a step's time still counts for one step later."""
 _DOUBT = 8.0
@@ -43,7 +45,7 @@ class VerifyTimes:
         covariance = self._product / self._weight - rows * seconds
         slope = max(0.0, covariance / (variance + _DOUBT))
         # A slope steeper than proportional would give a forward of nothing a negative time.
-        slope = min(slope, seconds / rows)
+        slope = min(slope, 0.99 * seconds / rows)
         return seconds - slope * rows, slope
 
     def expected(self, num_rows: int) -> float:
@@ -57,9 +59,14 @@ class Controller:
         self._first_rate = 0.7
         """How often the first drafted token is accepted."""
         self._wait = 0.0
+        """How long a wait for the draft takes, by the latest ones."""
+        self.ngram_rate = 0.3
+        """How often a guess from the text is right."""
 
     def choose(self, chances: Sequence[Sequence[float]], num_rows: int) -> list[int]:
         """How many drafted tokens of each sequence to verify, `num_rows` being verified anyway."""
+        if not chances:
+            return []
         offers = sorted(
             (
                 (chance, index)
@@ -82,6 +89,9 @@ class Controller:
             lengths[index] += 1
         return lengths
 
+    def note_ngram(self, *, accepted: bool) -> None:
+        self.ngram_rate += 0.05 * (float(accepted) - self.ngram_rate)
+
     def note_first(self, *, accepted: bool) -> None:
         self._first_rate += 0.05 * (float(accepted) - self._first_rate)
 
@@ -92,4 +102,8 @@ class Controller:
         """Seconds worth waiting for a drafted token: less than what it saves. 0: do not wait."""
         gain = self._first_rate * self.times.expected(num_rows)
         expected = self._wait or 1.5 * draft_step
-        return gain if 0 < expected < gain else 0.0
+        if 0 < expected < gain:
+            return gain
+        # What is not tried is not measured: in time it is worth another try.
+        self._wait *= _FORGETTING
+        return 0.0

@@ -73,8 +73,6 @@ class Round:
     """What was known when the sequence's last verification ended: hit, late, unknown, unheard or first."""
     source: str = "none"
     """Where the drafted tokens came from: draft, ngram or none."""
-    verify_seconds: float = 0.0
-    wait_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,11 @@ _WINDOW = 2048
 """Tokens looked back over."""
 
 
-def ngram_guess(tokens: Sequence[int], count: int) -> tuple[int, ...]:
+def ngram_guess(prompt: Sequence[int], output: Sequence[int], count: int) -> tuple[int, ...]:
     """Up to `count` tokens that followed the latest earlier occurrence of the text's end; none if new."""
-    recent = list(tokens[-_WINDOW:])
+    generated = list(output[-_WINDOW:])
+    missing = _WINDOW - len(generated)
+    recent = [*prompt[-missing:], *generated] if missing else generated
     for size in range(_LONGEST, _SHORTEST - 1, -1):
         end = recent[-size:]
         for start in range(len(recent) - size - 1, -1, -1):

@@ -18,12 +18,9 @@ from ssd.decoding.autoregressive import AutoregressiveDecoder
 from ssd.decoding.controller import Controller
 from ssd.decoding.decoder import Decided, DecodeRow, DraftContext, DraftStep, Round, Speculation
 from ssd.decoding.ngram import ngram_guess
-from ssd.draft.client import DraftClient, LineStats
+from ssd.draft.client import DraftClient, LineSource, LineStats
 from ssd.draft.mirror import Knowledge, Path
 from ssd.runtime.runner import Runner
-
-_NGRAM_CHANCE = 0.5
-"""Held of each guess from the text, given the one before it."""
 
 
 class ParallelDecoder(AutoregressiveDecoder):
@@ -89,6 +86,9 @@ class ParallelDecoder(AutoregressiveDecoder):
     def draft_steps(self) -> list[DraftStep]:
         return [DraftStep(*span) for span in self.client.take_step_spans()]
 
+    def replace_draft(self, source: LineSource) -> None:
+        self.client.replace(source)
+
     def close(self) -> None:
         self.client.close()
 
@@ -116,30 +116,30 @@ class ParallelDecoder(AutoregressiveDecoder):
     def _or_guess(self, context: DraftContext, path: Path) -> Path:
         if path.tokens or self._backup not in ("auto", "ngram"):
             return path
-        known = [*context.sampling.prompt, *context.sampling.output]
-        tokens = ngram_guess(known, self._lookahead)
+        tokens = ngram_guess(context.sampling.prompt, context.sampling.output, self._lookahead)
         if tokens:
             self._sources[context.seq_id] = "ngram"
-        return Path(tokens, tuple(_NGRAM_CHANCE ** (place + 1) for place in range(len(tokens))))
+        rate = self.controller.ngram_rate
+        return Path(tokens, tuple(rate ** (place + 1) for place in range(len(tokens))))
 
     def _note(self, row: DecodeRow, decided: Decided) -> Decided:
         """Tells the draft what came out, and the request how it went."""
         if row.sampling is None:
             return decided
         tokens = [token.token for token in decided.tokens]
-        if row.num_drafted:
+        source = self._sources.get(row.seq_id, "none") if row.num_drafted else "none"
+        if source == "draft":
             self.controller.note_first(accepted=len(tokens) > 1)
+        elif source == "ngram":
+            self.controller.note_ngram(accepted=len(tokens) > 1)
         knowledge = self.client.outcome(row.seq_id, tokens)
         before = self._knowledge.get(row.seq_id)
         self._knowledge[row.seq_id] = knowledge
-        source = self._sources.get(row.seq_id, "none") if row.num_drafted else "none"
         return replace(
             decided,
             round=Round(
                 cause=before.value if before is not None else "first",
                 source=source,
-                verify_seconds=self.times.verify,
-                wait_seconds=self._waited,
             ),
         )
 

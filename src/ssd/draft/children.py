@@ -47,6 +47,7 @@ class Drawing:
     """Of this node alone."""
     saguaro: float
     head_tokens: Tensor | None
+    vocab_size: int
 
 
 def likely_children(
@@ -75,7 +76,8 @@ def drawn_children(logits: Tensor, row: SamplingRow, count: int, drawing: Drawin
     """For ratio acceptance: a token drawn from the draft's own distribution, then the likeliest others."""
     if drawing.head_tokens is not None:
         logits = whole_vocabulary(logits, drawing.head_tokens)
-    honest = draft_distribution(logits, row)
+    # Before anything is drawn: what the other side does not know must not be in q.
+    honest = draft_distribution(logits[: drawing.vocab_size], row)
     q = saguaro(honest, count, drawing.saguaro)
     primary = propose(q, PhiloxChooser(drawing.seed), row.position).token
     others = honest.token_ids[honest.token_ids != primary][: count - 1]

@@ -15,7 +15,18 @@ from typing import Protocol
 
 from ssd.config import Acceptance
 from ssd.draft.connection import Connection, LineState
-from ssd.draft.messages import AnyMessage, Close, Nodes, Open, Outcome, Resync, Sampling, Stats, pack_ints
+from ssd.draft.messages import (
+    MAX_ID,
+    AnyMessage,
+    Close,
+    Nodes,
+    Open,
+    Outcome,
+    Resync,
+    Sampling,
+    Stats,
+    pack_ints,
+)
 from ssd.draft.mirror import Knowledge, Mirror, Path
 from ssd.sampling import SamplingRow
 
@@ -23,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 _ROUNDS_BETWEEN_RESYNCS = 4
 _KEPT_SPANS = 256
+_RETRY_SECONDS = 2.0
 
 
 class LineSource(Protocol):
@@ -83,9 +95,13 @@ class DraftClient:
         self._lookahead = lookahead
         self._clock = clock
         self._line: Connection | None = None
+        self._successor: tuple[LineSource, Connection] | None = None
+        """Another draft that is about to take over."""
         self._followed: dict[int, _Followed] = {}
         self._next_epoch = itertools.count(1).__next__
         self._last_stats: Stats | None = None
+        self._not_before = 0.0
+        self._refusal = ""
         self.stats = LineStats()
         self.last_loss = ""
         """Why the last line was lost."""
@@ -98,7 +114,7 @@ class DraftClient:
     @property
     def refusal(self) -> str:
         """Why the draft will never work with this engine; empty if it may."""
-        return self._line.reason if self._line and self._line.state is LineState.REFUSED else ""
+        return self._refusal
 
     def follow(self, seq_id: int, sampling: SamplingRow, max_len: int) -> None:
         """Speculates for a sequence from here on."""
@@ -114,6 +130,7 @@ class DraftClient:
         followed = self._followed.pop(seq_id, None)
         if followed is not None and followed.mirror is not None:
             self._post(Close(seq_id, followed.mirror.epoch))
+            self._flush()
 
     def outcome(self, seq_id: int, tokens: Sequence[int]) -> Knowledge:
         """A verification has ended: what is known about what follows?"""
@@ -140,6 +157,8 @@ class DraftClient:
 
     def poll(self, timeout: float = 0.0) -> None:
         """Takes in what has arrived, waiting at most so long for it; mends the line where it is broken."""
+        if self._successor is not None:
+            self._poll_successor(*self._successor)
         if self._line is None:
             self._connect()
             return
@@ -149,7 +168,9 @@ class DraftClient:
         was_ready = self.is_ready
         for message in self._line.receive(timeout):
             self._take(message)
-        if self._line.state is LineState.LOST:
+        if self._line.state is LineState.REFUSED:
+            self._refusal = self._line.reason
+        if self._line.state in (LineState.LOST, LineState.REFUSED):
             self._drop_line()
         elif self.is_ready and not was_ready:
             self._reopen_all()
@@ -174,16 +195,11 @@ class DraftClient:
             self.poll(0.1)
 
     def replace(self, source: LineSource) -> None:
-        """Another draft takes over; requests go on."""
-        if self._line is not None:
-            for seq_id, followed in self._followed.items():
-                if followed.mirror is not None:
-                    self._post(Close(seq_id, followed.mirror.epoch))
-            self._flush()
-            self._line.close()
-        self._source.close()
-        self._source, self._line = source, None
-        self._forget_mirrors()
+        """Another draft takes over once it is ready; until then, and if it never is, the old one goes on."""
+        self._drop_successor()
+        line = source.connect()
+        if line is not None:
+            self._successor = (source, line)
 
     def take_step_spans(self) -> list[tuple[float, float, int]]:
         """Start, end and rows of the draft's latest steps, since the last call."""
@@ -192,12 +208,52 @@ class DraftClient:
         return spans
 
     def close(self) -> None:
+        self._drop_successor()
         if self._line is not None:
             self._line.close()
         self._source.close()
 
+    def _poll_successor(self, source: LineSource, line: Connection) -> None:
+        broken = source.is_broken()
+        if broken:
+            line.lose(broken)
+        for _message in line.receive():
+            pass  # Before it is told anything it has nothing to tell but HELLO.
+        if line.state in (LineState.LOST, LineState.REFUSED):
+            logger.warning("the draft is not replaced: %s", line.reason)
+            self._drop_successor()
+        elif line.state is LineState.READY:
+            self._successor = None
+            self._switch(source, line)
+
+    def _switch(self, source: LineSource, line: Connection) -> None:
+        if self._line is not None:
+            for seq_id, followed in self._followed.items():
+                if followed.mirror is not None:
+                    self._post(Close(seq_id, followed.mirror.epoch))
+            self._flush()
+            self._line.close()
+        self._source.close()
+        self._source, self._line, self._last_stats = source, line, None
+        self._forget_mirrors()
+        self._reopen_all()
+
+    def _drop_successor(self) -> None:
+        if self._successor is not None:
+            source, line = self._successor
+            self._successor = None
+            line.close()
+            source.close()
+
     def _connect(self) -> None:
-        self._line = self._source.connect()
+        if self._clock() < self._not_before:
+            return
+        try:
+            self._line = self._source.connect()
+        except (OSError, ValueError) as error:
+            # No process, socket, folder or key to be had just now: the target goes on alone.
+            logger.warning("no line to a draft: %s", error)
+            self.last_loss, self._not_before = str(error), self._clock() + _RETRY_SECONDS
 
     def _drop_line(self) -> None:
         if self._line is None:
@@ -217,6 +273,7 @@ class DraftClient:
 
     def _reopen_all(self) -> None:
         self.stats.num_connects += 1
+        self._refusal = ""
         if self._line is not None:
             logger.info("speculation is on: %s is ready", self._line.name)
         for seq_id, followed in self._followed.items():
@@ -252,9 +309,13 @@ class DraftClient:
                 num_prompt=len(sampling.prompt),
                 max_len=followed.max_len,
                 lookahead=self._lookahead,
-                sampling=wire_sampling(sampling, ratio=self._ratio, saguaro=self._saguaro),
+                sampling=self._wire_sampling(sampling),
             )
         )
+
+    def _wire_sampling(self, row: SamplingRow) -> Sampling:
+        vocab_size = self._line.vocab_size if self._line is not None else MAX_ID
+        return wire_sampling(row, vocab_size, ratio=self._ratio, saguaro=self._saguaro)
 
     def _take(self, message: AnyMessage) -> None:
         match message:
@@ -283,10 +344,10 @@ class DraftClient:
         return followed if is_current else None
 
     def _note_stats(self, stats: Stats) -> None:
-        last = self._last_stats
-        steps = stats.num_steps - (last.num_steps if last else 0)
-        seconds = stats.seconds - (last.seconds if last else 0.0)
-        self._last_stats = stats
+        last, self._last_stats = self._last_stats, stats
+        if last is None:
+            return  # What it did for others, or before, is not this engine's.
+        steps, seconds = stats.num_steps - last.num_steps, stats.seconds - last.seconds
         if steps > 0:
             self.stats.num_steps += steps
             self.stats.draft_seconds += seconds
@@ -294,7 +355,7 @@ class DraftClient:
         self._step_spans.extend(stats.step_spans)
 
     def _post(self, message: AnyMessage) -> None:
-        if self._line is not None:
+        if self._line is not None and self.is_ready:
             self._line.post(message)
 
     def _flush(self) -> None:
@@ -302,7 +363,10 @@ class DraftClient:
             self._line.flush()
 
 
-def wire_sampling(row: SamplingRow, *, ratio: bool = False, saguaro: float = 1.0) -> Sampling:
+def wire_sampling(
+    row: SamplingRow, vocab_size: int, *, ratio: bool = False, saguaro: float = 1.0
+) -> Sampling:
+    """What concerns tokens that the draft does not have is left out: it never guesses them."""
     params = row.params
     return Sampling(
         seed=row.seed,
@@ -314,9 +378,9 @@ def wire_sampling(row: SamplingRow, *, ratio: bool = False, saguaro: float = 1.0
         presence_penalty=params.presence_penalty,
         frequency_penalty=params.frequency_penalty,
         min_tokens=params.min_tokens,
-        logit_bias=list(params.bias),
+        logit_bias=[(token, bias) for token, bias in params.bias if token < vocab_size],
         end_ids=list(row.end_ids),
-        bad_word_ids=[list(word) for word in row.bad_word_ids],
+        bad_word_ids=[list(word) for word in row.bad_word_ids if max(word, default=0) < vocab_size],
         ratio=ratio,
         saguaro=saguaro,
     )

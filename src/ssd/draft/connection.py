@@ -12,6 +12,7 @@ from enum import Enum
 
 from ssd.draft.messages import (
     MAX_FRAME_BYTES,
+    MAX_MESSAGES,
     PROTOCOL_VERSION,
     AnyMessage,
     FrameError,
@@ -23,6 +24,8 @@ from ssd.draft.transport import EngineLink, LinkError
 
 logger = logging.getLogger(__name__)
 
+_FRAMES_AT_ONCE = 256
+"""Frames taken before the engine goes on: one who sends without end must not hold it up."""
 _MAX_NONSENSE = 3
 """Frames that make no sense before the other side is given up."""
 
@@ -73,7 +76,9 @@ class Connection:
 
     def receive(self, timeout: float = 0.0) -> Iterator[AnyMessage]:
         """What has arrived; waits for the first frame if asked to."""
-        while self.state in (LineState.GREETING, LineState.READY):
+        for _ in range(_FRAMES_AT_ONCE):
+            if self.state not in (LineState.GREETING, LineState.READY):
+                return
             frame = self._next_frame(timeout)
             if frame is None:
                 self._check_silence()
@@ -141,7 +146,8 @@ class Connection:
 def _frames(messages: Sequence[AnyMessage]) -> list[bytes]:
     """One frame, or several where one would be larger than the other side takes."""
     frame = encode(messages)
-    if len(frame) <= MAX_FRAME_BYTES or len(messages) == 1:
+    fits = len(frame) <= MAX_FRAME_BYTES and len(messages) <= MAX_MESSAGES
+    if fits or len(messages) == 1:
         return [frame]
     half = len(messages) // 2
     return _frames(messages[:half]) + _frames(messages[half:])

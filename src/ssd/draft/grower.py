@@ -217,7 +217,7 @@ class Grower:
             session.grow(node, children.tokens, logprobs, children.raws, drawn_from)
 
     def _draw(self, logits: Tensor, session: Session, node: int) -> DrawnChildren:
-        drawing = Drawing(session.node_seed(node), session.saguaro, self._head_tokens)
+        drawing = Drawing(session.node_seed(node), session.saguaro, self._head_tokens, session.vocab_size)
         return drawn_children(logits, session.sampling_row(node), self._limits.num_children, drawing)
 
     def _calibration_of(self, session: Session) -> Calibration:

@@ -222,6 +222,9 @@ def _check_nodes(message: Nodes, vocab_size: int) -> None:
     _check_count("nodes", size // 4, 0, MAX_NODES)
     if size % 4 or {len(message.parents), len(message.tokens), len(message.logprobs)} != {size}:
         raise FrameError("the columns of NODES are of unlike length")
+    _check_count("drawn", len(message.drawn), 0, MAX_NODES)
+    for drawn in message.drawn:
+        _check_drawn(drawn, vocab_size)
     if not size:
         return
     ids, tokens = unpack_ints(message.ids), unpack_ints(message.tokens)
@@ -234,9 +237,6 @@ def _check_nodes(message: Nodes, vocab_size: int) -> None:
     # NaN fails the comparison, and so does what is no probability.
     if not (unpack_floats(message.logprobs) <= 0.0).all():
         raise FrameError("a log-probability of NODES is no such thing")
-    _check_count("drawn", len(message.drawn), 0, MAX_NODES)
-    for drawn in message.drawn:
-        _check_drawn(drawn, vocab_size)
 
 
 def _check_drawn(drawn: Drawn, vocab_size: int) -> None:

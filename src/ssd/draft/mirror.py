@@ -34,7 +34,7 @@ class Knowledge(Enum):
     UNKNOWN = "unknown"
     """Not even the next token."""
     UNHEARD = "unheard"
-    """The draft has said nothing of this sequence yet."""
+    """The draft has said nothing of this sequence yet, or part of what it said is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +90,10 @@ class Mirror:
         self.n += 1
         self._unacknowledged.append((self.n, tuple(tokens)))
         self._follow(tokens)
+        if not self._was_heard or self.is_torn:
+            return Knowledge.UNHEARD
         if self._tree.num_children[self._tree.root]:
             return Knowledge.HIT
-        if not self._was_heard:
-            return Knowledge.UNHEARD
         return Knowledge.UNKNOWN if self._tree.root_id == UNNAMED else Knowledge.LATE
 
     def speculation(self, limit: int) -> Path:
@@ -213,3 +213,4 @@ class Mirror:
         else:
             self._anchor = (self._anchor[0], (*self._anchor[1], *unknown))
         tree.replant(UNNAMED, int(tokens[-1]))
+        self._drawn_from.clear()

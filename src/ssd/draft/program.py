@@ -35,6 +35,19 @@ class DraftConfig:
     max_num_seqs: int = 64
     block_size: int = 16
 
+    def __post_init__(self) -> None:
+        # The engine's settings know the ranges.
+        EngineConfig(
+            model=self.model,
+            mode="ssd",
+            draft=self.model,
+            draft_precision=self.precision,
+            draft_head=self.head,
+            draft_width=self.width,
+            draft_children=self.children,
+            growth=self.growth,
+        )
+
 
 def open_link(address: str, keys: str | None) -> ZmqDraftLink:
     return ZmqDraftLink(address, Keys(Path(keys)) if keys else None)

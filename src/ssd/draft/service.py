@@ -32,13 +32,16 @@ from ssd.kvcache.block_manager import OutOfBlocks
 
 logger = logging.getLogger(__name__)
 
+_FRAMES_AT_ONCE = 1024
 HEARTBEAT = 2.0
-"""Seconds after which an idle service says that it is there, and finds out who is not."""
+"""Seconds of silence after which a peer is told that the draft is there, or found to be gone."""
 
 
 @dataclass(slots=True)
 class _Peer:
     vocab_size: int
+    last_sign: float = 0.0
+    """When it last heard from here."""
     sessions: dict[int, tuple[int, Session]] = field(default_factory=dict)
     """Of each sequence: the grower's number for it, and its session."""
 
@@ -66,7 +69,6 @@ class DraftService:
         self._next_session = itertools.count().__next__
         self._work = _Work()
         self._last_spans: list[tuple[float, float, int]] = []
-        self._last_sign = clock()
 
     def run(self, is_over: Callable[[], bool]) -> None:
         """Serves until told to stop; then says goodbye to every sequence."""
@@ -74,18 +76,21 @@ class DraftService:
         while not is_over():
             is_busy = self.turn(0.0 if is_busy else 0.25)
         for peer in list(self._peers):
-            self._answer(peer, [self._declined(s, "the draft is stopping") for s in self._sessions_of(peer)])
+            # To be greeted means to be forgotten: the engine looks for another line.
+            self._answer(peer, [self._hello])
 
     def turn(self, timeout: float) -> bool:
         """Applies the inbox, waiting for its first frame if asked to, and takes one step. False: was idle."""
-        received = self._link.receive(timeout)
-        while received is not None:
+        for _ in range(_FRAMES_AT_ONCE):
+            received = self._link.receive(timeout)
+            if received is None:
+                break
+            timeout = 0.0
             self._take(*received)
-            received = self._link.receive(0.0)
+        self._give_signs_of_life()
         started = self._clock()
         frames, num_rows = self._grower.step()
         if not num_rows:
-            self._give_sign_of_life()
             return False
         self._note_step(started, self._clock(), num_rows)
         self._send_nodes(frames)
@@ -203,15 +208,17 @@ class DraftService:
             return
         try:
             self._link.send(peer, encode(messages))
-            self._last_sign = self._clock()
+            if peer in self._peers:
+                self._peers[peer].last_sign = self._clock()
         except LinkError:
             logger.info("an engine is gone; its sequences are closed")
             self._forget(peer)
 
-    def _give_sign_of_life(self) -> None:
-        if self._clock() - self._last_sign >= HEARTBEAT:
-            self._last_sign = self._clock()
-            for peer in list(self._peers):
+    def _give_signs_of_life(self) -> None:
+        """To each peer that has heard nothing for a while, however busy others keep the draft."""
+        now = self._clock()
+        for peer, known in list(self._peers.items()):
+            if now - known.last_sign >= HEARTBEAT:
                 self._answer(peer, [self._stats()])
 
     def _note_step(self, started: float, ended: float, num_rows: int) -> None:
@@ -229,9 +236,6 @@ class DraftService:
             kv_usage=self._grower.kv_usage,
             step_spans=list(self._last_spans),
         )
-
-    def _sessions_of(self, peer: bytes) -> list[Session]:
-        return [session for _id, session in self._peers[peer].sessions.values()]
 
     def _declined(self, session: Session, reason: str) -> Close:
         return Close(session.seq, session.epoch, reason[:500])

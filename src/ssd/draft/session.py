@@ -57,7 +57,7 @@ class Session:
         self.params = _params(opening)
         self._sampling = opening.sampling
         self._prompt = self.tokens[: opening.num_prompt]
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._max_len = min(max_len, opening.max_len)
         self._max_depth = 2 * opening.lookahead + 1
         self._num_sent = 0
@@ -123,7 +123,7 @@ class Session:
     ) -> None:
         """Takes in what may follow a node that has just been processed, or the root."""
         tree = self.tree
-        meant = tokens < self._vocab_size
+        meant = tokens < self.vocab_size
         if not meant.all():
             tokens, logprobs, raws = tokens[meant], logprobs[meant], raws[meant]
         if node != tree.root:

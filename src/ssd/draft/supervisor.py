@@ -78,7 +78,7 @@ class SupervisedSource:
         self._process: subprocess.Popen[bytes] | None = None
         self._address = ""
         self._line: Connection | None = None
-        self._started_at = 0.0
+        self._ready_at: float | None = None
         self._not_before = 0.0
         self._backoff = _FIRST_BACKOFF
 
@@ -91,13 +91,15 @@ class SupervisedSource:
         if now < self._not_before:
             return None
         if self._process is not None:
-            # It did not answer, so it is not asked: this must not hold up the engine.
+            # It did not answer, so it is not asked; and what does not end at once is waited for later.
             self._process.kill()
+            if self._process.poll() is None:
+                return None
             self._end_process()
-            lived_long = now - self._started_at > _LONG_LIFE
+            lived_long = self._ready_at is not None and now - self._ready_at > _LONG_LIFE
             self._backoff = _FIRST_BACKOFF if lived_long else min(2 * self._backoff, _LONGEST_BACKOFF)
         self._not_before = now + self._backoff
-        self._start(now)
+        self._start()
         link = ZmqEngineLink(self._address)
         self._line = Connection(
             link, self._hello, self._clock, timeout=self._timeout, greeting_timeout=START_SECONDS
@@ -105,6 +107,8 @@ class SupervisedSource:
         return self._line
 
     def is_broken(self) -> str:
+        if self._ready_at is None and self._line is not None and self._line.state is LineState.READY:
+            self._ready_at = self._clock()
         code = self._process.poll() if self._process else None
         if code is None:
             return ""
@@ -114,7 +118,7 @@ class SupervisedSource:
     def close(self) -> None:
         self._end_process()
 
-    def _start(self, now: float) -> None:
+    def _start(self) -> None:
         self._address = private_address()
         command = [
             sys.executable,
@@ -126,8 +130,9 @@ class SupervisedSource:
             self._address,
             "--lifeline",
         ]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE)
-        self._started_at = now
+        # In a session of its own: Ctrl-C is for the engine, which ends the draft in its own time.
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        self._ready_at = None
         logger.info("started a draft, process %d", self._process.pid)
 
     def _end_process(self) -> None:

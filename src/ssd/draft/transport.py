@@ -96,11 +96,15 @@ class ZmqEngineLink:
     def __init__(self, address: str, keys: Keys | None = None) -> None:
         check_address(address, keys)
         self._context = zmq.Context()
-        self._socket = _configured(self._context.socket(zmq.DEALER))
-        if keys is not None:
-            self._socket.curve_publickey, self._socket.curve_secretkey = keys.pair("engine")
-            self._socket.curve_serverkey = keys.public("draft")
-        self._socket.connect(address)
+        try:
+            self._socket = _configured(self._context.socket(zmq.DEALER))
+            if keys is not None:
+                self._socket.curve_publickey, self._socket.curve_secretkey = keys.pair("engine")
+                self._socket.curve_serverkey = keys.public("draft")
+            self._socket.connect(address)
+        except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise LinkError(f"no socket to {address}: {error}") from error
 
     def send(self, frame: bytes) -> None:
         try:
@@ -179,4 +183,5 @@ def _configured(socket: "zmq.Socket[bytes]") -> "zmq.Socket[bytes]":
     socket.linger = 0
     socket.sndhwm = socket.rcvhwm = _QUEUED_FRAMES
     socket.maxmsgsize = MAX_FRAME_BYTES
+    socket.heartbeat_ivl, socket.heartbeat_timeout = 5_000, 20_000
     return socket

@@ -55,6 +55,10 @@ class EngineCore:
         return self._scheduler.has_work
 
     @property
+    def decoder(self) -> Decoder:
+        return self._decoder
+
+    @property
     def num_running(self) -> int:
         return self._scheduler.num_running
 

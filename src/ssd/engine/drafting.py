@@ -27,11 +27,13 @@ logger = logging.getLogger(__name__)
 def with_own_cores(config: EngineConfig) -> EngineConfig:
     """On CPUs alone, target and draft get cores of their own where nobody said which."""
     on_cpu = config.device in ("cpu", "auto") and config.draft_device in ("cpu", "auto")
-    if config.mode != "ssd" or config.cores or config.draft_cores or not on_cpu or _is_address(config):
+    if config.mode != "ssd" or config.draft_cores or not on_cpu or _is_address(config):
         return config
     if config.device == "auto" and _has_gpu():
         return config
-    cores = usable_cores()
+    cores = [core for core in usable_cores() if core not in config.cores]
+    if config.cores and cores:
+        return replace(config, draft_cores=tuple(cores))
     if len(cores) < 2:
         logger.warning("one core for target and draft: they take turns on it, which is slower than mode 'ar'")
         return config
@@ -40,14 +42,7 @@ def with_own_cores(config: EngineConfig) -> EngineConfig:
 
 
 def parallel_decoder(config: EngineConfig, target: LoadedModel, tokenizer: Any) -> Decoder:
-    hello = Hello(
-        version=PROTOCOL_VERSION,
-        tokenizer=tokenizer_fingerprint(tokenizer),
-        vocab_size=target.checkpoint.config.vocab_size,
-        name=target.checkpoint.path.name,
-        instance=uuid.uuid4().hex,
-        max_model_len=target.max_model_len,
-    )
+    hello = _hello(target, tokenizer)
     client = DraftClient(
         draft_source(config, hello),
         lookahead=config.max_lookahead,
@@ -60,6 +55,24 @@ def parallel_decoder(config: EngineConfig, target: LoadedModel, tokenizer: Any) 
         client.close()
         raise
     return ParallelDecoder(target.runner, client, lookahead=config.max_lookahead, backup=config.backup)
+
+
+def replace_draft(decoder: Decoder, config: EngineConfig, target: LoadedModel, tokenizer: Any) -> None:
+    """Starts or finds the draft that the settings name; it takes over as soon as it is ready."""
+    if not isinstance(decoder, ParallelDecoder):
+        raise ValueError("only mode 'ssd' has a draft that can be replaced while it runs")
+    decoder.replace_draft(draft_source(config, _hello(target, tokenizer)))
+
+
+def _hello(target: LoadedModel, tokenizer: Any) -> Hello:
+    return Hello(
+        version=PROTOCOL_VERSION,
+        tokenizer=tokenizer_fingerprint(tokenizer),
+        vocab_size=target.checkpoint.config.vocab_size,
+        name=target.checkpoint.path.name,
+        instance=uuid.uuid4().hex,
+        max_model_len=target.max_model_len,
+    )
 
 
 def draft_source(config: EngineConfig, hello: Hello) -> LineSource:

@@ -1,6 +1,7 @@
 """`LLM`: the engine for scripts. Calls block until their outputs are complete."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tqdm import tqdm
@@ -8,6 +9,7 @@ from tqdm import tqdm
 from ssd.config import EngineConfig
 from ssd.decoding.timeline import Timeline
 from ssd.engine.build import build_engine
+from ssd.engine.drafting import replace_draft
 from ssd.engine.outputs import EngineStats, Increment, RequestOutput
 from ssd.engine.prompts import Message, Prompt
 from ssd.sampling import SamplingParams
@@ -34,6 +36,15 @@ class LLM:
     def close(self) -> None:
         """Ends the draft process, where there is one. An LLM that is simply dropped takes it along too."""
         self._engine.core.close()
+
+    def replace_draft(self, draft: str, **settings: Any) -> None:
+        """Another draft (a model or an address) takes over as soon as it is ready; requests go on meanwhile.
+
+        `settings` are draft settings that change with it. It is looked after while requests run.
+        """
+        engine = self._engine
+        config = replace(engine.config, draft=draft, **settings)
+        replace_draft(engine.core.decoder, config, engine.loaded, engine.requests.tokenizer)
 
     @property
     def stats(self) -> EngineStats:

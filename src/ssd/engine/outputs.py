@@ -52,9 +52,6 @@ class SpeculationStats:
     """Misses: no draft had anything to say (it reads the prompt, declined, or is away)."""
     ngram: int = 0
     """Rounds whose speculation was guessed from the text."""
-    verify_seconds: float = 0.0
-    wait_seconds: float = 0.0
-    """Spent waiting for the draft after misses."""
 
     def note(self, *, drafted: int, accepted: int, how: Round | None) -> None:
         self.rounds += 1
@@ -67,8 +64,6 @@ class SpeculationStats:
         self.unknown += how.cause == "unknown"
         self.unheard += how.cause == "unheard"
         self.ngram += how.source == "ngram"
-        self.verify_seconds += how.verify_seconds
-        self.wait_seconds += how.wait_seconds
 
     @property
     def accepted_per_round(self) -> float:

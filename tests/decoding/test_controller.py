@@ -1,0 +1,76 @@
+"""The controller carries what pays, by times and chances, and nothing where nothing does."""
+
+import random
+
+import pytest
+
+from ssd.decoding.controller import Controller, VerifyTimes
+from ssd.decoding.ngram import ngram_guess
+
+
+def measured(times: dict[int, float], rounds: int = 30) -> Controller:
+    controller = Controller()
+    for _ in range(rounds):
+        for rows, seconds in times.items():
+            controller.times.note(rows, seconds)
+    return controller
+
+
+def test_flat_times_carry_everything_that_has_a_chance() -> None:
+    controller = measured({1: 0.2, 5: 0.2, 9: 0.2})
+    assert controller.choose([(0.9, 0.8, 0.7, 0.01)], 1) == [3]
+
+
+def test_proportional_times_carry_nothing_unlikely() -> None:
+    controller = measured({1: 0.1, 8: 0.8, 16: 1.6})
+    assert controller.choose([(0.3, 0.2), (0.2, 0.1)], 2) == [0, 0]
+
+
+def test_the_best_chances_of_a_batch_come_first() -> None:
+    controller = measured({8: 1.0, 16: 1.25, 32: 1.75})
+    lengths = controller.choose([(0.95, 0.9, 0.85), (0.3, 0.1, 0.05)], 2)
+    assert lengths[0] == 3
+    assert lengths[1] <= 1
+
+
+def test_a_slow_outlier_does_not_break_the_line() -> None:
+    controller = Controller()
+    controller.times.note(9, 5.0)
+    for _ in range(10):
+        controller.times.note(5, 0.2)
+    assert controller.choose([], 0) == []
+    assert all(controller.times.expected(rows) > 0 for rows in range(20))
+
+
+def test_times_are_told_from_noise() -> None:
+    times, draw = VerifyTimes(), random.Random(1)
+    for _ in range(300):
+        rows = draw.randint(1, 64)
+        times.note(rows, (0.1 + 0.002 * rows) * draw.uniform(0.8, 1.2))
+    fixed, slope = times.line()
+    assert fixed == pytest.approx(0.1, rel=0.3)
+    assert slope == pytest.approx(0.002, rel=0.4)
+
+
+def test_waits_are_bounded_by_what_they_gain_and_tried_again() -> None:
+    controller = measured({1: 0.2, 2: 0.2})
+    longest = controller.longest_wait(1, draft_step=0.05)
+    assert 0 < longest < 0.2
+    for _ in range(5):
+        controller.note_wait(1.0)
+    assert controller.longest_wait(1, draft_step=0.05) == 0
+    assert any(controller.longest_wait(1, draft_step=0.05) > 0 for _ in range(200))
+
+
+def test_no_wait_for_a_draft_that_is_always_wrong() -> None:
+    controller = measured({1: 0.2, 2: 0.2})
+    for _ in range(200):
+        controller.note_first(accepted=False)
+    assert controller.longest_wait(1, draft_step=0.05) == 0
+
+
+def test_ngrams_follow_the_latest_occurrence() -> None:
+    assert ngram_guess([1, 2, 3, 4, 5, 1, 2, 3, 9, 8], [1, 2, 3], 2) == (9, 8)
+    assert ngram_guess([7, 1, 2], [6, 1, 2], 4) == (6, 1, 2)
+    assert ngram_guess([1, 2, 3], [4, 5], 4) == ()
+    assert ngram_guess([], [1], 4) == ()

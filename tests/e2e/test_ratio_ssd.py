@@ -1,0 +1,84 @@
+"""Ratio acceptance with a draft that works ahead: the texts are distributed as the target's own.
+
+A real draft service in memory, adversarial about time: it takes no, one or several steps while the
+target verifies. Texts of three tokens are few enough under top_k to compare counts with the law.
+"""
+
+import itertools
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from ssd import SamplingParams
+from ssd.decoding.parallel import ParallelDecoder
+from ssd.draft.client import DraftClient
+from ssd.draft.messages import PROTOCOL_VERSION, Hello
+from ssd.models.vocabulary import tokenizer_fingerprint
+from ssd.runtime.runner import RunnerRow
+from ssd.sampling import History, SamplingRow
+from ssd.sampling.ratio import target_probabilities
+from tests.e2e.draft_in_memory import InMemoryDraft
+from tests.e2e.faults import Bench, Target, Trial
+from tests.e2e.other_drafts import blurred_draft
+
+PROMPT = "Once upon a time"
+LENGTH, NUM_TEXTS = 4, 1536
+SAMPLING = {"temperature": 1.5, "top_k": 2, "max_tokens": LENGTH, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return Bench(tmp_path_factory.mktemp("models"))
+
+
+def law(bench: Bench) -> dict[tuple[int, ...], float]:
+    """The probability of each text, one forward a prefix."""
+    prompt = bench.llm.tokenizer(PROMPT).input_ids
+    params = SamplingParams(**SAMPLING)  # type: ignore[arg-type]
+    texts: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(LENGTH):
+        longer: dict[tuple[int, ...], float] = {}
+        for text, probability in texts.items():
+            tokens = [*prompt, *text]
+            logits = bench._runner.forward([RunnerRow(tokens, 0, range(8), 1, generated=False)])[0]
+            row = SamplingRow(params, 0, len(tokens), prompt, History(tokens, len(prompt)))
+            p = target_probabilities(logits, row)
+            for token in np.flatnonzero(p).tolist():
+                longer[(*text, token)] = probability * float(p[token])
+        texts = longer
+    return texts
+
+
+def drawn(bench: Bench, draft: Path, saguaro: float) -> tuple[Counter[tuple[int, ...]], int]:
+    hello = Hello(PROTOCOL_VERSION, tokenizer_fingerprint(bench.llm.tokenizer), 512, "target", "engine", 512)
+    trial = Trial("none", "none", seed=7)
+    trial.draft = InMemoryDraft(draft, hello, trial.clock, width=64)
+    client = DraftClient(trial.draft, lookahead=3, acceptance="ratio", saguaro=saguaro, clock=trial.clock)
+    core = bench.llm._engine.core
+    plain, core._decoder, core._acceptance = (
+        core._decoder,
+        ParallelDecoder(Target(bench._runner, trial), client, lookahead=3, backup="none", clock=trial.clock),
+        "ratio",
+    )
+    try:
+        params = [SamplingParams(seed=seed, **SAMPLING) for seed in range(NUM_TEXTS)]  # type: ignore[arg-type]
+        found = bench.llm.generate([PROMPT] * NUM_TEXTS, params, use_tqdm=False)
+    finally:
+        core._decoder, core._acceptance = plain, "coupled"
+    accepted = sum(each.outputs[0].speculation.accepted for each in found)
+    return Counter(each.outputs[0].token_ids for each in found), accepted
+
+
+@pytest.mark.parametrize(("blur", "saguaro"), list(itertools.product((0.0, 0.01), (1.0, 0.5))))
+def test_texts_follow_the_targets_law(bench: Bench, tmp_path: Path, blur: float, saguaro: float) -> None:
+    expected = law(bench)
+    counts, accepted = drawn(bench, blurred_draft(bench.target, blur, tmp_path), saguaro)
+    assert set(counts) <= set(expected)
+    assert accepted > NUM_TEXTS // 8  # otherwise nothing was tested
+    observed = [counts[text] for text in expected]
+    total = sum(expected.values())
+    wanted = [NUM_TEXTS * probability / total for probability in expected.values()]
+    assert scipy.stats.chisquare(observed, wanted).pvalue > 1e-4

@@ -1,0 +1,204 @@
+"""Mode ssd with real processes and sockets: the AR tokens, whoever drafts and whatever happens."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssd import LLM, SamplingParams
+from tests.e2e.process_faults import Slow, Struck, spoilable_links
+from tests.tiny import cut_layers, write_checkpoint
+
+PROMPTS = ["The quick brown fox jumps over", "def add(a, b):\n    return a + b\n", "Once upon a time"]
+COMMON: dict[str, Any] = {"device": "cpu", "deterministic": True, "show_progress": False}
+
+
+def params(max_tokens: int = 40) -> list[SamplingParams]:
+    return [
+        SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, logprobs=1),
+        SamplingParams(temperature=0.7, seed=3, max_tokens=max_tokens, repetition_penalty=1.2, top_p=0.9),
+        SamplingParams(temperature=1.0, seed=5, max_tokens=max_tokens, n=2, min_tokens=5, stop=["e", "a b"]),
+    ]
+
+
+def outputs(llm: LLM) -> list[Any]:
+    found = [each.outputs for each in llm.generate(PROMPTS, params(), use_tqdm=False)]
+    core = llm._engine.core
+    core.check_integrity()
+    assert core._blocks.usage == 0
+    return found
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint("medium", tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture(scope="module")
+def expected(target: Path) -> list[Any]:
+    return outputs(LLM(str(target), **COMMON))
+
+
+@pytest.fixture(scope="module")
+def drafts(target: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Always right, sometimes right, never right but by chance; and one of another vocabulary size."""
+    return {
+        "itself": target,
+        "cut": cut_layers(target, 2, tmp_path_factory.mktemp("cut")),
+        "another": write_checkpoint("llama3", tmp_path_factory.mktemp("other"), seed=9),
+        "padded": write_checkpoint("padded", tmp_path_factory.mktemp("padded"), seed=3),
+    }
+
+
+@pytest.fixture(scope="module")
+def address(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A draft that someone else runs."""
+    where = f"ipc://{tmp_path_factory.mktemp('socket')}/draft.sock"
+    command = [sys.executable, "-m", "ssd", "draft", "--model", str(target), "--listen", where]
+    process = subprocess.Popen(command)
+    yield where
+    process.terminate()
+    assert process.wait(10) == 0
+
+
+@pytest.mark.parametrize("name", ["itself", "cut", "another", "padded"])
+def test_ssd_equals_ar(target: Path, drafts: dict[str, Path], expected: list[Any], name: str) -> None:
+    with LLM(str(target), mode="ssd", draft=str(drafts[name]), **COMMON) as llm:
+        decoder: Any = llm._engine.core.decoder
+        decoder._runner = Slow(decoder._runner)
+        assert outputs(llm) == expected
+        stats = llm.stats
+    assert stats.draft is not None
+    assert stats.draft.num_losses == 0
+    assert stats.draft.num_frames > 0
+    if name == "itself":
+        assert stats.speculation.hits > 0
+        assert stats.speculation.accepted > 0.9 * stats.speculation.drafted
+
+
+def test_two_engines_share_a_draft_behind_an_address(target: Path, address: str, expected: list[Any]) -> None:
+    with (
+        LLM(str(target), mode="ssd", draft=address, **COMMON) as first,
+        LLM(str(target), mode="ssd", draft=address, **COMMON) as second,
+    ):
+        assert outputs(first) == expected
+        assert outputs(second) == expected
+        assert outputs(first) == expected
+
+
+def test_a_draft_of_another_family_is_refused_with_a_remedy(tmp_path: Path, address: str) -> None:
+    from tests.tiny import tiny_tokenizer
+
+    other = write_checkpoint("qwen2", tmp_path / "other")
+    tiny_tokenizer(["entirely different words about rivers, mountains and trains"]).save_pretrained(other)
+    with pytest.raises(ValueError, match="use a draft of the same family"):
+        LLM(str(other), mode="ssd", draft=address, **COMMON)
+
+
+def test_a_draft_that_cannot_start_says_so(target: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the draft did not start"):
+        LLM(str(target), mode="ssd", draft=str(tmp_path / "nothing"), **COMMON)
+
+
+def test_a_killed_draft_comes_back(tmp_path: Path) -> None:
+    with spoilable_links():
+        struck = Struck(tmp_path)
+        killed, corrupted = struck.run("SIGKILL", 1), struck.run("corrupt", 2)
+        assert (killed.wrong, killed.leaks, corrupted.wrong, corrupted.leaks) == (0, 0, 0, 0)
+        assert struck.llm.stats.draft is not None
+        assert struck.llm.stats.draft.num_losses >= 1
+        pid = struck.pid
+        struck.close()
+    assert not _is_running(pid)
+
+
+def test_a_draft_is_replaced_while_requests_run(
+    target: Path, drafts: dict[str, Path], expected: list[Any]
+) -> None:
+    with LLM(str(target), mode="ssd", draft=str(drafts["another"]), **COMMON) as llm:
+        decoder: Any = llm._engine.core.decoder
+        decoder._runner = Slow(decoder._runner)
+        old_pid = decoder.client._source.pid
+        llm.replace_draft(str(target))
+        assert outputs(llm) == expected
+        deadline = time.monotonic() + 60
+        while decoder.client._source.pid == old_pid and time.monotonic() < deadline:
+            assert outputs(llm) == expected
+        assert not _is_running(old_pid)
+        hits = llm.stats.speculation.hits
+        assert outputs(llm) == expected
+        assert llm.stats.speculation.hits > hits
+
+
+def test_the_draft_ends_with_an_engine_that_is_killed(target: Path) -> None:
+    program = (
+        "import sys, time; from ssd import LLM\n"
+        f"llm = LLM({str(target)!r}, mode='ssd', draft={str(target)!r}, device='cpu', show_progress=False)\n"
+        "print(llm._engine.core.decoder.client._source.pid, flush=True); time.sleep(60)"
+    )
+    engine = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert engine.stdout is not None
+    pid = int(engine.stdout.readline())
+    engine.send_signal(signal.SIGKILL)
+    engine.wait()
+    deadline = time.monotonic() + 10
+    while _is_running(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _is_running(pid)
+
+
+def test_tcp_needs_keys_and_lets_only_their_holder_in(
+    target: Path, tmp_path: Path, expected: list[Any]
+) -> None:
+    from ssd.draft.transport import make_keys
+
+    with pytest.raises(ValueError, match="needs keys"):
+        LLM(str(target), mode="ssd", draft="tcp://127.0.0.1:5999", **COMMON)
+    make_keys(tmp_path / "keys")
+    make_keys(tmp_path / "strange")
+    where = f"tcp://127.0.0.1:{_free_port()}"
+    keys, strange = str(tmp_path / "keys"), str(tmp_path / "strange")
+    options = ["--model", str(target), "--listen", where, "--keys", keys]
+    draft = subprocess.Popen([sys.executable, "-m", "ssd", "draft", *options])
+    try:
+        with LLM(str(target), mode="ssd", draft=where, draft_keys=keys, draft_timeout=60, **COMMON) as llm:
+            assert outputs(llm) == expected
+        with pytest.raises(ValueError, match="the draft did not start"):
+            LLM(str(target), mode="ssd", draft=where, draft_keys=strange, draft_timeout=1.0, **COMMON)
+    finally:
+        draft.terminate()
+        draft.wait(10)
+
+
+def test_a_recorded_run_shows_that_draft_and_target_overlap(target: Path, tmp_path: Path) -> None:
+    with LLM(str(target), mode="ssd", draft=str(target), **COMMON) as llm:
+        decoder: Any = llm._engine.core.decoder
+        decoder._runner = Slow(decoder._runner)
+        timeline = llm.record()
+        outputs(llm)
+    timeline.write(tmp_path / "trace.json")
+    assert (tmp_path / "trace.json").stat().st_size > 1000
+    assert timeline.overlap() > 0.2
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "zombie" not in Path(f"/proc/{pid}/status").read_text() if Path("/proc").exists() else True
