@@ -63,9 +63,9 @@ class Fuzz:
             rng,
             number=mirror.num_frames,
             n=mirror.n,
-            next_id=max(0, int(tree.ids[: tree.size].max())) + 1,
+            next_id=max(0, max(tree.ids)) + 1,
             root=max(0, tree.root_id),
-            known=[max(0, node_id) for node_id in tree.ids[max(0, tree.size - 5) : tree.size].tolist()],
+            known=[max(0, node_id) for node_id in tree.ids[-5:]],
             is_torn=mirror.is_torn,
         )
         return encode([nodes])

@@ -1,5 +1,7 @@
 """Which nodes come first, by value and by the published fan-outs."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,7 @@ from ssd.draft.tree import Tree
 
 def graft(tree: Tree, parent: int, chances: list[float]) -> range:
     ids = range(tree.size, tree.size + len(chances))
-    logprobs = np.log(np.array(chances, dtype=np.float32))
-    tree.graft(parent, ids, np.arange(len(chances), dtype=np.int32), logprobs)
+    tree.graft(parent, ids, range(len(chances)), [math.log(chance) for chance in chances])
     return tree.children(parent)
 
 

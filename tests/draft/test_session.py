@@ -28,8 +28,8 @@ def test_the_path_comes_first_then_what_is_left_in_the_order_of_its_slots() -> N
     assert session.advance(1, [11]) == Move([5, 7, 8, 9], [5, 6, 7, 8])
     session.check_integrity()
     assert (session.tokens[5:], session.num_read, session.num_grown, session.next_slot) == ([11], 6, 3, 9)
-    assert session.tree.tokens[:4].tolist() == [11, 20, 21, 22]
-    assert session.tree.slots[1:4].tolist() == [8, 7, 6]
+    assert session.tree.tokens[:4] == [11, 20, 21, 22]
+    assert session.tree.slots[1:4] == [8, 7, 6]
 
 
 def test_what_lies_right_is_not_moved() -> None:

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ssd.draft.tree import UNGROWN, UNNAMED, Ints, Tree
+from ssd.draft.tree import UNGROWN, UNNAMED, Tree
 
 VOCAB = 9
 
 
-def ints(*values: int) -> Ints:
-    return np.array(values, dtype=np.int32)
-
-
 def grafted(tree: Tree, parent: int, first_id: int, *tokens: int) -> None:
     """Children with log-probabilities −1, −2, …"""
-    logprobs = -np.arange(1, len(tokens) + 1, dtype=np.float32)
-    tree.graft(parent, range(first_id, first_id + len(tokens)), ints(*tokens), logprobs)
+    logprobs = [-float(rank) for rank in range(1, len(tokens) + 1)]
+    tree.graft(parent, range(first_id, first_id + len(tokens)), tokens, logprobs)
     tree.check_integrity()
 
 
@@ -73,13 +68,13 @@ def test_ancestors_lie_between_the_root_and_the_node_nearest_first() -> None:
 def test_compact_keeps_what_is_below_the_root_in_its_order() -> None:
     tree = small_tree()
     tree.move_root(1)
-    assert tree.compact().tolist() == [1, 4, 5, 8]
+    assert tree.compact() == [1, 4, 5, 8]
     tree.check_integrity()
     assert (tree.size, tree.root, tree.root_id) == (4, 0, 11)
-    assert tree.ids[:4].tolist() == [11, 14, 15, 18]
-    assert tree.parents[:4].tolist() == [0, 0, 0, 1]
+    assert tree.ids[:4] == [11, 14, 15, 18]
+    assert tree.parents[:4] == [0, 0, 0, 1]
     assert list(tree.children(0)) == [1, 2]
-    assert tree.values[:4].tolist() == [0.0, -1.0, -2.0, -2.0]
+    assert tree.values[:4] == [0.0, -1.0, -2.0, -2.0]
     assert tree.index_of(12) is None
     assert tree.index_of(15) == 2
 
@@ -142,12 +137,12 @@ def test_columns_grow_beyond_their_first_capacity() -> None:
         grafted_quietly(tree, node, 2 * node + 1)
     tree.check_integrity()
     assert tree.size == 1401
-    assert tree.ids[:1401].tolist() == list(range(1401))
+    assert tree.ids[:1401] == list(range(1401))
     assert tree.ancestors(1023) == [511, 255, 127, 63, 31, 15, 7, 3, 1]
 
 
 def grafted_quietly(tree: Tree, parent: int, first_id: int) -> None:
-    tree.graft(parent, [first_id, first_id + 1], ints(3, 4), np.zeros(2, dtype=np.float32))
+    tree.graft(parent, [first_id, first_id + 1], [3, 4], [0.0, 0.0])
 
 
 @dataclass(eq=False)
@@ -200,12 +195,12 @@ class TreeMachine(RuleBasedStateMachine):
         index = data.draw(st.integers(0, len(self.nodes) - 1))
         parent = self.nodes[index]
         ids = list(range(self.next_id, self.next_id + len(tokens)))
-        chosen = np.array(logprobs[: len(tokens)], dtype=np.float32)
+        chosen = logprobs[: len(tokens)]
         if parent.children:
             with pytest.raises(ValueError, match="already"):
-                self.tree.graft(index, ids, ints(*tokens), chosen)
+                self.tree.graft(index, ids, tokens, chosen)
             return
-        self.tree.graft(index, ids, ints(*tokens), chosen, raws=2 * chosen)
+        self.tree.graft(index, ids, tokens, chosen, [2 * each for each in chosen])
         self.next_id += len(ids)
         columns = zip(ids, tokens, logprobs, strict=False)
         parent.children = [Node(i, token, p, 2 * p, parent=parent) for i, token, p in columns]
@@ -218,7 +213,7 @@ class TreeMachine(RuleBasedStateMachine):
         leaves = [i for i, node in enumerate(self.nodes) if node in below and not node.children][:40]
         for index in leaves:
             parent, ids = self.nodes[index], [self.next_id, self.next_id + 1]
-            self.tree.graft(index, ids, ints(3, 1), np.array([-0.25, -2.0], dtype=np.float32), raws=-1.0)
+            self.tree.graft(index, ids, [3, 1], [-0.25, -2.0], [-1.0, -1.0])
             parent.children = [
                 Node(ids[0], 3, -0.25, -1.0, parent=parent),
                 Node(ids[1], 1, -2.0, -1.0, parent=parent),
@@ -241,7 +236,7 @@ class TreeMachine(RuleBasedStateMachine):
     def compact(self) -> None:
         below = self.root.below()
         kept = [i for i, node in enumerate(self.nodes) if node in below]
-        assert self.tree.compact().tolist() == kept
+        assert self.tree.compact() == kept
         self.nodes = [self.nodes[i] for i in kept]
         self.root.parent = None
         assert self.tree.root == 0
@@ -284,12 +279,10 @@ class TreeMachine(RuleBasedStateMachine):
         assert tree.size == size
         assert self.nodes[tree.root] is self.root
         for column, name in (("ids", "id"), ("tokens", "token"), ("slots", "slot")):
-            assert getattr(tree, column)[:size].tolist() == [getattr(node, name) for node in self.nodes]
+            assert getattr(tree, column)[:size] == [getattr(node, name) for node in self.nodes]
         first = 0 if self.nodes[0].parent is None else 1
         for column, name in (("logprobs", "logprob"), ("raws", "raw")):
-            assert getattr(tree, column)[first:size].tolist() == [
-                getattr(n, name) for n in self.nodes[first:]
-            ]
+            assert getattr(tree, column)[first:size] == [getattr(n, name) for n in self.nodes[first:]]
         place = {node: index for index, node in enumerate(self.nodes)}
         for index, node in enumerate(self.nodes):
             assert [self.nodes[i] for i in tree.children(index)] == node.children

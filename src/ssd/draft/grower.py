@@ -183,7 +183,7 @@ class Grower:
     def _growing_row(self, growing: _Growing) -> RunnerRow:
         session = self._sessions[growing.session_id]
         return RunnerRow(
-            session.tree.tokens[growing.nodes].tolist(),
+            [session.tree.tokens[node] for node in growing.nodes],
             session.next_slot,
             self._blocks.block_table(growing.session_id),
             len(growing.nodes),

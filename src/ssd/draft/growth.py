@@ -42,14 +42,14 @@ class FanOutPolicy:
         # Of each node: where its path left the likeliest one (-1: not yet), and how far back.
         left_at = np.full(tree.size, -1, dtype=np.int64)
         for node in range(tree.size):
-            parent = int(tree.parents[node])
+            parent = tree.parents[node]
             if node == tree.root:
                 found[node] = 0.0
                 continue
             if found[parent] == NEVER:
                 continue
-            rank = node - int(tree.first_children[parent])
-            depth = int(tree.depths[node] - tree.depths[tree.root])
+            rank = node - tree.first_children[parent]
+            depth = tree.depths[node] - tree.depths[tree.root]
             if rank == 0:
                 left_at[node] = left_at[parent]
             elif left_at[parent] >= 0 or rank > self._fan_out.at(depth - 1):

@@ -9,6 +9,7 @@ here knows sockets. Arrays travel as packed little-endian int32 and float32.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -227,15 +228,16 @@ def _check_nodes(message: Nodes, vocab_size: int) -> None:
         _check_drawn(drawn, vocab_size)
     if not size:
         return
-    ids, tokens = unpack_ints(message.ids), unpack_ints(message.tokens)
-    if ids.min() < 0 or unpack_ints(message.parents).min() < 0 or (np.diff(ids) <= 0).any():
+    ids, tokens = unpack_ints(message.ids).tolist(), unpack_ints(message.tokens).tolist()
+    parents = unpack_ints(message.parents).tolist()
+    if min(ids) < 0 or min(parents) < 0 or any(first >= second for first, second in pairwise(ids)):
         raise FrameError("the ids of NODES are negative or do not ascend")
     if ids[0] <= message.root:
         raise FrameError("a node of NODES is not younger than its root")
-    if tokens.min() < 0 or tokens.max() >= vocab_size:
+    if min(tokens) < 0 or max(tokens) >= vocab_size:
         raise FrameError("a token of NODES is not in the vocabulary")
     # NaN fails the comparison, and so does what is no probability.
-    if not (unpack_floats(message.logprobs) <= 0.0).all():
+    if not all(logprob <= 0.0 for logprob in unpack_floats(message.logprobs).tolist()):
         raise FrameError("a log-probability of NODES is no such thing")
 
 

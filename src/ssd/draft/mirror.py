@@ -6,16 +6,15 @@ had applied when it was made (`n`) and how many frames came before it (`number`)
 mirror knows what to graft, what to drop and when something is missing. No sockets, no clock.
 """
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
-
-import numpy as np
+from itertools import groupby
 
 from ssd.draft.messages import Nodes, unpack_floats, unpack_ints
-from ssd.draft.tree import UNNAMED, Floats, Ints, Tree
+from ssd.draft.tree import UNNAMED, Tree
 from ssd.sampling.ratio import DraftDistribution, Proposal
 
 _COMPACT_FROM = 512
@@ -101,15 +100,16 @@ class Mirror:
         nodes = tree.best_path(limit)
         if not nodes:
             return Path()
-        values = np.exp(tree.values[nodes] - tree.values[tree.root])
-        tokens: list[int] = tree.tokens[nodes].tolist()
+        root_value = tree.values[tree.root]
+        chances = [math.exp(tree.values[node] - root_value) for node in nodes]
+        tokens = [tree.tokens[node] for node in nodes]
         if not self._drawn_from:
-            return Path(tuple(tokens), tuple(values.tolist()))
-        return self._drawn_path(nodes, tokens, values.tolist())
+            return Path(tuple(tokens), tuple(chances))
+        return self._drawn_path(nodes, tokens, chances)
 
     def _drawn_path(self, nodes: list[int], tokens: list[int], values: list[float]) -> Path:
         """As far as it is known what the tokens were drawn from."""
-        parents = self._tree.ids[self._tree.parents[nodes]].tolist()
+        parents = [self._tree.ids[self._tree.parents[node]] for node in nodes]
         proposals: list[Proposal] = []
         for parent, token in zip(parents, tokens, strict=True):
             q = self._drawn_from.get(parent)
@@ -123,12 +123,12 @@ class Mirror:
         for drawn in frame.drawn:
             q = DraftDistribution(unpack_ints(drawn.tokens), unpack_floats(drawn.weights))
             self._drawn_from[drawn.parent] = q
-        ids, parents = unpack_ints(frame.ids), unpack_ints(frame.parents)
-        tokens, logprobs = unpack_ints(frame.tokens), unpack_floats(frame.logprobs)
+        ids, parents = unpack_ints(frame.ids).tolist(), unpack_ints(frame.parents).tolist()
+        tokens, logprobs = unpack_ints(frame.tokens).tolist(), unpack_floats(frame.logprobs).tolist()
         if frame.full:
             self._rebuild(frame, ids, parents, tokens, logprobs)
             return
-        if len(ids) and ids[0] <= self._largest_id:
+        if ids and ids[0] <= self._largest_id:
             raise ValueError("an id came twice")
         if frame.n == self.n:
             self._name_root(frame.root)
@@ -137,20 +137,22 @@ class Mirror:
         if self._tree.size > _COMPACT_FROM:
             self._tree.compact()
             if self._drawn_from:
-                alive = set(self._tree.ids[: self._tree.size].tolist())
+                alive = set(self._tree.ids)
                 self._drawn_from = {node: q for node, q in self._drawn_from.items() if node in alive}
             if self._tree.size > MAX_ALIVE:
                 raise ValueError("more nodes than a draft may send")
         self._graft(ids, parents, tokens, logprobs)
-        if len(ids):
-            self._largest_id = int(ids[-1])
+        if ids:
+            self._largest_id = ids[-1]
 
-    def _rebuild(self, frame: Nodes, ids: Ints, parents: Ints, tokens: Ints, logprobs: Floats) -> None:
+    def _rebuild(
+        self, frame: Nodes, ids: list[int], parents: list[int], tokens: list[int], logprobs: list[float]
+    ) -> None:
         # The root's token is what the text says; only its name matters here.
-        self._tree = Tree(frame.root, int(self._tree.tokens[self._tree.root]))
+        self._tree = Tree(frame.root, self._tree.tokens[self._tree.root])
         self._anchor = (UNNAMED, ())
         self._graft(ids, parents, tokens, logprobs)
-        self._largest_id = max(self._largest_id, frame.root, int(ids[-1]) if len(ids) else UNNAMED)
+        self._largest_id = max(self._largest_id, frame.root, *ids[-1:])
         self.is_torn = False
         for _n, missed in self._unacknowledged:
             self._follow(missed)
@@ -172,27 +174,24 @@ class Mirror:
         if self._anchor[0] == UNNAMED or len(since) < len(self._anchor[1]):
             self._anchor = (root_id, since)
 
-    def _graft(self, ids: Ints, parents: Ints, tokens: Ints, logprobs: Floats) -> None:
+    def _graft(self, ids: list[int], parents: list[int], tokens: list[int], logprobs: list[float]) -> None:
         """Siblings come together; those of a parent that is no longer known belong to a lost branch."""
-        if not len(ids):
-            return
-        bounds = [0, *(np.flatnonzero(np.diff(parents)) + 1).tolist(), len(ids)]
-        for first, last in pairwise(bounds):
+        last = 0
+        for parent_id, siblings in groupby(parents):
+            first, last = last, last + len(list(siblings))
             group = slice(first, last)
-            parent_id = int(parents[first])
             parent = self._tree.index_of(parent_id)
             if parent is not None:
                 self._tree.graft(parent, ids[group], tokens[group], logprobs[group])
             elif parent_id == self._anchor[0]:
                 self._find_root(ids[group], tokens[group])
 
-    def _find_root(self, ids: Ints, tokens: Ints) -> None:
+    def _find_root(self, ids: list[int], tokens: list[int]) -> None:
         """The children of the anchor have come, after the outcome: the unknown token may be among them."""
         _parent, unknown = self._anchor
-        found = np.flatnonzero(tokens == unknown[0])
-        if not len(found):
+        if unknown[0] not in tokens:
             return
-        node_id = int(ids[found[0]])
+        node_id = ids[tokens.index(unknown[0])]
         if len(unknown) > 1:
             self._anchor = (node_id, unknown[1:])
         else:
@@ -207,7 +206,7 @@ class Mirror:
             return
         unknown = tuple(tokens[len(path) :])
         if path:
-            self._anchor = (int(tree.ids[path[-1]]), unknown)
+            self._anchor = (tree.ids[path[-1]], unknown)
         elif tree.root_id != UNNAMED:
             self._anchor = (tree.root_id, unknown)
         else:

@@ -87,17 +87,18 @@ class Session:
         # The target adds the last token itself, so what follows a node must lie before that.
         last_depth = min(self._max_depth, self._max_len - 2 - len(self.tokens))
         growable: NDArray[np.bool_] = (
-            (tree.slots[: tree.size] == UNGROWN) & (depths > 0) & (depths <= last_depth)
+            (np.array(tree.slots) == UNGROWN) & (depths > 0) & (depths <= last_depth)
         )
         return growable
 
     def branches(self, nodes: Sequence[int]) -> Branches:
         """How nodes that are about to be processed see the trunk and their ancestors."""
-        tree, depths = self.tree, self.tree.relative_depths()
+        tree, root_position = self.tree, len(self.tokens) - 1
+        root_depth = tree.depths[tree.root]
         return Branches(
-            positions=[len(self.tokens) - 1 + int(depths[node]) for node in nodes],
+            positions=[root_position + tree.depths[node] - root_depth for node in nodes],
             num_trunk=len(self.tokens),
-            ancestors=[tree.slots[tree.ancestors(node)].tolist() for node in nodes],
+            ancestors=[[tree.slots[each] for each in tree.ancestors(node)] for node in nodes],
         )
 
     @property
@@ -111,7 +112,7 @@ class Session:
 
     def node_seed(self, node: int) -> int:
         """For choices at this node alone: branches must not learn of each other's draws."""
-        return mix_seed(self._sampling.seed, int(self.tree.ids[node]) + 1)
+        return mix_seed(self._sampling.seed, self.tree.ids[node] + 1)
 
     def grow(
         self,
@@ -130,13 +131,13 @@ class Session:
             tree.slots[node] = self.next_slot
             self.num_grown += 1
         if drawn_from is not None:
-            self._drawn_from[int(tree.ids[node])] = drawn_from
+            self._drawn_from[tree.ids[node]] = drawn_from
         first = tree.size
         ids = range(self._next_id, self._next_id + len(tokens))
         self._next_id += len(tokens)
-        tree.graft(node, ids, tokens, logprobs, raws)
+        tree.graft(node, ids, tokens.tolist(), logprobs.tolist(), raws.tolist())
         for index in range(first, tree.size):
-            if int(tree.tokens[index]) in self._sampling.end_ids:
+            if tree.tokens[index] in self._sampling.end_ids:
                 tree.slots[index] = BARREN
         self._fresh.extend(range(first, tree.size))
 
@@ -144,7 +145,7 @@ class Session:
         """How the token after a node (or the root) is decided."""
         tree, path = self.tree, list[int]()
         if node != tree.root:
-            path = tree.tokens[[*reversed(tree.ancestors(node)), node]].tolist()
+            path = [tree.tokens[each] for each in (*reversed(tree.ancestors(node)), node)]
         known = History(self.tokens, len(self._prompt))
         return SamplingRow(
             params=self.params,
@@ -167,7 +168,8 @@ class Session:
             if children:
                 taken = tree.child(parent, token)
                 rank = None if taken is None else taken - children.start
-                found.append(Observation(tree.raws[children.start : children.stop].copy(), rank))
+                raws = np.array(tree.raws[children.start : children.stop], dtype=np.float32)
+                found.append(Observation(raws, rank))
         return found
 
     def advance(self, n: int, tokens: Sequence[int]) -> Move | None:
@@ -185,7 +187,7 @@ class Session:
         tree, start = self.tree, len(self.tokens)
         path = tree.walk(tokens) if self.is_root_read else []
         # Of the path only the last node can be ungrown: the others' children are known.
-        sources: list[int] = [slot for slot in tree.slots[path].tolist() if slot >= 0]
+        sources = [tree.slots[node] for node in path if tree.slots[node] >= 0]
         self.num_read += len(sources)
         self.tokens.extend(tokens)
         if len(path) < len(tokens):
@@ -209,7 +211,7 @@ class Session:
 
     def check_integrity(self) -> None:
         self.tree.check_integrity()
-        slots = sorted(slot for slot in self.tree.slots[1 : self.tree.size].tolist() if slot >= 0)
+        slots = sorted(slot for slot in self.tree.slots[1:] if slot >= 0)
         if slots != list(range(len(self.tokens), self.next_slot)):
             raise RuntimeError("the slots behind the trunk are not those of the grown nodes")
         if not self.is_root_read and self.tree.size > 1:
@@ -226,33 +228,34 @@ class Session:
         tree = self.tree
         tree.compact()
         if self._drawn_from:
-            alive = set(tree.ids[: tree.size].tolist())
+            alive = set(tree.ids)
             self._drawn_from = {node: q for node, q in self._drawn_from.items() if node in alive}
         tree.slots[tree.root] = BARREN
-        grown = np.flatnonzero(tree.slots[: tree.size] >= 0)
-        grown = grown[np.argsort(tree.slots[grown], kind="stable")]
-        old = tree.slots[grown].tolist()
+        grown = [node for node in range(tree.size) if tree.slots[node] >= 0]
+        grown.sort(key=tree.slots.__getitem__)
+        old = [tree.slots[node] for node in grown]
+        for slot, node in enumerate(grown, len(self.tokens)):
+            tree.slots[node] = slot
         self.num_grown = len(grown)
-        tree.slots[grown] = np.arange(len(self.tokens), self.next_slot, dtype=np.int32)
-        return list(old)
+        return old
 
     def _nodes(self, *, full: bool) -> Nodes:
         tree, fresh = self.tree, self._fresh
         self._fresh = []
         self._num_sent += 1
-        parents = tree.ids[tree.parents[fresh]]
+        parents = [tree.ids[tree.parents[node]] for node in fresh]
         return Nodes(
             seq=self.seq,
             epoch=self.epoch,
             number=self._num_sent - 1,
             n=self.n,
             root=tree.root_id,
-            ids=pack_ints(tree.ids[fresh]),
+            ids=pack_ints([tree.ids[node] for node in fresh]),
             parents=pack_ints(parents),
-            tokens=pack_ints(tree.tokens[fresh]),
-            logprobs=pack_floats(tree.logprobs[fresh]),
+            tokens=pack_ints([tree.tokens[node] for node in fresh]),
+            logprobs=pack_floats([tree.logprobs[node] for node in fresh]),
             full=full,
-            drawn=self._drawn(dict.fromkeys(parents.tolist())) if self._drawn_from else [],
+            drawn=self._drawn(dict.fromkeys(parents)) if self._drawn_from else [],
         )
 
     def _drawn(self, parents: Iterable[int]) -> list[Drawn]:
