@@ -40,7 +40,11 @@ class History(Sequence[int]):
     def __getitem__(self, index: slice) -> list[int]: ...
     def __getitem__(self, index: int | slice) -> int | list[int]:
         places = range(len(self))[index]
-        return self._at(places) if isinstance(places, int) else [self._at(place) for place in places]
+        if isinstance(places, int):
+            return self._at(places)
+        if places.step == 1:
+            return self._run(places.start, places.stop)
+        return [self._at(place) for place in places]
 
     def __array__(
         self,
@@ -48,6 +52,11 @@ class History(Sequence[int]):
         copy: bool | None = None,  # noqa: FBT001
     ) -> NDArray[np.int64]:
         return np.array([*self._base[self._start : self._stop], *self._more], dtype=dtype or np.int64)
+
+    def _run(self, first: int, last: int) -> list[int]:
+        num_base = self._stop - self._start
+        head = self._base[self._start + first : self._start + min(last, num_base)]
+        return [*head, *self._more[max(0, first - num_base) : max(0, last - num_base)]]
 
     def _at(self, place: int) -> int:
         num_base = self._stop - self._start

@@ -1,0 +1,73 @@
+"""Faults of acceptance, sampling and text: what would change a token or a distribution."""
+
+from tests.faults.fault import Fault
+
+_DEFINITION = "tests/decoding/test_verification.py::test_any_schedule_of_drafts_gives_the_defined_tokens"
+
+FAULTS = [
+    Fault(
+        "wrong residual",
+        "src/ssd/sampling/ratio.py",
+        "np.maximum(p[q.token_ids] - q.probabilities, 0.0)",
+        "p[q.token_ids]",
+        "tests/oracle/test_ratio.py::test_larger_games",
+    ),
+    Fault(
+        "q not the sampled one",
+        "src/ssd/decoding/drafter.py",
+        "    return propose(q, ratio.chooser_of(row.seed), row.position)\n",
+        "    honest = draft_distribution(logits, row)\n"
+        "    drawn = propose(q, ratio.chooser_of(row.seed), row.position)\n"
+        "    return Proposal(drawn.token, honest)\n",
+        "tests/oracle/test_ratio.py::test_whole_generations_with_the_drafter",
+    ),
+    Fault(
+        "greedy acceptance at T > 0",
+        "src/ssd/sampling/sampler.py",
+        "        if not row.params.greedy:\n",
+        "        if not row.params.greedy and i == 0:\n",
+        _DEFINITION,
+    ),
+    Fault(
+        "off-by-one bonus",
+        "src/ssd/decoding/verification.py",
+        "    return tuple(decided[: num_accepted + 1])\n",
+        "    return tuple(decided[: max(1, num_accepted)])\n",
+        "tests/decoding/test_verification.py::test_acceptance_ends_at_the_first_token_not_foretold",
+    ),
+    Fault(
+        "a rejected token is kept",
+        "src/ssd/decoding/verification.py",
+        "and decided[num_accepted].token == drafted[num_accepted]",
+        "and decided[num_accepted].token >= 0",
+        _DEFINITION,
+    ),
+    Fault(
+        "noise keyed by row",
+        "src/ssd/sampling/draw.py",
+        "[draw.position for draw in draws], [ids",
+        "list(range(len(draws))), [ids",
+        "tests/sampling/test_sampler.py::test_a_row_alone_equals_the_row_in_company_to_the_bit",
+    ),
+    Fault(
+        "penalties do not see drafted tokens",
+        "src/ssd/decoding/verification.py",
+        "output=known.output.followed_by(drafted[:count])",
+        "output=known.output",
+        _DEFINITION,
+    ),
+    Fault(
+        "stop string missed inside a burst",
+        "src/ssd/engine/request.py",
+        "            if self.stop is not None:\n                break\n",
+        "            if self.stop is not None and token is tokens[-1]:\n                break\n",
+        "tests/engine/test_stopping.py::test_stop_string_is_cut_and_counted_at_its_own_token_in_any_burst",
+    ),
+    Fault(
+        "a drawn guess is looked at before it is checked",
+        "src/ssd/decoding/parallel.py",
+        "return path.chances if path.proposals is None else (1.0, *path.chances[:-1])[: len(path.chances)]",
+        "return path.chances",
+        "tests/decoding/test_parallel.py::test_a_drawn_token_is_cut_by_its_parents_chance",
+    ),
+]
