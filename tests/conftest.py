@@ -1,6 +1,7 @@
 """What tests share: where real weights are, and tiny checkpoints made on the spot."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,18 @@ import torch
 from tests.tiny import write_checkpoint
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _own_cores() -> Iterator[None]:
+    """An engine may pin the process it lives in; the next test, and what it starts, gets all cores again."""
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    threads = torch.get_num_threads()
+    yield
+    if cores:
+        os.sched_setaffinity(0, cores)
+    torch.set_num_threads(threads)
+
 
 FILES = {
     "smollm2": "SmolLM2-135M-Instruct.Q4_1.gguf",

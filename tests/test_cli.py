@@ -53,9 +53,11 @@ def test_several_completions_are_told_apart(tiny_llama: Path) -> None:
 
 def test_a_draft_changes_nothing_but_speed(tiny_llama: Path) -> None:
     arguments = ("generate", "-m", str(tiny_llama), "-p", "Once", "--max-tokens", "12", "--deterministic")
-    plain, drafted = ssd(*arguments), ssd(*arguments, "--draft", str(tiny_llama))
-    assert plain.stdout == drafted.stdout
-    assert "tokens a round" in drafted.stderr
+    plain = ssd(*arguments)
+    in_turns = ssd(*arguments, "--draft", str(tiny_llama), "--mode", "sd")
+    ahead = ssd(*arguments, "--draft", str(tiny_llama))
+    assert plain.stdout == in_turns.stdout == ahead.stdout
+    assert "tokens a round" in in_turns.stderr
 
 
 @pytest.mark.parametrize(
