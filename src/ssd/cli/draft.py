@@ -27,7 +27,7 @@ def draft(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 …")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, bfloat16, float16 or float32.")] = "auto",
     precision: Annotated[
-        str, typer.Option(help="model, or int8: half the weights, nearly half the time.")
+        str, typer.Option(help="model, or int8: half the weights, about three quarters of the time.")
     ] = "model",
     head: Annotated[int | None, typer.Option(help="Guess only this many frequent tokens.")] = None,
     cores: Annotated[str, typer.Option(help="CPU cores to run on, such as 1 or 2,3.")] = "",

@@ -77,7 +77,11 @@ class UniformFanOut:
 
 
 class GeometricFanOut:
-    """F_k = F_0 · a^{k/(1+r)}, scaled so that the first `depth` of them sum to the width."""
+    """F_k = F_0 · a^{k/(1+r)}, scaled so that the first `depth` of them sum to the width.
+
+    Acceptance and exponent are assumed, not measured. The published term of its own for "all accepted" is
+    left out: a path that rolls on has no last token.
+    """
 
     def __init__(self, width: int, *, acceptance: float = 0.8, exponent: float = 1.0, depth: int = 8) -> None:
         weights = acceptance ** (np.arange(depth) / (1 + exponent))
