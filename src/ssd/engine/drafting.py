@@ -35,9 +35,7 @@ def with_own_cores(config: EngineConfig) -> EngineConfig:
     if config.cores and cores:
         return replace(config, draft_cores=tuple(cores))
     if len(cores) < 2:
-        logger.warning(
-            "target and draft share one core and take turns on it: nothing is gained over mode 'sd'"
-        )
+        logger.warning("target and draft share one core: nothing is gained over mode 'sd'")
         return config
     num_draft = max(1, len(cores) // 4)
     return replace(config, cores=tuple(cores[:-num_draft]), draft_cores=tuple(cores[-num_draft:]))
