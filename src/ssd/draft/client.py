@@ -28,6 +28,7 @@ from ssd.draft.messages import (
     pack_ints,
 )
 from ssd.draft.mirror import Knowledge, Mirror, Path
+from ssd.draft.wire_sampling import wire_sampling
 from ssd.sampling import SamplingRow
 
 logger = logging.getLogger(__name__)
@@ -124,13 +125,13 @@ class DraftClient:
         self._followed[seq_id] = followed
         if self.is_ready:
             self._open(seq_id, followed)
-            self._flush()
+            self.flush()
 
     def forget(self, seq_id: int) -> None:
         followed = self._followed.pop(seq_id, None)
         if followed is not None and followed.mirror is not None:
             self._post(Close(seq_id, followed.mirror.epoch))
-            self._flush()
+            self.flush()
 
     def outcome(self, seq_id: int, tokens: Sequence[int]) -> Knowledge:
         """A verification has ended: what is known about what follows?"""
@@ -177,7 +178,8 @@ class DraftClient:
 
     def flush(self) -> None:
         """Sends what has been said since the last time."""
-        self._flush()
+        if self._line is not None:
+            self._line.flush()
 
     def wait(self, seq_ids: Iterable[int], timeout: float) -> None:
         """Until something is known of one of the sequences, but no longer than so many seconds."""
@@ -231,7 +233,7 @@ class DraftClient:
             for seq_id, followed in self._followed.items():
                 if followed.mirror is not None:
                     self._post(Close(seq_id, followed.mirror.epoch))
-            self._flush()
+            self.flush()
             self._line.close()
         self._source.close()
         self._source, self._line, self._last_stats = source, line, None
@@ -278,7 +280,7 @@ class DraftClient:
             logger.info("speculation is on: %s is ready", self._line.name)
         for seq_id, followed in self._followed.items():
             self._open(seq_id, followed)
-        self._flush()
+        self.flush()
 
     def _is_sayable(self, seq_id: int, followed: _Followed, tokens: Sequence[int]) -> bool:
         """False, and the sequence goes on alone, where it holds tokens that the draft does not have."""
@@ -329,7 +331,7 @@ class DraftClient:
                 if followed is not None:
                     self.stats.num_resyncs += 1
                     self._open(message.seq, followed)
-                    self._flush()
+                    self.flush()
             case Close():
                 followed = self._current(message.seq, message.epoch)
                 if followed is not None:
@@ -357,30 +359,3 @@ class DraftClient:
     def _post(self, message: AnyMessage) -> None:
         if self._line is not None and self.is_ready:
             self._line.post(message)
-
-    def _flush(self) -> None:
-        if self._line is not None:
-            self._line.flush()
-
-
-def wire_sampling(
-    row: SamplingRow, vocab_size: int, *, ratio: bool = False, saguaro: float = 1.0
-) -> Sampling:
-    """What concerns tokens that the draft does not have is left out: it never guesses them."""
-    params = row.params
-    return Sampling(
-        seed=row.seed,
-        temperature=params.temperature,
-        top_k=params.top_k,
-        top_p=params.top_p,
-        min_p=params.min_p,
-        repetition_penalty=params.repetition_penalty,
-        presence_penalty=params.presence_penalty,
-        frequency_penalty=params.frequency_penalty,
-        min_tokens=params.min_tokens,
-        logit_bias=[(token, bias) for token, bias in params.bias if token < vocab_size],
-        end_ids=list(row.end_ids),
-        bad_word_ids=[list(word) for word in row.bad_word_ids if max(word, default=0) < vocab_size],
-        ratio=ratio,
-        saguaro=saguaro,
-    )

@@ -6,7 +6,6 @@ one is made for whoever comes next.
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 
@@ -51,7 +50,6 @@ class Connection:
         self._link = link
         self._clock = clock
         self._timeout, self._greeting_timeout = timeout, greeting_timeout
-        self._vocab_size = hello.vocab_size
         self._outbox: list[AnyMessage] = []
         self._silent_since: float | None = clock()
         self._num_nonsense = 0
@@ -103,7 +101,7 @@ class Connection:
 
     def _messages(self, frame: bytes) -> Iterator[AnyMessage]:
         try:
-            messages = deque(decode(frame, vocab_size=self._vocab_size))
+            messages = decode(frame, vocab_size=self.vocab_size)
         except FrameError as error:
             self._num_nonsense += 1
             logger.warning("a frame from the draft was refused: %s", error)

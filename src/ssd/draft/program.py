@@ -1,6 +1,5 @@
 """A draft service from its settings: model, blocks, grower and socket put together."""
 
-import logging
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,6 @@ from ssd.draft.transport import DraftLink, Keys, ZmqDraftLink
 from ssd.kvcache.block_manager import BlockManager
 from ssd.models.vocabulary import tokenizer_fingerprint
 from ssd.runtime.loading import load_draft
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -179,7 +179,7 @@ class DraftService:
             self._grower.advance(session_id, message.n, message.tokens)
         except ValueError as error:
             self._close(peer, message.seq, message.epoch)
-            return [self._declined(session, str(error))]
+            return [Close(message.seq, message.epoch, str(error)[:500])]
         if session.is_torn:
             # With every outcome, until it is opened again: the request may have been lost too.
             return [Resync(session.seq, session.epoch)]
@@ -236,9 +236,6 @@ class DraftService:
             kv_usage=self._grower.kv_usage,
             step_spans=list(self._last_spans),
         )
-
-    def _declined(self, session: Session, reason: str) -> Close:
-        return Close(session.seq, session.epoch, reason[:500])
 
     def _refusing(self, reason: str) -> Hello:
         ours = self._hello

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from ssd.attention.backend import Branches
 from ssd.draft.messages import MAX_ID, Drawn, Nodes, Open, pack_floats, pack_ints, unpack_ints
 from ssd.draft.tree import BARREN, UNGROWN, Floats, Ints, Tree
-from ssd.sampling import History, SamplingParams, SamplingRow, mix_seed
+from ssd.draft.wire_sampling import sampling_params
+from ssd.sampling import History, SamplingRow, mix_seed
 from ssd.sampling.ratio import DraftDistribution
 
 CREDIT = 64
@@ -54,7 +55,7 @@ class Session:
         self.tree = Tree(0, self.tokens[-1])
         self.num_grown = 0
         """Nodes that occupy a slot behind the trunk."""
-        self.params = _params(opening)
+        self.params = sampling_params(opening.sampling)
         self._sampling = opening.sampling
         self._prompt = self.tokens[: opening.num_prompt]
         self.vocab_size = vocab_size
@@ -264,20 +265,3 @@ class Session:
             for parent in parents
             if (q := self._drawn_from.get(parent)) is not None
         ]
-
-
-def _params(opening: Open) -> SamplingParams:
-    """The request's parameters as far as they decide tokens; ValueError where they are out of bounds."""
-    sampling = opening.sampling
-    return SamplingParams(
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        min_p=sampling.min_p,
-        repetition_penalty=sampling.repetition_penalty,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
-        min_tokens=sampling.min_tokens,
-        max_tokens=None,
-        logit_bias=dict(sampling.logit_bias),
-    )
