@@ -251,7 +251,7 @@ MESSAGES = [
     Fault(
         "ids of NODES need not ascend",
         f"{_SRC}/messages.py",
-        " or any(first >= second for first, second in pairwise(ids)):",
+        " or not all(map(lt, ids, ids[1:])):",
         ":",
         _RULES,
     ),
@@ -265,8 +265,8 @@ MESSAGES = [
     Fault(
         "NaN is a log-probability",
         f"{_SRC}/messages.py",
-        "if not all(logprob <= 0.0 for logprob in unpack_floats(message.logprobs).tolist()):",
-        "if any(logprob > 0.0 for logprob in unpack_floats(message.logprobs).tolist()):",
+        "if not all(logprob <= 0.0 for logprob in listed_floats(message.logprobs)):",
+        "if any(logprob > 0.0 for logprob in listed_floats(message.logprobs)):",
         _RULES,
     ),
     Fault(

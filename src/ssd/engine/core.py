@@ -13,7 +13,7 @@ from ssd.config import Acceptance
 from ssd.decoding.decoder import Decided, Decoder, DecodeRow, DraftContext, PromptScoring, Speculation
 from ssd.decoding.timeline import Timeline
 from ssd.engine.outputs import EngineStats, Increment, RequestOutput, SpeculationStats
-from ssd.engine.request import Generation, Request, RunningRequest
+from ssd.engine.request import Burst, Generation, Request, RunningRequest
 from ssd.engine.scheduler import ScheduledRow, Scheduler, SchedulerLimits
 from ssd.engine.sequence import Sequence
 from ssd.kvcache.block_manager import BlockManager
@@ -45,6 +45,8 @@ class EngineCore:
         self._acceptance = acceptance
         self._requests: dict[str, RunningRequest] = {}
         self._generations: dict[int, Generation] = {}
+        self._untold: list[Generation] = []
+        """Whose latest tokens are settled, but not yet text."""
         self._speculation = SpeculationStats()
         self._num_steps, self._step_seconds, self._verify_seconds, self._wait_seconds = 0, 0.0, 0.0, 0.0
         self.timeline: Timeline | None = None
@@ -52,7 +54,7 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work
+        return self._scheduler.has_work or bool(self._untold)
 
     @property
     def decoder(self) -> Decoder:
@@ -82,8 +84,12 @@ class EngineCore:
         running = self._requests.get(request_id)
         if running is None:
             return StepOutput((), ())
+        self._untold = [each for each in self._untold if each not in running.generations]
         increments = []
         for generation in running.generations:
+            bursts = generation.take_untold()
+            if bursts:
+                increments.append(self._tell_one(generation, bursts))
             if generation.stop is None:
                 increments.append(generation.abort())
             # Ended or not: an error in the middle of a step may have left it with the scheduler.
@@ -102,7 +108,13 @@ class EngineCore:
         )
 
     def step(self) -> StepOutput:
-        """One forward over everything that is due."""
+        """One forward over everything that is due.
+
+        What callers see of its tokens comes out at once, or, where the host has time while the next
+        forward computes, with the next call: nothing that can wait stands between two forwards.
+        """
+        if not self._scheduler.has_work:
+            return self._tell()
         started = self._clock()
         speculations = self._draft()
         schedule = self._scheduler.schedule()
@@ -113,17 +125,29 @@ class EngineCore:
             self._requests[row.sequence.request_id].note_scheduled(now)
             if not row.generated and self._decoder.is_drafting:
                 self._decoder.begin(self._context(row.sequence))
-        decided = self._decoder.step([self._decode_row(row, speculations) for row in schedule.rows])
+        told: list[StepOutput] = []
+        decided = self._decoder.step(
+            [self._decode_row(row, speculations) for row in schedule.rows], lambda: told.append(self._tell())
+        )
         now = self._clock()
-        increments = [
-            increment
-            for row, result in zip(schedule.rows, decided, strict=True)
-            if (increment := self._commit(row, result, now)) is not None
-        ]
-        touched = {row.sequence.request_id: self._requests[row.sequence.request_id] for row in schedule.rows}
-        finished = self._collect_finished(list(touched.values()))
+        for row, result in zip(schedule.rows, decided, strict=True):
+            self._settle(row, result, now)
+        if not self._decoder.is_async:
+            told.append(self._tell())
         self._note_step(started)
-        return StepOutput(tuple(increments), finished)
+        return StepOutput(
+            tuple(increment for each in told for increment in each.increments),
+            tuple(output for each in told for output in each.finished),
+        )
+
+    def _tell(self) -> StepOutput:
+        """Makes text of what is settled, and outputs of what has ended."""
+        untold, self._untold = self._untold, []
+        # Taken from all before any is told: where making text fails, nothing is left to fail again.
+        bursts = [generation.take_untold() for generation in untold]
+        increments = [self._tell_one(*each) for each in zip(untold, bursts, strict=True)]
+        touched = {each.request.request_id: self._requests[each.request.request_id] for each in untold}
+        return StepOutput(tuple(increments), self._collect_finished(list(touched.values())))
 
     def _note_step(self, started: float) -> None:
         ended, times = self._clock(), self._decoder.times
@@ -211,24 +235,25 @@ class EngineCore:
         following = generation.request.prompt_token_ids[row.start + 1 : row.start + 1 + len(row.tokens)]
         return PromptScoring(following, num_top)
 
-    def _commit(self, row: ScheduledRow, decided: Decided, now: float) -> Increment | None:
+    def _settle(self, row: ScheduledRow, decided: Decided, now: float) -> None:
         generation = self._generations[row.sequence.seq_id]
         if decided.prompt_logprobs:
             generation.score_prompt(row.start, decided.prompt_logprobs)
         if not row.samples:
             self._scheduler.commit(row, ())
-            return None
+            return
         row.sequence.wants_prompt_logits = False
         self._requests[row.sequence.request_id].note_token(now)
-        increment = generation.take(
-            decided.tokens, self._limits.max_model_len, row.num_drafted, decided.round
-        )
-        num_accepted = sum(origin != "target" for origin in increment.origins)
-        self._speculation.note(drafted=row.num_drafted, accepted=num_accepted, how=decided.round)
-        self._scheduler.commit(row, increment.token_ids)
+        tokens = generation.settle(decided.tokens, self._limits.max_model_len, row.num_drafted, decided.round)
+        self._scheduler.commit(row, tokens)
+        self._untold.append(generation)
         if generation.stop is not None:
             self._end(row.sequence)
-        return increment
+
+    def _tell_one(self, generation: Generation, bursts: list[Burst]) -> Increment:
+        for burst in bursts:
+            self._speculation.note(drafted=burst.num_drafted, accepted=burst.num_accepted, how=burst.how)
+        return generation.tell(bursts)
 
     def _collect_finished(self, candidates: list[RunningRequest]) -> tuple[RequestOutput, ...]:
         now = self._clock()
