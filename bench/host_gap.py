@@ -98,7 +98,10 @@ def run_draft(address: str) -> None:
     DraftService(grower, ZmqDraftLink(address), hello("draft")).run(lambda: False)
 
 
-def run_engine(address: str, batch: int, lookahead: int, steps: int) -> tuple[list[float], EngineCore]:
+def run_engine(
+    address: str, batch: int, lookahead: int, steps: int
+) -> tuple[list[float], list[float], EngineCore]:
+    """Seconds between two verifications, those spent waiting for the draft among them, and the engine."""
     torch.set_num_threads(1)
     target = SleepingTarget()
     client = DraftClient(AddressSource(address, hello("target"), timeout=10.0), lookahead=lookahead)
@@ -110,9 +113,16 @@ def run_engine(address: str, batch: int, lookahead: int, steps: int) -> tuple[li
     for index in range(batch):
         prompt = tuple(2 + (index * 5 + place) % (VOCAB - 2) for place in range(32))
         core.add(Request(str(index), None, prompt, params, index, ()))
+    waits = []
     for _ in range(steps):
         core.step()
-    return target.gaps[steps // 4 :], core
+        waits.append(decoder.times.wait)
+    return target.gaps[steps // 4 :], waits[steps // 4 + 1 :], core
+
+
+def quantiles(seconds: list[float]) -> str:
+    cuts = statistics.quantiles(seconds, n=100)
+    return "  ".join(f"p{percent} {cuts[percent - 1] * 1e3:.2f}" for percent in (50, 90, 99))
 
 
 def main() -> None:
@@ -128,13 +138,13 @@ def main() -> None:
     address = private_address()
     draft = subprocess.Popen([sys.executable, __file__, "--draft", address])
     try:
-        gaps, core = run_engine(address, options.batch, options.lookahead, options.steps)
+        gaps, waits, core = run_engine(address, options.batch, options.lookahead, options.steps)
     finally:
         draft.kill()
-    cuts = statistics.quantiles(gaps, n=100)
+    host = [gap - wait for gap, wait in zip(gaps, waits, strict=True)]
     stats, frames = core.stats, core.stats.draft.num_frames if core.stats.draft else 0
-    shown = "  ".join(f"p{percent} {cuts[percent - 1] * 1e3:.2f}" for percent in (50, 90, 99))
-    print(f"gap between verifications, ms: {shown}")
+    print(f"between two verifications, ms: {quantiles(gaps)}")
+    print(f"without waiting for the draft: {quantiles(host)}")
     speculation = stats.speculation
     print(
         f"batch {options.batch}, lookahead {options.lookahead}: {speculation.accepted_per_round:.2f} "

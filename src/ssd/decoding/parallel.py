@@ -59,7 +59,6 @@ class ParallelDecoder(AutoregressiveDecoder):
         self.client.follow(context.seq_id, context.sampling, context.max_len)
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[Speculation]:
-        self.client.poll()
         for context in contexts:
             self.client.follow(context.seq_id, context.sampling, context.max_len)
         paths = self._paths(contexts)
@@ -81,7 +80,6 @@ class ParallelDecoder(AutoregressiveDecoder):
         self.times = replace(self.times, wait=self._waited)
         if all(row.generated for row in rows):
             self.controller.times.note(self.times.num_rows, self.times.verify)
-        self.client.poll()
         noted = [self._note(row, result) for row, result in zip(rows, results, strict=True)]
         self.client.flush()
         self._waited = 0.0
@@ -89,6 +87,7 @@ class ParallelDecoder(AutoregressiveDecoder):
 
     def _read_while_computing(self) -> None:
         """What the draft says during a forward is in the mirrors when it ends."""
+        self.client.poll()
         runner = self._runner
         while isinstance(runner, AsyncRunner) and not runner.is_done():
             self.client.poll(_LOOK_UP_SECONDS)

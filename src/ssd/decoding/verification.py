@@ -13,9 +13,10 @@ max(p − q, 0) (`sampling/ratio.py`). It has the target's distribution if the d
 from. At T = 0 the two rules are one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, zip_longest
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -35,6 +36,8 @@ from ssd.sampling import (
     token_logprobs,
 )
 from ssd.sampling.ratio import certain, decide, target_probabilities
+
+Token = TypeVar("Token", int, SampledToken)
 
 
 def verify(
@@ -72,14 +75,27 @@ def _decide(
             tokens[i] = accept_by_ratio(scores, positions, _proposals(row), chooser_of(row.sampling.seed))
         else:
             sampled.append(i)
-    decided = iter(decide_plain(_at(logits, [places[i] for i in plain])) if plain else ())
-    for i in plain:
-        tokens[i] = accept_plain([next(decided) for _ in places[i]], rows[i].drafted)
-    positions = [position for i in sampled for position in decided_positions(rows[i])]
-    drawn = iter(sample(_at(logits, [places[i] for i in sampled]), positions) if sampled else ())
-    for i in sampled:
-        tokens[i] = accept([next(drawn) for _ in places[i]], rows[i].drafted)
+    if plain:
+        decided = decide_plain(_at(logits, [places[i] for i in plain]))
+        for i, found in _shared_out(decided, plain, places):
+            tokens[i] = accept_plain(found, rows[i].drafted)
+    if sampled:
+        positions = [position for i in sampled for position in decided_positions(rows[i])]
+        drawn = sample(_at(logits, [places[i] for i in sampled]), positions)
+        for i, mine in _shared_out(drawn, sampled, places):
+            tokens[i] = accept(mine, rows[i].drafted)
     return tokens
+
+
+def _shared_out(
+    decided: Sequence[Token], rows: Sequence[int], places: Sequence[range]
+) -> Iterator[tuple[int, Sequence[Token]]]:
+    """To each row what was decided at its places."""
+    first = 0
+    for i in rows:
+        last = first + len(places[i])
+        yield i, decided[first:last]
+        first = last
 
 
 def decided_positions(row: DecodeRow) -> list[SamplingRow]:

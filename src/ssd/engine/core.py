@@ -116,7 +116,7 @@ class EngineCore:
         if not self._scheduler.has_work:
             return self._tell()
         started = self._clock()
-        speculations = self._draft()
+        drafts = self._draft()
         schedule = self._scheduler.schedule()
         for sequence in schedule.preempted:
             self._decoder.forget(sequence.seq_id)
@@ -127,7 +127,7 @@ class EngineCore:
                 self._decoder.begin(self._context(row.sequence))
         told: list[StepOutput] = []
         decided = self._decoder.step(
-            [self._decode_row(row, speculations) for row in schedule.rows], lambda: told.append(self._tell())
+            [self._decode_row(row, drafts) for row in schedule.rows], lambda: told.append(self._tell())
         )
         now = self._clock()
         for row, result in zip(schedule.rows, decided, strict=True):
@@ -158,14 +158,14 @@ class EngineCore:
         if self.timeline is not None:
             self.timeline.add_step(started, ended, times, self._decoder.draft_steps())
 
-    def _draft(self) -> dict[int, Speculation]:
+    def _draft(self) -> dict[int, tuple[DraftContext, Speculation]]:
         """Asks for speculations and tells the scheduler their tokens, of which it may cut some."""
         decoding = self._scheduler.decoding if self._decoder.is_drafting else []
         contexts = [self._context(each) for each in decoding]
         speculations = self._decoder.propose(contexts)
         for sequence, speculation in zip(decoding, speculations, strict=True):
             sequence.drafted = speculation.tokens
-        return {each.seq_id: found for each, found in zip(contexts, speculations, strict=True)}
+        return {each[0].seq_id: each for each in zip(contexts, speculations, strict=True)}
 
     def _context(self, sequence: Sequence) -> DraftContext:
         max_len = sequence.num_tokens + sequence.num_remaining(self._limits.max_model_len)
@@ -200,20 +200,24 @@ class EngineCore:
             generations.append(Generation(request, sequence, mix_seed(request.seed, index), self._tokenizer))
         return generations
 
-    def _decode_row(self, row: ScheduledRow, speculations: dict[int, Speculation]) -> DecodeRow:
+    def _decode_row(
+        self, row: ScheduledRow, drafts: dict[int, tuple[DraftContext, Speculation]]
+    ) -> DecodeRow:
         sequence = row.sequence
         generation = self._generations[sequence.seq_id]
+        context, speculation = drafts.get(sequence.seq_id, (None, Speculation()))
+        sampling = context.sampling if context is not None else self._sampling(generation)
         return DecodeRow(
             seq_id=sequence.seq_id,
             tokens=row.tokens,
             start=row.start,
             blocks=self._blocks.block_table(sequence.seq_id),
             generated=row.generated,
-            sampling=self._sampling(generation) if row.samples else None,
+            sampling=sampling if row.samples else None,
             num_drafted=row.num_drafted,
             scoring=self._scoring(row, generation),
             acceptance=self._acceptance,
-            proposals=speculations.get(sequence.seq_id, Speculation()).first_proposals(row.num_drafted),
+            proposals=speculation.first_proposals(row.num_drafted),
         )
 
     def _sampling(self, generation: Generation) -> SamplingRow:
