@@ -39,6 +39,9 @@ class AutoregressiveDecoder:
         self.times = StepTimes(started, time.monotonic() - started, 0.0, num_rows)
         return decided
 
+    def idle(self) -> None:
+        pass
+
     def forget(self, seq_id: int) -> None:
         pass
 

@@ -140,6 +140,10 @@ class Decoder(Protocol):
         """One forward; `meanwhile` is called once it is under way."""
         ...
 
+    def idle(self) -> None:
+        """There is nothing to decode just now: time to look after whoever drafts."""
+        ...
+
     def forget(self, seq_id: int) -> None:
         """The sequence has ended or given way: whatever is kept for it can go."""
         ...

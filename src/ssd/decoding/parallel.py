@@ -18,9 +18,9 @@ from ssd.config import Backup
 from ssd.decoding.autoregressive import AutoregressiveDecoder
 from ssd.decoding.controller import Controller
 from ssd.decoding.decoder import Decided, DecodeRow, DraftContext, DraftStep, Round, Speculation
-from ssd.decoding.ngram import ngram_guess
 from ssd.draft.client import DraftClient, LineSource, LineStats
 from ssd.draft.mirror import Knowledge, Path
+from ssd.draft.ngram import ngram_guess
 from ssd.runtime.runner import AsyncRunner, Runner
 
 _LOOK_UP_SECONDS = 0.0005
@@ -91,6 +91,9 @@ class ParallelDecoder(AutoregressiveDecoder):
         runner = self._runner
         while isinstance(runner, AsyncRunner) and not runner.is_done():
             self.client.poll(_LOOK_UP_SECONDS)
+
+    def idle(self) -> None:
+        self.client.poll()
 
     def forget(self, seq_id: int) -> None:
         self._knowledge.pop(seq_id, None)

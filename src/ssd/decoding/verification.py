@@ -112,18 +112,20 @@ def decided_positions(row: DecodeRow) -> list[SamplingRow]:
 
 def accept(decided: Sequence[SampledToken], drafted: Sequence[int]) -> tuple[SampledToken, ...]:
     """The decided tokens up to and including the first that no drafted token foretold."""
-    num_accepted = 0
-    while num_accepted < len(drafted) and decided[num_accepted].token == drafted[num_accepted]:
-        num_accepted += 1
-    return tuple(decided[: num_accepted + 1])
+    return tuple(decided[: num_accepted([each.token for each in decided], drafted) + 1])
 
 
 def accept_plain(decided: Sequence[int], drafted: Sequence[int]) -> tuple[SampledToken, ...]:
-    """As `accept`, of tokens without log-probabilities."""
-    num_accepted = 0
-    while num_accepted < len(drafted) and decided[num_accepted] == drafted[num_accepted]:
-        num_accepted += 1
-    return tuple([SampledToken(token, None) for token in decided[: num_accepted + 1]])
+    """The same, of tokens without log-probabilities."""
+    return tuple([SampledToken(token, None) for token in decided[: num_accepted(decided, drafted) + 1]])
+
+
+def num_accepted(decided: Sequence[int], drafted: Sequence[int]) -> int:
+    """How many drafted tokens, from the first, are the ones that were decided."""
+    count = 0
+    while count < len(drafted) and decided[count] == drafted[count]:
+        count += 1
+    return count
 
 
 def accept_by_ratio(

@@ -175,6 +175,10 @@ class EngineCore:
         self._scheduler.finish(sequence)
         self._decoder.forget(sequence.seq_id)
 
+    def idle(self) -> None:
+        """For the time without work: a draft that died is replaced before it is needed."""
+        self._decoder.idle()
+
     def close(self) -> None:
         self._decoder.close()
 
