@@ -19,7 +19,7 @@ from ssd.sampling.constraint import Allowed, Constraint, Grammar
 _KEPT = 64
 """Grammars that stay compiled."""
 _LIMITS = LLParserLimits(verbose_errors=False)
-_JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_JSON_OPTIONS: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """Fixed spacing: a text that may hold any number of spaces need never end."""
 
 
