@@ -11,6 +11,7 @@ from ssd.decoding.drafter import Drafter, DraftLimits, RatioDrafting
 from ssd.decoding.speculative import SpeculativeDecoder
 from ssd.engine.core import EngineCore
 from ssd.engine.drafting import parallel_decoder, with_own_cores
+from ssd.engine.grammar import grammars
 from ssd.engine.prompts import RequestFactory
 from ssd.engine.scheduler import SchedulerLimits
 from ssd.kvcache.block_manager import BlockManager
@@ -44,11 +45,17 @@ def build_engine(config: EngineConfig, *, show_progress: bool = False) -> Engine
         enable_prefix_caching=config.enable_prefix_caching,
     )
     decoder = make_decoder(config, loaded, tokenizer, show_progress=show_progress)
-    core = EngineCore(decoder, blocks, limits, tokenizer, acceptance=config.acceptance)
-    seeds = random.SystemRandom() if config.seed is None else random.Random(config.seed)
-    factory = RequestFactory(
-        tokenizer, loaded.checkpoint.end_ids(tokenizer), loaded.checkpoint.config.vocab_size, seeds
+    end_ids, vocab_size = loaded.checkpoint.end_ids(tokenizer), loaded.checkpoint.config.vocab_size
+    core = EngineCore(
+        decoder,
+        blocks,
+        limits,
+        tokenizer,
+        acceptance=config.acceptance,
+        grammars=grammars(tokenizer, end_ids, vocab_size),
     )
+    seeds = random.SystemRandom() if config.seed is None else random.Random(config.seed)
+    factory = RequestFactory(tokenizer, end_ids, vocab_size, seeds)
     return Engine(core, factory, config, loaded)
 
 

@@ -21,6 +21,7 @@ from ssd.engine.outputs import (
 from ssd.engine.sequence import Sequence
 from ssd.engine.stopping import Stop, StopText, token_stop
 from ssd.sampling import SampledToken, SamplingParams, TokenLogprobs
+from ssd.sampling.constraint import Constraint
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,14 @@ class Burst:
 class Generation:
     """One sequence's text and end."""
 
-    def __init__(self, request: Request, sequence: Sequence, seed: int, tokenizer: Any) -> None:
+    def __init__(
+        self,
+        request: Request,
+        sequence: Sequence,
+        seed: int,
+        tokenizer: Any,
+        constraint: Constraint | None = None,
+    ) -> None:
         params = request.params
         self.request = request
         self.sequence = sequence
@@ -79,6 +87,7 @@ class Generation:
         self._origins: list[Origin] = []
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.stop: Stop | None = None
+        self.constraint = constraint
 
     def settle(
         self, tokens: Tokens[SampledToken], max_model_len: int, num_drafted: int = 0, how: Round | None = None
@@ -90,7 +99,10 @@ class Generation:
         taken, text = self._until_end(tokens, self.sequence.num_remaining(max_model_len))
         num_accepted = min(len(taken), len(tokens) - 1)
         self._untold.append(Burst(taken, num_accepted, num_drafted, how, text))
-        return tuple([token.token for token in taken])
+        ids = tuple([token.token for token in taken])
+        if self.constraint is not None:
+            self.constraint.advance(ids)
+        return ids
 
     def take_untold(self) -> list[Burst]:
         """What was settled since the last time."""

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ssd.sampling.constraint import Grammar
+
 MAX_N = 128
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
@@ -52,6 +54,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
+    grammar: Grammar | None = None  # which texts may come out
 
     def __post_init__(self) -> None:
         normal: dict[str, Any] = {
@@ -66,6 +69,8 @@ class SamplingParams:
         for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
             if not isinstance(getattr(self, name), bool):
                 raise _refusal(name, getattr(self, name), "pass True or False")
+        if self.grammar is not None and not isinstance(self.grammar, Grammar):
+            raise _refusal("grammar", self.grammar, "pass a Grammar, such as Grammar('regex', '[0-9]+')")
         for name, value in normal.items():
             object.__setattr__(self, name, value)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
