@@ -6,12 +6,13 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ssd.config import EngineConfig
+from ssd.config import EngineConfig, Mode
 from ssd.decoding.timeline import Timeline
-from ssd.engine.build import build_engine
+from ssd.engine.build import build_engine, with_mode
 from ssd.engine.drafting import replace_draft
 from ssd.engine.outputs import EngineStats, Increment, RequestOutput
 from ssd.engine.prompts import Message, Prompt
+from ssd.models.weights import ShowProgress
 from ssd.sampling import SamplingParams
 
 
@@ -22,10 +23,11 @@ class LLM:
     >>> llm.generate("Once upon a time", SamplingParams(temperature=0, max_tokens=32))[0].outputs[0].text
     """
 
-    def __init__(self, model: str, *, show_progress: bool = True, **settings: Any) -> None:
+    def __init__(self, model: str, *, show_progress: ShowProgress = True, **settings: Any) -> None:
         """`settings` are those of EngineConfig; an unknown one is an error."""
-        config = EngineConfig.from_settings(str(model), settings)
-        self._engine = build_engine(config, show_progress=show_progress)
+        self._asked = EngineConfig.from_settings(str(model), settings)
+        """What modes with a draft are built from, should the mode change."""
+        self._engine = build_engine(self._asked, show_progress=show_progress)
 
     def __enter__(self) -> "LLM":
         return self
@@ -45,6 +47,22 @@ class LLM:
         engine = self._engine
         config = replace(engine.config, draft=draft, **settings)
         replace_draft(engine.core.decoder, config, engine.loaded, engine.requests.tokenizer)
+
+    def switch_mode(self, mode: Mode, *, show_progress: ShowProgress = False, **settings: Any) -> None:
+        """Another way to decode around the target that is loaded, between requests.
+
+        `settings` change with it, such as the draft: llm.switch_mode("ssd", draft="small-model"); a draft
+        once named is remembered. If it cannot be had, everything stays as it was. Statistics begin anew.
+        """
+        alone: dict[str, Any] = {"draft": None, "acceptance": "coupled", "saguaro": 1.0}
+        config = replace(self._asked, mode=mode, **(alone if mode == "ar" else {}) | settings)
+        self._engine = with_mode(self._engine, config, show_progress=show_progress)
+        if mode != "ar":
+            self._asked = config
+
+    @property
+    def mode(self) -> Mode:
+        return self._engine.config.mode
 
     @property
     def stats(self) -> EngineStats:

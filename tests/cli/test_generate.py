@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ssd.cli.generate import parse_cores
+from ssd.cli.options import parse_cores
 from ssd.version import __version__
 
 
