@@ -49,7 +49,8 @@ class _Answers(BaseHTTPRequestHandler):
         else:
             self._file("/".join(rest[2:]))
 
-    do_HEAD = do_GET
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -69,7 +70,8 @@ class _Answers(BaseHTTPRequestHandler):
     def _file(self, name: str) -> None:
         file = self.server.folder / name
         if not file.is_file():
-            return self._fail("EntryNotFound")
+            self._fail("EntryNotFound")
+            return
         self._send(200, file.read_bytes(), {"ETag": f'"{_digest(file)}"', "X-Repo-Commit": COMMIT})
 
     def _json(self, content: object) -> None:

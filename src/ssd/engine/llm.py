@@ -1,6 +1,6 @@
 """`LLM`: the engine for scripts. Calls block until their outputs are complete."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -107,7 +107,9 @@ class LLM:
         prompts = [self._engine.requests.chat_prompt(conversation) for conversation in conversations]
         return self._run(prompts, _params_for(prompts, sampling_params), use_tqdm=use_tqdm)
 
-    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[Increment]:
+    def stream(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+    ) -> Generator[Increment, None, None]:
         """Increments of one request as they are decided. Leaving the loop early ends the request."""
         core = self._engine.core
         request = self._engine.requests.request(prompt, sampling_params or SamplingParams())
