@@ -5,7 +5,8 @@
 
 Each prompt runs in every mode before the next one starts, so drift of the machine hits all alike; the
 order of modes turns with each prompt. Records are kept as they are made: started again, the run goes on.
-A mode is ar, sdK or ssd[K], with +int8, +head32768, +width8, +growth=…, +backup=…, +ratio, +saguaro0.5, +t1.
+A mode is ar, sdK or ssd[K], with +int8, +head32768, +width8, +lookup0, +growth=…, +backup=…, +ratio,
++saguaro0.5, +t1.
 """
 
 import argparse
@@ -53,9 +54,9 @@ def parse_mode(text: str) -> Mode:
         else:
             name = extra.rstrip("0123456789.")
             number = extra[len(name) :]
-            settings[{"head": "draft_head", "width": "draft_width"}.get(name, name)] = (
-                float(number) if "." in number else int(number)
-            )
+            settings[
+                {"head": "draft_head", "width": "draft_width", "lookup": "draft_lookup"}.get(name, name)
+            ] = float(number) if "." in number else int(number)
     return Mode(text, tuple(settings.items()), temperature)
 
 

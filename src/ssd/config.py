@@ -75,6 +75,8 @@ class EngineConfig:
     """Nodes the draft processes in one step."""
     draft_children: int = 4
     """Next tokens prepared for each node."""
+    draft_lookup: int = 4
+    """Tokens a draft step also computes because they followed earlier in the text; 0: none."""
     growth: GrowthPolicyName = "value"
     """Which nodes the draft processes first."""
     backup: Backup = "auto"
@@ -140,6 +142,8 @@ class EngineConfig:
             _require_between("lookahead", self.lookahead, MAX_LOOKAHEAD)
         _require_between("draft_width", self.draft_width, MAX_WIDTH)
         _require_between("draft_children", self.draft_children, MAX_CHILDREN)
+        if not 0 <= self.draft_lookup <= MAX_WIDTH:
+            raise ValueError(f"draft_lookup={self.draft_lookup}: must be between 0 and {MAX_WIDTH}")
         if self.draft_head is not None:
             _require_positive("draft_head", self.draft_head)
         for name, kind in (("growth", GrowthPolicyName), ("backup", Backup), ("draft_precision", Precision)):

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from ssd.decoding.controller import Controller, VerifyTimes
-from ssd.decoding.ngram import ngram_guess
+from ssd.draft.ngram import ngram_guess
 
 
 def measured(times: dict[int, float], rounds: int = 30) -> Controller:

@@ -1,5 +1,6 @@
 """Mode ssd with real processes and sockets: the AR tokens, whoever drafts and whatever happens."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ssd import LLM, SamplingParams
+from ssd import LLM, AsyncLLM, SamplingParams
 from tests.e2e.process_faults import Slow, Struck, spoilable_links
 from tests.tiny import cut_layers, write_checkpoint
 
@@ -116,6 +117,20 @@ def test_a_killed_draft_comes_back(tmp_path: Path) -> None:
         pid = struck.pid
         struck.close()
     assert not _is_running(pid)
+
+
+async def test_a_killed_draft_comes_back_without_being_asked_for(target: Path) -> None:
+    llm = AsyncLLM(str(target), draft=str(target), mode="ssd", device="cpu")
+    try:
+        client = llm._engine.core.decoder.client  # type: ignore[attr-defined]
+        os.kill(client._source.pid, signal.SIGKILL)
+        deadline = time.monotonic() + 60
+        while client.stats.num_connects < 2 and time.monotonic() < deadline:
+            await asyncio.sleep(0.1)
+        assert client.stats.num_losses == 1
+        assert client.is_ready
+    finally:
+        llm.close()
 
 
 def test_a_draft_is_replaced_while_requests_run(

@@ -27,8 +27,8 @@ def joined(generation: Generation, tokens: list[SampledToken], size: int) -> tup
     """Takes tokens in bursts of `size`, as a scheduler would: text and counted tokens."""
     text, taken = "", list[int]()
     for first in range(0, len(tokens), size):
-        increment = generation.take(tokens[first : first + size], 4096)
-        generation.sequence.tokens.extend(increment.token_ids)
+        generation.sequence.tokens.extend(generation.settle(tokens[first : first + size], 4096))
+        increment = generation.tell(generation.take_untold())
         text += increment.text
         taken += increment.token_ids
         if generation.stop is not None:

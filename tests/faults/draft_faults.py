@@ -251,7 +251,7 @@ MESSAGES = [
     Fault(
         "ids of NODES need not ascend",
         f"{_SRC}/messages.py",
-        " or any(first >= second for first, second in pairwise(ids)):",
+        " or not all(map(lt, ids, ids[1:])):",
         ":",
         _RULES,
     ),
@@ -265,8 +265,8 @@ MESSAGES = [
     Fault(
         "NaN is a log-probability",
         f"{_SRC}/messages.py",
-        "if not all(logprob <= 0.0 for logprob in unpack_floats(message.logprobs).tolist()):",
-        "if any(logprob > 0.0 for logprob in unpack_floats(message.logprobs).tolist()):",
+        "if not all(logprob <= 0.0 for logprob in listed_floats(message.logprobs)):",
+        "if any(logprob > 0.0 for logprob in listed_floats(message.logprobs)):",
         _RULES,
     ),
     Fault(
@@ -435,15 +435,15 @@ GUESSES = [
     Fault(
         "what is taken counts for the rank after it",
         f"{_SRC}/calibration.py",
-        "self._num_taken[ranks[observation.taken], bins[observation.taken]] += 1",
-        "self._num_taken[ranks[observation.taken] - 1, bins[observation.taken]] += 1",
+        "+= rank == observation.taken",
+        "+= rank - 1 == observation.taken",
         "tests/draft/test_calibration.py::test_converges_to_what_happens_rank_by_rank",
     ),
     Fault(
         "the model is not believed at first",
         f"{_SRC}/calibration.py",
-        "(self._num_taken[cells] + _TRUST * said)",
-        "(self._num_taken[cells] + _TRUST * 0.5)",
+        "(self._num_taken[cell] + _TRUST * math.exp(each))",
+        "(self._num_taken[cell] + _TRUST * 0.5)",
         "tests/draft/test_calibration.py::test_believes_the_model_at_first",
     ),
     Fault(

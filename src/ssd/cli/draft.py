@@ -33,6 +33,7 @@ def draft(
     head: Annotated[int | None, typer.Option(help="Guess only this many frequent tokens.")] = None,
     cores: Annotated[str, typer.Option(help="CPU cores to run on, such as 1 or 2,3.")] = "",
     width: Annotated[int, typer.Option(help="Nodes processed in one step.")] = 12,
+    lookup: Annotated[int, typer.Option(help="Tokens guessed from the text in one step, beside.")] = 4,
     children: Annotated[int, typer.Option(help="Next tokens prepared for each node.")] = 4,
     growth: Annotated[str, typer.Option(help="value, geometric or uniform.")] = "value",
     kv_cache_bytes: Annotated[int, typer.Option(help="Memory for keys and values.")] = 2 << 30,
@@ -71,6 +72,7 @@ def draft(
             head=head,
             cores=parse_cores(cores),
             width=width,
+            lookup=lookup,
             children=children,
             growth=growth,  # type: ignore[arg-type]
             kv_cache_bytes=kv_cache_bytes,

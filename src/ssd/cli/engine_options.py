@@ -93,6 +93,9 @@ class EngineOptions:
     draft_children: Annotated[
         int | None, _option("draft_children", "Next tokens prepared for each node.", _DRAFTING)
     ] = None
+    draft_lookup: Annotated[
+        int | None, _option("draft_lookup", "Tokens it also computes from earlier text; 0: none.", _DRAFTING)
+    ] = None
     draft_precision: Annotated[
         Precision | None, _option("draft_precision", "int8 makes the draft faster.", _DRAFTING)
     ] = None

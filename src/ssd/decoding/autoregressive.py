@@ -4,12 +4,12 @@ Every other decoder must produce the tokens this one does.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ssd.decoding.decoder import Decided, DecodeRow, DraftContext, DraftStep, Speculation, StepTimes
 from ssd.decoding.verification import verify
 from ssd.draft.client import LineStats
-from ssd.runtime.runner import Runner
+from ssd.runtime.runner import AsyncRunner, Runner
 
 
 class AutoregressiveDecoder:
@@ -28,12 +28,19 @@ class AutoregressiveDecoder:
     def propose(self, contexts: Sequence[DraftContext]) -> list[Speculation]:
         return [Speculation()] * len(contexts)
 
-    def step(self, rows: Sequence[DecodeRow]) -> list[Decided]:
+    @property
+    def is_async(self) -> bool:
+        return isinstance(self._runner, AsyncRunner)
+
+    def step(self, rows: Sequence[DecodeRow], meanwhile: Callable[[], None] = lambda: None) -> list[Decided]:
         started = time.monotonic()
-        decided = verify(self._runner, rows)
+        decided = verify(self._runner, rows, while_computing=meanwhile)
         num_rows = sum(len(row.tokens) for row in rows)
         self.times = StepTimes(started, time.monotonic() - started, 0.0, num_rows)
         return decided
+
+    def idle(self) -> None:
+        pass
 
     def forget(self, seq_id: int) -> None:
         pass

@@ -7,6 +7,9 @@ faster that number is 0. Knows times and chances; no tokens, no draft.
 """
 
 from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
 
 _SMOOTHING = 0.25
 """Weight of the newest wait."""
@@ -67,26 +70,16 @@ class Controller:
         """How many drafted tokens of each sequence to verify, `num_rows` being verified anyway."""
         if not chances:
             return []
-        offers = sorted(
-            (
-                (chance, index)
-                for index, each in enumerate(chances)
-                for chance in each
-                if chance > _LEAST_CHANCE
-            ),
-            key=lambda offer: -offer[0],
-        )
+        offered = np.fromiter(chain.from_iterable(chances), dtype=np.float64)
+        owners = np.repeat(np.arange(len(chances)), [len(each) for each in chances])
+        worth = offered > _LEAST_CHANCE
+        offered, owners = offered[worth], owners[worth]
+        best_first = np.argsort(-offered, kind="stable")
         fixed, slope = self.times.line()
-        yielded, best_count = float(len(chances)), 0
-        best_rate = yielded / (fixed + slope * num_rows)
-        for count, (chance, _index) in enumerate(offers, 1):
-            yielded += chance
-            rate = yielded / (fixed + slope * (num_rows + count))
-            if rate > best_rate:
-                best_rate, best_count = rate, count
-        lengths = [0] * len(chances)
-        for _chance, index in offers[:best_count]:
-            lengths[index] += 1
+        yielded = len(chances) + np.concatenate(([0.0], np.cumsum(offered[best_first])))
+        rates = yielded / (fixed + slope * (num_rows + np.arange(len(yielded))))
+        taken = owners[best_first[: int(np.argmax(rates))]]
+        lengths: list[int] = np.bincount(taken, minlength=len(chances)).tolist()
         return lengths
 
     def note_ngram(self, *, accepted: bool) -> None:

@@ -3,7 +3,7 @@
 Knows rows of one step. Does not know requests, queues or text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -59,9 +59,13 @@ class DecodeRow:
     def drafted(self) -> Sequence[int]:
         return self.tokens[len(self.tokens) - self.num_drafted :]
 
+    @property
+    def num_decided(self) -> int:
+        """Places at which a token is decided."""
+        return 0 if self.sampling is None else self.num_drafted + 1
+
     def to_runner(self) -> RunnerRow:
-        num_decided = 0 if self.sampling is None else self.num_drafted + 1
-        num_logits = len(self.tokens) if self.scoring is not None else num_decided
+        num_logits = len(self.tokens) if self.scoring is not None else self.num_decided
         return RunnerRow(self.tokens, self.start, self.blocks, num_logits, self.generated)
 
 
@@ -127,7 +131,18 @@ class Decoder(Protocol):
         """Tokens guessed to come next in each sequence; none where there is no guess."""
         ...
 
-    def step(self, rows: Sequence[DecodeRow]) -> list[Decided]: ...
+    @property
+    def is_async(self) -> bool:
+        """Whether the host has time while a step computes."""
+        ...
+
+    def step(self, rows: Sequence[DecodeRow], meanwhile: Callable[[], None]) -> list[Decided]:
+        """One forward; `meanwhile` is called once it is under way."""
+        ...
+
+    def idle(self) -> None:
+        """There is nothing to decode just now: time to look after whoever drafts."""
+        ...
 
     def forget(self, seq_id: int) -> None:
         """The sequence has ended or given way: whatever is kept for it can go."""

@@ -12,15 +12,19 @@ does not know is a miss, and the backup decides, for that row only. Every token 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 
 from ssd.config import Backup
 from ssd.decoding.autoregressive import AutoregressiveDecoder
 from ssd.decoding.controller import Controller
 from ssd.decoding.decoder import Decided, DecodeRow, DraftContext, DraftStep, Round, Speculation
-from ssd.decoding.ngram import ngram_guess
 from ssd.draft.client import DraftClient, LineSource, LineStats
 from ssd.draft.mirror import Knowledge, Path
-from ssd.runtime.runner import Runner
+from ssd.draft.ngram import ngram_guess
+from ssd.runtime.runner import AsyncRunner, Runner
+
+_LOOK_UP_SECONDS = 0.0005
+"""How often the end of a forward is looked for while nothing comes from the draft."""
 
 
 class ParallelDecoder(AutoregressiveDecoder):
@@ -55,7 +59,6 @@ class ParallelDecoder(AutoregressiveDecoder):
         self.client.follow(context.seq_id, context.sampling, context.max_len)
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[Speculation]:
-        self.client.poll()
         for context in contexts:
             self.client.follow(context.seq_id, context.sampling, context.max_len)
         paths = self._paths(contexts)
@@ -68,16 +71,29 @@ class ParallelDecoder(AutoregressiveDecoder):
         lengths = self.controller.choose([_chances(path) for path in paths], len(contexts))
         return [_speculation(path, length) for path, length in zip(paths, lengths, strict=True)]
 
-    def step(self, rows: Sequence[DecodeRow]) -> list[Decided]:
-        results = super().step(rows)
+    def step(self, rows: Sequence[DecodeRow], meanwhile: Callable[[], None] = lambda: None) -> list[Decided]:
+        def read_too() -> None:
+            meanwhile()
+            self._read_while_computing()
+
+        results = super().step(rows, read_too)
         self.times = replace(self.times, wait=self._waited)
         if all(row.generated for row in rows):
             self.controller.times.note(self.times.num_rows, self.times.verify)
-        self.client.poll()
         noted = [self._note(row, result) for row, result in zip(rows, results, strict=True)]
         self.client.flush()
         self._waited = 0.0
         return noted
+
+    def _read_while_computing(self) -> None:
+        """What the draft says during a forward is in the mirrors when it ends."""
+        self.client.poll()
+        runner = self._runner
+        while isinstance(runner, AsyncRunner) and not runner.is_done():
+            self.client.poll(_LOOK_UP_SECONDS)
+
+    def idle(self) -> None:
+        self.client.poll()
 
     def forget(self, seq_id: int) -> None:
         self._knowledge.pop(seq_id, None)
@@ -135,13 +151,12 @@ class ParallelDecoder(AutoregressiveDecoder):
         knowledge = self.client.outcome(row.seq_id, tokens)
         before = self._knowledge.get(row.seq_id)
         self._knowledge[row.seq_id] = knowledge
-        return replace(
-            decided,
-            round=Round(
-                cause=before.value if before is not None else "first",
-                source=source,
-            ),
-        )
+        return Decided(decided.tokens, decided.prompt_logprobs, _round(before, source))
+
+
+@cache
+def _round(before: Knowledge | None, source: str) -> Round:
+    return Round(cause=before.value if before is not None else "first", source=source)
 
 
 def _chances(path: Path) -> Sequence[float]:

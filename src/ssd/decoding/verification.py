@@ -13,9 +13,10 @@ max(p − q, 0) (`sampling/ratio.py`). It has the target's distribution if the d
 from. At T = 0 the two rules are one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, zip_longest
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -29,29 +30,72 @@ from ssd.sampling import (
     SampledToken,
     SamplingRow,
     TokenLogprobs,
+    decide_plain,
+    is_plain,
     sample,
     token_logprobs,
 )
 from ssd.sampling.ratio import certain, decide, target_probabilities
 
+Token = TypeVar("Token", int, SampledToken)
 
-def verify(runner: Runner, rows: Sequence[DecodeRow], chooser_of: ChooserOf = PhiloxChooser) -> list[Decided]:
+
+def verify(
+    runner: Runner,
+    rows: Sequence[DecodeRow],
+    chooser_of: ChooserOf = PhiloxChooser,
+    while_computing: Callable[[], None] = lambda: None,
+) -> list[Decided]:
     forward = [row.to_runner() for row in rows]
     logits = runner.forward(forward)
+    while_computing()
     ends = list(accumulate(each.num_logits for each in forward))
-    positions = [decided_positions(row) for row in rows]
-    places = [range(end - len(decided), end) for end, decided in zip(ends, positions, strict=True)]
-    by_ratio = [_draws_by_ratio(row) for row in rows]
-    sampled = iter(_sample([i for i, drawn in enumerate(by_ratio) if not drawn], logits, places, positions))
-    results = []
+    places = [range(end - row.num_decided, end) for end, row in zip(ends, rows, strict=True)]
+    tokens = _decide(rows, places, logits, chooser_of)
+    scored = [
+        _score(row.scoring, logits, end - each.num_logits)
+        for row, each, end in zip(rows, forward, ends, strict=True)
+    ]
+    return [Decided(*each) for each in zip(tokens, scored, strict=True)]
+
+
+def _decide(
+    rows: Sequence[DecodeRow], places: Sequence[range], logits: Tensor, chooser_of: ChooserOf
+) -> list[tuple[SampledToken, ...]]:
+    """The new tokens of each row, by the rule that is the row's."""
+    tokens: list[tuple[SampledToken, ...]] = [()] * len(rows)
+    plain, sampled = [], []
     for i, row in enumerate(rows):
-        if by_ratio[i]:
-            scores = logits[places[i].start : places[i].stop]
-            tokens = accept_by_ratio(scores, positions[i], _proposals(row), chooser_of(positions[i][0].seed))
+        if row.sampling is None:
+            continue
+        if is_plain(row.sampling):
+            plain.append(i)
+        elif row.acceptance == "ratio" and not row.sampling.params.greedy:
+            scores, positions = logits[places[i].start : places[i].stop], decided_positions(row)
+            tokens[i] = accept_by_ratio(scores, positions, _proposals(row), chooser_of(row.sampling.seed))
         else:
-            tokens = accept([next(sampled) for _ in positions[i]], row.drafted)
-        results.append(Decided(tokens, _score(row.scoring, logits, ends[i] - forward[i].num_logits)))
-    return results
+            sampled.append(i)
+    if plain:
+        decided = decide_plain(_at(logits, [places[i] for i in plain]))
+        for i, found in _shared_out(decided, plain, places):
+            tokens[i] = accept_plain(found, rows[i].drafted)
+    if sampled:
+        positions = [position for i in sampled for position in decided_positions(rows[i])]
+        drawn = sample(_at(logits, [places[i] for i in sampled]), positions)
+        for i, mine in _shared_out(drawn, sampled, places):
+            tokens[i] = accept(mine, rows[i].drafted)
+    return tokens
+
+
+def _shared_out(
+    decided: Sequence[Token], rows: Sequence[int], places: Sequence[range]
+) -> Iterator[tuple[int, Sequence[Token]]]:
+    """To each row what was decided at its places."""
+    first = 0
+    for i in rows:
+        last = first + len(places[i])
+        yield i, decided[first:last]
+        first = last
 
 
 def decided_positions(row: DecodeRow) -> list[SamplingRow]:
@@ -68,10 +112,20 @@ def decided_positions(row: DecodeRow) -> list[SamplingRow]:
 
 def accept(decided: Sequence[SampledToken], drafted: Sequence[int]) -> tuple[SampledToken, ...]:
     """The decided tokens up to and including the first that no drafted token foretold."""
-    num_accepted = 0
-    while num_accepted < len(drafted) and decided[num_accepted].token == drafted[num_accepted]:
-        num_accepted += 1
-    return tuple(decided[: num_accepted + 1])
+    return tuple(decided[: num_accepted([each.token for each in decided], drafted) + 1])
+
+
+def accept_plain(decided: Sequence[int], drafted: Sequence[int]) -> tuple[SampledToken, ...]:
+    """The same, of tokens without log-probabilities."""
+    return tuple([SampledToken(token, None) for token in decided[: num_accepted(decided, drafted) + 1]])
+
+
+def num_accepted(decided: Sequence[int], drafted: Sequence[int]) -> int:
+    """How many drafted tokens, from the first, are the ones that were decided."""
+    count = 0
+    while count < len(drafted) and decided[count] == drafted[count]:
+        count += 1
+    return count
 
 
 def accept_by_ratio(
@@ -92,21 +146,11 @@ def accept_by_ratio(
     return tuple(tokens)
 
 
-def _sample(
-    rows: Sequence[int],
-    logits: Tensor,
-    places: Sequence[range],
-    positions: Sequence[Sequence[SamplingRow]],
-) -> list[SampledToken]:
-    """The tokens at all places of some rows, in one go."""
-    chosen = [place for i in rows for place in places[i]]
-    # All logit rows decide a token, which is nearly always so: then none is copied.
-    scores = logits if len(chosen) == len(logits) else logits[chosen]
-    return sample(scores, [position for i in rows for position in positions[i]])
-
-
-def _draws_by_ratio(row: DecodeRow) -> bool:
-    return row.acceptance == "ratio" and row.sampling is not None and not row.sampling.params.greedy
+def _at(logits: Tensor, places: Sequence[range]) -> Tensor:
+    """Some rows of the logits; where it is all of them, as nearly always, none is copied."""
+    if sum(map(len, places)) == len(logits):
+        return logits
+    return logits[[place for each in places for place in each]]
 
 
 def _proposals(row: DecodeRow) -> Sequence[Proposal]:

@@ -7,6 +7,7 @@ been seen the model is believed. No tensors, no tree.
 """
 
 import math
+from bisect import bisect_left
 
 import numpy as np
 
@@ -14,37 +15,40 @@ from ssd.draft.session import Observation
 from ssd.draft.tree import Floats
 
 MAX_RANKS = 8
-_EDGES = np.array([-7.0, -5.0, -4.0, -3.0, -2.2, -1.5, -1.0, -0.6, -0.3, -0.1, -0.02], dtype=np.float32)
+_EDGES = (-7.0, -5.0, -4.0, -3.0, -2.2, -1.5, -1.0, -0.6, -0.3, -0.1, -0.02)
 """Borders of log-probability between the bins."""
+_NUM_BINS = len(_EDGES) + 1
 _TRUST = 6.0
 """The model's own word counts as so many observations."""
 _MEMORY = 400.0
 """Observations in a bin beyond which the oldest fade."""
-_LEAST = math.log(1e-4)
+_LEAST = 1e-4
+"""No chance is held to be less."""
 
 
 class Calibration:
     def __init__(self) -> None:
-        self._num_seen = np.zeros((MAX_RANKS, len(_EDGES) + 1))
-        self._num_taken = np.zeros_like(self._num_seen)
+        self._num_seen = [0.0] * (MAX_RANKS * _NUM_BINS)
+        self._num_taken = [0.0] * (MAX_RANKS * _NUM_BINS)
 
     def learn(self, observation: Observation) -> None:
-        ranks, bins = self._cells(observation.raws)
-        np.add.at(self._num_seen, (ranks, bins), 1)  # the last ranks share a cell
-        if observation.taken is not None:
-            self._num_taken[ranks[observation.taken], bins[observation.taken]] += 1
-        faded = self._num_seen > _MEMORY
-        self._num_seen[faded] *= 0.5
-        self._num_taken[faded] *= 0.5
+        for rank, cell in enumerate(_cells(observation.raws.tolist())):
+            self._num_seen[cell] += 1
+            self._num_taken[cell] += rank == observation.taken
+            if self._num_seen[cell] > _MEMORY:
+                self._num_seen[cell] *= 0.5
+                self._num_taken[cell] *= 0.5
 
     def logprobs(self, raws: Floats) -> Floats:
         """Calibrated log-probabilities of the children of a node, from what the model said of them."""
-        cells = self._cells(raws)
-        said = np.exp(raws.astype(np.float64))
-        rates = (self._num_taken[cells] + _TRUST * said) / (self._num_seen[cells] + _TRUST)
-        found: Floats = np.minimum(np.log(np.maximum(rates, 1e-9)), 0.0).clip(min=_LEAST).astype(np.float32)
-        return found
+        said = raws.tolist()
+        rates = [
+            (self._num_taken[cell] + _TRUST * math.exp(each)) / (self._num_seen[cell] + _TRUST)
+            for cell, each in zip(_cells(said), said, strict=True)
+        ]
+        return np.array([min(0.0, math.log(max(rate, _LEAST))) for rate in rates], dtype=np.float32)
 
-    def _cells(self, raws: Floats) -> tuple[np.ndarray, np.ndarray]:
-        ranks = np.minimum(np.arange(len(raws)), MAX_RANKS - 1)
-        return ranks, np.searchsorted(_EDGES, raws)
+
+def _cells(raws: list[float]) -> list[int]:
+    """Where the children of a node are counted, in their order; the last ranks share a row."""
+    return [min(rank, MAX_RANKS - 1) * _NUM_BINS + bisect_left(_EDGES, raw) for rank, raw in enumerate(raws)]

@@ -61,14 +61,14 @@ def likely_children(
         chosen = logits if not others else logits[plain]
         ids, scores = largest_of_rows(chosen, min(_GREEDY_CANDIDATES, logits.shape[1]))
         ids = ids if head_tokens is None else head_tokens[ids]
-        found.update(zip(plain, map(_ranked, ids, scores, [count] * len(plain)), strict=True))
+        found.update(zip(plain, _ranked(ids, scores, count), strict=True))
     candidates = [_candidates(logits[i], rows[i], head_tokens) for i in others]
     noise = gumbel_noise_ragged(
         [rows[i].seed for i in others], [rows[i].position for i in others], [ids for ids, _ in candidates]
     )
     for i, (ids, scores), g in zip(others, candidates, noise, strict=True):
         perturbed = scores if rows[i].params.greedy else scores + g
-        found[i] = _ranked(ids, perturbed, count)
+        found[i] = _ranked(ids.unsqueeze(0), perturbed.unsqueeze(0), count)[0]
     return [found[i] for i in range(len(rows))]
 
 
@@ -103,7 +103,9 @@ def _candidates(logits: Tensor, row: SamplingRow, head_tokens: Tensor | None) ->
     return (places if ids is None else ids[places])[:kept], scores[:kept]
 
 
-def _ranked(ids: Tensor, scores: Tensor, count: int) -> Children:
-    scores, order = scores.sort(descending=True)
-    raws = scores[:count] - scores.logsumexp(0)
-    return Children(ids[order[:count]].int().numpy(force=True), raws.float().numpy(force=True))
+def _ranked(ids: Tensor, scores: Tensor, count: int) -> list[Children]:
+    """The first of each row [R, C], with their share of the row."""
+    scores, order = scores.sort(dim=1, descending=True)
+    raws = (scores[:, :count] - scores.logsumexp(1, keepdim=True)).float().numpy(force=True)
+    tokens = ids.gather(1, order[:, :count]).int().numpy(force=True)
+    return [Children(*each) for each in zip(tokens, raws, strict=True)]

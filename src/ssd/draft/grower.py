@@ -1,8 +1,11 @@
 """Grows the trees of all sequences: one forward of the draft model a step.
 
 A step reads what the texts have gained (roots first, long prompts in chunks) and processes the
-nodes of highest priority over all trees. Knows the draft's KV blocks and its model. Does not
-know sockets, or who asked.
+nodes of highest priority over all trees. Behind the likeliest node it also computes a *run*: the
+tokens that followed when the same few tokens stood in the text before. As far as the node's own
+children confirm the run, the tree is several tokens deeper for one step.
+
+Knows the draft's KV blocks and its model. Does not know sockets, or who asked.
 """
 
 import heapq
@@ -18,6 +21,7 @@ from ssd.draft.children import Drawing, DrawnChildren, drawn_children, likely_ch
 from ssd.draft.growth import NEVER, GrowthPolicy
 from ssd.draft.messages import Nodes
 from ssd.draft.session import Move, Session
+from ssd.draft.tree import UNGROWN
 from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
 from ssd.kvcache.pool import KVPool
 from ssd.runtime.runner import Runner, RunnerRow
@@ -27,6 +31,8 @@ from ssd.runtime.runner import Runner, RunnerRow
 class GrowthLimits:
     width: int
     """Nodes processed in one step."""
+    lookup: int = 0
+    """Tokens of runs computed in one step, beside its width."""
     num_children: int = 4
     """Tokens prepared after each node."""
     max_grown: int = 128
@@ -41,12 +47,27 @@ class _Reading:
     session_id: int
     tokens: list[int]
     reaches_root: bool
+    run: list[int] = field(default_factory=list)
+    """Guessed from the text to follow the root."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Growing:
     session_id: int
     nodes: list[int] = field(default_factory=list)
+    run: list[int] = field(default_factory=list)
+    """Guessed from the text to follow the first node."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the logits after a node are, and those of a run behind it."""
+
+    session_id: int
+    node: int
+    row: int
+    run: Sequence[int] = ()
+    run_row: int = 0
 
 
 class Grower:
@@ -112,12 +133,15 @@ class Grower:
         growings = self._choose_nodes(spare)
         if not readings and not growings:
             return {}, 0
+        self._look_up(readings, growings)
         rows = [self._reading_row(each) for each in readings] + [self._growing_row(each) for each in growings]
         logits = self._runner.forward(rows)
-        places = self._finish_reading(readings)
-        places += [(each.session_id, node) for each in growings for node in each.nodes]
-        self._attach(logits, places)
-        touched = dict.fromkeys(session_id for session_id, _node in places)
+        self._finish_reading(readings)
+        places = self._places(readings, growings)
+        self._attach(logits[[place.row for place in places]], places)
+        for place in places:
+            self._attach_run(logits, place)
+        touched = dict.fromkeys(place.session_id for place in places)
         frames = {each: frame for each in touched if (frame := self._sessions[each].frame()) is not None}
         return frames, sum(len(row.tokens) for row in rows)
 
@@ -167,6 +191,26 @@ class Grower:
                 growing.nodes.append(node)
         return [each for each in growings.values() if each.nodes]
 
+    def _look_up(self, readings: Sequence[_Reading], growings: Sequence[_Growing]) -> None:
+        """Adds runs behind the roots and the likeliest nodes of a step, as long as there is room."""
+        budget = self._limits.lookup
+        for reading in readings:
+            if reading.reaches_root:
+                root = self._sessions[reading.session_id].tree.root
+                budget -= self._add_run(reading.run, reading.session_id, root, 0, budget)
+        for growing in growings:
+            count = len(growing.nodes)
+            budget -= self._add_run(growing.run, growing.session_id, growing.nodes[0], count, budget)
+
+    def _add_run(self, run: list[int], session_id: int, node: int, num_new: int, budget: int) -> int:
+        """Fills the run behind a node of a step that takes `num_new` slots before it; how long it got."""
+        session = self._sessions[session_id]
+        most = min(budget, self._limits.max_grown - session.num_grown - num_new)
+        found = session.run_after(node, most) if most > 0 else []
+        if found and self._cover(session_id, session.next_slot + num_new + len(found)):
+            run.extend(found)
+        return len(run)
+
     def _cover(self, session_id: int, num_slots: int) -> bool:
         try:
             self._blocks.grow(session_id, num_slots)
@@ -177,34 +221,60 @@ class Grower:
     def _reading_row(self, reading: _Reading) -> RunnerRow:
         session = self._sessions[reading.session_id]
         blocks = self._blocks.block_table(reading.session_id)
-        num_logits = 1 if reading.reaches_root else 0
-        return RunnerRow(reading.tokens, session.num_read, blocks, num_logits, generated=False)
+        num_logits = 1 + len(reading.run) if reading.reaches_root else 0
+        tokens = [*reading.tokens, *reading.run]
+        return RunnerRow(tokens, session.num_read, blocks, num_logits, generated=False)
 
     def _growing_row(self, growing: _Growing) -> RunnerRow:
         session = self._sessions[growing.session_id]
         return RunnerRow(
-            [session.tree.tokens[node] for node in growing.nodes],
+            [*(session.tree.tokens[node] for node in growing.nodes), *growing.run],
             session.next_slot,
             self._blocks.block_table(growing.session_id),
-            len(growing.nodes),
+            len(growing.nodes) + len(growing.run),
             generated=True,
-            branches=session.branches(growing.nodes),
+            branches=session.branches(growing.nodes, growing.run),
         )
 
-    def _finish_reading(self, readings: Sequence[_Reading]) -> list[tuple[int, int]]:
-        """Notes what was read; the roots whose logits were computed."""
-        roots = []
+    def _finish_reading(self, readings: Sequence[_Reading]) -> None:
         for reading in readings:
             session = self._sessions[reading.session_id]
             session.num_read += len(reading.tokens)
             self._blocks.commit(reading.session_id, session.tokens, session.num_read, session.num_read)
-            if reading.reaches_root:
-                roots.append((reading.session_id, session.tree.root))
-        return roots
 
-    def _attach(self, logits: Tensor, places: Sequence[tuple[int, int]]) -> None:
+    def _places(self, readings: Sequence[_Reading], growings: Sequence[_Growing]) -> list[_Place]:
+        """The nodes whose logits were computed, in the order of the rows."""
+        places: list[_Place] = []
+        row = 0
+        for reading in readings:
+            if reading.reaches_root:
+                root = self._sessions[reading.session_id].tree.root
+                places.append(_Place(reading.session_id, root, row, reading.run, row + 1))
+                row += 1 + len(reading.run)
+        for growing in growings:
+            first, *others = growing.nodes
+            run_row = row + len(growing.nodes)
+            places.append(_Place(growing.session_id, first, row, growing.run, run_row))
+            places += [_Place(growing.session_id, node, row + i) for i, node in enumerate(others, 1)]
+            row = run_row + len(growing.run)
+        return places
+
+    def _attach_run(self, logits: Tensor, place: _Place) -> None:
+        """The nodes of a run are grown as far as the model itself says that they may follow.
+
+        They lie in the order of their slots: behind the step's other nodes of this tree.
+        """
+        tree, node = self._sessions[place.session_id].tree, place.node
+        for row, token in enumerate(place.run, place.run_row):
+            child = tree.child(node, token)
+            if child is None or tree.slots[child] != UNGROWN:
+                return
+            self._attach(logits[row : row + 1], [_Place(place.session_id, child, row)])
+            node = child
+
+    def _attach(self, logits: Tensor, places: Sequence[_Place]) -> None:
         """The logits' likeliest tokens become children: ranked by the request's noise, or drawn."""
-        owners = [(self._sessions[session_id], node) for session_id, node in places]
+        owners = [(self._sessions[place.session_id], place.node) for place in places]
         ranked = [i for i, (session, _node) in enumerate(owners) if not session.draws]
         rows = [owners[i][0].sampling_row(owners[i][1]) for i in ranked]
         chosen = logits if len(ranked) == len(places) else logits[ranked]

@@ -9,7 +9,8 @@ here knows sockets. Arrays travel as packed little-endian int32 and float32.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
+from operator import lt
+from struct import unpack as _unpack
 
 import msgspec
 import numpy as np
@@ -190,6 +191,15 @@ def unpack_floats(packed: bytes) -> Floats:
     return np.frombuffer(packed, dtype=_FLOAT)
 
 
+def listed_ints(packed: bytes) -> list[int]:
+    """For the few numbers of a step's nodes: arrays would cost more to make than to read."""
+    return [*_unpack(f"<{len(packed) // 4}i", packed)]
+
+
+def listed_floats(packed: bytes) -> list[float]:
+    return [*_unpack(f"<{len(packed) // 4}f", packed)]
+
+
 def _check(message: AnyMessage, vocab_size: int) -> None:
     match message:
         case Nodes():
@@ -228,16 +238,15 @@ def _check_nodes(message: Nodes, vocab_size: int) -> None:
         _check_drawn(drawn, vocab_size)
     if not size:
         return
-    ids, tokens = unpack_ints(message.ids).tolist(), unpack_ints(message.tokens).tolist()
-    parents = unpack_ints(message.parents).tolist()
-    if min(ids) < 0 or min(parents) < 0 or any(first >= second for first, second in pairwise(ids)):
+    ids, tokens, parents = (listed_ints(each) for each in (message.ids, message.tokens, message.parents))
+    if ids[0] < 0 or min(parents) < 0 or not all(map(lt, ids, ids[1:])):
         raise FrameError("the ids of NODES are negative or do not ascend")
     if ids[0] <= message.root:
         raise FrameError("a node of NODES is not younger than its root")
     if min(tokens) < 0 or max(tokens) >= vocab_size:
         raise FrameError("a token of NODES is not in the vocabulary")
     # NaN fails the comparison, and so does what is no probability.
-    if not all(logprob <= 0.0 for logprob in unpack_floats(message.logprobs).tolist()):
+    if not all(logprob <= 0.0 for logprob in listed_floats(message.logprobs)):
         raise FrameError("a log-probability of NODES is no such thing")
 
 
@@ -281,7 +290,7 @@ def _check_key(seq: int, epoch: int) -> None:
 
 
 def _check_range(name: str, values: Sequence[int], largest: int) -> None:
-    if any(not 0 <= value <= largest for value in values):
+    if values and (min(values) < 0 or max(values) > largest):
         raise FrameError(f"a {name} is not in 0…{largest}")
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
 
-from ssd.draft.messages import Nodes, unpack_floats, unpack_ints
+from ssd.draft.messages import Nodes, listed_floats, listed_ints, unpack_floats, unpack_ints
 from ssd.draft.tree import UNNAMED, Tree
 from ssd.sampling.ratio import DraftDistribution, Proposal
 
@@ -123,8 +123,8 @@ class Mirror:
         for drawn in frame.drawn:
             q = DraftDistribution(unpack_ints(drawn.tokens), unpack_floats(drawn.weights))
             self._drawn_from[drawn.parent] = q
-        ids, parents = unpack_ints(frame.ids).tolist(), unpack_ints(frame.parents).tolist()
-        tokens, logprobs = unpack_ints(frame.tokens).tolist(), unpack_floats(frame.logprobs).tolist()
+        ids, parents = listed_ints(frame.ids), listed_ints(frame.parents)
+        tokens, logprobs = listed_ints(frame.tokens), listed_floats(frame.logprobs)
         if frame.full:
             self._rebuild(frame, ids, parents, tokens, logprobs)
             return

@@ -27,6 +27,7 @@ class DraftConfig:
     cores: tuple[int, ...] = ()
     width: int = 12
     children: int = 4
+    lookup: int = 4
     growth: GrowthPolicyName = "value"
     kv_cache_bytes: int = 2 << 30
     max_num_seqs: int = 64
@@ -42,6 +43,7 @@ class DraftConfig:
             draft_head=self.head,
             draft_width=self.width,
             draft_children=self.children,
+            draft_lookup=self.lookup,
             growth=self.growth,
         )
 
@@ -68,6 +70,7 @@ def build_service(config: DraftConfig, link: DraftLink) -> DraftService:
     limits = GrowthLimits(
         width=config.width,
         num_children=config.children,
+        lookup=config.lookup,
         max_model_len=loaded.max_model_len,
     )
     blocks = BlockManager(loaded.pool.shape.num_blocks, config.block_size)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ssd.attention.backend import Branches
 from ssd.draft.messages import MAX_ID, Drawn, Nodes, Open, pack_floats, pack_ints, unpack_ints
+from ssd.draft.ngram import ngram_guess
 from ssd.draft.tree import BARREN, UNGROWN, Floats, Ints, Tree
 from ssd.draft.wire_sampling import sampling_params
 from ssd.sampling import History, SamplingRow, mix_seed
@@ -85,22 +86,32 @@ class Session:
         """Which nodes may be processed next. Not the root: that is read as part of the trunk."""
         tree = self.tree
         depths = tree.relative_depths()
-        # The target adds the last token itself, so what follows a node must lie before that.
-        last_depth = min(self._max_depth, self._max_len - 2 - len(self.tokens))
         growable: NDArray[np.bool_] = (
-            (np.array(tree.slots) == UNGROWN) & (depths > 0) & (depths <= last_depth)
+            (np.array(tree.slots) == UNGROWN) & (depths > 0) & (depths <= self._last_depth)
         )
         return growable
 
-    def branches(self, nodes: Sequence[int]) -> Branches:
-        """How nodes that are about to be processed see the trunk and their ancestors."""
+    @property
+    def _last_depth(self) -> int:
+        # The target adds the last token itself, so what follows a node must lie before that.
+        return min(self._max_depth, self._max_len - 2 - len(self.tokens))
+
+    def run_after(self, node: int, most: int) -> list[int]:
+        """What followed when the text last stood as it would at this node: perhaps it does again."""
+        path = self._path_to(node)
+        return list(ngram_guess(self.tokens, path, max(0, min(most, self._last_depth - len(path)))))
+
+    def branches(self, nodes: Sequence[int], run: Sequence[int] = ()) -> Branches:
+        """How nodes that are about to be processed, and a run behind the first, see what lies before."""
         tree, root_position = self.tree, len(self.tokens) - 1
         root_depth = tree.depths[tree.root]
-        return Branches(
-            positions=[root_position + tree.depths[node] - root_depth for node in nodes],
-            num_trunk=len(self.tokens),
-            ancestors=[[tree.slots[each] for each in tree.ancestors(node)] for node in nodes],
-        )
+        positions = [root_position + tree.depths[node] - root_depth for node in nodes]
+        ancestors = [[tree.slots[each] for each in tree.ancestors(node)] for node in nodes]
+        run_slot = self.next_slot + len(nodes)
+        for place in range(len(run)):
+            positions.append(positions[0] + 1 + place)
+            ancestors.append([*ancestors[0], self.next_slot, *range(run_slot, run_slot + place)])
+        return Branches(positions=positions, num_trunk=len(self.tokens), ancestors=ancestors)
 
     @property
     def draws(self) -> bool:
@@ -144,9 +155,7 @@ class Session:
 
     def sampling_row(self, node: int) -> SamplingRow:
         """How the token after a node (or the root) is decided."""
-        tree, path = self.tree, list[int]()
-        if node != tree.root:
-            path = [tree.tokens[each] for each in (*reversed(tree.ancestors(node)), node)]
+        path = self._path_to(node)
         known = History(self.tokens, len(self._prompt))
         return SamplingRow(
             params=self.params,
@@ -157,6 +166,13 @@ class Session:
             end_ids=tuple(self._sampling.end_ids),
             bad_word_ids=tuple(map(tuple, self._sampling.bad_word_ids)),
         )
+
+    def _path_to(self, node: int) -> list[int]:
+        """The tokens after the root's, up to and including the node's."""
+        tree = self.tree
+        if node == tree.root:
+            return []
+        return [tree.tokens[each] for each in (*reversed(tree.ancestors(node)), node)]
 
     def observe(self, tokens: Sequence[int]) -> list[Observation]:
         """What an outcome teaches about the tree, before it is applied."""

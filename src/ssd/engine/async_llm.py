@@ -32,6 +32,9 @@ class EngineDeadError(RuntimeError):
 _LONG_TEXT = 10_000
 """Characters from which tokenising would hold up the event loop for milliseconds."""
 
+_IDLE_SECONDS = 0.5
+"""How often an engine without work looks after its draft."""
+
 Event = Increment | RequestOutput | Exception
 
 
@@ -206,9 +209,12 @@ class AsyncLLM:
             has_work = self._engine.core.has_work
             self._busy_since = time.monotonic() if has_work else None
             try:
-                command = self._commands.get(block=not has_work)
+                command = self._commands.get(block=not has_work, timeout=_IDLE_SECONDS)
             except queue.Empty:
-                return True
+                if has_work:
+                    return True
+                self._engine.core.idle()
+                continue
             if isinstance(command, _Stop):
                 return False
             if isinstance(command, _Add):

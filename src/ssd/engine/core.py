@@ -13,7 +13,7 @@ from ssd.config import Acceptance
 from ssd.decoding.decoder import Decided, Decoder, DecodeRow, DraftContext, PromptScoring, Speculation
 from ssd.decoding.timeline import Timeline
 from ssd.engine.outputs import EngineStats, Increment, RequestOutput, SpeculationStats
-from ssd.engine.request import Generation, Request, RunningRequest
+from ssd.engine.request import Burst, Generation, Request, RunningRequest
 from ssd.engine.scheduler import ScheduledRow, Scheduler, SchedulerLimits
 from ssd.engine.sequence import Sequence
 from ssd.kvcache.block_manager import BlockManager
@@ -45,6 +45,8 @@ class EngineCore:
         self._acceptance = acceptance
         self._requests: dict[str, RunningRequest] = {}
         self._generations: dict[int, Generation] = {}
+        self._untold: list[Generation] = []
+        """Whose latest tokens are settled, but not yet text."""
         self._speculation = SpeculationStats()
         self._num_steps, self._step_seconds, self._verify_seconds, self._wait_seconds = 0, 0.0, 0.0, 0.0
         self.timeline: Timeline | None = None
@@ -52,7 +54,7 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work
+        return self._scheduler.has_work or bool(self._untold)
 
     @property
     def decoder(self) -> Decoder:
@@ -82,8 +84,12 @@ class EngineCore:
         running = self._requests.get(request_id)
         if running is None:
             return StepOutput((), ())
+        self._untold = [each for each in self._untold if each not in running.generations]
         increments = []
         for generation in running.generations:
+            bursts = generation.take_untold()
+            if bursts:
+                increments.append(self._tell_one(generation, bursts))
             if generation.stop is None:
                 increments.append(generation.abort())
             # Ended or not: an error in the middle of a step may have left it with the scheduler.
@@ -102,9 +108,15 @@ class EngineCore:
         )
 
     def step(self) -> StepOutput:
-        """One forward over everything that is due."""
+        """One forward over everything that is due.
+
+        What callers see of its tokens comes out at once, or, where the host has time while the next
+        forward computes, with the next call: nothing that can wait stands between two forwards.
+        """
+        if not self._scheduler.has_work:
+            return self._tell()
         started = self._clock()
-        speculations = self._draft()
+        drafts = self._draft()
         schedule = self._scheduler.schedule()
         for sequence in schedule.preempted:
             self._decoder.forget(sequence.seq_id)
@@ -113,17 +125,29 @@ class EngineCore:
             self._requests[row.sequence.request_id].note_scheduled(now)
             if not row.generated and self._decoder.is_drafting:
                 self._decoder.begin(self._context(row.sequence))
-        decided = self._decoder.step([self._decode_row(row, speculations) for row in schedule.rows])
+        told: list[StepOutput] = []
+        decided = self._decoder.step(
+            [self._decode_row(row, drafts) for row in schedule.rows], lambda: told.append(self._tell())
+        )
         now = self._clock()
-        increments = [
-            increment
-            for row, result in zip(schedule.rows, decided, strict=True)
-            if (increment := self._commit(row, result, now)) is not None
-        ]
-        touched = {row.sequence.request_id: self._requests[row.sequence.request_id] for row in schedule.rows}
-        finished = self._collect_finished(list(touched.values()))
+        for row, result in zip(schedule.rows, decided, strict=True):
+            self._settle(row, result, now)
+        if not self._decoder.is_async:
+            told.append(self._tell())
         self._note_step(started)
-        return StepOutput(tuple(increments), finished)
+        return StepOutput(
+            tuple(increment for each in told for increment in each.increments),
+            tuple(output for each in told for output in each.finished),
+        )
+
+    def _tell(self) -> StepOutput:
+        """Makes text of what is settled, and outputs of what has ended."""
+        untold, self._untold = self._untold, []
+        # Taken from all before any is told: where making text fails, nothing is left to fail again.
+        bursts = [generation.take_untold() for generation in untold]
+        increments = [self._tell_one(*each) for each in zip(untold, bursts, strict=True)]
+        touched = {each.request.request_id: self._requests[each.request.request_id] for each in untold}
+        return StepOutput(tuple(increments), self._collect_finished(list(touched.values())))
 
     def _note_step(self, started: float) -> None:
         ended, times = self._clock(), self._decoder.times
@@ -134,14 +158,14 @@ class EngineCore:
         if self.timeline is not None:
             self.timeline.add_step(started, ended, times, self._decoder.draft_steps())
 
-    def _draft(self) -> dict[int, Speculation]:
+    def _draft(self) -> dict[int, tuple[DraftContext, Speculation]]:
         """Asks for speculations and tells the scheduler their tokens, of which it may cut some."""
         decoding = self._scheduler.decoding if self._decoder.is_drafting else []
         contexts = [self._context(each) for each in decoding]
         speculations = self._decoder.propose(contexts)
         for sequence, speculation in zip(decoding, speculations, strict=True):
             sequence.drafted = speculation.tokens
-        return {each.seq_id: found for each, found in zip(contexts, speculations, strict=True)}
+        return {each[0].seq_id: each for each in zip(contexts, speculations, strict=True)}
 
     def _context(self, sequence: Sequence) -> DraftContext:
         max_len = sequence.num_tokens + sequence.num_remaining(self._limits.max_model_len)
@@ -150,6 +174,10 @@ class EngineCore:
     def _end(self, sequence: Sequence) -> None:
         self._scheduler.finish(sequence)
         self._decoder.forget(sequence.seq_id)
+
+    def idle(self) -> None:
+        """For the time without work: a draft that died is replaced before it is needed."""
+        self._decoder.idle()
 
     def close(self) -> None:
         self._decoder.close()
@@ -176,20 +204,24 @@ class EngineCore:
             generations.append(Generation(request, sequence, mix_seed(request.seed, index), self._tokenizer))
         return generations
 
-    def _decode_row(self, row: ScheduledRow, speculations: dict[int, Speculation]) -> DecodeRow:
+    def _decode_row(
+        self, row: ScheduledRow, drafts: dict[int, tuple[DraftContext, Speculation]]
+    ) -> DecodeRow:
         sequence = row.sequence
         generation = self._generations[sequence.seq_id]
+        context, speculation = drafts.get(sequence.seq_id, (None, Speculation()))
+        sampling = context.sampling if context is not None else self._sampling(generation)
         return DecodeRow(
             seq_id=sequence.seq_id,
             tokens=row.tokens,
             start=row.start,
             blocks=self._blocks.block_table(sequence.seq_id),
             generated=row.generated,
-            sampling=self._sampling(generation) if row.samples else None,
+            sampling=sampling if row.samples else None,
             num_drafted=row.num_drafted,
             scoring=self._scoring(row, generation),
             acceptance=self._acceptance,
-            proposals=speculations.get(sequence.seq_id, Speculation()).first_proposals(row.num_drafted),
+            proposals=speculation.first_proposals(row.num_drafted),
         )
 
     def _sampling(self, generation: Generation) -> SamplingRow:
@@ -211,24 +243,25 @@ class EngineCore:
         following = generation.request.prompt_token_ids[row.start + 1 : row.start + 1 + len(row.tokens)]
         return PromptScoring(following, num_top)
 
-    def _commit(self, row: ScheduledRow, decided: Decided, now: float) -> Increment | None:
+    def _settle(self, row: ScheduledRow, decided: Decided, now: float) -> None:
         generation = self._generations[row.sequence.seq_id]
         if decided.prompt_logprobs:
             generation.score_prompt(row.start, decided.prompt_logprobs)
         if not row.samples:
             self._scheduler.commit(row, ())
-            return None
+            return
         row.sequence.wants_prompt_logits = False
         self._requests[row.sequence.request_id].note_token(now)
-        increment = generation.take(
-            decided.tokens, self._limits.max_model_len, row.num_drafted, decided.round
-        )
-        num_accepted = sum(origin != "target" for origin in increment.origins)
-        self._speculation.note(drafted=row.num_drafted, accepted=num_accepted, how=decided.round)
-        self._scheduler.commit(row, increment.token_ids)
+        tokens = generation.settle(decided.tokens, self._limits.max_model_len, row.num_drafted, decided.round)
+        self._scheduler.commit(row, tokens)
+        self._untold.append(generation)
         if generation.stop is not None:
             self._end(row.sequence)
-        return increment
+
+    def _tell_one(self, generation: Generation, bursts: list[Burst]) -> Increment:
+        for burst in bursts:
+            self._speculation.note(drafted=burst.num_drafted, accepted=burst.num_accepted, how=burst.how)
+        return generation.tell(bursts)
 
     def _collect_finished(self, candidates: list[RunningRequest]) -> tuple[RequestOutput, ...]:
         now = self._clock()

@@ -93,6 +93,7 @@ def draft_arguments(config: EngineConfig) -> list[str]:
         "--head": config.draft_head,
         "--width": config.draft_width,
         "--children": config.draft_children,
+        "--lookup": config.draft_lookup,
         "--growth": config.growth,
         "--cores": ",".join(map(str, config.draft_cores)) or None,
         "--kv-cache-bytes": config.kv_cache_bytes,

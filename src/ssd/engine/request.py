@@ -38,6 +38,24 @@ class Request:
     arrival: float = field(default_factory=time.perf_counter)
 
 
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """What one step decided of a sequence, as far as it counts."""
+
+    tokens: Tokens[SampledToken]
+    num_accepted: int
+    num_drafted: int
+    how: Round | None
+    text: str | None
+    """None: not made yet."""
+
+    @property
+    def origins(self) -> list[Origin]:
+        accepted_from: Origin = "hit" if self.how is None or self.how.cause == "hit" else "backup"
+        own: list[Origin] = ["target"] * (len(self.tokens) - self.num_accepted)
+        return [accepted_from] * self.num_accepted + own
+
+
 class Generation:
     """One sequence's text and end."""
 
@@ -50,6 +68,10 @@ class Generation:
             tokenizer, request.prompt_token_ids, skip_special_tokens=params.skip_special_tokens
         )
         self._stop_text = StopText(params.stop, include_stop=params.include_stop_str_in_output)
+        self._reads_at_once = bool(params.stop)
+        """Whether a sequence has ended may depend on its text: then the text cannot wait."""
+        self._end_ids = frozenset(params.stop_token_ids).union(() if params.ignore_eos else request.end_ids)
+        self._untold: list[Burst] = []
         self._texts: list[str] = []
         self._logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
         self._num_taken = 0
@@ -58,25 +80,31 @@ class Generation:
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.stop: Stop | None = None
 
-    def take(
+    def settle(
         self, tokens: Tokens[SampledToken], max_model_len: int, num_drafted: int = 0, how: Round | None = None
-    ) -> Increment:
-        """Takes in new tokens up to the one that ends the sequence; later ones do not count."""
-        taken: list[SampledToken] = []
-        text = ""
-        room = self.sequence.num_remaining(max_model_len)
-        for token in tokens:
-            taken.append(token)
-            text += self._read(token.token, num_remaining=room - len(taken))
-            if self.stop is not None:
-                break
+    ) -> tuple[int, ...]:
+        """Takes in new tokens up to the one that ends the sequence; later ones do not count.
+
+        Their text can be made later (`tell`), while the next step computes.
+        """
+        taken, text = self._until_end(tokens, self.sequence.num_remaining(max_model_len))
         num_accepted = min(len(taken), len(tokens) - 1)
-        self.speculation.note(drafted=num_drafted, accepted=num_accepted, how=how)
-        accepted_from: Origin = "hit" if how is None or how.cause == "hit" else "backup"
-        origins: list[Origin] = [accepted_from] * num_accepted
-        if len(taken) > num_accepted:
-            origins.append("target")
-        return self._record(taken, text, tuple(origins))
+        self._untold.append(Burst(taken, num_accepted, num_drafted, how, text))
+        return tuple([token.token for token in taken])
+
+    def take_untold(self) -> list[Burst]:
+        """What was settled since the last time."""
+        untold, self._untold = self._untold, []
+        return untold
+
+    def tell(self, bursts: Tokens[Burst]) -> Increment:
+        """What was settled, as callers see it."""
+        text = "".join(self._text_of(burst, is_last=burst is bursts[-1]) for burst in bursts)
+        origins: list[Origin] = []
+        for burst in bursts:
+            self.speculation.note(drafted=burst.num_drafted, accepted=burst.num_accepted, how=burst.how)
+            origins += burst.origins
+        return self._record([token for burst in bursts for token in burst.tokens], text, tuple(origins))
 
     def abort(self) -> Increment:
         self.stop = Stop("abort")
@@ -99,10 +127,39 @@ class Generation:
             origins=tuple(self._origins),
         )
 
-    def _read(self, token: int, *, num_remaining: int) -> str:
+    def _until_end(self, tokens: Tokens[SampledToken], room: int) -> tuple[Tokens[SampledToken], str | None]:
+        """The tokens that count; and their text, where it had to be looked at."""
+        may_end = len(tokens) >= room or not self._end_ids.isdisjoint([token.token for token in tokens])
+        if not self._reads_at_once and not may_end:
+            self._num_taken += len(tokens)
+            return tokens, None
+        taken: list[SampledToken] = []
+        text = ""
+        for token in tokens:
+            taken.append(token)
+            self._num_taken += 1
+            self.stop = self._token_stop(token.token, num_remaining=room - len(taken))
+            if self._reads_at_once:
+                text += self._read(token.token)
+            if self.stop is not None:
+                break
+        return taken, text if self._reads_at_once else None
+
+    def _token_stop(self, token: int, *, num_remaining: int) -> Stop | None:
         params, end_ids = self.request.params, self.request.end_ids
-        self._num_taken += 1
-        stop = token_stop(token, params, end_ids, num_generated=self._num_taken, num_remaining=num_remaining)
+        return token_stop(token, params, end_ids, num_generated=self._num_taken, num_remaining=num_remaining)
+
+    def _text_of(self, burst: Burst, *, is_last: bool) -> str:
+        if burst.text is not None:
+            return burst.text
+        ends_here = is_last and self.stop is not None
+        *before, last = burst.tokens
+        text = "".join([self._detokenizer.add(token.token) for token in before])
+        return text + (self._read(last.token) if ends_here else self._detokenizer.add(last.token))
+
+    def _read(self, token: int) -> str:
+        """The text a token brings, and the end that the text brings about."""
+        params, stop = self.request.params, self.stop
         ends_by_token = stop is not None and stop.finish_reason == "stop"
         is_silent = ends_by_token and not params.include_stop_str_in_output
         new_text = "" if is_silent else self._detokenizer.add(token)

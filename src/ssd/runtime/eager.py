@@ -83,3 +83,26 @@ class EagerRunner:
         num_tiles = -(-len(wanted) // tile)
         padded = wanted + [wanted[-1]] * (num_tiles * tile - len(wanted))
         return self.model.logits(hidden[padded], (tile,) * num_tiles)[: len(wanted)].float()
+
+
+class CudaRunner(EagerRunner):
+    """Kernels are queued and run by themselves; an event behind the last one tells when they are done."""
+
+    def __init__(
+        self,
+        model: DenseDecoder,
+        attention: AttentionBackend,
+        device: torch.device,
+        *,
+        tiling: Tiling | None = None,
+    ) -> None:
+        super().__init__(model, attention, device, tiling=tiling)
+        self._end = torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    def forward(self, rows: Sequence[RunnerRow]) -> Tensor:
+        logits = super().forward(rows)
+        torch.cuda.current_stream(self._device).record_event(self._end)
+        return logits
+
+    def is_done(self) -> bool:
+        return bool(self._end.query())  # type: ignore[no-untyped-call]

@@ -19,7 +19,7 @@ from ssd.models.config import ModelConfig
 from ssd.models.decoder import DenseDecoder
 from ssd.models.head_tokens import frequent_tokens
 from ssd.models.weights import ProgressSource, ShowProgress
-from ssd.runtime.eager import EagerRunner, Tiling
+from ssd.runtime.eager import CudaRunner, EagerRunner, Tiling
 from ssd.runtime.host import pin_to_cores, resolve_device, resolve_dtype
 from ssd.runtime.huge_pages import request_huge_pages
 
@@ -68,7 +68,9 @@ def load_model(
     pool = KVPool(shape)
     attention = SdpaBackend(pool, checkpoint.config.num_heads, deterministic=config.deterministic)
     tiling = Tiling(config.decode_tile, config.prefill_tile) if config.deterministic else None
-    return LoadedModel(checkpoint, EagerRunner(model, attention, device, tiling=tiling), pool, max_model_len)
+    make_runner = CudaRunner if device.type == "cuda" else EagerRunner
+    runner = make_runner(model, attention, device, tiling=tiling)
+    return LoadedModel(checkpoint, runner, pool, max_model_len)
 
 
 def load_draft(

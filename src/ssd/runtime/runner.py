@@ -6,7 +6,7 @@ implement it; nothing above it knows which one it talks to.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ssd.attention.backend import Branches
 
@@ -42,4 +42,13 @@ class Runner(Protocol):
 
         A draft with a restricted head has a column for each of its `head_tokens` instead.
         """
+        ...
+
+
+@runtime_checkable
+class AsyncRunner(Runner, Protocol):
+    """A runner whose forward goes on by itself after it has returned: the host has time until it is done."""
+
+    def is_done(self) -> bool:
+        """Whether the logits of the latest forward can be read without waiting."""
         ...

@@ -11,7 +11,7 @@ from ssd.sampling.params import SamplingParams
 from ssd.sampling.processors import process_logits
 from ssd.sampling.ratio import DraftDistribution, Proposal
 from ssd.sampling.rows import SampledToken, SamplingRow, TokenLogprobs
-from ssd.sampling.sampler import sample
+from ssd.sampling.sampler import decide_plain, is_plain, sample
 
 __all__ = [
     "Chooser",
@@ -25,9 +25,11 @@ __all__ = [
     "SamplingRow",
     "Stream",
     "TokenLogprobs",
+    "decide_plain",
     "gumbel_noise",
     "gumbel_noise_at",
     "gumbel_noise_ragged",
+    "is_plain",
     "mix_seed",
     "process_logits",
     "sample",

@@ -38,6 +38,18 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[SampledToken]:
     return [SampledToken(token, logprobs.get(i)) for i, token in enumerate(tokens)]
 
 
+def is_plain(row: SamplingRow) -> bool:
+    """Whether this position and all later ones are decided by the bare argmax, and nobody asks how likely."""
+    params = row.params
+    return params.greedy and params.logprobs is None and not needs_edits(row)
+
+
+def decide_plain(logits: Tensor) -> list[int]:
+    """The tokens of plain rows [R, V]: what `sample` gives, without a record for each."""
+    tokens: list[int] = argmax(logits).tolist()
+    return tokens
+
+
 def _sort_by_work(rows: Sequence[SamplingRow]) -> tuple[list[int], list[int], list[int]]:
     """Rows that need a bare argmax, those that need edits before it, and those that need a draw."""
     plain: list[int] = []

@@ -3,6 +3,7 @@
 Costs next to nothing, and is right where texts repeat themselves (code, quotations). Knows tokens.
 """
 
+from array import array
 from collections.abc import Sequence
 
 _LONGEST, _SHORTEST = 3, 2
@@ -15,9 +16,20 @@ def ngram_guess(prompt: Sequence[int], output: Sequence[int], count: int) -> tup
     generated = list(output[-_WINDOW:])
     missing = _WINDOW - len(generated)
     recent = [*prompt[-missing:], *generated] if missing else generated
+    packed = array("i", recent)
     for size in range(_LONGEST, _SHORTEST - 1, -1):
-        end = recent[-size:]
-        for start in range(len(recent) - size - 1, -1, -1):
-            if recent[start] == end[0] and recent[start : start + size] == end:
-                return tuple(recent[start + size : start + size + count])
+        start = _latest(packed.tobytes(), size * packed.itemsize, packed.itemsize)
+        if start >= 0:
+            return tuple(recent[start + size : start + size + count])
     return ()
+
+
+def _latest(text: bytes, length: int, item: int) -> int:
+    """Where, counted in items, the last `length` bytes stood before, something following; negative: nowhere.
+
+    Bytes are searched, since that is many times faster than lists; a find must lie on a border of items.
+    """
+    end, last = text[-length:], len(text) - item
+    while (found := text.rfind(end, 0, last)) % item and found >= 0:
+        last = found + length - 1
+    return found // item

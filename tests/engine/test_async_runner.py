@@ -1,0 +1,100 @@
+"""A runner whose forward goes on by itself: text comes a step later, and nothing else changes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from ssd import LLM, SamplingParams
+from ssd.runtime.eager import EagerRunner
+from ssd.runtime.runner import AsyncRunner, RunnerRow
+
+PROMPTS = [[5, 6, 7], [9, 8], [30, 31, 32, 33]]
+
+
+class LaterRunner:
+    """Says three times that it is not done yet."""
+
+    def __init__(self, runner: EagerRunner) -> None:
+        self._runner = runner
+        self.num_looks = 0
+
+    def forward(self, rows: Sequence[RunnerRow]) -> Tensor:
+        self.num_looks = 0
+        return self._runner.forward(rows)
+
+    def is_done(self) -> bool:
+        self.num_looks += 1
+        return self.num_looks > 3
+
+
+def engine(model: Path, *, later: bool, **settings: Any) -> LLM:
+    llm = LLM(str(model), device="cpu", max_num_seqs=4, seed=0, show_progress=False, **settings)
+    if later:
+        decoder: Any = llm._engine.core.decoder
+        decoder._runner = LaterRunner(decoder._runner)
+        assert isinstance(decoder._runner, AsyncRunner)
+        assert decoder.is_async
+    return llm
+
+
+PARAMS = [
+    SamplingParams(temperature=0, max_tokens=24, ignore_eos=True),
+    SamplingParams(temperature=1.0, seed=3, max_tokens=24, logprobs=2),
+    SamplingParams(temperature=1.0, seed=4, max_tokens=24, n=3),
+    SamplingParams(temperature=0, max_tokens=1),
+]
+
+
+@pytest.mark.parametrize("params", PARAMS)
+def test_outputs_are_the_same(tiny_llama: Path, params: SamplingParams) -> None:
+    now, later = (
+        engine(tiny_llama, later=later).generate(PROMPTS, params, use_tqdm=False) for later in (False, True)
+    )
+    assert [each.outputs for each in now] == [each.outputs for each in later]
+
+
+@pytest.mark.parametrize("params", PARAMS)
+def test_increments_are_the_same_and_none_is_lost(tiny_llama: Path, params: SamplingParams) -> None:
+    def told(*, later: bool) -> list[tuple[Any, ...]]:
+        found = engine(tiny_llama, later=later).stream(PROMPTS[0], params)
+        return [(each.index, each.text, each.token_ids, each.finish_reason) for each in found]
+
+    assert told(later=True) == told(later=False)
+
+
+def test_text_waits_for_the_next_forward_but_a_stop_string_does_not(tiny_llama: Path) -> None:
+    llm = engine(tiny_llama, later=True)
+    core, requests = llm._engine.core, llm._engine.requests
+    core.add(requests.request(PROMPTS[0], SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)))
+    assert not core.step().increments  # the prompt's step decides a token, which is told with the next
+    assert [len(each.token_ids) for each in core.step().increments] == [1]
+
+    whole = llm.generate(
+        [PROMPTS[1]], SamplingParams(temperature=0, max_tokens=12, ignore_eos=True), use_tqdm=False
+    )[0]
+    text = whole.outputs[0].text
+    stop = text[len(text) // 2 :][:2]
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, stop=[stop])
+    stopped = llm.generate([PROMPTS[1]], params, use_tqdm=False)[0].outputs[0]
+    assert stopped.text == text[: text.index(stop)]
+    expected = engine(tiny_llama, later=False).generate([PROMPTS[1]], params, use_tqdm=False)[0].outputs[0]
+    assert stopped.token_ids == expected.token_ids
+
+
+def test_what_is_settled_is_told_when_a_request_is_aborted(tiny_llama: Path) -> None:
+    llm = engine(tiny_llama, later=True)
+    core, requests = llm._engine.core, llm._engine.requests
+    request = requests.request(PROMPTS[0], SamplingParams(temperature=0, max_tokens=8, ignore_eos=True))
+    core.add(request)
+    told = [*core.step().increments, *core.step().increments]
+    aborted = core.abort(request.request_id)
+    told += aborted.increments
+    output = aborted.finished[0].outputs[0]
+    assert output.finish_reason == "abort"
+    assert tuple(token for each in told for token in each.token_ids) == output.token_ids
+    assert len(output.token_ids) == 2
+    assert "".join(each.text for each in told) == output.text
+    assert not core.has_work
