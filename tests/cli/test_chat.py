@@ -161,6 +161,14 @@ def test_tokens_are_coloured_by_origin(terminal: Terminal) -> None:
     terminal.wait_for_prompt()
 
 
+def test_loading_shows_how_far_it_is(tiny_llama: Path) -> None:
+    chat = Terminal(str(tiny_llama), "--draft", str(tiny_llama))
+    chat.expect("loading tiny-llama")
+    chat.expect("starting the draft")
+    chat.wait_for_prompt()
+    assert chat.end() == 0
+
+
 def test_without_a_terminal_lines_are_read_plainly(tiny_llama: Path) -> None:
     command = [sys.executable, "-m", "ssd", "chat", str(tiny_llama), "--max-tokens", "5", "--ignore-eos"]
     result = subprocess.run(command, input="The quick\n", capture_output=True, text=True, timeout=120)

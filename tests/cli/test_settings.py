@@ -132,6 +132,15 @@ def test_files_that_are_wrong_are_refused_by_name(tmp_path: Path, content: str, 
     assert message in refusal("m", "--config", config_file(tmp_path, content))
 
 
+def test_every_command_takes_a_file(tmp_path: Path) -> None:
+    file = config_file(tmp_path, "model: /nowhere\nlisten: ipc:///tmp/never\n")
+    result = CliRunner().invoke(ssd_app, ["draft", "--config", file])
+    assert "no model at /nowhere" in result.stderr
+    for line in ("config: x", "banana: 1"):
+        result = CliRunner().invoke(ssd_app, ["draft", "--config", config_file(tmp_path, line)])
+        assert "is no option of `ssd draft`" in result.stderr
+
+
 def test_files_that_are_missing_or_of_another_kind_are_refused(tmp_path: Path) -> None:
     assert "No such file" in refusal("m", "--config", str(tmp_path / "none.yaml"))
     assert "name it .yaml or .toml" in refusal("m", "--config", config_file(tmp_path, "{}", ".json"))

@@ -24,7 +24,7 @@ from ssd.cli.errors import user_errors
 
 _VLLM_KEYS = {"model": "draft", "num_speculative_tokens": "lookahead", "method": "mode"}
 _VLLM_METHODS = {"draft_model": "sd", "ssd": "ssd"}
-_NEVER_IN_FILES = ("config", "help")
+_NEVER_IN_FILES = ("--config", "--help")
 
 
 def _take_file(context: typer.Context, path: Path | None) -> Path | None:
@@ -137,7 +137,7 @@ def _options_of(context: typer.Context) -> dict[str, Any]:
         flag.removeprefix("--").replace("-", "_"): parameter
         for parameter in context.command.params
         for flag in parameter.opts
-        if flag.startswith("--") and parameter.name not in _NEVER_IN_FILES
+        if flag.startswith("--") and flag not in _NEVER_IN_FILES
     }
 
 

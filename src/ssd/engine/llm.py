@@ -12,6 +12,7 @@ from ssd.engine.build import build_engine, with_mode
 from ssd.engine.drafting import replace_draft
 from ssd.engine.outputs import EngineStats, Increment, RequestOutput
 from ssd.engine.prompts import Message, Prompt
+from ssd.models.hub import with_local_models
 from ssd.models.weights import ShowProgress
 from ssd.sampling import SamplingParams
 
@@ -45,7 +46,7 @@ class LLM:
         `settings` are draft settings that change with it. It is looked after while requests run.
         """
         engine = self._engine
-        config = replace(engine.config, draft=draft, **settings)
+        config = with_local_models(replace(engine.config, draft=draft, **settings))
         replace_draft(engine.core.decoder, config, engine.loaded, engine.requests.tokenizer)
 
     def switch_mode(self, mode: Mode, *, show_progress: ShowProgress = False, **settings: Any) -> None:
