@@ -28,7 +28,7 @@ LAYERS = (
     {"cli", "integrations"},
     {"__main__"},
 )
-OPTIONAL = ("triton", "vllm", "fastapi", "uvicorn", "prometheus_client", "datasets", "scipy")
+OPTIONAL = ("triton", "vllm", "fastapi", "uvicorn", "prometheus_client", "datasets", "scipy", "openai")
 PURE = (
     "ssd",
     "ssd.config",

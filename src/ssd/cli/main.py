@@ -2,6 +2,7 @@
 
 import typer
 
+from ssd.cli.chat import chat
 from ssd.cli.doctor import doctor
 from ssd.cli.draft import draft
 from ssd.cli.generate import generate
@@ -15,6 +16,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command()(generate)
+app.command()(chat)
 app.command()(draft)
 app.command()(doctor)
 
