@@ -24,6 +24,7 @@ LAYERS = (
     {"draft"},
     {"decoding"},
     {"engine"},
+    {"worker"},
     {"server", "bench"},
     {"cli", "integrations"},
     {"__main__"},

@@ -66,6 +66,11 @@ class EngineCore:
     def num_waiting(self) -> int:
         return self._scheduler.num_waiting
 
+    @property
+    def kv_usage(self) -> float:
+        """The share of KV blocks held by sequences, 0 to 1."""
+        return self._blocks.usage
+
     def add(self, request: Request) -> None:
         """Queues a request, or raises ValueError if it can never run."""
         if request.request_id in self._requests:
@@ -111,7 +116,7 @@ class EngineCore:
         now = self._clock()
         for row in schedule.rows:
             self._requests[row.sequence.request_id].note_scheduled(now)
-            if not row.generated and self._decoder.is_drafting:
+            if not row.generated and self._is_speculated(row.sequence):
                 self._decoder.begin(self._context(row.sequence))
         decided = self._decoder.step([self._decode_row(row, speculations) for row in schedule.rows])
         now = self._clock()
@@ -136,12 +141,15 @@ class EngineCore:
 
     def _draft(self) -> dict[int, Speculation]:
         """Asks for speculations and tells the scheduler their tokens, of which it may cut some."""
-        decoding = self._scheduler.decoding if self._decoder.is_drafting else []
+        decoding = [each for each in self._scheduler.decoding if self._is_speculated(each)]
         contexts = [self._context(each) for each in decoding]
         speculations = self._decoder.propose(contexts)
         for sequence, speculation in zip(decoding, speculations, strict=True):
             sequence.drafted = speculation.tokens
         return {each.seq_id: found for each, found in zip(contexts, speculations, strict=True)}
+
+    def _is_speculated(self, sequence: Sequence) -> bool:
+        return self._decoder.is_drafting and self._generations[sequence.seq_id].request.speculation
 
     def _context(self, sequence: Sequence) -> DraftContext:
         max_len = sequence.num_tokens + sequence.num_remaining(self._limits.max_model_len)
@@ -220,11 +228,10 @@ class EngineCore:
             return None
         row.sequence.wants_prompt_logits = False
         self._requests[row.sequence.request_id].note_token(now)
-        increment = generation.take(
-            decided.tokens, self._limits.max_model_len, row.num_drafted, decided.round
-        )
+        how = decided.round if generation.request.speculation else None  # nobody missed what nobody drafted
+        increment = generation.take(decided.tokens, self._limits.max_model_len, row.num_drafted, how)
         num_accepted = sum(origin != "target" for origin in increment.origins)
-        self._speculation.note(drafted=row.num_drafted, accepted=num_accepted, how=decided.round)
+        self._speculation.note(drafted=row.num_drafted, accepted=num_accepted, how=how)
         self._scheduler.commit(row, increment.token_ids)
         if generation.stop is not None:
             self._end(row.sequence)
