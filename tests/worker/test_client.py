@@ -15,6 +15,7 @@ import pytest_asyncio
 from ssd import LLM, SamplingParams
 from ssd.config import EngineConfig
 from ssd.engine.async_llm import EngineDeadError
+from ssd.engine.prompts import Prompt
 from ssd.worker.client import EngineClient
 
 SETTINGS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "deterministic": True}
@@ -76,7 +77,7 @@ def is_alive(pid: int) -> bool:
 async def test_outputs_equal_those_of_an_engine_in_this_process(
     client: EngineClient, tiny_llama: Path
 ) -> None:
-    prompts = ["The quick", [7, 8, 9], "Größe"]
+    prompts: list[Prompt] = ["The quick", [7, 8, 9], "Größe"]
     kinds = [params(1, logprobs=2, prompt_logprobs=1), params(2, n=2), params(3, logit_bias={5: 2.0})]
     offline = LLM(str(tiny_llama), show_progress=False, **SETTINGS).generate(prompts, kinds, use_tqdm=False)
     remote = await asyncio.gather(*map(client.generate, prompts, kinds))
