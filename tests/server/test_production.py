@@ -234,6 +234,15 @@ def test_a_model_that_is_not_there_is_a_sentence_and_an_exit_code(tmp_path: Path
         assert "no model at" in (tmp_path / "log").read_text()
 
 
+def test_a_port_that_is_taken_is_a_sentence_and_an_exit_code(
+    server: ServerProcess, tiny_llama: Path, tmp_path: Path
+) -> None:
+    port = int(server.url.rpartition(":")[2])
+    with serving(tiny_llama, tmp_path / "log", {"port": port}, wait=False) as second:
+        assert second.process.wait(60) != 0
+        assert "choose another host or port" in (tmp_path / "log").read_text()
+
+
 def is_healthy(server: ServerProcess) -> bool:
     try:
         return server.http.get("/health").status_code == 200

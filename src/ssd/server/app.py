@@ -16,6 +16,7 @@ from ssd.server.middleware import AccessLog, ApiKeys, BodyLimit
 from ssd.server.prompts import conversation
 from ssd.server.schemas import ChatCompletionRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from ssd.server.serving import Serving
+from ssd.server.tracing import Traced
 from ssd.version import __version__
 
 _PAGE = Path(__file__).parent / "static" / "index.html"
@@ -29,8 +30,10 @@ def build_app(serving: Serving) -> ASGIApp:
     app.include_router(_token_routes(serving))
     app.include_router(_operations_routes(serving))
     add_error_handlers(app)
-    limited = BodyLimit(app, serving.config.max_body_bytes)
-    return AccessLog(ApiKeys(limited, serving.config.api_keys), serving.metrics.note_http)
+    guarded: ASGIApp = ApiKeys(BodyLimit(app, serving.config.max_body_bytes), serving.config.api_keys)
+    if serving.traces is not None:
+        guarded = Traced(guarded, serving.traces)
+    return AccessLog(guarded, serving.metrics.note_http)
 
 
 def _openai_routes(serving: Serving) -> APIRouter:

@@ -56,11 +56,10 @@ class ChatJob:
             prompt = serving.client.chat_prompt(conversation(body.messages), **template_options(body))
         except TemplateError as error:
             raise ApiError(400, f"the chat template refuses this: {error}", param="messages") from error
-        request = await serving.client.request(
-            prompt, params, f"chatcmpl-{request_id}", speculation=body.speculation is not False
-        )
+        # The engine draws an id of its own: clients may use one twice.
+        request = await serving.client.request(prompt, params, speculation=body.speculation is not False)
         serving.check_length(request)
-        return cls(serving, body, params, request, calls, request.request_id)
+        return cls(serving, body, params, request, calls, f"chatcmpl-{request_id}")
 
     @property
     def num_sequences(self) -> int:

@@ -35,11 +35,9 @@ class CompletionJob:
         serving.check_model(body.model)
         params = completion_params(body, serving.config)
         requests = []
-        for number, prompt in enumerate(completion_prompts(body, serving.config)):
-            engine_id = f"cmpl-{request_id}-{number}"
-            request = await serving.client.request(
-                prompt, params, engine_id, speculation=body.speculation is not False
-            )
+        for prompt in completion_prompts(body, serving.config):
+            # The engine draws ids of its own: clients may use one twice.
+            request = await serving.client.request(prompt, params, speculation=body.speculation is not False)
             serving.check_length(request)
             requests.append(request)
         return cls(serving, body, params, requests, f"cmpl-{request_id}")

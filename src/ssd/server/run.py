@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import socket
 from collections.abc import Iterator
 
 import uvicorn
@@ -19,6 +20,7 @@ from ssd.server.config import ServerConfig
 from ssd.server.gate import Gate
 from ssd.server.metrics import Metrics
 from ssd.server.serving import Serving
+from ssd.server.tracing import Traces
 from ssd.worker.client import EngineClient
 from ssd.worker.logs import log_as_json
 
@@ -39,14 +41,29 @@ def run_server(engine: EngineConfig, server: ServerConfig) -> int:
 
 async def _serve(engine: EngineConfig, server: ServerConfig) -> int:
     metrics = Metrics()
+    listener = _listen(server)
+    traces = Traces(server.otlp_endpoint) if server.otlp_endpoint else None
     client = await EngineClient.start(engine, log_level=server.log_level, on_increment=metrics.note_increment)
     metrics.watch(client)
-    serving = Serving(client, server, metrics, Gate(client, max_queue=server.max_queue))
-    front = _Front(serving)
+    serving = Serving(client, server, metrics, Gate(client, max_queue=server.max_queue), traces)
+    front = _Front(serving, listener)
     try:
         return await front.run()
     finally:
         await client.close()
+        if traces is not None:
+            await asyncio.to_thread(traces.close)
+
+
+def _listen(config: ServerConfig) -> socket.socket:
+    """Before a model is loaded for nothing."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    try:
+        return socket.create_server((config.host, config.port), family=family, backlog=1024)
+    except OSError as error:
+        raise ValueError(
+            f"cannot listen on {config.host}:{config.port} ({error.strerror}): choose another host or port"
+        ) from error
 
 
 class _QuietServer(uvicorn.Server):
@@ -58,14 +75,11 @@ class _QuietServer(uvicorn.Server):
 
 
 class _Front:
-    def __init__(self, serving: Serving) -> None:
-        config = serving.config
-        self._serving = serving
+    def __init__(self, serving: Serving, listener: socket.socket) -> None:
+        self._serving, self._listener = serving, listener
         self._uvicorn = _QuietServer(
             uvicorn.Config(
                 build_app(serving),
-                host=config.host,
-                port=config.port,
                 log_config=None,
                 access_log=False,
                 server_header=False,
@@ -80,10 +94,8 @@ class _Front:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
         overseer = asyncio.create_task(self._oversee())
-        await self._uvicorn.serve()
-        self._signalled.set()  # uvicorn may also end by itself: the port is taken.
-        code = await overseer
-        return code if self._uvicorn.started else ENGINE_DIED
+        await self._uvicorn.serve(sockets=[self._listener])
+        return await overseer
 
     def _on_signal(self) -> None:
         if self._signalled.is_set():
@@ -121,10 +133,5 @@ class _Front:
 
     async def _log_readiness(self) -> None:
         await self._serving.client.ready()
-        logger.info("ready: %s on port %d", self._serving.model_name, self._port())
-
-    def _port(self) -> int:
-        for server in getattr(self._uvicorn, "servers", []):
-            for each in server.sockets:
-                return int(each.getsockname()[1])
-        return self._serving.config.port
+        host, port = self._listener.getsockname()[:2]
+        logger.info("ready: %s on http://%s:%d", self._serving.model_name, host, port)

@@ -17,6 +17,7 @@ from ssd.server.errors import ApiError
 from ssd.server.gate import Gate
 from ssd.server.metrics import Metrics
 from ssd.server.token_text import TokenTexts
+from ssd.server.tracing import Traces
 from ssd.worker.client import EngineClient
 
 Numbered = tuple[int, Increment | RequestOutput]
@@ -29,6 +30,7 @@ class Serving:
     config: ServerConfig
     metrics: Metrics
     gate: Gate
+    traces: Traces | None = None
     started: int = field(default_factory=lambda: int(time.time()))
     _texts: TokenTexts | None = None
 

@@ -38,6 +38,7 @@ class HermesCalls:
     def __init__(self) -> None:
         self._held = ""
         self._is_inside = False
+        self._has_called = False
 
     def add(self, text: str) -> list[Piece]:
         self._held += text
@@ -53,7 +54,8 @@ class HermesCalls:
         if self._is_inside:
             call = parse_call(held)  # The end marker may have been the end token.
             return [call] if call else [Content(_OPEN + held)]
-        return [Content(held)] if held.strip() else []
+        # White space around calls is theirs; that of a plain answer is its own.
+        return [Content(held)] if held.strip() or (held and not self._has_called) else []
 
     def _read_outside(self) -> list[Piece] | None:
         """None: more text is needed, once what is held has been looked at."""
@@ -72,6 +74,7 @@ class HermesCalls:
         inner, self._held = self._held[:end], self._held[end + len(_CLOSE) :]
         self._is_inside = False
         call = parse_call(inner)
+        self._has_called = self._has_called or call is not None
         return [call] if call else [Content(_OPEN + inner + _CLOSE)]
 
     def _release(self, length: int) -> list[Piece]:
