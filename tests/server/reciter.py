@@ -1,6 +1,6 @@
 """A real checkpoint that recites a text: each of its tokens makes exactly one other follow.
 
-Attention and MLP add nothing, so a token's hidden state is its embedding, and the head turns each into the next.
+Attention and MLP add nothing: a token's hidden state is its embedding, and the head turns each into the next.
 """
 
 from collections.abc import Sequence
