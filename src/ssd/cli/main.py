@@ -6,6 +6,7 @@ from ssd.cli.chat import chat
 from ssd.cli.doctor import doctor
 from ssd.cli.draft import draft
 from ssd.cli.generate import generate
+from ssd.cli.serve import serve
 from ssd.version import __version__
 
 app = typer.Typer(
@@ -17,6 +18,7 @@ app = typer.Typer(
 )
 app.command()(generate)
 app.command()(chat)
+app.command()(serve)
 app.command()(draft)
 app.command()(doctor)
 

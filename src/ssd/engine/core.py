@@ -71,6 +71,11 @@ class EngineCore:
     def num_waiting(self) -> int:
         return self._scheduler.num_waiting
 
+    @property
+    def kv_usage(self) -> float:
+        """The share of KV blocks held by sequences, 0 to 1."""
+        return self._blocks.usage
+
     def add(self, request: Request) -> None:
         """Queues a request, or raises ValueError if it can never run."""
         if request.request_id in self._requests:
@@ -126,7 +131,7 @@ class EngineCore:
         now = self._clock()
         for row in schedule.rows:
             self._requests[row.sequence.request_id].note_scheduled(now)
-            if not row.generated and self._decoder.is_drafting:
+            if not row.generated and self._is_speculated(row.sequence):
                 self._decoder.begin(self._context(row.sequence))
         told: list[StepOutput] = []
         decided = self._decoder.step(
@@ -163,7 +168,7 @@ class EngineCore:
 
     def _draft(self) -> dict[int, tuple[DraftContext, Speculation]]:
         """Asks for speculations and tells the scheduler their tokens, of which it may cut some."""
-        decoding = self._scheduler.decoding if self._decoder.is_drafting else []
+        decoding = [each for each in self._scheduler.decoding if self._is_speculated(each)]
         contexts = [self._context(each) for each in decoding]
         speculations = self._decoder.propose(contexts)
         for sequence, speculation in zip(decoding, speculations, strict=True):
@@ -174,6 +179,9 @@ class EngineCore:
         """As far as the sequence's grammar takes them: drafts do not know it."""
         constraint = self._generations[sequence.seq_id].constraint
         return drafted if constraint is None else drafted[: constraint.num_allowed(drafted)]
+
+    def _is_speculated(self, sequence: Sequence) -> bool:
+        return self._decoder.is_drafting and self._generations[sequence.seq_id].request.speculation
 
     def _context(self, sequence: Sequence) -> DraftContext:
         max_len = sequence.num_tokens + sequence.num_remaining(self._limits.max_model_len)
@@ -269,7 +277,8 @@ class EngineCore:
             return
         row.sequence.wants_prompt_logits = False
         self._requests[row.sequence.request_id].note_token(now)
-        tokens = generation.settle(decided.tokens, self._limits.max_model_len, row.num_drafted, decided.round)
+        how = decided.round if generation.request.speculation else None  # nobody missed what nobody drafted
+        tokens = generation.settle(decided.tokens, self._limits.max_model_len, row.num_drafted, how)
         self._scheduler.commit(row, tokens)
         self._untold.append(generation)
         if generation.stop is not None:

@@ -36,6 +36,8 @@ class Request:
     """Drawn at admission where the caller gave none, so that it survives preemption."""
     end_ids: tuple[int, ...]
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    speculation: bool = True
+    """False: nobody drafts for it. The tokens are the same."""
     arrival: float = field(default_factory=time.perf_counter)
 
 
