@@ -17,3 +17,11 @@ def server(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     log = tmp_path_factory.mktemp("server") / "log"
     with serving(tiny_llama, log, {"served_model_name": "tiny", "max_n": 4, "max_prompts": 8}) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def forcing(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One that takes its model to write calls as Qwen's do."""
+    log = tmp_path_factory.mktemp("server") / "log"
+    with serving(tiny_llama, log, {"served_model_name": "tiny", "tool_format": "hermes"}) as found:
+        yield found

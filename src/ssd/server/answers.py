@@ -141,6 +141,7 @@ class ChatChoice(Answer, frozen=True, kw_only=True):
     finish_reason: str
     stop_reason: int | str | None
     prompt_logprobs: list[dict[str, Any] | None] | UnsetType = UNSET
+    origins: tuple[str, ...] | UnsetType = UNSET
 
 
 class DeltaChoice(Answer, frozen=True, kw_only=True):
@@ -149,6 +150,7 @@ class DeltaChoice(Answer, frozen=True, kw_only=True):
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | UnsetType | None = UNSET
+    origins: tuple[str, ...] | UnsetType = UNSET
 
 
 class ChatCompletion(Answer, frozen=True, kw_only=True):

@@ -4,11 +4,13 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from jinja2 import TemplateError
+from msgspec import UNSET
 
-from ssd.engine.outputs import CompletionOutput, Increment, RequestOutput
+from ssd.engine.outputs import CompletionOutput, Increment, Origin, RequestOutput
 from ssd.engine.request import Request
 from ssd.sampling import SamplingParams, TokenLogprobs
 from ssd.server.answers import (
@@ -22,6 +24,7 @@ from ssd.server.answers import (
     ToolCall,
 )
 from ssd.server.errors import ApiError
+from ssd.server.grammars import chat_grammar
 from ssd.server.logprobs import chat_logprobs, prompt_logprobs
 from ssd.server.pieces import Call, Chain, Content, Piece, PlainText, Reasoning, Splitter
 from ssd.server.prompts import chat_params, conversation, template_options
@@ -49,9 +52,8 @@ class ChatJob:
     @classmethod
     async def make(cls, serving: Serving, body: ChatCompletionRequest, request_id: str) -> "ChatJob":
         serving.check_model(body.model)
-        check_supported(body)
-        params = chat_params(body, serving.config)
         calls = _calls_format(serving, body)
+        params = replace(chat_params(body, serving.config), grammar=chat_grammar(body, calls))
         try:
             prompt = serving.client.chat_prompt(conversation(body.messages), **template_options(body))
         except TemplateError as error:
@@ -85,7 +87,10 @@ class ChatJob:
         )
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        growing = [_Growing(index, self.splitter()) for index in range(self.params.n)]
+        growing = [
+            _Growing(index, self.splitter(), shows_origins=bool(self.body.return_origins))
+            for index in range(self.params.n)
+        ]
         async with aclosing(self.serving.events([self.request])) as events:
             async for _number, event in events:
                 if isinstance(event, RequestOutput):
@@ -104,7 +109,11 @@ class ChatJob:
         calls = _tool_calls(pieces)
         texts = self.serving.texts
         scores = output.prompt_logprobs
-        extra = {} if scores is None else {"prompt_logprobs": prompt_logprobs(scores, texts)}
+        extra: dict[str, Any] = {}
+        if scores is not None:
+            extra["prompt_logprobs"] = prompt_logprobs(scores, texts)
+        if self.body.return_origins:
+            extra["origins"] = completion.origins
         return ChatChoice(
             index=completion.index,
             message=_message(pieces, calls),
@@ -126,12 +135,13 @@ class ChatJob:
 class _Growing:
     """One choice of a stream."""
 
-    def __init__(self, index: int, splitter: Splitter) -> None:
+    def __init__(self, index: int, splitter: Splitter, *, shows_origins: bool) -> None:
         self._index, self._splitter = index, splitter
         self._num_calls = 0
         self._has_begun = False
         self._scored: list[TokenLogprobs] = []
         """Of tokens whose text is still held back."""
+        self._origins: list[Origin] | None = [] if shows_origins else None
 
     def take(self, increment: Increment, serving: Serving) -> DeltaChoice | None:
         """The chunk that an increment brings; None if it settles nothing yet."""
@@ -140,33 +150,28 @@ class _Growing:
         if is_last:
             pieces += self._splitter.finish()
         self._scored += increment.logprobs or ()
+        if self._origins is not None:
+            self._origins += increment.origins
         if not pieces and not is_last and self._has_begun:
             return None
         calls = _tool_calls(pieces, first=self._num_calls)
         self._num_calls += len(calls)
         scored, self._scored = self._scored, []
+        origins = UNSET if self._origins is None else tuple(self._origins)
+        self._origins = None if self._origins is None else []
         delta = _delta(pieces, calls, is_first=not self._has_begun)
         self._has_begun = True
         if not is_last:
             logprobs = None if increment.logprobs is None else chat_logprobs(scored, serving.texts)
-            return DeltaChoice(index=self._index, delta=delta, logprobs=logprobs)
+            return DeltaChoice(index=self._index, delta=delta, logprobs=logprobs, origins=origins)
         return DeltaChoice(
             index=self._index,
             delta=delta,
             logprobs=None if increment.logprobs is None else chat_logprobs(scored, serving.texts),
             finish_reason=_finish_reason(increment.finish_reason or "", has_calls=self._num_calls > 0),
             stop_reason=increment.stop_reason,
+            origins=origins,
         )
-
-
-def check_supported(body: ChatCompletionRequest) -> None:
-    """Refuses by name what needs grammars; they have their own place in the engine, once they exist."""
-    if body.response_format is not None and body.response_format.type != "text":
-        message = f"response_format {body.response_format.type!r} is not supported: use 'text'"
-        raise ApiError(400, message, param="response_format", code="unsupported_value")
-    if body.tool_choice not in (None, "none", "auto"):
-        message = "tool_choice 'required' and named functions are not supported: use 'auto' or 'none'"
-        raise ApiError(400, message, param="tool_choice", code="unsupported_value")
 
 
 def _calls_format(serving: Serving, body: ChatCompletionRequest) -> KnownFormat | None:

@@ -3,12 +3,13 @@
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ssd.engine.outputs import Increment, RequestOutput
 from ssd.engine.request import Request
 from ssd.sampling import SamplingParams
 from ssd.server.answers import Completion, TextChoice, TextLogprobs
+from ssd.server.grammars import structured_outputs
 from ssd.server.logprobs import prompt_logprobs, text_logprobs
 from ssd.server.prompts import completion_params, completion_prompts
 from ssd.server.schemas import CompletionRequest
@@ -33,7 +34,7 @@ class CompletionJob:
     @classmethod
     async def make(cls, serving: Serving, body: CompletionRequest, request_id: str) -> "CompletionJob":
         serving.check_model(body.model)
-        params = completion_params(body, serving.config)
+        params = replace(completion_params(body, serving.config), grammar=structured_outputs(body))
         requests = []
         for prompt in completion_prompts(body, serving.config):
             # The engine draws ids of its own: clients may use one twice.

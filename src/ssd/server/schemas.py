@@ -7,7 +7,7 @@ OpenAI's API.
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Body(BaseModel):
@@ -27,6 +27,16 @@ class Ignorable(Body):
     prompt_cache_key: str | None = None
     store: Literal[False] | None = None
     service_tier: Literal["auto", "default"] | None = None
+
+
+class StructuredOutputs(Body):
+    """vLLM's: what the text must keep to. One of them."""
+
+    json_schema: str | dict[str, Any] | None = Field(default=None, alias="json")
+    json_object: Literal[True] | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
 
 
 class GenerationRequest(Ignorable):
@@ -56,6 +66,7 @@ class GenerationRequest(Ignorable):
     stream_options: StreamOptions | None = None
     speculation: bool | None = None
     """False: nobody drafts for this request. The tokens are the same."""
+    structured_outputs: StructuredOutputs | None = None
 
     @property
     def includes_usage(self) -> bool:
@@ -130,11 +141,16 @@ class Tool(Body):
     function: Function
 
 
-class ResponseFormat(BaseModel):
-    """Its type decides whether it is supported: the rest is looked at by whoever supports it."""
+class JsonSchema(Body):
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
 
-    model_config = ConfigDict(extra="allow", frozen=True)
-    type: str
+
+class ResponseFormat(Body):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
 
 
 class ChatCompletionRequest(GenerationRequest):
@@ -149,6 +165,8 @@ class ChatCompletionRequest(GenerationRequest):
     chat_template_kwargs: Mapping[str, Any] | None = None
     """For the model's template, such as {"enable_thinking": false}."""
     modalities: list[Literal["text"]] | None = None
+    return_origins: bool | None = None
+    """With each chunk or choice, where its tokens came from: a hit, a backup, the target itself."""
 
     @model_validator(mode="after")
     def _check_logprobs(self) -> "ChatCompletionRequest":

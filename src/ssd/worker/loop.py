@@ -94,9 +94,7 @@ class EngineLoop:
 
     def _look_after_draft(self) -> None:
         """As steps do while there is work: a draft that was lost meanwhile is started again."""
-        decoder = self._core.decoder
-        if isinstance(decoder, ParallelDecoder):
-            decoder.client.poll()
+        self._core.idle()
 
     def _take_pulse(self) -> Pulse:
         core = self._core
