@@ -35,8 +35,13 @@ class AutoregressiveDecoder:
     def step(self, rows: Sequence[DecodeRow], meanwhile: Callable[[], None] = lambda: None) -> list[Decided]:
         started = time.monotonic()
         decided = verify(self._runner, rows, while_computing=meanwhile)
-        num_rows = sum(len(row.tokens) for row in rows)
-        self.times = StepTimes(started, time.monotonic() - started, 0.0, num_rows)
+        self.times = StepTimes(
+            started,
+            time.monotonic() - started,
+            num_rows=sum(len(row.tokens) for row in rows),
+            num_sequences=len(rows),
+            num_speculated=sum(row.num_drafted > 0 for row in rows),
+        )
         return decided
 
     def idle(self) -> None:

@@ -115,6 +115,9 @@ class StepTimes:
     wait: float = 0.0
     num_rows: int = 0
     """Query rows of the verification."""
+    num_sequences: int = 0
+    num_speculated: int = 0
+    """Sequences of it that had drafted tokens."""
 
 
 class Decoder(Protocol):
