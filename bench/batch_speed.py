@@ -4,7 +4,7 @@
         [--batch 8] [--turns 5] [--max-tokens 64] [--core 0] [--draft-core 1]
 
 The trace of the last SSD turn (chrome://tracing) has a span for each verification, with how many of its
-sequences had a speculation and how long was waited before it.
+sequences had a speculation ready when the one before ended, and how long was waited before it.
 """
 
 import argparse
@@ -45,10 +45,11 @@ def rate(llm: LLM, prompts: list[Prompt], max_tokens: int) -> float:
 def print_waits(trace: Path) -> None:
     events = json.loads(trace.read_text())["traceEvents"]
     steps = [event["args"] for event in events if event["name"] == "verify"]
-    mixed = [step for step in steps if 0 < step["speculated"] < step["sequences"]]
+    mixed = [step for step in steps if 0 < step["ready"] < step["sequences"]]
     waited = sum(step["waited_ms"] > 0 for step in mixed)
     print(
-        f"{len(steps)} verifications, {len(mixed)} with hits and misses together: {waited} of these waited; "
+        f"{len(steps)} verifications, {len(mixed)} with rows that hit beside rows that miss, "
+        f"{waited} of these waited; "
         f"{sum(step['waited_ms'] > 0 for step in steps)} waited at all"
     )
 

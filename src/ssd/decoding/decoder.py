@@ -118,6 +118,8 @@ class StepTimes:
     num_sequences: int = 0
     num_speculated: int = 0
     """Sequences of it that had drafted tokens."""
+    num_ready: int = 0
+    """Sequences whose drafted tokens were there without waiting, from a draft that works ahead."""
 
 
 class Decoder(Protocol):

@@ -47,7 +47,7 @@ class ParallelDecoder(AutoregressiveDecoder):
         self._knowledge: dict[int, Knowledge] = {}
         """Of each sequence, what was known when its last verification ended."""
         self._sources: dict[int, str] = {}
-        self._waited = 0.0
+        self._waited, self._num_ready = 0.0, 0
         self.client = client
         self.controller = controller or Controller()
 
@@ -62,13 +62,19 @@ class ParallelDecoder(AutoregressiveDecoder):
         for context in contexts:
             self.client.follow(context.seq_id, context.sampling, context.max_len)
         paths = self._paths(contexts)
-        if not any(path.tokens for path in paths) and self._wait(contexts):
+        self._num_ready = sum(bool(path.tokens) for path in paths)
+        # Rows that hit never wait for rows that miss.
+        waited = not self._num_ready and self._wait(contexts)
+        if waited:
             paths = self._paths(contexts)
         self._sources = {
             each.seq_id: "draft" for each, path in zip(contexts, paths, strict=True) if path.tokens
         }
         paths = [self._or_guess(each, path) for each, path in zip(contexts, paths, strict=True)]
         lengths = self.controller.choose([_chances(path) for path in paths], len(contexts))
+        if waited and not any(lengths):
+            # What is not even worth verifying was not worth waiting for either.
+            self.controller.note_first(accepted=False)
         return [_speculation(path, length) for path, length in zip(paths, lengths, strict=True)]
 
     def step(self, rows: Sequence[DecodeRow], meanwhile: Callable[[], None] = lambda: None) -> list[Decided]:
@@ -77,12 +83,12 @@ class ParallelDecoder(AutoregressiveDecoder):
             self._read_while_computing()
 
         results = super().step(rows, read_too)
-        self.times = replace(self.times, wait=self._waited)
+        self.times = replace(self.times, wait=self._waited, num_ready=self._num_ready)
         if all(row.generated for row in rows):
             self.controller.times.note(self.times.num_rows, self.times.verify)
         noted = [self._note(row, result) for row, result in zip(rows, results, strict=True)]
         self.client.flush()
-        self._waited = 0.0
+        self._waited, self._num_ready = 0.0, 0
         return noted
 
     def _read_while_computing(self) -> None:

@@ -38,6 +38,7 @@ class Timeline:
             "rows": times.num_rows,
             "sequences": times.num_sequences,
             "speculated": times.num_speculated,
+            "ready": times.num_ready,
             "waited_ms": round(times.wait * 1e3, 3),
         }
         self._add("target", "verify", times.verify_started, verify_ended, **counts)
