@@ -77,3 +77,9 @@ def test_what_cannot_be_is_one_sentence(arguments: tuple[str, ...], message: str
 def test_modes_are_the_servers_own(server: FakeOpenAI) -> None:
     result = chat("--vllm", server.url, typed="/mode ssd\n")
     assert "start vLLM with another --speculative-config" in result.stdout
+
+
+def test_an_answer_without_words_is_no_part_of_the_conversation(server: FakeOpenAI) -> None:
+    server.script.chunks = []
+    chat("--url", server.url, typed="Hi\nAgain\n")
+    assert [message["content"] for message in server.requests[1]["messages"]] == ["Again"]
