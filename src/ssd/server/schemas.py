@@ -4,6 +4,7 @@ Knows names and types, OpenAI's and vLLM's; ranges are SamplingParams'. `null` m
 OpenAI's API.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -17,11 +18,26 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
 
 
+class WholeBody(Body):
+    """What a request's body is as a whole."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_text(cls, data: Any) -> Any:
+        # JSON can spell half a character ("\\ud800"); no tokenizer, log or answer can.
+        for name, value in data.items() if isinstance(data, dict) else ():
+            try:
+                json.dumps({name: value}, ensure_ascii=False).encode()
+            except (UnicodeEncodeError, RecursionError):
+                raise ValueError(f"{ascii(name)[1:-1]} holds text that is not valid Unicode") from None
+        return data
+
+
 class StreamOptions(Body):
     include_usage: bool | None = None
 
 
-class Ignorable(Body):
+class Ignorable(WholeBody):
     """Fields whose value changes nothing here; where only one value does, only that one is taken."""
 
     user: str | None = None
@@ -162,7 +178,7 @@ class ChatCompletionRequest(GenerationRequest):
         return self
 
 
-class TokenizeRequest(Body):
+class TokenizeRequest(WholeBody):
     """Text as it is, or a conversation through the chat template."""
 
     model: str | None = None
@@ -178,6 +194,6 @@ class TokenizeRequest(Body):
         return self
 
 
-class DetokenizeRequest(Body):
+class DetokenizeRequest(WholeBody):
     model: str | None = None
     tokens: list[Int]
