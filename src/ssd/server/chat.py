@@ -1,5 +1,6 @@
 """POST /v1/chat/completions: a conversation in, the assistant's message out, whole or as it grows."""
 
+import asyncio
 import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
@@ -34,6 +35,9 @@ from ssd.server.serving import Serving, check_complete
 from ssd.server.tools import KnownFormat, tool_format, tool_splitter
 from ssd.server.usage import usage_of
 
+_LONG_TEXT = 10_000
+"""Characters from which tokenising would hold up the event loop for milliseconds."""
+
 
 @dataclass(slots=True)
 class ChatJob:
@@ -54,10 +58,7 @@ class ChatJob:
         serving.check_model(body.model)
         calls = _calls_format(serving, body)
         params = replace(chat_params(body, serving.config), grammar=chat_grammar(body, calls))
-        try:
-            prompt = serving.client.chat_prompt(conversation(body.messages), **template_options(body))
-        except TemplateError as error:
-            raise ApiError(400, f"the chat template refuses this: {error}", param="messages") from error
+        prompt = await _chat_prompt(serving, body)
         # The engine draws an id of its own: clients may use one twice.
         request = await serving.client.request(prompt, params, speculation=body.speculation is not False)
         serving.check_length(request)
@@ -172,6 +173,17 @@ class _Growing:
             stop_reason=increment.stop_reason,
             origins=origins,
         )
+
+
+async def _chat_prompt(serving: Serving, body: ChatCompletionRequest) -> list[int]:
+    messages, options = conversation(body.messages), template_options(body)
+    try:
+        if sum(len(message["content"]) for message in messages) > _LONG_TEXT:
+            return await asyncio.to_thread(serving.client.chat_prompt, messages, **options)
+        return serving.client.chat_prompt(messages, **options)
+    except (TemplateError, TypeError, AttributeError, KeyError) as error:
+        # Templates are programs: what they make of unusual messages or options is the client's to mend.
+        raise ApiError(400, f"the chat template refuses this: {error}", param="messages") from error
 
 
 def _calls_format(serving: Serving, body: ChatCompletionRequest) -> KnownFormat | None:

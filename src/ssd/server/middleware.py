@@ -18,6 +18,7 @@ from ssd.server.errors import ApiError
 logger = logging.getLogger("ssd.server.access")
 
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
+_DISCARDED_BYTES = 64 << 20
 OPEN_PATHS = ("/health", "/ready")
 
 
@@ -101,6 +102,7 @@ class BodyLimit:
         if body is None:
             error = ApiError(413, f"the body is larger than {self._most} bytes", code="body_too_large")
             error.headers["Connection"] = "close"
+            await self._discard(receive)
             await error.response()(scope, receive, send)
             return
         is_read = False
@@ -113,6 +115,15 @@ class BodyLimit:
             return {"type": "http.request", "body": body, "more_body": False}
 
         await self._app(scope, receive_body, send)
+
+    async def _discard(self, receive: Receive) -> None:
+        """What is still being sent, within reason: a line closed on it would take the answer along."""
+        size = 0
+        while size < _DISCARDED_BYTES:
+            message = await receive()
+            size += len(message.get("body", b""))
+            if not message.get("more_body"):
+                return
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
         """None: it is too large."""

@@ -4,21 +4,40 @@ Knows names and types, OpenAI's and vLLM's; ranges are SamplingParams'. `null` m
 OpenAI's API.
 """
 
+import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Int = Annotated[int, Field(ge=-(2**63), lt=2**64)]
+"""What fits on the wire to the engine; what makes sense is said elsewhere."""
 
 
 class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
 
 
+class WholeBody(Body):
+    """What a request's body is as a whole."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_text(cls, data: Any) -> Any:
+        # JSON can spell half a character ("\\ud800"); no tokenizer, log or answer can.
+        for name, value in data.items() if isinstance(data, dict) else ():
+            try:
+                json.dumps({name: value}, ensure_ascii=False).encode()
+            except (UnicodeEncodeError, RecursionError):
+                raise ValueError(f"{ascii(name)[1:-1]} holds text that is not valid Unicode") from None
+        return data
+
+
 class StreamOptions(Body):
     include_usage: bool | None = None
 
 
-class Ignorable(Body):
+class Ignorable(WholeBody):
     """Fields whose value changes nothing here; where only one value does, only that one is taken."""
 
     user: str | None = None
@@ -45,23 +64,23 @@ class GenerationRequest(Ignorable):
     model: str | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
+    top_k: Int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    seed: int | None = None
+    seed: Int | None = None
     stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    min_tokens: int | None = None
-    max_tokens: int | None = None
+    stop_token_ids: list[Int] | None = None
+    min_tokens: Int | None = None
+    max_tokens: Int | None = None
     ignore_eos: bool | None = None
     logit_bias: dict[str, float] | None = None
     bad_words: list[str] | None = None
-    prompt_logprobs: int | None = None
+    prompt_logprobs: Int | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
-    n: int | None = None
+    n: Int | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     speculation: bool | None = None
@@ -85,7 +104,7 @@ class CompletionRequest(GenerationRequest):
     prompt: str | list[Any]
     """Text, token ids, or a list of either; see prompts.py."""
     echo: bool | None = None
-    logprobs: int | None = None
+    logprobs: Int | None = None
     best_of: Literal[1] | None = None
     suffix: None = None
 
@@ -112,7 +131,7 @@ class MadeCall(Body):
     id: str | None = None
     type: Literal["function"] = "function"
     function: CalledFunction
-    index: int | None = None
+    index: Int | None = None
 
 
 class ChatMessage(Body):
@@ -156,8 +175,8 @@ class ResponseFormat(Body):
 class ChatCompletionRequest(GenerationRequest):
     messages: list[ChatMessage]
     logprobs: bool | None = None
-    top_logprobs: int | None = None
-    max_completion_tokens: int | None = None
+    top_logprobs: Int | None = None
+    max_completion_tokens: Int | None = None
     tools: list[Tool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: Literal[True] | None = None
@@ -177,7 +196,7 @@ class ChatCompletionRequest(GenerationRequest):
         return self
 
 
-class TokenizeRequest(Body):
+class TokenizeRequest(WholeBody):
     """Text as it is, or a conversation through the chat template."""
 
     model: str | None = None
@@ -193,6 +212,6 @@ class TokenizeRequest(Body):
         return self
 
 
-class DetokenizeRequest(Body):
+class DetokenizeRequest(WholeBody):
     model: str | None = None
-    tokens: list[int]
+    tokens: list[Int]

@@ -24,7 +24,6 @@ from ssd.worker.loop import HEARTBEAT_SECONDS
 from ssd.worker.messages import (
     Abort,
     Add,
-    Command,
     Event,
     Failed,
     Finished,
@@ -56,7 +55,7 @@ class EngineLine:
         self._addresses = addresses
         self._on_increment = on_increment
         self._context = zmq.asyncio.Context()
-        self._commands = self._context.socket(zmq.PUSH)
+        self._commands: zmq.Socket[bytes] = zmq.Context(self._context).socket(zmq.PUSH)
         self._commands.sndhwm = 0  # What is under way is bounded by whoever admits requests.
         self._commands.bind(addresses.commands)
         self._events = self._context.socket(zmq.PULL)
@@ -105,9 +104,10 @@ class EngineLine:
             raise self.dead_error()
         if request.request_id in self._inboxes:
             raise ValueError(f"request id {request.request_id!r} is already running: choose another")
+        frame = encode([Add(request)])  # What cannot be said fails here, before anyone waits for an answer.
         inbox = self._inboxes[request.request_id] = Inbox()
         try:
-            self._send(Add(request))
+            self._send(frame)
             while True:
                 event = await inbox.get()
                 yield event
@@ -121,18 +121,19 @@ class EngineLine:
 
     def abort(self, request_id: str) -> None:
         if request_id in self._inboxes and not self._is_closing:
-            self._send(Abort(request_id))
+            self._send(encode([Abort(request_id)]))
 
     async def close(self) -> None:
         if self._is_closing:
             return
-        self._send(Shutdown())
+        self._send(encode([Shutdown()]))
         self._is_closing = True
         await self.child.end()
         self._die("")
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._commands.close(linger=0)
         self._context.destroy(linger=0)
         self._addresses.remove()
 
@@ -142,10 +143,11 @@ class EngineLine:
             return EngineDeadError("the engine is closed")
         return EngineDeadError(f"the engine failed: {self._failure}")
 
-    def _send(self, command: Command) -> None:
-        # Without a limit on its queue a PUSH socket never makes anyone wait, so order is that of the calls.
+    def _send(self, frame: bytes) -> None:
+        # Without a limit on its queue the socket makes nobody wait. It is full only where no engine has come
+        # yet, or none is left: then its end, which answers everyone, is near.
         with suppress(zmq.ZMQError):
-            zmq.Socket.send(self._commands, encode([command]), zmq.NOBLOCK)
+            self._commands.send(frame, zmq.NOBLOCK)
 
     async def _read(self) -> None:
         try:
