@@ -63,6 +63,7 @@ class EngineLoop:
                 self._deliver(self._core.step())
             else:
                 self._look_after_draft()
+        self._deliver(self._core.tell())
 
     def _take_commands(self, timeout: float) -> None:
         frame = self._link.receive(timeout)
