@@ -7,7 +7,6 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jinja2 import TemplateError
 from msgspec import UNSET
 
 from ssd.engine.outputs import CompletionOutput, Increment, Origin, RequestOutput
@@ -54,10 +53,7 @@ class ChatJob:
         serving.check_model(body.model)
         calls = _calls_format(serving, body)
         params = replace(chat_params(body, serving.config), grammar=chat_grammar(body, calls))
-        try:
-            prompt = serving.client.chat_prompt(conversation(body.messages), **template_options(body))
-        except TemplateError as error:
-            raise ApiError(400, f"the chat template refuses this: {error}", param="messages") from error
+        prompt = await serving.chat_prompt(conversation(body.messages), **template_options(body))
         # The engine draws an id of its own: clients may use one twice.
         request = await serving.client.request(prompt, params, speculation=body.speculation is not False)
         serving.check_length(request)

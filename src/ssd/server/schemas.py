@@ -4,6 +4,7 @@ Knows names and types, OpenAI's and vLLM's; ranges are SamplingParams'. `null` m
 OpenAI's API.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -14,11 +15,32 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
 
 
+class WholeBody(Body):
+    @model_validator(mode="before")
+    @classmethod
+    def _check_text(cls, given: Any) -> Any:
+        """JSON can spell half a character, which is no text: no tokenizer takes it, no answer can hold it."""
+        for name, value in given.items() if isinstance(given, dict) else ():
+            if not _is_text(name):
+                raise ValueError("a field's name is not valid Unicode text")
+            if not _is_text(value):
+                raise ValueError(f"{name} is not valid Unicode text: a surrogate stands alone in it")
+        return given
+
+
+def _is_text(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class StreamOptions(Body):
     include_usage: bool | None = None
 
 
-class Ignorable(Body):
+class Ignorable(WholeBody):
     """Fields whose value changes nothing here; where only one value does, only that one is taken."""
 
     user: str | None = None
@@ -177,7 +199,7 @@ class ChatCompletionRequest(GenerationRequest):
         return self
 
 
-class TokenizeRequest(Body):
+class TokenizeRequest(WholeBody):
     """Text as it is, or a conversation through the chat template."""
 
     model: str | None = None
@@ -193,6 +215,6 @@ class TokenizeRequest(Body):
         return self
 
 
-class DetokenizeRequest(Body):
+class DetokenizeRequest(WholeBody):
     model: str | None = None
     tokens: list[int]
