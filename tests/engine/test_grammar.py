@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from ssd import LLM, Grammar, SamplingParams
+from ssd.engine.grammar import GrammarCompiler
+from tests.tiny import tiny_tokenizer
 
 SCHEMA = {
     "type": "object",
@@ -75,12 +77,26 @@ def test_rows_with_and_without_a_grammar_share_a_step(llm: LLM) -> None:
         (Grammar("regex", "("), "cannot be used"),
         (Grammar("lark", "start: other"), "cannot be used"),
         (Grammar("choice", '"red"'), "a list of texts"),
+        (Grammar("lark", "start: start"), "no text fits it"),
+        (Grammar("json_schema", '{"$ref": "#"}'), "no text fits it"),
     ],
 )
 def test_a_grammar_without_sense_is_refused(llm: LLM, grammar: Grammar, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         llm.generate([PROMPTS[0]], SamplingParams(grammar=grammar), use_tqdm=False)
     assert llm.generate([PROMPTS[0]], SamplingParams(max_tokens=2), use_tqdm=False)
+
+
+def test_a_drafted_token_that_leads_nowhere_spoils_nothing() -> None:
+    """What was only drafted must not be remembered: the mask afterwards is the one before."""
+    tokenizer = tiny_tokenizer()
+    compiler = GrammarCompiler(tokenizer, (1,), 512)
+    constraint = compiler.constraint(Grammar("lark", 'start: "a" b | "c"\nb: b'))
+    before = constraint.masks([])[0].tolist()
+    dead_end = tokenizer("a").input_ids
+    assert len(constraint.masks(dead_end)) == 2
+    assert constraint.masks([])[0].tolist() == before
+    assert constraint.num_allowed(tokenizer("c").input_ids) == 1
 
 
 def test_another_kind_is_refused() -> None:

@@ -129,6 +129,11 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
+def resident_bytes(pid: int) -> int:
+    pages = int((Path("/proc") / str(pid) / "statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)

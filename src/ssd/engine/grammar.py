@@ -1,7 +1,7 @@
 """Texts that keep to a grammar: JSON schemas, regular expressions, choices and Lark grammars, by llguidance.
 
-Knows the library and the tokenizer. A constraint follows one text; drafted tokens are looked at and
-taken back, so that every position of a verification has the mask it would have without a draft.
+Knows the library and the tokenizer. A constraint follows one text; drafted tokens are tried on a copy,
+so that every position of a verification has the mask it would have without a draft.
 """
 
 import json
@@ -41,6 +41,10 @@ class GrammarCompiler:
         matcher = LLMatcher(self._tokenizer, _source(grammar), log_level=0, limits=_LIMITS)
         if matcher.is_error():
             raise ValueError(f"the {grammar.kind} cannot be used: {matcher.get_error()[:500]}")
+        start = matcher.deep_copy()
+        _mask(start, self._vocab_size)
+        if start.is_error():
+            raise ValueError(f"the {grammar.kind} cannot be used: no text fits it")
         return matcher
 
 
@@ -57,12 +61,12 @@ class GrammarConstraint:
 
     def masks(self, drafted: Sequence[int]) -> list[Allowed]:
         tokens = list(drafted[: self.num_allowed(drafted)])
-        found = [self._mask()]
+        found = [_mask(self._matcher, self._vocab_size)]
+        # On a copy: a token that is allowed but leads nowhere spoils a matcher for good.
+        ahead = self._matcher.deep_copy() if tokens else self._matcher
         for token in tokens:
-            self._matcher.consume_token(token)
-            found.append(self._mask())
-        if tokens:
-            self._matcher.rollback(len(tokens))
+            ahead.consume_token(token)
+            found.append(_mask(ahead, self._vocab_size))
         return found
 
     def num_allowed(self, drafted: Sequence[int]) -> int:
@@ -72,11 +76,12 @@ class GrammarConstraint:
         # What is refused here was never allowed by a mask: an end token that was to be ignored.
         self._matcher.try_consume_tokens(list(tokens))
 
-    def _mask(self) -> Allowed:
-        bits = llguidance.numpy.allocate_token_bitmask(1, self._vocab_size)
-        llguidance.numpy.fill_next_token_bitmask(self._matcher, bits, 0)
-        allowed: Allowed = bits[0]
-        return allowed
+
+def _mask(matcher: LLMatcher, vocab_size: int) -> Allowed:
+    bits = llguidance.numpy.allocate_token_bitmask(1, vocab_size)
+    llguidance.numpy.fill_next_token_bitmask(matcher, bits, 0)
+    allowed: Allowed = bits[0]
+    return allowed
 
 
 def _source(grammar: Grammar) -> str:

@@ -21,6 +21,8 @@ MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
 MAX_TEMPERATURE = 1000.0
+MAX_COUNT = 2**31 - 1
+"""Of tokens: what every part, and every message between them, can hold."""
 
 # Below this, z/T leaves the range where float32 resolves the noise, so the draw is the argmax anyway.
 GREEDY_BELOW = 1e-5
@@ -116,7 +118,7 @@ def _normal_numbers(params: SamplingParams) -> dict[str, Any]:
         raise _refusal(
             "top_p", params.top_p, "use a value in (0, 1]; for the single best token, temperature=0"
         )
-    top_k = _integer("top_k", params.top_k, low=-1)
+    top_k = _integer("top_k", params.top_k, low=-1, high=MAX_COUNT)
     seed = params.seed
     return {
         "temperature": 0.0 if temperature < GREEDY_BELOW else temperature,
@@ -127,8 +129,10 @@ def _normal_numbers(params: SamplingParams) -> dict[str, Any]:
         "presence_penalty": _number("presence_penalty", params.presence_penalty, low=-2.0, high=2.0),
         "frequency_penalty": _number("frequency_penalty", params.frequency_penalty, low=-2.0, high=2.0),
         "seed": None if seed is None else _integer("seed", seed) % SEED_MODULUS,
-        "min_tokens": _integer("min_tokens", params.min_tokens, low=0),
-        "max_tokens": None if params.max_tokens is None else _integer("max_tokens", params.max_tokens, low=1),
+        "min_tokens": _integer("min_tokens", params.min_tokens, low=0, high=MAX_COUNT),
+        "max_tokens": None
+        if params.max_tokens is None
+        else _integer("max_tokens", params.max_tokens, low=1, high=MAX_COUNT),
         "n": _integer("n", params.n, low=1, high=MAX_N),
         "logprobs": _top_count("logprobs", params.logprobs),
         "prompt_logprobs": _top_count("prompt_logprobs", params.prompt_logprobs),

@@ -13,9 +13,10 @@ from ssd.server.connection import ClientGoneError, EventStream, unless_gone
 from ssd.server.errors import ApiError, add_error_handlers, refusal
 from ssd.server.health import health, readiness
 from ssd.server.middleware import AccessLog, ApiKeys, BodyLimit
+from ssd.server.openapi import describe
 from ssd.server.prompts import conversation
 from ssd.server.schemas import ChatCompletionRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
-from ssd.server.serving import Serving
+from ssd.server.serving import Serving, off_loop
 from ssd.server.tracing import Traced
 from ssd.version import __version__
 
@@ -29,6 +30,7 @@ def build_app(serving: Serving) -> ASGIApp:
     app.include_router(_openai_routes(serving))
     app.include_router(_token_routes(serving))
     app.include_router(_operations_routes(serving))
+    describe(app, serving.config, serving.model_name)
     add_error_handlers(app)
     guarded: ASGIApp = ApiKeys(BodyLimit(app, serving.config.max_body_bytes), serving.config.api_keys)
     if serving.traces is not None:
@@ -108,7 +110,7 @@ def _token_routes(serving: Serving) -> APIRouter:
         serving.gate.check_open()
         serving.check_model(body.model)
         try:
-            tokens = _tokens(serving, body)
+            tokens = await _tokens(serving, body)
         except ValueError as error:
             raise refusal(error) from error
         count = {"count": len(tokens), "max_model_len": serving.client.max_model_len}
@@ -121,18 +123,20 @@ def _token_routes(serving: Serving) -> APIRouter:
         wrong = [each for each in body.tokens if not 0 <= each < serving.client.requests.vocab_size]
         if wrong:
             raise ApiError(400, f"token id {wrong[0]} is not in the vocabulary", param="tokens")
-        return JSONResponse({"prompt": serving.client.tokenizer.decode(body.tokens)})
+        decode = serving.client.tokenizer.decode
+        return JSONResponse({"prompt": await off_loop(len(body.tokens), lambda: decode(body.tokens))})
 
     return routes
 
 
-def _tokens(serving: Serving, body: TokenizeRequest) -> list[int]:
+async def _tokens(serving: Serving, body: TokenizeRequest) -> list[int]:
     if body.messages is not None:
         messages = conversation(body.messages)
-        return serving.client.chat_prompt(messages, add_generation_prompt=body.add_generation_prompt)
-    tokens: list[int] = serving.client.tokenizer(
-        body.prompt, add_special_tokens=body.add_special_tokens
-    ).input_ids
+        return await serving.chat_prompt(messages, add_generation_prompt=body.add_generation_prompt)
+    text, special, tokenizer = body.prompt or "", body.add_special_tokens, serving.client.tokenizer
+    tokens: list[int] = await off_loop(
+        len(text), lambda: tokenizer(text, add_special_tokens=special).input_ids
+    )
     return tokens
 
 

@@ -1,6 +1,5 @@
 """POST /v1/chat/completions: a conversation in, the assistant's message out, whole or as it grows."""
 
-import asyncio
 import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
@@ -8,7 +7,6 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jinja2 import TemplateError
 from msgspec import UNSET
 
 from ssd.engine.outputs import CompletionOutput, Increment, Origin, RequestOutput
@@ -35,9 +33,6 @@ from ssd.server.serving import Serving, check_complete
 from ssd.server.tools import KnownFormat, tool_format, tool_splitter
 from ssd.server.usage import usage_of
 
-_LONG_TEXT = 10_000
-"""Characters from which tokenising would hold up the event loop for milliseconds."""
-
 
 @dataclass(slots=True)
 class ChatJob:
@@ -58,7 +53,7 @@ class ChatJob:
         serving.check_model(body.model)
         calls = _calls_format(serving, body)
         params = replace(chat_params(body, serving.config), grammar=chat_grammar(body, calls))
-        prompt = await _chat_prompt(serving, body)
+        prompt = await serving.chat_prompt(conversation(body.messages), **template_options(body))
         # The engine draws an id of its own: clients may use one twice.
         request = await serving.client.request(prompt, params, speculation=body.speculation is not False)
         serving.check_length(request)
@@ -173,17 +168,6 @@ class _Growing:
             stop_reason=increment.stop_reason,
             origins=origins,
         )
-
-
-async def _chat_prompt(serving: Serving, body: ChatCompletionRequest) -> list[int]:
-    messages, options = conversation(body.messages), template_options(body)
-    try:
-        if sum(len(message["content"]) for message in messages) > _LONG_TEXT:
-            return await asyncio.to_thread(serving.client.chat_prompt, messages, **options)
-        return serving.client.chat_prompt(messages, **options)
-    except (TemplateError, TypeError, AttributeError, KeyError) as error:
-        # Templates are programs: what they make of unusual messages or options is the client's to mend.
-        raise ApiError(400, f"the chat template refuses this: {error}", param="messages") from error
 
 
 def _calls_format(serving: Serving, body: ChatCompletionRequest) -> KnownFormat | None:

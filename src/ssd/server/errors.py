@@ -26,6 +26,7 @@ _TYPES = {
     429: "rate_limit_error",
     503: "service_unavailable_error",
 }
+_LONGEST = 2000
 # What pydantic adds to a location to say which alternative it tried.
 _ALTERNATIVE = re.compile(r"^(str|int|float|bool|none)$|\[|^[A-Z]")
 # The most telling first: others are about alternatives that were not meant.
@@ -49,11 +50,17 @@ class ApiError(Exception):
     @property
     def body(self) -> bytes:
         kind = _TYPES.get(self.status, "server_error")
-        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        param = None if self.param is None else _sayable(self.param)
+        error = {"message": _sayable(self.message), "type": kind, "param": param, "code": self.code}
         return msgspec.json.encode({"error": error})
 
     def response(self) -> Response:
         return Response(self.body, self.status, self.headers, "application/json")
+
+
+def _sayable(text: str) -> str:
+    """What clients sent is part of many messages; it may be long, or no text at all."""
+    return text[:_LONGEST].encode(errors="replace").decode()
 
 
 def refusal(error: ValueError) -> ApiError:
@@ -99,6 +106,10 @@ def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def _invalid(_request: Request, error: RequestValidationError) -> Response:
         return invalid_body(error.errors()).response()
+
+    @app.exception_handler(RecursionError)
+    async def _too_deep(_request: Request, _error: RecursionError) -> Response:
+        return ApiError(400, "the body is nested too deeply: make it flatter").response()
 
     @app.exception_handler(HTTPException)
     async def _http(_request: Request, error: HTTPException) -> Response:

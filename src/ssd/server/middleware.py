@@ -128,7 +128,7 @@ class BodyLimit:
     async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
         """None: it is too large."""
         declared = Headers(scope=scope).get("content-length", "0")
-        if not declared.isdigit() or int(declared) > self._most:
+        if not declared.isdecimal() or int(declared) > self._most:
             return None
         parts, size = [], 0
         while True:

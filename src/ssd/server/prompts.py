@@ -3,9 +3,12 @@
 Knows the server's limits. ValueErrors name the parameter first (`n=99: …`).
 """
 
+import inspect
 import json
 from collections.abc import Sequence
 from typing import Any
+
+from transformers import PreTrainedTokenizerBase
 
 from ssd.engine.prompts import Message, Prompt
 from ssd.sampling import SamplingParams
@@ -18,7 +21,12 @@ _PLAIN = (
     *("bad_words", "prompt_logprobs", "skip_special_tokens", "include_stop_str_in_output", "n"),
 )
 """Fields that SamplingParams has under the same name."""
-_OWN_TEMPLATE_OPTIONS = ("tokenize", "return_dict", "return_tensors", "tools", "chat_template")
+_THEIR_TEMPLATE_OPTIONS = {"add_generation_prompt", "continue_final_message"}
+_OWN_TEMPLATE_OPTIONS = {
+    "messages",
+    *inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters,
+} - _THEIR_TEMPLATE_OPTIONS
+"""What the tokenizer takes from whoever calls it: not for clients to set."""
 
 
 def completion_params(body: CompletionRequest, limits: ServerConfig) -> SamplingParams:
@@ -118,7 +126,7 @@ def _arguments(text: str) -> Any:
 def template_options(body: ChatCompletionRequest) -> dict[str, Any]:
     """What the chat template is told beside the messages."""
     options = dict(body.chat_template_kwargs or {})
-    taken = sorted(set(options) & set(_OWN_TEMPLATE_OPTIONS))
+    taken = sorted(_OWN_TEMPLATE_OPTIONS.intersection(options))
     if taken:
         raise ValueError(f"chat_template_kwargs={taken[0]!r}: this one is the server's own")
     if body.tools and body.tool_choice != "none":

@@ -5,12 +5,16 @@ Knows the engine's client and the parts of the server. Does not know the shapes 
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
+
+from jinja2 import TemplateError
 
 from ssd.engine.outputs import Increment, RequestOutput
+from ssd.engine.prompts import Message
 from ssd.engine.request import Request
 from ssd.server.config import ServerConfig
 from ssd.server.errors import ApiError
@@ -20,6 +24,9 @@ from ssd.server.token_text import TokenTexts
 from ssd.server.tracing import Traces
 from ssd.worker.client import EngineClient
 
+T = TypeVar("T")
+_LONG = 10_000
+"""Characters or tokens from which tokenizers take milliseconds."""
 Numbered = tuple[int, Increment | RequestOutput]
 """Which of several requests, and what came of it."""
 
@@ -55,6 +62,21 @@ class Serving:
         if num_prompt >= most:
             message = f"the prompt has {num_prompt} tokens, and prompt and output together at most {most}"
             raise ApiError(400, message, param="prompt", code="context_length_exceeded")
+
+    async def chat_prompt(self, messages: Sequence[Message], **template_options: Any) -> list[int]:
+        """Token ids of a conversation; what its template refuses is the client's affair."""
+        length = sum(len(str(message.get("content"))) for message in messages)
+        try:
+            return await off_loop(length, lambda: self.client.chat_prompt(messages, **template_options))
+        except (
+            TemplateError,
+            TypeError,
+            AttributeError,
+            LookupError,
+            ArithmeticError,
+            RecursionError,
+        ) as error:
+            raise ApiError(400, f"the chat template refuses this: {error}", param="messages") from error
 
     async def run(self, request: Request) -> AsyncGenerator[Increment | RequestOutput, None]:
         """Increments, then the output, of one request. Closing it early aborts the request."""
@@ -102,6 +124,11 @@ class Serving:
             for task in pumps:
                 task.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def off_loop(length: int, work: Callable[[], T]) -> T:
+    """The result of `work`, by a thread where so much text would hold up everybody else."""
+    return await asyncio.to_thread(work) if length > _LONG else work()
 
 
 def check_complete(output: RequestOutput) -> None:
