@@ -31,6 +31,10 @@ Numbered = tuple[int, Increment | RequestOutput]
 """Which of several requests, and what came of it."""
 
 
+_TEMPLATE_ERRORS = (TemplateError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
+"""Templates are programs: what they make of unusual messages or options is the client's to mend."""
+
+
 @dataclass(slots=True)
 class Serving:
     client: EngineClient
