@@ -80,8 +80,8 @@ FAULTS = [
     Fault(
         "the server survives its engine",
         "src/ssd/server/run.py",
-        "        except EngineDeadError:\n            return ENGINE_DIED\n",
-        "        except EngineDeadError:\n            return 0\n",
+        "            return ENGINE_DIED\n        except EngineDeadError:\n",
+        "            return 0\n        except EngineDeadError:\n",
         f"{_PRODUCTION}test_a_killed_engine_takes_the_server_with_it",
     ),
     Fault(
