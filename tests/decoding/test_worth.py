@@ -21,9 +21,9 @@ def steps_of_rest(worth: Worth) -> int:
 
 def test_a_draft_that_is_never_right_rests_after_some_rounds_and_for_longer_each_time() -> None:
     worth = Worth()
-    assert 15 < rounds_until_rest(worth) < 30
+    assert 45 < rounds_until_rest(worth) < 60
     assert steps_of_rest(worth) == 256
-    assert 15 < rounds_until_rest(worth) < 30
+    assert 45 < rounds_until_rest(worth) < 60
     assert steps_of_rest(worth) == 512
     for _ in range(9):
         rounds_until_rest(worth)

@@ -55,6 +55,9 @@ class ParallelDecoder(AutoregressiveDecoder):
         self.client = client
         self.controller = controller or Controller()
         self._worth = Worth()
+        self._num_connects, self._num_frames, self._has_spoken = 0, 0, False
+        self._accepted: list[int] = []
+        """Of each sequence in this step that the draft has spoken of: how many of its tokens."""
 
     @property
     def line_stats(self) -> LineStats:  # type: ignore[override]  # a constant None where there is no line
@@ -92,6 +95,7 @@ class ParallelDecoder(AutoregressiveDecoder):
         self.times = replace(self.times, wait=self._waited, num_ready=self._num_ready)
         if all(row.generated for row in rows):
             self.controller.times.note(self.times.num_rows, self.times.verify)
+        self._look_at_line()
         noted = [self._note(row, result) for row, result in zip(rows, results, strict=True)]
         self._let_rest()
         self.client.flush()
@@ -107,8 +111,18 @@ class ParallelDecoder(AutoregressiveDecoder):
                 time.sleep(_LOOK_UP_SECONDS)
                 self.client.poll()
 
+    def _look_at_line(self) -> None:
+        """Another draft, or one that was started again, is judged anew; one that is silent not at all."""
+        stats = self.client.stats
+        if stats.num_connects != self._num_connects:
+            self._worth, self._num_connects = Worth(), stats.num_connects
+        self._has_spoken, self._num_frames = stats.num_frames > self._num_frames, stats.num_frames
+
     def _let_rest(self) -> None:
         """A draft that is never right is told nothing for a while, and then computes nothing."""
+        accepted, self._accepted = self._accepted, []
+        if accepted and self._has_spoken:
+            self._worth.note_round(sum(accepted) / len(accepted))
         self._worth.note_step()
         if self._worth.is_resting and self._knowledge:
             logger.info("the draft rests for a while: hardly any of its tokens is accepted")
@@ -173,7 +187,7 @@ class ParallelDecoder(AutoregressiveDecoder):
             self.controller.note_ngram(accepted=len(tokens) > 1)
         before = self._knowledge.get(row.seq_id)
         if before not in (None, Knowledge.UNHEARD):
-            self._worth.note_round(len(tokens) - 1 if source == "draft" else 0)
+            self._accepted.append(len(tokens) - 1 if source == "draft" else 0)
         if not self._worth.is_resting:
             self._knowledge[row.seq_id] = self.client.outcome(row.seq_id, tokens)
         return Decided(decided.tokens, decided.prompt_logprobs, _round(before, source))

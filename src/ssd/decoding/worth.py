@@ -4,14 +4,14 @@ A draft whose tokens are hardly ever accepted rests: nothing is told to it for a
 nothing. Then it gets another trial; each rest that follows a failed trial is twice as long. Knows counts.
 """
 
-_HOPE = 0.3
+_HOPE = 0.5
 """Accepted tokens a round that a trial starts with."""
 _LEAST = 0.06
 """Accepted tokens a round below which a draft rests."""
 _GOOD = 0.5
 """Accepted tokens a round from which earlier rests are forgotten."""
-_WEIGHT = 0.08
-"""Of the newest round: a trial without any success takes twenty rounds."""
+_WEIGHT = 0.04
+"""Of the newest round: a trial without any success takes some fifty rounds."""
 _FIRST_REST, _LONGEST_REST = 256, 8192
 """Steps."""
 
@@ -30,8 +30,8 @@ class Worth:
         """A step of the engine, while the draft rests or not."""
         self._num_steps_left = max(0, self._num_steps_left - 1)
 
-    def note_round(self, num_accepted: int) -> None:
-        """A sequence was verified of which the draft had spoken; so many of its tokens were accepted."""
+    def note_round(self, num_accepted: float) -> None:
+        """Sequences were verified of which the draft had spoken; so many of its tokens accepted in each."""
         if self.is_resting:
             return
         self._accepted += _WEIGHT * (num_accepted - self._accepted)

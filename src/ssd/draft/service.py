@@ -130,6 +130,8 @@ class DraftService:
                 return [found[1].full_frame()] if found and found[1].epoch == message.epoch else []
             case Close():
                 self._close(known, message.seq, message.epoch)
+                # Whoever has nothing more to say about a sequence says so: silence means trouble.
+                return [self._stats()]
         return []
 
     def _greet(self, peer: bytes, hello: Hello) -> Hello:
