@@ -2,8 +2,9 @@
 
     python bench/host_gap.py [--batch 64] [--lookahead 8] [--steps 400]
 
-A runner that sleeps 10 ms stands for the target, one that sleeps 3 ms for the draft's model; all
-else is real: scheduler, mirrors, detokeniser, sockets, a draft service in its own process.
+A runner that is done 10 ms after it was called stands for a target on a GPU, one that sleeps 3 ms for
+the draft's model; all else is real: scheduler, mirrors, detokeniser, sockets, a draft service in its
+own process.
 """
 
 import argparse
@@ -87,7 +88,7 @@ def hello(name: str) -> Hello:
 def run_draft(address: str) -> None:
     torch.set_num_threads(1)
     shape = PoolShape(1, 1, 8, NUM_BLOCKS, BLOCK, torch.float32, torch.device("cpu"), 512)
-    limits = GrowthLimits(width=64, max_grown=64, max_model_len=4096, prefill_chunk=1024)
+    limits = GrowthLimits(width=64, lookup=4, max_grown=64, max_model_len=4096, prefill_chunk=1024)
     grower = Grower(
         SleepingDraft(),
         KVPool(shape),

@@ -211,6 +211,7 @@ def report(records: Sequence[dict[str, Any]], modes: Sequence[Mode]) -> None:
     for mode in modes:
         cells = _cells(mode, by_mode[mode.name], plain)
         print("".join(f"{cell:>{width}}" for cell, width in zip(cells, COLUMNS.values(), strict=True)))
+    _print_over_sd(by_mode, modes)
     if plain:
         _print_roof(list(plain.values()), by_mode)
 
@@ -243,6 +244,25 @@ def _ratio(runs: Runs, plain: Runs) -> str:
         [slow["seconds_per_token"] / fast["seconds_per_token"] for slow, fast in both], n=4
     )
     return f"{middle:.2f} ({low:.2f}–{high:.2f})"
+
+
+def _print_over_sd(by_mode: dict[str, Runs], modes: Sequence[Mode]) -> None:
+    """SSD against SD with the same draft, and what a round of it consists of."""
+    for mode in modes:
+        kind, *extras = mode.name.split("+")
+        runs = list(by_mode[mode.name].values())
+        if not kind.startswith("ssd") or not runs:
+            continue
+        for other in modes:
+            other_kind, *other_extras = other.name.split("+")
+            if other_kind.startswith("sd") and other_extras == extras:
+                ratio = _ratio(by_mode[mode.name], by_mode[other.name])
+                print(f"{mode.name} over {other.name}: {ratio}")
+        total = {name: sum(each[name] for each in runs) for name in (*SUMS, "draft_seconds")}
+        print(
+            f"{mode.name}: verifying {total['verify_seconds'] / total['rounds'] * 1e3:.0f} ms, "
+            f"draft steps {total['draft_seconds'] / max(1, total['draft_steps']) * 1e3:.0f} ms, as they ran"
+        )
 
 
 def _print_roof(runs: Sequence[dict[str, Any]], by_mode: dict[str, Runs]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ssd.draft.messages import Sampling
 from ssd.draft.ngram import ngram_guess
 from ssd.runtime.loading import LoadedModel
 from tests.draft.test_grower import (
@@ -52,10 +53,8 @@ class Oracle:
 
     def __init__(self, reference: Reference, rng: random.Random, truth: float) -> None:
         self._reference, self._rng, self._truth = reference, rng, truth
-        self.num_asked = 0
 
     def __call__(self, prompt: Sequence[int], output: Sequence[int], count: int) -> tuple[int, ...]:
-        self.num_asked += 1
         text = [*prompt, *output]
         for _ in range(count):
             told = int(self._reference.logits([text])[0].argmax())
@@ -79,14 +78,19 @@ def test_children_equal_a_forward_from_scratch_with_runs_right_and_wrong(
     bench.open(0, prompt, SAMPLINGS["greedy"])
     bench.open(1, [*prompt, *words(rng, 2)], SAMPLINGS["sampled"])
     bench.open(2, words(rng, 3), SAMPLINGS["edited"])
+    gains = set[int]()
     for _ in range(30):
         for _ in range(rng.choice([0, 1, 1, 2])):
+            before = {each: deepest(bench, each) for each in bench.sessions}
             bench.step()
+            gains |= {deepest(bench, each) - depth for each, depth in before.items()}
         session_id = rng.choice(list(bench.sessions))
         session = bench.sessions[session_id]
         if len(session.tokens) <= (80 if scattered else 150):
             bench.outcome(session_id, some_outcome(rng, session))
     assert bench.num_compared > 100
+    assert {0, 1} < gains, "runs were never confirmed"
+    assert max(gains) <= 1 + LOOKUP
 
 
 def test_a_run_that_is_right_makes_the_tree_deeper_by_its_length_in_one_step(
@@ -99,7 +103,7 @@ def test_a_run_that_is_right_makes_the_tree_deeper_by_its_length_in_one_step(
     assert session.num_grown == LOOKUP
     bench.step()
     assert deepest(bench, 0) >= 2 + LOOKUP
-    # Whatever was computed ahead is the text's, once it is decided: only its last token is read anew.
+    # Whatever was computed ahead is the text's, once it is decided: nothing is read anew.
     path = session.tree.best_path(4)
     bench.outcome(0, path_to(session, path[-1]))
     assert session.is_root_read
@@ -141,3 +145,15 @@ def test_runs_come_from_the_text_and_the_path_to_the_node(bench: Bench) -> None:
     session.tree.tokens[1] = 43
     assert session.run_after(1, 2) == [44, 45]
     assert session.run_after(1, 0) == []
+
+
+def test_where_guesses_are_drawn_there_are_no_runs(
+    bench: Bench, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How long a frame takes would depend on the tokens in it, and so whether they are proposed."""
+    monkeypatch.setattr("ssd.draft.session.ngram_guess", Oracle(reference, random.Random(0), truth=1.0))
+    opening = Sampling(seed=2, temperature=0.9, ratio=True)
+    bench.open(0, words(random.Random(1), 9), opening)
+    _frames, num_rows = bench.grower.step()
+    assert num_rows == 9
+    assert deepest(bench, 0) == 1

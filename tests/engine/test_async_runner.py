@@ -1,5 +1,6 @@
 """A runner whose forward goes on by itself: text comes a step later, and nothing else changes."""
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from ssd import LLM, SamplingParams
+from ssd import LLM, AsyncLLM, SamplingParams
+from ssd.engine.async_llm import _Stop
 from ssd.runtime.eager import EagerRunner
 from ssd.runtime.runner import AsyncRunner, RunnerRow
 
@@ -28,6 +30,30 @@ class LaterRunner:
     def is_done(self) -> bool:
         self.num_looks += 1
         return self.num_looks > 3
+
+
+class DeviceGoneError(RuntimeError):
+    pass
+
+
+class FailingRunner(LaterRunner):
+    """Its forward fails once, after the host has gone on: as an error on a device does."""
+
+    fails_at: int | None = None
+
+    def forward(self, rows: Sequence[RunnerRow]) -> Tensor:
+        logits = super().forward(rows)
+        if self.fails_at is not None:
+            self.fails_at -= 1
+        return _Unreadable(logits) if self.fails_at == 0 else logits  # type: ignore[return-value]
+
+
+class _Unreadable:
+    def __init__(self, logits: Tensor) -> None:
+        self._logits = logits
+
+    def __len__(self) -> int:
+        raise DeviceGoneError("the device is gone")
 
 
 def engine(model: Path, *, later: bool, **settings: Any) -> LLM:
@@ -98,3 +124,58 @@ def test_what_is_settled_is_told_when_a_request_is_aborted(tiny_llama: Path) -> 
     assert len(output.token_ids) == 2
     assert "".join(each.text for each in told) == output.text
     assert not core.has_work
+
+
+def test_what_was_told_when_a_step_failed_comes_with_the_next(tiny_llama: Path) -> None:
+    llm = engine(tiny_llama, later=False)
+    core, requests = llm._engine.core, llm._engine.requests
+    decoder: Any = core.decoder
+    decoder._runner = runner = FailingRunner(decoder._runner)
+    short = requests.request(PROMPTS[0], SamplingParams(temperature=0, max_tokens=1, ignore_eos=True))
+    long = requests.request(PROMPTS[1], SamplingParams(temperature=0, max_tokens=4, ignore_eos=True))
+    core.add(short)
+    core.add(long)
+    assert not core.step().finished  # the short one is settled, not told
+    runner.fails_at = 1
+    with pytest.raises(DeviceGoneError):
+        core.step()
+    runner.fails_at = None
+    finished = [each.request_id for each in core.step().finished]
+    assert finished == [short.request_id]
+    while core.has_work:
+        finished += [each.request_id for each in core.step().finished]
+    assert finished == [short.request_id, long.request_id]
+
+
+async def test_whoever_has_all_its_tokens_gets_them_when_the_engine_is_closed(tiny_llama: Path) -> None:
+    llm = AsyncLLM(str(tiny_llama), device="cpu", max_num_seqs=4, seed=0)
+    decoder: Any = llm._engine.core.decoder
+    decoder._runner = LaterRunner(decoder._runner)
+    stopped = threading.Event()
+    step = llm._engine.core.step
+
+    def one_step() -> Any:
+        found = step()
+        llm._commands.put(_Stop())  # before the engine comes round to tell
+        stopped.set()
+        return found
+
+    llm._engine.core.step = one_step  # type: ignore[method-assign]
+    output = await llm.generate(PROMPTS[0], SamplingParams(temperature=0, max_tokens=1, ignore_eos=True))
+    assert stopped.is_set()
+    assert len(output.outputs[0].token_ids) == 1
+    llm.close()
+
+
+def test_frames_of_a_draft_are_read_while_a_forward_computes(tiny_llama: Path) -> None:
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    exact: Any = {"device": "cpu", "deterministic": True, "show_progress": False}
+    expected = LLM(str(tiny_llama), **exact).generate(PROMPTS, params, use_tqdm=False)
+    with LLM(str(tiny_llama), draft=str(tiny_llama), mode="ssd", **exact) as llm:
+        decoder: Any = llm._engine.core.decoder
+        decoder._runner = runner = LaterRunner(decoder._runner)
+        found = llm.generate(PROMPTS, params, use_tqdm=False)
+        assert runner.num_looks == 4
+        assert llm.stats.draft is not None
+        assert llm.stats.draft.num_frames > 0
+    assert [each.outputs[0].token_ids for each in found] == [each.outputs[0].token_ids for each in expected]

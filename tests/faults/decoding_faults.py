@@ -71,6 +71,20 @@ FAULTS = [
         "tests/engine/test_async_runner.py::test_increments_are_the_same_and_none_is_lost",
     ),
     Fault(
+        "what was told is lost with a step that fails",
+        "src/ssd/engine/core.py",
+        "        rows = [self._decode_row(row, drafts) for row in schedule.rows]\n",
+        "        rows = [self._decode_row(row, drafts) for row in schedule.rows]\n        self._told = []\n",
+        "tests/engine/test_async_runner.py::test_what_was_told_when_a_step_failed_comes_with_the_next",
+    ),
+    Fault(
+        "rows that hit wait for rows that miss",
+        "src/ssd/decoding/parallel.py",
+        "waited = not self._num_ready and self._wait(contexts)",
+        "waited = self._wait(contexts)",
+        "tests/decoding/test_parallel.py::test_rows_that_hit_do_not_wait_for_rows_that_miss",
+    ),
+    Fault(
         "noise keyed by row",
         "src/ssd/sampling/draw.py",
         "[draw.position for draw in draws], [ids",

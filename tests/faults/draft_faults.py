@@ -247,6 +247,45 @@ MIRROR = [
     ),
 ]
 
+_RUNS = "tests/draft/test_runs.py"
+RUNS = [
+    Fault(
+        "a run does not see the node it follows",
+        f"{_SRC}/session.py",
+        "ancestors.append([*ancestors[0], self.next_slot, *range(",
+        "ancestors.append([*ancestors[0], *range(",
+        f"{_RUNS}::test_children_equal_a_forward_from_scratch_with_runs_right_and_wrong",
+    ),
+    Fault(
+        "positions of a run are off by one",
+        f"{_SRC}/session.py",
+        "positions.append(positions[0] + 1 + place)",
+        "positions.append(positions[0] + place)",
+        f"{_RUNS}::test_children_equal_a_forward_from_scratch_with_runs_right_and_wrong",
+    ),
+    Fault(
+        "a run is kept whatever the model says",
+        f"{_SRC}/grower.py",
+        "            child = tree.child(node, token)\n",
+        "            child = tree.first_children[node]\n",
+        f"{_RUNS}::test_children_equal_a_forward_from_scratch_with_runs_right_and_wrong",
+    ),
+    Fault(
+        "runs where guesses are drawn",
+        f"{_SRC}/grower.py",
+        "if most <= 0 or session.draws:",
+        "if most <= 0:",
+        f"{_RUNS}::test_where_guesses_are_drawn_there_are_no_runs",
+    ),
+    Fault(
+        "runs overstep the room of a tree",
+        f"{_SRC}/grower.py",
+        "most = min(budget, self._limits.max_grown - session.num_grown - num_new)",
+        "most = budget",
+        f"{_RUNS}::test_runs_share_their_budget_and_keep_within_the_room",
+    ),
+]
+
 MESSAGES = [
     Fault(
         "ids of NODES need not ascend",
@@ -455,4 +494,4 @@ GUESSES = [
     ),
 ]
 
-FAULTS = [*TREE, *SESSION, *MIRROR, *MESSAGES, *GROWER, *ATTENTION, *GUESSES]
+FAULTS = [*TREE, *SESSION, *MIRROR, *RUNS, *MESSAGES, *GROWER, *ATTENTION, *GUESSES]

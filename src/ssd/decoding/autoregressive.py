@@ -33,10 +33,23 @@ class AutoregressiveDecoder:
         return isinstance(self._runner, AsyncRunner)
 
     def step(self, rows: Sequence[DecodeRow], meanwhile: Callable[[], None] = lambda: None) -> list[Decided]:
-        started = time.monotonic()
-        decided = verify(self._runner, rows, while_computing=meanwhile)
-        num_rows = sum(len(row.tokens) for row in rows)
-        self.times = StepTimes(started, time.monotonic() - started, 0.0, num_rows)
+        started, aside = time.monotonic(), 0.0
+
+        def timed() -> None:
+            nonlocal aside
+            began = time.monotonic()
+            meanwhile()
+            aside = time.monotonic() - began
+
+        decided = verify(self._runner, rows, while_computing=timed)
+        # A forward that goes on by itself shares that time; one that holds the host is over by then.
+        self.times = StepTimes(
+            started,
+            time.monotonic() - started - (0.0 if self.is_async else aside),
+            num_rows=sum(len(row.tokens) for row in rows),
+            num_sequences=len(rows),
+            num_speculated=sum(row.num_drafted > 0 for row in rows),
+        )
         return decided
 
     def idle(self) -> None:

@@ -115,6 +115,11 @@ class StepTimes:
     wait: float = 0.0
     num_rows: int = 0
     """Query rows of the verification."""
+    num_sequences: int = 0
+    num_speculated: int = 0
+    """Sequences of it that had drafted tokens."""
+    num_ready: int = 0
+    """Sequences whose drafted tokens were there without waiting, from a draft that works ahead."""
 
 
 class Decoder(Protocol):

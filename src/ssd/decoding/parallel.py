@@ -9,6 +9,7 @@ does not know is a miss, and the backup decides, for that row only. Every token 
 (see verification.py), so the draft may be slow, wrong or dead.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,13 +19,16 @@ from ssd.config import Backup
 from ssd.decoding.autoregressive import AutoregressiveDecoder
 from ssd.decoding.controller import Controller
 from ssd.decoding.decoder import Decided, DecodeRow, DraftContext, DraftStep, Round, Speculation
+from ssd.decoding.worth import Worth
 from ssd.draft.client import DraftClient, LineSource, LineStats
 from ssd.draft.mirror import Knowledge, Path
 from ssd.draft.ngram import ngram_guess
 from ssd.runtime.runner import AsyncRunner, Runner
 
-_LOOK_UP_SECONDS = 0.0005
-"""How often the end of a forward is looked for while nothing comes from the draft."""
+logger = logging.getLogger(__name__)
+
+_LOOK_UP_SECONDS = 0.0002
+"""How often the end of a forward is looked for, and words of the draft."""
 
 
 class ParallelDecoder(AutoregressiveDecoder):
@@ -47,28 +51,36 @@ class ParallelDecoder(AutoregressiveDecoder):
         self._knowledge: dict[int, Knowledge] = {}
         """Of each sequence, what was known when its last verification ended."""
         self._sources: dict[int, str] = {}
-        self._waited = 0.0
+        self._waited, self._num_ready = 0.0, 0
         self.client = client
         self.controller = controller or Controller()
+        self._worth = Worth()
 
     @property
     def line_stats(self) -> LineStats:  # type: ignore[override]  # a constant None where there is no line
         return replace(self.client.stats)
 
     def begin(self, context: DraftContext) -> None:
-        self.client.follow(context.seq_id, context.sampling, context.max_len)
+        if not self._worth.is_resting:
+            self.client.follow(context.seq_id, context.sampling, context.max_len)
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[Speculation]:
         for context in contexts:
-            self.client.follow(context.seq_id, context.sampling, context.max_len)
+            self.begin(context)
         paths = self._paths(contexts)
-        if not any(path.tokens for path in paths) and self._wait(contexts):
+        self._num_ready = sum(bool(path.tokens) for path in paths)
+        # Rows that hit never wait for rows that miss.
+        waited = not self._num_ready and self._wait(contexts)
+        if waited:
             paths = self._paths(contexts)
         self._sources = {
             each.seq_id: "draft" for each, path in zip(contexts, paths, strict=True) if path.tokens
         }
         paths = [self._or_guess(each, path) for each, path in zip(contexts, paths, strict=True)]
         lengths = self.controller.choose([_chances(path) for path in paths], len(contexts))
+        if waited and not any(lengths):
+            # What is not even worth verifying was not worth waiting for either.
+            self.controller.note_first(accepted=False)
         return [_speculation(path, length) for path, length in zip(paths, lengths, strict=True)]
 
     def step(self, rows: Sequence[DecodeRow], meanwhile: Callable[[], None] = lambda: None) -> list[Decided]:
@@ -77,20 +89,31 @@ class ParallelDecoder(AutoregressiveDecoder):
             self._read_while_computing()
 
         results = super().step(rows, read_too)
-        self.times = replace(self.times, wait=self._waited)
+        self.times = replace(self.times, wait=self._waited, num_ready=self._num_ready)
         if all(row.generated for row in rows):
             self.controller.times.note(self.times.num_rows, self.times.verify)
         noted = [self._note(row, result) for row, result in zip(rows, results, strict=True)]
+        self._let_rest()
         self.client.flush()
-        self._waited = 0.0
+        self._waited, self._num_ready = 0.0, 0
         return noted
 
     def _read_while_computing(self) -> None:
         """What the draft says during a forward is in the mirrors when it ends."""
         self.client.poll()
         runner = self._runner
-        while isinstance(runner, AsyncRunner) and not runner.is_done():
-            self.client.poll(_LOOK_UP_SECONDS)
+        if isinstance(runner, AsyncRunner):
+            while not runner.is_done():
+                time.sleep(_LOOK_UP_SECONDS)
+                self.client.poll()
+
+    def _let_rest(self) -> None:
+        """A draft that is never right is told nothing for a while, and then computes nothing."""
+        self._worth.note_step()
+        if self._worth.is_resting and self._knowledge:
+            logger.info("the draft rests for a while: hardly any of its tokens is accepted")
+            self.client.forget_all()
+            self._knowledge.clear()
 
     def idle(self) -> None:
         self.client.poll()
@@ -148,9 +171,11 @@ class ParallelDecoder(AutoregressiveDecoder):
             self.controller.note_first(accepted=len(tokens) > 1)
         elif source == "ngram":
             self.controller.note_ngram(accepted=len(tokens) > 1)
-        knowledge = self.client.outcome(row.seq_id, tokens)
         before = self._knowledge.get(row.seq_id)
-        self._knowledge[row.seq_id] = knowledge
+        if before not in (None, Knowledge.UNHEARD):
+            self._worth.note_round(len(tokens) - 1 if source == "draft" else 0)
+        if not self._worth.is_resting:
+            self._knowledge[row.seq_id] = self.client.outcome(row.seq_id, tokens)
         return Decided(decided.tokens, decided.prompt_logprobs, _round(before, source))
 
 

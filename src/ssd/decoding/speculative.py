@@ -20,6 +20,11 @@ class SpeculativeDecoder(AutoregressiveDecoder):
         self._drafter = drafter
         self._draft_steps: list[DraftStep] = []
 
+    @property
+    def is_async(self) -> bool:
+        """The draft's forwards come before the target's next one: text would wait for all of them."""
+        return False
+
     def propose(self, contexts: Sequence[DraftContext]) -> list[Speculation]:
         started = time.monotonic()
         proposed = self._drafter.propose(contexts)

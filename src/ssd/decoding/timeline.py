@@ -34,7 +34,14 @@ class Timeline:
         self._add("host", "prepare", started, prepared)
         if times.wait:
             self._add("host", "wait for the draft", prepared, times.verify_started)
-        self._add("target", "verify", times.verify_started, verify_ended, rows=times.num_rows)
+        counts = {
+            "rows": times.num_rows,
+            "sequences": times.num_sequences,
+            "speculated": times.num_speculated,
+            "ready": times.num_ready,
+            "waited_ms": round(times.wait * 1e3, 3),
+        }
+        self._add("target", "verify", times.verify_started, verify_ended, **counts)
         self._add("host", "commit", verify_ended, ended)
         for step in draft_steps:
             self._add("draft", "draft step", step.started, step.ended, rows=step.num_rows)

@@ -132,6 +132,13 @@ class DraftClient:
         if followed is not None and followed.mirror is not None:
             self._post(Close(seq_id, followed.mirror.epoch))
             self.flush()
+        if self.is_ready and self._line is not None and not self._followed:
+            # A draft without sequences has nothing to say but, now and then, that it is there.
+            self._line.expect_nothing()
+
+    def forget_all(self) -> None:
+        for seq_id in list(self._followed):
+            self.forget(seq_id)
 
     def outcome(self, seq_id: int, tokens: Sequence[int]) -> Knowledge:
         """A verification has ended: what is known about what follows?"""

@@ -85,6 +85,10 @@ class Connection:
             self._silent_since = None
             yield from self._messages(frame)
 
+    def expect_nothing(self) -> None:
+        """Silence is no sign from here on, until something is sent again."""
+        self._silent_since = None
+
     def close(self) -> None:
         self._link.close()
 

@@ -11,7 +11,7 @@ Knows the draft's KV blocks and its model. Does not know sockets, or who asked.
 import heapq
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from torch import Tensor
@@ -47,7 +47,7 @@ class _Reading:
     session_id: int
     tokens: list[int]
     reaches_root: bool
-    run: list[int] = field(default_factory=list)
+    run: Sequence[int] = ()
     """Guessed from the text to follow the root."""
 
 
@@ -55,7 +55,7 @@ class _Reading:
 class _Growing:
     session_id: int
     nodes: list[int] = field(default_factory=list)
-    run: list[int] = field(default_factory=list)
+    run: Sequence[int] = ()
     """Guessed from the text to follow the first node."""
 
 
@@ -133,12 +133,12 @@ class Grower:
         growings = self._choose_nodes(spare)
         if not readings and not growings:
             return {}, 0
-        self._look_up(readings, growings)
+        readings, growings = self._with_runs(readings, growings)
         rows = [self._reading_row(each) for each in readings] + [self._growing_row(each) for each in growings]
         logits = self._runner.forward(rows)
         self._finish_reading(readings)
         places = self._places(readings, growings)
-        self._attach(logits[[place.row for place in places]], places)
+        self._attach(logits if len(places) == len(logits) else logits[[each.row for each in places]], places)
         for place in places:
             self._attach_run(logits, place)
         touched = dict.fromkeys(place.session_id for place in places)
@@ -191,25 +191,34 @@ class Grower:
                 growing.nodes.append(node)
         return [each for each in growings.values() if each.nodes]
 
-    def _look_up(self, readings: Sequence[_Reading], growings: Sequence[_Growing]) -> None:
-        """Adds runs behind the roots and the likeliest nodes of a step, as long as there is room."""
-        budget = self._limits.lookup
-        for reading in readings:
-            if reading.reaches_root:
-                root = self._sessions[reading.session_id].tree.root
-                budget -= self._add_run(reading.run, reading.session_id, root, 0, budget)
-        for growing in growings:
-            count = len(growing.nodes)
-            budget -= self._add_run(growing.run, growing.session_id, growing.nodes[0], count, budget)
-
-    def _add_run(self, run: list[int], session_id: int, node: int, num_new: int, budget: int) -> int:
-        """Fills the run behind a node of a step that takes `num_new` slots before it; how long it got."""
+    def _run_after(self, session_id: int, node: int, num_new: int, budget: int) -> list[int]:
+        """A run behind a node of a step that takes `num_new` slots of this tree before it."""
         session = self._sessions[session_id]
         most = min(budget, self._limits.max_grown - session.num_grown - num_new)
-        found = session.run_after(node, most) if most > 0 else []
-        if found and self._cover(session_id, session.next_slot + num_new + len(found)):
-            run.extend(found)
-        return len(run)
+        # Not where guesses are drawn: how long a frame takes must not depend on the tokens in it.
+        if most <= 0 or session.draws:
+            return []
+        run = session.run_after(node, most)
+        return run if run and self._cover(session_id, session.next_slot + num_new + len(run)) else []
+
+    def _with_runs(
+        self, readings: Sequence[_Reading], growings: Sequence[_Growing]
+    ) -> tuple[list[_Reading], list[_Growing]]:
+        """Runs behind the roots that are read, then behind the likeliest nodes, as long as there is room."""
+        budget = self._limits.lookup
+        read: list[_Reading] = []
+        for each in readings:
+            root = self._sessions[each.session_id].tree.root
+            run = self._run_after(each.session_id, root, 0, budget) if each.reaches_root else []
+            read.append(replace(each, run=run))
+            budget -= len(run)
+        grown: list[_Growing] = []
+        for growing in growings:
+            count = len(growing.nodes)
+            run = self._run_after(growing.session_id, growing.nodes[0], count, budget)
+            grown.append(replace(growing, run=run))
+            budget -= len(run)
+        return read, grown
 
     def _cover(self, session_id: int, num_slots: int) -> bool:
         try:

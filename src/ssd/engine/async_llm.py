@@ -189,6 +189,8 @@ class AsyncLLM:
                 self._deliver(self._engine.core.step())
         except BaseException as error:  # Whatever it is, callers must hear of it rather than wait.
             failure = error
+        with suppress(Exception):  # Whoever has all its tokens gets them; the rest hear of the end.
+            self._deliver(self._engine.core.tell())
         self._engine.core.close()
         with self._end_lock:
             self._failure, self._is_over = failure, True

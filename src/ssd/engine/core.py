@@ -47,6 +47,8 @@ class EngineCore:
         self._generations: dict[int, Generation] = {}
         self._untold: list[Generation] = []
         """Whose latest tokens are settled, but not yet text."""
+        self._told: list[StepOutput] = []
+        """What is text, but has not left: a step that fails takes nothing with it."""
         self._speculation = SpeculationStats()
         self._num_steps, self._step_seconds, self._verify_seconds, self._wait_seconds = 0, 0.0, 0.0, 0.0
         self.timeline: Timeline | None = None
@@ -54,7 +56,7 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work or bool(self._untold)
+        return self._scheduler.has_work or bool(self._untold or self._told)
 
     @property
     def decoder(self) -> Decoder:
@@ -85,6 +87,9 @@ class EngineCore:
         if running is None:
             return StepOutput((), ())
         self._untold = [each for each in self._untold if each not in running.generations]
+        for generation in running.generations:
+            # Ended or not: an error in the middle of a step may have left it with the scheduler.
+            self._end(generation.sequence)
         increments = []
         for generation in running.generations:
             bursts = generation.take_untold()
@@ -92,8 +97,6 @@ class EngineCore:
                 increments.append(self._tell_one(generation, bursts))
             if generation.stop is None:
                 increments.append(generation.abort())
-            # Ended or not: an error in the middle of a step may have left it with the scheduler.
-            self._end(generation.sequence)
         return StepOutput(tuple(increments), self._collect_finished([running]))
 
     @property
@@ -114,7 +117,7 @@ class EngineCore:
         forward computes, with the next call: nothing that can wait stands between two forwards.
         """
         if not self._scheduler.has_work:
-            return self._tell()
+            return self.tell()
         started = self._clock()
         drafts = self._draft()
         schedule = self._scheduler.schedule()
@@ -125,29 +128,38 @@ class EngineCore:
             self._requests[row.sequence.request_id].note_scheduled(now)
             if not row.generated and self._decoder.is_drafting:
                 self._decoder.begin(self._context(row.sequence))
-        told: list[StepOutput] = []
-        decided = self._decoder.step(
-            [self._decode_row(row, drafts) for row in schedule.rows], lambda: told.append(self._tell())
-        )
+        rows = [self._decode_row(row, drafts) for row in schedule.rows]
+        decided = self._decoder.step(rows, meanwhile=self._tell)
         now = self._clock()
         for row, result in zip(schedule.rows, decided, strict=True):
             self._settle(row, result, now)
         if not self._decoder.is_async:
-            told.append(self._tell())
+            self._tell()
         self._note_step(started)
+        return self._take_told()
+
+    def tell(self) -> StepOutput:
+        """What is settled and has not left yet; nothing is computed."""
+        self._tell()
+        return self._take_told()
+
+    def _take_told(self) -> StepOutput:
+        told, self._told = self._told, []
         return StepOutput(
             tuple(increment for each in told for increment in each.increments),
             tuple(output for each in told for output in each.finished),
         )
 
-    def _tell(self) -> StepOutput:
+    def _tell(self) -> None:
         """Makes text of what is settled, and outputs of what has ended."""
+        if not self._untold:
+            return
         untold, self._untold = self._untold, []
         # Taken from all before any is told: where making text fails, nothing is left to fail again.
         bursts = [generation.take_untold() for generation in untold]
         increments = [self._tell_one(*each) for each in zip(untold, bursts, strict=True)]
         touched = {each.request.request_id: self._requests[each.request.request_id] for each in untold}
-        return StepOutput(tuple(increments), self._collect_finished(list(touched.values())))
+        self._told.append(StepOutput(tuple(increments), self._collect_finished(list(touched.values()))))
 
     def _note_step(self, started: float) -> None:
         ended, times = self._clock(), self._decoder.times

@@ -46,13 +46,17 @@ class EagerRunner:
     @torch.inference_mode()
     def forward(self, rows: Sequence[RunnerRow]) -> Tensor:
         layout = self._layout(rows)
-        hidden = self.model.hidden(self._tensors(rows, layout))
         wanted = [
             first + len(row.tokens) - offset
             for row, first in zip(rows, layout.first_row, strict=True)
             for offset in range(row.num_logits, 0, -1)
         ]
-        return self._logits(hidden, wanted)
+        # All that goes to the device goes there before the model runs: a copy behind it would wait for it.
+        tiles = self._head_tiles(len(wanted))
+        chosen = [*wanted, *wanted[-1:] * (sum(tiles) - len(wanted))]
+        places = torch.tensor(chosen, dtype=torch.long, device=self._device)
+        hidden = self.model.hidden(self._tensors(rows, layout))
+        return self.model.logits(hidden[places], tiles)[: len(wanted)].float()
 
     def _layout(self, rows: Sequence[RunnerRow]) -> Layout:
         if self._tiling is None:
@@ -75,14 +79,12 @@ class EagerRunner:
             layout.tiles,
         )
 
-    def _logits(self, hidden: Tensor, wanted: list[int]) -> Tensor:
+    def _head_tiles(self, num_wanted: int) -> tuple[int, ...]:
         """The head sees decided rows in decode tiles, whether the row was a prompt's or not."""
-        if self._tiling is None or not wanted:
-            return self.model.logits(hidden[wanted]).float()
+        if self._tiling is None or not num_wanted:
+            return (num_wanted,)
         tile = self._tiling.decode
-        num_tiles = -(-len(wanted) // tile)
-        padded = wanted + [wanted[-1]] * (num_tiles * tile - len(wanted))
-        return self.model.logits(hidden[padded], (tile,) * num_tiles)[: len(wanted)].float()
+        return (tile,) * -(-num_wanted // tile)
 
 
 class CudaRunner(EagerRunner):

@@ -1,0 +1,49 @@
+"""A draft that is never right rests, for longer each time; one that is right never does."""
+
+from ssd.decoding.worth import Worth
+
+
+def rounds_until_rest(worth: Worth, accepted: int = 0) -> int:
+    for count in range(1000):
+        if worth.is_resting:
+            return count
+        worth.note_round(accepted)
+    return 1000
+
+
+def steps_of_rest(worth: Worth) -> int:
+    count = 0
+    while worth.is_resting:
+        worth.note_step()
+        count += 1
+    return count
+
+
+def test_a_draft_that_is_never_right_rests_after_some_rounds_and_for_longer_each_time() -> None:
+    worth = Worth()
+    assert 15 < rounds_until_rest(worth) < 30
+    assert steps_of_rest(worth) == 256
+    assert 15 < rounds_until_rest(worth) < 30
+    assert steps_of_rest(worth) == 512
+    for _ in range(9):
+        rounds_until_rest(worth)
+        last = steps_of_rest(worth)
+    assert last == 8192
+
+
+def test_a_draft_that_is_right_never_rests_and_success_is_remembered() -> None:
+    worth = Worth()
+    assert rounds_until_rest(worth, accepted=1) == 1000
+    rounds_until_rest(worth)
+    assert steps_of_rest(worth) == 256
+    assert rounds_until_rest(worth, accepted=2) == 1000
+    rounds_until_rest(worth)
+    assert steps_of_rest(worth) == 256
+
+
+def test_rounds_do_not_count_while_it_rests() -> None:
+    worth = Worth()
+    rounds_until_rest(worth)
+    for _ in range(100):
+        worth.note_round(5)
+    assert steps_of_rest(worth) == 256
