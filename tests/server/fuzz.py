@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.server.fuzz_bodies import RequestMaker
+from tests.server.fuzz_bodies import RawRequest, RequestMaker
 from tests.server.fuzz_document import press_operations
 from tests.server.process import ServerProcess, resident_bytes, serving
 from tests.tiny import write_checkpoint
@@ -30,6 +30,8 @@ PATIENCE = 10.0
 """Seconds within which everything is answered."""
 LIMITS: dict[str, Any] = {"served_model_name": "tiny", "max_n": 3, "max_prompts": 4, "tool_format": "hermes"}
 _SAMPLES = 40
+_LARGE = 60_000
+"""A refusal may be lost where the server closes while so much is still being sent."""
 
 
 @dataclass(slots=True)
@@ -39,12 +41,15 @@ class Found:
     slowest: float = 0.0
     memory: list[int] = field(default_factory=list)
 
-    def note(self, answer: bytes, seconds: float, sent: bytes) -> None:
-        """One answer off the wire; none at all is right where the request was no HTTP."""
+    def note(self, answer: bytes, seconds: float, request: RawRequest) -> None:
+        """One answer off the wire; none at all is right where the request was not whole."""
+        sent = request.data
         self.slowest = max(self.slowest, seconds)
         head, _, body = answer.partition(b"\r\n\r\n")
         status = head.split(b" ")[1].decode() if head.startswith(b"HTTP/1.1 ") else "none"
         self.statuses[status] += 1
+        if status == "none" and request.is_whole and len(sent) < _LARGE:
+            self.faults.append(f"no answer to {shown(sent)}")
         if status >= "500" and status != "none":
             self.faults.append(f"{status} {body[:200]!r} to {shown(sent)}")
         if b"application/json" in head and status >= "400" and not _is_error(body):
@@ -82,28 +87,35 @@ def shown(sent: bytes) -> str:
     return repr(sent if len(sent) < 500 else sent[:350] + b" ... " + sent[-150:])
 
 
-def exchange(url: str, sent: bytes) -> bytes:
+def exchange(url: str, request: RawRequest) -> bytes:
     """What comes back until the server closes; the request asks it to."""
     parts = urlsplit(url)
+    received = []
     with socket.create_connection((parts.hostname, parts.port), timeout=PATIENCE) as line:
-        received = []
         try:
-            line.sendall(sent)
-            line.shutdown(socket.SHUT_WR)
+            line.sendall(request.data)
+            if not request.is_whole:
+                line.shutdown(socket.SHUT_WR)
+        except TimeoutError:
+            raise
+        except OSError:
+            pass  # It may refuse a request before it has all of it.
+        try:
             while piece := line.recv(1 << 16):
                 received.append(piece)
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # It may refuse a request before it has all of it.
-        return b"".join(received)
+        except ConnectionResetError:
+            pass
+    return b"".join(received).removeprefix(b"HTTP/1.1 100 \r\n\r\n")
 
 
 def press_bytes(server: ServerProcess, count: int, seed: int, found: Found) -> None:
     maker = RequestMaker(seed)
     for number in range(count):
-        sent = maker.request()
-        started = time.monotonic()
+        request = maker.request()
+        sent, started = request.data, time.monotonic()
         try:
-            found.note(exchange(server.url, sent), time.monotonic() - started, sent)
+            answer = exchange(server.url, request)
+            found.note(answer, time.monotonic() - started, request)
         except TimeoutError:
             found.faults.append(f"no answer within {PATIENCE} s to {shown(sent)}")
         except ConnectionRefusedError:

@@ -6,6 +6,7 @@ Knows bytes on the wire. What the server should say to them is not known here, o
 import json
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
@@ -126,12 +127,19 @@ PATHS = (
 METHODS = ("GET", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "TRACE", "BREW", "CONNECT")
 
 
+@dataclass(frozen=True, slots=True)
+class RawRequest:
+    data: bytes
+    is_whole: bool
+    """Its body is as long as it says: the server has no reason to wait for more."""
+
+
 class RequestMaker:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
 
-    def request(self) -> bytes:
-        """A whole HTTP request, as it goes over the wire."""
+    def request(self) -> RawRequest:
+        """An HTTP request as it goes over the wire."""
         path, body = self._random.choice(BASES)
         method, spoil = "POST", self._random.choice(self._spoilers)
         data = spoil(body)
@@ -140,9 +148,10 @@ class RequestMaker:
         headers = [f"Content-Type: {self._random.choice(TYPES) if self._random.random() < 0.1 else TYPES[0]}"]
         if self._random.random() < 0.15:
             headers.append(self._random.choice(HEADERS))
-        framing, data = self._framed(data)
-        lines = [f"{method} {path} HTTP/1.1", "Host: x", "Connection: close", *headers, *framing, "", ""]
-        return "\r\n".join(lines).encode("latin-1", errors="replace") + data
+        framing, data, is_whole = self._framed(data)
+        lines = [f"{method} {path} HTTP/1.1", "Host: x", "Connection: close", *headers, framing, "", ""]
+        head = "\r\n".join(lines).encode("latin-1", errors="replace")
+        return RawRequest(head + data, is_whole)
 
     @property
     def _spoilers(self) -> list[Callable[[dict[str, Any]], bytes]]:
@@ -206,22 +215,22 @@ class RequestMaker:
     def _garbage(self, _body: dict[str, Any]) -> bytes:
         return self._random.randbytes(self._random.choice((0, 1, 100, 20_000)))
 
-    def _framed(self, data: bytes) -> tuple[list[str], bytes]:
-        """Headers that say how long the body is, rightly or not, and the body in that framing."""
+    def _framed(self, data: bytes) -> tuple[str, bytes, bool]:
+        """A header that says how long the body is, the body in that framing, and whether that is right."""
         length = len(data)
         kind = self._random.random()
         if kind < 0.75:
-            return [f"Content-Length: {length}"], data
+            return f"Content-Length: {length}", data, True
         if kind < 0.88:
             cut = self._random.randint(0, length)
             pieces = [piece for piece in (data[:cut], data[cut:]) if piece]
             chunks = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
             end = self._random.choice((b"0\r\n\r\n", b"0\r\nX: y\r\n\r\n", b"zz\r\n", b"-1\r\n\r\n", b""))
-            return ["Transfer-Encoding: chunked"], chunks + end
+            return "Transfer-Encoding: chunked", chunks + end, end.startswith(b"0")
         declared = self._random.choice(
             ("-1", "abc", "\xb2", "0", str(length + 5), "9" * 30, "1, 2", "+3", "")
         )
-        return [f"Content-Length: {declared}"], data
+        return f"Content-Length: {declared}", data, False
 
 
 def _written(body: dict[str, Any]) -> bytes:
