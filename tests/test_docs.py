@@ -1,6 +1,7 @@
 """Documents that must not fall behind the code."""
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 
 from ssd import SamplingParams
 from ssd.config import EngineConfig
+from ssd.server.config import ServerConfig
+from ssd.server.schemas import ChatCompletionRequest, CompletionRequest
 
 ROOT = Path(__file__).parent.parent
 
@@ -15,8 +18,31 @@ ROOT = Path(__file__).parent.parent
 def test_every_setting_and_parameter_is_documented() -> None:
     settings = (ROOT / "docs/settings.md").read_text()
     assert [f.name for f in dataclasses.fields(EngineConfig) if f"`{f.name}`" not in settings] == []
+    server = (ROOT / "docs/server.md").read_text()
+    assert [f.name for f in dataclasses.fields(ServerConfig) if f"`{f.name}`" not in server] == []
     sampling = (ROOT / "docs/sampling.md").read_text()
     assert [f.name for f in dataclasses.fields(SamplingParams) if f"`{f.name}`" not in sampling] == []
+
+
+def test_every_field_of_a_request_is_documented() -> None:
+    server = (ROOT / "docs/server.md").read_text()
+    fields = {**CompletionRequest.model_fields, **ChatCompletionRequest.model_fields}
+    assert [name for name in fields if f"`{name}`" not in server] == []
+
+
+def test_dashboard_and_guide_name_metrics_that_exist() -> None:
+    source = (ROOT / "src/ssd/server/metrics.py").read_text() + (
+        ROOT / "src/ssd/server/engine_metrics.py"
+    ).read_text()
+    known = {name.removeprefix("ssd_") for name in re.findall(r'"((?:ssd_)?[a-z0-9]+_[a-z0-9_]+)"', source)}
+    for page in ("deploy/grafana.json", "docs/metrics.md"):
+        text = (ROOT / page).read_text()
+        if page.endswith("json"):
+            json.loads(text)
+        named = set(re.findall(r"\bssd_([a-z0-9_]+)", text))
+        assert len(named) > 15
+        unknown = {re.sub(r"_(total|bucket|sum|count)$", "", name) for name in named} - known
+        assert unknown == set(), page
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,16 @@ from ssd.version import __version__
 if TYPE_CHECKING:
     from ssd.engine.async_llm import AsyncLLM
     from ssd.engine.llm import LLM
-    from ssd.sampling import SamplingParams
+    from ssd.sampling import Grammar, SamplingParams
 
-__all__ = ["LLM", "AsyncLLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "AsyncLLM", "Grammar", "SamplingParams", "__version__"]
 
-_HOMES = {"LLM": "ssd.engine.llm", "AsyncLLM": "ssd.engine.async_llm", "SamplingParams": "ssd.sampling"}
+_HOMES = {
+    "LLM": "ssd.engine.llm",
+    "AsyncLLM": "ssd.engine.async_llm",
+    "Grammar": "ssd.sampling",
+    "SamplingParams": "ssd.sampling",
+}
 
 
 def __getattr__(name: str) -> Any:

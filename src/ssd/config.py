@@ -26,7 +26,7 @@ class EngineConfig:
     """Everything the engine can be told. Defaults suit a CPU or a single GPU."""
 
     model: str
-    """A model folder (config.json and safetensors) or a GGUF file."""
+    """A model folder (config.json and safetensors), a GGUF file, or a name on the hub."""
     device: str = "auto"
     """`auto`, `cpu`, `cuda`, `cuda:1` …"""
     dtype: DType = "auto"
@@ -35,6 +35,8 @@ class EngineConfig:
     """Bitwise the same logits for a token whatever else is computed beside it."""
     cores: tuple[int, ...] = ()
     """CPU cores to pin this process to; empty leaves threads and affinity alone."""
+    hf_cache: str | None = None
+    """Where models of the hub are kept; None: the hub's own cache."""
 
     max_model_len: int | None = None
     """Longest prompt plus output; None takes the model's own limit, or what the KV cache can hold if less."""
@@ -94,7 +96,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         if not self.model:
-            raise ValueError("model is empty: name a model folder or a .gguf file")
+            raise ValueError("model is empty: name a model folder, a .gguf file or a model on the hub")
         self._check_types()
         self._check_sizes()
         self._check_drafting()

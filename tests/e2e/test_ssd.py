@@ -103,8 +103,11 @@ def test_a_draft_of_another_family_is_refused_with_a_remedy(tmp_path: Path, addr
 
 
 def test_a_draft_that_cannot_start_says_so(target: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="the draft did not start"):
+    with pytest.raises(ValueError, match=r"no model at .*nothing"):
         LLM(str(target), mode="ssd", draft=str(tmp_path / "nothing"), **COMMON)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="the draft did not start"):
+        LLM(str(target), mode="ssd", draft=str(tmp_path), **COMMON)
 
 
 def test_a_killed_draft_comes_back(tmp_path: Path) -> None:

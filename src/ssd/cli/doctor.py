@@ -1,11 +1,14 @@
-"""`ssd doctor`: what is installed, which devices there are, and what would be used."""
+"""`ssd doctor`: what is installed, which devices there are, which models, and what would be used."""
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
+from ssd.cli import machine
 from ssd.version import __version__
 
 _PACKAGES = {
@@ -13,18 +16,32 @@ _PACKAGES = {
     "transformers": "configurations, tokenizers",
     "safetensors": "weights",
     "gguf": "GGUF weights",
-    "triton": "GPU kernels (extra: gpu)",
+    "huggingface-hub": "models by name",
+    "pyzmq": "sockets between engine and draft",
+    "msgspec": "the messages on them",
     "fastapi": "server (extra: server)",
+    "uvicorn": "server (extra: server)",
+    "prometheus-client": "metrics (extra: server)",
+    "openai": "ssd chat with a server (extra: client)",
+    "triton": "GPU kernels (extra: gpu)",
     "vllm": "production target (extra: vllm)",
 }
 
 
-def doctor() -> None:
-    """Show what is installed, what this machine has, and what SSD will use."""
+def doctor(
+    hf_cache: Annotated[
+        str | None, typer.Option(envvar="SSD_HF_CACHE", help="Where models of the hub are kept.")
+    ] = None,
+) -> None:
+    """Show what is installed, what this machine and the cache of models have, and what SSD will use.
+
+    Takes a few seconds: how fast memory is read decides how fast a CPU decodes, and is measured.
+    """
     console = Console()
     console.print(f"[bold]ssd {__version__}[/] on Python {platform.python_version()}, {platform.platform()}")
     console.print(_packages())
     console.print(_machine())
+    console.print(_models(hf_cache))
 
 
 def _packages() -> Table:
@@ -51,9 +68,47 @@ def _machine() -> Table:
         table.add_row(f"cuda:{index}", f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB")
     if not torch.cuda.device_count():
         table.add_row("GPUs", "none that torch can use")
-    table.add_row("CPU cores", ", ".join(map(str, usable_cores())))
-    table.add_row("torch threads", str(torch.get_num_threads()))
-    table.add_row("CPU instructions", torch.backends.cpu.get_cpu_capability())
+    table.add_row("processor", machine.processor())
+    table.add_row("CPU cores", machine.kinds_of_cores(usable_cores()))
+    table.add_row("instructions", f"{machine.instructions()}; torch uses {_capability()}")
+    table.add_row("memory", machine.memory())
+    table.add_row("weights are read at", f"{machine.reading_rate() / 1e9:.1f} GB/s")
+    table.add_row("torch", f"{torch.__version__}, {torch.get_num_threads()} threads, {_math_library()}")
     table.add_row("packed bfloat16 linears", "yes" if can_pack() else "no: float32 or plain linears")
     table.add_row("will use", f"[green]{device}[/], [green]{str(dtype).removeprefix('torch.')}[/]")
+    return table
+
+
+def _capability() -> str:
+    import torch
+
+    return str(torch.backends.cpu.get_cpu_capability())
+
+
+def _math_library() -> str:
+    import torch
+
+    built = (
+        ("oneDNN", torch.backends.mkldnn),
+        ("MKL", torch.backends.mkl),
+        ("OpenMP", torch.backends.openmp),
+    )
+    return ", ".join(name for name, library in built if library.is_available()) or "plain kernels"
+
+
+def _models(hf_cache: str | None) -> Table:
+    from huggingface_hub import constants, scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    shelf = hf_cache or constants.HF_HUB_CACHE
+    table = Table("model", "size", title=f"Models in {shelf}", title_justify="left", min_width=40)
+    try:
+        repos = scan_cache_dir(shelf).repos
+    except (CacheNotFound, ValueError):
+        repos = frozenset()
+    for repo in sorted(repos, key=lambda each: each.repo_id):
+        if repo.repo_type == "model":
+            table.add_row(repo.repo_id, f"{repo.size_on_disk / 1e9:.1f} GB")
+    if not table.row_count:
+        table.add_row("none yet", "")
     return table

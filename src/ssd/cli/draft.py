@@ -10,12 +10,13 @@ from typing import Annotated
 
 import typer
 
+from ssd.cli.config_file import ConfigFile
 from ssd.cli.errors import user_errors
-from ssd.cli.generate import parse_cores
+from ssd.cli.options import parse_cores
 
 
 def draft(
-    model: Annotated[str, typer.Option(help="The draft model: a folder or a .gguf file.")] = "",
+    model: Annotated[str, typer.Option(help="A folder, a .gguf file or a name on the hub.")] = "",
     listen: Annotated[
         str,
         typer.Option(help="Where engines connect: ipc:///path/to/socket, or tcp://host:port with --keys."),
@@ -37,14 +38,23 @@ def draft(
     growth: Annotated[str, typer.Option(help="value, geometric or uniform.")] = "value",
     kv_cache_bytes: Annotated[int, typer.Option(help="Memory for keys and values.")] = 2 << 30,
     max_num_seqs: Annotated[int, typer.Option(help="Sequences speculated for at a time.")] = 64,
+    hf_cache: Annotated[
+        str | None, typer.Option(envvar="SSD_HF_CACHE", help="Where models of the hub are kept.")
+    ] = None,
+    config_file: ConfigFile = None,
     lifeline: Annotated[bool, typer.Option(hidden=True, help="End when standard input ends.")] = False,
 ) -> None:
     """Run a draft that any number of engines can use.
 
-    Start it, then give its address to an engine: ssd generate --model TARGET --draft ipc:///tmp/draft.sock
+    Start it, then give its address to an engine:
+
+        ssd draft --model SMALL_MODEL --listen ipc:///tmp/draft.sock
+
+        ssd generate MODEL --draft ipc:///tmp/draft.sock -p "Once upon a time"
     """
     from ssd.draft.program import DraftConfig, build_service, open_link
     from ssd.draft.transport import make_keys as write_keys
+    from ssd.models.hub import local_model
 
     with user_errors():
         if make_keys is not None:
@@ -55,7 +65,7 @@ def draft(
             raise ValueError("a draft needs --model and --listen (or --make-keys): see ssd draft --help")
         logging.basicConfig(level=logging.WARNING, format="draft: %(message)s")
         config = DraftConfig(
-            model=model,
+            model=local_model(model, hf_cache=hf_cache),
             device=device,
             dtype=dtype,  # type: ignore[arg-type]  # checked by the settings
             precision=precision,  # type: ignore[arg-type]

@@ -2,9 +2,11 @@
 
 import typer
 
+from ssd.cli.chat import chat
 from ssd.cli.doctor import doctor
 from ssd.cli.draft import draft
 from ssd.cli.generate import generate
+from ssd.cli.serve import serve
 from ssd.version import __version__
 
 app = typer.Typer(
@@ -15,6 +17,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command()(generate)
+app.command()(chat)
+app.command()(serve)
 app.command()(draft)
 app.command()(doctor)
 

@@ -107,7 +107,11 @@ def decided_positions(row: DecodeRow) -> list[SamplingRow]:
         replace(known, position=known.position + count, output=known.output.followed_by(drafted[:count]))
         for count in range(1, len(drafted) + 1)
     ]
-    return [known, *later]
+    if known.constraint is None:
+        return [known, *later]
+    # After a drafted token that is not allowed nothing is decided any more: there no mask is needed.
+    masks = known.constraint.masks(drafted)
+    return [replace(row, allowed=mask) for row, mask in zip_longest([known, *later], masks)]
 
 
 def accept(decided: Sequence[SampledToken], drafted: Sequence[int]) -> tuple[SampledToken, ...]:

@@ -11,10 +11,14 @@ from ssd.decoding.drafter import Drafter, DraftLimits, RatioDrafting
 from ssd.decoding.speculative import SpeculativeDecoder
 from ssd.engine.core import EngineCore
 from ssd.engine.drafting import parallel_decoder, with_own_cores
+from ssd.engine.grammar import grammars
 from ssd.engine.prompts import RequestFactory
 from ssd.engine.scheduler import SchedulerLimits
 from ssd.kvcache.block_manager import BlockManager
+from ssd.models.hub import with_local_models
 from ssd.models.vocabulary import common_vocabulary
+from ssd.models.weights import ShowProgress
+from ssd.runtime.host import move_to_cores
 from ssd.runtime.loading import LoadedModel, load_draft, load_model
 
 
@@ -24,12 +28,46 @@ class Engine:
     requests: RequestFactory
     config: EngineConfig
     loaded: LoadedModel
+    blocks: BlockManager
 
 
-def build_engine(config: EngineConfig, *, show_progress: bool = False) -> Engine:
-    config = with_own_cores(config)
+def build_engine(config: EngineConfig, *, show_progress: ShowProgress = False) -> Engine:
+    config = with_own_cores(with_local_models(config))
     loaded = load_model(config, show_progress=show_progress)
     tokenizer = loaded.checkpoint.tokenizer()
+    blocks = BlockManager(
+        loaded.pool.shape.num_blocks,
+        config.block_size,
+        enable_prefix_caching=config.enable_prefix_caching,
+    )
+    decoder = make_decoder(config, loaded, tokenizer, show_progress=show_progress)
+    core = _core_around(decoder, config, loaded, blocks, tokenizer)
+    seeds = random.SystemRandom() if config.seed is None else random.Random(config.seed)
+    factory = RequestFactory(
+        tokenizer, loaded.checkpoint.end_ids(tokenizer), loaded.checkpoint.config.vocab_size, seeds
+    )
+    return Engine(core, factory, config, loaded, blocks)
+
+
+def with_mode(engine: Engine, config: EngineConfig, *, show_progress: ShowProgress = False) -> Engine:
+    """The same target and cache under another decoder; the engine given ends, unless the new one fails.
+
+    Only for an engine without requests: what runs knows its decoder.
+    """
+    if engine.core.has_work:
+        raise ValueError("the mode cannot change while requests run: let them end, or abort them")
+    config = with_own_cores(with_local_models(config))
+    tokenizer = engine.requests.tokenizer
+    decoder = make_decoder(config, engine.loaded, tokenizer, show_progress=show_progress)
+    engine.core.close()
+    move_to_cores(config.cores)
+    core = _core_around(decoder, config, engine.loaded, engine.blocks, tokenizer)
+    return replace(engine, core=core, config=config)
+
+
+def _core_around(
+    decoder: Decoder, config: EngineConfig, loaded: LoadedModel, blocks: BlockManager, tokenizer: Any
+) -> EngineCore:
     limits = SchedulerLimits(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
@@ -38,22 +76,19 @@ def build_engine(config: EngineConfig, *, show_progress: bool = False) -> Engine
         # There the bits of a token's keys depend on whether it was prompt or generated.
         cache_generated=not config.deterministic,
     )
-    blocks = BlockManager(
-        loaded.pool.shape.num_blocks,
-        config.block_size,
-        enable_prefix_caching=config.enable_prefix_caching,
+    end_ids, vocab_size = loaded.checkpoint.end_ids(tokenizer), loaded.checkpoint.config.vocab_size
+    return EngineCore(
+        decoder,
+        blocks,
+        limits,
+        tokenizer,
+        acceptance=config.acceptance,
+        grammars=grammars(tokenizer, end_ids, vocab_size),
     )
-    decoder = make_decoder(config, loaded, tokenizer, show_progress=show_progress)
-    core = EngineCore(decoder, blocks, limits, tokenizer, acceptance=config.acceptance)
-    seeds = random.SystemRandom() if config.seed is None else random.Random(config.seed)
-    factory = RequestFactory(
-        tokenizer, loaded.checkpoint.end_ids(tokenizer), loaded.checkpoint.config.vocab_size, seeds
-    )
-    return Engine(core, factory, config, loaded)
 
 
 def make_decoder(
-    config: EngineConfig, target: LoadedModel, tokenizer: Any, *, show_progress: bool = False
+    config: EngineConfig, target: LoadedModel, tokenizer: Any, *, show_progress: ShowProgress = False
 ) -> Decoder:
     """The decoder of the mode, with its draft, around a target that is loaded."""
     match config.mode:
@@ -65,7 +100,7 @@ def make_decoder(
             return parallel_decoder(config, target, tokenizer)
 
 
-def _speculative(config: EngineConfig, target: LoadedModel, *, show_progress: bool) -> Decoder:
+def _speculative(config: EngineConfig, target: LoadedModel, *, show_progress: ShowProgress) -> Decoder:
     # Its guesses are only ever checked, so the draft has no need of deterministic tiles.
     draft_config = replace(
         config,

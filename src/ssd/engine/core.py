@@ -17,7 +17,8 @@ from ssd.engine.request import Burst, Generation, Request, RunningRequest
 from ssd.engine.scheduler import ScheduledRow, Scheduler, SchedulerLimits
 from ssd.engine.sequence import Sequence
 from ssd.kvcache.block_manager import BlockManager
-from ssd.sampling import History, SamplingRow, mix_seed
+from ssd.sampling import History, SamplingParams, SamplingRow, mix_seed
+from ssd.sampling.constraint import Constraint, Grammar
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class EngineCore:
         tokenizer: Any,
         clock: Callable[[], float] = time.monotonic,
         acceptance: Acceptance = "coupled",
+        grammars: Callable[[Grammar], Constraint] | None = None,
     ) -> None:
         self._decoder = decoder
         self._blocks = block_manager
@@ -43,6 +45,7 @@ class EngineCore:
         self._tokenizer = tokenizer
         self._clock = clock
         self._acceptance = acceptance
+        self._grammars = grammars
         self._requests: dict[str, RunningRequest] = {}
         self._generations: dict[int, Generation] = {}
         self._untold: list[Generation] = []
@@ -69,6 +72,11 @@ class EngineCore:
     @property
     def num_waiting(self) -> int:
         return self._scheduler.num_waiting
+
+    @property
+    def kv_usage(self) -> float:
+        """The share of KV blocks held by sequences, 0 to 1."""
+        return self._blocks.usage
 
     def add(self, request: Request) -> None:
         """Queues a request, or raises ValueError if it can never run."""
@@ -126,7 +134,7 @@ class EngineCore:
         now = self._clock()
         for row in schedule.rows:
             self._requests[row.sequence.request_id].note_scheduled(now)
-            if not row.generated and self._decoder.is_drafting:
+            if not row.generated and self._is_speculated(row.sequence):
                 self._decoder.begin(self._context(row.sequence))
         rows = [self._decode_row(row, drafts) for row in schedule.rows]
         decided = self._decoder.step(rows, meanwhile=self._tell)
@@ -172,12 +180,20 @@ class EngineCore:
 
     def _draft(self) -> dict[int, tuple[DraftContext, Speculation]]:
         """Asks for speculations and tells the scheduler their tokens, of which it may cut some."""
-        decoding = self._scheduler.decoding if self._decoder.is_drafting else []
+        decoding = [each for each in self._scheduler.decoding if self._is_speculated(each)]
         contexts = [self._context(each) for each in decoding]
         speculations = self._decoder.propose(contexts)
         for sequence, speculation in zip(decoding, speculations, strict=True):
-            sequence.drafted = speculation.tokens
+            sequence.drafted = self._allowed(sequence, speculation.tokens)
         return {each[0].seq_id: each for each in zip(contexts, speculations, strict=True)}
+
+    def _allowed(self, sequence: Sequence, drafted: tuple[int, ...]) -> tuple[int, ...]:
+        """As far as the sequence's grammar takes them: drafts do not know it."""
+        constraint = self._generations[sequence.seq_id].constraint
+        return drafted if constraint is None else drafted[: constraint.num_allowed(drafted)]
+
+    def _is_speculated(self, sequence: Sequence) -> bool:
+        return self._decoder.is_drafting and self._generations[sequence.seq_id].request.speculation
 
     def _context(self, sequence: Sequence) -> DraftContext:
         max_len = sequence.num_tokens + sequence.num_remaining(self._limits.max_model_len)
@@ -213,8 +229,16 @@ class EngineCore:
                 wants_prompt_logits=params.prompt_logprobs is not None and index == 0,
             )
             parent_id = sequence.seq_id if parent_id is None else parent_id
-            generations.append(Generation(request, sequence, mix_seed(request.seed, index), self._tokenizer))
+            seed, constraint = mix_seed(request.seed, index), self._constraint(params)
+            generations.append(Generation(request, sequence, seed, self._tokenizer, constraint))
         return generations
+
+    def _constraint(self, params: SamplingParams) -> Constraint | None:
+        if params.grammar is None:
+            return None
+        if self._grammars is None:
+            raise ValueError("this engine was built without grammars: leave `grammar` out")
+        return self._grammars(params.grammar)
 
     def _decode_row(
         self, row: ScheduledRow, drafts: dict[int, tuple[DraftContext, Speculation]]
@@ -246,6 +270,7 @@ class EngineCore:
             output=History(sequence.tokens, sequence.num_prompt),
             end_ids=(*request.end_ids, *request.params.stop_token_ids),
             bad_word_ids=request.bad_word_ids,
+            constraint=generation.constraint,
         )
 
     def _scoring(self, row: ScheduledRow, generation: Generation) -> PromptScoring | None:
@@ -264,7 +289,8 @@ class EngineCore:
             return
         row.sequence.wants_prompt_logits = False
         self._requests[row.sequence.request_id].note_token(now)
-        tokens = generation.settle(decided.tokens, self._limits.max_model_len, row.num_drafted, decided.round)
+        how = decided.round if generation.request.speculation else None  # nobody missed what nobody drafted
+        tokens = generation.settle(decided.tokens, self._limits.max_model_len, row.num_drafted, how)
         self._scheduler.commit(row, tokens)
         self._untold.append(generation)
         if generation.stop is not None:

@@ -69,7 +69,7 @@ def _hello(target: LoadedModel, tokenizer: Any) -> Hello:
         version=PROTOCOL_VERSION,
         tokenizer=tokenizer_fingerprint(tokenizer),
         vocab_size=target.checkpoint.config.vocab_size,
-        name=target.checkpoint.path.name,
+        name=target.checkpoint.name,
         instance=uuid.uuid4().hex,
         max_model_len=target.max_model_len,
     )

@@ -1,17 +1,19 @@
 """`LLM`: the engine for scripts. Calls block until their outputs are complete."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tqdm import tqdm
 
-from ssd.config import EngineConfig
+from ssd.config import EngineConfig, Mode
 from ssd.decoding.timeline import Timeline
-from ssd.engine.build import build_engine
+from ssd.engine.build import build_engine, with_mode
 from ssd.engine.drafting import replace_draft
 from ssd.engine.outputs import EngineStats, Increment, RequestOutput
 from ssd.engine.prompts import Message, Prompt
+from ssd.models.hub import with_local_models
+from ssd.models.weights import ShowProgress
 from ssd.sampling import SamplingParams
 
 
@@ -22,10 +24,11 @@ class LLM:
     >>> llm.generate("Once upon a time", SamplingParams(temperature=0, max_tokens=32))[0].outputs[0].text
     """
 
-    def __init__(self, model: str, *, show_progress: bool = True, **settings: Any) -> None:
+    def __init__(self, model: str, *, show_progress: ShowProgress = True, **settings: Any) -> None:
         """`settings` are those of EngineConfig; an unknown one is an error."""
-        config = EngineConfig.from_settings(str(model), settings)
-        self._engine = build_engine(config, show_progress=show_progress)
+        self._asked = EngineConfig.from_settings(str(model), settings)
+        """What modes with a draft are built from, should the mode change."""
+        self._engine = build_engine(self._asked, show_progress=show_progress)
 
     def __enter__(self) -> "LLM":
         return self
@@ -43,8 +46,24 @@ class LLM:
         `settings` are draft settings that change with it. It is looked after while requests run.
         """
         engine = self._engine
-        config = replace(engine.config, draft=draft, **settings)
+        config = with_local_models(replace(engine.config, draft=draft, **settings))
         replace_draft(engine.core.decoder, config, engine.loaded, engine.requests.tokenizer)
+
+    def switch_mode(self, mode: Mode, *, show_progress: ShowProgress = False, **settings: Any) -> None:
+        """Another way to decode around the target that is loaded, between requests.
+
+        `settings` change with it, such as the draft: llm.switch_mode("ssd", draft="small-model"); a draft
+        once named is remembered. If it cannot be had, everything stays as it was. Statistics begin anew.
+        """
+        alone: dict[str, Any] = {"draft": None, "acceptance": "coupled", "saguaro": 1.0}
+        config = replace(self._asked, mode=mode, **(alone if mode == "ar" else {}) | settings)
+        self._engine = with_mode(self._engine, config, show_progress=show_progress)
+        if mode != "ar":
+            self._asked = config
+
+    @property
+    def mode(self) -> Mode:
+        return self._engine.config.mode
 
     @property
     def stats(self) -> EngineStats:
@@ -89,7 +108,9 @@ class LLM:
         prompts = [self._engine.requests.chat_prompt(conversation) for conversation in conversations]
         return self._run(prompts, _params_for(prompts, sampling_params), use_tqdm=use_tqdm)
 
-    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[Increment]:
+    def stream(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+    ) -> Generator[Increment, None, None]:
         """Increments of one request as they are decided. Leaving the loop early ends the request."""
         core = self._engine.core
         request = self._engine.requests.request(prompt, sampling_params or SamplingParams())

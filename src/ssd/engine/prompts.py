@@ -25,7 +25,14 @@ class RequestFactory:
     vocab_size: int
     seeds: random.Random
 
-    def request(self, prompt: Prompt, params: SamplingParams, request_id: str | None = None) -> Request:
+    def request(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        request_id: str | None = None,
+        *,
+        speculation: bool = True,
+    ) -> Request:
         if not isinstance(params, SamplingParams):
             raise ValueError(f"sampling parameters are SamplingParams(…), not {type(params).__name__}")
         text = prompt if isinstance(prompt, str) else None
@@ -40,6 +47,7 @@ class RequestFactory:
             seed=self.seeds.getrandbits(64) if params.seed is None else params.seed,
             end_ids=self.end_ids,
             bad_word_ids=self._bad_word_ids(params.bad_words),
+            speculation=speculation,
         )
 
     def _token_ids(self, prompt: Prompt) -> list[int]:
@@ -53,15 +61,17 @@ class RequestFactory:
             return [int(token) for token in prompt]
         raise ValueError(f"a prompt is text or a list of token ids, not {prompt!r:.60}")
 
-    def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
+    def chat_prompt(self, messages: Sequence[Message], **template_options: Any) -> list[int]:
+        """Token ids of a conversation; `template_options` (tools, …) are for the model's chat template."""
         if isinstance(messages, str) or not all(
             isinstance(message, dict) and "role" in message for message in messages
         ):
             raise ValueError('a conversation is a list of messages such as {"role": "user", "content": "Hi"}')
         if not self.tokenizer.chat_template:
             raise ValueError("this model's tokenizer has no chat template: use generate with plain text")
+        options = {"add_generation_prompt": True, **template_options}
         ids: list[int] = self.tokenizer.apply_chat_template(
-            list(messages), add_generation_prompt=True, tokenize=True, return_dict=False
+            list(messages), tokenize=True, return_dict=False, **options
         )
         return ids
 

@@ -21,6 +21,7 @@ from ssd.engine.outputs import (
 from ssd.engine.sequence import Sequence
 from ssd.engine.stopping import Stop, StopText, token_stop
 from ssd.sampling import SampledToken, SamplingParams, TokenLogprobs
+from ssd.sampling.constraint import Constraint
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class Request:
     """Drawn at admission where the caller gave none, so that it survives preemption."""
     end_ids: tuple[int, ...]
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    speculation: bool = True
+    """False: nobody drafts for it. The tokens are the same."""
     arrival: float = field(default_factory=time.perf_counter)
 
 
@@ -59,7 +62,14 @@ class Burst:
 class Generation:
     """One sequence's text and end."""
 
-    def __init__(self, request: Request, sequence: Sequence, seed: int, tokenizer: Any) -> None:
+    def __init__(
+        self,
+        request: Request,
+        sequence: Sequence,
+        seed: int,
+        tokenizer: Any,
+        constraint: Constraint | None = None,
+    ) -> None:
         params = request.params
         self.request = request
         self.sequence = sequence
@@ -79,6 +89,7 @@ class Generation:
         self._origins: list[Origin] = []
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.stop: Stop | None = None
+        self.constraint = constraint
 
     def settle(
         self, tokens: Tokens[SampledToken], max_model_len: int, num_drafted: int = 0, how: Round | None = None
@@ -90,7 +101,10 @@ class Generation:
         taken, text = self._until_end(tokens, self.sequence.num_remaining(max_model_len))
         num_accepted = min(len(taken), len(tokens) - 1)
         self._untold.append(Burst(taken, num_accepted, num_drafted, how, text))
-        return tuple([token.token for token in taken])
+        ids = tuple([token.token for token in taken])
+        if self.constraint is not None:
+            self.constraint.advance(ids)
+        return ids
 
     def take_untold(self) -> list[Burst]:
         """What was settled since the last time."""

@@ -1,7 +1,7 @@
 """A checkpoint on disk: its configuration, its tokenizer, its weights.
 
 Knows the two forms a model comes in, a Hugging Face folder and a GGUF file, and that the
-architecture is what the checkpoint declares. Nothing is downloaded here.
+architecture is what the checkpoint declares. Nothing is downloaded here: see hub.py.
 """
 
 import json
@@ -25,6 +25,13 @@ class Checkpoint:
     folder: Path
     """Where configuration and tokenizer are; for a GGUF file, their extracted form."""
     header: GgufHeader | None = None
+
+    @property
+    def name(self) -> str:
+        """For people: in the hub's cache, the folder itself is named by a commit."""
+        if self.path.parent.name == "snapshots":
+            return self.path.parent.parent.name.removeprefix("models--").replace("--", "/")
+        return self.path.name
 
     def weights(self) -> WeightSource:
         if self.header is not None:
@@ -52,10 +59,7 @@ def open_checkpoint(model: str) -> Checkpoint:
     if (path / "config.json").is_file():
         return _open_folder(path)
     if not path.exists():
-        raise ValueError(
-            f"no model at {model}: name a folder with config.json or a .gguf file "
-            "(names on the hub are not resolved yet: fetch the model with `hf download` first)"
-        )
+        raise ValueError(f"no model at {model}: name a folder with config.json or a .gguf file")
     raise ValueError(f"{model} is neither a folder with config.json nor a .gguf file")
 
 

@@ -21,7 +21,7 @@ def common_vocabulary(target: Checkpoint, draft: Checkpoint) -> int:
     if differing:
         token = differing[0]
         raise ValueError(
-            f"{draft.path.name} cannot draft for {target.path.name}: their tokenizers differ (token "
+            f"{draft.name} cannot draft for {target.name}: their tokenizers differ (token "
             f"{token} is {theirs[token]!r} and {ours[token]!r}); use a draft of the same family"
         )
     return vocab_size

@@ -5,6 +5,7 @@ Pickled checkpoints are not read: loading one can run code.
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +14,18 @@ from torch import Tensor
 from tqdm import tqdm
 
 INDEX_FILE = "model.safetensors.index.json"
+
+
+class ProgressBar(Protocol):
+    """As tqdm has it."""
+
+    def update(self, n: int, /) -> object: ...
+
+    def close(self) -> object: ...
+
+
+ShowProgress = bool | Callable[[str, int], ProgressBar]
+"""Whether bars are shown, or who makes them, from a description and a number of steps."""
 
 
 class WeightSource(Protocol):
@@ -107,10 +120,13 @@ class TrackedSource:
 class ProgressSource:
     """A source that shows a progress bar as its tensors are read."""
 
-    def __init__(self, source: WeightSource, description: str, *, show: bool) -> None:
+    def __init__(self, source: WeightSource, description: str, *, show: ShowProgress) -> None:
         self._source = source
-        self._bar = tqdm(
-            total=len(source.names()), desc=description, unit="tensor", leave=False, disable=not show
+        total = len(source.names())
+        self._bar: ProgressBar = (
+            tqdm(total=total, desc=description, unit="tensor", leave=False, disable=not show)
+            if isinstance(show, bool)
+            else show(description, total)
         )
 
     def names(self) -> frozenset[str]:

@@ -3,8 +3,10 @@
 Knows what torch reports and how to pin a process. Decides what `auto` means.
 """
 
+import contextlib
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
@@ -41,6 +43,7 @@ def _cores_of_process() -> list[int]:
 
 
 _CORES_AT_START = _cores_of_process()
+_THREADS_AT_START = torch.get_num_threads()
 
 
 def usable_cores() -> list[int]:
@@ -59,3 +62,15 @@ def pin_to_cores(cores: Sequence[int]) -> None:
         if unusable:
             raise ValueError(f"cores {sorted(unusable)} are not usable here; usable are {usable_cores()}")
     torch.set_num_threads(len(cores))
+
+
+def move_to_cores(cores: Sequence[int]) -> None:
+    """As pin_to_cores, with the threads that run already; no cores: as many as at the start."""
+    if cores:
+        pin_to_cores(cores)
+    if hasattr(os, "sched_setaffinity"):
+        for thread in Path("/proc/self/task").glob("*"):
+            # A thread may end meanwhile.
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(int(thread.name), cores or _CORES_AT_START)
+    torch.set_num_threads(len(cores) or _THREADS_AT_START)

@@ -18,7 +18,7 @@ from ssd.models.checkpoint import Checkpoint, open_checkpoint
 from ssd.models.config import ModelConfig
 from ssd.models.decoder import DenseDecoder
 from ssd.models.head_tokens import frequent_tokens
-from ssd.models.weights import ProgressSource
+from ssd.models.weights import ProgressSource, ShowProgress
 from ssd.runtime.eager import CudaRunner, EagerRunner, Tiling
 from ssd.runtime.host import pin_to_cores, resolve_device, resolve_dtype
 from ssd.runtime.huge_pages import request_huge_pages
@@ -42,7 +42,7 @@ class LoadedModel:
 def load_model(
     config: EngineConfig,
     *,
-    show_progress: bool = False,
+    show_progress: ShowProgress = False,
     precision: Precision = "model",
     head_tokens: Sequence[int] | None = None,
 ) -> LoadedModel:
@@ -74,7 +74,7 @@ def load_model(
 
 
 def load_draft(
-    config: EngineConfig, *, precision: Precision, head: int | None, show_progress: bool = False
+    config: EngineConfig, *, precision: Precision, head: int | None, show_progress: ShowProgress = False
 ) -> LoadedModel:
     """A model that only guesses, and so may round its weights and leave out rare tokens."""
     head_tokens = None
@@ -92,10 +92,10 @@ def _load_decoder(
     *,
     precision: Precision,
     head_tokens: Sequence[int] | None,
-    show_progress: bool,
+    show_progress: ShowProgress,
 ) -> DenseDecoder:
     started = time.perf_counter()
-    source = ProgressSource(checkpoint.weights(), f"loading {checkpoint.path.name}", show=show_progress)
+    source = ProgressSource(checkpoint.weights(), f"loading {checkpoint.name}", show=show_progress)
     try:
         model = DenseDecoder(
             checkpoint.config,
@@ -110,7 +110,7 @@ def _load_decoder(
         source.close()
     format_name = "int8" if precision == "int8" else str(dtype)
     seconds = time.perf_counter() - started
-    logger.info("loaded %s as %s on %s in %.1f s", checkpoint.path.name, format_name, device, seconds)
+    logger.info("loaded %s as %s on %s in %.1f s", checkpoint.name, format_name, device, seconds)
     return model
 
 

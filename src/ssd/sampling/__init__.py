@@ -4,6 +4,7 @@ Knows logits and tokens. Does not know models, requests, tokenizers, or who draf
 """
 
 from ssd.sampling.chooser import Chooser, ChooserOf, PhiloxChooser, Stream
+from ssd.sampling.constraint import Grammar
 from ssd.sampling.history import History
 from ssd.sampling.logprobs import token_logprobs
 from ssd.sampling.noise import gumbel_noise, gumbel_noise_at, gumbel_noise_ragged, mix_seed
@@ -17,6 +18,7 @@ __all__ = [
     "Chooser",
     "ChooserOf",
     "DraftDistribution",
+    "Grammar",
     "History",
     "PhiloxChooser",
     "Proposal",

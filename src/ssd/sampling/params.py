@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ssd.sampling.constraint import Grammar
+
 MAX_N = 128
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
@@ -19,6 +21,8 @@ MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
 MAX_TEMPERATURE = 1000.0
+MAX_COUNT = 2**31 - 1
+"""Of tokens: what every part, and every message between them, can hold."""
 
 # Below this, z/T leaves the range where float32 resolves the noise, so the draw is the argmax anyway.
 GREEDY_BELOW = 1e-5
@@ -52,6 +56,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
+    grammar: Grammar | None = None  # which texts may come out
 
     def __post_init__(self) -> None:
         normal: dict[str, Any] = {
@@ -66,6 +71,8 @@ class SamplingParams:
         for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
             if not isinstance(getattr(self, name), bool):
                 raise _refusal(name, getattr(self, name), "pass True or False")
+        if self.grammar is not None and not isinstance(self.grammar, Grammar):
+            raise _refusal("grammar", self.grammar, "pass a Grammar, such as Grammar('regex', '[0-9]+')")
         for name, value in normal.items():
             object.__setattr__(self, name, value)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
@@ -111,7 +118,7 @@ def _normal_numbers(params: SamplingParams) -> dict[str, Any]:
         raise _refusal(
             "top_p", params.top_p, "use a value in (0, 1]; for the single best token, temperature=0"
         )
-    top_k = _integer("top_k", params.top_k, low=-1)
+    top_k = _integer("top_k", params.top_k, low=-1, high=MAX_COUNT)
     seed = params.seed
     return {
         "temperature": 0.0 if temperature < GREEDY_BELOW else temperature,
@@ -122,8 +129,10 @@ def _normal_numbers(params: SamplingParams) -> dict[str, Any]:
         "presence_penalty": _number("presence_penalty", params.presence_penalty, low=-2.0, high=2.0),
         "frequency_penalty": _number("frequency_penalty", params.frequency_penalty, low=-2.0, high=2.0),
         "seed": None if seed is None else _integer("seed", seed) % SEED_MODULUS,
-        "min_tokens": _integer("min_tokens", params.min_tokens, low=0),
-        "max_tokens": None if params.max_tokens is None else _integer("max_tokens", params.max_tokens, low=1),
+        "min_tokens": _integer("min_tokens", params.min_tokens, low=0, high=MAX_COUNT),
+        "max_tokens": None
+        if params.max_tokens is None
+        else _integer("max_tokens", params.max_tokens, low=1, high=MAX_COUNT),
         "n": _integer("n", params.n, low=1, high=MAX_N),
         "logprobs": _top_count("logprobs", params.logprobs),
         "prompt_logprobs": _top_count("prompt_logprobs", params.prompt_logprobs),

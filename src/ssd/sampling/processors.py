@@ -1,8 +1,8 @@
 """What changes a row's logits before the draw: bias, prohibitions, penalties, temperature, truncation.
 
 The order is vLLM's: logit_bias, min_tokens, bad words, then repetition, frequency and presence penalty, then
-temperature, then min_p, top_k, top_p (`truncation.py`). At temperature 0 the order ends after the penalties,
-since nothing later moves the argmax.
+what a grammar leaves, then temperature, then min_p, top_k, top_p (`truncation.py`). At temperature 0 the
+order ends there, since nothing later moves the argmax.
 
 Each row is worked on by itself, with calls whose shapes do not depend on other rows, so its bits do not
 either. Token ids outside the row are skipped: a draft may have a smaller head than the target whose
@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ssd.sampling.constraint import forbid_all_but
 from ssd.sampling.params import BiasPairs, SamplingParams
 from ssd.sampling.rows import SamplingRow
 from ssd.sampling.select import WideRow
@@ -29,7 +30,14 @@ from ssd.sampling.truncation import truncation_floor
 def needs_edits(row: SamplingRow) -> bool:
     """Whether anything before the temperature applies to this row."""
     params = row.params
-    return bool(params.bias or row.bad_word_ids or params.penalised or _ends_forbidden(row))
+    return bool(
+        params.bias
+        or row.bad_word_ids
+        or params.penalised
+        or row.constraint is not None
+        or row.allowed is not None
+        or _ends_forbidden(row)
+    )
 
 
 def edit_logits(logits: Tensor, row: SamplingRow) -> Tensor:
@@ -42,6 +50,8 @@ def edit_logits(logits: Tensor, row: SamplingRow) -> Tensor:
     forbid(scores, row.end_ids if _ends_forbidden(row) else ())
     forbid(scores, bad_word_endings(row.bad_word_ids, row.prompt, row.output))
     penalise(scores, row.params, row.prompt, row.output)
+    if row.allowed is not None:
+        forbid_all_but(scores, row.allowed)
     return scores
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ssd.sampling.constraint import Allowed, Constraint
 from ssd.sampling.history import History
 from ssd.sampling.params import SamplingParams
 
@@ -24,6 +25,8 @@ class SamplingRow:
     output: History
     end_ids: tuple[int, ...] = ()  # eos and stop ids, forbidden until min_tokens
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    constraint: Constraint | None = None  # what this text must keep to; it gives `allowed` for each position
+    allowed: Allowed | None = None  # the tokens that may stand here; None: all
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ssd.cli.generate import parse_cores
+from ssd.cli.options import parse_cores
 from ssd.version import __version__
 
 
@@ -80,13 +80,6 @@ def test_user_errors_are_one_sentence_without_a_traceback(
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
-
-
-def test_doctor_says_what_will_be_used() -> None:
-    result = ssd("doctor")
-    assert result.returncode == 0
-    for word in ("torch", "CPU cores", "will use", __version__):
-        assert word in result.stdout
 
 
 def test_version_and_help() -> None:

@@ -1,0 +1,90 @@
+"""`ssd chat`: a conversation in the terminal, with an engine of its own or with a server."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ssd.cli.chat_screen import Screen
+from ssd.cli.chat_talk import Chat, Conversation
+from ssd.cli.engine_options import EngineOptions
+from ssd.cli.errors import user_errors
+from ssd.cli.options import with_options
+from ssd.cli.sampling_options import SamplingOptions
+
+if TYPE_CHECKING:
+    from ssd.cli.chat_backend import Backend
+
+_WHO = "Who answers"
+
+
+@with_options
+def chat(
+    system: Annotated[str, typer.Option(help="How the model is to behave.")] = "",
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="After each answer: tokens, speed, hits, accepted a round.")
+    ] = False,
+    color_origins: Annotated[
+        bool, typer.Option("--color-origins", help="Colour each token by where it came from.")
+    ] = False,
+    ssd: Annotated[
+        bool, typer.Option("--ssd", rich_help_panel=_WHO, help="This program itself, as by default.")
+    ] = False,
+    vllm: Annotated[
+        str | None, typer.Option(metavar="URL", rich_help_panel=_WHO, help="A vLLM that runs there.")
+    ] = None,
+    sglang: Annotated[
+        str | None, typer.Option(metavar="URL", rich_help_panel=_WHO, help="An SGLang that runs there.")
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", rich_help_panel=_WHO, help="Any server of OpenAI's protocol: ssd serve …"
+        ),
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="SSD_API_KEY", rich_help_panel=_WHO, help="For that server.")
+    ] = None,
+    *,
+    engine: EngineOptions,
+    sampling: SamplingOptions,
+) -> None:
+    """Chat with a model. Greedy unless --temperature says otherwise.
+
+    Examples:
+
+        ssd chat Qwen/Qwen3-0.6B
+
+        ssd chat MODEL --draft SMALL_MODEL --metrics --color-origins
+
+        ssd chat --url http://localhost:8000 --temperature 0.7
+
+    In the chat: /help, /reset, /system TEXT, /save FILE, /mode ar|sd|ssd, /quit. Ctrl-C ends an answer.
+    """
+    servers = {"vLLM": vllm, "SGLang": sglang, "the server": url}
+    named = {name: place for name, place in servers.items() if place is not None}
+    with user_errors():
+        if len(named) + ssd > 1:
+            raise ValueError("--ssd, --vllm, --sglang and --url: one of them answers")
+        params = sampling.params(max_tokens=None)
+        backend: Backend
+        if named:
+            backend = _remote(*named.popitem(), engine, api_key, params)
+        else:
+            from ssd.cli.chat_local import LocalBackend
+
+            backend = LocalBackend(engine.named_model, engine.settings(), params)
+        try:
+            Chat(backend, Screen(metrics=metrics, color_origins=color_origins), Conversation(system)).run()
+        finally:
+            backend.close()
+
+
+def _remote(server: Any, url: str, engine: EngineOptions, api_key: str | None, params: Any) -> "Backend":
+    from ssd.cli.chat_remote import RemoteBackend
+
+    unheard = [name for name in engine.settings() if name != "hf_cache"]
+    if unheard:
+        flag = unheard[0].replace("_", "-")
+        raise ValueError(f"--{flag} has no meaning with a server elsewhere: it was told when it started")
+    model = engine.named_model if engine.model or engine.model_argument else None
+    return RemoteBackend(server, url, model=model, api_key=api_key, params=params)

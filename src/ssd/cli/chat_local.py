@@ -1,0 +1,124 @@
+"""The chat's own engine: answers in this process, and modes that change around the loaded target."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ssd.cli.chat_backend import Message, Piece, Usage
+from ssd.cli.loading import load_llm, loading
+
+if TYPE_CHECKING:
+    from ssd.config import Mode
+    from ssd.engine.llm import LLM
+    from ssd.engine.outputs import Increment, SpeculationStats
+    from ssd.sampling import SamplingParams
+
+_OF_A_DRAFT = ("draft", "acceptance", "saguaro")
+"""Settings that mean nothing to a target alone."""
+
+
+class LocalBackend:
+    def __init__(self, model: str, settings: dict[str, Any], params: SamplingParams) -> None:
+        """A draft named beside `--mode ar` is kept for later."""
+        self._params = params
+        self._drafting = {name: settings[name] for name in _OF_A_DRAFT if name in settings}
+        self._hf_cache = settings.get("hf_cache")
+        if settings.get("mode", "ar") == "ar":
+            settings = {name: value for name, value in settings.items() if name not in _OF_A_DRAFT}
+        self._llm: LLM = load_llm(model, settings)
+        self._model = model
+        self._before = self._llm.stats.speculation
+        self._num_tokens = 0
+
+    @property
+    def title(self) -> str:
+        draft = f" with {self._drafting.get('draft')}" if self._llm.mode != "ar" else ""
+        return f"{self._model}, mode {self._llm.mode}{draft}"
+
+    def answer(self, messages: list[Message]) -> Iterator[Piece]:
+        prompt = self._llm.chat_prompt(messages)
+        pieces = _Pieces(self._llm.tokenizer, prompt)
+        self._before, self._num_tokens = self._llm.stats.speculation, 0
+        with _interrupts() as interrupts, closing(self._llm.stream(prompt, self._params)) as stream:
+            for increment in stream:
+                self._num_tokens += len(increment.token_ids)
+                yield from pieces.of(increment)
+                if interrupts:
+                    raise KeyboardInterrupt
+
+    @property
+    def usage(self) -> Usage:
+        return _usage(self._before, self._llm.stats.speculation, self._num_tokens, mode=self._llm.mode)
+
+    def switch_mode(self, mode: Mode, draft: str | None) -> None:
+        from ssd.models.hub import local_model
+
+        named = {"draft": draft} if draft is not None else {}
+        settings = {} if mode == "ar" else self._drafting | named
+        if mode != "ar" and "draft" not in settings:
+            raise ValueError(f"mode {mode} needs a draft: /mode {mode} SMALL_MODEL")
+        if "://" not in settings.get("draft", "://"):
+            settings["draft"] = local_model(settings["draft"], hf_cache=self._hf_cache)
+        with loading("the draft", then=f"starting mode {mode}") as show_progress:
+            self._llm.switch_mode(mode, show_progress=show_progress, **settings)
+        self._drafting |= named
+        self._before = self._llm.stats.speculation
+
+    def close(self) -> None:
+        self._llm.close()
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Ctrl-C is noted, for the end of a step: the engine is not to be torn out of one.
+
+    The second one does not wait: a long prompt may take its time.
+    """
+    noted: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        noted.append(number)
+        if len(noted) > 1:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class _Pieces:
+    """An increment's text, cut where its tokens meet, so that each part has one origin."""
+
+    def __init__(self, tokenizer: Any, prompt: list[int]) -> None:
+        from ssd.engine.detokenizer import Detokenizer
+
+        self._detokenizer = Detokenizer(tokenizer, prompt, skip_special_tokens=True)
+
+    def of(self, increment: Increment) -> list[Piece]:
+        text, pieces = increment.text, []
+        for token, origin in zip(increment.token_ids, increment.origins, strict=True):
+            length = len(self._detokenizer.add(token))
+            pieces.append(Piece(text[:length], origin, num_tokens=1))
+            text = text[length:]
+        if text:
+            # Held back so far, and released by what ended the answer.
+            pieces.append(Piece(text, pieces[-1].origin if pieces else None))
+        return pieces
+
+
+def _usage(before: SpeculationStats, after: SpeculationStats, num_tokens: int, *, mode: Mode) -> Usage:
+    if mode == "ar":
+        return Usage(num_tokens)
+    hits = after.hits - before.hits
+    causes = ("late", "unknown", "unheard")
+    misses = sum(getattr(after, cause) - getattr(before, cause) for cause in causes)
+    return Usage(
+        num_tokens,
+        accepted_per_round=(after.accepted - before.accepted) / max(1, after.rounds - before.rounds),
+        hit_rate=hits / (hits + misses) if hits + misses else None,
+    )

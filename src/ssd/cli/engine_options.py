@@ -1,0 +1,197 @@
+"""What every command that runs an engine can be told: one definition, for generate, chat and serve.
+
+Each field is a setting of EngineConfig under the flag that people know, vLLM's where it means the same.
+None stands for "not said": the default is then EngineConfig's own, and the help shows it from there.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from ssd.cli.config_file import ConfigFile, SpeculativeConfig
+from ssd.cli.options import parse_cores
+from ssd.config import (
+    Acceptance,
+    Backup,
+    DType,
+    EngineConfig,
+    GrowthPolicyName,
+    Mode,
+    Precision,
+)
+
+MODEL_HELP = "A folder (config.json, safetensors), a .gguf file, or a name on the hub: Qwen/Qwen3-0.6B."
+_DRAFTING, _BATCHING, _MACHINE = "Drafting", "Memory and batching", "Machine and numbers"
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(EngineConfig)}
+
+
+def _option(setting: str, help_text: str, panel: str, *flags: str, **more: Any) -> Any:
+    default = _DEFAULTS[setting]
+    is_shown = default is not None and default != () and setting != "mode"
+    names = flags or (f"--{setting.replace('_', '-')}",)
+    return typer.Option(
+        *names,
+        help=f"{help_text} Default {_spelled(default)}." if is_shown else help_text,
+        rich_help_panel=panel,
+        show_default=False,
+        **more,
+    )
+
+
+def _spelled(default: object) -> str:
+    return {True: "on", False: "off"}[default] if isinstance(default, bool) else str(default)
+
+
+def _switch(setting: str, help_text: str, panel: str) -> Any:
+    flag = setting.replace("_", "-")
+    return _option(setting, help_text, panel, f"--{flag}/--no-{flag}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    model_argument: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)
+    ] = None
+    model: Annotated[str | None, typer.Option("--model", "-m", help="The same, as an option.")] = None
+    config: ConfigFile = None
+
+    mode: Annotated[
+        Mode | None,
+        _option(
+            "mode",
+            "ar: alone; sd: in turns with a draft; ssd: it works ahead, as it does by default.",
+            _DRAFTING,
+        ),
+    ] = None
+    draft: Annotated[
+        str | None,
+        _option("draft", "Small model of the same tokenizer, or where an `ssd draft` listens.", _DRAFTING),
+    ] = None
+    speculative_config: SpeculativeConfig = None
+    lookahead: Annotated[
+        int | None,
+        _option("lookahead", "Most tokens drafted for one verification: 4 in sd, 8 in ssd.", _DRAFTING),
+    ] = None
+    acceptance: Annotated[
+        Acceptance | None,
+        _option("acceptance", "coupled: the seed's own tokens; ratio: the same distribution.", _DRAFTING),
+    ] = None
+    saguaro: Annotated[
+        float | None, _option("saguaro", "With ratio: weight of the draft's likeliest tokens.", _DRAFTING)
+    ] = None
+    backup: Annotated[
+        Backup | None, _option("backup", "What happens when the draft did not foresee a token.", _DRAFTING)
+    ] = None
+    growth: Annotated[
+        GrowthPolicyName | None, _option("growth", "Which nodes the draft processes first.", _DRAFTING)
+    ] = None
+    draft_width: Annotated[int | None, _option("draft_width", "Nodes processed in one step.", _DRAFTING)] = (
+        None
+    )
+    draft_children: Annotated[
+        int | None, _option("draft_children", "Next tokens prepared for each node.", _DRAFTING)
+    ] = None
+    draft_lookup: Annotated[
+        int | None, _option("draft_lookup", "Tokens it also computes from earlier text; 0: none.", _DRAFTING)
+    ] = None
+    draft_precision: Annotated[
+        Precision | None, _option("draft_precision", "int8 makes the draft faster.", _DRAFTING)
+    ] = None
+    draft_head: Annotated[
+        int | None, _option("draft_head", "The draft guesses this many frequent tokens only.", _DRAFTING)
+    ] = None
+    draft_device: Annotated[str | None, _option("draft_device", "As --device, for the draft.", _DRAFTING)] = (
+        None
+    )
+    draft_cores: Annotated[str | None, _option("draft_cores", "CPU cores of the draft.", _DRAFTING)] = None
+    draft_keys: Annotated[
+        str | None, _option("draft_keys", "Folder with the keys of a draft on TCP.", _DRAFTING)
+    ] = None
+    draft_timeout: Annotated[
+        float | None, _option("draft_timeout", "Seconds of silence until a draft counts as lost.", _DRAFTING)
+    ] = None
+
+    max_model_len: Annotated[
+        int | None, _option("max_model_len", "Longest prompt plus output; the model's own limit.", _BATCHING)
+    ] = None
+    max_num_seqs: Annotated[
+        int | None, _option("max_num_seqs", "Sequences that run at the same time.", _BATCHING)
+    ] = None
+    max_num_batched_tokens: Annotated[
+        int | None, _option("max_num_batched_tokens", "Query tokens in one forward.", _BATCHING)
+    ] = None
+    enable_chunked_prefill: Annotated[
+        bool | None, _switch("enable_chunked_prefill", "Long prompts in chunks.", _BATCHING)
+    ] = None
+    enable_prefix_caching: Annotated[
+        bool | None, _switch("enable_prefix_caching", "Equal beginnings of prompts are kept.", _BATCHING)
+    ] = None
+    block_size: Annotated[int | None, _option("block_size", "Tokens in a KV block.", _BATCHING)] = None
+    kv_cache_bytes: Annotated[
+        int | None,
+        _option(
+            "kv_cache_bytes",
+            "Memory for keys and values.",
+            _BATCHING,
+            "--kv-cache-bytes",
+            "--kv-cache-memory-bytes",
+        ),
+    ] = None
+    num_blocks: Annotated[int | None, _option("num_blocks", "KV blocks, instead of bytes.", _BATCHING)] = None
+
+    device: Annotated[str | None, _option("device", "auto, cpu, cuda or cuda:N.", _MACHINE)] = None
+    dtype: Annotated[DType | None, _option("dtype", "Number format of weights.", _MACHINE)] = None
+    cores: Annotated[str | None, _option("cores", "CPU cores to run on, such as 0,1 or 0-3.", _MACHINE)] = (
+        None
+    )
+    deterministic: Annotated[
+        bool | None, _switch("deterministic", "Bitwise the same whatever runs beside it.", _MACHINE)
+    ] = None
+    decode_tile: Annotated[int | None, _option("decode_tile", "Rows of a tile, generated.", _MACHINE)] = None
+    prefill_tile: Annotated[int | None, _option("prefill_tile", "Rows of a tile, prompts.", _MACHINE)] = None
+    tensor_parallel_size: Annotated[
+        int, typer.Option("--tensor-parallel-size", "-tp", rich_help_panel=_MACHINE, help="Only 1 so far.")
+    ] = 1
+    hf_cache: Annotated[
+        str | None,
+        _option(
+            "hf_cache",
+            "Where models of the hub are kept; the hub's own cache.",
+            _MACHINE,
+            "--hf-cache",
+            "--download-dir",
+            envvar="SSD_HF_CACHE",
+        ),
+    ] = None
+
+    @property
+    def named_model(self) -> str:
+        if self.model and self.model_argument and self.model != self.model_argument:
+            raise ValueError(f"two models, {self.model_argument} and {self.model}: name one")
+        named = self.model_argument or self.model
+        if not named:
+            raise ValueError(f"no model is named. {MODEL_HELP}")
+        return named
+
+    def settings(self) -> dict[str, Any]:
+        """What was said, as settings of EngineConfig; a draft alone means that it works ahead."""
+        if self.tensor_parallel_size != 1:
+            raise ValueError(
+                f"--tensor-parallel-size {self.tensor_parallel_size}: a target runs on one device so far; "
+                "leave it at 1"
+            )
+        ours = {field.name for field in dataclasses.fields(self)} - {"model"}
+        said = {name: getattr(self, name) for name in _DEFAULTS if name in ours}
+        said = {name: value for name, value in said.items() if value is not None}
+        for name in ("cores", "draft_cores"):
+            if name in said:
+                said[name] = parse_cores(said[name])
+        if "draft" in said:
+            said.setdefault("mode", "ssd")
+        return said
+
+    def engine_config(self, **more: Any) -> EngineConfig:
+        """The whole of it; `more` are settings that a command takes by flags of its own."""
+        return EngineConfig.from_settings(self.named_model, {**self.settings(), **more})

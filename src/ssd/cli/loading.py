@@ -1,0 +1,65 @@
+"""An engine while it loads: where its models are found, and how far they are, on the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from ssd.engine.llm import LLM
+    from ssd.models.weights import ShowProgress
+
+
+@contextmanager
+def loading(what: str, then: str) -> Iterator[ShowProgress]:
+    """Bars for models as they load; between and after them, something that moves and says `then`."""
+    if not sys.stderr.isatty():
+        yield False
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bars = _Bars(progress, progress.add_task(f"opening {what}", total=None), then)
+        yield bars.make
+
+
+def load_llm(model: str, settings: dict[str, Any]) -> LLM:
+    """The engine that generate and chat run in their own process."""
+    from ssd.engine.llm import LLM
+    from ssd.models.hub import local_model
+
+    # First, because the hub shows its own bars while it downloads.
+    path = local_model(model, hf_cache=settings.get("hf_cache"))
+    draft = settings.get("draft")
+    if draft is not None and "://" not in draft:
+        settings = {**settings, "draft": local_model(draft, hf_cache=settings.get("hf_cache"))}
+    with loading(model, then=f"starting the draft {draft}" if draft else "starting") as show_progress:
+        return LLM(path, show_progress=show_progress, **settings)
+
+
+class _Bars:
+    def __init__(self, progress: Progress, waiting: TaskID, then: str) -> None:
+        self._progress, self._waiting, self._then = progress, waiting, then
+
+    def make(self, description: str, total: int) -> _Bar:
+        self._progress.update(self._waiting, visible=False)
+        return _Bar(self._progress, self._progress.add_task(description, total=total), self._closed)
+
+    def _closed(self) -> None:
+        self._progress.update(self._waiting, description=self._then, visible=True)
+
+
+class _Bar:
+    def __init__(self, progress: Progress, task: TaskID, closed: Any) -> None:
+        self._progress, self._task, self._closed = progress, task, closed
+
+    def update(self, n: int, /) -> None:
+        self._progress.advance(self._task, n)
+
+    def close(self) -> None:
+        self._progress.remove_task(self._task)
+        self._closed()

@@ -1,0 +1,103 @@
+"""From what a user calls a model to files on this machine, through the Hugging Face hub and its cache.
+
+Knows folders, GGUF files and names on the hub: `org/name`, `org/name@revision`, `org/name/file.gguf`.
+Only configuration, tokenizer and safetensors are fetched: no pickles. What the hub has once delivered
+is found again without a network. Does not open what it finds.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from huggingface_hub import constants, hf_hub_download, snapshot_download
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HfHubHTTPError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from ssd.config import EngineConfig
+
+_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model")
+_NAME = re.compile(
+    r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)"
+    r"(?P<file>(?:/[\w.-]+)*/[\w.-]+\.gguf)?"
+    r"(?:@(?P<revision>[\w./-]+))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HubName:
+    repo: str
+    file: str | None
+    revision: str | None
+
+
+def parse_hub_name(model: str) -> HubName | None:
+    """None: this cannot be a name on the hub."""
+    match = _NAME.fullmatch(model)
+    if match is None or (match["file"] is None and match["repo"].endswith(".gguf")):
+        return None
+    file = match["file"]
+    return HubName(match["repo"], file.removeprefix("/") if file else None, match["revision"])
+
+
+def with_local_models(config: EngineConfig) -> EngineConfig:
+    """The same settings with paths for models; what is missing here is fetched."""
+    draft = config.draft
+    if draft is not None and "://" not in draft:
+        draft = local_model(draft, hf_cache=config.hf_cache)
+    return replace(config, model=local_model(config.model, hf_cache=config.hf_cache), draft=draft)
+
+
+def local_model(model: str, *, hf_cache: str | None) -> str:
+    """The path of a model; a folder or file of that name comes before the hub."""
+    path = Path(model).expanduser()
+    if path.exists():
+        return str(path)
+    name = parse_hub_name(model)
+    if name is None:
+        raise ValueError(
+            f"no model at {model}: name a folder with config.json, a .gguf file, or a model on the hub "
+            "such as Qwen/Qwen3-0.6B"
+        )
+    return _fetch(name, hf_cache)
+
+
+def _fetch(name: HubName, hf_cache: str | None) -> str:
+    shelf = str(Path(hf_cache).expanduser()) if hf_cache else None
+    try:
+        if name.file is not None:
+            return str(hf_hub_download(name.repo, name.file, revision=name.revision, cache_dir=shelf))
+        found = snapshot_download(
+            name.repo, revision=name.revision, cache_dir=shelf, allow_patterns=list(_FILES)
+        )
+    except (HfHubHTTPError, LocalEntryNotFoundError, EntryNotFoundError) as error:
+        raise ValueError(_remedy(name, shelf or constants.HF_HUB_CACHE, error)) from error
+    except OSError as error:
+        raise ValueError(f"{name.repo} could not be stored: {error}") from error
+    return str(found)
+
+
+def _remedy(name: HubName, shelf: str, error: Exception) -> str:
+    repo, page = name.repo, f"{constants.ENDPOINT}/{name.repo}"
+    if isinstance(error, GatedRepoError):
+        return f"{repo} is gated: accept its terms on {page}, then log in with `hf auth login`"
+    if isinstance(error, RepositoryNotFoundError):
+        return (
+            f"there is no folder {repo} here, and no model of that name on the hub that you may read: "
+            "check the spelling, or log in with `hf auth login` if it is private"
+        )
+    if isinstance(error, RevisionNotFoundError):
+        return f"{repo} has no revision {name.revision!r}: see {page}"
+    if isinstance(error, LocalEntryNotFoundError):
+        return (
+            f"{repo} is not in the cache ({shelf}) and the hub cannot be reached: connect, or name a folder "
+            "or .gguf file, or point SSD_HF_CACHE at the cache that has it"
+        )
+    if isinstance(error, EntryNotFoundError):
+        return f"{repo} has no file {name.file!r}: see {page}"
+    return f"the hub did not give {repo}: {' '.join(str(error).split())}"

@@ -1,0 +1,62 @@
+"""What a text may be, as callers ask for it, and what that leaves of the next token.
+
+Knows masks over the vocabulary. Does not know grammars: whoever does (`engine/grammar.py`) says after
+which tokens which others are allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Allowed = NDArray[np.int32]
+"""One bit for each token of the vocabulary, 32 to a number, lowest first."""
+
+GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "lark"]
+MAX_GRAMMAR_CHARS = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """Which texts a caller wants: by a JSON schema, a regular expression, a JSON list of choices, or Lark."""
+
+    kind: GrammarKind
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(GrammarKind):
+            raise ValueError(
+                f"a grammar of kind {self.kind!r}: use one of {', '.join(get_args(GrammarKind))}"
+            )
+        if not isinstance(self.text, str) or len(self.text) > MAX_GRAMMAR_CHARS:
+            raise ValueError(f"a grammar is text of at most {MAX_GRAMMAR_CHARS} characters: shorten it")
+
+
+class Constraint(Protocol):
+    """A text under way that must keep to a grammar."""
+
+    def masks(self, drafted: Sequence[int]) -> list[Allowed]:
+        """What may follow now, and after each drafted token, up to the first one that is not allowed."""
+        ...
+
+    def num_allowed(self, drafted: Sequence[int]) -> int:
+        """How many of these tokens, from the first, may follow."""
+        ...
+
+    def advance(self, tokens: Sequence[int]) -> None:
+        """The tokens are decided."""
+        ...
+
+
+def forbid_all_but(scores: Tensor, allowed: Allowed) -> None:
+    """Everything else becomes −inf, in place, on one row [V]."""
+    bits = np.unpackbits(allowed.view(np.uint8), bitorder="little")[: len(scores)]
+    # A row longer than the mask has padding at its end, which no text holds.
+    padded = np.pad(bits, (0, len(scores) - len(bits)))
+    scores.masked_fill_(torch.from_numpy(padded == 0).to(scores.device), -torch.inf)

@@ -1,0 +1,1 @@
+"""The HTTP server: OpenAI's API in front of an engine process. Needs the extra `server`."""

@@ -1,0 +1,170 @@
+"""The routes. Each is a few lines: what they do is in the files they name."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import FileResponse, JSONResponse
+from starlette.types import ASGIApp
+
+from ssd.server.chat import ChatJob
+from ssd.server.completions import CompletionJob
+from ssd.server.connection import ClientGoneError, EventStream, unless_gone
+from ssd.server.errors import ApiError, add_error_handlers, refusal
+from ssd.server.health import health, readiness
+from ssd.server.middleware import AccessLog, ApiKeys, BodyLimit
+from ssd.server.openapi import describe
+from ssd.server.prompts import conversation
+from ssd.server.schemas import ChatCompletionRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from ssd.server.serving import Serving, off_loop
+from ssd.server.tracing import Traced
+from ssd.version import __version__
+
+_PAGE = Path(__file__).parent / "static" / "index.html"
+_CLIENT_GONE = 499
+"""nginx's status for a client that went away; nobody receives it, but the log does."""
+
+
+def build_app(serving: Serving) -> ASGIApp:
+    app = FastAPI(title="SSD", version=__version__)
+    app.include_router(_openai_routes(serving))
+    app.include_router(_token_routes(serving))
+    app.include_router(_operations_routes(serving))
+    describe(app, serving.config, serving.model_name)
+    add_error_handlers(app)
+    guarded: ASGIApp = ApiKeys(BodyLimit(app, serving.config.max_body_bytes), serving.config.api_keys)
+    if serving.traces is not None:
+        guarded = Traced(guarded, serving.traces)
+    return AccessLog(guarded, serving.metrics.note_http)
+
+
+def _openai_routes(serving: Serving) -> APIRouter:
+    routes = APIRouter(prefix="/v1")
+
+    @routes.get("/models")
+    async def models() -> Response:
+        entry = {
+            "id": serving.model_name,
+            "object": "model",
+            "created": serving.started,
+            "owned_by": "ssd",
+            "max_model_len": serving.client.max_model_len or None,
+        }
+        return JSONResponse({"object": "list", "data": [entry]})
+
+    @routes.post("/completions")
+    async def completions(body: CompletionRequest, request: Request) -> Response:
+        serving.gate.check_open()
+        try:
+            job = await CompletionJob.make(serving, body, request.state.request_id)
+        except ValueError as error:
+            raise refusal(error) from error
+        return await _answer(serving, job, request)
+
+    @routes.post("/chat/completions")
+    async def chat_completions(body: ChatCompletionRequest, request: Request) -> Response:
+        serving.gate.check_open()
+        try:
+            job = await ChatJob.make(serving, body, request.state.request_id)
+        except ValueError as error:
+            raise refusal(error) from error
+        return await _answer(serving, job, request)
+
+    return routes
+
+
+async def _answer(serving: Serving, job: CompletionJob | ChatJob, request: Request) -> Response:
+    """Runs a job while its client is there; the gate's seats are given back however it ends."""
+    with ExitStack() as seats:
+        seats.enter_context(serving.gate.enter(job.num_sequences))
+        seats.callback(lambda: request.state.fields.update(_log_fields(job)))
+        if job.body.stream:
+            return EventStream(job.chunks(), on_end=seats.pop_all().close)
+        try:
+            answer = await unless_gone(request.receive, job.whole())
+        except ClientGoneError:
+            request.state.is_gone = True
+            return Response(status_code=_CLIENT_GONE)
+        except ValueError as error:
+            raise refusal(error) from error
+        return Response(answer.encoded(), media_type="application/json")
+
+
+def _log_fields(job: CompletionJob | ChatJob) -> dict[str, object]:
+    outputs = [each for output in job.finished for each in output.outputs]
+    return {
+        "stream": bool(job.body.stream),
+        "prompt_tokens": sum(len(output.prompt_token_ids) for output in job.finished),
+        "completion_tokens": sum(len(each.token_ids) for each in outputs),
+        "finish_reasons": [each.finish_reason for each in outputs],
+        "accepted_tokens": sum(each.speculation.accepted for each in outputs),
+        "rounds": sum(each.speculation.rounds for each in outputs),
+    }
+
+
+def _token_routes(serving: Serving) -> APIRouter:
+    routes = APIRouter()
+
+    @routes.post("/tokenize")
+    async def tokenize(body: TokenizeRequest) -> Response:
+        serving.gate.check_open()
+        serving.check_model(body.model)
+        try:
+            tokens = await _tokens(serving, body)
+        except ValueError as error:
+            raise refusal(error) from error
+        count = {"count": len(tokens), "max_model_len": serving.client.max_model_len}
+        return JSONResponse({**count, "tokens": tokens})
+
+    @routes.post("/detokenize")
+    async def detokenize(body: DetokenizeRequest) -> Response:
+        serving.gate.check_open()
+        serving.check_model(body.model)
+        wrong = [each for each in body.tokens if not 0 <= each < serving.client.requests.vocab_size]
+        if wrong:
+            raise ApiError(400, f"token id {wrong[0]} is not in the vocabulary", param="tokens")
+        decode = serving.client.tokenizer.decode
+        return JSONResponse({"prompt": await off_loop(len(body.tokens), lambda: decode(body.tokens))})
+
+    return routes
+
+
+async def _tokens(serving: Serving, body: TokenizeRequest) -> list[int]:
+    if body.messages is not None:
+        messages = conversation(body.messages)
+        return await serving.chat_prompt(messages, add_generation_prompt=body.add_generation_prompt)
+    text, special, tokenizer = body.prompt or "", body.add_special_tokens, serving.client.tokenizer
+    tokens: list[int] = await off_loop(
+        len(text), lambda: tokenizer(text, add_special_tokens=special).input_ids
+    )
+    return tokens
+
+
+def _operations_routes(serving: Serving) -> APIRouter:
+    routes = APIRouter()
+
+    @routes.get("/version")
+    async def version() -> Response:
+        return JSONResponse({"version": __version__})
+
+    @routes.get("/health")
+    async def is_healthy() -> Response:
+        found = health(serving)
+        return JSONResponse(found.body, found.status)
+
+    @routes.get("/ready")
+    async def is_ready() -> Response:
+        found = readiness(serving)
+        return JSONResponse(found.body, found.status)
+
+    @routes.get("/metrics")
+    async def metrics() -> Response:
+        return Response(serving.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @routes.get("/")
+    async def page() -> Response:
+        if not _PAGE.is_file():
+            raise ApiError(404, "there is no page here: see /docs for the routes")
+        return FileResponse(_PAGE, media_type="text/html")
+
+    return routes

@@ -1,0 +1,219 @@
+"""POST /v1/chat/completions: a conversation in, the assistant's message out, whole or as it grows."""
+
+import time
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from msgspec import UNSET
+
+from ssd.engine.outputs import CompletionOutput, Increment, Origin, RequestOutput
+from ssd.engine.request import Request
+from ssd.sampling import SamplingParams, TokenLogprobs
+from ssd.server.answers import (
+    AssistantMessage,
+    CalledFunction,
+    ChatChoice,
+    ChatChunk,
+    ChatCompletion,
+    Delta,
+    DeltaChoice,
+    ToolCall,
+)
+from ssd.server.errors import ApiError
+from ssd.server.grammars import chat_grammar
+from ssd.server.logprobs import chat_logprobs, prompt_logprobs
+from ssd.server.pieces import Call, Chain, Content, Piece, PlainText, Reasoning, Splitter
+from ssd.server.prompts import chat_params, conversation, template_options
+from ssd.server.reasoning import ReasoningSplitter, starts_inside, thinks
+from ssd.server.schemas import ChatCompletionRequest
+from ssd.server.serving import Serving, check_complete
+from ssd.server.tools import KnownFormat, tool_format, tool_splitter
+from ssd.server.usage import usage_of
+
+
+@dataclass(slots=True)
+class ChatJob:
+    """One HTTP request: its engine request, and how its output is told."""
+
+    serving: Serving
+    body: ChatCompletionRequest
+    params: SamplingParams
+    request: Request
+    calls: KnownFormat | None
+    """How tool calls are written; None: none are looked for."""
+    answer_id: str
+    created: int = field(default_factory=lambda: int(time.time()))
+    finished: list[RequestOutput] = field(default_factory=list)
+
+    @classmethod
+    async def make(cls, serving: Serving, body: ChatCompletionRequest, request_id: str) -> "ChatJob":
+        serving.check_model(body.model)
+        calls = _calls_format(serving, body)
+        params = replace(chat_params(body, serving.config), grammar=chat_grammar(body, calls))
+        prompt = await serving.chat_prompt(conversation(body.messages), **template_options(body))
+        # The engine draws an id of its own: clients may use one twice.
+        request = await serving.client.request(prompt, params, speculation=body.speculation is not False)
+        serving.check_length(request)
+        return cls(serving, body, params, request, calls, f"chatcmpl-{request_id}")
+
+    @property
+    def num_sequences(self) -> int:
+        return self.params.n
+
+    def splitter(self) -> Splitter:
+        tokenizer = self.serving.client.tokenizer
+        calls: Splitter = PlainText() if self.calls is None else tool_splitter(self.calls)
+        if not thinks(tokenizer.chat_template, self.serving.config.reasoning_format):
+            return calls
+        inside = starts_inside(tokenizer, self.request.prompt_token_ids)
+        return Chain(ReasoningSplitter(inside=inside), calls)
+
+    async def whole(self) -> ChatCompletion:
+        self.finished = await self.serving.outputs([self.request])
+        output = self.finished[0]
+        return ChatCompletion(
+            id=self.answer_id,
+            created=self.created,
+            model=self.serving.model_name,
+            choices=[self._choice(output, each) for each in output.outputs],
+            usage=usage_of(self.finished),
+        )
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        growing = [
+            _Growing(index, self.splitter(), shows_origins=bool(self.body.return_origins))
+            for index in range(self.params.n)
+        ]
+        async with aclosing(self.serving.events([self.request])) as events:
+            async for _number, event in events:
+                if isinstance(event, RequestOutput):
+                    check_complete(event)
+                    self.finished.append(event)
+                else:
+                    choice = growing[event.index].take(event, self.serving)
+                    if choice is not None:
+                        yield self._chunk([choice]).encoded()
+        if self.body.includes_usage:
+            yield self._chunk([], is_last=True).encoded()
+
+    def _choice(self, output: RequestOutput, completion: CompletionOutput) -> ChatChoice:
+        splitter = self.splitter()
+        pieces = splitter.add(completion.text) + splitter.finish()
+        calls = _tool_calls(pieces)
+        texts = self.serving.texts
+        scores = output.prompt_logprobs
+        extra: dict[str, Any] = {}
+        if scores is not None:
+            extra["prompt_logprobs"] = prompt_logprobs(scores, texts)
+        if self.body.return_origins:
+            extra["origins"] = completion.origins
+        return ChatChoice(
+            index=completion.index,
+            message=_message(pieces, calls),
+            logprobs=None if completion.logprobs is None else chat_logprobs(completion.logprobs, texts),
+            finish_reason=_finish_reason(completion.finish_reason, has_calls=bool(calls)),
+            stop_reason=completion.stop_reason,
+            **extra,
+        )
+
+    def _chunk(self, choices: list[DeltaChoice], *, is_last: bool = False) -> ChatChunk:
+        chunk = ChatChunk(
+            id=self.answer_id, created=self.created, model=self.serving.model_name, choices=choices
+        )
+        if not self.body.includes_usage:
+            return chunk
+        return chunk.with_usage(usage_of(self.finished) if is_last else None)
+
+
+class _Growing:
+    """One choice of a stream."""
+
+    def __init__(self, index: int, splitter: Splitter, *, shows_origins: bool) -> None:
+        self._index, self._splitter = index, splitter
+        self._num_calls = 0
+        self._has_begun = False
+        self._scored: list[TokenLogprobs] = []
+        """Of tokens whose text is still held back."""
+        self._origins: list[Origin] | None = [] if shows_origins else None
+
+    def take(self, increment: Increment, serving: Serving) -> DeltaChoice | None:
+        """The chunk that an increment brings; None if it settles nothing yet."""
+        pieces = self._splitter.add(increment.text)
+        is_last = increment.finish_reason is not None
+        if is_last:
+            pieces += self._splitter.finish()
+        self._scored += increment.logprobs or ()
+        if self._origins is not None:
+            self._origins += increment.origins
+        if not pieces and not is_last and self._has_begun:
+            return None
+        calls = _tool_calls(pieces, first=self._num_calls)
+        self._num_calls += len(calls)
+        scored, self._scored = self._scored, []
+        origins = UNSET if self._origins is None else tuple(self._origins)
+        self._origins = None if self._origins is None else []
+        delta = _delta(pieces, calls, is_first=not self._has_begun)
+        self._has_begun = True
+        if not is_last:
+            logprobs = None if increment.logprobs is None else chat_logprobs(scored, serving.texts)
+            return DeltaChoice(index=self._index, delta=delta, logprobs=logprobs, origins=origins)
+        return DeltaChoice(
+            index=self._index,
+            delta=delta,
+            logprobs=None if increment.logprobs is None else chat_logprobs(scored, serving.texts),
+            finish_reason=_finish_reason(increment.finish_reason or "", has_calls=self._num_calls > 0),
+            stop_reason=increment.stop_reason,
+            origins=origins,
+        )
+
+
+def _calls_format(serving: Serving, body: ChatCompletionRequest) -> KnownFormat | None:
+    if not body.tools or body.tool_choice == "none":
+        return None
+    found = tool_format(serving.client.tokenizer.chat_template, serving.config.tool_format)
+    if found is None:
+        message = "this model's chat template knows no tools: leave them out, or set tool_format"
+        raise ApiError(400, message, param="tools", code="unsupported_value")
+    return found
+
+
+def _text(pieces: Sequence[Piece], kind: type[Content | Reasoning]) -> str:
+    return "".join(piece.text for piece in pieces if isinstance(piece, kind))
+
+
+def _message(pieces: Sequence[Piece], calls: list[ToolCall]) -> AssistantMessage:
+    content, reasoning = _text(pieces, Content), _text(pieces, Reasoning)
+    message = AssistantMessage(content=content if content or not calls else None)
+    return message.having(reasoning_content=reasoning or None, tool_calls=calls or None)
+
+
+def _delta(pieces: Sequence[Piece], calls: list[ToolCall], *, is_first: bool) -> Delta:
+    content, reasoning = _text(pieces, Content), _text(pieces, Reasoning)
+    return Delta().having(
+        role="assistant" if is_first else None,
+        content=content if content or is_first else None,
+        reasoning_content=reasoning or None,
+        tool_calls=calls or None,
+    )
+
+
+def _tool_calls(pieces: Sequence[Piece], first: int | None = None) -> list[ToolCall]:
+    """`first`: the number of the first of them, in a stream."""
+    found = [piece for piece in pieces if isinstance(piece, Call)]
+    calls = [
+        ToolCall(
+            id=f"call_{uuid.uuid4().hex[:24]}",
+            function=CalledFunction(name=call.name, arguments=call.arguments),
+        )
+        for call in found
+    ]
+    if first is None:
+        return calls
+    return [call.having(index=first + number) for number, call in enumerate(calls)]
+
+
+def _finish_reason(reason: str, *, has_calls: bool) -> str:
+    return "tool_calls" if has_calls and reason == "stop" else reason

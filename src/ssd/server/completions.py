@@ -1,0 +1,134 @@
+"""POST /v1/completions: prompts in, texts out, whole or as they grow."""
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+
+from ssd.engine.outputs import Increment, RequestOutput
+from ssd.engine.request import Request
+from ssd.sampling import SamplingParams
+from ssd.server.answers import Completion, TextChoice, TextLogprobs
+from ssd.server.grammars import structured_outputs
+from ssd.server.logprobs import prompt_logprobs, text_logprobs
+from ssd.server.prompts import completion_params, completion_prompts
+from ssd.server.schemas import CompletionRequest
+from ssd.server.serving import Serving, check_complete
+from ssd.server.usage import usage_of
+
+
+@dataclass(slots=True)
+class CompletionJob:
+    """One HTTP request: its engine requests, one for each prompt, and how their outputs are told."""
+
+    serving: Serving
+    body: CompletionRequest
+    params: SamplingParams
+    requests: Sequence[Request]
+    answer_id: str
+    created: int = field(default_factory=lambda: int(time.time()))
+    finished: list[RequestOutput] = field(default_factory=list)
+    _offsets: dict[int, int] = field(default_factory=dict)
+    """Of each choice, where its next token's text begins."""
+
+    @classmethod
+    async def make(cls, serving: Serving, body: CompletionRequest, request_id: str) -> "CompletionJob":
+        serving.check_model(body.model)
+        params = replace(completion_params(body, serving.config), grammar=structured_outputs(body))
+        requests = []
+        for prompt in completion_prompts(body, serving.config):
+            # The engine draws ids of its own: clients may use one twice.
+            request = await serving.client.request(prompt, params, speculation=body.speculation is not False)
+            serving.check_length(request)
+            requests.append(request)
+        return cls(serving, body, params, requests, f"cmpl-{request_id}")
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self.requests) * self.params.n
+
+    async def whole(self) -> Completion:
+        self.finished = await self.serving.outputs(self.requests)
+        choices = [choice for number in range(len(self.requests)) for choice in self._choices(number)]
+        return self._answer(choices).with_usage(usage_of(self.finished))
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        if self.body.echo:
+            for number, request in enumerate(self.requests):
+                for index in range(self.params.n):
+                    place = number * self.params.n + index
+                    yield self._chunk([TextChoice(index=place, text=self._prompt_text(request))])
+        async with aclosing(self.serving.events(self.requests)) as events:
+            async for number, event in events:
+                if isinstance(event, RequestOutput):
+                    check_complete(event)
+                    self.finished.append(event)
+                elif event.text or event.token_ids or event.finish_reason:
+                    yield self._chunk([self._choice(number, event)])
+        if self.body.includes_usage:
+            yield self._answer([]).with_usage(usage_of(self.finished)).encoded()
+
+    def _choices(self, number: int) -> list[TextChoice]:
+        output, request = self.finished[number], self.requests[number]
+        echoed = self._prompt_text(request) if self.body.echo else ""
+        scores = output.prompt_logprobs if self.body.prompt_logprobs is not None else None
+        extra = {} if scores is None else {"prompt_logprobs": prompt_logprobs(scores, self.serving.texts)}
+        return [
+            TextChoice(
+                index=number * self.params.n + each.index,
+                text=echoed + each.text,
+                logprobs=self._whole_logprobs(output, each.index),
+                finish_reason=each.finish_reason,
+                stop_reason=each.stop_reason,
+                **extra,
+            )
+            for each in output.outputs
+        ]
+
+    def _whole_logprobs(self, output: RequestOutput, index: int) -> TextLogprobs | None:
+        completion = output.outputs[index]
+        if completion.logprobs is None:
+            return None
+        token_ids, entries = completion.token_ids, list(completion.logprobs)
+        if self.body.echo:
+            token_ids = (*output.prompt_token_ids, *token_ids)
+            entries = [*(output.prompt_logprobs or ()), *entries]  # type: ignore[list-item]
+        return text_logprobs(entries, token_ids, self.serving.texts, num_top=self.params.logprobs or 0)
+
+    def _choice(self, number: int, increment: Increment) -> TextChoice:
+        place = number * self.params.n + increment.index
+        return TextChoice(
+            index=place,
+            text=increment.text,
+            logprobs=self._new_logprobs(place, increment),
+            finish_reason=increment.finish_reason,
+            stop_reason=increment.stop_reason,
+        )
+
+    def _new_logprobs(self, place: int, increment: Increment) -> TextLogprobs | None:
+        if increment.logprobs is None:
+            return None
+        found = text_logprobs(
+            increment.logprobs,
+            increment.token_ids,
+            self.serving.texts,
+            num_top=self.params.logprobs or 0,
+            offset=self._offsets.get(place, 0),
+        )
+        self._offsets[place] = self._offsets.get(place, 0) + sum(map(len, found.tokens))
+        return found
+
+    def _prompt_text(self, request: Request) -> str:
+        if request.prompt is not None:
+            return request.prompt
+        text: str = self.serving.client.tokenizer.decode(list(request.prompt_token_ids))
+        return text
+
+    def _answer(self, choices: list[TextChoice]) -> Completion:
+        return Completion(
+            id=self.answer_id, created=self.created, model=self.serving.model_name, choices=choices
+        )
+
+    def _chunk(self, choices: list[TextChoice]) -> bytes:
+        answer = self._answer(choices)
+        return (answer.with_usage(None) if self.body.includes_usage else answer).encoded()

@@ -1,0 +1,65 @@
+"""Server settings: one frozen object, validated once. Engine settings are EngineConfig's."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ssd.sampling.params import MAX_LOGPROBS, MAX_N, MAX_STOP_STRINGS
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+ToolFormat = Literal["auto", "hermes", "llama3", "none"]
+ReasoningFormat = Literal["auto", "think", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    host: str = "127.0.0.1"
+    """Who can reach it: this machine only, unless told otherwise."""
+    port: int = 8000
+    """0 takes a free one and logs it."""
+    api_keys: tuple[str, ...] = ()
+    """Any of them opens every route; /health and /ready are always open. Empty: no key is asked for."""
+    served_model_name: str | None = None
+    """What clients call the model; None takes the name of its folder or file."""
+    max_queue: int = 256
+    """Sequences that may wait beyond those that run; more are answered with 429."""
+    max_body_bytes: int = 8 << 20
+    max_prompts: int = 64
+    """Prompts in one completion request."""
+    max_n: int = 16
+    max_logprobs: int = MAX_LOGPROBS
+    max_stop: int = MAX_STOP_STRINGS
+    drain_seconds: float = 30.0
+    """After SIGTERM running requests have this long to finish."""
+    stuck_seconds: float = 8.0
+    """Seconds without progress after which /health says 503."""
+    log_level: LogLevel = "info"
+    otlp_endpoint: str | None = None
+    """Where traces go (OTLP over HTTP); None: nowhere. Needs the extra `otel`."""
+    tool_format: ToolFormat = "auto"
+    """How the model writes tool calls; `auto` reads its chat template."""
+    reasoning_format: ReasoningFormat = "auto"
+    """How the model marks its reasoning; `auto` reads its chat template."""
+
+    def __post_init__(self) -> None:
+        if not self.host:
+            raise ValueError("host is empty: use 127.0.0.1, or 0.0.0.0 to be reached from elsewhere")
+        _require_between("port", self.port, 0, 65535)
+        if any(not key or not key.isascii() for key in self.api_keys):
+            raise ValueError("an API key is empty or not ASCII: use letters, digits and dashes")
+        _require_between("max_queue", self.max_queue, 0, 1 << 20)
+        _require_between("max_body_bytes", self.max_body_bytes, 1024, 1 << 30)
+        _require_between("max_prompts", self.max_prompts, 1, 1 << 16)
+        _require_between("max_n", self.max_n, 1, MAX_N)
+        _require_between("max_logprobs", self.max_logprobs, 0, MAX_LOGPROBS)
+        _require_between("max_stop", self.max_stop, 0, MAX_STOP_STRINGS)
+        _require_between("drain_seconds", self.drain_seconds, 0, 86400)
+        _require_between("stuck_seconds", self.stuck_seconds, 1, 3600)
+        kinds = (("log_level", LogLevel), ("tool_format", ToolFormat), ("reasoning_format", ReasoningFormat))
+        for name, kind in kinds:
+            if getattr(self, name) not in get_args(kind):
+                raise ValueError(f"{name}={getattr(self, name)!r}: use one of {', '.join(get_args(kind))}")
+
+
+def _require_between(name: str, value: float, least: float, most: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise ValueError(f"{name}={value!r}: must be between {least} and {most}")

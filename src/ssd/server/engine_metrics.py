@@ -1,0 +1,68 @@
+"""What the engine counts itself, for Prometheus: passed on as its last heartbeat had it.
+
+A scrape costs the engine nothing, and figures are at most a heartbeat old.
+"""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ssd.worker.client import EngineClient
+from ssd.worker.messages import Heartbeat
+
+
+class EngineFigures(Collector):
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        silent = GaugeMetricFamily("ssd_engine_seconds_without_progress", "How long work has been waiting.")
+        silent.add_metric([], self._client.seconds_without_progress)
+        yield silent
+        beat = self._client.heartbeat
+        if beat is not None:
+            yield from _gauges(beat)
+            yield from _totals(beat)
+
+
+def _gauges(beat: Heartbeat) -> Iterator[Metric]:
+    yield GaugeMetricFamily("ssd_num_requests_running", "Sequences that run.", beat.num_running)
+    yield GaugeMetricFamily("ssd_num_requests_waiting", "Sequences that wait.", beat.num_waiting)
+    yield GaugeMetricFamily("ssd_kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", beat.kv_usage)
+    if beat.is_draft_ready is not None:
+        yield GaugeMetricFamily("ssd_draft_up", "1 while the draft is there.", int(beat.is_draft_ready))
+
+
+def _totals(beat: Heartbeat) -> Iterator[Metric]:
+    stats, spec, draft = beat.stats, beat.stats.speculation, beat.stats.draft
+    named: dict[str, tuple[str, float]] = {
+        "spec_decode_num_drafts": ("Verifications that decided tokens.", spec.rounds),
+        "spec_decode_num_draft_tokens": ("Tokens drafted.", spec.drafted),
+        "spec_decode_num_accepted_tokens": ("Drafted tokens accepted.", spec.accepted),
+        "spec_hits": ("Rounds whose speculation was ready.", spec.hits),
+        "spec_backup_used": ("Rounds whose speculation was guessed from the text.", spec.ngram),
+        "engine_steps": ("Steps of the engine.", stats.num_steps),
+        "engine_step_seconds": ("Seconds in steps.", stats.step_seconds),
+        "verify_seconds": ("Of these, in the target's forwards.", stats.verify_seconds),
+        "wait_seconds": ("Of these, waiting for the draft.", stats.wait_seconds),
+        "host_seconds": ("Of these, neither.", max(0.0, stats.host_seconds)),
+    }
+    if draft is not None:
+        named |= {
+            "draft_steps": ("Steps of the draft.", draft.num_steps),
+            "draft_seconds": ("Seconds in the draft's steps.", draft.draft_seconds),
+            "draft_connects": ("Times the draft became ready: restarts and one.", draft.num_connects),
+            "draft_losses": ("Times the draft was lost.", draft.num_losses),
+            "draft_resyncs": ("Times a tree was sent again.", draft.num_resyncs),
+            "draft_declined": ("Sequences the draft declined.", draft.num_declined),
+        }
+    for name, (text, value) in named.items():
+        yield CounterMetricFamily(f"ssd_{name}", text, value)
+    misses = CounterMetricFamily("ssd_spec_misses", "Rounds without a ready speculation.", labels=["cause"])
+    for cause in ("late", "unknown", "unheard"):
+        misses.add_metric([cause], getattr(spec, cause))
+    yield misses

@@ -1,0 +1,121 @@
+"""Errors as OpenAI's clients expect them: {"error": {message, type, param, code}}.
+
+Knows how refusals of every kind are said over HTTP. A body that does not fit its schema names the field.
+"""
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from ssd.engine.async_llm import EngineDeadError
+
+logger = logging.getLogger(__name__)
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "service_unavailable_error",
+}
+_LONGEST = 2000
+# What pydantic adds to a location to say which alternative it tried.
+_ALTERNATIVE = re.compile(r"^(str|int|float|bool|none)$|\[|^[A-Z]")
+# The most telling first: others are about alternatives that were not meant.
+_TELLING = ("extra_forbidden", "literal_error", "missing", "value_error")
+
+
+class ApiError(Exception):
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+        self.headers = dict(headers or {})
+
+    @property
+    def body(self) -> bytes:
+        kind = _TYPES.get(self.status, "server_error")
+        param = None if self.param is None else _sayable(self.param)
+        error = {"message": _sayable(self.message), "type": kind, "param": param, "code": self.code}
+        return msgspec.json.encode({"error": error})
+
+    def response(self) -> Response:
+        return Response(self.body, self.status, self.headers, "application/json")
+
+
+def _sayable(text: str) -> str:
+    """What clients sent is part of many messages; it may be long, or no text at all."""
+    return text[:_LONGEST].encode(errors="replace").decode()
+
+
+def refusal(error: ValueError) -> ApiError:
+    """A ValueError of ours: it says what to do, and often starts with the parameter's name."""
+    named = re.match(r"(\w+)=", str(error))
+    return ApiError(400, str(error), param=named.group(1) if named else None)
+
+
+def engine_is_dead(error: EngineDeadError) -> ApiError:
+    return ApiError(503, str(error), code="engine_dead")
+
+
+def invalid_body(errors: Sequence[Mapping[str, Any]]) -> ApiError:
+    """One error of those pydantic found: the one that names what is wrong most exactly."""
+
+    def rank(error: Mapping[str, Any]) -> tuple[int, int]:
+        kind = error["type"]
+        return (_TELLING.index(kind) if kind in _TELLING else len(_TELLING), -len(error["loc"]))
+
+    error = min(errors, key=rank)
+    steps = [str(step) for step in error["loc"] if step != "body" and not _ALTERNATIVE.search(str(step))]
+    path = ".".join(steps)
+    if error["type"] == "json_invalid":
+        return ApiError(400, f"the body is not valid JSON: {error.get('ctx', {}).get('error', '')}")
+    if error["type"] == "extra_forbidden":
+        message = f"the field {path!r} is not supported: leave it out"
+        return ApiError(400, message, param=path, code="unsupported_field")
+    if error["type"] == "missing":
+        return ApiError(400, f"the field {path!r} is missing" if path else "the body is missing", param=path)
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return ApiError(400, f"{path}: {message}" if path else message, param=path or message.split(" ")[0])
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    @app.exception_handler(ApiError)
+    async def _api_error(_request: Request, error: ApiError) -> Response:
+        return error.response()
+
+    @app.exception_handler(EngineDeadError)
+    async def _engine_dead(_request: Request, error: EngineDeadError) -> Response:
+        return engine_is_dead(error).response()
+
+    @app.exception_handler(RequestValidationError)
+    async def _invalid(_request: Request, error: RequestValidationError) -> Response:
+        return invalid_body(error.errors()).response()
+
+    @app.exception_handler(RecursionError)
+    async def _too_deep(_request: Request, _error: RecursionError) -> Response:
+        return ApiError(400, "the body is nested too deeply: make it flatter").response()
+
+    @app.exception_handler(HTTPException)
+    async def _http(_request: Request, error: HTTPException) -> Response:
+        return ApiError(error.status_code, str(error.detail), headers=error.headers).response()
+
+    @app.exception_handler(Exception)
+    async def _unforeseen(_request: Request, error: Exception) -> Response:
+        logger.error("a request failed", exc_info=error)
+        return ApiError(500, "the server failed on this request; its log has the details").response()

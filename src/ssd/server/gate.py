@@ -1,0 +1,71 @@
+"""Who may come in: the bounded queue, and the doors that close when the server ends.
+
+Counts sequences, since those are what the engine seats. Knows no HTTP beyond the refusals it raises.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ssd.server.errors import ApiError
+from ssd.worker.client import EngineClient
+
+_RETRY = {"Retry-After": "1"}
+
+
+class Gate:
+    def __init__(self, client: EngineClient, *, max_queue: int) -> None:
+        self._client = client
+        self._max_inside = client.config.max_num_seqs + max_queue
+        self._num_inside = 0
+        self._is_empty = asyncio.Event()
+        self._is_empty.set()
+        self._running: set[str] = set()
+        self.is_draining = False
+
+    @property
+    def num_inside(self) -> int:
+        return self._num_inside
+
+    def check_open(self) -> None:
+        """Raises unless the engine can be asked anything."""
+        if self.is_draining:
+            raise ApiError(503, "the server is about to end: try another", code="draining", headers=_RETRY)
+        if self._client.state == "loading":
+            raise ApiError(503, "the model is still loading: try again soon", code="loading", headers=_RETRY)
+        if self._client.state == "dead":
+            raise ApiError(503, "the engine is dead: the server ends", code="engine_dead")
+
+    @contextmanager
+    def enter(self, num_sequences: int) -> Iterator[None]:
+        """Room for so many sequences, while the block lasts."""
+        self.check_open()
+        # Whoever comes while there is room for one comes in whole, so that large requests are never starved.
+        if self._num_inside >= self._max_inside:
+            message = f"{self._num_inside} sequences run or wait, and no more are taken: try again soon"
+            raise ApiError(429, message, code="queue_full", headers=_RETRY)
+        self._num_inside += num_sequences
+        self._is_empty.clear()
+        try:
+            yield
+        finally:
+            self._num_inside -= num_sequences
+            if not self._num_inside:
+                self._is_empty.set()
+
+    @contextmanager
+    def running(self, request_id: str) -> Iterator[None]:
+        self._running.add(request_id)
+        try:
+            yield
+        finally:
+            self._running.discard(request_id)
+
+    async def drain(self, seconds: float) -> None:
+        """Lets nobody in any more; those inside have so many seconds, then they are aborted."""
+        self.is_draining = True
+        try:
+            await asyncio.wait_for(self._is_empty.wait(), seconds)
+        except TimeoutError:
+            for request_id in self._running:
+                self._client.abort(request_id)

@@ -1,0 +1,96 @@
+"""From what a body asks of the answer's form to a grammar: response_format, structured_outputs, tool_choice.
+
+Knows OpenAI's and vLLM's names and how two families of models write tool calls. What the grammar allows,
+token by token, is the engine's affair.
+"""
+
+import json
+from typing import Any
+
+from ssd.sampling import Grammar
+from ssd.server.errors import ApiError
+from ssd.server.schemas import ChatCompletionRequest, GenerationRequest, Tool
+from ssd.server.tools import KnownFormat
+
+_COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+def chat_grammar(body: ChatCompletionRequest, calls: KnownFormat | None) -> Grammar | None:
+    """What the answer must keep to; None: nothing. At most one of the three may ask."""
+    found = {
+        "response_format": _response_format(body),
+        "structured_outputs": structured_outputs(body),
+        "tool_choice": _forced_call(body, calls),
+    }
+    asked = [name for name, grammar in found.items() if grammar is not None]
+    if len(asked) > 1:
+        raise ApiError(400, f"{asked[0]} and {asked[1]} exclude each other: give one", param=asked[1])
+    return found[asked[0]] if asked else None
+
+
+def structured_outputs(body: GenerationRequest) -> Grammar | None:
+    given = body.structured_outputs
+    if given is None:
+        return None
+    asked = [name for name in type(given).model_fields if getattr(given, name) is not None]
+    if len(asked) != 1:
+        message = "structured_outputs takes one of json, json_object, regex, choice and grammar"
+        raise ApiError(400, message, param="structured_outputs")
+    if given.json_schema is not None:
+        schema = given.json_schema
+        return Grammar("json_schema", schema if isinstance(schema, str) else json.dumps(schema))
+    if given.regex is not None:
+        return Grammar("regex", given.regex)
+    if given.choice is not None:
+        return Grammar("choice", json.dumps(given.choice))
+    if given.grammar is not None:
+        return Grammar("lark", given.grammar)
+    return Grammar("json_object")
+
+
+def _response_format(body: ChatCompletionRequest) -> Grammar | None:
+    wanted = body.response_format
+    match wanted.type if wanted is not None else "text":
+        case "json_object":
+            return Grammar("json_object")
+        case "json_schema" if wanted is not None and wanted.json_schema is not None:
+            return Grammar("json_schema", json.dumps(wanted.json_schema.schema_))
+        case "json_schema":
+            message = 'response_format of type json_schema needs {"json_schema": {"schema": …}}'
+            raise ApiError(400, message, param="response_format")
+    return None
+
+
+def _forced_call(body: ChatCompletionRequest, calls: KnownFormat | None) -> Grammar | None:
+    choice = body.tool_choice
+    if choice in (None, "none", "auto"):
+        return None
+    if calls is None or not body.tools:
+        raise ApiError(400, "tool_choice needs tools to choose from", param="tool_choice")
+    tools = body.tools if choice == "required" else [_named(body.tools, choice)]
+    call = json.dumps({"anyOf": [_call_schema(tool, calls) for tool in tools], "x-guidance": _COMPACT})
+    if calls == "llama3":
+        return Grammar("json_schema", call)
+    return Grammar("lark", f'start: "<tool_call>\\n" call "\\n</tool_call>"\ncall: %json {call}')
+
+
+def _named(tools: list[Tool], choice: Any) -> Tool:
+    name = choice.get("function", {}).get("name") if isinstance(choice, dict) else None
+    for tool in tools:
+        if tool.function.name == name:
+            return tool
+    message = 'tool_choice is none, auto, required or {"type": "function", "function": {"name": a tool}}'
+    raise ApiError(400, message, param="tool_choice")
+
+
+def _call_schema(tool: Tool, calls: KnownFormat) -> dict[str, Any]:
+    arguments = "parameters" if calls == "llama3" else "arguments"
+    return {
+        "type": "object",
+        "properties": {
+            "name": {"const": tool.function.name},
+            arguments: tool.function.parameters or {"type": "object"},
+        },
+        "required": ["name", arguments],
+        "additionalProperties": False,
+    }

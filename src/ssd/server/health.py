@@ -1,0 +1,40 @@
+"""/health: does the engine move? /ready: should requests be sent here?
+
+Health is forward progress, not a process that exists. A server that loads is healthy but not ready; one whose
+draft is away is ready but degraded: the same tokens, more slowly.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ssd.server.serving import Serving
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    status: int
+    body: dict[str, Any]
+
+
+def health(serving: Serving) -> Finding:
+    client = serving.client
+    waiting = client.seconds_without_progress
+    if client.state == "dead":
+        return Finding(503, {"status": "dead"})
+    if waiting > serving.config.stuck_seconds:
+        return Finding(503, {"status": "stuck", "seconds_without_progress": round(waiting, 1)})
+    return Finding(200, {"status": "ok", "seconds_without_progress": round(waiting, 1)})
+
+
+def readiness(serving: Serving) -> Finding:
+    if serving.gate.is_draining:
+        return Finding(503, {"status": "draining"})
+    if serving.client.state == "loading":
+        return Finding(503, {"status": "loading"})
+    found = health(serving)
+    if found.status != 200:
+        return found
+    beat = serving.client.heartbeat
+    if beat is not None and beat.is_draft_ready is False:
+        return Finding(200, {"status": "degraded", "reason": "the draft is away"})
+    return Finding(200, {"status": "ready"})

@@ -1,0 +1,80 @@
+"""Log-probabilities as clients know them: OpenAI's legacy lists and chat entries, vLLM's prompt entries."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ssd.sampling import TokenLogprobs
+from ssd.server.answers import ChatLogprobs, TextLogprobs, TokenLogprob, TopLogprob
+from ssd.server.token_text import TokenTexts
+
+_LEAST = -9999.0
+"""JSON has no minus infinity; OpenAI says this instead."""
+
+
+def text_logprobs(
+    entries: Sequence[TokenLogprobs | None],
+    token_ids: Sequence[int],
+    texts: TokenTexts,
+    *,
+    num_top: int,
+    offset: int = 0,
+) -> TextLogprobs:
+    """The legacy shape. An entry of None is a token without one: the first of a prompt."""
+    tokens = [texts.text(token) for token in token_ids]
+    offsets = []
+    for token in tokens:
+        offsets.append(offset)
+        offset += len(token)
+    return TextLogprobs(
+        tokens=tokens,
+        token_logprobs=[None if entry is None else _finite(entry.logprob) for entry in entries],
+        top_logprobs=[_top(entry, texts) for entry in entries] if num_top else None,
+        text_offset=offsets,
+    )
+
+
+def _top(entry: TokenLogprobs | None, texts: TokenTexts) -> dict[str, float] | None:
+    if entry is None:
+        return None
+    # The chosen one last and only where it is missing: two tokens may share a text, the likelier one stays.
+    pairs = [*entry.top, (entry.token, entry.logprob)]
+    found: dict[str, float] = {}
+    for token, logprob in pairs:
+        found.setdefault(texts.text(token), _finite(logprob))
+    return found
+
+
+def chat_logprobs(entries: Sequence[TokenLogprobs], texts: TokenTexts) -> ChatLogprobs:
+    return ChatLogprobs(content=[_chat_entry(entry, texts) for entry in entries])
+
+
+def _chat_entry(entry: TokenLogprobs, texts: TokenTexts) -> TokenLogprob:
+    def top(token: int, logprob: float) -> TopLogprob:
+        return TopLogprob(token=texts.text(token), logprob=_finite(logprob), bytes=list(texts.raw(token)))
+
+    return TokenLogprob(
+        token=texts.text(entry.token),
+        logprob=_finite(entry.logprob),
+        bytes=list(texts.raw(entry.token)),
+        top_logprobs=[top(token, logprob) for token, logprob in entry.top],
+    )
+
+
+def prompt_logprobs(
+    entries: Sequence[TokenLogprobs | None], texts: TokenTexts
+) -> list[dict[str, Any] | None]:
+    """vLLM's shape: for each prompt token a mapping of token ids to logprob, rank and text."""
+    return [None if entry is None else _prompt_entry(entry, texts) for entry in entries]
+
+
+def _prompt_entry(entry: TokenLogprobs, texts: TokenTexts) -> dict[str, Any]:
+    ranked = {token: (logprob, rank) for rank, (token, logprob) in enumerate(entry.top, 1)}
+    ranked[entry.token] = (entry.logprob, entry.rank)
+    return {
+        str(token): {"logprob": _finite(logprob), "rank": rank, "decoded_token": texts.text(token)}
+        for token, (logprob, rank) in ranked.items()
+    }
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, _LEAST)

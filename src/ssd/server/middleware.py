@@ -1,0 +1,143 @@
+"""What every HTTP request passes: its id and log line, the key, the size of its body.
+
+Plain ASGI, so that nothing stands between a route and the client's disconnecting.
+"""
+
+import hmac
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable, Sequence
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ssd.server.errors import ApiError
+
+logger = logging.getLogger("ssd.server.access")
+
+_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_DISCARDED_BYTES = 64 << 20
+OPEN_PATHS = ("/health", "/ready")
+
+
+class AccessLog:
+    """Outermost: gives the request its id, and writes one line when it is over."""
+
+    def __init__(self, app: ASGIApp, note: Callable[[str, int], None]) -> None:
+        self._app, self._note = app, note
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, status = time.monotonic(), 0
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = given if _ID.fullmatch(given) else uuid.uuid4().hex
+        state = scope.setdefault("state", {})
+        state.update(request_id=request_id, fields={})
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message).append("X-Request-Id", request_id)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        finally:
+            self._note(scope["path"], status)
+            fields = {
+                "request_id": request_id,
+                "method": scope["method"],
+                "path": scope["path"],
+                "status": status or None,
+                "seconds": round(time.monotonic() - started, 4),
+                "client": (scope.get("client") or ("",))[0],
+                **state["fields"],
+            }
+            if state.get("is_gone"):
+                fields["disconnected"] = True
+            quiet = scope["path"] in (*OPEN_PATHS, "/metrics")
+            logger.log(logging.DEBUG if quiet else logging.INFO, "request", extra={"fields": fields})
+
+
+class ApiKeys:
+    """Asks for `Authorization: Bearer KEY`, where there are keys."""
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+        self._app, self._keys = app, [key.encode() for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._is_known(scope):
+            error = ApiError(401, "an API key is needed: Authorization: Bearer KEY", code="invalid_api_key")
+            error.headers["WWW-Authenticate"] = "Bearer"
+            await error.response()(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _is_known(self, scope: Scope) -> bool:
+        if not self._keys:
+            return True
+        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+        offered = given.strip().encode("latin-1", errors="replace")
+        # All are compared, in constant time: how long it takes says nothing about any of them.
+        matches = [hmac.compare_digest(offered, key) for key in self._keys]
+        return scheme.lower() == "bearer" and any(matches)
+
+
+class BodyLimit:
+    """Reads the body, up to its limit, and hands it on in one piece."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app, self._most = app, most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        body = await self._body(scope, receive)
+        if body is None:
+            error = ApiError(413, f"the body is larger than {self._most} bytes", code="body_too_large")
+            error.headers["Connection"] = "close"
+            await self._discard(receive)
+            await error.response()(scope, receive, send)
+            return
+        is_read = False
+
+        async def receive_body() -> Message:
+            nonlocal is_read
+            if is_read:
+                return await receive()
+            is_read = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self._app(scope, receive_body, send)
+
+    async def _discard(self, receive: Receive) -> None:
+        """What is still being sent, within reason: a line closed on it would take the answer along."""
+        size = 0
+        while size < _DISCARDED_BYTES:
+            message = await receive()
+            size += len(message.get("body", b""))
+            if not message.get("more_body"):
+                return
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
+        """None: it is too large."""
+        declared = Headers(scope=scope).get("content-length", "0")
+        if not declared.isdecimal() or int(declared) > self._most:
+            return None
+        parts, size = [], 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return b""  # The next to ask hears of it again.
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > self._most:
+                return None
+            if not message.get("more_body"):
+                return b"".join(parts)

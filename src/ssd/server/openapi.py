@@ -1,0 +1,84 @@
+"""The API's description at /openapi.json: what FastAPI finds in the routes, completed.
+
+Knows the shapes of answers and errors. It describes only: what is taken and what is refused is decided
+elsewhere.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from ssd.server.answers import ChatChunk, ChatCompletion, Completion
+from ssd.server.config import ServerConfig
+from ssd.server.openapi_fields import PLACE, field_shapes
+
+_PREFIX = "Answer."
+"""Requests and answers have some names in common."""
+_ERRORS = {
+    "400": "A field is wrong; `param` names it.",
+    "401": "No key, or an unknown one.",
+    "404": "No such model or route.",
+    "413": "The body is too large.",
+    "429": "The queue is full; `Retry-After` says when to come again.",
+    "503": "The model loads, the server drains, or the engine is dead.",
+}
+_ERROR_FIELDS = {
+    "message": {"type": "string"},
+    "type": {"type": "string"},
+    "param": {"type": ["string", "null"]},
+    "code": {"type": ["string", "null"]},
+}
+_ERROR = {
+    "type": "object",
+    "properties": {
+        "error": {"type": "object", "properties": _ERROR_FIELDS, "required": list(_ERROR_FIELDS)},
+    },
+    "required": ["error"],
+}
+_STREAMED = "Events: `data: ` and a JSON object of the shape under x-event; the last one is `data: [DONE]`."
+_NOT_JSON = {"/metrics": "text/plain", "/": "text/html"}
+
+
+def describe(app: FastAPI, config: ServerConfig, model_name: str) -> None:
+    """From here on, the app describes itself so."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _document(app, config, model_name)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _document(app: FastAPI, config: ServerConfig, model_name: str) -> dict[str, Any]:
+    document = get_openapi(title=app.title, version=app.version, routes=app.routes)
+    schemas: dict[str, Any] = document["components"]["schemas"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)  # Such bodies are answered with 400, in OpenAI's shape.
+    for name, fields in field_shapes(config, model_name).items():
+        schemas[name]["properties"].update(fields)
+    (completion, chat, chunk), answers = msgspec.json.schema_components(
+        [Completion, ChatCompletion, ChatChunk], ref_template=f"{PLACE}{_PREFIX}{{name}}"
+    )
+    schemas.update({_PREFIX + name: each for name, each in answers.items()}, Error=_ERROR)
+    shapes = {"/v1/completions": (completion, completion), "/v1/chat/completions": (chat, chunk)}
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            operation["responses"] = _responses(path, shapes)
+    return document
+
+
+def _responses(path: str, shapes: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
+    whole, event = shapes.get(path, ({}, None))
+    content = {_NOT_JSON.get(path, "application/json"): {"schema": whole}}
+    if event is not None:
+        stream = {"type": "string", "description": _STREAMED, "x-event": event}
+        content["text/event-stream"] = {"schema": stream}
+    failure = {"application/json": {"schema": {"$ref": f"{PLACE}Error"}}}
+    return {
+        "200": {"description": "The answer.", "content": content},
+        **{status: {"description": text, "content": failure} for status, text in _ERRORS.items()},
+    }

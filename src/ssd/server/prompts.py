@@ -1,0 +1,134 @@
+"""From what a client sent to prompts and sampling parameters of the engine.
+
+Knows the server's limits. ValueErrors name the parameter first (`n=99: …`).
+"""
+
+import inspect
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from ssd.engine.prompts import Message, Prompt
+from ssd.sampling import SamplingParams
+from ssd.server.config import ServerConfig
+from ssd.server.schemas import ChatCompletionRequest, ChatMessage, CompletionRequest, GenerationRequest
+
+_PLAIN = (
+    *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"),
+    *("frequency_penalty", "seed", "stop", "stop_token_ids", "min_tokens", "max_tokens", "ignore_eos"),
+    *("bad_words", "prompt_logprobs", "skip_special_tokens", "include_stop_str_in_output", "n"),
+)
+"""Fields that SamplingParams has under the same name."""
+_THEIR_TEMPLATE_OPTIONS = {"add_generation_prompt", "continue_final_message"}
+_OWN_TEMPLATE_OPTIONS = {
+    "messages",
+    *inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters,
+} - _THEIR_TEMPLATE_OPTIONS
+"""What the tokenizer takes from whoever calls it: not for clients to set."""
+
+
+def completion_params(body: CompletionRequest, limits: ServerConfig) -> SamplingParams:
+    extra: dict[str, Any] = {"logprobs": body.logprobs}
+    if body.echo and body.logprobs is not None:
+        extra["prompt_logprobs"] = body.logprobs
+    return _params(body, limits, extra)
+
+
+def chat_params(body: ChatCompletionRequest, limits: ServerConfig) -> SamplingParams:
+    extra: dict[str, Any] = {"logprobs": (body.top_logprobs or 0) if body.logprobs else None}
+    if body.max_tokens is None:
+        extra["max_tokens"] = body.max_completion_tokens
+    return _params(body, limits, extra)
+
+
+def _params(body: GenerationRequest, limits: ServerConfig, extra: dict[str, Any]) -> SamplingParams:
+    given = {name: value for name in _PLAIN if (value := getattr(body, name)) is not None}
+    given.update(extra)
+    if body.logit_bias is not None:
+        given["logit_bias"] = _bias(body.logit_bias)
+    _check_limit("n", given.get("n"), limits.max_n)
+    _check_limit("logprobs", given.get("logprobs"), limits.max_logprobs)
+    _check_limit("prompt_logprobs", given.get("prompt_logprobs"), limits.max_logprobs)
+    if isinstance(body.stop, list) and len(body.stop) > limits.max_stop:
+        raise ValueError(f"stop={len(body.stop)} strings: this server takes at most {limits.max_stop}")
+    return SamplingParams(**given)
+
+
+def _check_limit(name: str, value: int | None, most: int) -> None:
+    if value is not None and value > most:
+        raise ValueError(f"{name}={value}: this server takes at most {most}")
+
+
+def _bias(given: dict[str, float]) -> dict[int, float]:
+    try:
+        return {int(token): bias for token, bias in given.items()}
+    except ValueError:
+        raise ValueError("logit_bias=…: its keys are token ids") from None
+
+
+def completion_prompts(body: CompletionRequest, limits: ServerConfig) -> list[Prompt]:
+    """One prompt or several, each text or token ids."""
+    given = body.prompt
+    if isinstance(given, str):
+        return [given]
+    if given and all(_is_token(each) for each in given):
+        return [given]
+    if not given or not all(isinstance(each, str) or _is_tokens(each) for each in given):
+        raise ValueError("prompt=…: it is text, a list of token ids, or a list of either, and not empty")
+    _check_limit("prompt", len(given), limits.max_prompts)
+    return list(given)
+
+
+def _is_token(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_tokens(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_token, value))
+
+
+def conversation(messages: Sequence[ChatMessage]) -> list[Message]:
+    """Messages as chat templates know them: text content, tool arguments as objects."""
+    if not messages:
+        raise ValueError("messages=[]: a conversation has at least one message")
+    return [_message(message) for message in messages]
+
+
+def _message(message: ChatMessage) -> Message:
+    content = message.content
+    text = content if isinstance(content, str) else "".join(part.text for part in content or ())
+    # Few templates know `developer`, and some drop what they do not know.
+    found: Message = {"role": "system" if message.role == "developer" else message.role, "content": text}
+    for name in ("name", "tool_call_id", "reasoning_content"):
+        if getattr(message, name) is not None:
+            found[name] = getattr(message, name)
+    if message.tool_calls:
+        found["tool_calls"] = [
+            {
+                "type": "function",
+                "id": call.id,
+                "function": {"name": call.function.name, "arguments": _arguments(call.function.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    return found
+
+
+def _arguments(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def template_options(body: ChatCompletionRequest) -> dict[str, Any]:
+    """What the chat template is told beside the messages."""
+    options = dict(body.chat_template_kwargs or {})
+    taken = sorted(_OWN_TEMPLATE_OPTIONS.intersection(options))
+    if taken:
+        raise ValueError(f"chat_template_kwargs={taken[0]!r}: this one is the server's own")
+    if body.tools and body.tool_choice != "none":
+        options["tools"] = [tool.model_dump(exclude_none=True) for tool in body.tools]
+    return options

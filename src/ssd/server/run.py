@@ -1,0 +1,137 @@
+"""`run_server`: the server from its settings to its exit code.
+
+Knows signals and the order of ends: doors close, running requests finish, the engine ends, then the
+process. An engine that dies takes the server with it, so that whoever watches starts both again.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from ssd.config import EngineConfig
+from ssd.engine.async_llm import EngineDeadError
+from ssd.server.app import build_app
+from ssd.server.config import ServerConfig
+from ssd.server.gate import Gate
+from ssd.server.metrics import Metrics
+from ssd.server.serving import Serving
+from ssd.server.tracing import Traces
+from ssd.worker.client import EngineClient
+from ssd.worker.logs import log_as_json
+
+logger = logging.getLogger(__name__)
+
+ENGINE_DIED = 1
+_CLOSING_SECONDS = 2.0
+"""Of the time to drain, what is kept for closing connections and the engine."""
+_LAST_ANSWERS_SECONDS = 1.0
+"""Once the engine is dead: time for its callers to hear of it, and for /health to say so."""
+
+
+def run_server(engine: EngineConfig, server: ServerConfig) -> int:
+    """Serves until a signal (exit code 0) or the engine's death (1). ValueError: the settings cannot work."""
+    log_as_json("server", server.log_level)
+    return asyncio.run(_serve(engine, server))
+
+
+async def _serve(engine: EngineConfig, server: ServerConfig) -> int:
+    metrics = Metrics()
+    listener = _listen(server)
+    traces = Traces(server.otlp_endpoint) if server.otlp_endpoint else None
+    client = await EngineClient.start(engine, log_level=server.log_level, on_increment=metrics.note_increment)
+    metrics.watch(client)
+    serving = Serving(client, server, metrics, Gate(client, max_queue=server.max_queue), traces)
+    front = _Front(serving, listener)
+    try:
+        return await front.run()
+    finally:
+        await client.close()
+        if traces is not None:
+            await asyncio.to_thread(traces.close)
+
+
+def _listen(config: ServerConfig) -> socket.socket:
+    """Before a model is loaded for nothing."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    try:
+        return socket.create_server((config.host, config.port), family=family, backlog=1024)
+    except OSError as error:
+        raise ValueError(
+            f"cannot listen on {config.host}:{config.port} ({error.strerror}): choose another host or port"
+        ) from error
+
+
+class _QuietServer(uvicorn.Server):
+    """uvicorn without its own idea of signals: it would close the doors before anyone is told why."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Front:
+    def __init__(self, serving: Serving, listener: socket.socket) -> None:
+        self._serving, self._listener = serving, listener
+        self._uvicorn = _QuietServer(
+            uvicorn.Config(
+                build_app(serving),
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                lifespan="off",
+                timeout_graceful_shutdown=1,
+            )
+        )
+        self._signalled = asyncio.Event()
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        overseer = asyncio.create_task(self._oversee())
+        await self._uvicorn.serve(sockets=[self._listener])
+        return await overseer
+
+    def _on_signal(self) -> None:
+        if self._signalled.is_set():
+            self._uvicorn.should_exit = self._uvicorn.force_exit = True
+        self._signalled.set()
+
+    async def _oversee(self) -> int:
+        """Decides when the server ends, and with which code."""
+        client = self._serving.client
+        signalled = asyncio.create_task(self._signalled.wait())
+        dead = asyncio.create_task(client.dead())
+        loaded = asyncio.create_task(self._log_readiness())
+        try:
+            await asyncio.wait((signalled, dead), return_when=asyncio.FIRST_COMPLETED)
+            if not dead.done():
+                return await self._drain(dead)
+            await asyncio.sleep(_LAST_ANSWERS_SECONDS)
+            await client.ready()  # Raises what the settings have to do with it.
+            return ENGINE_DIED
+        except EngineDeadError:
+            return ENGINE_DIED
+        finally:
+            for task in (signalled, dead, loaded):
+                task.cancel()
+            await asyncio.gather(signalled, dead, loaded, return_exceptions=True)
+            self._uvicorn.should_exit = True
+
+    async def _drain(self, dead: "asyncio.Task[None]") -> int:
+        seconds = self._serving.config.drain_seconds
+        logger.info("no new requests; those that run have %.0f s", seconds)
+        for_requests = max(seconds - _CLOSING_SECONDS, seconds / 2)
+        drained = asyncio.create_task(self._serving.gate.drain(for_requests))
+        await asyncio.wait((drained, dead), return_when=asyncio.FIRST_COMPLETED)
+        return ENGINE_DIED if dead.done() else 0
+
+    async def _log_readiness(self) -> None:
+        await self._serving.client.ready()
+        host, port = self._listener.getsockname()[:2]
+        logger.info("ready: %s on http://%s:%d", self._serving.model_name, host, port)

@@ -1,0 +1,217 @@
+"""What clients may send. A field that is not listed here is refused by name, never ignored.
+
+Knows names and types, OpenAI's and vLLM's; ranges are SamplingParams'. `null` means the default, as in
+OpenAI's API.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Int = Annotated[int, Field(ge=-(2**63), lt=2**64)]
+"""What fits on the wire to the engine; what makes sense is said elsewhere."""
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
+
+
+class WholeBody(Body):
+    """What a request's body is as a whole."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_text(cls, data: Any) -> Any:
+        # JSON can spell half a character ("\\ud800"); no tokenizer, log or answer can.
+        for name, value in data.items() if isinstance(data, dict) else ():
+            try:
+                json.dumps({name: value}, ensure_ascii=False).encode()
+            except (UnicodeEncodeError, RecursionError):
+                raise ValueError(f"{ascii(name)[1:-1]} holds text that is not valid Unicode") from None
+        return data
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+
+
+class Ignorable(WholeBody):
+    """Fields whose value changes nothing here; where only one value does, only that one is taken."""
+
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    store: Literal[False] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+
+
+class StructuredOutputs(Body):
+    """vLLM's: what the text must keep to. One of them."""
+
+    json_schema: str | dict[str, Any] | None = Field(default=None, alias="json")
+    json_object: Literal[True] | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+
+
+class GenerationRequest(Ignorable):
+    """What both kinds of completion share."""
+
+    model: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: Int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: Int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[Int] | None = None
+    min_tokens: Int | None = None
+    max_tokens: Int | None = None
+    ignore_eos: bool | None = None
+    logit_bias: dict[str, float] | None = None
+    bad_words: list[str] | None = None
+    prompt_logprobs: Int | None = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    n: Int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    speculation: bool | None = None
+    """False: nobody drafts for this request. The tokens are the same."""
+    structured_outputs: StructuredOutputs | None = None
+
+    @property
+    def includes_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @model_validator(mode="after")
+    def _check_stream(self) -> "GenerationRequest":
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options needs stream to be true")
+        if self.stream and self.prompt_logprobs is not None:
+            raise ValueError("prompt_logprobs come with the whole answer only: set stream to false")
+        return self
+
+
+class CompletionRequest(GenerationRequest):
+    prompt: str | list[Any]
+    """Text, token ids, or a list of either; see prompts.py."""
+    echo: bool | None = None
+    logprobs: Int | None = None
+    best_of: Literal[1] | None = None
+    suffix: None = None
+
+    @model_validator(mode="after")
+    def _check_echo(self) -> "CompletionRequest":
+        if self.stream and self.echo and self.logprobs is not None:
+            raise ValueError("echo with logprobs comes with the whole answer only: set stream to false")
+        return self
+
+
+class TextPart(Body):
+    type: Literal["text"]
+    text: str
+
+
+class CalledFunction(Body):
+    name: str
+    arguments: str
+
+
+class MadeCall(Body):
+    """A tool call of an earlier answer."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    index: Int | None = None
+
+
+class ChatMessage(Body):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    tool_calls: list[MadeCall] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    # An answer of ours, passed back as it came, has these.
+    refusal: None = None
+    audio: None = None
+    function_call: None = None
+    annotations: None = None
+
+
+class Function(Body):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: Literal[False] | None = None
+
+
+class Tool(Body):
+    type: Literal["function"]
+    function: Function
+
+
+class JsonSchema(Body):
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class ChatCompletionRequest(GenerationRequest):
+    messages: list[ChatMessage]
+    logprobs: bool | None = None
+    top_logprobs: Int | None = None
+    max_completion_tokens: Int | None = None
+    tools: list[Tool] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: Literal[True] | None = None
+    response_format: ResponseFormat | None = None
+    chat_template_kwargs: Mapping[str, Any] | None = None
+    """For the model's template, such as {"enable_thinking": false}."""
+    modalities: list[Literal["text"]] | None = None
+    return_origins: bool | None = None
+    """With each chunk or choice, where its tokens came from: a hit, a backup, the target itself."""
+
+    @model_validator(mode="after")
+    def _check_logprobs(self) -> "ChatCompletionRequest":
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs to be true")
+        if None not in (self.max_tokens, self.max_completion_tokens):
+            raise ValueError("max_tokens and max_completion_tokens are the same: give one of them")
+        return self
+
+
+class TokenizeRequest(WholeBody):
+    """Text as it is, or a conversation through the chat template."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[ChatMessage] | None = None
+    add_special_tokens: bool = True
+    add_generation_prompt: bool = True
+
+    @model_validator(mode="after")
+    def _check_one(self) -> "TokenizeRequest":
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("give either prompt or messages")
+        return self
+
+
+class DetokenizeRequest(WholeBody):
+    model: str | None = None
+    tokens: list[Int]

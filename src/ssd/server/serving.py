@@ -1,0 +1,141 @@
+"""What every route works with, and how requests are run: measured, and several at a time.
+
+Knows the engine's client and the parts of the server. Does not know the shapes of answers.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from jinja2 import TemplateError
+
+from ssd.engine.outputs import Increment, RequestOutput
+from ssd.engine.prompts import Message
+from ssd.engine.request import Request
+from ssd.server.config import ServerConfig
+from ssd.server.errors import ApiError
+from ssd.server.gate import Gate
+from ssd.server.metrics import Metrics
+from ssd.server.token_text import TokenTexts
+from ssd.server.tracing import Traces
+from ssd.worker.client import EngineClient
+
+T = TypeVar("T")
+_LONG = 10_000
+"""Characters or tokens from which tokenizers take milliseconds."""
+Numbered = tuple[int, Increment | RequestOutput]
+"""Which of several requests, and what came of it."""
+
+
+_TEMPLATE_ERRORS = (TemplateError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
+"""Templates are programs: what they make of unusual messages or options is the client's to mend."""
+
+
+@dataclass(slots=True)
+class Serving:
+    client: EngineClient
+    config: ServerConfig
+    metrics: Metrics
+    gate: Gate
+    traces: Traces | None = None
+    started: int = field(default_factory=lambda: int(time.time()))
+    _texts: TokenTexts | None = None
+
+    @property
+    def model_name(self) -> str:
+        return self.config.served_model_name or Path(self.client.config.model).name
+
+    @property
+    def texts(self) -> TokenTexts:
+        if self._texts is None:
+            self._texts = TokenTexts(self.client.tokenizer)
+        return self._texts
+
+    def check_model(self, name: str | None) -> None:
+        if name is not None and name != self.model_name:
+            message = f"no model {name!r} here: this server has {self.model_name!r}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+    def check_length(self, request: Request) -> None:
+        """As the engine would, but before an answer has begun."""
+        num_prompt, most = len(request.prompt_token_ids), self.client.max_model_len
+        if num_prompt >= most:
+            message = f"the prompt has {num_prompt} tokens, and prompt and output together at most {most}"
+            raise ApiError(400, message, param="prompt", code="context_length_exceeded")
+
+    async def chat_prompt(self, messages: Sequence[Message], **template_options: Any) -> list[int]:
+        """Token ids of a conversation; what its template refuses is the client's affair."""
+        length = sum(len(str(message.get("content"))) for message in messages)
+        try:
+            return await off_loop(length, lambda: self.client.chat_prompt(messages, **template_options))
+        except (
+            TemplateError,
+            TypeError,
+            AttributeError,
+            LookupError,
+            ArithmeticError,
+            RecursionError,
+        ) as error:
+            raise ApiError(400, f"the chat template refuses this: {error}", param="messages") from error
+
+    async def run(self, request: Request) -> AsyncGenerator[Increment | RequestOutput, None]:
+        """Increments, then the output, of one request. Closing it early aborts the request."""
+        meter = self.metrics.meter(len(request.prompt_token_ids))
+        with self.gate.running(request.request_id):
+            try:
+                async with aclosing(self.client.run(request)) as events:
+                    async for event in events:
+                        meter.note(event)
+                        yield event
+            finally:
+                meter.end()
+
+    async def outputs(self, requests: Sequence[Request]) -> list[RequestOutput]:
+        found: dict[int, RequestOutput] = {}
+        async with aclosing(self.events(requests)) as events:
+            async for number, event in events:
+                if isinstance(event, RequestOutput):
+                    check_complete(event)
+                    found[number] = event
+        return [found[number] for number in range(len(requests))]
+
+    async def events(self, requests: Sequence[Request]) -> AsyncGenerator[Numbered, None]:
+        """What comes of each, as it comes; nothing is taken from the engine that is not asked for here."""
+        queue: asyncio.Queue[Numbered | BaseException] = asyncio.Queue(maxsize=1)
+
+        async def pump(number: int, request: Request) -> None:
+            try:
+                async with aclosing(self.run(request)) as events:
+                    async for event in events:
+                        await queue.put((number, event))
+            except Exception as error:
+                await queue.put(error)
+
+        pumps = [asyncio.create_task(pump(number, each)) for number, each in enumerate(requests)]
+        num_open = len(requests)
+        try:
+            while num_open:
+                event = await queue.get()
+                if isinstance(event, BaseException):
+                    raise event
+                num_open -= isinstance(event[1], RequestOutput)
+                yield event
+        finally:
+            for task in pumps:
+                task.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def off_loop(length: int, work: Callable[[], T]) -> T:
+    """The result of `work`, by a thread where so much text would hold up everybody else."""
+    return await asyncio.to_thread(work) if length > _LONG else work()
+
+
+def check_complete(output: RequestOutput) -> None:
+    """An aborted output is no answer: the server is about to end."""
+    if any(each.finish_reason == "abort" for each in output.outputs):
+        raise ApiError(503, "the server ended before the answer was complete", code="draining")

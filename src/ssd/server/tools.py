@@ -1,0 +1,137 @@
+"""Tool calls in a model's text, found as it grows.
+
+Knows how two families write them: `<tool_call>{json}</tool_call>` (Hermes, Qwen) and an answer that is a
+JSON object with name and parameters (Llama 3). A call is passed on when it is whole; what looks like one
+but is not stays content. Forcing a model to call is a matter of grammars, not of this file.
+"""
+
+import json
+from typing import Any, Literal
+
+from ssd.server.config import ToolFormat
+from ssd.server.pieces import Call, Content, Piece, Splitter, length_held
+
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_PYTHON_TAG = "<|python_tag|>"
+
+KnownFormat = Literal["hermes", "llama3"]
+
+
+def tool_format(template: object, wanted: ToolFormat) -> KnownFormat | None:
+    """How the model behind this chat template writes calls; None: it was not taught to."""
+    if wanted == "none":
+        return None
+    if wanted != "auto":
+        return wanted
+    if not isinstance(template, str):
+        return None
+    if _OPEN in template:
+        return "hermes"
+    return "llama3" if "tools" in template and '"parameters"' in template else None
+
+
+def tool_splitter(kind: KnownFormat) -> Splitter:
+    return HermesCalls() if kind == "hermes" else Llama3Calls()
+
+
+class HermesCalls:
+    def __init__(self) -> None:
+        self._held = ""
+        self._is_inside = False
+        self._has_called = False
+
+    def add(self, text: str) -> list[Piece]:
+        self._held += text
+        pieces: list[Piece] = []
+        while True:
+            found = self._read_inside() if self._is_inside else self._read_outside()
+            pieces += found or []
+            if found is None:
+                return pieces
+
+    def finish(self) -> list[Piece]:
+        held, self._held = self._held, ""
+        if self._is_inside:
+            call = parse_call(held)  # The end marker may have been the end token.
+            return [call] if call else [Content(_OPEN + held)]
+        # White space around calls is theirs; that of a plain answer is its own.
+        return [Content(held)] if held.strip() or (held and not self._has_called) else []
+
+    def _read_outside(self) -> list[Piece] | None:
+        """None: more text is needed, once what is held has been looked at."""
+        start = self._held.find(_OPEN)
+        if start < 0:
+            return self._release(len(self._held) - length_held(self._held, _OPEN)) or None
+        pieces = self._release(len(self._held[:start].rstrip()))
+        self._held = self._held[self._held.find(_OPEN) + len(_OPEN) :]
+        self._is_inside = True
+        return pieces
+
+    def _read_inside(self) -> list[Piece] | None:
+        end = self._held.find(_CLOSE)
+        if end < 0:
+            return None
+        inner, self._held = self._held[:end], self._held[end + len(_CLOSE) :]
+        self._is_inside = False
+        call = parse_call(inner)
+        self._has_called = self._has_called or call is not None
+        return [call] if call else [Content(_OPEN + inner + _CLOSE)]
+
+    def _release(self, length: int) -> list[Piece]:
+        text, self._held = self._held[:length], self._held[length:]
+        return [Content(text)] if text else []
+
+
+class Llama3Calls:
+    """The whole answer is calls, separated by semicolons, or it is content."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._is_content = False
+
+    def add(self, text: str) -> list[Piece]:
+        if not self._is_content:
+            self._held += text
+            start = self._held.lstrip()
+            may_be_call = start.startswith(("{", _PYTHON_TAG)) or _PYTHON_TAG.startswith(start)
+            if may_be_call:
+                return []
+            self._is_content, text = True, self._held
+        return [Content(text)] if text else []
+
+    def finish(self) -> list[Piece]:
+        if self._is_content or not self._held.strip():
+            return []
+        calls = _parse_all(self._held.strip().removeprefix(_PYTHON_TAG))
+        return list(calls) if calls else [Content(self._held)]
+
+
+def _parse_all(text: str) -> list[Call] | None:
+    """Calls one after the other; None if anything else is among them."""
+    decoder, calls = json.JSONDecoder(), []
+    text = text.strip()
+    while text:
+        try:
+            value, end = decoder.raw_decode(text)
+        except json.JSONDecodeError:
+            return None
+        call = _as_call(value)
+        if call is None:
+            return None
+        calls.append(call)
+        text = text[end:].strip().removeprefix(";").strip()
+    return calls
+
+
+def parse_call(text: str) -> Call | None:
+    calls = _parse_all(text)
+    return calls[0] if calls and len(calls) == 1 else None
+
+
+def _as_call(value: Any) -> Call | None:
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        return None
+    arguments = value.get("arguments", value.get("parameters", {}))
+    if isinstance(arguments, str):
+        return Call(value["name"], arguments)
+    return Call(value["name"], json.dumps(arguments, ensure_ascii=False))

@@ -1,0 +1,77 @@
+"""OpenTelemetry traces: one span a request, with what it used. Off unless an endpoint is given.
+
+The SDK is the extra `otel` and is imported when traces are wanted.
+"""
+
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ssd.version import __version__
+
+_PATH = "/v1/traces"
+_ATTRIBUTES = {
+    "prompt_tokens": "gen_ai.usage.input_tokens",
+    "completion_tokens": "gen_ai.usage.output_tokens",
+    "finish_reasons": "gen_ai.response.finish_reasons",
+    "rounds": "ssd.speculation.rounds",
+    "accepted_tokens": "ssd.speculation.accepted_tokens",
+}
+
+
+class Traces:
+    """Where spans are made and sent from."""
+
+    def __init__(self, endpoint: str) -> None:
+        try:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        except ImportError as error:
+            raise ValueError("traces need the extra: pip install 'ssd[otel]'") from error
+        url = endpoint if endpoint.endswith(_PATH) else endpoint.rstrip("/") + _PATH
+        resource = Resource.create({"service.name": "ssd", "service.version": __version__})
+        self._provider = TracerProvider(resource=resource)
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url)))
+        self.tracer = self._provider.get_tracer("ssd.server")
+
+    def close(self) -> None:
+        """Sends what is left."""
+        self._provider.shutdown()
+
+
+class Traced:
+    """One span for each HTTP request; a trace begun by the client is continued."""
+
+    def __init__(self, app: ASGIApp, traces: Traces) -> None:
+        self._app, self._traces = app, traces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        from opentelemetry.trace import SpanKind
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        parent = TraceContextTextMapPropagator().extract(dict(Headers(scope=scope)))
+        name = f"{scope['method']} {scope['path']}"
+        tracer = self._traces.tracer
+        with tracer.start_as_current_span(name, context=parent, kind=SpanKind.SERVER) as span:
+
+            async def send_noting(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    span.set_attribute("http.response.status_code", message["status"])
+                await send(message)
+
+            try:
+                await self._app(scope, receive, send_noting)
+            finally:
+                span.set_attributes(_attributes(scope["state"]))
+
+
+def _attributes(state: dict[str, Any]) -> dict[str, Any]:
+    fields = state.get("fields", {})
+    found = {_ATTRIBUTES[name]: value for name, value in fields.items() if name in _ATTRIBUTES}
+    return {"ssd.request_id": state["request_id"], **found}

@@ -1,0 +1,168 @@
+"""`EngineClient`: AsyncLLM's interface to an engine in another process.
+
+Prompts become requests here, with the tokenizer; the engine sees token ids only. Lives on one event
+loop, and differs from AsyncLLM where that shows: it is made by `await EngineClient.start(…)`, answers
+once `await ready()` returns, and `close` is awaited.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, Literal
+
+from ssd.config import EngineConfig
+from ssd.engine.async_llm import EngineDeadError
+from ssd.engine.outputs import Increment, RequestOutput
+from ssd.engine.prompts import Message, Prompt, RequestFactory
+from ssd.engine.request import Request
+from ssd.models.checkpoint import open_checkpoint
+from ssd.sampling import SamplingParams
+from ssd.worker.line import EngineLine
+from ssd.worker.messages import Heartbeat
+
+_LONG_TEXT = 10_000
+"""Characters from which tokenising would hold up the event loop for milliseconds."""
+
+ClientState = Literal["loading", "ready", "dead"]
+
+
+class EngineClient:
+    def __init__(self, config: EngineConfig, line: EngineLine) -> None:
+        self.config = config
+        self._line = line
+        self._factory: RequestFactory | None = None
+        self._preparing = asyncio.create_task(self._prepare())
+
+    @classmethod
+    async def start(
+        cls,
+        config: EngineConfig,
+        *,
+        log_level: str = "info",
+        on_increment: Callable[[Increment], None] | None = None,
+    ) -> "EngineClient":
+        """Starts the process; loading goes on. `on_increment` sees every step of every sequence."""
+        return cls(config, await EngineLine.start(config, log_level=log_level, on_increment=on_increment))
+
+    @property
+    def state(self) -> ClientState:
+        if self._line.is_dead:
+            return "dead"
+        return "loading" if self._factory is None else "ready"
+
+    @property
+    def pid(self) -> int:
+        return self._line.child.pid
+
+    @property
+    def heartbeat(self) -> Heartbeat | None:
+        """What the engine last said of itself."""
+        return self._line.heartbeat
+
+    @property
+    def seconds_without_progress(self) -> float:
+        """How long work has been waiting, or nothing was heard. 0 when idle, infinite once it is dead."""
+        return self._line.seconds_without_progress
+
+    @property
+    def requests(self) -> RequestFactory:
+        """Makes requests; knows the tokenizer and the vocabulary."""
+        if self._line.is_dead:
+            raise self._line.dead_error()
+        if self._factory is None:
+            raise EngineDeadError("the engine still loads: wait for ready()")
+        return self._factory
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.requests.tokenizer
+
+    @property
+    def max_model_len(self) -> int:
+        return self._line.ready.max_model_len if self._line.ready else 0
+
+    async def ready(self) -> None:
+        """Until the model is loaded. ValueError: the settings cannot work, and it says what to change."""
+        await asyncio.shield(self._preparing)
+
+    async def dead(self) -> None:
+        """Until the engine is dead."""
+        await self._line.dead()
+
+    async def stream(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        speculation: bool = True,
+    ) -> AsyncGenerator[Increment, None]:
+        """Increments as they are decided. Closing it early (see contextlib.aclosing) aborts the request."""
+        params = sampling_params or SamplingParams()
+        request = await self.request(prompt, params, request_id, speculation=speculation)
+        async with aclosing(self.run(request)) as events:
+            async for event in events:
+                if isinstance(event, Increment):
+                    yield event
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        speculation: bool = True,
+    ) -> RequestOutput:
+        """The complete output. Cancelling the task aborts the request."""
+        params = sampling_params or SamplingParams()
+        request = await self.request(prompt, params, request_id, speculation=speculation)
+        async with aclosing(self.run(request)) as events:
+            async for event in events:
+                if isinstance(event, RequestOutput):
+                    return event
+        raise EngineDeadError("the request ended without an output")
+
+    def chat_prompt(self, messages: Sequence[Message], **template_options: Any) -> list[int]:
+        """Token ids of a conversation, to pass to `stream` or `generate`."""
+        return self.requests.chat_prompt(messages, **template_options)
+
+    async def request(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        request_id: str | None = None,
+        *,
+        speculation: bool = True,
+    ) -> Request:
+        """A request, checked, that `run` can take."""
+        make = self.requests.request
+        if isinstance(prompt, str) and len(prompt) > _LONG_TEXT:
+            return await asyncio.to_thread(make, prompt, params, request_id, speculation=speculation)
+        return make(prompt, params, request_id, speculation=speculation)
+
+    def run(self, request: Request) -> AsyncGenerator[Increment | RequestOutput, None]:
+        """Increments, then the output. Closing it early aborts the request."""
+        return self._line.run(request)
+
+    def abort(self, request_id: str) -> None:
+        """Ends what now runs under this id; its stream closes with finish_reason `abort`."""
+        self._line.abort(request_id)
+
+    async def close(self) -> None:
+        """Ends the process, and its draft with it; requests that have not ended get EngineDeadError."""
+        await self._line.close()
+        self._preparing.cancel()
+        await asyncio.gather(self._preparing, return_exceptions=True)
+
+    async def _prepare(self) -> None:
+        await self._line.settled()
+        if self._line.refusal:
+            raise ValueError(self._line.refusal)
+        ready = self._line.ready
+        if ready is None:
+            raise self._line.dead_error()
+        # The engine has loaded by now, so what a GGUF file is extracted to is in place.
+        tokenizer = await asyncio.to_thread(lambda: open_checkpoint(self.config.model).tokenizer())
+        seeds = random.SystemRandom() if self.config.seed is None else random.Random(self.config.seed)
+        self._factory = RequestFactory(tokenizer, ready.end_ids, ready.vocab_size, seeds)

@@ -1,0 +1,206 @@
+"""The line to an engine process: requests out, events sorted by request, the process watched.
+
+Lives on one event loop. Knows messages, inboxes and the child. Does not know prompts or tokenizers.
+However the process ends, every inbox is told, with what is known of the cause.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+
+import zmq
+import zmq.asyncio
+
+from ssd.config import EngineConfig
+from ssd.engine.async_llm import EngineDeadError
+from ssd.engine.outputs import Increment, RequestOutput
+from ssd.engine.request import Request
+from ssd.worker.child import Child
+from ssd.worker.inbox import Inbox
+from ssd.worker.link import Addresses
+from ssd.worker.loop import HEARTBEAT_SECONDS
+from ssd.worker.messages import (
+    Abort,
+    Add,
+    Event,
+    Failed,
+    Finished,
+    Heartbeat,
+    Increments,
+    Ready,
+    Refused,
+    Shutdown,
+    decode_events,
+    encode,
+)
+
+logger = logging.getLogger(__name__)
+
+_LAST_WORDS_SECONDS = 0.3
+"""What a dead process said last may still be on its way."""
+
+
+class EngineLine:
+    def __init__(
+        self, addresses: Addresses, child: Child, on_increment: Callable[[Increment], None] | None
+    ) -> None:
+        self.child = child
+        self.heartbeat: Heartbeat | None = None
+        """The latest."""
+        self.ready: Ready | None = None
+        self.refusal = ""
+        """Why the settings cannot work, if the engine said so while it loaded."""
+        self._addresses = addresses
+        self._on_increment = on_increment
+        self._context = zmq.asyncio.Context()
+        self._commands: zmq.Socket[bytes] = zmq.Context(self._context).socket(zmq.PUSH)
+        self._commands.sndhwm = 0  # What is under way is bounded by whoever admits requests.
+        self._commands.bind(addresses.commands)
+        self._events = self._context.socket(zmq.PULL)
+        self._events.bind(addresses.events)
+        self._inboxes: dict[str, Inbox] = {}
+        self._heard_at = time.monotonic()
+        self._failure = ""
+        self._settled = asyncio.Event()
+        self._dead = asyncio.Event()
+        self._is_closing = False
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._watch())]
+
+    @classmethod
+    async def start(
+        cls, config: EngineConfig, *, log_level: str, on_increment: Callable[[Increment], None] | None
+    ) -> "EngineLine":
+        addresses = Addresses.private()
+        child = await Child.start(config, addresses, log_level=log_level)
+        return cls(addresses, child, on_increment)
+
+    @property
+    def is_dead(self) -> bool:
+        return self._dead.is_set()
+
+    @property
+    def seconds_without_progress(self) -> float:
+        """How long work has been waiting, or nothing was heard. 0 when idle, infinite once it is dead."""
+        if self.is_dead:
+            return float("inf")
+        if self.heartbeat is None:
+            return 0.0  # It loads; its process is watched.
+        silent = time.monotonic() - self._heard_at
+        late = silent if silent > 2 * HEARTBEAT_SECONDS else 0.0
+        return max(self.heartbeat.seconds_without_progress, late)
+
+    async def settled(self) -> None:
+        """Until the engine is ready or dead."""
+        await self._settled.wait()
+
+    async def dead(self) -> None:
+        await self._dead.wait()
+
+    async def run(self, request: Request) -> AsyncGenerator[Increment | RequestOutput, None]:
+        """Increments, then the output. Leaving early aborts the request."""
+        if self.is_dead:
+            raise self.dead_error()
+        if request.request_id in self._inboxes:
+            raise ValueError(f"request id {request.request_id!r} is already running: choose another")
+        frame = encode([Add(request)])  # What cannot be said fails here, before anyone waits for an answer.
+        inbox = self._inboxes[request.request_id] = Inbox()
+        try:
+            self._send(frame)
+            while True:
+                event = await inbox.get()
+                yield event
+                if isinstance(event, RequestOutput):
+                    return
+        finally:
+            if self._inboxes.get(request.request_id) is inbox:
+                # Kept until the engine confirms the end, so that nobody else answers to its id.
+                inbox.is_abandoned = True
+                self.abort(request.request_id)
+
+    def abort(self, request_id: str) -> None:
+        if request_id in self._inboxes and not self._is_closing:
+            self._send(encode([Abort(request_id)]))
+
+    async def close(self) -> None:
+        if self._is_closing:
+            return
+        self._send(encode([Shutdown()]))
+        self._is_closing = True
+        await self.child.end()
+        self._die("")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._commands.close(linger=0)
+        self._context.destroy(linger=0)
+        self._addresses.remove()
+
+    def dead_error(self) -> EngineDeadError:
+        """One for each caller: raising an exception writes its traceback into it."""
+        if not self._failure:
+            return EngineDeadError("the engine is closed")
+        return EngineDeadError(f"the engine failed: {self._failure}")
+
+    def _send(self, frame: bytes) -> None:
+        # Without a limit on its queue the socket makes nobody wait. It is full only where no engine has come
+        # yet, or none is left: then its end, which answers everyone, is near.
+        with suppress(zmq.ZMQError):
+            self._commands.send(frame, zmq.NOBLOCK)
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                for event in decode_events(await self._events.recv()):
+                    self._take(event)
+        except Exception as error:  # Whatever it is, callers must hear of it rather than wait.
+            logger.exception("the line to the engine failed")
+            self._die(repr(error))
+
+    def _take(self, event: Event) -> None:
+        self._heard_at = time.monotonic()
+        match event:
+            case Increments(increments):
+                for increment in increments:
+                    self._put(increment)
+            case Finished(output):
+                self._end(output.request_id, output)
+            case Refused(request_id, reason):
+                self._end(request_id, ValueError(reason))
+            case Heartbeat():
+                self.heartbeat = event
+            case Ready():
+                self.ready = event
+                self._settled.set()
+            case Failed(reason, is_refusal):
+                self._failure = reason
+                self.refusal = reason if is_refusal else ""
+
+    def _put(self, increment: Increment) -> None:
+        if self._on_increment is not None:
+            self._on_increment(increment)
+        inbox = self._inboxes.get(increment.request_id)
+        if inbox is not None and not inbox.is_abandoned:
+            inbox.put(increment)
+
+    def _end(self, request_id: str, how: RequestOutput | Exception) -> None:
+        inbox = self._inboxes.pop(request_id, None)
+        if inbox is not None:
+            inbox.end(how)
+
+    async def _watch(self) -> None:
+        code = await self.child.wait()
+        await asyncio.sleep(_LAST_WORDS_SECONDS)
+        self._die(self._failure or f"its process ended with code {code}")
+
+    def _die(self, failure: str) -> None:
+        if self.is_dead:
+            return
+        if failure and not self._is_closing:
+            logger.error("the engine is dead: %s", failure)
+        self._failure = failure
+        self._dead.set()
+        self._settled.set()
+        for request_id in list(self._inboxes):
+            self._end(request_id, self.dead_error())

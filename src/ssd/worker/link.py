@@ -1,0 +1,83 @@
+"""The sockets between a server and its engine process: two one-way lines in a private folder.
+
+Knows addresses and bytes; does not know messages. Two lines, because the engine's thread and the
+heartbeat's both speak and a ZeroMQ socket belongs to one thread: each gets its own end of `events`.
+"""
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import zmq
+
+_QUEUED_FRAMES = 1000
+"""Then whoever sends waits: a server that does not read holds the engine up instead of filling memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    folder: Path
+
+    @classmethod
+    def private(cls) -> "Addresses":
+        """In a new folder that only this user can enter."""
+        return cls(Path(tempfile.mkdtemp(prefix="ssd-worker-")))
+
+    @property
+    def commands(self) -> str:
+        return f"ipc://{self.folder}/commands"
+
+    @property
+    def events(self) -> str:
+        return f"ipc://{self.folder}/events"
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class WorkerLink:
+    """The engine thread's end."""
+
+    def __init__(self, addresses: Addresses) -> None:
+        self._context = zmq.Context()
+        self._commands = self._context.socket(zmq.PULL)
+        self._commands.connect(addresses.commands)
+        self._events = EventSender(addresses, self._context)
+
+    def send(self, frame: bytes) -> None:
+        self._events.send(frame)
+
+    def receive(self, timeout: float) -> bytes | None:
+        """The next frame of commands; None if none comes within so many seconds."""
+        if not self._commands.poll(int(timeout * 1000)):
+            return None
+        return self._commands.recv(zmq.NOBLOCK)
+
+    def close(self) -> None:
+        """Last words still go out, as long as someone takes them."""
+        self._commands.close(linger=0)
+        self._events.close()
+        self._context.term()
+
+
+class EventSender:
+    """One thread's end of `events`."""
+
+    def __init__(self, addresses: Addresses, context: "zmq.Context[zmq.Socket[bytes]] | None" = None) -> None:
+        self._socket = (context or zmq.Context()).socket(zmq.PUSH)
+        self._socket.sndhwm = _QUEUED_FRAMES
+        self._socket.connect(addresses.events)
+
+    def send(self, frame: bytes) -> None:
+        self._socket.send(frame)
+
+    def try_send(self, frame: bytes) -> None:
+        """Drops the frame where nobody reads: the next one says the same, only later."""
+        try:
+            self._socket.send(frame, zmq.NOBLOCK)
+        except zmq.Again:
+            return
+
+    def close(self) -> None:
+        self._socket.close(linger=1000)

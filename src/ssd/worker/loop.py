@@ -1,0 +1,118 @@
+"""The engine's loop: commands in, steps, events out; and the pulse that says it moves.
+
+Owns the engine: nothing else in the process touches it. What others may read, the pulse, is
+published as one value that never changes.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ssd.decoding.parallel import ParallelDecoder
+from ssd.engine.build import Engine
+from ssd.engine.core import StepOutput
+from ssd.worker.link import EventSender, WorkerLink
+from ssd.worker.messages import (
+    Abort,
+    Add,
+    Command,
+    Event,
+    Finished,
+    Heartbeat,
+    Increments,
+    Refused,
+    Shutdown,
+    decode_commands,
+    encode,
+)
+
+HEARTBEAT_SECONDS = 0.5
+_IDLE_SECONDS = 0.1
+"""How long an idle engine waits for a command before it looks after its draft."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """What the engine last published: when it came round to its work (None: idle), and its figures."""
+
+    busy_since: float | None
+    figures: Heartbeat
+
+    def heartbeat(self, now: float) -> Heartbeat:
+        waiting = 0.0 if self.busy_since is None else now - self.busy_since
+        each = self.figures
+        return Heartbeat(
+            waiting, each.num_running, each.num_waiting, each.kv_usage, each.is_draft_ready, each.stats
+        )
+
+
+class EngineLoop:
+    def __init__(self, engine: Engine, link: WorkerLink) -> None:
+        self._core = engine.core
+        self._link = link
+        self._is_over = False
+        self.pulse = self._take_pulse()
+
+    def run(self, is_over: Callable[[], bool]) -> None:
+        while not self._is_over and not is_over():
+            has_work = self._core.has_work
+            self.pulse = self._take_pulse()
+            self._take_commands(0.0 if has_work else _IDLE_SECONDS)
+            if self._core.has_work:
+                self._deliver(self._core.step())
+            else:
+                self._look_after_draft()
+        self._deliver(self._core.tell())
+
+    def _take_commands(self, timeout: float) -> None:
+        frame = self._link.receive(timeout)
+        while frame is not None:
+            for command in decode_commands(frame):
+                self._carry_out(command)
+            frame = self._link.receive(0.0)
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case Add(request):
+                try:
+                    self._core.add(request)
+                except ValueError as error:
+                    self._say(Refused(request.request_id, str(error)))
+            case Abort(request_id):
+                self._deliver(self._core.abort(request_id))
+            case Shutdown():
+                self._is_over = True
+
+    def _deliver(self, output: StepOutput) -> None:
+        events: list[Event] = [Increments(output.increments)] if output.increments else []
+        events += [Finished(each) for each in output.finished]
+        if events:
+            self._say(*events)
+
+    def _say(self, *events: Event) -> None:
+        self._link.send(encode(events))
+
+    def _look_after_draft(self) -> None:
+        """As steps do while there is work: a draft that was lost meanwhile is started again."""
+        self._core.idle()
+
+    def _take_pulse(self) -> Pulse:
+        core = self._core
+        decoder = core.decoder
+        is_draft_ready = decoder.client.is_ready if isinstance(decoder, ParallelDecoder) else None
+        figures = Heartbeat(
+            0.0, core.num_running, core.num_waiting, core.kv_usage, is_draft_ready, core.stats
+        )
+        return Pulse(time.monotonic() if core.has_work else None, figures)
+
+
+def start_heartbeat(loop: EngineLoop, sender: EventSender) -> None:
+    """A thread that passes the pulse on, also while a forward takes long."""
+
+    def beat() -> None:
+        while True:
+            sender.try_send(encode([loop.pulse.heartbeat(time.monotonic())]))
+            time.sleep(HEARTBEAT_SECONDS)
+
+    threading.Thread(target=beat, name="ssd-heartbeat", daemon=True).start()

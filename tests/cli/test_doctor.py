@@ -1,0 +1,44 @@
+"""`ssd doctor`: true of the machine it runs on."""
+
+import re
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from ssd.cli.main import app
+from ssd.runtime.host import usable_cores
+from ssd.version import __version__
+
+
+def doctor(cache: Path) -> str:
+    result = CliRunner().invoke(app, ["doctor", "--hf-cache", str(cache)], env={"COLUMNS": "160"})
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_packages_machine_and_what_will_be_used(tmp_path: Path) -> None:
+    shown = doctor(tmp_path)
+    for word in ("torch", "pyzmq", "msgspec", "fastapi", "threads", "memory", "will use", __version__):
+        assert word in shown
+    rate = re.search(r"weights are read at\s+│\s+([\d.]+) GB/s", shown)
+    assert rate is not None
+    assert float(rate[1]) > 0.1
+    assert re.search(rf"CPU cores\s+│ {len(usable_cores())}, on \d+ physical", shown)
+
+
+def test_instructions_are_those_the_processor_names(tmp_path: Path) -> None:
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    shown = doctor(tmp_path)
+    for flag, name in {"amx_bf16": "AMX bfloat16", "avx512f": "AVX-512", "avx2": "AVX2"}.items():
+        assert (name in " ".join(shown.split())) == bool(re.search(rf"\b{flag}\b", flags))
+
+
+def test_models_in_the_cache_are_listed(tmp_path: Path) -> None:
+    assert "none yet" in doctor(tmp_path / "missing")
+    snapshot = tmp_path / "models--tiny--model" / "snapshots" / ("a" * 40)
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    (tmp_path / "datasets--some--data").mkdir()
+    shown = doctor(tmp_path)
+    assert "tiny/model" in shown
+    assert "some/data" not in shown

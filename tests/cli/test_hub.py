@@ -1,0 +1,92 @@
+"""Models by their name on the hub, against a small hub of our own on a real socket."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ssd.models.hub import HubName, parse_hub_name
+from tests.cli.fake_hub import FakeHub
+
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.fixture(scope="module")
+def hub(tiny_llama: Path) -> Iterator[FakeHub]:
+    (tiny_llama / "pickle.bin").write_bytes(b"never fetched")
+    served = FakeHub(tiny_llama)
+    yield served
+    served.shutdown()
+    (tiny_llama / "pickle.bin").unlink()
+
+
+def generate(model: str, endpoint: str, cache: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    command = ["generate", model, "--prompt", "The quick", "--max-tokens", "3", *more]
+    settings = {"HF_ENDPOINT": endpoint, "SSD_HF_CACHE": str(cache), "HF_HUB_DISABLE_XET": "1"}
+    environment = {key: value for key, value in os.environ.items() if key != "HF_HUB_OFFLINE"} | settings
+    return subprocess.run(
+        [sys.executable, "-m", "ssd", *command], capture_output=True, text=True, timeout=120, env=environment
+    )
+
+
+def test_a_model_is_fetched_once_and_then_found_without_a_network(hub: FakeHub, tmp_path: Path) -> None:
+    fetched = generate("tiny/model", hub.url, tmp_path)
+    assert fetched.returncode == 0, fetched.stderr
+    assert any("model.safetensors" in path for path in hub.asked)
+    assert not any("pickle.bin" in path for path in hub.asked)
+    found = generate("tiny/model", NOWHERE, tmp_path)
+    assert (found.returncode, found.stdout) == (0, fetched.stdout), found.stderr
+
+
+def test_a_draft_is_found_by_name_too(hub: FakeHub, tmp_path: Path) -> None:
+    result = generate("tiny/model", hub.url, tmp_path, "--draft", "tiny/model", "--mode", "sd")
+    assert result.returncode == 0, result.stderr
+    assert "tokens a round" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("tiny/unknown", "no model of that name on the hub"),
+        ("tiny/gated", "tiny/gated is gated: accept its terms on"),
+        ("tiny/model@v9", "tiny/model has no revision 'v9'"),
+        ("tiny/model/missing.gguf", "tiny/model has no file 'missing.gguf'"),
+    ],
+)
+def test_what_the_hub_refuses_is_said_with_a_remedy(
+    hub: FakeHub, tmp_path: Path, model: str, message: str
+) -> None:
+    result = generate(model, hub.url, tmp_path)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_offline_says_where_it_looked(tmp_path: Path) -> None:
+    result = generate("tiny/model", NOWHERE, tmp_path)
+    assert result.returncode == 2
+    assert f"tiny/model is not in the cache ({tmp_path}) and the hub cannot be reached" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("Qwen/Qwen3-0.6B", HubName("Qwen/Qwen3-0.6B", None, None)),
+        ("a/b@main", HubName("a/b", None, "main")),
+        ("a/b/q4.gguf", HubName("a/b", "q4.gguf", None)),
+        ("a/b/sub/q4.gguf@v1", HubName("a/b", "sub/q4.gguf", "v1")),
+        ("/nowhere", None),
+        ("./a/b", None),
+        ("~/a", None),
+        ("a/b.gguf", None),
+        ("a/b/c", None),
+        ("plain", None),
+        ("../b", None),
+    ],
+)
+def test_names_on_the_hub(text: str, name: HubName | None) -> None:
+    assert parse_hub_name(text) == name

@@ -1,0 +1,154 @@
+"""The web page in a real browser, against a small server of OpenAI's protocol.
+
+Runs where Chromium is: playwright's own, one on the path, or the one that SSD_TEST_CHROMIUM names.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.fake_openai import FakeOpenAI
+
+playwright = pytest.importorskip("playwright.sync_api")
+
+PAGE = Path(__file__).parents[2] / "src/ssd/server/static/index.html"
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    program = os.environ.get("SSD_TEST_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    with playwright.sync_playwright() as driver:
+        try:
+            launched = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        except playwright.Error as error:
+            pytest.skip(f"no Chromium to run: {str(error).splitlines()[0]}")
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def server() -> Iterator[FakeOpenAI]:
+    served = FakeOpenAI(PAGE)
+    yield served
+    served.shutdown()
+
+
+@pytest.fixture
+def page(browser: Any, server: FakeOpenAI) -> Iterator[Any]:
+    opened = browser.new_page()
+    complaints: list[str] = []
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.on("request", lambda sent: complaints.append(sent.url) if not _is_ours(sent.url, server) else None)
+    opened.goto(server.url)
+    yield opened
+    opened.close()
+    assert complaints == []
+
+
+def _is_ours(url: str, server: FakeOpenAI) -> bool:
+    return url.startswith((server.url, "data:"))
+
+
+def ask(page: Any, text: str, *, wait: bool = True) -> None:
+    page.fill("#input", text)
+    page.press("#input", "Enter")
+    if wait:
+        page.wait_for_selector("#send:not([disabled])")
+
+
+def figures(page: Any) -> str:
+    return " | ".join(page.locator("#stats span").all_inner_texts())
+
+
+def test_an_answer_streams_with_its_origins_and_figures(page: Any, server: FakeOpenAI) -> None:
+    server.script.pause = 0.05
+    ask(page, "Hi <b>")
+    pieces = page.locator(".assistant span")
+    assert pieces.all_inner_texts() == ["Hello", " there", "!"]
+    assert [pieces.nth(place).get_attribute("class") for place in range(3)] == ["target", "hit", "backup"]
+    assert page.inner_text(".user") == "Hi <b>"
+    assert page.inner_text("#model") == "parrot"
+    shown = figures(page)
+    assert re.fullmatch(
+        r"4 tokens \| [\d.]+ tok/s \| first after [\d.]+ s \| hits 50 % \(1 of 2\) \| 1\.50 accepted a round",
+        shown,
+    ), shown
+
+
+def test_settings_and_the_conversation_are_sent(page: Any, server: FakeOpenAI) -> None:
+    page.click("summary")
+    for name, value in {"system": "Be brief.", "temperature": "0", "max-tokens": "9"}.items():
+        page.fill(f"#{name}", value)
+    ask(page, "one")
+    ask(page, "two")
+    sent = server.requests[1]
+    asked = [(message["role"], message["content"]) for message in sent["messages"]]
+    expected = ["system", "user", "assistant", "user"]
+    assert asked == list(zip(expected, ["Be brief.", "one", "Hello there!", "two"], strict=True))
+    assert (sent["temperature"], sent["max_tokens"], sent["stream"]) == (0, 9, True)
+    assert sent["stream_options"] == {"include_usage": True}
+
+
+def test_figures_move_while_an_answer_comes_and_stop_ends_it(page: Any, server: FakeOpenAI) -> None:
+    server.script.pause = 0.05
+    server.script.chunks = [(f"{number} ", ["hit"]) for number in range(400)]
+    ask(page, "count", wait=False)
+    page.wait_for_selector("#stats span:has-text('tok/s')")
+    page.click("#stop")
+    page.wait_for_selector("#send:not([disabled])")
+    assert server.hung_up.wait(5)
+    shown = page.inner_text(".assistant")
+    assert shown.startswith("0 1 ")
+    assert "399" not in shown
+    server.script.chunks = [("ok", ["target"])]
+    ask(page, "go on")
+    assert server.requests[1]["messages"][1]["content"].strip() == shown.strip()
+
+
+def test_clear_forgets_even_while_an_answer_comes(page: Any, server: FakeOpenAI) -> None:
+    server.script.pause = 0.05
+    server.script.chunks = [(f"{number} ", ["hit"]) for number in range(400)]
+    ask(page, "count", wait=False)
+    page.wait_for_selector(".assistant span")
+    page.click("#clear")
+    page.wait_for_selector("#send:not([disabled])")
+    assert page.inner_text("#log") == ""
+    server.script.chunks = [("ok", ["target"])]
+    ask(page, "again")
+    assert [message["content"] for message in server.requests[1]["messages"]] == ["again"]
+
+
+def test_the_key_is_sent_and_never_stored(page: Any, server: FakeOpenAI) -> None:
+    server.script.api_key = "secret"
+    ask(page, "Hi")
+    assert "wrong API key" in page.inner_text(".error")
+    page.click("summary")
+    page.fill("#key", "secret")
+    ask(page, "Hi")
+    assert page.inner_text(".assistant") == "Hello there!"
+    assert page.evaluate("localStorage.length + sessionStorage.length + document.cookie.length") == 0
+    assert len(server.requests[0]["messages"]) == 1
+
+
+def test_a_refusal_is_shown(page: Any) -> None:
+    ask(page, "refuse")
+    assert page.inner_text(".error") == "the prompt is too long"
+
+
+def test_dark_and_light(page: Any) -> None:
+    def paper() -> str:
+        return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+    page.emulate_media(color_scheme="light")
+    light = paper()
+    page.emulate_media(color_scheme="dark")
+    dark = paper()
+    assert light != dark
+    page.click("#theme")
+    assert paper() == light

@@ -1,0 +1,114 @@
+"""OpenAI's own client against real servers with a real model: every mode gives the same answers."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.process import ServerProcess, serving
+
+pytestmark = pytest.mark.models
+
+MODES = ("ar", "sd", "ssd")
+MODEL: Any = {"model": "smollm2"}
+MESSAGES: Any = [{"role": "user", "content": "Tell me a short story about a fox."}]
+
+
+def streamed(server: ServerProcess, **settings: Any) -> dict[str, Any]:
+    """A streamed answer put together again."""
+    chunks = list(
+        server.openai.chat.completions.create(
+            **MODEL, messages=MESSAGES, stream=True, stream_options={"include_usage": True}, **settings
+        )
+    )
+    choices = [choice for chunk in chunks for choice in chunk.choices]
+    usage = chunks[-1].usage
+    assert usage is not None
+    return {
+        "text": "".join(choice.delta.content or "" for choice in choices),
+        "logprobs": [
+            entry.model_dump()
+            for choice in choices
+            if choice.logprobs
+            for entry in choice.logprobs.content or ()
+        ],
+        "reason": choices[-1].finish_reason,
+        "tokens": (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens),
+        "speculation": usage.model_extra["speculation"] if usage.model_extra else {},
+    }
+
+
+def answers(server: ServerProcess) -> dict[str, Any]:
+    chat = server.openai.chat.completions.create
+    greedy: Any = {"temperature": 0, "max_tokens": 40}
+    scored: Any = {"logprobs": True, "top_logprobs": 2}
+    whole = chat(**MODEL, messages=MESSAGES, **greedy, **scored)
+    stop = (whole.choices[0].message.content or "")[60:64]
+    several = chat(**MODEL, messages=MESSAGES, temperature=0.8, top_p=0.95, seed=5, max_tokens=24, n=3)
+    text = server.openai.completions.create(
+        **MODEL, prompt="def fibonacci(n):", seed=1, max_tokens=32, logprobs=1, presence_penalty=0.5
+    )
+    plain = chat(**MODEL, messages=MESSAGES, **greedy, extra_body={"speculation": False})
+    assert whole.choices[0].logprobs is not None
+    return {
+        "streamed": streamed(server, **greedy, **scored),
+        "stop": stop,
+        "stopped": streamed(server, **greedy, stop=[stop]),
+        "whole": whole.choices[0].message.content,
+        "whole logprobs": [entry.model_dump() for entry in whole.choices[0].logprobs.content or ()],
+        "several": [choice.message.content for choice in several.choices],
+        "text": text.choices[0].model_dump(),
+        "plain": plain.choices[0].message.content,
+        "plain drafted": (plain.usage.model_extra or {})["speculation"]["drafted"] if plain.usage else None,
+    }
+
+
+@pytest.fixture(scope="module")
+def by_mode(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    # One core for the target in every mode: the last bits of sums depend on the number of threads.
+    usable = sorted(os.sched_getaffinity(0))
+    found = {}
+    for mode in MODES:
+        drafting: Any = {} if mode == "ar" else {"mode": mode, "draft": str(smollm2)}
+        drafting["cores"] = (usable[0],)
+        if mode == "ssd" and len(usable) > 1:
+            drafting["draft_cores"] = (usable[-1],)
+        log = tmp_path_factory.mktemp(mode) / "log"
+        named = {"served_model_name": "smollm2"}
+        with serving(smollm2, log, named, dtype="auto", kv_cache_bytes=1 << 28, **drafting) as server:
+            found[mode] = answers(server)
+    return found
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_stream_is_the_whole_answer(by_mode: dict[str, dict[str, Any]], mode: str) -> None:
+    found = by_mode[mode]
+    assert found["streamed"]["text"] == found["whole"] == found["plain"]
+    assert found["streamed"]["logprobs"] == found["whole logprobs"]
+    assert len(found["whole logprobs"]) == found["streamed"]["tokens"][1]
+    assert len(set(found["several"])) == 3
+
+
+@pytest.mark.parametrize("mode", ["sd", "ssd"])
+def test_drafted_answers_are_those_of_the_target_alone(by_mode: dict[str, dict[str, Any]], mode: str) -> None:
+    alone, drafted = by_mode["ar"], by_mode[mode]
+    for name in ("whole", "whole logprobs", "several", "text", "plain"):
+        assert drafted[name] == alone[name], name
+    for name in ("text", "logprobs", "reason", "tokens"):
+        assert drafted["streamed"][name] == alone["streamed"][name], name
+        assert drafted["stopped"][name] == alone["stopped"][name], name
+    assert drafted["streamed"]["speculation"]["accepted"] > 0
+    assert drafted["streamed"]["speculation"]["rounds"] < drafted["streamed"]["tokens"][1]
+    assert drafted["plain drafted"] == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_stop_string_inside_a_burst_cuts_text_and_count(
+    by_mode: dict[str, dict[str, Any]], mode: str
+) -> None:
+    found = by_mode[mode]
+    assert len(found["stop"]) == 4
+    assert found["stopped"]["text"] == found["whole"][: found["whole"].index(found["stop"])]
+    assert found["stopped"]["reason"] == "stop"
+    assert found["stopped"]["tokens"][1] < found["streamed"]["tokens"][1]

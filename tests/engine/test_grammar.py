@@ -1,0 +1,104 @@
+"""Texts keep to their grammar in every mode, and it is the same text."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssd import LLM, Grammar, SamplingParams
+from ssd.engine.grammar import GrammarCompiler
+from tests.tiny import tiny_tokenizer
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 6},
+        "sizes": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "maxItems": 2},
+        "kind": {"enum": ["a", "b"]},
+    },
+    "required": ["name", "sizes", "kind"],
+    "additionalProperties": False,
+}
+PROMPTS = [[5, 6, 7], [9, 8], [40, 41, 42, 43]]
+
+
+@pytest.fixture(scope="module", params=["ar", "sd", "ssd"])
+def llm(request: pytest.FixtureRequest, tiny_llama: Path) -> Any:
+    settings: dict[str, Any] = {} if request.param == "ar" else {"draft": str(tiny_llama)}
+    with LLM(
+        str(tiny_llama), device="cpu", mode=request.param, deterministic=True, show_progress=False, **settings
+    ) as engine:
+        yield engine
+
+
+def texts(llm: LLM, grammar: Grammar, temperature: float) -> list[str]:
+    params = SamplingParams(temperature=temperature, seed=7, max_tokens=200, grammar=grammar)
+    outputs = [each.outputs[0] for each in llm.generate(PROMPTS, params, use_tqdm=False)]
+    assert [each.finish_reason for each in outputs] == ["stop"] * len(PROMPTS)
+    return [each.text for each in outputs]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_json_schema(llm: LLM, tiny_llama: Path, temperature: float) -> None:
+    found = texts(llm, Grammar("json_schema", json.dumps(SCHEMA)), temperature)
+    for each in map(json.loads, found):
+        assert set(each) == {"name", "sizes", "kind"}
+        assert len(each["name"]) <= 6
+        assert len(each["sizes"]) <= 2
+        assert each["kind"] in ("a", "b")
+    plain = LLM(str(tiny_llama), device="cpu", deterministic=True, show_progress=False)
+    assert found == texts(plain, Grammar("json_schema", json.dumps(SCHEMA)), temperature)
+
+
+def test_regex_and_choice(llm: LLM) -> None:
+    assert all(
+        re.fullmatch("[0-9]{3}-[a-f]{2}", each)
+        for each in texts(llm, Grammar("regex", "[0-9]{3}-[a-f]{2}"), 1.0)
+    )
+    assert set(texts(llm, Grammar("choice", '["red", "green \\"x\\""]'), 1.0)) <= {"red", 'green "x"'}
+
+
+def test_rows_with_and_without_a_grammar_share_a_step(llm: LLM) -> None:
+    free = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+    bound = SamplingParams(temperature=0, max_tokens=20, grammar=Grammar("regex", "[ab]{4}"))
+    alone = [llm.generate([PROMPTS[0]], each, use_tqdm=False)[0].outputs[0].text for each in (free, bound)]
+    together = llm.generate([PROMPTS[0]] * 2, [free, bound], use_tqdm=False)
+    assert [each.outputs[0].text for each in together] == alone
+    assert re.fullmatch("[ab]{4}", alone[1])
+
+
+@pytest.mark.parametrize(
+    ("grammar", "message"),
+    [
+        (Grammar("json_schema", "{"), "no JSON"),
+        (Grammar("json_schema", '{"type": "nothing"}'), "cannot be used"),
+        (Grammar("regex", "("), "cannot be used"),
+        (Grammar("lark", "start: other"), "cannot be used"),
+        (Grammar("choice", '"red"'), "a list of texts"),
+        (Grammar("lark", "start: start"), "no text fits it"),
+        (Grammar("json_schema", '{"$ref": "#"}'), "no text fits it"),
+    ],
+)
+def test_a_grammar_without_sense_is_refused(llm: LLM, grammar: Grammar, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        llm.generate([PROMPTS[0]], SamplingParams(grammar=grammar), use_tqdm=False)
+    assert llm.generate([PROMPTS[0]], SamplingParams(max_tokens=2), use_tqdm=False)
+
+
+def test_a_drafted_token_that_leads_nowhere_spoils_nothing() -> None:
+    """What was only drafted must not be remembered: the mask afterwards is the one before."""
+    tokenizer = tiny_tokenizer()
+    compiler = GrammarCompiler(tokenizer, (1,), 512)
+    constraint = compiler.constraint(Grammar("lark", 'start: "a" b | "c"\nb: b'))
+    before = constraint.masks([])[0].tolist()
+    dead_end = tokenizer("a").input_ids
+    assert len(constraint.masks(dead_end)) == 2
+    assert constraint.masks([])[0].tolist() == before
+    assert constraint.num_allowed(tokenizer("c").input_ids) == 1
+
+
+def test_another_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="use one of json_object"):
+        Grammar("yaml", "")  # type: ignore[arg-type]

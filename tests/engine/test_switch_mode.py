@@ -1,0 +1,87 @@
+"""Another decoder around the same target: nothing is loaded again, and no token changes."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from ssd import LLM, SamplingParams
+from ssd.engine.outputs import RequestOutput
+from ssd.runtime.host import usable_cores
+from tests.tiny import cut_layers
+
+PARAMS = SamplingParams(temperature=0.8, seed=5, max_tokens=24, ignore_eos=True)
+PROMPT = "The quick brown fox jumps over the lazy dog. Once upon a time there was a small model"
+
+
+@pytest.fixture
+def llm(tiny_llama: Path) -> Iterator[LLM]:
+    with LLM(str(tiny_llama), device="cpu", deterministic=True, show_progress=False) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def draft(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(cut_layers(tiny_llama, 2, tmp_path_factory.mktemp("draft")))
+
+
+def answer(llm: LLM) -> RequestOutput:
+    return llm.generate(PROMPT, PARAMS, use_tqdm=False)[0]
+
+
+def test_modes_change_around_one_target(llm: LLM, draft: str) -> None:
+    target, tokens = llm._engine.loaded, answer(llm).outputs[0].token_ids
+    llm.switch_mode("sd", draft=draft)
+    in_turns = answer(llm)
+    llm.switch_mode("ssd")
+    ahead = answer(llm)
+    llm.switch_mode("ar")
+    alone = answer(llm)
+    assert [each.outputs[0].token_ids for each in (in_turns, ahead, alone)] == [tokens] * 3
+    assert in_turns.outputs[0].speculation.drafted > 0
+    assert alone.outputs[0].speculation.drafted == 0
+    assert llm._engine.loaded is target
+    assert (llm.mode, in_turns.num_cached_tokens > 0) == ("ar", True)
+    llm._engine.core.check_integrity()
+
+
+def test_the_draft_process_ends_with_its_mode(llm: LLM, draft: str) -> None:
+    llm.switch_mode("ssd", draft=draft)
+    source = llm._engine.core.decoder.client._source  # type: ignore[attr-defined]
+    pid = source.pid
+    assert Path(f"/proc/{pid}").exists()
+    llm.switch_mode("ar")
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_cores_follow_the_mode(llm: LLM, draft: str) -> None:
+    if len(usable_cores()) < 2:
+        pytest.skip("one core cannot be shared out")
+    threads = torch.get_num_threads()
+    llm.switch_mode("ssd", draft=draft)
+    assert len(os.sched_getaffinity(0)) < len(usable_cores())
+    llm.switch_mode("ar")
+    assert os.sched_getaffinity(0) == set(usable_cores())
+    for thread in Path("/proc/self/task").iterdir():
+        assert os.sched_getaffinity(int(thread.name)) == set(usable_cores())
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("named", ["/nowhere", None])
+def test_what_cannot_be_had_changes_nothing(llm: LLM, named: str | None) -> None:
+    before, core = answer(llm).outputs[0].token_ids, llm._engine.core
+    with pytest.raises(ValueError, match=r"no model at|needs a draft"):
+        llm.switch_mode("ssd", draft=named)
+    assert llm._engine.core is core
+    assert answer(llm).outputs[0].token_ids == before
+
+
+def test_not_while_a_request_runs(llm: LLM, draft: str) -> None:
+    stream = llm.stream(PROMPT, PARAMS)
+    next(stream)
+    with pytest.raises(ValueError, match="while requests run"):
+        llm.switch_mode("sd", draft=draft)
+    stream.close()
+    llm.switch_mode("sd", draft=draft)

@@ -1,0 +1,115 @@
+"""Faults of server and worker: leaks, lost answers, open doors, health that lies."""
+
+from tests.faults.fault import Fault
+
+_PRODUCTION = "tests/server/test_production.py::"
+_CLIENT = "tests/worker/test_client.py::"
+
+FAULTS = [
+    Fault(
+        "a client that left is not noticed",
+        "src/ssd/server/connection.py",
+        '    while (await receive())["type"] != "http.disconnect":\n        pass\n',
+        "    await asyncio.sleep(3600)\n",
+        f"{_PRODUCTION}test_a_client_that_leaves_frees_its_blocks",
+    ),
+    Fault(
+        "leaving a stream does not abort it",
+        "src/ssd/worker/line.py",
+        "                inbox.is_abandoned = True\n                self.abort(request.request_id)\n",
+        "                inbox.is_abandoned = True\n",
+        f"{_CLIENT}test_leaving_a_stream_frees_its_blocks",
+    ),
+    Fault(
+        "unread increments replace each other",
+        "src/ssd/worker/inbox.py",
+        "increment if earlier is None else joined(earlier, increment)",
+        "increment",
+        f"{_CLIENT}test_what_is_not_read_is_joined",
+    ),
+    Fault(
+        "unread increments pile up",
+        "src/ssd/worker/inbox.py",
+        "        self._pending[increment.index] = increment if earlier is None else joined(earlier, increment)\n",
+        "        key = increment.index if earlier is None else 1000 + len(self._pending)\n"
+        "        self._pending[key] = increment\n",
+        f"{_CLIENT}test_what_is_not_read_is_joined",
+    ),
+    Fault(
+        "a dead engine leaves its callers waiting",
+        "src/ssd/worker/line.py",
+        "            self._end(request_id, self.dead_error())\n",
+        "            pass\n",
+        f"{_CLIENT}test_a_killed_engine_tells_every_caller",
+    ),
+    Fault(
+        "health is a process that exists",
+        "src/ssd/worker/line.py",
+        "late = silent if silent > 2 * HEARTBEAT_SECONDS else 0.0",
+        "late = 0.0",
+        f"{_CLIENT}test_a_stopped_engine_is_seen_to_stand_still",
+    ),
+    Fault(
+        "speculation: false is ignored",
+        "src/ssd/engine/core.py",
+        "self._decoder.is_drafting and self._generations[sequence.seq_id].request.speculation",
+        "self._decoder.is_drafting",
+        f"{_CLIENT}test_a_request_can_do_without_speculation",
+    ),
+    Fault(
+        "the queue has no end",
+        "src/ssd/server/gate.py",
+        "if self._num_inside >= self._max_inside:",
+        "if self._num_inside < 0:",
+        f"{_PRODUCTION}test_a_full_queue_is_answered_with_429",
+    ),
+    Fault(
+        "a key's beginning is enough",
+        "src/ssd/server/middleware.py",
+        "hmac.compare_digest(offered, key) for",
+        "key.startswith(offered) for",
+        f"{_PRODUCTION}test_keys_guard_every_route_but_two",
+    ),
+    Fault(
+        "the server ends before its requests",
+        "src/ssd/server/run.py",
+        "        await asyncio.wait((drained, dead), return_when=asyncio.FIRST_COMPLETED)\n",
+        "        await asyncio.sleep(0.5)\n",
+        f"{_PRODUCTION}test_running_requests_finish_when_the_server_is_told_to_end",
+    ),
+    Fault(
+        "the server survives its engine",
+        "src/ssd/server/run.py",
+        "            return ENGINE_DIED\n        except EngineDeadError:\n",
+        "            return 0\n        except EngineDeadError:\n",
+        f"{_PRODUCTION}test_a_killed_engine_takes_the_server_with_it",
+    ),
+    Fault(
+        "unknown fields are ignored",
+        "src/ssd/server/schemas.py",
+        'extra="forbid", strict=True',
+        'extra="ignore", strict=True',
+        "tests/server/test_refusals.py::test_a_field_is_refused_by_its_name",
+    ),
+    Fault(
+        "min_p is forgotten",
+        "src/ssd/server/prompts.py",
+        '"top_k", "min_p", ',
+        '"top_k", ',
+        "tests/server/test_completions.py::test_every_sampling_parameter_arrives",
+    ),
+    Fault(
+        "offsets start anew in every chunk",
+        "src/ssd/server/completions.py",
+        "            offset=self._offsets.get(place, 0),\n",
+        "            offset=0,\n",
+        "tests/server/test_streaming.py::test_completion_logprobs_add_up",
+    ),
+    Fault(
+        "a marker cut in two is missed",
+        "src/ssd/server/tools.py",
+        "len(self._held) - length_held(self._held, _OPEN)",
+        "len(self._held)",
+        "tests/server/test_tools.py::test_cuts_change_nothing_in_hermes",
+    ),
+]

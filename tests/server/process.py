@@ -1,0 +1,142 @@
+"""A real server process on a real socket, for tests that talk to it over HTTP."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+
+from ssd.config import EngineConfig
+from ssd.server.config import ServerConfig
+
+_PROGRAM = """
+import json, sys
+from ssd.config import EngineConfig
+from ssd.server.config import ServerConfig
+from ssd.server.run import run_server
+engine, server = json.loads(sys.argv[1])
+for settings in (engine, server):
+    settings.update({name: tuple(value) for name, value in settings.items() if isinstance(value, list)})
+sys.exit(run_server(EngineConfig(**engine), ServerConfig(**server)))
+"""
+DEFAULTS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "deterministic": True}
+
+
+class ServerProcess:
+    def __init__(self, process: "subprocess.Popen[str]", url: str, log: Path, key: str | None) -> None:
+        self.process, self.url, self._log = process, url, log
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self.http = httpx.Client(base_url=url, timeout=60, headers=headers)
+        self.openai = openai.OpenAI(base_url=f"{url}/v1", api_key=key or "none", max_retries=0, timeout=120)
+
+    @property
+    def children(self) -> list[int]:
+        return children_of(self.process.pid)
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        lines = self._log.read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def metric(self, name: str) -> float:
+        """The value of a line of /metrics, with its labels as they stand there."""
+        for line in self.http.get("/metrics").text.splitlines():
+            if line.rpartition(" ")[0] == name:
+                return float(line.rpartition(" ")[2])
+        raise KeyError(name)
+
+    def until_idle(self) -> None:
+        until(lambda: self.metric("ssd_kv_cache_usage_perc") == 0 and self.num_at_work == 0)
+
+    @property
+    def num_at_work(self) -> float:
+        return self.metric("ssd_num_requests_running") + self.metric("ssd_num_requests_waiting")
+
+    def end(self) -> int:
+        """SIGTERM, and the exit code."""
+        self.http.close()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+
+
+@contextlib.contextmanager
+def serving(
+    model: Path, log: Path, server: dict[str, Any] | None = None, *, wait: bool = True, **engine: Any
+) -> Iterator[ServerProcess]:
+    port = free_port()
+    engine_config = EngineConfig(model=str(model), **{**DEFAULTS, **engine})
+    server_config = ServerConfig(**{"port": port, "drain_seconds": 5.0, **(server or {})})
+    settings = json.dumps([dataclasses.asdict(engine_config), dataclasses.asdict(server_config)])
+    with log.open("w") as sink:
+        process = subprocess.Popen([sys.executable, "-c", _PROGRAM, settings], stderr=sink, text=True)
+    keys = server_config.api_keys
+    found = ServerProcess(process, f"http://127.0.0.1:{port}", log, keys[0] if keys else None)
+    try:
+        if wait:
+            until(lambda: is_ready(found) or process.poll() is not None, seconds=120)
+            assert process.poll() is None, log.read_text()
+        yield found
+    finally:
+        pids = found.children
+        found.end()
+        until(lambda: not any(map(is_alive, pids)))
+
+
+def is_ready(server: ServerProcess) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return server.http.get("/ready").status_code == 200
+    return False
+
+
+def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def children_of(pid: int) -> list[int]:
+    """All descendants: the engine, its draft."""
+    found = []
+    for each in Path("/proc").iterdir():
+        if each.name.isdigit():
+            with contextlib.suppress(OSError):
+                parent = int((each / "stat").read_text().rpartition(")")[2].split()[1])
+                if parent == pid:
+                    found += [int(each.name), *children_of(int(each.name))]
+    return found
+
+
+def resident_bytes(pid: int) -> int:
+    pages = int((Path("/proc") / str(pid) / "statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

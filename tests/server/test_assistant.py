@@ -1,0 +1,115 @@
+"""Tools and reasoning over HTTP, with a model that recites them."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.server.process import ServerProcess, serving
+from tests.server.reciter import write_reciter
+
+PIECES = [
+    *(
+        "<think>\n",
+        "I won",
+        "der.\n</th",
+        "ink>\n",
+        "\nLet me",
+        " see.\n<tool",
+        "_call>\n{",
+        '"name": "look", ',
+    ),
+    *(
+        '"arguments": {"at"',
+        ': "the sky"}',
+        "}\n</tool_",
+        "call>\n<tool_call>",
+        '{"name": "count"}</tool_call>',
+    ),
+]
+MESSAGES: Any = [{"role": "user", "content": "Look up."}]
+TOOLS: Any = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
+    for name in ("look", "count")
+]
+
+
+@pytest.fixture(scope="module")
+def reciter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    model = write_reciter(tmp_path_factory.mktemp("reciter"), PIECES)
+    log = tmp_path_factory.mktemp("log") / "log"
+    with serving(model, log, {"served_model_name": "reciter"}, dtype="float32") as server:
+        yield server
+
+
+def test_calls_and_reasoning_are_taken_out_of_the_text(reciter: ServerProcess) -> None:
+    answer = reciter.openai.chat.completions.create(model="reciter", messages=MESSAGES, tools=TOOLS)
+    choice = answer.choices[0]
+    assert choice.message.reasoning_content == "I wonder."  # type: ignore[attr-defined]
+    assert choice.message.content == "Let me see."
+    assert choice.finish_reason == "tool_calls"
+    calls: Any = choice.message.tool_calls
+    assert [call.function.name for call in calls] == ["look", "count"]
+    assert json.loads(calls[0].function.arguments) == {"at": "the sky"}
+    assert len({call.id for call in calls}) == 2
+
+
+def test_a_stream_says_the_same(reciter: ServerProcess) -> None:
+    with reciter.openai.chat.completions.stream(model="reciter", messages=MESSAGES, tools=TOOLS) as stream:
+        chunks = [event.chunk for event in stream if event.type == "chunk"]
+        message = stream.current_completion_snapshot.choices[0].message
+    assert message.content == "Let me see."
+    deltas = [choice.delta for chunk in chunks for choice in chunk.choices]
+    assert "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas) == "I wonder."
+    calls: Any = message.tool_calls
+    assert [call.function.name for call in calls] == ["look", "count"]
+    assert json.loads(calls[0].function.arguments) == {"at": "the sky"}
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+def test_without_tools_calls_are_text(reciter: ServerProcess) -> None:
+    for settings in ({}, {"tools": TOOLS, "tool_choice": "none"}):
+        answer = reciter.openai.chat.completions.create(model="reciter", messages=MESSAGES, **settings)
+        choice = answer.choices[0]
+        assert choice.message.content.count("<tool_call>") == 2
+        assert choice.message.tool_calls is None
+        assert choice.finish_reason == "stop"
+
+
+def test_tools_reach_the_template_and_calls_come_back_to_it(reciter: ServerProcess) -> None:
+    first = reciter.openai.chat.completions.create(model="reciter", messages=MESSAGES, tools=TOOLS)
+    without = reciter.openai.chat.completions.create(model="reciter", messages=MESSAGES)
+    assert first.usage is not None
+    assert without.usage is not None
+    assert first.usage.prompt_tokens > without.usage.prompt_tokens
+    calls: Any = first.choices[0].message.tool_calls
+    told = {"role": "tool", "tool_call_id": calls[0].id, "content": "Blue."}
+    again: Any = [*MESSAGES, first.choices[0].message, told]
+    assert reciter.openai.chat.completions.create(model="reciter", messages=again, tools=TOOLS).choices
+
+
+def test_a_template_may_open_the_reasoning(reciter: ServerProcess) -> None:
+    """The prompt then ends in <think>, and the recited marker is a part of the thought."""
+    answer = reciter.openai.chat.completions.create(
+        model="reciter", messages=MESSAGES, extra_body={"chat_template_kwargs": {"enable_thinking": True}}
+    )
+    reasoning = answer.choices[0].message.reasoning_content  # type: ignore[attr-defined]
+    assert reasoning.endswith("I wonder.")
+    assert (answer.choices[0].message.content or "").startswith("Let me see.")
+
+
+def test_log_probabilities_cover_every_token(reciter: ServerProcess) -> None:
+    settings: Any = {"model": "reciter", "messages": MESSAGES, "tools": TOOLS, "logprobs": True}
+    whole = reciter.openai.chat.completions.create(**settings)
+    chunks = reciter.openai.chat.completions.create(**settings, stream=True)
+    scored = [
+        entry.token
+        for chunk in chunks
+        for choice in chunk.choices
+        if choice.logprobs
+        for entry in choice.logprobs.content or ()
+    ]
+    assert scored == [*PIECES, "</s>"]
+    assert whole.choices[0].logprobs is not None
+    assert [entry.token for entry in whole.choices[0].logprobs.content or ()] == scored

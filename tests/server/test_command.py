@@ -1,0 +1,45 @@
+"""`ssd serve` as users start it."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+
+from tests.server.process import free_port, until
+
+
+def ssd(*arguments: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "ssd", "serve", *arguments]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def test_it_serves_until_it_is_told_to_end(tiny_llama: Path) -> None:
+    port = free_port()
+    process = ssd(str(tiny_llama), "--port", str(port), "--served-model-name", "mine", "--api-key", "secret")
+    url, headers = f"http://127.0.0.1:{port}", {"Authorization": "Bearer secret"}
+
+    def is_ready() -> bool:
+        try:
+            return httpx.get(f"{url}/ready").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    try:
+        until(is_ready, seconds=60)
+        assert httpx.get(f"{url}/v1/models").status_code == 401
+        assert httpx.get(f"{url}/v1/models", headers=headers).json()["data"][0]["id"] == "mine"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "secret" not in said
+
+
+def test_a_missing_model_is_one_sentence(tmp_path: Path) -> None:
+    process = ssd(str(tmp_path / "nothing"), "--port", str(free_port()))
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "error: no model at" in said
+    assert "Traceback" not in said

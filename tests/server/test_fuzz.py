@@ -1,0 +1,14 @@
+"""The small form of `python -m tests.server.fuzz`, which sends 20,000 requests."""
+
+from pathlib import Path
+
+from tests.server.fuzz import fuzz, fuzzed_server
+
+
+def test_no_request_makes_the_server_fail_or_hang(tmp_path: Path) -> None:
+    with fuzzed_server(tmp_path) as server:
+        found = fuzz(server, 300)
+    assert not found.faults, str(found)
+    assert found.statuses["200"] > 20
+    assert found.statuses["400"] > 50
+    assert found.slowest < 10

@@ -1,0 +1,122 @@
+"""Metrics and traces, as those who collect them see them."""
+
+import gzip
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.process import ServerProcess, serving, until
+from tests.tiny import cut_layers, write_checkpoint
+
+BODY: dict[str, Any] = {"prompt": "The quick", "temperature": 0, "max_tokens": 40, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def speculating(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """In turns with a draft that is sometimes right."""
+    target = write_checkpoint("medium", tmp_path_factory.mktemp("target"))
+    draft = cut_layers(target, 2, tmp_path_factory.mktemp("draft"))
+    log = tmp_path_factory.mktemp("log") / "log"
+    with serving(target, log, mode="sd", draft=str(draft)) as server:
+        yield server
+
+
+def test_requests_are_counted_and_timed(server: ServerProcess) -> None:
+    server.until_idle()
+    names = [
+        "ssd_generation_tokens_total",
+        "ssd_prompt_tokens_total",
+        "ssd_time_to_first_token_seconds_count",
+        "ssd_time_per_output_token_seconds_count",
+        "ssd_e2e_request_latency_seconds_count",
+        'ssd_request_success_total{finished_reason="length"}',
+    ]
+    assert server.http.post("/v1/completions", json=BODY).is_success
+    before = {name: server.metric(name) for name in names}
+    answer = server.http.post("/v1/completions", json={**BODY, "n": 2}).json()
+    grown = {name: server.metric(name) - before[name] for name in names}
+    usage = answer["usage"]
+    assert list(grown.values()) == [80, usage["prompt_tokens"], 1, 1, 1, 2]
+    assert server.metric('ssd_http_requests_total{path="/v1/completions",status="200"}') >= 2
+
+
+def test_speculation_is_counted_as_the_answer_tells_it(speculating: ServerProcess) -> None:
+    def figures() -> dict[str, float]:
+        names = ("drafts", "draft_tokens", "accepted_tokens")
+        found = {name: speculating.metric(f"ssd_spec_decode_num_{name}_total") for name in names}
+        places = range(4)
+        for place in places:
+            label = f'ssd_spec_decode_num_accepted_tokens_per_pos_total{{position="{place}"}}'
+            try:
+                found[str(place)] = speculating.metric(label)
+            except KeyError:
+                found[str(place)] = 0
+        return found
+
+    speculating.until_idle()
+    before = figures()
+    told = speculating.http.post("/v1/completions", json=BODY).json()["usage"]["speculation"]
+    until(lambda: figures()["drafts"] - before["drafts"] == told["rounds"])
+    grown = {name: value - before[name] for name, value in figures().items()}
+    assert told["accepted"] > 0
+    assert told["accepted"] + told["rounds"] == 40
+    assert told["accepted_per_round"] == pytest.approx(told["accepted"] / told["rounds"])
+    assert grown["draft_tokens"] == told["drafted"]
+    assert grown["accepted_tokens"] == told["accepted"]
+    assert sum(grown[str(place)] for place in range(4)) == told["accepted"]
+    assert grown["0"] >= grown["1"] >= grown["2"] >= grown["3"]
+    for name in ("verify_seconds", "host_seconds", "engine_steps"):
+        assert speculating.metric(f"ssd_{name}_total") > 0
+
+
+def test_speculation_can_be_turned_off_for_a_request(speculating: ServerProcess) -> None:
+    usual, plain = [
+        speculating.http.post("/v1/completions", json={**BODY, "speculation": each}).json()
+        for each in (True, False)
+    ]
+    assert usual["choices"] == plain["choices"]
+    assert plain["usage"]["speculation"]["drafted"] == 0
+    assert plain["usage"]["speculation"]["rounds"] == 40
+    assert usual["usage"]["speculation"]["rounds"] < 40
+
+
+def test_spans_arrive_where_they_are_collected(tiny_llama: Path, tmp_path: Path) -> None:
+    pytest.importorskip("opentelemetry.sdk")
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    received: list[bytes] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            received.append(gzip.decompress(body) if self.headers["Content-Encoding"] == "gzip" else body)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_arguments: object) -> None:
+            pass
+
+    collector = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    threading.Thread(target=collector.serve_forever, daemon=True).start()
+    endpoint = f"http://127.0.0.1:{collector.server_port}"
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    with serving(tiny_llama, tmp_path / "log", {"otlp_endpoint": endpoint}) as server:
+        headers = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
+        server.http.post("/v1/completions", json=BODY, headers=headers)
+    collector.shutdown()
+    spans = [
+        span
+        for body in received
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+        if span.name == "POST /v1/completions"
+    ]
+    assert [span.trace_id.hex() for span in spans] == [trace]
+    attributes = {each.key: each.value for each in spans[0].attributes}
+    assert attributes["gen_ai.usage.output_tokens"].int_value == 40
+    assert attributes["http.response.status_code"].int_value == 200

@@ -1,0 +1,114 @@
+"""Bodies that made, or could have made, the server fail: each is refused with a sentence."""
+
+import concurrent.futures
+import json
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.process import ServerProcess
+
+COMPLETION: dict[str, Any] = {"prompt": "Hi", "max_tokens": 2}
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
+HALF = "\ud800"
+"""JSON can spell it, UTF-8 cannot."""
+
+
+def refused(server: ServerProcess, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    content = json.dumps(body).encode()
+    response = server.http.post(path, content=content, headers={"Content-Type": "application/json"})
+    assert response.status_code == 400, response.text
+    error: dict[str, Any] = response.json()["error"]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/completions", {**COMPLETION, "prompt": HALF}, "prompt"),
+        ("/v1/completions", {**COMPLETION, "stop": ["a", HALF]}, "stop"),
+        ("/v1/completions", {**COMPLETION, "bad_words": [HALF]}, "bad_words"),
+        ("/v1/completions", {**COMPLETION, "model": HALF}, "model"),
+        ("/v1/completions", {**COMPLETION, "structured_outputs": {"regex": HALF}}, "structured_outputs"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": HALF}]}, "messages"),
+        ("/v1/chat/completions", {**CHAT, "chat_template_kwargs": {"x": [HALF]}}, "chat_template_kwargs"),
+        ("/tokenize", {"prompt": HALF}, "prompt"),
+    ],
+)
+def test_half_a_character_is_no_text(
+    server: ServerProcess, path: str, body: dict[str, Any], param: str
+) -> None:
+    error = refused(server, path, body)
+    assert error["param"] == param
+    assert "Unicode" in error["message"]
+
+
+def test_half_a_character_as_a_name(server: ServerProcess) -> None:
+    assert "Unicode" in refused(server, "/v1/completions", {**COMPLETION, HALF: 1})["message"]
+
+
+@pytest.mark.parametrize("name", ["top_k", "max_tokens", "min_tokens"])
+def test_numbers_no_message_can_hold(server: ServerProcess, name: str) -> None:
+    assert refused(server, "/v1/completions", {**COMPLETION, name: 2**70})["param"] == name
+
+
+@pytest.mark.parametrize(
+    "name", ["conversation", "messages", "padding", "max_length", "tokenizer_kwargs", "truncation"]
+)
+def test_what_the_tokenizer_takes_is_not_for_clients(server: ServerProcess, name: str) -> None:
+    error = refused(server, "/v1/chat/completions", {**CHAT, "chat_template_kwargs": {name: 1}})
+    assert error["param"] == "chat_template_kwargs"
+    assert name in error["message"]
+
+
+def test_a_long_name_is_not_sent_back_whole(server: ServerProcess) -> None:
+    response = server.http.post("/v1/completions", json={**COMPLETION, "model": "x" * 1_000_000})
+    assert response.status_code == 404
+    assert len(response.content) < 5000
+
+
+@pytest.mark.parametrize("depth", range(100, 1100, 50))
+def test_a_body_may_be_nested_as_deeply_as_it_likes(server: ServerProcess, depth: int) -> None:
+    schema = '{"type": "array", "items": ' * depth + "{}" + "}" * depth
+    for body in (
+        f'{{"prompt": "Hi", "max_tokens": 2, "structured_outputs": {{"json": {schema}}}}}',
+        f'{{"prompt": {"[" * depth + "]" * depth}, "max_tokens": 2}}',
+    ):
+        headers = {"Content-Type": "application/json"}
+        response = server.http.post("/v1/completions", content=body.encode(), headers=headers)
+        assert response.status_code in (200, 400), response.text
+    assert server.http.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["prompt", "messages"])
+def test_a_long_text_holds_nobody_else_up(server: ServerProcess, kind: str) -> None:
+    text = "The quick brown fox. " * 200_000
+    body = {"prompt": text} if kind == "prompt" else {"messages": [{"role": "user", "content": text}]}
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        long = pool.submit(lambda: httpx.post(f"{server.url}/tokenize", json=body, timeout=60))
+        slowest, asked, begun = 0.0, 0, time.monotonic()
+        while not long.done():
+            started = time.monotonic()
+            assert server.http.get("/health").status_code == 200
+            slowest, asked = max(slowest, time.monotonic() - started), asked + 1
+        assert long.result().json()["count"] > 100_000
+    assert asked > 3
+    # Reading the body and writing the answer are everybody's time, tokenising is not.
+    assert slowest < 0.6 * (time.monotonic() - begun)
+
+
+def test_the_description_names_fields_answers_and_errors(server: ServerProcess) -> None:
+    document = server.http.get("/openapi.json").json()
+    schemas = document["components"]["schemas"]
+    temperature = schemas["CompletionRequest"]["properties"]["temperature"]["anyOf"][0]
+    assert temperature == {"type": "number", "minimum": 0, "maximum": 1000.0}
+    assert schemas["CompletionRequest"]["properties"]["n"]["anyOf"][0]["maximum"] == 4
+    responses = document["paths"]["/v1/chat/completions"]["post"]["responses"]
+    assert set(responses) == {"200", "400", "401", "404", "413", "429", "503"}
+    assert set(responses["200"]["content"]) == {"application/json", "text/event-stream"}
+    named = json.dumps(document)
+    assert "HTTPValidationError" not in named
+    for reference in {part.split('"')[0] for part in named.split("#/components/schemas/")[1:]}:
+        assert reference in schemas

@@ -1,0 +1,250 @@
+"""Behaviour under load, faults and signals: real processes, real sockets."""
+
+import json
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.process import ServerProcess, is_alive, serving, until
+
+LONG: dict[str, Any] = {"prompt": "The quick", "temperature": 0, "max_tokens": 480, "ignore_eos": True}
+STUCK: dict[str, Any] = {"stuck_seconds": 3.0}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_frees_its_blocks(server: ServerProcess, stream: bool) -> None:
+    server.until_idle()
+    before = server.metric("ssd_request_cancelled_total")
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        request = client.build_request("POST", "/v1/completions", json={**LONG, "stream": stream, "n": 2})
+        if stream:
+            response = client.send(request, stream=True)
+            next(response.iter_lines())
+            response.close()
+        else:
+            client.timeout = httpx.Timeout(0.3)
+            with pytest.raises(httpx.ReadTimeout):
+                client.post("/v1/completions", json={**LONG, "n": 2})
+    until(lambda: server.metric("ssd_request_cancelled_total") == before + 1)
+    server.until_idle()
+    until(lambda: any(line.get("disconnected") for line in server.log))
+
+
+def test_a_slow_reader_gets_everything(server: ServerProcess) -> None:
+    body = {**LONG, "stream": True, "logprobs": 5, "n": 2}
+    whole = server.http.post("/v1/completions", json={**LONG, "n": 2}).json()["choices"]
+    texts = ["", ""]
+    with server.http.stream("POST", "/v1/completions", json=body) as response:
+        lines = response.iter_lines()
+        first = next(lines)
+        server.until_idle()  # The engine does not wait for whoever reads.
+        for line in [first, *lines]:
+            if line.startswith("data: {"):
+                for choice in json.loads(line.removeprefix("data: "))["choices"]:
+                    texts[choice["index"]] += choice["text"]
+    assert texts == [choice["text"] for choice in whole]
+
+
+def test_request_ids_are_honoured_and_logged(server: ServerProcess) -> None:
+    mine = server.http.post(
+        "/v1/completions", json={"prompt": "Hi", "max_tokens": 3}, headers={"X-Request-Id": "mine-7"}
+    )
+    assert mine.headers["x-request-id"] == "mine-7"
+    assert mine.json()["id"] == "cmpl-mine-7"
+    odd = server.http.get("/version", headers={"X-Request-Id": "no spaces allowed"})
+    assert len(odd.headers["x-request-id"]) == 32
+    until(lambda: any(line.get("request_id") == "mine-7" for line in server.log))
+    (line,) = [line for line in server.log if line.get("request_id") == "mine-7"]
+    assert line["status"] == 200
+    assert line["path"] == "/v1/completions"
+    assert line["completion_tokens"] == 3
+
+
+def test_the_same_request_id_twice_at_once(server: ServerProcess) -> None:
+    """An id is the client's affair: two may share one, and both are answered."""
+
+    def post(_number: int) -> int:
+        headers = {"X-Request-Id": "twice"}
+        body = {**LONG, "max_tokens": 100}
+        return httpx.post(f"{server.url}/v1/completions", json=body, headers=headers, timeout=60).status_code
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(post, range(2))) == [200, 200]
+
+
+def test_a_full_queue_is_answered_with_429(tiny_llama: Path, tmp_path: Path) -> None:
+    with serving(tiny_llama, tmp_path / "log", {"max_queue": 2}, max_num_seqs=1) as server:
+        with ThreadPoolExecutor(6) as pool:
+            answers = list(
+                pool.map(
+                    lambda _: httpx.post(f"{server.url}/v1/completions", json=LONG, timeout=60), range(6)
+                )
+            )
+        codes = sorted(answer.status_code for answer in answers)
+        assert codes == [200, 200, 200, 429, 429, 429]
+        refused = next(answer for answer in answers if answer.status_code == 429)
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.json()["error"]["type"] == "rate_limit_error"
+        assert server.http.post("/v1/completions", json={**LONG, "max_tokens": 2}).status_code == 200
+
+
+def test_keys_guard_every_route_but_two(tiny_llama: Path, tmp_path: Path) -> None:
+    with serving(tiny_llama, tmp_path / "log", {"api_keys": ("first-key", "second-key")}) as server:
+        for path in ("/health", "/ready"):
+            assert httpx.get(server.url + path).status_code == 200
+        for path in ("/metrics", "/v1/models", "/version", "/", "/docs", "/openapi.json", "/nothing"):
+            for headers in ({}, {"Authorization": "Bearer first-ke"}, {"Authorization": "Basic first-key"}):
+                answer = httpx.get(server.url + path, headers=headers)
+                assert answer.status_code == 401
+                assert answer.json()["error"]["code"] == "invalid_api_key"
+        assert httpx.post(f"{server.url}/v1/completions", json=LONG).status_code == 401
+        for key in ("first-key", "second-key"):
+            headers = {"Authorization": f"Bearer {key}"}
+            assert httpx.get(f"{server.url}/v1/models", headers=headers).status_code == 200
+        body = {"model": tiny_llama.name, "prompt": "Hi", "max_tokens": 2}
+        assert server.openai.completions.create(**body).choices  # type: ignore[call-overload]
+
+
+def test_running_requests_finish_when_the_server_is_told_to_end(tiny_llama: Path, tmp_path: Path) -> None:
+    with serving(tiny_llama, tmp_path / "log", {"drain_seconds": 20.0}, max_num_seqs=1) as server:
+        engine = server.children
+        kept: list[httpx.Response] = []
+        bodies = [{**LONG, "n": 1}, {**LONG, "n": 1, "stream": True}]
+        threads = [
+            threading.Thread(
+                target=lambda body=body: kept.append(
+                    httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
+                )
+            )
+            for body in bodies
+        ]
+        for thread in threads:
+            thread.start()
+        until(lambda: server.num_at_work == 2)
+        started = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: server.http.get("/ready").json() == {"status": "draining"})
+        late = server.http.post("/v1/completions", json=LONG)
+        assert late.status_code == 503
+        assert late.json()["error"]["code"] == "draining"
+        assert server.process.wait(20) == 0
+        assert time.monotonic() - started < 20
+        for thread in threads:
+            thread.join()
+        assert [answer.status_code for answer in kept] == [200, 200]
+        whole = next(each for each in kept if each.headers["content-type"] == "application/json")
+        assert whole.json()["usage"]["completion_tokens"] == 480
+        assert next(each for each in kept if each is not whole).text.endswith("data: [DONE]\n\n")
+        until(lambda: not any(map(is_alive, engine)))
+
+
+def test_what_takes_too_long_is_cut_off_at_the_end(tiny_llama: Path, tmp_path: Path) -> None:
+    settings = {"drain_seconds": 1.0, "max_n": 64}
+    with serving(tiny_llama, tmp_path / "log", settings, max_num_seqs=2) as server:
+        answers: list[httpx.Response] = []
+        body = {**LONG, "n": 64}
+        thread = threading.Thread(
+            target=lambda: answers.append(httpx.post(f"{server.url}/v1/completions", json=body, timeout=60))
+        )
+        thread.start()
+        until(lambda: server.num_at_work > 0)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(8) == 0
+        thread.join()
+        assert answers[0].status_code == 503
+
+
+@pytest.mark.parametrize("mode", ["ar", "ssd"])
+def test_a_killed_engine_takes_the_server_with_it(tiny_llama: Path, tmp_path: Path, mode: str) -> None:
+    draft: dict[str, Any] = {"mode": "ssd", "draft": str(tiny_llama)} if mode == "ssd" else {}
+    with serving(tiny_llama, tmp_path / "log", **draft) as server:
+        pids = server.children
+        assert len(pids) == (2 if mode == "ssd" else 1)
+        answers: list[httpx.Response] = []
+        thread = threading.Thread(
+            target=lambda: answers.append(httpx.post(f"{server.url}/v1/completions", json=LONG, timeout=60))
+        )
+        thread.start()
+        until(lambda: server.num_at_work > 0)
+        os.kill(pids[0], signal.SIGKILL)
+        until(lambda: not is_healthy(server), seconds=10)
+        assert server.process.wait(10) != 0
+        thread.join()
+        assert answers[0].status_code == 503
+        assert answers[0].json()["error"]["code"] == "engine_dead"
+        until(lambda: not any(map(is_alive, pids)), seconds=10)
+
+
+def test_a_stopped_engine_is_unhealthy_until_it_goes_on(tiny_llama: Path, tmp_path: Path) -> None:
+    with serving(tiny_llama, tmp_path / "log") as server:
+        (pid,) = server.children
+        assert is_healthy(server)
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: not is_healthy(server), seconds=10)
+        assert server.http.get("/ready").status_code == 503
+        os.kill(pid, signal.SIGCONT)
+        until(lambda: is_healthy(server), seconds=5)
+        os.kill(pid, signal.SIGSTOP)
+        # Told to end now, the server does not wait for it for ever, nor leave it behind.
+        assert server.end() == 0
+        assert not is_alive(pid)
+
+
+def test_a_lost_draft_degrades_and_comes_back(tiny_llama: Path, tmp_path: Path) -> None:
+    with serving(tiny_llama, tmp_path / "log", mode="ssd", draft=str(tiny_llama)) as server:
+        draft = server.children[1]
+        assert server.http.get("/ready").json()["status"] == "ready"
+        before = server.http.post("/v1/completions", json=LONG).json()["choices"]
+        os.kill(draft, signal.SIGKILL)
+        until(lambda: server.http.get("/ready").json()["status"] == "degraded")
+        assert server.http.get("/ready").status_code == 200
+        assert server.http.post("/v1/completions", json=LONG).json()["choices"] == before
+        until(lambda: server.http.get("/ready").json()["status"] == "ready", seconds=60)
+        assert server.metric("ssd_draft_losses_total") == 1
+        assert server.metric("ssd_draft_connects_total") == 2
+
+
+def test_a_server_that_loads_says_so(tiny_llama: Path, tmp_path: Path) -> None:
+    with serving(tiny_llama, tmp_path / "log", wait=False) as server:
+        seen = set()
+
+        def is_up() -> bool:
+            try:
+                seen.add(server.http.get("/ready").json()["status"])
+                if "loading" in seen and "ready" not in seen:
+                    assert server.http.get("/health").status_code == 200
+            except httpx.TransportError:
+                return False
+            return "ready" in seen
+
+        until(is_up, seconds=60)
+        assert seen == {"loading", "ready"}
+
+
+def test_a_model_that_is_not_there_is_a_sentence_and_an_exit_code(tmp_path: Path) -> None:
+    with serving(tmp_path / "nothing", tmp_path / "log", wait=False) as server:
+        assert server.process.wait(60) != 0
+        assert "no model at" in (tmp_path / "log").read_text()
+
+
+def test_a_port_that_is_taken_is_a_sentence_and_an_exit_code(
+    server: ServerProcess, tiny_llama: Path, tmp_path: Path
+) -> None:
+    port = int(server.url.rpartition(":")[2])
+    with serving(tiny_llama, tmp_path / "log", {"port": port}, wait=False) as second:
+        assert second.process.wait(60) != 0
+        assert "choose another host or port" in (tmp_path / "log").read_text()
+
+
+def is_healthy(server: ServerProcess) -> bool:
+    try:
+        return server.http.get("/health").status_code == 200
+    except httpx.TransportError:
+        return False

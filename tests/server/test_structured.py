@@ -1,0 +1,93 @@
+"""Answers of a given form over HTTP: schemas, expressions, choices and calls that must be made."""
+
+import json
+import re
+from typing import Any
+
+import openai
+import pytest
+
+from tests.server.process import ServerProcess
+
+MESSAGES: Any = [{"role": "user", "content": "Answer."}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 5}, "size": {"enum": [1, 2, 3]}},
+    "required": ["city", "size"],
+    "additionalProperties": False,
+}
+TOOLS: Any = [
+    {"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in ("look", "count")
+]
+
+
+def chat(server: ServerProcess, **settings: Any) -> Any:
+    settings = {"model": "tiny", "messages": MESSAGES, "max_tokens": 200, "seed": 1, **settings}
+    return server.openai.chat.completions.create(**settings).choices[0]
+
+
+def test_response_format_is_kept_to(server: ServerProcess) -> None:
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "place", "schema": SCHEMA, "strict": True}}
+    choice = chat(server, response_format=wanted)
+    found = json.loads(choice.message.content)
+    assert choice.finish_reason == "stop"
+    assert len(found["city"]) <= 5
+    assert found["size"] in (1, 2, 3)
+    assert choice.message.content == chat(server, response_format=wanted).message.content
+
+
+def test_a_stream_keeps_to_it_too(server: ServerProcess) -> None:
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "place", "schema": SCHEMA}}
+    chunks = server.openai.chat.completions.create(
+        model="tiny", messages=MESSAGES, max_tokens=200, seed=1, response_format=wanted, stream=True
+    )
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == chat(server, response_format=wanted).message.content
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_structured_outputs(server: ServerProcess, temperature: float) -> None:
+    def text(**form: Any) -> str:
+        answer = server.openai.completions.create(
+            model="tiny",
+            prompt="x",
+            max_tokens=100,
+            temperature=temperature,
+            seed=5,
+            extra_body={"structured_outputs": form},
+        )
+        return answer.choices[0].text
+
+    assert re.fullmatch("[a-c]{2,4}", text(regex="[a-c]{2,4}"))
+    assert text(choice=["yes", "no"]) in ("yes", "no")
+    assert set(json.loads(text(json=SCHEMA))) == {"city", "size"}
+    assert text(grammar='start: "a" "b"') == "ab"
+
+
+def test_a_call_that_must_be_made_is_made(forcing: ServerProcess) -> None:
+    choice = chat(forcing, tools=TOOLS, tool_choice="required")
+    call = choice.message.tool_calls[0].function
+    assert call.name in ("look", "count")
+    assert set(json.loads(call.arguments)) == {"city", "size"}
+    assert choice.finish_reason == "tool_calls"
+    named: Any = {"type": "function", "function": {"name": "count"}}
+    assert chat(forcing, tools=TOOLS, tool_choice=named).message.tool_calls[0].function.name == "count"
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        ({"response_format": {"type": "yaml"}}, "response_format"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "nothing"}}}},
+            "json_schema",
+        ),
+        ({"extra_body": {"structured_outputs": {"regex": "("}}}, "regex"),
+        ({"extra_body": {"structured_outputs": {"regex": "a", "choice": ["b"]}}}, "structured_outputs"),
+        ({"extra_body": {"structured_outputs": {"xml": "a"}}}, "xml"),
+    ],
+)
+def test_a_form_without_sense_is_refused(server: ServerProcess, settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=named):
+        chat(server, **settings)
