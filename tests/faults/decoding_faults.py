@@ -66,7 +66,7 @@ FAULTS = [
     Fault(
         "the last step's text is never told",
         "src/ssd/engine/core.py",
-        "return self._scheduler.has_work or bool(self._untold)",
+        "return self._scheduler.has_work or bool(self._untold or self._told)",
         "return self._scheduler.has_work",
         "tests/engine/test_async_runner.py::test_increments_are_the_same_and_none_is_lost",
     ),
