@@ -65,7 +65,7 @@ def _press(
             case.validate_response(response, checks=CHECKS)
         except requests.Timeout:
             faults.append(f"no answer within {patience} s to {where}")
-        except Exception as error:
+        except (Exception, BaseExceptionGroup) as error:  # A group of failures is no Exception.
             faults.append(f"{error!s:.500} at {where}")
 
     press()
