@@ -1,0 +1,312 @@
+"""The rolling tree under a clock of its own: how fast SSD is, by running its own parts in simulated time.
+
+Tree, growth policies and controller are those of the engine; the models are replaced by texts (what a draft
+would guess, what the target takes) and by seconds. Draft and target each work at their own pace: the draft
+grows the tree step by step and hears of an outcome between two steps, the target verifies what is known
+whenever it is free. Deterministic by its seed. Knows no hardware and no tokens.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ssd.config import Backup, GrowthPolicyName
+from ssd.decoding.controller import Controller
+from ssd.draft.growth import NEVER, GrowthPolicy, growth_policy
+from ssd.draft.tree import UNGROWN, UNNAMED, Tree
+from ssd.planning.text import MISSED, Text
+from ssd.planning.times import PairTimes
+
+_GROWN = 0
+"""Slot of a node that was processed; which slot does not matter here."""
+_MAX_GROWN = 128
+_LEAST_CHANCE = 1e-4
+_UNFORESEEN = 10_000
+"""A token that is nobody's child."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Settings of SSD that the model knows; names and defaults are the engine's."""
+
+    lookahead: int = 8
+    width: int = 12
+    children: int = 4
+    lookup: int = 4
+    growth: GrowthPolicyName = "value"
+    backup: Backup = "auto"
+
+
+@dataclass(slots=True)
+class Tally:
+    """What came out, summed over all sequences."""
+
+    tokens: int = 0
+    seconds: float = 0.0
+    rounds: int = 0
+    hits: int = 0
+    late: int = 0
+    unknown: int = 0
+    waited: float = 0.0
+    draft_steps: int = 0
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.seconds
+
+    @property
+    def hit_rate(self) -> float:
+        return self.hits / max(1, self.hits + self.late + self.unknown)
+
+
+class _Sequence:
+    """One text, how far it is decided, and the tree of what may follow."""
+
+    def __init__(self, text: Text, shape: Shape, draw: np.random.Generator) -> None:
+        self.text, self._shape, self._draw = text, shape, draw
+        self.place = 0
+        """Tokens decided so far."""
+        self.tree = Tree(UNNAMED, 0)
+        self.num_grown = 0
+        self.owed: list[int] = []
+        """Decided tokens that were not known below the root when they were decided."""
+        self._next_id = 0
+
+    @property
+    def is_done(self) -> bool:
+        return self.place >= len(self.text)
+
+    @property
+    def is_root_read(self) -> bool:
+        return self.tree.slots[self.tree.root] != UNGROWN and not self.owed
+
+    def truth(self, count: int) -> list[int]:
+        ranks = self.text.ranks[self.place : self.place + count]
+        return [_UNFORESEEN if rank == MISSED else int(rank) for rank in ranks]
+
+    def advance(self, tokens: Sequence[int]) -> str:
+        """Moves on along decided tokens; whether what follows was a hit, late or unknown."""
+        self.place += len(tokens)
+        self.owed += tokens
+        self.walk_owed()
+        if self.owed:
+            return "unknown"
+        return "hit" if self.tree.num_children[self.tree.root] else "late"
+
+    def walk_owed(self) -> None:
+        path = self.tree.walk(self.owed)
+        if path:
+            self.tree.move_root(path[-1])
+            del self.owed[: len(path)]
+
+    def before_step(self) -> None:
+        """What the draft does when it hears of outcomes: it follows them, or begins anew behind them."""
+        if self.owed:
+            self.tree.replant(UNNAMED, 0)
+            self.owed.clear()
+            self.num_grown = 0
+        elif self.tree.root:
+            self.tree.compact()
+            self.num_grown = sum(slot == _GROWN for slot in self.tree.slots)
+
+    def growable(self) -> list[int]:
+        limit = 2 * self._shape.lookahead + 1
+        depths = self.tree.relative_depths()
+        return np.flatnonzero((np.array(self.tree.slots) == UNGROWN) & (depths > 0) & (depths <= limit)).tolist()
+
+    def grow(self, node: int) -> None:
+        """Gives a node its children, if it is still below the root."""
+        tree = self.tree
+        tree.slots[node] = _GROWN
+        self.num_grown += 1
+        depth = tree.depths[node] - tree.depths[tree.root]
+        place = self.place - len(self.owed) + depth
+        is_true = 0 <= depth and self._is_true(node, depth) and place < len(self.text)
+        row = place if is_true else int(self._draw.integers(len(self.text)))
+        chances = np.maximum(self.text.chances[row, : self._shape.children], _LEAST_CHANCE)
+        count = len(chances)
+        ids = range(self._next_id, self._next_id + count)
+        self._next_id += count
+        tree.graft(node, ids, range(count), np.log(chances).tolist())
+
+    def grow_run(self, node: int) -> None:
+        """Tokens that the earlier text foretells, as far as they are right and among the guesses."""
+        tree, depth = self.tree, self.tree.depths[node] - self.tree.depths[self.tree.root]
+        place = self.place - len(self.owed) + depth
+        if not self._is_true(node, depth) or place >= len(self.text):
+            return
+        for token in self._true_tokens(place, min(self._shape.lookup, int(self.text.runs[place]))):
+            child = tree.child(node, token)
+            if child is None or tree.slots[child] != UNGROWN:
+                return
+            self.grow(child)
+            node = child
+
+    def _true_tokens(self, place: int, count: int) -> list[int]:
+        ranks = self.text.ranks[place : place + count]
+        return [_UNFORESEEN if rank == MISSED else int(rank) for rank in ranks]
+
+    def _is_true(self, node: int, depth: int) -> bool:
+        """Whether the text runs through a node."""
+        start = self.place - len(self.owed)
+        path = self.tree.walk(self._true_tokens(start, depth))
+        return depth == 0 or (len(path) == depth and path[-1] == node)
+
+
+@dataclass(slots=True)
+class _Step:
+    """A draft's forward under way: what it reads, what it grows, when it ends."""
+
+    ends: float
+    grown: list[tuple[_Sequence, Tree, int]] = field(default_factory=list)
+    runs: list[tuple[_Sequence, Tree, int]] = field(default_factory=list)
+
+
+class Simulation:
+    """A batch of sequences that start together; those that end are not replaced."""
+
+    def __init__(self, times: PairTimes, shape: Shape, *, seed: int = 0) -> None:
+        self._target = times.target.slower(times.target_beside)
+        self._draft = times.draft.slower(times.draft_beside)
+        self._host, self._shape = times.host, shape
+        self._policy: GrowthPolicy = growth_policy(shape.growth, width=shape.width)
+        self._draw = np.random.default_rng(seed)
+        self._controller = Controller()
+
+    def run(self, texts: Sequence[Text], tally: Tally) -> None:
+        """Adds what decoding these texts as one batch comes to."""
+        self._all = [_Sequence(text, self._shape, self._draw) for text in texts]
+        self._now, self._step = 0.0, self._begin_step(0.0)
+        while self._alive:
+            self._verify(self._alive, tally)
+        tally.seconds += self._now
+
+    @property
+    def _alive(self) -> list[_Sequence]:
+        return [each for each in self._all if not each.is_done]
+
+    def _verify(self, alive: list[_Sequence], tally: Tally) -> None:
+        self._advance_draft(self._now, tally)
+        paths = [self._path(each) for each in alive]
+        if not any(paths):
+            paths = self._wait(alive, tally) or paths
+        lengths = self._controller.choose(paths, len(alive))
+        rows = len(alive) + sum(lengths)
+        seconds = self._target.seconds(rows)
+        self._controller.times.note(rows, seconds)
+        self._now += seconds + self._host
+        self._advance_draft(self._now, tally)
+        for each, path, length in zip(alive, paths, lengths, strict=True):
+            num_accepted = self._accepted(each, path, length)
+            decided = each.truth(num_accepted + 1)
+            tally.tokens += len(decided)
+            tally.rounds += 1
+            cause = each.advance(decided)
+            if not each.is_done:
+                setattr(tally, _COUNTS[cause], getattr(tally, _COUNTS[cause]) + 1)
+
+    def _path(self, each: _Sequence) -> list[float]:
+        """The chances of the speculation's tokens."""
+        if each.owed:
+            return []
+        tree = each.tree
+        nodes = tree.best_path(self._shape.lookahead)
+        return [float(np.exp(tree.values[node] - tree.values[tree.root])) for node in nodes]
+
+    def _accepted(self, each: _Sequence, path: list[float], length: int) -> int:
+        truth = each.truth(max(length, self._shape.lookahead))
+        if path:
+            right = 0
+            while right < min(length, len(truth)) and truth[right] == 0:
+                right += 1
+            self._controller.note_first(accepted=right > 0)
+            return right
+        if self._shape.backup in ("auto", "ngram"):
+            return min(int(each.text.runs[each.place]), self._shape.lookahead)
+        return 0
+
+    def _wait(self, alive: list[_Sequence], tally: Tally) -> list[list[float]] | None:
+        """`jit`: for a draft step, if that pays."""
+        if self._shape.backup not in ("auto", "jit") or self._step is None:
+            return None
+        longest = self._controller.longest_wait(len(alive), self._draft.seconds(self._shape.width))
+        started = self._now
+        while longest > 0 and self._step is not None and self._step.ends <= started + longest:
+            self._now = self._step.ends
+            self._advance_draft(self._now, tally)
+            paths = [self._path(each) for each in alive]
+            if any(paths):
+                break
+        else:
+            paths = [self._path(each) for each in alive]
+            self._now = max(self._now, started + max(0.0, longest))
+        if longest > 0:
+            tally.waited += self._now - started
+            self._controller.note_wait(self._now - started)
+        return paths
+
+    def _advance_draft(self, until: float, tally: Tally) -> None:
+        """Draft steps that end by then; the next begins at once, with what is decided so far."""
+        if self._step is None:
+            self._step = self._begin_step(until)
+        while self._step is not None and self._step.ends <= until:
+            ended = self._step
+            self._end_step(ended)
+            tally.draft_steps += 1
+            self._step = self._begin_step(ended.ends)
+
+    def _begin_step(self, now: float) -> _Step | None:
+        alive = self._alive
+        for each in alive:
+            each.before_step()
+        unread = [each for each in alive if not each.is_root_read]
+        grown = [(each, each.tree, each.tree.root) for each in unread]
+        room = max(0, self._shape.width - len(unread))
+        grown += self._choose([each for each in alive if each.is_root_read], room)
+        if not grown:
+            return None
+        step = _Step(now + self._draft.seconds(len(grown)), grown)
+        step.runs = grown[:1] if self._shape.lookup else []
+        return step
+
+    def _choose(self, ready: list[_Sequence], count: int) -> list[tuple[_Sequence, Tree, int]]:
+        candidates: list[tuple[float, int, int]] = []
+        for index, each in enumerate(ready):
+            room = min(count, _MAX_GROWN - each.num_grown)
+            growable = each.growable()
+            if room <= 0 or not growable:
+                continue
+            priorities = self._policy.priorities(each.tree)[growable]
+            best = np.argsort(-priorities, kind="stable")[:room]
+            candidates += [(-float(priorities[i]), index, growable[i]) for i in best if priorities[i] > NEVER]
+        return [(ready[i], ready[i].tree, node) for _, i, node in sorted(candidates)[:count]]
+
+    def _end_step(self, step: _Step) -> None:
+        runs = {id(each): node for each, _tree, node in step.runs}
+        for each, tree, node in step.grown:
+            if each.tree is not tree or tree.slots[node] != UNGROWN or not _is_below(tree, node):
+                continue
+            each.grow(node)
+            if runs.get(id(each)) == node:
+                each.grow_run(node)
+        for each in self._all:
+            if each.owed:
+                each.walk_owed()
+
+
+_COUNTS = {"hit": "hits", "late": "late", "unknown": "unknown"}
+
+
+def _is_below(tree: Tree, node: int) -> bool:
+    while node > tree.root:
+        node = tree.parents[node]
+    return node == tree.root
+
+
+def simulate(texts: Sequence[Text], times: PairTimes, shape: Shape, *, batch: int = 1, seed: int = 0) -> Tally:
+    """SSD over these texts, so many at a time."""
+    simulation, tally = Simulation(times, shape, seed=seed), Tally()
+    for start in range(0, len(texts), batch):
+        simulation.run(texts[start : start + batch], tally)
+    return tally

@@ -1,0 +1,124 @@
+"""A text as the round model sees it: at each place, what a draft would offer and what the target takes.
+
+A token is named by its rank among the draft's guesses for its place, so a text needs no vocabulary: 0 is the
+draft's first guess, 1 its second, MISSED one it did not offer. Knows chances; no times, no settings.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+MISSED = -1
+"""The rank of a token that was not among the guesses."""
+MOST_CHILDREN = 8
+_SPREAD = 1.0
+"""How a draft's confidence varies (the sum of a beta distribution's parameters): mostly sure, seldom unsure."""
+_DECAY = 0.5
+"""Of the chance that is left after a guess, how much the next guess gets of it, relative to the one before."""
+
+Chances = NDArray[np.float64]
+Ranks = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    chances: Chances
+    """By place and rank: how likely the target takes that guess, as a calibrated draft knows it."""
+    ranks: Ranks
+    """By place: which guess the target takes, or MISSED."""
+    runs: Ranks
+    """By place: how many of the tokens after it a look at the earlier text gets right."""
+
+    def __post_init__(self) -> None:
+        if not len(self.chances) == len(self.ranks) == len(self.runs):
+            raise ValueError("chances, ranks and runs must cover the same places")
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def acceptance(self) -> float:
+        """How often the first guess is right."""
+        return float((self.ranks == 0).mean())
+
+    @property
+    def coverage(self) -> float:
+        """How often one of the other guesses is right where the first is wrong."""
+        wrong = self.ranks != 0
+        return float((self.ranks[wrong] > 0).mean()) if wrong.any() else 1.0
+
+    def tokens_a_round(self, lookahead: int) -> float:
+        """With a draft that has a whole speculation ready whenever a round begins."""
+        place, rounds = 0, 0
+        while place < len(self):
+            accepted = 0
+            while accepted < lookahead and place + accepted < len(self) and self.ranks[place + accepted] == 0:
+                accepted += 1
+            place += accepted + 1
+            rounds += 1
+        return len(self) / rounds
+
+
+def drawn_text(
+    acceptance: float,
+    coverage: float,
+    *,
+    length: int,
+    seed: int,
+    repeats: float = 0.0,
+    run_length: int = 3,
+) -> Text:
+    """A text by its two rates; at a share `repeats` of places the earlier text knows what follows."""
+    _check_rates(acceptance, coverage)
+    draw = np.random.default_rng(seed)
+    firsts = draw.beta(_SPREAD * acceptance, _SPREAD * (1 - acceptance), length) if 0 < acceptance < 1 else (
+        np.full(length, acceptance)
+    )
+    chances = _with_others(firsts, coverage)
+    ranks = _drawn_ranks(chances, draw)
+    runs = np.where(draw.random(length) < repeats, run_length, 0)
+    return Text(chances, ranks, runs)
+
+
+def replayed_text(
+    agrees: Sequence[bool], coverage: float, *, seed: int, runs: Sequence[int] | None = None
+) -> Text:
+    """A text of which it is known where the draft's first guess was right; confidences are drawn to fit."""
+    right = np.asarray(agrees, dtype=bool)
+    acceptance = float(np.clip(right.mean(), 0.01, 0.99))
+    _check_rates(acceptance, coverage)
+    draw = np.random.default_rng(seed)
+    # What a calibrated draft believed before it turned out right or wrong.
+    firsts = draw.beta(_SPREAD * acceptance + right, _SPREAD * (1 - acceptance) + ~right)
+    chances = _with_others(firsts, coverage)
+    others = _drawn_ranks(chances, draw, among_others=True)
+    return Text(
+        chances,
+        np.where(right, 0, others),
+        np.zeros(len(right), dtype=np.int64) if runs is None else np.asarray(runs, dtype=np.int64),
+    )
+
+
+def _check_rates(acceptance: float, coverage: float) -> None:
+    for name, rate in (("acceptance", acceptance), ("coverage", coverage)):
+        if not 0 <= rate <= 1:
+            raise ValueError(f"{name}={rate}: a share, from 0 to 1")
+
+
+def _with_others(firsts: Chances, coverage: float) -> Chances:
+    """Second and later guesses share what the first leaves, as far as they cover it."""
+    weights = _DECAY ** np.arange(MOST_CHILDREN - 1)
+    left = (1 - firsts)[:, None] * coverage * weights / weights[:3].sum()
+    # `coverage` is that of the three guesses after the first; later ones add to it, within what is left.
+    room = (1 - firsts)[:, None]
+    others = np.diff(np.minimum(np.cumsum(left, axis=1), room), axis=1, prepend=0)
+    return np.column_stack([firsts, np.maximum(others, 0)])
+
+
+def _drawn_ranks(chances: Chances, draw: np.random.Generator, *, among_others: bool = False) -> Ranks:
+    if among_others:
+        chances = np.column_stack([np.zeros(len(chances)), chances[:, 1:] / (1 - chances[:, :1])])
+    places = draw.random(len(chances))[:, None] < np.cumsum(chances, axis=1)
+    return np.where(places.any(axis=1), places.argmax(axis=1), MISSED)
