@@ -82,23 +82,18 @@ def drawn_text(
     return Text(chances, ranks, runs)
 
 
-def replayed_text(
-    agrees: Sequence[bool], coverage: float, *, seed: int, runs: Sequence[int] | None = None
-) -> Text:
-    """A text of which it is known where the draft's first guess was right; confidences are drawn to fit."""
-    right = np.asarray(agrees, dtype=bool)
+def replayed_text(ranks: Sequence[int], *, seed: int, runs: Sequence[int] | None = None) -> Text:
+    """A text of which it is known which guess was right at each place; confidences are drawn to fit."""
+    known = np.asarray(ranks, dtype=np.int64)
+    right = known == 0
     acceptance = float(np.clip(right.mean(), 0.01, 0.99))
-    _check_rates(acceptance, coverage)
+    # Of wrong first guesses, how many the next three would have caught; half, where none was wrong.
+    coverage = float(((known >= 1) & (known <= 3)).sum() + 0.5) / float((~right).sum() + 1)
     draw = np.random.default_rng(seed)
     # What a calibrated draft believed before it turned out right or wrong.
     firsts = draw.beta(_SPREAD * acceptance + right, _SPREAD * (1 - acceptance) + ~right)
-    chances = _with_others(firsts, coverage)
-    others = _drawn_ranks(chances, draw, among_others=True)
-    return Text(
-        chances,
-        np.where(right, 0, others),
-        np.zeros(len(right), dtype=np.int64) if runs is None else np.asarray(runs, dtype=np.int64),
-    )
+    repeats = np.zeros(len(known), dtype=np.int64) if runs is None else np.asarray(runs, dtype=np.int64)
+    return Text(_with_others(firsts, coverage), known, repeats)
 
 
 def _check_rates(acceptance: float, coverage: float) -> None:
@@ -117,8 +112,6 @@ def _with_others(firsts: Chances, coverage: float) -> Chances:
     return np.column_stack([firsts, np.maximum(others, 0)])
 
 
-def _drawn_ranks(chances: Chances, draw: np.random.Generator, *, among_others: bool = False) -> Ranks:
-    if among_others:
-        chances = np.column_stack([np.zeros(len(chances)), chances[:, 1:] / (1 - chances[:, :1])])
+def _drawn_ranks(chances: Chances, draw: np.random.Generator) -> Ranks:
     places = draw.random(len(chances))[:, None] < np.cumsum(chances, axis=1)
     return np.where(places.any(axis=1), places.argmax(axis=1), MISSED)
