@@ -12,20 +12,18 @@ from typing import Literal
 from ssd.config import MAX_WIDTH
 from ssd.planning.hardware import Device
 from ssd.planning.models import ModelSize
-from ssd.planning.rolling import Shape, simulate
+from ssd.planning.rolling import Shape, simulate_batch
 from ssd.planning.roofline import Place, forward_on
-from ssd.planning.rounds import ar_rate, best_sd, roof
+from ssd.planning.rounds import ar_rate, best_sd, roof, tokens_a_round
 from ssd.planning.text import Text, drawn_text
 from ssd.planning.times import PairTimes
 
 Way = Literal["ar", "sd", "ssd", "ssd, shared draft"]
 TENSOR_PARALLEL = (1, 2, 4, 8)
-_LOOKAHEADS = (4, 8, 16)
-_WIDTHS = (12, 32, MAX_WIDTH)
-_NUM_TOKENS = 1200
-"""Simulated for a rate: its error is then about 2 %."""
-MAX_SSD_BATCH = MAX_WIDTH
-"""Beyond this a draft step cannot even reach every sequence."""
+_LOOKAHEADS = (8, 16)
+_WIDTH = 12
+_NUM_TOKENS, _NUM_TOKENS_EACH = 600, 30
+"""Simulated for a rate: in all, and of each sequence, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +40,20 @@ class Workload:
     context: int = 1024
     host: float = 0.0
 
+    max_width: int = MAX_WIDTH
+    """Rows of a draft step; the engine's own limit, or what it would be if that were lifted."""
+
     def texts(self, batch: int) -> list[Text]:
-        length = max(24, _NUM_TOKENS // batch)
+        """Long enough that none ends while a rate is simulated."""
+        length = 2 * _tokens_for(batch) // batch
         return [
             drawn_text(self.acceptance, self.coverage, length=length, seed=seed, repeats=self.repeats)
             for seed in range(batch)
         ]
+
+
+def _tokens_for(batch: int) -> int:
+    return max(_NUM_TOKENS, _NUM_TOKENS_EACH * batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +134,8 @@ class Site:
             ),
         )
         best = best_sd(on_target, self.workload.acceptance, batch=batch)
-        most = best_sd(replace(on_target, draft=replace(on_target.draft, floor=1e-9, overhead=0)), 1.0, batch=batch)
-        return Offer("sd", tp, tp, batch, best.rate, most.rate, self._price(tp, 0.0), best.lookahead)
+        free = ar_rate(times, batch=batch) * tokens_a_round(self.workload.acceptance, best.lookahead)
+        return Offer("sd", tp, tp, batch, best.rate, free, self._price(tp, 0.0), best.lookahead)
 
     def ssd(self, tp: int, batch: int = 1, *, sharers: int = 1) -> Offer:
         """The best of a few settings; `sharers` targets share the draft's device and its price."""
@@ -142,12 +148,13 @@ class Site:
         work, times = self.workload, self.times(tp, batch, sharers=sharers)
         texts = work.texts(batch)
         way: Way = "ssd" if sharers == 1 else "ssd, shared draft"
-        for width in _WIDTHS if batch > 1 else _WIDTHS[:2]:
+        for width in {_WIDTH, work.max_width} if batch > 1 else {_WIDTH}:
+            # A narrower step could not even reach every sequence.
             if width < batch:
                 continue
             for lookahead in _LOOKAHEADS:
                 shape = Shape(width=width, lookahead=lookahead)
-                rate = simulate(texts, times, shape, batch=batch).rate
+                rate = simulate_batch(texts, times, shape, num_tokens=_tokens_for(batch)).rate
                 above = roof(times, texts[0], lookahead, width, batch=batch).rate
                 devices = tp + 1 / sharers
                 yield Offer(

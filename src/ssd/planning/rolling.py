@@ -6,8 +6,9 @@ grows the tree step by step and hears of an outcome between two steps, the targe
 whenever it is free. Deterministic by its seed. Knows no hardware and no tokens.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -65,6 +66,9 @@ class _Sequence:
 
     def __init__(self, text: Text, shape: Shape, draw: np.random.Generator) -> None:
         self.text, self._shape, self._draw = text, shape, draw
+        self._truth = [_UNFORESEEN if rank == MISSED else int(rank) for rank in text.ranks]
+        chances = np.maximum(text.chances[:, : shape.children], _LEAST_CHANCE)
+        self._logprobs: list[list[float]] = np.log(chances).tolist()
         self.place = 0
         """Tokens decided so far."""
         self.tree = Tree(UNNAMED, 0)
@@ -82,8 +86,7 @@ class _Sequence:
         return self.tree.slots[self.tree.root] != UNGROWN and not self.owed
 
     def truth(self, count: int) -> list[int]:
-        ranks = self.text.ranks[self.place : self.place + count]
-        return [_UNFORESEEN if rank == MISSED else int(rank) for rank in ranks]
+        return self._truth[self.place : self.place + count]
 
     def advance(self, tokens: Sequence[int]) -> str:
         """Moves on along decided tokens; whether what follows was a hit, late or unknown."""
@@ -115,52 +118,55 @@ class _Sequence:
         depths = self.tree.relative_depths()
         return np.flatnonzero((np.array(self.tree.slots) == UNGROWN) & (depths > 0) & (depths <= limit)).tolist()
 
-    def grow(self, node: int) -> None:
-        """Gives a node its children, if it is still below the root."""
+    @property
+    def _root_place(self) -> int:
+        return self.place - len(self.owed)
+
+    def true_path(self) -> list[int]:
+        """The nodes, from the root on, that the text runs through."""
+        truth = self._truth[self._root_place : self._root_place + 2 * self._shape.lookahead + 2]
+        return [self.tree.root, *self.tree.walk(truth)]
+
+    def grow(self, node: int, true_path: Sequence[int]) -> None:
+        """Gives a node its children: the text's own where it runs through it, else those of any other place."""
         tree = self.tree
         tree.slots[node] = _GROWN
         self.num_grown += 1
-        depth = tree.depths[node] - tree.depths[tree.root]
-        place = self.place - len(self.owed) + depth
-        is_true = 0 <= depth and self._is_true(node, depth) and place < len(self.text)
-        row = place if is_true else int(self._draw.integers(len(self.text)))
-        chances = np.maximum(self.text.chances[row, : self._shape.children], _LEAST_CHANCE)
-        count = len(chances)
-        ids = range(self._next_id, self._next_id + count)
-        self._next_id += count
-        tree.graft(node, ids, range(count), np.log(chances).tolist())
+        place = self._root_place + tree.depths[node] - tree.depths[tree.root]
+        if node not in true_path or place >= len(self.text):
+            place = int(self._draw.integers(len(self.text)))
+        logprobs = self._logprobs[place]
+        ids = range(self._next_id, self._next_id + len(logprobs))
+        self._next_id += len(logprobs)
+        tree.graft(node, ids, range(len(logprobs)), logprobs)
 
-    def grow_run(self, node: int) -> None:
+    def grow_run(self, node: int, true_path: Sequence[int]) -> None:
         """Tokens that the earlier text foretells, as far as they are right and among the guesses."""
-        tree, depth = self.tree, self.tree.depths[node] - self.tree.depths[self.tree.root]
-        place = self.place - len(self.owed) + depth
-        if not self._is_true(node, depth) or place >= len(self.text):
+        tree = self.tree
+        place = self._root_place + tree.depths[node] - tree.depths[tree.root]
+        if node not in true_path or place >= len(self.text):
             return
-        for token in self._true_tokens(place, min(self._shape.lookup, int(self.text.runs[place]))):
+        count = min(self._shape.lookup, int(self.text.runs[place]))
+        for token in self._truth[place : place + count]:
             child = tree.child(node, token)
             if child is None or tree.slots[child] != UNGROWN:
                 return
-            self.grow(child)
+            self.grow(child, [child])
             node = child
 
-    def _true_tokens(self, place: int, count: int) -> list[int]:
-        ranks = self.text.ranks[place : place + count]
-        return [_UNFORESEEN if rank == MISSED else int(rank) for rank in ranks]
 
-    def _is_true(self, node: int, depth: int) -> bool:
-        """Whether the text runs through a node."""
-        start = self.place - len(self.owed)
-        path = self.tree.walk(self._true_tokens(start, depth))
-        return depth == 0 or (len(path) == depth and path[-1] == node)
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Step:
-    """A draft's forward under way: what it reads, what it grows, when it ends."""
+    """A draft's forward under way: what it grows, the likeliest first, and when it ends."""
 
     ends: float
-    grown: list[tuple[_Sequence, Tree, int]] = field(default_factory=list)
-    runs: list[tuple[_Sequence, Tree, int]] = field(default_factory=list)
+    grown: list[tuple[_Sequence, int]]
+
+    def by_sequence(self) -> list[tuple[_Sequence, list[int]]]:
+        found: dict[int, tuple[_Sequence, list[int]]] = {}
+        for each, node in self.grown:
+            found.setdefault(id(each), (each, []))[1].append(node)
+        return list(found.values())
 
 
 class Simulation:
@@ -174,11 +180,12 @@ class Simulation:
         self._draw = np.random.default_rng(seed)
         self._controller = Controller()
 
-    def run(self, texts: Sequence[Text], tally: Tally) -> None:
-        """Adds what decoding these texts as one batch comes to."""
+    def run(self, texts: Sequence[Text], tally: Tally, *, most_tokens: float = math.inf) -> None:
+        """Adds what decoding these texts as one batch comes to, or the first so many tokens of them."""
         self._all = [_Sequence(text, self._shape, self._draw) for text in texts]
         self._now, self._step = 0.0, self._begin_step(0.0)
-        while self._alive:
+        most_tokens += tally.tokens
+        while self._alive and tally.tokens < most_tokens:
             self._verify(self._alive, tally)
         tally.seconds += self._now
 
@@ -261,16 +268,14 @@ class Simulation:
         for each in alive:
             each.before_step()
         unread = [each for each in alive if not each.is_root_read]
-        grown = [(each, each.tree, each.tree.root) for each in unread]
+        grown = [(each, each.tree.root) for each in unread]
         room = max(0, self._shape.width - len(unread))
         grown += self._choose([each for each in alive if each.is_root_read], room)
         if not grown:
             return None
-        step = _Step(now + self._draft.seconds(len(grown)), grown)
-        step.runs = grown[:1] if self._shape.lookup else []
-        return step
+        return _Step(now + self._draft.seconds(len(grown)), grown)
 
-    def _choose(self, ready: list[_Sequence], count: int) -> list[tuple[_Sequence, Tree, int]]:
+    def _choose(self, ready: list[_Sequence], count: int) -> list[tuple[_Sequence, int]]:
         candidates: list[tuple[float, int, int]] = []
         for index, each in enumerate(ready):
             room = min(count, _MAX_GROWN - each.num_grown)
@@ -280,17 +285,17 @@ class Simulation:
             priorities = self._policy.priorities(each.tree)[growable]
             best = np.argsort(-priorities, kind="stable")[:room]
             candidates += [(-float(priorities[i]), index, growable[i]) for i in best if priorities[i] > NEVER]
-        return [(ready[i], ready[i].tree, node) for _, i, node in sorted(candidates)[:count]]
+        return [(ready[i], node) for _, i, node in sorted(candidates)[:count]]
 
     def _end_step(self, step: _Step) -> None:
-        runs = {id(each): node for each, _tree, node in step.runs}
-        for each, tree, node in step.grown:
-            if each.tree is not tree or tree.slots[node] != UNGROWN or not _is_below(tree, node):
-                continue
-            each.grow(node)
-            if runs.get(id(each)) == node:
-                each.grow_run(node)
-        for each in self._all:
+        behind = step.grown[0] if self._shape.lookup else None
+        for each, nodes in step.by_sequence():
+            path = each.true_path()
+            for node in nodes:
+                if each.tree.slots[node] == UNGROWN and _is_below(each.tree, node):
+                    each.grow(node, path)
+                    if (each, node) == behind:
+                        each.grow_run(node, path)
             if each.owed:
                 each.walk_owed()
 
@@ -304,9 +309,18 @@ def _is_below(tree: Tree, node: int) -> bool:
     return node == tree.root
 
 
-def simulate(texts: Sequence[Text], times: PairTimes, shape: Shape, *, batch: int = 1, seed: int = 0) -> Tally:
-    """SSD over these texts, so many at a time."""
+def simulate(texts: Sequence[Text], times: PairTimes, shape: Shape, *, seed: int = 0) -> Tally:
+    """SSD over these texts, one after the other."""
     simulation, tally = Simulation(times, shape, seed=seed), Tally()
-    for start in range(0, len(texts), batch):
-        simulation.run(texts[start : start + batch], tally)
+    for text in texts:
+        simulation.run([text], tally)
+    return tally
+
+
+def simulate_batch(
+    texts: Sequence[Text], times: PairTimes, shape: Shape, *, num_tokens: int, seed: int = 0
+) -> Tally:
+    """SSD over these texts at the same time, up to so many tokens: none should end before, or the batch shrinks."""
+    tally = Tally()
+    Simulation(times, shape, seed=seed).run(texts, tally, most_tokens=num_tokens)
     return tally

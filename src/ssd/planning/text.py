@@ -70,48 +70,47 @@ def drawn_text(
     repeats: float = 0.0,
     run_length: int = 3,
 ) -> Text:
-    """A text by its two rates; at a share `repeats` of places the earlier text knows what follows."""
+    """A text of these rates; at a share `repeats` of places the earlier text knows what follows.
+
+    The rates are met as exactly as the length allows, so that short texts are not lucky or unlucky.
+    """
     _check_rates(acceptance, coverage)
     draw = np.random.default_rng(seed)
-    firsts = draw.beta(_SPREAD * acceptance, _SPREAD * (1 - acceptance), length) if 0 < acceptance < 1 else (
-        np.full(length, acceptance)
-    )
-    chances = _with_others(firsts, coverage)
-    ranks = _drawn_ranks(chances, draw)
+    shares = [acceptance, *((1 - acceptance) * coverage * _others())]
+    bounds = np.round(np.minimum(np.cumsum(shares), 1.0) * length)
+    ranks = np.searchsorted(bounds, np.arange(length), side="right")
+    ranks = np.where(ranks < MOST_CHILDREN, ranks, MISSED)
+    draw.shuffle(ranks)
     runs = np.where(draw.random(length) < repeats, run_length, 0)
-    return Text(chances, ranks, runs)
+    return Text(_chances(ranks, acceptance, coverage, draw), ranks, runs)
 
 
 def replayed_text(ranks: Sequence[int], *, seed: int, runs: Sequence[int] | None = None) -> Text:
     """A text of which it is known which guess was right at each place; confidences are drawn to fit."""
     known = np.asarray(ranks, dtype=np.int64)
-    right = known == 0
-    acceptance = float(np.clip(right.mean(), 0.01, 0.99))
+    wrong = known != 0
     # Of wrong first guesses, how many the next three would have caught; half, where none was wrong.
-    coverage = float(((known >= 1) & (known <= 3)).sum() + 0.5) / float((~right).sum() + 1)
-    draw = np.random.default_rng(seed)
-    # What a calibrated draft believed before it turned out right or wrong.
-    firsts = draw.beta(_SPREAD * acceptance + right, _SPREAD * (1 - acceptance) + ~right)
+    coverage = float(((known >= 1) & (known <= 3)).sum() + 0.5) / float(wrong.sum() + 1)
     repeats = np.zeros(len(known), dtype=np.int64) if runs is None else np.asarray(runs, dtype=np.int64)
-    return Text(_with_others(firsts, coverage), known, repeats)
+    draw = np.random.default_rng(seed)
+    return Text(_chances(known, float((~wrong).mean()), coverage, draw), known, repeats)
+
+
+def _chances(ranks: Ranks, acceptance: float, coverage: float, draw: np.random.Generator) -> Chances:
+    """What a calibrated draft believed at each place, before its guess turned out right or wrong."""
+    acceptance = min(max(acceptance, 0.01), 0.99)
+    right = ranks == 0
+    firsts = draw.beta(_SPREAD * acceptance + right, _SPREAD * (1 - acceptance) + ~right)
+    return np.column_stack([firsts, (1 - firsts)[:, None] * np.minimum(coverage * _others(), 1.0)])
+
+
+def _others() -> Chances:
+    """How guesses after the first share what it leaves, relative to the coverage of the first three of them."""
+    weights = _DECAY ** np.arange(MOST_CHILDREN - 1)
+    return np.asarray(weights / weights[:3].sum())
 
 
 def _check_rates(acceptance: float, coverage: float) -> None:
     for name, rate in (("acceptance", acceptance), ("coverage", coverage)):
         if not 0 <= rate <= 1:
             raise ValueError(f"{name}={rate}: a share, from 0 to 1")
-
-
-def _with_others(firsts: Chances, coverage: float) -> Chances:
-    """Second and later guesses share what the first leaves, as far as they cover it."""
-    weights = _DECAY ** np.arange(MOST_CHILDREN - 1)
-    left = (1 - firsts)[:, None] * coverage * weights / weights[:3].sum()
-    # `coverage` is that of the three guesses after the first; later ones add to it, within what is left.
-    room = (1 - firsts)[:, None]
-    others = np.diff(np.minimum(np.cumsum(left, axis=1), room), axis=1, prepend=0)
-    return np.column_stack([firsts, np.maximum(others, 0)])
-
-
-def _drawn_ranks(chances: Chances, draw: np.random.Generator) -> Ranks:
-    places = draw.random(len(chances))[:, None] < np.cumsum(chances, axis=1)
-    return np.where(places.any(axis=1), places.argmax(axis=1), MISSED)
