@@ -6,6 +6,7 @@ from ssd.cli.chat import chat
 from ssd.cli.doctor import doctor
 from ssd.cli.draft import draft
 from ssd.cli.generate import generate
+from ssd.cli.plan import plan
 from ssd.cli.serve import serve
 from ssd.version import __version__
 
@@ -21,6 +22,7 @@ app.command()(chat)
 app.command()(serve)
 app.command()(draft)
 app.command()(doctor)
+app.command()(plan)
 
 
 def _show_version(value: bool) -> None:

@@ -21,15 +21,16 @@ def about_extra_device(offers: Sequence[Offer]) -> list[str]:
     gain, cost = best.rate / rival.rate, best.num_devices / rival.num_devices
     verdict = "pays" if gain > cost else "does not pay"
     said = [
-        f"One more device for the draft: {gain:.2f} × the speed of {rival.way} on {rival.tp}, for {cost:.2f} × the "
-        f"devices. Per device it {verdict}: {best.per_device:.1f} against {rival.per_device:.1f} tokens/s."
+        f"One more device for the draft: {gain:.2f} × the speed of {rival.way} on {rival.tp}, for {cost:.2f} "
+        f"× the devices. Per device it {verdict}: {best.per_device:.1f} tokens/s against "
+        f"{rival.per_device:.1f}."
     ]
     wider = [each for each in offers if each.way != "ssd" and each.tp > best.tp]
     if wider:
         other = max(wider, key=lambda each: each.rate)
         said.append(
-            f"More tensor parallelism instead: {other.way} on {other.tp} devices gives {other.rate:.0f} tokens/s, "
-            f"SSD on {best.num_devices:.0f} gives {best.rate:.0f}."
+            f"More tensor parallelism instead: {other.way} on {other.tp} devices gives {other.rate:.0f} "
+            f"tokens/s, SSD on {best.num_devices:.0f} gives {best.rate:.0f}."
         )
     share = best.rate / best.roof
     said.append(f"SSD reaches {share:.2f} of its roof, {best.roof:.0f} tokens/s.")
@@ -46,5 +47,7 @@ def about_batches(rows: Sequence[BatchRow]) -> list[str]:
         else "SSD is the fastest at every batch that a draft step can serve."
     ]
     if dearer:
-        said.append(f"From a batch of {dearer[0]} on its extra device no longer pays for itself in tokens per device.")
+        said.append(
+            f"From a batch of {dearer[0]} on its extra device no longer pays for itself in tokens per device."
+        )
     return said

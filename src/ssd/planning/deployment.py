@@ -1,7 +1,7 @@
 """What a target and a draft yield on given devices: rates, roofs and prices of AR, SD and SSD side by side.
 
-SSD is this engine's rolling tree, simulated; its width and lookahead are the best of a few. `Offer` is one way
-to spend devices on one replica. Knows hardware by its data sheet; no fleets, no queues.
+SSD is this engine's rolling tree, simulated; its width and lookahead are the best of a few. `Offer` is one
+way to spend devices on one replica. Knows hardware by its data sheet; no fleets, no queues.
 """
 
 from collections.abc import Iterator
@@ -10,9 +10,10 @@ from functools import cached_property
 from typing import Literal
 
 from ssd.config import MAX_WIDTH
+from ssd.planning.followed_text import Shape
 from ssd.planning.hardware import Device
 from ssd.planning.models import ModelSize
-from ssd.planning.rolling import Shape, simulate_batch
+from ssd.planning.rolling import simulate_batch
 from ssd.planning.roofline import Place, forward_on
 from ssd.planning.rounds import ar_rate, best_sd, roof, tokens_a_round
 from ssd.planning.text import Text, drawn_text
@@ -22,7 +23,7 @@ Way = Literal["ar", "sd", "ssd", "ssd, shared draft"]
 TENSOR_PARALLEL = (1, 2, 4, 8)
 _LOOKAHEADS = (8, 16)
 _WIDTH = 12
-_NUM_TOKENS, _NUM_TOKENS_EACH = 600, 30
+_NUM_TOKENS, _NUM_TOKENS_EACH = 1000, 30
 """Simulated for a rate: in all, and of each sequence, at least."""
 
 
@@ -180,7 +181,7 @@ class Site:
                 offers.append(self.sd(tp, batch))
         if not offers:
             raise ValueError(
-                f"{self.workload.target.name} does not fit on {num_devices} of {self.device.name}: more devices, "
-                "or --target-weights fp8"
+                f"{self.workload.target.name} does not fit on {num_devices} of {self.device.name}: more "
+                "devices, or --target-weights fp8"
             )
         return offers

@@ -1,5 +1,6 @@
-"""From one replica to thousands: how drafts are shared, and the cheapest fleet that serves so many tokens a second
-at no less than a given speed for each user.
+"""From one replica to thousands: how drafts are shared, and the cheapest fleet for so many tokens a second.
+
+Each user must get no less than a given speed.
 """
 
 import math
@@ -7,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ssd.planning.deployment import TENSOR_PARALLEL, Offer, Site
-from ssd.planning.pool import drafts_needed
+from ssd.planning.pool import Pool, drafts_needed, repairman
 from ssd.planning.roofline import Place, forward_on
 from ssd.planning.rounds import best_sd
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _FLEET_BATCHES = (1, 4, 16, 64, 256)
+SPEEDS = (20, 50, 100, 150, 200, 250, 300, 400)
 _FLAT = 1.05
 """A shared draft's step may be this much longer than one for a single target."""
 _MAX_SHARERS = 64
@@ -29,7 +31,7 @@ class Fleet:
 
 
 def sharers(site: Site, batch: int, width: int) -> int:
-    """How many targets one draft device serves in the same forwards before these get longer, or memory full."""
+    """How many targets one draft device serves in the same forwards before these get longer."""
     work = site.workload
     place = Place(site.draft_device)
 
@@ -47,12 +49,13 @@ def sharers(site: Site, batch: int, width: int) -> int:
     return count
 
 
-def one_at_a_time(site: Site, tp: int, num_targets: int) -> int:
-    """Drafts that so many targets need if a draft serves one target at a time, as a queue."""
+def queue_of(site: Site, tp: int, num_targets: int) -> Pool:
+    """Drafts that serve one target at a time, and as many of them as so many targets need."""
     times = site.times(tp, 1)
     lookahead = best_sd(times, site.workload.acceptance).lookahead
+    think = times.target.seconds(lookahead + 1)
     service = (lookahead + 1) * times.draft.seconds(1)
-    return drafts_needed(num_targets, times.target.seconds(lookahead + 1), service)
+    return Pool(num_targets, drafts_needed(num_targets, think, service), think, service)
 
 
 def offers(site: Site, batches: Sequence[int] = _FLEET_BATCHES) -> list[Offer]:
@@ -119,3 +122,51 @@ def batch_rows(site: Site, tp: int, batches: Sequence[int] = BATCHES) -> list[Ba
         for batch in batches
         if site.fits(tp, batch, beside_draft=True)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedRow:
+    speed: float
+    """Tokens a second that each user must get, at least."""
+    fleet: Fleet | None
+    next_best: Offer | None
+    """The cheapest of another way: what one would have to pay without it."""
+
+
+def by_speed(
+    found: Sequence[Offer], tokens_a_second: float, speeds: Sequence[float] = SPEEDS
+) -> list[SpeedRow]:
+    rows: list[SpeedRow] = []
+    for speed in speeds:
+        best = cheapest(found, speed)
+        if best is None:
+            rows.append(SpeedRow(speed, None, None))
+            continue
+        kind = best.way.split(",")[0]
+        others = [each for each in found if each.way.split(",")[0] != kind]
+        rows.append(SpeedRow(speed, fleet_of(best, tokens_a_second), cheapest(others, speed)))
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRow:
+    num_targets: int
+    queued: int
+    """Drafts, if each serves one target at a time."""
+    waiting: float
+    """Share of a round that a target then waits."""
+    batched: int
+    """Drafts, if each grows the trees of several targets in one forward."""
+
+
+def pools(site: Site, sizes: Sequence[int] = (8, 64, 512, 4096)) -> list[PoolRow]:
+    tp = min(each.tp for each in site.splits(max(TENSOR_PARALLEL)) if each.way == "ar")
+    together = sharers(site, 1, site.ssd(tp).width)
+    return [_pool_row(site, tp, size, together) for size in sizes]
+
+
+def _pool_row(site: Site, tp: int, num_targets: int, together: int) -> PoolRow:
+    pool = queue_of(site, tp, num_targets)
+    load = repairman(pool)
+    waiting = load.wait / (pool.think + pool.service + load.wait)
+    return PoolRow(num_targets, pool.num_drafts, waiting, math.ceil(num_targets / together))

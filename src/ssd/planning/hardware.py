@@ -72,7 +72,9 @@ def _from_file(path: Path, key: str) -> Device:
 def _device(key: str, row: Mapping[str, Any]) -> Device:
     missing = [name for name in _FIELDS if name not in row]
     if missing:
-        raise ValueError(f"device {key!r} does not say its {missing[0]!r}: see data/hardware.toml for the units")
+        raise ValueError(
+            f"device {key!r} does not say its {missing[0]!r}: see data/hardware.toml for the units"
+        )
     return Device(
         name=str(row.get("name", key)),
         bandwidth=row["bandwidth"] * 1e9,

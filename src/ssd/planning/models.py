@@ -1,6 +1,6 @@
 """Models as sizes: how many weights a forward reads, in how many layers, and what a token's KV takes.
 
-By a name of `data/models.toml`, by a size alone (`70B`), or from a model's own config.json. Dense decoders only.
+By a name of `data/models.toml`, by a size alone (`70B`), or from a model's own config.json. Dense decoders.
 """
 
 import difflib
@@ -84,7 +84,9 @@ def _from_config(path: Path, weights: Weights) -> ModelSize:
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from error
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} does not describe a dense decoder ({error}): give its config.json") from error
+        raise ValueError(
+            f"{path} does not describe a dense decoder ({error}): give its config.json"
+        ) from error
     kv_heads = int(config.get("num_key_value_heads", heads))
     head = int(config.get("head_dim") or hidden // heads)
     layer = 2 * hidden * heads * head + 2 * hidden * kv_heads * head + 3 * hidden * middle

@@ -1,10 +1,10 @@
 """Drafts that many targets share: how long a target waits for one, and how many devices the drafts need.
 
-Two ways to share. A draft that grows the trees of several targets in one forward (`Site.ssd(sharers=…)`) makes
-nobody wait, until its forwards get longer. A draft that serves one target at a time is a queue: N targets, each
-computing for a while on its own (a verification) and then wanting a draft, c drafts that each serve one. With
-exponential times that is the machine-repairman model, whose formula is exact; real times vary less, so real
-waits are shorter, as `pool_simulation.py` shows.
+Two ways to share. A draft that grows the trees of several targets in one forward (`Site.ssd(sharers=…)`)
+makes nobody wait, until its forwards get longer. A draft that serves one target at a time is a queue: N
+targets, each computing for a while on its own (a verification) and then wanting a draft, c drafts that each
+serve one. With exponential times that is the machine-repairman model, whose formula is exact; real times
+vary less, so real waits are shorter, as `pool_simulation.py` shows.
 """
 
 from dataclasses import dataclass
@@ -50,16 +50,16 @@ def repairman(pool: Pool) -> PoolLoad:
                 weights = [each * 1e-200 for each in weights]
     total = sum(weights)
     chances = [each / total for each in weights]
-    there = sum(n * chance for n, chance in enumerate(chances))
+    num_there = sum(n * chance for n, chance in enumerate(chances))
     busy = sum(min(n, drafts) * chance for n, chance in enumerate(chances))
     throughput = busy / pool.service
-    wait = max(0.0, there / throughput - pool.service)
+    wait = max(0.0, num_there / throughput - pool.service)
     alone = pool.think + pool.service
     return PoolLoad(wait, busy / drafts, alone / (alone + wait))
 
 
 def drafts_needed(num_targets: int, think: float, service: float, *, least_speed: float = 0.95) -> int:
-    """The fewest drafts with which targets keep that share of the speed they have with a draft of their own."""
+    """The fewest drafts with which targets keep that share of the speed that a draft of their own gives."""
     low, high = 1, num_targets
     while low < high:
         middle = (low + high) // 2

@@ -1,7 +1,7 @@
 """The draft pool as a discrete-event simulation (simpy): the check of the queueing formula in `pool.py`.
 
-With exponential times it must agree with the formula; with the times as they are, nearly constant, it shows how
-much shorter real waits are. Needs the extra `bench`.
+With exponential times it must agree with the formula; with the times as they are, nearly constant, it shows
+how much shorter real waits are. Needs the extra `bench`.
 """
 
 import random

@@ -12,31 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ssd.config import Backup, GrowthPolicyName
 from ssd.decoding.controller import Controller
 from ssd.draft.growth import NEVER, GrowthPolicy, growth_policy
-from ssd.draft.tree import UNGROWN, UNNAMED, Tree
-from ssd.planning.text import MISSED, Text
+from ssd.draft.tree import UNGROWN, Tree
+from ssd.planning.followed_text import FollowedText, Shape
+from ssd.planning.text import Text
 from ssd.planning.times import PairTimes
 
-_GROWN = 0
-"""Slot of a node that was processed; which slot does not matter here."""
 _MAX_GROWN = 128
-_LEAST_CHANCE = 1e-4
-_UNFORESEEN = 10_000
-"""A token that is nobody's child."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """Settings of SSD that the model knows; names and defaults are the engine's."""
-
-    lookahead: int = 8
-    width: int = 12
-    children: int = 4
-    lookup: int = 4
-    growth: GrowthPolicyName = "value"
-    backup: Backup = "auto"
 
 
 @dataclass(slots=True)
@@ -61,109 +44,15 @@ class Tally:
         return self.hits / max(1, self.hits + self.late + self.unknown)
 
 
-class _Sequence:
-    """One text, how far it is decided, and the tree of what may follow."""
-
-    def __init__(self, text: Text, shape: Shape, draw: np.random.Generator) -> None:
-        self.text, self._shape, self._draw = text, shape, draw
-        self._truth = [_UNFORESEEN if rank == MISSED else int(rank) for rank in text.ranks]
-        chances = np.maximum(text.chances[:, : shape.children], _LEAST_CHANCE)
-        self._logprobs: list[list[float]] = np.log(chances).tolist()
-        self.place = 0
-        """Tokens decided so far."""
-        self.tree = Tree(UNNAMED, 0)
-        self.num_grown = 0
-        self.owed: list[int] = []
-        """Decided tokens that were not known below the root when they were decided."""
-        self._next_id = 0
-
-    @property
-    def is_done(self) -> bool:
-        return self.place >= len(self.text)
-
-    @property
-    def is_root_read(self) -> bool:
-        return self.tree.slots[self.tree.root] != UNGROWN and not self.owed
-
-    def truth(self, count: int) -> list[int]:
-        return self._truth[self.place : self.place + count]
-
-    def advance(self, tokens: Sequence[int]) -> str:
-        """Moves on along decided tokens; whether what follows was a hit, late or unknown."""
-        self.place += len(tokens)
-        self.owed += tokens
-        self.walk_owed()
-        if self.owed:
-            return "unknown"
-        return "hit" if self.tree.num_children[self.tree.root] else "late"
-
-    def walk_owed(self) -> None:
-        path = self.tree.walk(self.owed)
-        if path:
-            self.tree.move_root(path[-1])
-            del self.owed[: len(path)]
-
-    def before_step(self) -> None:
-        """What the draft does when it hears of outcomes: it follows them, or begins anew behind them."""
-        if self.owed:
-            self.tree.replant(UNNAMED, 0)
-            self.owed.clear()
-            self.num_grown = 0
-        elif self.tree.root:
-            self.tree.compact()
-            self.num_grown = sum(slot == _GROWN for slot in self.tree.slots)
-
-    def growable(self) -> list[int]:
-        limit = 2 * self._shape.lookahead + 1
-        depths = self.tree.relative_depths()
-        return np.flatnonzero((np.array(self.tree.slots) == UNGROWN) & (depths > 0) & (depths <= limit)).tolist()
-
-    @property
-    def _root_place(self) -> int:
-        return self.place - len(self.owed)
-
-    def true_path(self) -> list[int]:
-        """The nodes, from the root on, that the text runs through."""
-        truth = self._truth[self._root_place : self._root_place + 2 * self._shape.lookahead + 2]
-        return [self.tree.root, *self.tree.walk(truth)]
-
-    def grow(self, node: int, true_path: Sequence[int]) -> None:
-        """Gives a node its children: the text's own where it runs through it, else those of any other place."""
-        tree = self.tree
-        tree.slots[node] = _GROWN
-        self.num_grown += 1
-        place = self._root_place + tree.depths[node] - tree.depths[tree.root]
-        if node not in true_path or place >= len(self.text):
-            place = int(self._draw.integers(len(self.text)))
-        logprobs = self._logprobs[place]
-        ids = range(self._next_id, self._next_id + len(logprobs))
-        self._next_id += len(logprobs)
-        tree.graft(node, ids, range(len(logprobs)), logprobs)
-
-    def grow_run(self, node: int, true_path: Sequence[int]) -> None:
-        """Tokens that the earlier text foretells, as far as they are right and among the guesses."""
-        tree = self.tree
-        place = self._root_place + tree.depths[node] - tree.depths[tree.root]
-        if node not in true_path or place >= len(self.text):
-            return
-        count = min(self._shape.lookup, int(self.text.runs[place]))
-        for token in self._truth[place : place + count]:
-            child = tree.child(node, token)
-            if child is None or tree.slots[child] != UNGROWN:
-                return
-            self.grow(child, [child])
-            node = child
-
-
 @dataclass(frozen=True, slots=True)
 class _Step:
     """A draft's forward under way: what it grows, the likeliest first, and when it ends."""
 
     ends: float
-    grown: list[tuple[_Sequence, int]]
+    grown: list[tuple[FollowedText, int]]
 
-    def by_sequence(self) -> list[tuple[_Sequence, list[int]]]:
-        found: dict[int, tuple[_Sequence, list[int]]] = {}
+    def by_sequence(self) -> list[tuple[FollowedText, list[int]]]:
+        found: dict[int, tuple[FollowedText, list[int]]] = {}
         for each, node in self.grown:
             found.setdefault(id(each), (each, []))[1].append(node)
         return list(found.values())
@@ -182,7 +71,7 @@ class Simulation:
 
     def run(self, texts: Sequence[Text], tally: Tally, *, most_tokens: float = math.inf) -> None:
         """Adds what decoding these texts as one batch comes to, or the first so many tokens of them."""
-        self._all = [_Sequence(text, self._shape, self._draw) for text in texts]
+        self._all = [FollowedText(text, self._shape, self._draw) for text in texts]
         self._now, self._step = 0.0, self._begin_step(0.0)
         most_tokens += tally.tokens
         while self._alive and tally.tokens < most_tokens:
@@ -190,15 +79,17 @@ class Simulation:
         tally.seconds += self._now
 
     @property
-    def _alive(self) -> list[_Sequence]:
+    def _alive(self) -> list[FollowedText]:
         return [each for each in self._all if not each.is_done]
 
-    def _verify(self, alive: list[_Sequence], tally: Tally) -> None:
+    def _verify(self, alive: list[FollowedText], tally: Tally) -> None:
         self._advance_draft(self._now, tally)
         paths = [self._path(each) for each in alive]
-        if not any(paths):
-            paths = self._wait(alive, tally) or paths
+        waited = None if any(paths) else self._wait(alive, tally)
+        paths = waited or paths
         lengths = self._controller.choose(paths, len(alive))
+        if waited and not any(lengths):
+            self._controller.note_first(accepted=False)
         rows = len(alive) + sum(lengths)
         seconds = self._target.seconds(rows)
         self._controller.times.note(rows, seconds)
@@ -213,7 +104,7 @@ class Simulation:
             if not each.is_done:
                 setattr(tally, _COUNTS[cause], getattr(tally, _COUNTS[cause]) + 1)
 
-    def _path(self, each: _Sequence) -> list[float]:
+    def _path(self, each: FollowedText) -> list[float]:
         """The chances of the speculation's tokens."""
         if each.owed:
             return []
@@ -221,7 +112,7 @@ class Simulation:
         nodes = tree.best_path(self._shape.lookahead)
         return [float(np.exp(tree.values[node] - tree.values[tree.root])) for node in nodes]
 
-    def _accepted(self, each: _Sequence, path: list[float], length: int) -> int:
+    def _accepted(self, each: FollowedText, path: list[float], length: int) -> int:
         truth = each.truth(max(length, self._shape.lookahead))
         if path:
             right = 0
@@ -233,13 +124,15 @@ class Simulation:
             return min(int(each.text.runs[each.place]), self._shape.lookahead)
         return 0
 
-    def _wait(self, alive: list[_Sequence], tally: Tally) -> list[list[float]] | None:
+    def _wait(self, alive: list[FollowedText], tally: Tally) -> list[list[float]] | None:
         """`jit`: for a draft step, if that pays."""
         if self._shape.backup not in ("auto", "jit") or self._step is None:
             return None
         longest = self._controller.longest_wait(len(alive), self._draft.seconds(self._shape.width))
+        if longest <= 0:
+            return None
         started = self._now
-        while longest > 0 and self._step is not None and self._step.ends <= started + longest:
+        while self._step is not None and self._step.ends <= started + longest:
             self._now = self._step.ends
             self._advance_draft(self._now, tally)
             paths = [self._path(each) for each in alive]
@@ -247,10 +140,9 @@ class Simulation:
                 break
         else:
             paths = [self._path(each) for each in alive]
-            self._now = max(self._now, started + max(0.0, longest))
-        if longest > 0:
-            tally.waited += self._now - started
-            self._controller.note_wait(self._now - started)
+            self._now = started + longest
+        tally.waited += self._now - started
+        self._controller.note_wait(self._now - started)
         return paths
 
     def _advance_draft(self, until: float, tally: Tally) -> None:
@@ -275,7 +167,7 @@ class Simulation:
             return None
         return _Step(now + self._draft.seconds(len(grown)), grown)
 
-    def _choose(self, ready: list[_Sequence], count: int) -> list[tuple[_Sequence, int]]:
+    def _choose(self, ready: list[FollowedText], count: int) -> list[tuple[FollowedText, int]]:
         candidates: list[tuple[float, int, int]] = []
         for index, each in enumerate(ready):
             room = min(count, _MAX_GROWN - each.num_grown)
@@ -320,7 +212,7 @@ def simulate(texts: Sequence[Text], times: PairTimes, shape: Shape, *, seed: int
 def simulate_batch(
     texts: Sequence[Text], times: PairTimes, shape: Shape, *, num_tokens: int, seed: int = 0
 ) -> Tally:
-    """SSD over these texts at the same time, up to so many tokens: none should end before, or the batch shrinks."""
+    """SSD over these texts at the same time, up to so many tokens; none should end before that."""
     tally = Tally()
     Simulation(times, shape, seed=seed).run(texts, tally, most_tokens=num_tokens)
     return tally

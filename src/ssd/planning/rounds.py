@@ -24,7 +24,9 @@ def tokens_a_round(acceptance: float, lookahead: int) -> float:
 def acceptance_for(tokens: float, lookahead: int) -> float:
     """The acceptance at which a round yields so many tokens: `tokens_a_round`, backwards."""
     if not 1 <= tokens <= lookahead + 1:
-        raise ValueError(f"a round of lookahead {lookahead} yields 1 to {lookahead + 1} tokens, not {tokens:.2f}")
+        raise ValueError(
+            f"a round of lookahead {lookahead} yields 1 to {lookahead + 1} tokens, not {tokens:.2f}"
+        )
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -59,7 +61,7 @@ def best_sd(times: PairTimes, acceptance: float, *, batch: int = 1) -> Best:
 
 
 def published_hit_rate(acceptance: float, coverage: float, lookahead: int) -> float:
-    """How often the outcome is prepared for. `coverage`: of rejections, those whose token is among the prepared."""
+    """How often the outcome is prepared for; `coverage`: how often a rejection's token is."""
     all_accepted = acceptance**lookahead
     # After a whole speculation the next token may be the draft's first guess too.
     return (1 - all_accepted) * coverage + all_accepted * (acceptance + (1 - acceptance) * coverage)
@@ -68,7 +70,7 @@ def published_hit_rate(acceptance: float, coverage: float, lookahead: int) -> fl
 def published_seconds(
     times: PairTimes, lookahead: int, hit_rate: float, *, fan_out: int = 3, batch: int = 1
 ) -> float:
-    """A round of the published SSD, on average over hits and misses; a batch waits for its slowest sequence."""
+    """A round of the published SSD, on average; a batch waits for a sequence that misses."""
     width = fan_out * (lookahead + 1) * batch
     verifying = times.target.seconds(batch * (lookahead + 1)) * times.target_beside
     preparing = (lookahead + 1) * times.draft.seconds(width) * times.draft_beside

@@ -14,9 +14,9 @@ MISSED = -1
 """The rank of a token that was not among the guesses."""
 MOST_CHILDREN = 8
 _SPREAD = 1.0
-"""How a draft's confidence varies (the sum of a beta distribution's parameters): mostly sure, seldom unsure."""
+"""How a draft's confidence varies, as the sum of a beta distribution's parameters: mostly sure."""
 _DECAY = 0.5
-"""Of the chance that is left after a guess, how much the next guess gets of it, relative to the one before."""
+"""How much of a chance the next guess has, relative to the one before it."""
 
 Chances = NDArray[np.float64]
 Ranks = NDArray[np.int64]
@@ -105,7 +105,7 @@ def _chances(ranks: Ranks, acceptance: float, coverage: float, draw: np.random.G
 
 
 def _others() -> Chances:
-    """How guesses after the first share what it leaves, relative to the coverage of the first three of them."""
+    """How guesses after the first share what it leaves, relative to the coverage of three of them."""
     weights = _DECAY ** np.arange(MOST_CHILDREN - 1)
     return np.asarray(weights / weights[:3].sum())
 

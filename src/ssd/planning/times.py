@@ -25,7 +25,9 @@ class Forward:
         return max(self.floor, self.per_row * rows) + self.overhead + self.slope * (rows - 1)
 
     def slower(self, factor: float) -> "Forward":
-        return Forward(self.floor * factor, self.per_row * factor, self.overhead * factor, self.slope * factor)
+        return Forward(
+            self.floor * factor, self.per_row * factor, self.overhead * factor, self.slope * factor
+        )
 
 
 def line_through(rows: int, seconds: float, more_rows: int, more_seconds: float) -> Forward:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+from ssd.planning.followed_text import Shape
 from ssd.planning.hardware import find_device
 from ssd.planning.models import find_model
-from ssd.planning.rolling import Shape, simulate
+from ssd.planning.rolling import simulate
 from ssd.planning.roofline import Place, forward_on
 from ssd.planning.rounds import (
     acceptance_for,
@@ -78,7 +79,10 @@ def pair_times(pair: Mapping[str, Any], *, batch: int = 1) -> PairTimes:
 def _pair_rows(pair: Mapping[str, Any]) -> Iterator[Row]:
     name, times = pair["name"], pair_times(pair)
     yield Row(name, "AR", "", pair["ar"], ar_rate(times), 0.15)
-    for label, sd, ssd in [("", pair["sd"], pair["ssd"]), *((f", {key}", *both) for key, both in pair["sets"].items())]:
+    for label, sd, ssd in [
+        ("", pair["sd"], pair["ssd"]),
+        *((f", {key}", *both) for key, both in pair["sets"].items()),
+    ]:
         yield Row(name, f"SD{label}", "acceptance from SSD", sd, _sd_from_ssd(pair, times, ssd), 0.15)
         yield Row(name, f"SSD{label}", "acceptance from SD, hits", ssd, _ssd_from_sd(pair, times, sd), 0.15)
 
@@ -103,7 +107,9 @@ def _again_rows(again: Mapping[str, Any], pair: Mapping[str, Any]) -> Iterator[R
     acceptance = _acceptance(times, again["sd"], again["sd_lookahead"])
     for lookahead, rate in again["ssd"].items():
         predicted = published_rate(times, acceptance, int(lookahead), pair["hit_rate"])
-        yield Row("Qwen3, run again", f"SSD, K = {lookahead}", "acceptance from its SD, hits", rate, predicted, 0.15)
+        yield Row(
+            "Qwen3, run again", f"SSD, K = {lookahead}", "acceptance from its SD, hits", rate, predicted, 0.15
+        )
 
 
 def _batch_rows(batches: Mapping[str, Any], pair: Mapping[str, Any]) -> Iterator[Row]:
@@ -112,7 +118,9 @@ def _batch_rows(batches: Mapping[str, Any], pair: Mapping[str, Any]) -> Iterator
         times = pair_times(pair, batch=int(size))
         lookahead, hits = batches["lookahead"], pair["hit_rate"]
         predicted = published_rate(times, acceptance, lookahead, hits, batch=int(size))
-        yield Row("Llama-3.1, batches", f"SSD, batch {size}", "acceptance from SD, hits", rate, predicted, 0.15)
+        yield Row(
+            "Llama-3.1, batches", f"SSD, batch {size}", "acceptance from SD, hits", rate, predicted, 0.15
+        )
 
 
 def _hit_rows(hits: Mapping[str, Any], pair: Mapping[str, Any]) -> Iterator[Row]:
@@ -121,7 +129,9 @@ def _hit_rows(hits: Mapping[str, Any], pair: Mapping[str, Any]) -> Iterator[Row]
         acceptance = hits["acceptance"].get(temperature, own)
         predicted = published_hit_rate(acceptance, coverage, pair["ssd_lookahead"])
         measured = hits["published"][temperature]
-        yield Row(pair["name"], f"hits at T = {temperature}", "coverage of another pair", measured, predicted, 0.15)
+        yield Row(
+            pair["name"], f"hits at T = {temperature}", "coverage of another pair", measured, predicted, 0.15
+        )
 
 
 @dataclass(frozen=True, slots=True)
