@@ -99,6 +99,15 @@ class RunFigures:
         measured = {record.case for record in self.records}
         return [parse_case(label) for label in self.manifest.settings.cases if label in measured]
 
+    def name_of(self, case: Case) -> str:
+        """Short where the run has one temperature and one batch size."""
+        return case.name if len(self.slices) == 1 else case.label
+
+    @property
+    def slices(self) -> list[tuple[float, int]]:
+        """Temperatures and batch sizes: within one of them cases compare."""
+        return list(dict.fromkeys((case.temperature, case.batch_size) for case in self.cases))
+
     @cached_property
     def equality(self) -> Equality:
         return check_equality(self.records)
@@ -145,7 +154,9 @@ class RunFigures:
             tokens_per_gflop=num_tokens / self._gflops(records, facts),
             joules_per_token=sum(joules) / num_tokens if len(joules) == len(records) else None,
             over_ar=self._over(records, dataset, self._plain(case)),
-            over_sd=self._over(records, dataset, self._best_sd(dataset, case)),
+            over_sd=self._over(records, dataset, self._best_sd(dataset, case))
+            if case.mode == "ssd"
+            else None,
             roof=self._roof(dataset, case, facts),
         )
 

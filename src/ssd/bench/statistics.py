@@ -7,7 +7,7 @@ prompts of the kind been drawn? Ratios are taken within a prompt, so that drift 
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 _RESAMPLES = 5000
 _CONFIDENCE = 0.95
@@ -43,7 +43,10 @@ def median_with_interval(values: Sequence[float]) -> Estimate:
     value = statistics.median(values)
     if len(values) < 2:
         return Estimate(value=value, count=len(values))
-    numpy, bootstrap = _tools()
+    need_scipy()
+    import numpy
+    from scipy.stats import bootstrap
+
     interval = bootstrap(
         (list(values),),
         numpy.median,
@@ -61,10 +64,9 @@ def paired_ratio(above: Sequence[float], below: Sequence[float]) -> Estimate:
     return median_with_interval([a / b for a, b in zip(above, below, strict=True)])
 
 
-def _tools() -> tuple[Any, Any]:
+def need_scipy() -> None:
+    """ValueError with a remedy where it is not installed."""
     try:
-        import numpy
-        from scipy.stats import bootstrap
+        import scipy.stats  # noqa: F401
     except ImportError as error:
         raise ValueError("intervals need the package scipy: pip install 'ssd[bench]'") from error
-    return numpy, bootstrap
