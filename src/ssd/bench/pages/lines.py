@@ -59,7 +59,8 @@ def latency(rows: Sequence[Figures], colours: Colours) -> str:
 def _latency_point(row: Figures) -> _Point:
     found = row.milliseconds_per_token
     interval = None if found.low is None or found.high is None else (found.low, found.high)
-    words = f"{row.case.batch_size} together: {number(found.value)} ms a token, {number(row.output_rate)} tok/s in all"
+    in_all = f"{number(row.output_rate)} tok/s in all"
+    words = f"{row.case.batch_size} together: {number(found.value)} ms a token, {in_all}"
     return _Point(str(row.case.batch_size), found.value, words, interval)
 
 
