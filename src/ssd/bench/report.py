@@ -26,6 +26,12 @@ class _Group:
     rows: Sequence[_Row]
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    columns: Sequence[Column]
+    groups: Sequence[_Group]
+
+
 def write_report(figures: RunFigures, folder: Path) -> list[Path]:
     """report.html and report.md in a folder, which is made if need be."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -41,41 +47,39 @@ def html_page(figures: RunFigures) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
     template = environment.from_string((files("ssd.bench.pages") / "page.html").read_text())
     colours = Colours(figures.cases, figures.name_of)
-    columns = used_columns(figures.rows)
     return template.render(
         title=words.title(figures),
         subtitle=words.subtitle(figures),
         tiles=words.tiles(figures),
         equality=words.equality(figures),
         plots=plots(figures, colours),
-        columns=columns,
-        groups=_groups(figures, columns, colours),
+        parts=_parts(figures, colours),
         roofs=words.roofs(figures),
         facts=words.facts(figures),
     )
 
 
 def markdown(figures: RunFigures) -> str:
-    columns = used_columns(figures.rows)
-    equality = words.equality(figures)
+    equality, parts = words.equality(figures), _parts(figures, Colours(figures.cases, figures.name_of))
     lines = [f"# {words.title(figures)}", "", words.subtitle(figures), "", equality.words, ""]
     lines += [*(f"- {each}" for each in equality.listed), ""] if equality.listed else []
-    for group in _groups(figures, columns, Colours(figures.cases, figures.name_of)):
-        lines += [f"## {group.name}, {group.count} prompts", ""]
-        lines += _table(
-            ["case", *(each.title for each in columns)], [[f"`{row.name}`", *row.cells] for row in group.rows]
-        )
+    for groups in zip(*(part.groups for part in parts), strict=True):
+        lines += [f"## {groups[0].name}, {groups[0].count} prompts", ""]
+        for part, group in zip(parts, groups, strict=True):
+            heads = ["case", *(column.title for column in part.columns)]
+            lines += _table(heads, [[f"`{row.name}`", *row.cells] for row in group.rows])
     lines += ["Medians over prompts; in brackets, 95 % bootstrap intervals.", ""]
-    lines += [f"- **{column.title}**: {column.meaning}" for column in columns] + [""]
+    lines += [f"- **{column.title}**: {column.meaning}" for part in parts for column in part.columns]
     if roofs := words.roofs(figures):
         heads = ["case", "E∞", "T_v, ms (rows)", "T_d, ms (rows)", "E∞/T_v", "1/T_d", "roof", "reached"]
-        lines += ["## The roof", "", *_table(heads, roofs)]
-    lines += [
-        "## How it was measured",
-        "",
-        *_table(["what", ""], [list(fact) for fact in words.facts(figures)]),
-    ]
+        lines += ["", "## The roof", "", *_table(heads, roofs)]
+    facts = [list(fact) for fact in words.facts(figures)]
+    lines += ["", "## How it was measured", "", *_table(["what", ""], facts)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _parts(figures: RunFigures, colours: Colours) -> list[_Part]:
+    return [_Part(each, _groups(figures, each, colours)) for each in used_columns(figures.rows)]
 
 
 def _groups(figures: RunFigures, columns: Sequence[Column], colours: Colours) -> list[_Group]:

@@ -17,9 +17,7 @@ class Column:
     cell: Callable[[Figures], str]
 
 
-def _estimate(found: Estimate | None) -> str:
-    if found is None:
-        return NOTHING
+def _estimate(found: Estimate) -> str:
     if found.low is None or found.high is None:
         return number(found.value)
     return f"{number(found.value)} ({number(found.low)}–{number(found.high)})"
@@ -47,9 +45,11 @@ COLUMNS = (
     Column(
         "× ar",
         "rate over plain decoding's, prompt by prompt: median, 95 % interval",
-        lambda row: _estimate(row.over_ar),
+        lambda row: str(row.over_ar or NOTHING),
     ),
-    Column("× best sd", "the same over the fastest sd case of the run", lambda row: _estimate(row.over_sd)),
+    Column(
+        "× best sd", "the same over the fastest sd case of the run", lambda row: str(row.over_sd or NOTHING)
+    ),
     Column(
         "output tok/s",
         "tokens of all texts over wall time, prompts included",
@@ -79,13 +79,17 @@ COLUMNS = (
     ),
     Column(
         "tok/GFLOP",
-        "tokens per 10⁹ multiplications and additions, of target and draft",
+        "tokens per 10⁹ multiplications and additions, of target and draft, prompts included",
         lambda row: number(row.tokens_per_gflop),
     ),
     Column("J/token", "energy of the processors", lambda row: _maybe(row.joules_per_token)),
 )
 
 
-def used_columns(rows: Sequence[Figures]) -> list[Column]:
-    """Those that say something of some row."""
-    return [column for column in COLUMNS if any(column.cell(row) != NOTHING for row in rows)]
+_NUM_OF_SPEED = 6
+
+
+def used_columns(rows: Sequence[Figures]) -> list[list[Column]]:
+    """Those that say something of some row: first of speed, then of where it comes from."""
+    parts = (COLUMNS[:_NUM_OF_SPEED], COLUMNS[_NUM_OF_SPEED:])
+    return [[each for each in part if any(each.cell(row) != NOTHING for row in rows)] for part in parts]

@@ -51,7 +51,7 @@ def _timeline(figures: RunFigures, colours: Colours) -> Plot | None:
     if not records:
         return None
     caption = (
-        f"A few rounds of one prompt ({records[0].dataset} {records[0].prompt}) in each mode, under one clock. "
+        f"A few rounds of one prompt ({records[0].dataset} {records[0].prompt}) in each mode, by one clock. "
         "Solid: the target verifies. Pale: the draft computes. Red: the target waits."
     )
     return Plot("The timeline of a few rounds", caption, timeline(records, colours))

@@ -32,7 +32,8 @@ def title(figures: RunFigures) -> str:
 def subtitle(figures: RunFigures) -> str:
     settings, session = figures.manifest.settings, figures.manifest.sessions[0]
     return (
-        f"{', '.join(settings.datasets)}: {settings.num_prompts} prompts each, {settings.max_tokens} tokens a text. "
+        f"{', '.join(settings.datasets)}: {settings.num_prompts} prompts each, "
+        f"{settings.max_tokens} tokens a text. "
         f"{session.hardware.get('processor', 'unknown processor')}, {session.started[:10]}."
     )
 
