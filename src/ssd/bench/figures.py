@@ -108,6 +108,14 @@ class RunFigures:
         """Temperatures and batch sizes: within one of them cases compare."""
         return list(dict.fromkeys((case.temperature, case.batch_size) for case in self.cases))
 
+    def first_slice(self, dataset: str) -> list[Figures]:
+        """What a plot shows that has room for one temperature and one batch size."""
+        return [
+            row
+            for row in self.rows
+            if row.dataset == dataset and (row.case.temperature, row.case.batch_size) == self.slices[0]
+        ]
+
     @cached_property
     def equality(self) -> Equality:
         return check_equality(self.records)
