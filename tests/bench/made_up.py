@@ -41,9 +41,11 @@ def write_run(
         started="2026-01-01T00:00:00+00:00", commit="0123456789ab", versions={"ssd": "0.1"}, hardware=HARDWARE
     )
     made = RunFolder(folder)
-    made.begin(Manifest(settings=settings, sessions=[session]))
+    made.begin(Manifest(settings=settings, sessions=[]))
     facts = [_facts(parse_case(label)) for label in labels]
-    made.complete(Manifest(settings=settings, sessions=[session], target=TARGET, draft=DRAFT, cases=facts))
+    made.begin_session(
+        Manifest(settings=settings, sessions=[session], target=TARGET, draft=DRAFT, cases=facts)
+    )
     for prompt in range(num_prompts):
         for place, dataset in enumerate(datasets):
             made.add([change(record(parse_case(each), dataset, prompt, place)) for each in labels])
