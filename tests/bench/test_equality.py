@@ -8,7 +8,9 @@ from typer.testing import CliRunner
 
 from ssd.bench.cases import parse_case
 from ssd.bench.equality import check_equality
+from ssd.bench.folder import RunFolder
 from ssd.bench.records import CaseRecord
+from ssd.bench.summary import RunFigures
 from ssd.cli.main import app
 from tests.bench.made_up import record, write_run
 
@@ -25,6 +27,8 @@ def test_a_difference_is_shouted(tmp_path: Path, deterministic: bool, code: int)
     write_run(tmp_path, deterministic=deterministic, change=altered)
     done = CliRunner().invoke(app, ["bench", "report", str(tmp_path)])
     assert done.exit_code == code
+    differing = {(row.dataset, row.case.name): row.differing for row in RunFigures(RunFolder(tmp_path)).rows}
+    assert {key for key, count in differing.items() if count} == {("alpaca", "ssd"), ("all", "ssd")}
     pages = [(tmp_path / name).read_text() for name in ("report.html", "report.md")]
     for text in (done.output, *pages):
         said = " ".join(text.split())

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from ssd.bench.figures import RunFigures
 from ssd.bench.pages import words
 from ssd.bench.pages.colours import Colours
 from ssd.bench.pages.columns import Column, used_columns
 from ssd.bench.pages.plots import plots
+from ssd.bench.summary import RunFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,10 @@ def write_report(figures: RunFigures, folder: Path) -> list[Path]:
 
 
 def html_page(figures: RunFigures) -> str:
-    from jinja2 import Environment, StrictUndefined
-
+    try:
+        from jinja2 import Environment, StrictUndefined
+    except ImportError as error:
+        raise ValueError("the page needs the package jinja2: pip install 'ssd[bench]'") from error
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
     template = environment.from_string((files("ssd.bench.pages") / "page.html").read_text())
     colours = Colours(figures.cases)

@@ -7,8 +7,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from ssd.bench.compare import Comparison
-from ssd.bench.figures import Figures, RunFigures
+from ssd.bench.figures import Figures
 from ssd.bench.folder import RunFolder
+from ssd.bench.summary import RunFigures
 
 _SHOWN_DIFFERENCES = 10
 

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
-from ssd.bench.figures import ALL, RunFigures
+from ssd.bench.figures import ALL
 from ssd.bench.pages.bars import FLOPS, SPEED, bars
 from ssd.bench.pages.colours import Colours
 from ssd.bench.pages.lanes import timeline
 from ssd.bench.pages.lines import depths, latency
+from ssd.bench.summary import RunFigures
 
 
 @dataclass(frozen=True, slots=True)

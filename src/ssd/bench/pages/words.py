@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ssd.bench.figures import ALL, Figures, RunFigures
+from ssd.bench.figures import ALL, Figures
 from ssd.bench.pages.svg import number
+from ssd.bench.summary import RunFigures
 
 _SHOWN_DIFFERENCES = 20
 
