@@ -4,11 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ssd.bench.bare import Forwards
 from ssd.bench.cases import Case, parse_case
 from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import CaseFacts, Manifest, ModelFacts, Provenance, RunSettings
-from ssd.bench.records import CaseRecord, Lane, Span
+from ssd.bench.records import CaseRecord, Forwards, Lane, Span
 
 SPEED = {"ar": 4.0, "sd4": 6.0, "ssd": 9.0, "ssd+int8": 10.0}
 WOBBLE = (1.0, 1.1, 0.9, 1.05, 0.95, 1.2)

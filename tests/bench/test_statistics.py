@@ -5,9 +5,9 @@ import statistics
 import numpy as np
 import pytest
 
-from ssd.bench.bare import tokens_a_round
 from ssd.bench.pages.svg import Axis, number
 from ssd.bench.statistics import Estimate, joint_confidence, median_with_interval, paired_ratio
+from ssd.bench.summary import tokens_a_round
 
 
 def test_a_median_and_its_interval() -> None:

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from ssd.bench.bare import Forwards
 from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import Manifest, ModelFacts, RunSettings, differences
-from ssd.bench.records import CaseRecord
+from ssd.bench.records import CaseRecord, Forwards
 from ssd.bench.statistics import Estimate, Verdict, joint_confidence, paired_ratio
 
 _MAY_DIFFER = ("model", "draft", "cases", "datasets", "prompts", "engine", "deterministic")

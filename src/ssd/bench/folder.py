@@ -10,9 +10,8 @@ from typing import TypeVar
 
 import msgspec
 
-from ssd.bench.bare import Forwards
 from ssd.bench.manifest import Manifest, differences
-from ssd.bench.records import CaseRecord
+from ssd.bench.records import CaseRecord, Forwards
 
 _Line = TypeVar("_Line", CaseRecord, Forwards)
 

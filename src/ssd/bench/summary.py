@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import cached_property
 from statistics import median
 
-from ssd.bench.bare import tokens_a_round
 from ssd.bench.cases import Case, parse_case
 from ssd.bench.equality import Equality, check_equality
 from ssd.bench.figures import ALL, Figures, Roof, Shares
@@ -166,6 +165,18 @@ class RunFigures:
             draft_seconds=median(each.draft_seconds[form][width] for each in forwards),
             draft_rows=width,
         )
+
+
+def tokens_a_round(agrees: Sequence[bool], lookahead: int) -> float:
+    """E∞: tokens of a verification with a draft that always has a whole speculation ready."""
+    place, rounds = 0, 0
+    while place < len(agrees):
+        run = 0
+        while run < lookahead and place + run < len(agrees) and agrees[place + run]:
+            run += 1
+        place += run + 1
+        rounds += 1
+    return len(agrees) / rounds
 
 
 def _total(records: Sequence[CaseRecord], name: str) -> float:
