@@ -26,6 +26,7 @@ LAYERS = (
     {"engine", "planning"},
     {"worker"},
     {"server", "bench"},
+    {"tuning"},
     {"cli", "integrations"},
     {"__main__"},
 )

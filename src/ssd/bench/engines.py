@@ -131,7 +131,7 @@ class CaseEngines:
         return 1 + (case.mode == "ssd" and self.config.draft_device not in ("auto", self.config.device))
 
     def close(self) -> None:
-        """Ends the drafts. A case that runs again starts its own again: so not all need to be there at once."""
+        """Ends the drafts. A case that runs again starts its own again: not all need be there at once."""
         for decoder in self._decoders.values():
             decoder.close()
         self._decoders.clear()

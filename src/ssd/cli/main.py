@@ -9,6 +9,7 @@ from ssd.cli.draft import draft
 from ssd.cli.generate import generate
 from ssd.cli.plan import plan
 from ssd.cli.serve import serve
+from ssd.cli.tune import tune
 from ssd.version import __version__
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ app.command()(serve)
 app.command()(draft)
 app.command()(doctor)
 app.command()(plan)
+app.command()(tune)
 app.add_typer(bench)
 
 
