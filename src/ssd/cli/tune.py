@@ -98,6 +98,9 @@ def _tune(out: Path, options: TuneOptions, engine: EngineOptions) -> None:
     engines = CaseEngines(config, draft, [Case(mode="ar"), Case(mode="ssd")])
     with engines:
         found = _find(engines, options, prompts, console)
+        if not found["chosen"].case.all_cores and engines.config.cores:
+            # On other cores than those, what was measured would not hold.
+            given = {**given, "cores": engines.config.cores, "draft_cores": engines.config.draft_cores}
         tuned = Tuned(engine.named_model, draft, given, **found)
         out.write_text(as_yaml(tuned))
         console.print(_table(tuned))
@@ -148,10 +151,8 @@ def _find(engines: CaseEngines, options: TuneOptions, prompts: list[str], consol
     say("searching")
     candidates = search(facts)
     chosen = [Case(mode="ar"), *(each.case for each in shortlist(candidates, options.confirm))]
-    # Modes whose draft needs no cores of its own may use them all, as they do by default.
-    spread = bool(engines.config.draft_cores)
     cases = [
-        replace(case, temperature=options.temperature, all_cores=spread and case.mode != "ssd")
+        replace(case, temperature=options.temperature, all_cores=facts.spreads and case.mode != "ssd")
         for case in chosen
     ]
     say(f"running {', '.join(case.name for case in cases)}")

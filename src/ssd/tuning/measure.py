@@ -16,9 +16,10 @@ from ssd.bench.records import PromptRecord
 from ssd.config import MAX_LOOKAHEAD, Precision
 from ssd.planning.text import Text
 from ssd.planning.times import Forward, PairTimes, line_through
+from ssd.runtime.host import move_to_cores
 from ssd.runtime.loading import LoadedModel, load_draft
 from ssd.runtime.runner import RunnerRow
-from ssd.sampling import SamplingParams
+from ssd.sampling import SamplingParams, mix_seed
 from ssd.tuning.texts import Written, texts_of
 
 PRECISIONS: tuple[Precision, ...] = ("model", "int8")
@@ -26,6 +27,8 @@ TARGET_ROWS = (1, 5, 9, MAX_LOOKAHEAD + 1)
 DRAFT_ROWS = (1, 4, 12, 32)
 _TURNS = 5
 _CONTEXT = 256
+_SPREADS = 0.98
+"""More cores must save at least this much."""
 _PROBE = 2
 """Prompts of the short run that shows contention."""
 
@@ -48,6 +51,13 @@ class DraftFacts:
 class Facts:
     target_seconds: Mapping[int, float]
     drafts: Mapping[Precision, DraftFacts]
+    spread: float = 1.0
+    """A forward on the draft's cores as well, as a multiple of one on the target's own."""
+
+    @property
+    def spreads(self) -> bool:
+        """Whether modes whose draft needs no cores of its own are better off with all of them."""
+        return self.spread < _SPREADS
 
     @property
     def target(self) -> Forward:
@@ -74,6 +84,7 @@ def measure(
     say("bare forwards, and what the draft would have guessed")
     drafts = {precision: _load(engines, precision) for precision in PRECISIONS}
     target_seconds, draft_seconds = _bare_forwards(engines.engine.loaded, drafts)
+    spread = _spread(engines)
     texts = {precision: texts_of(draft, written) for precision, draft in drafts.items()}
     del drafts
     facts: dict[Precision, DraftFacts] = {}
@@ -83,14 +94,15 @@ def measure(
         beside = _beside(records, target_seconds, draft_seconds[precision])
         facts[precision] = DraftFacts(draft_seconds[precision], texts[precision], *beside)
     engines.close()
-    return Facts(target_seconds, facts)
+    return Facts(target_seconds, facts, spread)
 
 
 def _written(engines: CaseEngines, prompt: str, max_tokens: int, temperature: float, seed: int) -> Written:
     case = Case(mode="ar", temperature=temperature)
     (record,) = engines.run(case, [prompt], max_tokens=max_tokens, seed=seed)
     ids = engines.engine.requests.tokenizer(prompt).input_ids[-record.num_prompt :]
-    return Written(ids, record.tokens, SamplingParams(temperature=temperature, seed=seed), seed)
+    params = SamplingParams(temperature=temperature, seed=seed)
+    return Written(ids, record.tokens, params, mix_seed(seed, 0))
 
 
 def _load(engines: CaseEngines, precision: Precision) -> LoadedModel:
@@ -124,6 +136,23 @@ def _bare_forwards(
         {rows: middle["", rows] for rows in TARGET_ROWS},
         {name: {rows: middle[name, rows] for rows in DRAFT_ROWS} for name in drafts},
     )
+
+
+def _spread(engines: CaseEngines) -> float:
+    own, drafts, target = engines.config.cores, engines.config.draft_cores, engines.engine.loaded
+    if not drafts:
+        return 1.0
+    ratios: list[float] = []
+    try:
+        for _ in range(_TURNS):
+            alone = bare_forward(target, 9)
+            move_to_cores((*own, *drafts))
+            bare_forward(target, 1)
+            ratios.append(bare_forward(target, 9) / alone)
+            move_to_cores(own)
+    finally:
+        move_to_cores(own)
+    return statistics.median(ratios)
 
 
 def bare_forward(loaded: LoadedModel, rows: int) -> float:

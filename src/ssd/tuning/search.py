@@ -33,15 +33,16 @@ class Candidate:
 
 
 def predicted_rate(facts: Facts, case: Case) -> float:
+    spread = min(1.0, facts.spread)
     if case.mode == "ar":
-        return 1 / facts.target.seconds(1)
+        return 1 / (facts.target.seconds(1) * spread)
     precision = case.draft_precision or "model"
     times, texts = facts.times(precision), facts.drafts[precision].texts
     if case.mode == "sd":
         lookahead = case.lookahead or 4
         tokens = sum(map(len, texts)) / sum(len(text) / text.tokens_a_round(lookahead) for text in texts)
         seconds = lookahead * times.draft.seconds(1) + times.target.seconds(lookahead + 1)
-        return tokens / seconds
+        return tokens / (seconds * spread)
     return simulate(texts, times, _shape(case)).rate
 
 
