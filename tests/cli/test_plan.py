@@ -1,28 +1,29 @@
 """`ssd plan` as users run it."""
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from ssd.cli.main import app
 
 
-def ssd_plan(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "ssd", "plan", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+def ssd_plan(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["plan", *arguments])
 
 
 def as_json(*arguments: str) -> Any:
     done = ssd_plan(*arguments, "--json")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     return json.loads(done.stdout)
 
 
 def test_a_replica_in_words_and_figures() -> None:
     arguments = ("--target", "8B", "--draft", "1B", "--acceptance", "0.8", "--devices", "2", "--price", "3")
     done = ssd_plan(*arguments)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "One more device for the draft" in done.stdout
     content = as_json(*arguments)
     ways = {each["way"]: each for each in content["offers"] if each["tp"] == 1}
@@ -52,5 +53,5 @@ def test_the_table_of_devices() -> None:
 )
 def test_mistakes_are_answered_with_a_remedy(arguments: tuple[str, ...], message: str) -> None:
     done = ssd_plan(*arguments)
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert message in " ".join(done.stderr.split())

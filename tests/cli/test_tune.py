@@ -11,7 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from ssd.cli.main import app
 from tests.tiny import cut_layers
 
 
@@ -56,7 +58,7 @@ def test_serve_takes_the_file(tuned: Path) -> None:
         server = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         url = f"http://127.0.0.1:{port}"
-        _await(f"{url}/health", server)
+        _await(f"{url}/ready", server)
         asked = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}
         answer = httpx.post(f"{url}/v1/completions", json=asked, timeout=60)
         assert answer.status_code == 200, answer.text
@@ -87,6 +89,6 @@ def _await(url: str, server: "subprocess.Popen[bytes]") -> None:
     ],
 )
 def test_mistakes_are_answered_with_a_remedy(arguments: tuple[str, ...], message: str) -> None:
-    done = ssd("tune", "m", *arguments)
-    assert done.returncode == 2
+    done = CliRunner().invoke(app, ["tune", "m", *arguments])
+    assert done.exit_code == 2
     assert message in " ".join(done.stderr.split())

@@ -16,7 +16,7 @@ def test_a_good_draft_that_works_ahead_wins_and_int8_is_preferred_where_it_is_fa
 
 
 def test_a_draft_that_is_never_right_promises_nothing() -> None:
-    facts = made_up_facts(acceptance=0.0)
+    facts = made_up_facts(acceptance=0.0, length=30)
     found = search(facts)
     assert found[0].rate <= 1.01 * predicted_rate(facts, Case(mode="ar"))
 
@@ -40,7 +40,7 @@ def test_the_search_is_not_far_from_trying_everything() -> None:
 
 
 def test_predicted_rates_of_simple_modes_by_hand() -> None:
-    facts = made_up_facts(acceptance=1.0, draft=0.25, slope=0.0)
+    facts = made_up_facts(acceptance=1.0, draft=0.25)
     assert predicted_rate(facts, Case(mode="ar")) == pytest.approx(1.0)
     assert predicted_rate(facts, Case(mode="sd", lookahead=4)) == pytest.approx(5 / 2)
 
