@@ -108,6 +108,12 @@ def test_keys_guard_every_route_but_two(tiny_llama: Path, tmp_path: Path) -> Non
         for key in ("first-key", "second-key"):
             headers = {"Authorization": f"Bearer {key}"}
             assert httpx.get(f"{server.url}/v1/models", headers=headers).status_code == 200
+        asked = httpx.get(server.url).headers["www-authenticate"]
+        assert asked.startswith("Basic")  # a browser then asks its user
+        assert httpx.get(server.url, auth=("anyone", "second-key")).status_code == 200
+        assert httpx.get(server.url, auth=("first-key", "wrong")).status_code == 401
+        elsewhere = {"Sec-Fetch-Site": "cross-site"}
+        assert httpx.get(server.url, auth=("", "second-key"), headers=elsewhere).status_code == 401
         body = {"model": tiny_llama.name, "prompt": "Hi", "max_tokens": 2}
         assert server.openai.completions.create(**body).choices  # type: ignore[call-overload]
 
