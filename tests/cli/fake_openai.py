@@ -24,9 +24,7 @@ class Script:
             "rounds": 2,
             "accepted": 3,
             "hits": 1,
-            "late": 0,
-            "unknown": 1,
-            "unheard": 0,
+            "misses": {"late": 0, "unknown": 1, "unheard": 0},
             "accepted_per_round": 1.5,
             "hit_rate": 0.5,
         }

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cli.fake_openai import FakeOpenAI
+from tests.server.process import serving
 
 playwright = pytest.importorskip("playwright.sync_api")
 
@@ -60,6 +61,24 @@ def ask(page: Any, text: str, *, wait: bool = True) -> None:
     page.press("#input", "Enter")
     if wait:
         page.wait_for_selector("#send:not([disabled])")
+
+
+def test_with_the_real_server(browser: Any, tiny_llama: Path, tmp_path: Path) -> None:
+    """What the page reads is what the server says."""
+    with serving(tiny_llama, tmp_path / "log", draft=str(tiny_llama), mode="ssd") as served:
+        opened = browser.new_page()
+        opened.goto(served.url)
+        opened.click("summary")
+        for name, value in {"temperature": "0", "max-tokens": "40"}.items():
+            opened.fill(f"#{name}", value)
+        ask(opened, "Hi")
+        assert opened.locator(".error").count() == 0
+        shown = figures(opened)
+        opened.close()
+    found = re.search(r"hits (\d+) % \((\d+) of (\d+)\)", shown)
+    assert found, shown
+    rate, hits, rounds = map(int, found.groups())
+    assert rate == round(100 * hits / rounds)
 
 
 def figures(page: Any) -> str:
@@ -134,6 +153,14 @@ def test_the_key_is_sent_and_never_stored(page: Any, server: FakeOpenAI) -> None
     assert page.inner_text(".assistant") == "Hello there!"
     assert page.evaluate("localStorage.length + sessionStorage.length + document.cookie.length") == 0
     assert len(server.requests[0]["messages"]) == 1
+
+
+def test_code_between_fences_looks_like_code(page: Any, server: FakeOpenAI) -> None:
+    texts = ["So: ", "```", "py\nx = 1\n", "```\n", "done"]
+    server.script.chunks = [(text, ["hit"]) for text in texts]
+    ask(page, "Hi")
+    assert page.locator(".code").all_inner_texts() == ["```py\nx = 1\n```"]
+    assert page.text_content(".assistant") == "".join(texts)
 
 
 def test_a_refusal_is_shown(page: Any) -> None:

@@ -3,6 +3,7 @@
 Knows bytes on the wire. What the server should say to them is not known here, only that it is no failure.
 """
 
+import copy
 import json
 import random
 from collections.abc import Callable
@@ -162,10 +163,10 @@ class RequestMaker:
         ]
 
     def _odd_value(self, body: dict[str, Any]) -> bytes:
-        copy = json.loads(json.dumps(body))
+        spoiled = json.loads(json.dumps(body))
         for _ in range(self._random.randint(1, 2)):
-            self._set_somewhere(copy, self._random.choice(ODD))
-        return _written(copy)
+            self._set_somewhere(spoiled, self._random.choice(ODD))
+        return _written(spoiled)
 
     def _set_somewhere(self, value: Any, odd: Any) -> None:
         """At a random place, however deep."""
@@ -177,7 +178,7 @@ class RequestMaker:
             if isinstance(value[key], dict | list) and self._random.random() < 0.6:
                 value = value[key]
                 continue
-            value[key] = odd
+            value[key] = copy.deepcopy(odd)
             return
 
     def _odd_name(self, body: dict[str, Any]) -> bytes:
