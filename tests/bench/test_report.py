@@ -119,6 +119,16 @@ def test_several_batch_sizes_are_plotted_and_named(tmp_path: Path) -> None:
     assert together.over_ar.value == pytest.approx(9 / 4)
 
 
+def test_texts_that_ran_together_are_one_observation(tmp_path: Path) -> None:
+    made = write_run(tmp_path, cases=["ar+b4", "ssd+b4"], datasets=["humaneval"], num_prompts=12)
+    row = next(row for row in RunFigures(made).rows if row.case.mode == "ssd")
+    assert (row.rate.count, row.num_prompts) == (3, 12)
+    assert row.over_ar is not None
+    assert row.over_ar.count == 3
+    paces = [statistics.mean(1 / (WOBBLE[p % 6] * 9 / 4**0.3) for p in range(s, s + 4)) for s in (0, 4, 8)]
+    assert row.milliseconds_per_token.value == pytest.approx(1e3 * statistics.median(paces))
+
+
 def test_pages_are_written_where_asked(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", cases=["ar"], num_prompts=1)
     written = write_report(RunFigures(folder), tmp_path / "pages")
