@@ -57,6 +57,13 @@ def test_a_timeline_has_everyone_on_one_clock(engines: CaseEngines) -> None:
     assert engines.run(CASES["ar+t0+b1"], PROMPTS[:1], max_tokens=4, seed=1)[0].spans == ()
 
 
+def test_in_turns_nobody_computes_while_another_does(engines: CaseEngines) -> None:
+    record = engines.run(CASES["sd2+t0+b1"], PROMPTS[:1], max_tokens=NUM_TOKENS, seed=1, keep_spans=True)[0]
+    spans = sorted((span.started, span.ended, span.lane) for span in record.spans)
+    assert {lane for _, _, lane in spans} == {"target", "host", "draft"}
+    assert all(started >= ended - 2e-6 for (_, ended, _), (started, _, _) in pairwise(spans))
+
+
 def test_devices(engines: CaseEngines) -> None:
     config = engines.config
     assert engines.num_devices(CASES["ar+t0+b1"]) == len(config.cores)
