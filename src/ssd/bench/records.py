@@ -1,0 +1,85 @@
+"""What one prompt in one case took, and the bare forwards beside it, as kept: plain values for msgspec.
+
+Where prompts ran together, each record has its own times and counts of tokens, and an equal share of
+what belongs to the whole batch (seconds, rows, joules): sums over records are true either way.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Lane = Literal["target", "wait", "host", "draft"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Someone computed, or waited, from here to there: seconds since the first span kept."""
+
+    lane: Lane
+    started: float
+    ended: float
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptRecord:
+    tokens: Sequence[int]
+    num_prompt: int
+    first_token: float
+    """Seconds from the request to its first token."""
+    seconds_per_token: float
+    """Mean of the tokens after the first."""
+    rounds: int
+    drafted: int
+    accepted: int
+    hits: int
+    late: int
+    unknown: int
+    unheard: int
+    depths: Sequence[int]
+    """Rounds by how many drafted tokens were accepted: none, one, two …"""
+
+    seconds: float
+    """Share of the wall time, prompts included."""
+    step_seconds: float
+    verify_seconds: float
+    wait_seconds: float
+    target_rows: float
+    """Rows of the target's forwards, prompts included."""
+    draft_rows: float
+    draft_steps: float
+    draft_seconds: float
+    joules: float | None = None
+    """Of the whole machine; None: not readable."""
+    spans: Sequence[Span] = ()
+    """A few rounds, of the first prompts only."""
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second for whoever waits for this text."""
+        return 1 / self.seconds_per_token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseRecord(PromptRecord):
+    """The same, with where it belongs."""
+
+    dataset: str
+    prompt: int
+    """Its place in the data set, counted from 0."""
+    case: str
+    """The case's label."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forwards:
+    """Measured once in each turn of the prompts: seconds by name, agreement by draft."""
+
+    dataset: str
+    prompt: int
+    target_seconds: Mapping[int, float]
+    """By rows."""
+    draft_seconds: Mapping[str, Mapping[int, float]]
+    """By the draft's form, then by rows."""
+    agreement: Mapping[str, Sequence[bool]]
+    """By the draft's form: of each greedy token, whether the draft would have guessed it."""
