@@ -91,3 +91,26 @@ def test_a_call_that_must_be_made_is_made(forcing: ServerProcess) -> None:
 def test_a_form_without_sense_is_refused(server: ServerProcess, settings: dict[str, Any], named: str) -> None:
     with pytest.raises(openai.BadRequestError, match=named):
         chat(server, **settings)
+
+
+@pytest.mark.parametrize(
+    ("choice", "named"),
+    [
+        ({"type": "function", "function": "count"}, "tool_choice.function"),
+        ({"type": "function", "function": None}, "tool_choice.function"),
+        ({"type": "function"}, "tool_choice.function"),
+        ({"type": "function", "function": {"name": "count", "arguments": "{}"}}, "function.arguments"),
+        ({"type": "function", "function": {"name": "count"}, "mode": "auto"}, "tool_choice.mode"),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": TOOLS}}, "tool_choice"),
+        ({"type": "function", "function": {"name": "jump"}}, "jump"),
+        ({}, "tool_choice"),
+        ("any", "tool_choice"),
+        (["required"], "tool_choice"),
+    ],
+)
+def test_a_choice_of_an_odd_shape_is_refused_by_name(forcing: ServerProcess, choice: Any, named: str) -> None:
+    body = {"messages": MESSAGES, "max_tokens": 2, "tools": TOOLS, "tool_choice": choice}
+    response = forcing.http.post("/v1/chat/completions", json=body)
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"].startswith("tool_choice")
+    assert named in response.json()["error"]["message"]

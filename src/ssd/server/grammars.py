@@ -9,7 +9,7 @@ from typing import Any
 
 from ssd.sampling import Grammar
 from ssd.server.errors import ApiError
-from ssd.server.schemas import ChatCompletionRequest, GenerationRequest, Tool
+from ssd.server.schemas import ChatCompletionRequest, ChosenTool, GenerationRequest, Tool
 from ssd.server.tools import KnownFormat
 
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -62,24 +62,23 @@ def _response_format(body: ChatCompletionRequest) -> Grammar | None:
 
 
 def _forced_call(body: ChatCompletionRequest, calls: KnownFormat | None) -> Grammar | None:
-    choice = body.tool_choice
-    if choice in (None, "none", "auto"):
+    if not body.forces_call:
         return None
     if calls is None or not body.tools:
         raise ApiError(400, "tool_choice needs tools to choose from", param="tool_choice")
-    tools = body.tools if choice == "required" else [_named(body.tools, choice)]
+    choice = body.tool_choice
+    tools = [_named(body.tools, choice)] if isinstance(choice, ChosenTool) else body.tools
     call = json.dumps({"anyOf": [_call_schema(tool, calls) for tool in tools], "x-guidance": _COMPACT})
     if calls == "llama3":
         return Grammar("json_schema", call)
     return Grammar("lark", f'start: "<tool_call>\\n" call "\\n</tool_call>"\ncall: %json {call}')
 
 
-def _named(tools: list[Tool], choice: Any) -> Tool:
-    name = choice.get("function", {}).get("name") if isinstance(choice, dict) else None
+def _named(tools: list[Tool], choice: ChosenTool) -> Tool:
     for tool in tools:
-        if tool.function.name == name:
+        if tool.function.name == choice.function.name:
             return tool
-    message = 'tool_choice is none, auto, required or {"type": "function", "function": {"name": a tool}}'
+    message = f"tool_choice names {choice.function.name!r}, which is none of the tools: choose one of them"
     raise ApiError(400, message, param="tool_choice")
 
 

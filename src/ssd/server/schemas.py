@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 Int = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 """What fits on the wire to the engine; what makes sense is said elsewhere."""
@@ -160,6 +160,25 @@ class Tool(Body):
     function: Function
 
 
+class ChosenFunction(Body):
+    name: str
+
+
+class ChosenTool(Body):
+    type: Literal["function"]
+    function: ChosenFunction
+
+
+def _kind_of_choice(value: Any) -> str:
+    return "Tool" if isinstance(value, dict) else "Word"
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("Word")] | Annotated[ChosenTool, Tag("Tool")],
+    Discriminator(_kind_of_choice),  # So that what is said of a wrong one is about what was meant.
+]
+
+
 class JsonSchema(Body):
     name: str | None = None
     description: str | None = None
@@ -178,7 +197,7 @@ class ChatCompletionRequest(GenerationRequest):
     top_logprobs: Int | None = None
     max_completion_tokens: Int | None = None
     tools: list[Tool] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: Literal[True] | None = None
     response_format: ResponseFormat | None = None
     chat_template_kwargs: Mapping[str, Any] | None = None
@@ -186,6 +205,11 @@ class ChatCompletionRequest(GenerationRequest):
     modalities: list[Literal["text"]] | None = None
     return_origins: bool | None = None
     """With each chunk or choice, where its tokens came from: a hit, a backup, the target itself."""
+
+    @property
+    def forces_call(self) -> bool:
+        """Whether the answer has to be a tool call."""
+        return self.tool_choice not in (None, "none", "auto")
 
     @model_validator(mode="after")
     def _check_logprobs(self) -> "ChatCompletionRequest":
