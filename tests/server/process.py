@@ -88,7 +88,7 @@ def serving(
     found = ServerProcess(process, f"http://127.0.0.1:{port}", log, keys[0] if keys else None)
     try:
         if wait:
-            until(lambda: is_ready(found) or process.poll() is not None, seconds=120)
+            until(lambda: is_ready(found) or process.poll() is not None, seconds=300)
             assert process.poll() is None, log.read_text()
         yield found
     finally:

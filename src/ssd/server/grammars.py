@@ -9,6 +9,7 @@ from typing import Any
 
 from ssd.sampling import Grammar
 from ssd.server.errors import ApiError
+from ssd.server.schema_refs import moved
 from ssd.server.schemas import ChatCompletionRequest, ChosenTool, GenerationRequest, Tool
 from ssd.server.tools import KnownFormat
 
@@ -68,7 +69,8 @@ def _forced_call(body: ChatCompletionRequest, calls: KnownFormat | None) -> Gram
         raise ApiError(400, "tool_choice needs tools to choose from", param="tool_choice")
     choice = body.tool_choice
     tools = [_named(body.tools, choice)] if isinstance(choice, ChosenTool) else body.tools
-    call = json.dumps({"anyOf": [_call_schema(tool, calls) for tool in tools], "x-guidance": _COMPACT})
+    schemas = [_call_schema(tool, calls, f"#/anyOf/{number}") for number, tool in enumerate(tools)]
+    call = json.dumps({"anyOf": schemas, "x-guidance": _COMPACT})
     if calls == "llama3":
         return Grammar("json_schema", call)
     return Grammar("lark", f'start: "<tool_call>\\n" call "\\n</tool_call>"\ncall: %json {call}')
@@ -82,13 +84,15 @@ def _named(tools: list[Tool], choice: ChosenTool) -> Tool:
     raise ApiError(400, message, param="tool_choice")
 
 
-def _call_schema(tool: Tool, calls: KnownFormat) -> dict[str, Any]:
+def _call_schema(tool: Tool, calls: KnownFormat, place: str) -> dict[str, Any]:
+    """Of a call, for this place in the whole; what the tool's own schema refers to is found there."""
     arguments = "parameters" if calls == "llama3" else "arguments"
+    schema = tool.function.parameters or {"type": "object"}
     return {
         "type": "object",
         "properties": {
             "name": {"const": tool.function.name},
-            arguments: tool.function.parameters or {"type": "object"},
+            arguments: moved(schema, f"{place}/properties/{arguments}"),
         },
         "required": ["name", arguments],
         "additionalProperties": False,

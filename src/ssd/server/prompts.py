@@ -130,5 +130,7 @@ def template_options(body: ChatCompletionRequest) -> dict[str, Any]:
     if taken:
         raise ValueError(f"chat_template_kwargs={taken[0]!r}: this one is the server's own")
     if body.tools and body.tool_choice != "none":
-        options["tools"] = [tool.model_dump(exclude_none=True) for tool in body.tools]
+        # `strict` is for this server: no model was taught to read it.
+        strict = {"function": {"strict"}}
+        options["tools"] = [tool.model_dump(exclude_none=True, exclude=strict) for tool in body.tools]
     return options

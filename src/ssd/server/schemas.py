@@ -152,7 +152,8 @@ class Function(Body):
     name: str
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: Literal[False] | None = None
+    strict: bool | None = None
+    """True: arguments keep to the schema, which is so where a call is forced, strict or not."""
 
 
 class Tool(Body):
@@ -210,6 +211,16 @@ class ChatCompletionRequest(GenerationRequest):
     def forces_call(self) -> bool:
         """Whether the answer has to be a tool call."""
         return self.tool_choice not in (None, "none", "auto")
+
+    @model_validator(mode="after")
+    def _check_strict(self) -> "ChatCompletionRequest":
+        is_free = self.tool_choice in (None, "auto")
+        if is_free and any(tool.function.strict for tool in self.tools or ()):
+            raise ValueError(
+                "tools with strict=true need a forced call, since only its arguments are held to the schema:"
+                " set tool_choice to required or to a function, or strict to false"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_logprobs(self) -> "ChatCompletionRequest":
