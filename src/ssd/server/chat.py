@@ -59,7 +59,7 @@ class ChatJob:
         prompt = await serving.chat_prompt(conversation(body.messages), **template_options(body))
         # The engine draws an id of its own: clients may use one twice.
         request = await serving.client.request(prompt, params, speculation=body.speculation is not False)
-        serving.check_length(request)
+        serving.check_length(len(request.prompt_token_ids))
         return cls(serving, body, params, request, calls, f"chatcmpl-{request_id}")
 
     @property

@@ -8,9 +8,10 @@ import json
 from typing import Any
 
 from ssd.sampling import Grammar
+from ssd.server.chat_parts import ChosenTool, Tool
 from ssd.server.errors import ApiError
 from ssd.server.schema_refs import moved
-from ssd.server.schemas import ChatCompletionRequest, ChosenTool, GenerationRequest, Tool
+from ssd.server.schemas import ChatCompletionRequest, GenerationRequest
 from ssd.server.tools import KnownFormat
 
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -51,15 +52,11 @@ def structured_outputs(body: GenerationRequest) -> Grammar | None:
 
 def _response_format(body: ChatCompletionRequest) -> Grammar | None:
     wanted = body.response_format
-    match wanted.type if wanted is not None else "text":
-        case "json_object":
-            return Grammar("json_object")
-        case "json_schema" if wanted is not None and wanted.json_schema is not None:
-            return Grammar("json_schema", json.dumps(wanted.json_schema.schema_))
-        case "json_schema":
-            message = 'response_format of type json_schema needs {"json_schema": {"schema": …}}'
-            raise ApiError(400, message, param="response_format")
-    return None
+    if wanted is None or wanted.type == "text":
+        return None
+    if wanted.json_schema is not None:
+        return Grammar("json_schema", json.dumps(wanted.json_schema.schema_))
+    return Grammar("json_object")
 
 
 def _forced_call(body: ChatCompletionRequest, calls: KnownFormat | None) -> Grammar | None:
