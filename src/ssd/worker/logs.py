@@ -37,7 +37,7 @@ def log_as_json(process: str, level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(process))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    logging.captureWarnings(True)
+    logging.captureWarnings(capture=True)
     sys.excepthook = _log_uncaught
 
 
