@@ -124,7 +124,8 @@ def test_a_forced_call_keeps_to_a_schema_of_parts(
         answer = server.openai.chat.completions.parse(
             model="tiny", messages=MESSAGES, tools=DRAWN, tool_choice=choice, seed=1, max_tokens=200
         )
-        call: Any = (answer.choices[0].message.tool_calls or [None])[0]
+        calls: Any = answer.choices[0].message.tool_calls
+        (call,) = calls
         assert isinstance(call.function.parsed_arguments, Line | Circle)
         assert choice == "required" or call.function.name == name
 
