@@ -101,9 +101,13 @@ def test_settings_and_the_conversation_are_sent(page: Any, server: FakeOpenAI) -
 
 def test_figures_move_while_an_answer_comes_and_stop_ends_it(page: Any, server: FakeOpenAI) -> None:
     server.script.pause = 0.05
-    server.script.chunks = [(f"{number} ", ["hit"]) for number in range(400)]
+    server.script.chunks = [(f"{number} ", ["hit" if number else "target"]) for number in range(400)]
     ask(page, "count", wait=False)
     page.wait_for_selector("#stats span:has-text('tok/s')")
+    page.wait_for_selector("#stats span:has-text('tokens from hits')")
+    live = re.search(r"(\d+) of (\d+) tokens from hits", figures(page))
+    assert live
+    assert int(live[1]) == int(live[2]) - 1
     page.click("#stop")
     page.wait_for_selector("#send:not([disabled])")
     assert server.hung_up.wait(5)
@@ -140,8 +144,17 @@ def test_the_key_is_sent_and_never_stored(page: Any, server: FakeOpenAI) -> None
     assert len(server.requests[0]["messages"]) == 1
 
 
-def test_code_between_fences_looks_like_code(page: Any, server: FakeOpenAI) -> None:
-    texts = ["So: ", "```", "py\nx = 1\n", "```\n", "done"]
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["So: ", "```", "py\nx = 1\n", "```\n", "done"],
+        ["So: `", "``py\nx = 1\n``", "`\ndone"],
+        ["So: ``", "`py\nx = 1\n`", "`", "`", "\ndone `x`"],
+        ["So: ```py\nx = 1\n```\nends in `", "`"],
+    ],
+)
+def test_code_between_fences_looks_like_code(page: Any, server: FakeOpenAI, texts: list[str]) -> None:
+    """However the fences are cut."""
     server.script.chunks = [(text, ["hit"]) for text in texts]
     ask(page, "Hi")
     assert page.locator(".code").all_inner_texts() == ["```py\nx = 1\n```"]

@@ -12,6 +12,7 @@ from typing import Any
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
+CHOICE = {"type": "function", "function": {"name": "look"}}
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "seed": 1}
 COMPLETION: dict[str, Any] = {"prompt": "Hi", "max_tokens": 3, "seed": 1}
 BASES: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -27,6 +28,7 @@ BASES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/chat/completions", {**CHAT, "stream": True, "logprobs": True, "top_logprobs": 2}),
     ("/v1/chat/completions", {**CHAT, "tools": [TOOL], "tool_choice": "auto"}),
     ("/v1/chat/completions", {**CHAT, "tools": [TOOL], "tool_choice": "required"}),
+    ("/v1/chat/completions", {**CHAT, "tools": [TOOL], "tool_choice": CHOICE}),
     ("/v1/chat/completions", {**CHAT, "response_format": {"type": "json_object"}}),
     ("/v1/chat/completions", {**CHAT, "chat_template_kwargs": {"enable_thinking": False}}),
     ("/tokenize", {"prompt": "Hi", "add_special_tokens": True}),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -215,6 +216,18 @@ def test_a_stopped_engine_is_unhealthy_until_it_goes_on(tiny_llama: Path, tmp_pa
         # Told to end now, the server does not wait for it for ever, nor leave it behind.
         assert server.end() == 0
         assert not is_alive(pid)
+
+
+def test_a_draft_complains_in_json_too(tiny_llama: Path, tmp_path: Path) -> None:
+    model, elsewhere = tmp_path / "draft", tmp_path / "elsewhere"
+    shutil.copytree(tiny_llama, model)
+    with serving(tiny_llama, tmp_path / "log", mode="ssd", draft=str(model)) as server:
+        model.rename(elsewhere)
+        os.kill(server.children[1], signal.SIGKILL)
+        until(lambda: any(line["process"] == "draft" for line in server.log))
+        (complaint, *_) = [line for line in server.log if line["process"] == "draft"]
+        assert complaint["level"] == "error"
+        assert str(model) in complaint["message"]
 
 
 def test_a_lost_draft_degrades_and_comes_back(tiny_llama: Path, tmp_path: Path) -> None:

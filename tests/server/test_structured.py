@@ -2,9 +2,10 @@
 
 import json
 import re
-from typing import Any
+from typing import Any, Literal
 
 import openai
+import pydantic
 import pytest
 
 from tests.server.process import ServerProcess
@@ -91,3 +92,83 @@ def test_a_call_that_must_be_made_is_made(forcing: ServerProcess) -> None:
 def test_a_form_without_sense_is_refused(server: ServerProcess, settings: dict[str, Any], named: str) -> None:
     with pytest.raises(openai.BadRequestError, match=named):
         chat(server, **settings)
+
+
+class Point(pydantic.BaseModel):
+    x: Literal[1, 2]
+
+
+class Line(pydantic.BaseModel):
+    """Drawn from one point to another."""
+
+    start: Point
+    end: Point
+
+
+class Circle(pydantic.BaseModel):
+    around: Point
+
+
+DRAWN: Any = [openai.pydantic_function_tool(Line), openai.pydantic_function_tool(Circle)]
+
+
+@pytest.mark.parametrize("kind", ["forcing", "forcing_llama3"])
+@pytest.mark.parametrize("name", ["Line", "Circle"])
+def test_a_forced_call_keeps_to_a_schema_of_parts(
+    kind: str, name: str, request: pytest.FixtureRequest
+) -> None:
+    """As the client's own `parse` sends it: strict, and with `$defs`."""
+    server: ServerProcess = request.getfixturevalue(kind)
+    named: Any = {"type": "function", "function": {"name": name}}
+    for choice in (named, "required"):
+        answer = server.openai.chat.completions.parse(
+            model="tiny", messages=MESSAGES, tools=DRAWN, tool_choice=choice, seed=1, max_tokens=200
+        )
+        calls: Any = answer.choices[0].message.tool_calls
+        (call,) = calls
+        assert isinstance(call.function.parsed_arguments, Line | Circle)
+        assert choice == "required" or call.function.name == name
+
+
+def test_strict_tools_need_a_forced_call(forcing: ServerProcess) -> None:
+    with pytest.raises(openai.BadRequestError, match="set tool_choice to required") as refused:
+        chat(forcing, tools=DRAWN)
+    assert refused.value.param == "tools"
+    assert chat(forcing, tools=DRAWN, tool_choice="none").message.content is not None
+
+
+def test_an_answer_of_the_clients_own_form_is_no_call(forcing_llama3: ServerProcess) -> None:
+    """Llama 3 marks calls by nothing: an object with a name and parameters could be either."""
+    schema = {
+        "type": "object",
+        "properties": {"name": {"const": "look"}, "parameters": {"const": {"city": "x"}}},
+        "required": ["name", "parameters"],
+        "additionalProperties": False,
+    }
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "entry", "schema": schema}}
+    choice = chat(forcing_llama3, tools=TOOLS, response_format=wanted)
+    assert json.loads(choice.message.content) == {"name": "look", "parameters": {"city": "x"}}
+    assert choice.message.tool_calls is None
+
+
+@pytest.mark.parametrize(
+    ("choice", "named"),
+    [
+        ({"type": "function", "function": "count"}, "tool_choice.function"),
+        ({"type": "function", "function": None}, "tool_choice.function"),
+        ({"type": "function"}, "tool_choice.function"),
+        ({"type": "function", "function": {"name": "count", "arguments": "{}"}}, "function.arguments"),
+        ({"type": "function", "function": {"name": "count"}, "mode": "auto"}, "tool_choice.mode"),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": TOOLS}}, "tool_choice"),
+        ({"type": "function", "function": {"name": "jump"}}, "jump"),
+        ({}, "tool_choice"),
+        ("any", "tool_choice"),
+        (["required"], "tool_choice"),
+    ],
+)
+def test_a_choice_of_an_odd_shape_is_refused_by_name(forcing: ServerProcess, choice: Any, named: str) -> None:
+    body = {"messages": MESSAGES, "max_tokens": 2, "tools": TOOLS, "tool_choice": choice}
+    response = forcing.http.post("/v1/chat/completions", json=body)
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"].startswith("tool_choice")
+    assert named in response.json()["error"]["message"]

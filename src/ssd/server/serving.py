@@ -30,7 +30,6 @@ _LONG = 10_000
 Numbered = tuple[int, Increment | RequestOutput]
 """Which of several requests, and what came of it."""
 
-
 _TEMPLATE_ERRORS = (TemplateError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
 """Templates are programs: what they make of unusual messages or options is the client's to mend."""
 
@@ -60,26 +59,28 @@ class Serving:
             message = f"no model {name!r} here: this server has {self.model_name!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
-    def check_length(self, request: Request) -> None:
+    def check_length(self, num_prompt: int) -> None:
         """As the engine would, but before an answer has begun."""
-        num_prompt, most = len(request.prompt_token_ids), self.client.max_model_len
+        most = self.client.max_model_len
         if num_prompt >= most:
             message = f"the prompt has {num_prompt} tokens, and prompt and output together at most {most}"
             raise ApiError(400, message, param="prompt", code="context_length_exceeded")
 
+    def check_detokenizable(self, tokens: Sequence[int]) -> None:
+        most = self.client.max_model_len
+        if len(tokens) > most:
+            message = f"tokens has {len(tokens)} ids, and no text here has more than {most}: send it in parts"
+            raise ApiError(400, message, param="tokens")
+        wrong = [each for each in tokens if not 0 <= each < self.client.requests.vocab_size]
+        if wrong:
+            raise ApiError(400, f"token id {wrong[0]} is not in the vocabulary", param="tokens")
+
     async def chat_prompt(self, messages: Sequence[Message], **template_options: Any) -> list[int]:
         """Token ids of a conversation; what its template refuses is the client's affair."""
-        length = sum(len(str(message.get("content"))) for message in messages)
         try:
+            length = len(str(messages)) + len(str(template_options))
             return await off_loop(length, lambda: self.client.chat_prompt(messages, **template_options))
-        except (
-            TemplateError,
-            TypeError,
-            AttributeError,
-            LookupError,
-            ArithmeticError,
-            RecursionError,
-        ) as error:
+        except _TEMPLATE_ERRORS as error:
             raise ApiError(400, f"the chat template refuses this: {error}", param="messages") from error
 
     async def run(self, request: Request) -> AsyncGenerator[Increment | RequestOutput, None]:
