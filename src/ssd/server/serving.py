@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 from jinja2 import TemplateError
@@ -16,6 +15,7 @@ from jinja2 import TemplateError
 from ssd.engine.outputs import Increment, RequestOutput
 from ssd.engine.prompts import Message
 from ssd.engine.request import Request
+from ssd.models.hub import model_title
 from ssd.server.config import ServerConfig
 from ssd.server.errors import ApiError
 from ssd.server.gate import Gate
@@ -47,7 +47,7 @@ class Serving:
 
     @property
     def model_name(self) -> str:
-        return self.config.served_model_name or Path(self.client.config.model).name
+        return self.config.served_model_name or model_title(self.client.config.model)
 
     @property
     def texts(self) -> TokenTexts:

@@ -163,6 +163,6 @@ class EngineClient:
         if ready is None:
             raise self._line.dead_error()
         # The engine has loaded by now, so what a GGUF file is extracted to is in place.
-        tokenizer = await asyncio.to_thread(lambda: open_checkpoint(self.config.model).tokenizer())
+        tokenizer = await asyncio.to_thread(lambda: open_checkpoint(ready.model).tokenizer())
         seeds = random.SystemRandom() if self.config.seed is None else random.Random(self.config.seed)
         self._factory = RequestFactory(tokenizer, ready.end_ids, ready.vocab_size, seeds)

@@ -38,6 +38,8 @@ class Shutdown(Message, frozen=True, tag="shutdown"):
 class Ready(Message, frozen=True, tag="ready"):
     """The model is loaded; with what is needed to make requests elsewhere."""
 
+    model: str
+    """Its folder or file: a name on the hub stands for a path that only the engine has looked up."""
     end_ids: tuple[int, ...]
     vocab_size: int
     max_model_len: int

@@ -54,7 +54,8 @@ def _run(config: EngineConfig, addresses: Addresses, link: WorkerLink, end: "_En
     engine = build_engine(config)
     requests = engine.requests
     loop = EngineLoop(engine, link)
-    link.send(encode([Ready(requests.end_ids, requests.vocab_size, engine.loaded.max_model_len)]))
+    model, max_model_len = engine.config.model, engine.loaded.max_model_len
+    link.send(encode([Ready(model, requests.end_ids, requests.vocab_size, max_model_len)]))
     start_heartbeat(loop, EventSender(addresses))
     try:
         loop.run(end)
