@@ -54,9 +54,7 @@ class ChatJob:
         calls = _calls_format(serving, body)
         params = replace(chat_params(body, serving.config), grammar=chat_grammar(body, calls))
         prompt = await serving.chat_prompt(conversation(body.messages), **template_options(body))
-        # The engine draws an id of its own: clients may use one twice.
-        request = await serving.client.request(prompt, params, speculation=body.speculation is not False)
-        serving.check_length(request)
+        request = await serving.request(body, prompt, params)
         return cls(serving, body, params, request, calls, f"chatcmpl-{request_id}")
 
     @property
