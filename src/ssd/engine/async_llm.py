@@ -162,8 +162,7 @@ class AsyncLLM:
 
     async def _request(self, prompt: Prompt, params: SamplingParams, request_id: str | None) -> Request:
         make = self._engine.requests.request
-        is_long = isinstance(prompt, str) and len(prompt) > _LONG_TEXT
-        if is_long or getattr(params, "grammar", None) is not None:
+        if getattr(params, "grammar", None) or (isinstance(prompt, str) and len(prompt) > _LONG_TEXT):
             return await asyncio.to_thread(make, prompt, params, request_id)
         return make(prompt, params, request_id)
 

@@ -58,7 +58,7 @@ class Grammars:
         self._lock = threading.Lock()
 
     def load(self) -> "GrammarCompiler":
-        """The compiler; made once, which takes seconds for a large vocabulary and stops every thread meanwhile."""
+        """The compiler, made once: for a large vocabulary that takes seconds, and no thread moves."""
         with self._lock:
             if self._compiler is None:
                 self._compiler = GrammarCompiler(*self._settings)
