@@ -167,6 +167,20 @@ def test_what_takes_too_long_is_cut_off_at_the_end(tiny_llama: Path, tmp_path: P
         assert answers[0].status_code == 503
 
 
+def test_a_second_signal_ends_at_once(tiny_llama: Path, tmp_path: Path) -> None:
+    settings = {"drain_seconds": 60.0, "max_n": 64}
+    with serving(tiny_llama, tmp_path / "log", settings, max_num_seqs=2) as server:
+        engine = server.children
+        request = {**LONG, "n": 64, "stream": True}
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=request, timeout=60):
+            until(lambda: server.num_at_work > 0)
+            server.process.send_signal(signal.SIGTERM)
+            until(lambda: server.http.get("/ready").json() == {"status": "draining"})
+            server.process.send_signal(signal.SIGINT)
+            assert server.process.wait(15) == 0
+        until(lambda: not any(map(is_alive, engine)))
+
+
 @pytest.mark.parametrize("mode", ["ar", "ssd"])
 def test_a_killed_engine_takes_the_server_with_it(tiny_llama: Path, tmp_path: Path, mode: str) -> None:
     draft: dict[str, Any] = {"mode": "ssd", "draft": str(tiny_llama)} if mode == "ssd" else {}

@@ -87,7 +87,7 @@ class _Front:
                 timeout_graceful_shutdown=1,
             )
         )
-        self._signalled = asyncio.Event()
+        self._signalled, self._is_hurried = asyncio.Event(), asyncio.Event()
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -100,6 +100,7 @@ class _Front:
     def _on_signal(self) -> None:
         if self._signalled.is_set():
             self._uvicorn.should_exit = self._uvicorn.force_exit = True
+            self._is_hurried.set()
         self._signalled.set()
 
     async def _oversee(self) -> int:
@@ -127,7 +128,10 @@ class _Front:
         logger.info("no new requests; those that run have %.0f s", seconds)
         for_requests = max(seconds - _CLOSING_SECONDS, seconds / 2)
         drained = asyncio.create_task(self._serving.gate.drain(for_requests))
-        await asyncio.wait((drained, dead), return_when=asyncio.FIRST_COMPLETED)
+        hurried = asyncio.create_task(self._is_hurried.wait())
+        await asyncio.wait((drained, hurried, dead), return_when=asyncio.FIRST_COMPLETED)
+        drained.cancel()
+        hurried.cancel()
         return ENGINE_DIED if dead.done() else 0
 
     async def _until_lost(self) -> None:
