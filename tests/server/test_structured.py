@@ -2,13 +2,15 @@
 
 import json
 import re
+import threading
+import time
 from typing import Any, Literal
 
 import openai
 import pydantic
 import pytest
 
-from tests.server.process import ServerProcess
+from tests.server.process import ServerProcess, until
 
 MESSAGES: Any = [{"role": "user", "content": "Answer."}]
 SCHEMA = {
@@ -20,6 +22,13 @@ SCHEMA = {
 TOOLS: Any = [
     {"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in ("look", "count")
 ]
+
+LARGE = {
+    "type": "object",
+    "properties": {f"p{i}": {"type": "string", "format": "date-time"} for i in range(990)},
+}
+"""Nearly the largest that is compiled."""
+TOO_LARGE = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(1100)}}
 
 
 def chat(server: ServerProcess, **settings: Any) -> Any:
@@ -73,6 +82,60 @@ def test_a_call_that_must_be_made_is_made(forcing: ServerProcess) -> None:
     assert choice.finish_reason == "tool_calls"
     named: Any = {"type": "function", "function": {"name": "count"}}
     assert chat(forcing, tools=TOOLS, tool_choice=named).message.tool_calls[0].function.name == "count"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "form"),
+    [
+        (
+            "chat/completions",
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": TOO_LARGE}}},
+        ),
+        ("chat/completions", {"structured_outputs": {"regex": "("}}),
+        ("completions", {"structured_outputs": {"grammar": "start: other"}}),
+    ],
+)
+def test_a_form_is_refused_before_a_stream_begins(
+    server: ServerProcess, path: str, form: dict[str, Any], stream: bool
+) -> None:
+    body = {"prompt": "x"} if path == "completions" else {"messages": MESSAGES}
+    answer = server.http.post(f"/v1/{path}", json={"model": "tiny", **body, **form, "stream": stream})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == next(iter(form))
+
+
+def test_other_streams_go_on_while_a_large_schema_is_compiled(server: ServerProcess) -> None:
+    gaps: list[tuple[float, float]] = []
+    is_over = threading.Event()
+
+    def watch() -> None:
+        """Streams, one after the other: when each chunk came, and how long after the one before."""
+        body = {"prompt": "x", "max_tokens": 400, "ignore_eos": True, "stream": True}
+        while not is_over.is_set():
+            with server.http.stream("POST", "/v1/completions", json=body) as chunks:
+                before = None
+                for _ in chunks.iter_lines():
+                    now = time.monotonic()
+                    if before is not None:
+                        gaps.append((now, now - before))
+                    before = now
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        until(lambda: len(gaps) > 50)
+        form = {"structured_outputs": {"json": LARGE}, "max_tokens": 1}
+        began = time.monotonic()
+        answer = server.http.post("/v1/completions", json={"prompt": "x", **form})
+        ended = time.monotonic()
+    finally:
+        is_over.set()
+        watcher.join()
+    assert answer.status_code == 200, answer.text
+    longest = max(gap for at, gap in gaps if began < at <= ended + 1)
+    assert ended - began > 0.3, "it was no large schema"
+    assert longest < (ended - began) / 2
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,7 @@ class ChatJob:
             calls = None  # The client's own form: a JSON answer may look like a call.
         params = replace(chat_params(body, serving.config), grammar=grammar)
         prompt = await serving.chat_prompt(conversation(body.messages), **template_options(body))
-        # The engine draws an id of its own: clients may use one twice.
-        request = await serving.client.request(prompt, params, speculation=body.speculation is not False)
-        serving.check_length(len(request.prompt_token_ids))
+        request = await serving.request(body, prompt, params)
         return cls(serving, body, params, request, calls, f"chatcmpl-{request_id}")
 
     @property

@@ -107,21 +107,20 @@ class _Front:
         """Decides when the server ends, and with which code."""
         client = self._serving.client
         signalled = asyncio.create_task(self._signalled.wait())
-        dead = asyncio.create_task(client.dead())
-        loaded = asyncio.create_task(self._log_readiness())
+        lost = asyncio.create_task(self._until_lost())
         try:
-            await asyncio.wait((signalled, dead), return_when=asyncio.FIRST_COMPLETED)
-            if not dead.done():
-                return await self._drain(dead)
+            await asyncio.wait((signalled, lost), return_when=asyncio.FIRST_COMPLETED)
+            if not lost.done():
+                return await self._drain(lost)
             await asyncio.sleep(_LAST_ANSWERS_SECONDS)
-            await client.ready()  # Raises what the settings have to do with it.
+            await client.ready()  # Raises why it never was.
             return ENGINE_DIED
         except EngineDeadError:
             return ENGINE_DIED
         finally:
-            for task in (signalled, dead, loaded):
+            for task in (signalled, lost):
                 task.cancel()
-            await asyncio.gather(signalled, dead, loaded, return_exceptions=True)
+            await asyncio.gather(signalled, lost, return_exceptions=True)
             self._uvicorn.should_exit = True
 
     async def _drain(self, dead: "asyncio.Task[None]") -> int:
@@ -135,7 +134,9 @@ class _Front:
         hurried.cancel()
         return ENGINE_DIED if dead.done() else 0
 
-    async def _log_readiness(self) -> None:
+    async def _until_lost(self) -> None:
+        """Until the engine is dead, or it is certain that it will never be ready: then with the reason."""
         await self._serving.client.ready()
         host, port = self._listener.getsockname()[:2]
         logger.info("ready: %s on http://%s:%d", self._serving.model_name, host, port)
+        await self._serving.client.dead()
