@@ -24,9 +24,7 @@ class Script:
             "rounds": 2,
             "accepted": 3,
             "hits": 1,
-            "late": 0,
-            "unknown": 1,
-            "unheard": 0,
+            "misses": {"late": 0, "unknown": 1, "unheard": 0},
             "accepted_per_round": 1.5,
             "hit_rate": 0.5,
         }
@@ -69,19 +67,21 @@ class _Answers(BaseHTTPRequestHandler):
             self._refuse(400, "the prompt is too long")
         else:
             self.server.requests.append(body)
-            self._stream()
+            self._stream(tells_origins=body.get("return_origins", False))
 
     def log_message(self, format: str, *args: object) -> None:
         pass
 
-    def _stream(self) -> None:
+    def _stream(self, *, tells_origins: bool) -> None:
+        """As `ssd serve` does it: origins are told to those who ask."""
         script = self.server.script
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
         try:
             for text, origins in script.chunks:
-                self._event([{"index": 0, "delta": {"content": text}, "origins": origins}])
+                told = {"origins": origins} if tells_origins else {}
+                self._event([{"index": 0, "delta": {"content": text}, **told}])
                 time.sleep(script.pause)
             self._event([{"index": 0, "delta": {}, "finish_reason": "stop"}])
             count = sum(len(origins) for _, origins in script.chunks)

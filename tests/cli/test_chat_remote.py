@@ -41,6 +41,15 @@ def test_only_what_was_asked_for_is_sent(server: FakeOpenAI) -> None:
     assert [sent[name] for name in ("top_k", "max_tokens", "seed", "model")] == [5, 7, 3, "other"]
 
 
+def test_colours_are_asked_for_and_shown(server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    plain = chat("--url", server.url)
+    coloured = chat("--url", server.url, "--color-origins")
+    assert server.requests[1]["return_origins"] is True
+    assert "\x1b[32m there" in coloured.stdout
+    assert "\x1b[32m there" not in plain.stdout
+
+
 def test_a_refusal_is_shown_and_the_chat_goes_on(server: FakeOpenAI) -> None:
     result = chat("--url", server.url, typed="refuse\nHi\n")
     assert "the prompt is too long" in result.stdout
@@ -66,6 +75,8 @@ def test_control_characters_do_not_reach_the_terminal(server: FakeOpenAI) -> Non
         (("--url", "http://a", "--vllm", "http://b"), "one of them answers"),
         (("--ssd", "--url", "http://a"), "one of them answers"),
         (("--vllm", "http://a", "--draft", "d"), "--draft has no meaning with a server elsewhere"),
+        (("--vllm", "http://a", "--color-origins"), "--color-origins has no meaning with vLLM"),
+        (("--sglang", "http://a", "--color-origins"), "--color-origins has no meaning with SGLang"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(arguments: tuple[str, ...], message: str) -> None:

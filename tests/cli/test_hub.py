@@ -1,15 +1,19 @@
 """Models by their name on the hub, against a small hub of our own on a real socket."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import httpx
 import pytest
 
-from ssd.models.hub import HubName, parse_hub_name
+from ssd.models.hub import HubName, model_title, parse_hub_name
 from tests.cli.fake_hub import FakeHub
+from tests.server.process import free_port, until
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -23,13 +27,43 @@ def hub(tiny_llama: Path) -> Iterator[FakeHub]:
     (tiny_llama / "pickle.bin").unlink()
 
 
+def environment(endpoint: str, cache: Path) -> dict[str, str]:
+    settings = {"HF_ENDPOINT": endpoint, "SSD_HF_CACHE": str(cache), "HF_HUB_DISABLE_XET": "1"}
+    return {key: value for key, value in os.environ.items() if key != "HF_HUB_OFFLINE"} | settings
+
+
 def generate(model: str, endpoint: str, cache: Path, *more: str) -> subprocess.CompletedProcess[str]:
     command = ["generate", model, "--prompt", "The quick", "--max-tokens", "3", *more]
-    settings = {"HF_ENDPOINT": endpoint, "SSD_HF_CACHE": str(cache), "HF_HUB_DISABLE_XET": "1"}
-    environment = {key: value for key, value in os.environ.items() if key != "HF_HUB_OFFLINE"} | settings
     return subprocess.run(
-        [sys.executable, "-m", "ssd", *command], capture_output=True, text=True, timeout=120, env=environment
+        [sys.executable, "-m", "ssd", *command],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment(endpoint, cache),
     )
+
+
+@contextmanager
+def served(model: str, endpoint: str, cache: Path) -> Iterator[str]:
+    """The address of a server that is ready."""
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ssd", "serve", model, "--port", str(port)], env=environment(endpoint, cache)
+    )
+    url = f"http://127.0.0.1:{port}"
+
+    def is_ready() -> bool:
+        assert process.poll() is None, "it ended"
+        with suppress(httpx.TransportError):
+            return httpx.get(f"{url}/ready").status_code == 200
+        return False
+
+    try:
+        until(is_ready, seconds=180)
+        yield url
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
 
 
 def test_a_model_is_fetched_once_and_then_found_without_a_network(hub: FakeHub, tmp_path: Path) -> None:
@@ -45,6 +79,15 @@ def test_a_draft_is_found_by_name_too(hub: FakeHub, tmp_path: Path) -> None:
     result = generate("tiny/model", hub.url, tmp_path, "--draft", "tiny/model", "--mode", "sd")
     assert result.returncode == 0, result.stderr
     assert "tokens a round" in result.stderr
+
+
+def test_a_server_gets_ready_and_keeps_the_name_it_was_given(hub: FakeHub, tmp_path: Path) -> None:
+    body = {"model": "tiny/model", "prompt": "The quick", "max_tokens": 3, "temperature": 0}
+    with served("tiny/model", hub.url, tmp_path) as url:
+        assert httpx.get(f"{url}/v1/models").json()["data"][0]["id"] == "tiny/model"
+        answer = httpx.post(f"{url}/v1/completions", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"][0]["finish_reason"] == "length"
 
 
 @pytest.mark.parametrize(
@@ -90,3 +133,9 @@ def test_offline_says_where_it_looked(tmp_path: Path) -> None:
 )
 def test_names_on_the_hub(text: str, name: HubName | None) -> None:
     assert parse_hub_name(text) == name
+
+
+def test_a_folder_goes_by_its_own_name(tmp_path: Path) -> None:
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    assert model_title(str(tmp_path / "org" / "name")) == "name"
+    assert model_title("org/name") == "org/name"

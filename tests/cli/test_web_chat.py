@@ -1,11 +1,9 @@
 """The web page in a real browser, against a small server of OpenAI's protocol.
 
-Runs where Chromium is: playwright's own, one on the path, or the one that SSD_TEST_CHROMIUM names.
+Runs where Chromium is (see conftest.py).
 """
 
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,23 +11,11 @@ from typing import Any
 import pytest
 
 from tests.cli.fake_openai import FakeOpenAI
+from tests.server.process import serving
 
 playwright = pytest.importorskip("playwright.sync_api")
 
 PAGE = Path(__file__).parents[2] / "src/ssd/server/static/index.html"
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    program = os.environ.get("SSD_TEST_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
-    with playwright.sync_playwright() as driver:
-        try:
-            launched = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        except playwright.Error as error:
-            pytest.skip(f"no Chromium to run: {str(error).splitlines()[0]}")
-        yield launched
-        launched.close()
 
 
 @pytest.fixture
@@ -60,6 +46,24 @@ def ask(page: Any, text: str, *, wait: bool = True) -> None:
     page.press("#input", "Enter")
     if wait:
         page.wait_for_selector("#send:not([disabled])")
+
+
+def test_with_the_real_server(browser: Any, tiny_llama: Path, tmp_path: Path) -> None:
+    """What the page reads is what the server says."""
+    with serving(tiny_llama, tmp_path / "log", draft=str(tiny_llama), mode="ssd") as served:
+        opened = browser.new_page()
+        opened.goto(served.url)
+        opened.click("summary")
+        for name, value in {"temperature": "0", "max-tokens": "40"}.items():
+            opened.fill(f"#{name}", value)
+        ask(opened, "Hi")
+        assert opened.locator(".error").count() == 0
+        shown = figures(opened)
+        opened.close()
+    found = re.search(r"hits (\d+) % \((\d+) of (\d+)\)", shown)
+    assert found, shown
+    rate, hits, rounds = map(int, found.groups())
+    assert rate == round(100 * hits / rounds)
 
 
 def figures(page: Any) -> str:
@@ -97,9 +101,13 @@ def test_settings_and_the_conversation_are_sent(page: Any, server: FakeOpenAI) -
 
 def test_figures_move_while_an_answer_comes_and_stop_ends_it(page: Any, server: FakeOpenAI) -> None:
     server.script.pause = 0.05
-    server.script.chunks = [(f"{number} ", ["hit"]) for number in range(400)]
+    server.script.chunks = [(f"{number} ", ["hit" if number else "target"]) for number in range(400)]
     ask(page, "count", wait=False)
     page.wait_for_selector("#stats span:has-text('tok/s')")
+    page.wait_for_selector("#stats span:has-text('tokens from hits')")
+    live = re.search(r"(\d+) of (\d+) tokens from hits", figures(page))
+    assert live
+    assert int(live[1]) == int(live[2]) - 1
     page.click("#stop")
     page.wait_for_selector("#send:not([disabled])")
     assert server.hung_up.wait(5)
@@ -134,6 +142,23 @@ def test_the_key_is_sent_and_never_stored(page: Any, server: FakeOpenAI) -> None
     assert page.inner_text(".assistant") == "Hello there!"
     assert page.evaluate("localStorage.length + sessionStorage.length + document.cookie.length") == 0
     assert len(server.requests[0]["messages"]) == 1
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["So: ", "```", "py\nx = 1\n", "```\n", "done"],
+        ["So: `", "``py\nx = 1\n``", "`\ndone"],
+        ["So: ``", "`py\nx = 1\n`", "`", "`", "\ndone `x`"],
+        ["So: ```py\nx = 1\n```\nends in `", "`"],
+    ],
+)
+def test_code_between_fences_looks_like_code(page: Any, server: FakeOpenAI, texts: list[str]) -> None:
+    """However the fences are cut."""
+    server.script.chunks = [(text, ["hit"]) for text in texts]
+    ask(page, "Hi")
+    assert page.locator(".code").all_inner_texts() == ["```py\nx = 1\n```"]
+    assert page.text_content(".assistant") == "".join(texts)
 
 
 def test_a_refusal_is_shown(page: Any) -> None:

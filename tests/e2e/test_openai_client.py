@@ -1,9 +1,11 @@
 """OpenAI's own client against real servers with a real model: every mode gives the same answers."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from tests.server.process import ServerProcess, serving
@@ -13,6 +15,14 @@ pytestmark = pytest.mark.models
 MODES = ("ar", "sd", "ssd")
 MODEL: Any = {"model": "smollm2"}
 MESSAGES: Any = [{"role": "user", "content": "Tell me a short story about a fox."}]
+PLACE: Any = {
+    "type": "object",
+    "properties": {"animal": {"type": "string", "maxLength": 12}, "legs": {"enum": [2, 4, 6]}},
+    "required": ["animal", "legs"],
+    "additionalProperties": False,
+}
+FORM: Any = {"type": "json_schema", "json_schema": {"name": "animal", "schema": PLACE}}
+TOOLS: Any = [{"type": "function", "function": {"name": "describe", "parameters": PLACE}}]
 
 
 def streamed(server: ServerProcess, **settings: Any) -> dict[str, Any]:
@@ -39,19 +49,46 @@ def streamed(server: ServerProcess, **settings: Any) -> dict[str, Any]:
     }
 
 
+def formed(server: ServerProcess, **settings: Any) -> dict[str, Any]:
+    """An answer that is held to a form, with its tokens."""
+    answer = server.openai.chat.completions.create(
+        **MODEL, messages=MESSAGES, seed=3, max_tokens=60, logprobs=True, **settings
+    )
+    choice, usage = answer.choices[0], answer.usage
+    assert choice.logprobs is not None
+    assert usage is not None
+    return {
+        "content": choice.message.content,
+        "calls": [call.function.model_dump() for call in choice.message.tool_calls or () if call.function],
+        "tokens": [entry.model_dump() for entry in choice.logprobs.content or ()],
+        "reason": choice.finish_reason,
+        "accepted": (usage.model_extra or {})["speculation"]["accepted"],
+    }
+
+
+def tokenized(server: ServerProcess) -> dict[str, Any]:
+    ids = server.http.post("/tokenize", json={"messages": MESSAGES}).json()["tokens"]
+    text = server.http.post("/detokenize", json={"tokens": ids}).json()["prompt"]
+    answer = server.openai.completions.create(**MODEL, prompt=ids, temperature=0, max_tokens=6)
+    return {"ids": ids, "text": text, "answer": answer.choices[0].text}
+
+
 def answers(server: ServerProcess) -> dict[str, Any]:
     chat = server.openai.chat.completions.create
-    greedy: Any = {"temperature": 0, "max_tokens": 40}
+    greedy: Any = {"temperature": 0, "max_tokens": 24}
     scored: Any = {"logprobs": True, "top_logprobs": 2}
     whole = chat(**MODEL, messages=MESSAGES, **greedy, **scored)
     stop = (whole.choices[0].message.content or "")[60:64]
-    several = chat(**MODEL, messages=MESSAGES, temperature=0.8, top_p=0.95, seed=5, max_tokens=24, n=3)
+    several = chat(**MODEL, messages=MESSAGES, temperature=0.8, top_p=0.95, seed=5, max_tokens=12, n=3)
     text = server.openai.completions.create(
-        **MODEL, prompt="def fibonacci(n):", seed=1, max_tokens=32, logprobs=1, presence_penalty=0.5
+        **MODEL, prompt="def fibonacci(n):", seed=1, max_tokens=16, logprobs=1, presence_penalty=0.5
     )
     plain = chat(**MODEL, messages=MESSAGES, **greedy, extra_body={"speculation": False})
     assert whole.choices[0].logprobs is not None
     return {
+        "formed": formed(server, response_format=FORM),
+        "called": formed(server, tools=TOOLS, tool_choice="required"),
+        "tokenized": tokenized(server),
         "streamed": streamed(server, **greedy, **scored),
         "stop": stop,
         "stopped": streamed(server, **greedy, stop=[stop]),
@@ -75,7 +112,7 @@ def by_mode(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         if mode == "ssd" and len(usable) > 1:
             drafting["draft_cores"] = (usable[-1],)
         log = tmp_path_factory.mktemp(mode) / "log"
-        named = {"served_model_name": "smollm2"}
+        named = {"served_model_name": "smollm2", "tool_format": "hermes"}
         with serving(smollm2, log, named, dtype="auto", kv_cache_bytes=1 << 28, **drafting) as server:
             found[mode] = answers(server)
     return found
@@ -93,7 +130,7 @@ def test_a_stream_is_the_whole_answer(by_mode: dict[str, dict[str, Any]], mode: 
 @pytest.mark.parametrize("mode", ["sd", "ssd"])
 def test_drafted_answers_are_those_of_the_target_alone(by_mode: dict[str, dict[str, Any]], mode: str) -> None:
     alone, drafted = by_mode["ar"], by_mode[mode]
-    for name in ("whole", "whole logprobs", "several", "text", "plain"):
+    for name in ("whole", "whole logprobs", "several", "text", "plain", "tokenized"):
         assert drafted[name] == alone[name], name
     for name in ("text", "logprobs", "reason", "tokens"):
         assert drafted["streamed"][name] == alone["streamed"][name], name
@@ -101,6 +138,30 @@ def test_drafted_answers_are_those_of_the_target_alone(by_mode: dict[str, dict[s
     assert drafted["streamed"]["speculation"]["accepted"] > 0
     assert drafted["streamed"]["speculation"]["rounds"] < drafted["streamed"]["tokens"][1]
     assert drafted["plain drafted"] == 0
+    for form in ("formed", "called"):
+        for name in ("content", "calls", "tokens", "reason"):
+            assert drafted[form][name] == alone[form][name], (form, name)
+        assert drafted[form]["accepted"] > 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_forms_are_kept_to(by_mode: dict[str, dict[str, Any]], mode: str) -> None:
+    written, called = by_mode[mode]["formed"], by_mode[mode]["called"]
+    jsonschema.validate(json.loads(written["content"]), PLACE)
+    assert written["reason"] == "stop"
+    (call,) = called["calls"]
+    assert call["name"] == "describe"
+    jsonschema.validate(json.loads(call["arguments"]), PLACE)
+    assert called["reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_ids_of_a_conversation_are_its_prompt(by_mode: dict[str, dict[str, Any]], mode: str) -> None:
+    found = by_mode[mode]
+    assert len(found["tokenized"]["ids"]) == found["streamed"]["tokens"][0]
+    assert MESSAGES[0]["content"] in found["tokenized"]["text"]
+    assert found["tokenized"]["answer"]
+    assert found["whole"].startswith(found["tokenized"]["answer"])
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -9,6 +9,8 @@ import pytest
 
 from ssd import LLM, Grammar, SamplingParams
 from ssd.engine.grammar import GrammarCompiler
+from ssd.engine.grammar_source import source_of
+from ssd.sampling.constraint import GrammarError
 from tests.tiny import tiny_tokenizer
 
 SCHEMA = {
@@ -85,6 +87,20 @@ def test_a_grammar_without_sense_is_refused(llm: LLM, grammar: Grammar, message:
     with pytest.raises(ValueError, match=message):
         llm.generate([PROMPTS[0]], SamplingParams(grammar=grammar), use_tqdm=False)
     assert llm.generate([PROMPTS[0]], SamplingParams(max_tokens=2), use_tqdm=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps({"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(1100)}}),
+        json.dumps({"type": "object", "patternProperties": {f"^x{i}[a-z]*$": {} for i in range(300)}}),
+        json.dumps({"anyOf": [{"const": {"a": i}} for i in range(600)]}),
+    ],
+)
+def test_what_would_compile_for_long_is_refused_at_once(text: str) -> None:
+    for grammar in (Grammar("json_schema", text), Grammar("lark", f'start: "x" call\ncall: %json {text}')):
+        with pytest.raises(GrammarError, match="at most"):
+            source_of(grammar)
 
 
 def test_a_drafted_token_that_leads_nowhere_spoils_nothing() -> None:

@@ -6,13 +6,20 @@ The full form is `python -m tests.oracle.ratio`.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import torch
 
+from ssd.config import Acceptance
+from ssd.decoding.decoder import DecodeRow
 from ssd.decoding.drafter import RatioDrafting
-from ssd.sampling import Chooser, DraftDistribution, Proposal, SamplingParams, ratio
+from ssd.decoding.verification import accept_by_ratio, decided_positions, worth_verifying
+from ssd.sampling import Chooser, DraftDistribution, History, Proposal, SamplingParams, SamplingRow, ratio
+from ssd.sampling.constraint import Allowed
 from ssd.sampling.ratio import Probabilities, saguaro
+from tests.oracle.enumeration import law_of
 from tests.oracle.ratio import (
     HONEST,
     PARAMS,
@@ -101,3 +108,44 @@ def test_accepting_equal_tokens_at_a_temperature_is_caught(monkeypatch: pytest.M
 
     monkeypatch.setattr("ssd.decoding.verification.decide", by_argmax)
     assert Adversary(Game(PARAMS[0])).deviation() > SEEN
+
+
+class OnlySome:
+    """A grammar that allows some tokens, everywhere."""
+
+    def __init__(self, *tokens: int) -> None:
+        self._tokens = tokens
+
+    def num_allowed(self, drafted: Sequence[int]) -> int:
+        return next((i for i, token in enumerate(drafted) if token not in self._tokens), len(drafted))
+
+    def masks(self, drafted: Sequence[int]) -> list[Allowed]:
+        bits = sum(1 << token for token in self._tokens)
+        return [np.array([bits], np.int32)] * (self.num_allowed(drafted) + 1)
+
+    def advance(self, tokens: Sequence[int]) -> None: ...
+
+
+@pytest.mark.parametrize("acceptance", ["ratio", "coupled"])
+def test_a_draft_that_does_not_know_the_grammar(acceptance: Acceptance) -> None:
+    """Its token stays and is rejected. Cut off, as coupled acceptance may do, it would shift the law."""
+    q = DraftDistribution(np.arange(4, dtype=np.int32), np.array([0.4, 0.3, 0.2, 0.1], np.float32))
+    row = SamplingRow(
+        SamplingParams(temperature=1.0), 0, 2, (1, 0), History((1, 0), 2), constraint=OnlySome(0, 3)
+    )
+    logits = torch.tensor([[0.0, 2.0, 1.0, 0.5], [1.0, 0.0, 0.0, 0.0]])
+
+    def play(chooser: Chooser) -> int:
+        proposal = ratio.propose(q, chooser, 2)
+        drafted = worth_verifying((proposal.token,), row.constraint, acceptance)
+        decode = DecodeRow((0, *drafted), 1, (0,), generated=True, sampling=row, num_drafted=len(drafted))
+        places = decided_positions(decode)
+        proposals = (proposal,)[: len(drafted)]
+        return accept_by_ratio(logits[: len(places)], places, proposals, chooser)[0].token
+
+    law = law_of(play).probabilities
+    weights = np.exp([0.0, 0.5])
+    expected = dict(zip((0, 3), weights / weights.sum(), strict=True))
+    deviation = max(abs(law[token] - expected[token]) for token in expected)
+    assert set(law) == set(expected)
+    assert deviation < EXACT if acceptance == "ratio" else deviation > SEEN

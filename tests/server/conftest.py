@@ -25,3 +25,11 @@ def forcing(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     log = tmp_path_factory.mktemp("server") / "log"
     with serving(tiny_llama, log, {"served_model_name": "tiny", "tool_format": "hermes"}) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def forcing_llama3(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """And one that takes it to write them as Llama 3 does."""
+    log = tmp_path_factory.mktemp("server") / "log"
+    with serving(tiny_llama, log, {"served_model_name": "tiny", "tool_format": "llama3"}) as found:
+        yield found

@@ -14,8 +14,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,10 @@ _LARGE = 60_000
 
 @dataclass(slots=True)
 class Found:
+    measure: Callable[[], int]
+    """The memory of server and engine."""
+    every: int
+    """Answers from one measurement to the next."""
     statuses: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
     slowest: float = 0.0
@@ -47,7 +51,7 @@ class Found:
         self.slowest = max(self.slowest, seconds)
         head, _, body = answer.partition(b"\r\n\r\n")
         status = head.split(b" ")[1].decode() if head.startswith(b"HTTP/1.1 ") else "none"
-        self.statuses[status] += 1
+        self.note_status(status)
         if status == "none" and request.is_whole and len(sent) < _LARGE:
             self.faults.append(f"no answer to {shown(sent)}")
         if status >= "500" and status != "none":
@@ -55,12 +59,15 @@ class Found:
         if b"application/json" in head and status >= "400" and not _is_error(body):
             self.faults.append(f"{status} without an error's shape {body[:200]!r} to {shown(sent)}")
 
-    def note_status(self, status: int) -> None:
+    def note_status(self, status: int | str) -> None:
         self.statuses[str(status)] += 1
+        if self.statuses.total() % self.every == 0:
+            with suppress(OSError):  # It may have ended, which is found elsewhere.
+                self.memory.append(self.measure())
 
     @property
     def growth(self) -> float:
-        """Of the memory of server and engine, from the second quarter to the last."""
+        """Of the memory, from the second quarter of all answers to the last."""
         quarter = max(1, len(self.memory) // 4)
         before = self.memory[quarter : 2 * quarter] or self.memory[:1]
         return statistics.median(self.memory[-quarter:]) / statistics.median(before) - 1
@@ -110,7 +117,7 @@ def exchange(url: str, request: RawRequest) -> bytes:
 
 def press_bytes(server: ServerProcess, count: int, seed: int, found: Found) -> None:
     maker = RequestMaker(seed)
-    for number in range(count):
+    for _ in range(count):
         request = maker.request()
         sent, started = request.data, time.monotonic()
         try:
@@ -121,12 +128,13 @@ def press_bytes(server: ServerProcess, count: int, seed: int, found: Found) -> N
         except ConnectionRefusedError:
             found.faults.append(f"the server is gone after {shown(sent)}")
             return
-        if number % max(1, count // _SAMPLES) == 0:
-            found.memory.append(sum(map(resident_bytes, (server.process.pid, *server.children))))
 
 
 def fuzz(server: ServerProcess, requests: int, seed: int = 0) -> Found:
-    found = Found()
+    found = Found(
+        measure=lambda: sum(map(resident_bytes, (server.process.pid, *server.children))),
+        every=max(1, requests // _SAMPLES),
+    )
     press_bytes(server, requests // 2, seed, found)
     if server.process.poll() is None:
         found.faults += press_operations(server.url, requests // 2, seed, PATIENCE, found.note_status)

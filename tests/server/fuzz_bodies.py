@@ -3,6 +3,7 @@
 Knows bytes on the wire. What the server should say to them is not known here, only that it is no failure.
 """
 
+import copy
 import json
 import random
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
+CHOICE = {"type": "function", "function": {"name": "look"}}
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "seed": 1}
 COMPLETION: dict[str, Any] = {"prompt": "Hi", "max_tokens": 3, "seed": 1}
 BASES: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -26,6 +28,7 @@ BASES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/chat/completions", {**CHAT, "stream": True, "logprobs": True, "top_logprobs": 2}),
     ("/v1/chat/completions", {**CHAT, "tools": [TOOL], "tool_choice": "auto"}),
     ("/v1/chat/completions", {**CHAT, "tools": [TOOL], "tool_choice": "required"}),
+    ("/v1/chat/completions", {**CHAT, "tools": [TOOL], "tool_choice": CHOICE}),
     ("/v1/chat/completions", {**CHAT, "response_format": {"type": "json_object"}}),
     ("/v1/chat/completions", {**CHAT, "chat_template_kwargs": {"enable_thinking": False}}),
     ("/tokenize", {"prompt": "Hi", "add_special_tokens": True}),
@@ -162,10 +165,10 @@ class RequestMaker:
         ]
 
     def _odd_value(self, body: dict[str, Any]) -> bytes:
-        copy = json.loads(json.dumps(body))
+        spoiled = json.loads(json.dumps(body))
         for _ in range(self._random.randint(1, 2)):
-            self._set_somewhere(copy, self._random.choice(ODD))
-        return _written(copy)
+            self._set_somewhere(spoiled, self._random.choice(ODD))
+        return _written(spoiled)
 
     def _set_somewhere(self, value: Any, odd: Any) -> None:
         """At a random place, however deep."""
@@ -177,7 +180,7 @@ class RequestMaker:
             if isinstance(value[key], dict | list) and self._random.random() < 0.6:
                 value = value[key]
                 continue
-            value[key] = odd
+            value[key] = copy.deepcopy(odd)
             return
 
     def _odd_name(self, body: dict[str, Any]) -> bytes:

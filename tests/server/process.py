@@ -45,8 +45,11 @@ class ServerProcess:
 
     @property
     def log(self) -> list[dict[str, Any]]:
-        lines = self._log.read_text().splitlines()
-        return [json.loads(line) for line in lines if line.startswith("{")]
+        """Whatever server, engine and draft have written: each line is an object, or this fails."""
+        *whole, _begun = self._log.read_text().split("\n")
+        lines = [json.loads(line) for line in whole]
+        assert all(isinstance(line, dict) for line in lines)
+        return lines
 
     def metric(self, name: str) -> float:
         """The value of a line of /metrics, with its labels as they stand there."""
@@ -88,7 +91,7 @@ def serving(
     found = ServerProcess(process, f"http://127.0.0.1:{port}", log, keys[0] if keys else None)
     try:
         if wait:
-            until(lambda: is_ready(found) or process.poll() is not None, seconds=120)
+            until(lambda: is_ready(found) or process.poll() is not None, seconds=300)
             assert process.poll() is None, log.read_text()
         yield found
     finally:
@@ -132,6 +135,12 @@ def children_of(pid: int) -> list[int]:
 def resident_bytes(pid: int) -> int:
     pages = int((Path("/proc") / str(pid) / "statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def processor_seconds(pid: int) -> float:
+    """What a process has computed so far, whoever else computes beside it."""
+    ticks = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
 def is_alive(pid: int) -> bool:

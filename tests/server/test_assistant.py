@@ -99,6 +99,25 @@ def test_a_template_may_open_the_reasoning(reciter: ServerProcess) -> None:
     assert (answer.choices[0].message.content or "").startswith("Let me see.")
 
 
+PLACE: Any = {"type": "object", "properties": {"name": {"enum": ["sky"]}}, "required": ["name"]}
+
+
+def test_a_form_is_the_answer_from_its_first_token(reciter: ServerProcess) -> None:
+    """Also where the prompt has opened the reasoning: what is held to a form is no thought."""
+    opened: Any = {"model": "reciter", "messages": MESSAGES, "max_tokens": 100}
+    opened["extra_body"] = {"chat_template_kwargs": {"enable_thinking": True}}
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "place", "schema": PLACE}}
+    for tools in ({}, {"tools": TOOLS}):
+        said = reciter.openai.chat.completions.create(**opened, **tools, response_format=wanted)
+        message: Any = said.choices[0].message
+        assert json.loads(message.content)["name"] == "sky"
+        assert getattr(message, "reasoning_content", None) is None
+    called: Any = {"type": "function", "function": {"name": "look", "parameters": PLACE}}
+    said = reciter.openai.chat.completions.create(**opened, tools=[called], tool_choice="required")
+    calls: Any = said.choices[0].message.tool_calls
+    assert json.loads(calls[0].function.arguments)["name"] == "sky"
+
+
 def test_log_probabilities_cover_every_token(reciter: ServerProcess) -> None:
     settings: Any = {"model": "reciter", "messages": MESSAGES, "tools": TOOLS, "logprobs": True}
     whole = reciter.openai.chat.completions.create(**settings)

@@ -43,3 +43,22 @@ def test_a_missing_model_is_one_sentence(tmp_path: Path) -> None:
     assert process.returncode == 2
     assert "error: no model at" in said
     assert "Traceback" not in said
+
+
+_WITHOUT_TOKENIZER = """
+import ssd.worker.client as client
+def fail(model):
+    raise ValueError(f"{model} is gone: bring it back")
+client.open_checkpoint = fail
+from ssd.cli.main import app
+app()
+"""
+
+
+def test_a_server_that_cannot_get_ready_ends(tiny_llama: Path) -> None:
+    """The engine has loaded, and then the server's own part fails."""
+    command = [sys.executable, "-c", _WITHOUT_TOKENIZER, "serve", str(tiny_llama), "--port", str(free_port())]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    assert process.returncode == 2
+    assert "is gone: bring it back" in process.stderr
+    assert "Traceback" not in process.stderr

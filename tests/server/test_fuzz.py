@@ -12,3 +12,6 @@ def test_no_request_makes_the_server_fail_or_hang(tmp_path: Path) -> None:
     assert found.statuses["200"] > 20
     assert found.statuses["400"] > 50
     assert found.slowest < 10
+    # Both halves are measured; a small run also learns: caches fill, libraries are loaded.
+    assert len(found.memory) > 30
+    assert found.growth < 0.3

@@ -44,6 +44,20 @@ def test_requests_are_counted_and_timed(server: ServerProcess) -> None:
     assert server.metric('ssd_http_requests_total{path="/v1/completions",status="200"}') >= 2
 
 
+def test_times_are_the_engines_own(server: ServerProcess) -> None:
+    """To the microsecond those the answer tells: not those at which somebody got round to reading it."""
+    server.until_idle()
+    names = {
+        "first_token": "ssd_time_to_first_token_seconds_sum",
+        "total": "ssd_e2e_request_latency_seconds_sum",
+        "queued": "ssd_request_queue_time_seconds_sum",
+    }
+    before = {name: server.metric(line) for name, line in names.items()}
+    told = server.http.post("/v1/completions", json=BODY).json()["usage"]["speculation"]["timings"]
+    for name, line in names.items():
+        assert server.metric(line) - before[name] == pytest.approx(told[name], abs=1e-6)
+
+
 def test_speculation_is_counted_as_the_answer_tells_it(speculating: ServerProcess) -> None:
     def figures() -> dict[str, float]:
         names = ("drafts", "draft_tokens", "accepted_tokens")

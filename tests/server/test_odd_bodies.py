@@ -3,12 +3,13 @@
 import concurrent.futures
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.server.process import ServerProcess
+from tests.server.process import ServerProcess, processor_seconds, serving
 
 COMPLETION: dict[str, Any] = {"prompt": "Hi", "max_tokens": 2}
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
@@ -97,6 +98,58 @@ def test_a_long_text_holds_nobody_else_up(server: ServerProcess, kind: str) -> N
     assert asked > 3
     # Reading the body and writing the answer are everybody's time, tokenising is not.
     assert slowest < 0.6 * (time.monotonic() - begun)
+
+
+MANY = 1_500_000
+EMPTY, SHORT_MESSAGE = '""', '{"role":"user","content":""}'
+
+
+def listed(item: str, count: int = MANY) -> str:
+    return f"[{','.join([item] * count)}]"
+
+
+def named(value: str) -> str:
+    return "{" + ",".join(f'"{each}":{value}' for each in range(MANY // 3)) + "}"
+
+
+MILLIONS: dict[str, tuple[str, str]] = {
+    "ids": ("/v1/completions", f'{{"prompt": {listed("1", 2 * MANY)}}}'),
+    "lists of ids": ("/v1/completions", f'{{"prompt": [{listed("1", 2 * MANY)}]}}'),
+    "numbers for stops": ("/v1/completions", f'{{"prompt": "x", "stop": {listed("1")}}}'),
+    "no messages": ("/v1/chat/completions", f'{{"messages": {listed("1")}}}'),
+    "empty messages": ("/v1/chat/completions", f'{{"messages": {listed("{}")}}}'),
+    "short messages": (
+        "/v1/chat/completions",
+        f'{{"messages": {listed(SHORT_MESSAGE, MANY // 10)}}}',
+    ),
+    "metadata": ("/v1/completions", f'{{"prompt": "x", "metadata": {named(EMPTY)}}}'),
+    "biases": ("/v1/completions", f'{{"prompt": "x", "logit_bias": {named(EMPTY)}}}'),
+    "fields": ("/v1/completions", named("1")),
+    "fields within": ("/v1/completions", f'{{"prompt": "x", "stream_options": {named("1")}}}'),
+    "ids to text": ("/detokenize", f'{{"tokens": {listed("1", 2 * MANY)}}}'),
+    "texts for ids": ("/detokenize", f'{{"tokens": {listed(EMPTY)}}}'),
+}
+
+
+@pytest.mark.parametrize("kind", MILLIONS)
+def test_millions_of_things_are_refused_without_looking_at_each(server: ServerProcess, kind: str) -> None:
+    """Everybody waits while they are looked at; without limits this took five seconds and more."""
+    path, body = MILLIONS[kind]
+    begun = processor_seconds(server.process.pid)
+    headers = {"Content-Type": "application/json"}
+    response = server.http.post(path, content=body.encode(), headers=headers)
+    assert response.status_code == 400, response.text
+    assert processor_seconds(server.process.pid) - begun < 1.2
+
+
+def test_the_queue_is_looked_at_before_the_request(tiny_llama: Path, tmp_path: Path) -> None:
+    """A full server does no work for what it does not take."""
+    with serving(tiny_llama, tmp_path / "log", {"max_queue": 0}, max_num_seqs=1) as server:
+        running = {"prompt": "x", "max_tokens": 400, "ignore_eos": True, "stream": True}
+        with server.http.stream("POST", "/v1/completions", json=running) as stream:
+            assert stream.status_code == 200
+            wrong = {"prompt": "x", "temperature": -1}
+            assert httpx.post(f"{server.url}/v1/completions", json=wrong, timeout=60).status_code == 429
 
 
 def test_the_description_names_fields_answers_and_errors(server: ServerProcess) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -108,6 +109,12 @@ def test_keys_guard_every_route_but_two(tiny_llama: Path, tmp_path: Path) -> Non
         for key in ("first-key", "second-key"):
             headers = {"Authorization": f"Bearer {key}"}
             assert httpx.get(f"{server.url}/v1/models", headers=headers).status_code == 200
+        asked = httpx.get(server.url).headers["www-authenticate"]
+        assert asked.startswith("Basic")  # a browser then asks its user
+        assert httpx.get(server.url, auth=("anyone", "second-key")).status_code == 200
+        assert httpx.get(server.url, auth=("first-key", "wrong")).status_code == 401
+        elsewhere = {"Sec-Fetch-Site": "cross-site"}
+        assert httpx.get(server.url, auth=("", "second-key"), headers=elsewhere).status_code == 401
         body = {"model": tiny_llama.name, "prompt": "Hi", "max_tokens": 2}
         assert server.openai.completions.create(**body).choices  # type: ignore[call-overload]
 
@@ -161,6 +168,20 @@ def test_what_takes_too_long_is_cut_off_at_the_end(tiny_llama: Path, tmp_path: P
         assert answers[0].status_code == 503
 
 
+def test_a_second_signal_ends_at_once(tiny_llama: Path, tmp_path: Path) -> None:
+    settings = {"drain_seconds": 60.0, "max_n": 64}
+    with serving(tiny_llama, tmp_path / "log", settings, max_num_seqs=2) as server:
+        engine = server.children
+        request = {**LONG, "n": 64, "stream": True}
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=request, timeout=60):
+            until(lambda: server.num_at_work > 0)
+            server.process.send_signal(signal.SIGTERM)
+            until(lambda: server.http.get("/ready").json() == {"status": "draining"})
+            server.process.send_signal(signal.SIGINT)
+            assert server.process.wait(15) == 0
+        until(lambda: not any(map(is_alive, engine)))
+
+
 @pytest.mark.parametrize("mode", ["ar", "ssd"])
 def test_a_killed_engine_takes_the_server_with_it(tiny_llama: Path, tmp_path: Path, mode: str) -> None:
     draft: dict[str, Any] = {"mode": "ssd", "draft": str(tiny_llama)} if mode == "ssd" else {}
@@ -195,6 +216,18 @@ def test_a_stopped_engine_is_unhealthy_until_it_goes_on(tiny_llama: Path, tmp_pa
         # Told to end now, the server does not wait for it for ever, nor leave it behind.
         assert server.end() == 0
         assert not is_alive(pid)
+
+
+def test_a_draft_complains_in_json_too(tiny_llama: Path, tmp_path: Path) -> None:
+    model, elsewhere = tmp_path / "draft", tmp_path / "elsewhere"
+    shutil.copytree(tiny_llama, model)
+    with serving(tiny_llama, tmp_path / "log", mode="ssd", draft=str(model)) as server:
+        model.rename(elsewhere)
+        os.kill(server.children[1], signal.SIGKILL)
+        until(lambda: any(line["process"] == "draft" for line in server.log))
+        (complaint, *_) = [line for line in server.log if line["process"] == "draft"]
+        assert complaint["level"] == "error"
+        assert str(model) in complaint["message"]
 
 
 def test_a_lost_draft_degrades_and_comes_back(tiny_llama: Path, tmp_path: Path) -> None:

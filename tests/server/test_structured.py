@@ -2,12 +2,15 @@
 
 import json
 import re
-from typing import Any
+import threading
+import time
+from typing import Any, Literal
 
 import openai
+import pydantic
 import pytest
 
-from tests.server.process import ServerProcess
+from tests.server.process import ServerProcess, until
 
 MESSAGES: Any = [{"role": "user", "content": "Answer."}]
 SCHEMA = {
@@ -19,6 +22,13 @@ SCHEMA = {
 TOOLS: Any = [
     {"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in ("look", "count")
 ]
+
+LARGE = {
+    "type": "object",
+    "properties": {f"p{i}": {"type": "string", "format": "date-time"} for i in range(990)},
+}
+"""Nearly the largest that is compiled."""
+TOO_LARGE = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(1100)}}
 
 
 def chat(server: ServerProcess, **settings: Any) -> Any:
@@ -74,6 +84,60 @@ def test_a_call_that_must_be_made_is_made(forcing: ServerProcess) -> None:
     assert chat(forcing, tools=TOOLS, tool_choice=named).message.tool_calls[0].function.name == "count"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "form"),
+    [
+        (
+            "chat/completions",
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": TOO_LARGE}}},
+        ),
+        ("chat/completions", {"structured_outputs": {"regex": "("}}),
+        ("completions", {"structured_outputs": {"grammar": "start: other"}}),
+    ],
+)
+def test_a_form_is_refused_before_a_stream_begins(
+    server: ServerProcess, path: str, form: dict[str, Any], stream: bool
+) -> None:
+    body = {"prompt": "x"} if path == "completions" else {"messages": MESSAGES}
+    answer = server.http.post(f"/v1/{path}", json={"model": "tiny", **body, **form, "stream": stream})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == next(iter(form))
+
+
+def test_other_streams_go_on_while_a_large_schema_is_compiled(server: ServerProcess) -> None:
+    gaps: list[tuple[float, float]] = []
+    is_over = threading.Event()
+
+    def watch() -> None:
+        """Streams, one after the other: when each chunk came, and how long after the one before."""
+        body = {"prompt": "x", "max_tokens": 400, "ignore_eos": True, "stream": True}
+        while not is_over.is_set():
+            with server.http.stream("POST", "/v1/completions", json=body) as chunks:
+                before = None
+                for _ in chunks.iter_lines():
+                    now = time.monotonic()
+                    if before is not None:
+                        gaps.append((now, now - before))
+                    before = now
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        until(lambda: len(gaps) > 50)
+        form = {"structured_outputs": {"json": LARGE}, "max_tokens": 1}
+        began = time.monotonic()
+        answer = server.http.post("/v1/completions", json={"prompt": "x", **form})
+        ended = time.monotonic()
+    finally:
+        is_over.set()
+        watcher.join()
+    assert answer.status_code == 200, answer.text
+    longest = max(gap for at, gap in gaps if began < at <= ended + 1)
+    assert ended - began > 0.3, "it was no large schema"
+    assert longest < (ended - began) / 2
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
@@ -91,3 +155,83 @@ def test_a_call_that_must_be_made_is_made(forcing: ServerProcess) -> None:
 def test_a_form_without_sense_is_refused(server: ServerProcess, settings: dict[str, Any], named: str) -> None:
     with pytest.raises(openai.BadRequestError, match=named):
         chat(server, **settings)
+
+
+class Point(pydantic.BaseModel):
+    x: Literal[1, 2]
+
+
+class Line(pydantic.BaseModel):
+    """Drawn from one point to another."""
+
+    start: Point
+    end: Point
+
+
+class Circle(pydantic.BaseModel):
+    around: Point
+
+
+DRAWN: Any = [openai.pydantic_function_tool(Line), openai.pydantic_function_tool(Circle)]
+
+
+@pytest.mark.parametrize("kind", ["forcing", "forcing_llama3"])
+@pytest.mark.parametrize("name", ["Line", "Circle"])
+def test_a_forced_call_keeps_to_a_schema_of_parts(
+    kind: str, name: str, request: pytest.FixtureRequest
+) -> None:
+    """As the client's own `parse` sends it: strict, and with `$defs`."""
+    server: ServerProcess = request.getfixturevalue(kind)
+    named: Any = {"type": "function", "function": {"name": name}}
+    for choice in (named, "required"):
+        answer = server.openai.chat.completions.parse(
+            model="tiny", messages=MESSAGES, tools=DRAWN, tool_choice=choice, seed=1, max_tokens=200
+        )
+        calls: Any = answer.choices[0].message.tool_calls
+        (call,) = calls
+        assert isinstance(call.function.parsed_arguments, Line | Circle)
+        assert choice == "required" or call.function.name == name
+
+
+def test_strict_tools_need_a_forced_call(forcing: ServerProcess) -> None:
+    with pytest.raises(openai.BadRequestError, match="set tool_choice to required") as refused:
+        chat(forcing, tools=DRAWN)
+    assert refused.value.param == "tools"
+    assert chat(forcing, tools=DRAWN, tool_choice="none").message.content is not None
+
+
+def test_an_answer_of_the_clients_own_form_is_no_call(forcing_llama3: ServerProcess) -> None:
+    """Llama 3 marks calls by nothing: an object with a name and parameters could be either."""
+    schema = {
+        "type": "object",
+        "properties": {"name": {"const": "look"}, "parameters": {"const": {"city": "x"}}},
+        "required": ["name", "parameters"],
+        "additionalProperties": False,
+    }
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "entry", "schema": schema}}
+    choice = chat(forcing_llama3, tools=TOOLS, response_format=wanted)
+    assert json.loads(choice.message.content) == {"name": "look", "parameters": {"city": "x"}}
+    assert choice.message.tool_calls is None
+
+
+@pytest.mark.parametrize(
+    ("choice", "named"),
+    [
+        ({"type": "function", "function": "count"}, "tool_choice.function"),
+        ({"type": "function", "function": None}, "tool_choice.function"),
+        ({"type": "function"}, "tool_choice.function"),
+        ({"type": "function", "function": {"name": "count", "arguments": "{}"}}, "function.arguments"),
+        ({"type": "function", "function": {"name": "count"}, "mode": "auto"}, "tool_choice.mode"),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": TOOLS}}, "tool_choice"),
+        ({"type": "function", "function": {"name": "jump"}}, "jump"),
+        ({}, "tool_choice"),
+        ("any", "tool_choice"),
+        (["required"], "tool_choice"),
+    ],
+)
+def test_a_choice_of_an_odd_shape_is_refused_by_name(forcing: ServerProcess, choice: Any, named: str) -> None:
+    body = {"messages": MESSAGES, "max_tokens": 2, "tools": TOOLS, "tool_choice": choice}
+    response = forcing.http.post("/v1/chat/completions", json=body)
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"].startswith("tool_choice")
+    assert named in response.json()["error"]["message"]

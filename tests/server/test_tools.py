@@ -15,7 +15,7 @@ COUNT = Call("count", "{}")
 
 
 def split(kind: KnownFormat, text: str, cuts: list[int] | None = None) -> tuple[str, list[Call]]:
-    splitter = tool_splitter(kind)
+    splitter = tool_splitter(kind, ("look", "count"))
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts or ()), len(text)]
     pieces: list[Piece] = []
     for start, end in pairwise(edges):
@@ -46,6 +46,14 @@ LLAMA3 = {
         [LOOK, COUNT],
     ),
     '{"colour": "blue"}': ('{"colour": "blue"}', []),
+    '{"name": "Ann", "age": 3}': ('{"name": "Ann", "age": 3}', []),
+    '{"name": "jump", "parameters": {}}': ('{"name": "jump", "parameters": {}}', []),
+    '{"name": "look", "at": "the sky"}': ('{"name": "look", "at": "the sky"}', []),
+    '{"name": "count", "arguments": {}}; {"name": "Ann"}': (
+        '{"name": "count", "arguments": {}}; {"name": "Ann"}',
+        [],
+    ),
+    '{"name": ["look"], "parameters": {}}': ('{"name": ["look"], "parameters": {}}', []),
     '{"name": "look", "para': ('{"name": "look", "para', []),
     '{"name": "look", "parameters": {}} is a call': ('{"name": "look", "parameters": {}} is a call', []),
     'The call is {"name": "look"}.': ('The call is {"name": "look"}.', []),

@@ -24,7 +24,8 @@ def chat(
         bool, typer.Option("--metrics", help="After each answer: tokens, speed, hits, accepted a round.")
     ] = False,
     color_origins: Annotated[
-        bool, typer.Option("--color-origins", help="Colour each token by where it came from.")
+        bool,
+        typer.Option("--color-origins", help="Colour each token by where it came from; with ssd only."),
     ] = False,
     ssd: Annotated[
         bool, typer.Option("--ssd", rich_help_panel=_WHO, help="This program itself, as by default.")
@@ -68,7 +69,7 @@ def chat(
         params = sampling.params(max_tokens=None)
         backend: Backend
         if named:
-            backend = _remote(*named.popitem(), engine, api_key, params)
+            backend = _remote(*named.popitem(), engine, api_key, params, wants_origins=color_origins)
         else:
             from ssd.cli.chat_local import LocalBackend
 
@@ -79,7 +80,9 @@ def chat(
             backend.close()
 
 
-def _remote(server: Any, url: str, engine: EngineOptions, api_key: str | None, params: Any) -> "Backend":
+def _remote(
+    server: Any, url: str, engine: EngineOptions, api_key: str | None, params: Any, *, wants_origins: bool
+) -> "Backend":
     from ssd.cli.chat_remote import RemoteBackend
 
     unheard = [name for name in engine.settings() if name != "hf_cache"]
@@ -87,4 +90,6 @@ def _remote(server: Any, url: str, engine: EngineOptions, api_key: str | None, p
         flag = unheard[0].replace("_", "-")
         raise ValueError(f"--{flag} has no meaning with a server elsewhere: it was told when it started")
     model = engine.named_model if engine.model or engine.model_argument else None
-    return RemoteBackend(server, url, model=model, api_key=api_key, params=params)
+    return RemoteBackend(
+        server, url, model=model, api_key=api_key, params=params, wants_origins=wants_origins
+    )

@@ -28,12 +28,22 @@ _HOW_TO_SWITCH = {
 
 class RemoteBackend:
     def __init__(
-        self, server: Server, url: str, *, model: str | None, api_key: str | None, params: SamplingParams
+        self,
+        server: Server,
+        url: str,
+        *,
+        model: str | None,
+        api_key: str | None,
+        params: SamplingParams,
+        wants_origins: bool = False,
     ) -> None:
+        """`wants_origins`: of each token, which only `ssd serve` can tell."""
+        if wants_origins and server != "the server":
+            raise ValueError(f"--color-origins has no meaning with {server}: only ssd serve tells origins")
         self._server, self._url = server, url.rstrip("/").removesuffix("/v1")
         self._client = _client(f"{self._url}/v1", api_key)
         self._model = model or self._first_model()
-        self._request = _request(params)
+        self._request = _request(params, wants_origins=wants_origins)
         self.usage = Usage()
 
     @property
@@ -90,7 +100,7 @@ def _client(url: str, api_key: str | None) -> OpenAI:
     return OpenAI(base_url=url, api_key=api_key or "none")
 
 
-def _request(params: SamplingParams) -> dict[str, Any]:
+def _request(params: SamplingParams, *, wants_origins: bool) -> dict[str, Any]:
     """Only what was asked for: a server may refuse a field that it does not have."""
     standard: dict[str, Any] = {"temperature": params.temperature, "stream_options": {"include_usage": True}}
     optional = {
@@ -104,6 +114,7 @@ def _request(params: SamplingParams) -> dict[str, Any]:
         "min_p": params.min_p or None,
         "repetition_penalty": params.repetition_penalty if params.repetition_penalty != 1 else None,
         "ignore_eos": params.ignore_eos or None,
+        "return_origins": wants_origins or None,
     }
     standard |= {name: value for name, value in optional.items() if value is not None}
     extra = {name: value for name, value in beyond.items() if value is not None}

@@ -5,6 +5,8 @@ import os
 import select
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +15,8 @@ import typer
 from ssd.cli.config_file import ConfigFile
 from ssd.cli.errors import user_errors
 from ssd.cli.options import parse_cores
+
+logger = logging.getLogger(__name__)
 
 
 def draft(
@@ -42,6 +46,9 @@ def draft(
         str | None, typer.Option(envvar="SSD_HF_CACHE", help="Where models of the hub are kept.")
     ] = None,
     config_file: ConfigFile = None,
+    log_format: Annotated[
+        str, typer.Option(envvar="SSD_LOG_FORMAT", help="text, or json: one object a line.")
+    ] = "text",
     lifeline: Annotated[bool, typer.Option(hidden=True, help="End when standard input ends.")] = False,
 ) -> None:
     """Run a draft that any number of engines can use.
@@ -56,14 +63,13 @@ def draft(
     from ssd.draft.transport import make_keys as write_keys
     from ssd.models.hub import local_model
 
-    with user_errors():
+    with _start_log(log_format):
         if make_keys is not None:
             write_keys(make_keys)
             typer.echo(f"keys are in {make_keys}: give the folder to both sides (--keys, draft_keys)")
             return
         if not model or not listen:
             raise ValueError("a draft needs --model and --listen (or --make-keys): see ssd draft --help")
-        logging.basicConfig(level=logging.WARNING, format="draft: %(message)s")
         config = DraftConfig(
             model=local_model(model, hf_cache=hf_cache),
             device=device,
@@ -85,6 +91,26 @@ def draft(
             typer.echo(f"drafting with {model} on {listen}; stop with Ctrl-C")
         service.run(is_over)
         link.close()
+
+
+@contextmanager
+def _start_log(form: str) -> Iterator[None]:
+    """From here on, what is logged and what is wrong is written so."""
+    from ssd.worker.logs import log_as_json
+
+    if form != "json":
+        with user_errors():
+            if form != "text":
+                raise ValueError(f"log_format={form!r}: use text or json")
+            logging.basicConfig(level=logging.WARNING, format="draft: %(message)s")
+            yield
+        return
+    log_as_json("draft", "warning")
+    try:
+        yield
+    except ValueError as error:
+        logger.error("%s", error)
+        raise typer.Exit(2) from None
 
 
 class _End:

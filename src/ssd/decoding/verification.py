@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
+from ssd.config import Acceptance
 from ssd.decoding.decoder import Decided, DecodeRow, PromptScoring
 from ssd.runtime.runner import Runner
 from ssd.sampling import (
@@ -35,6 +36,7 @@ from ssd.sampling import (
     sample,
     token_logprobs,
 )
+from ssd.sampling.constraint import Constraint
 from ssd.sampling.ratio import certain, decide, target_probabilities
 
 Token = TypeVar("Token", int, SampledToken)
@@ -112,6 +114,19 @@ def decided_positions(row: DecodeRow) -> list[SamplingRow]:
     # After a drafted token that is not allowed nothing is decided any more: there no mask is needed.
     masks = known.constraint.masks(drafted)
     return [replace(row, allowed=mask) for row, mask in zip_longest([known, *later], masks)]
+
+
+def worth_verifying(
+    drafted: tuple[int, ...], constraint: Constraint | None, acceptance: Acceptance
+) -> tuple[int, ...]:
+    """As far as the grammar takes them: drafts do not know it.
+
+    Under ratio acceptance a drawn token may not be left out for what it is, or its place would be drawn anew
+    from p. It stays, is rejected, and what follows comes from the residual.
+    """
+    if constraint is None:
+        return drafted
+    return drafted[: constraint.num_allowed(drafted) + (acceptance == "ratio")]
 
 
 def accept(decided: Sequence[SampledToken], drafted: Sequence[int]) -> tuple[SampledToken, ...]:

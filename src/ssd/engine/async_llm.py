@@ -3,8 +3,8 @@
 Knows one thread, which owns the engine, and any number of asyncio callers. Callers send
 typed commands and receive increments; nothing of the engine is touched from outside its
 thread, which publishes what others may read. Prompts become requests before that, in the
-caller or a helper thread: that takes the RequestFactory, not the engine. However the
-thread ends, every caller is told, with the cause where there is one.
+caller or a helper thread, and grammars are compiled: that takes the RequestFactory, not the
+engine. However the thread ends, every caller is told, with the cause where there is one.
 """
 
 import asyncio
@@ -162,7 +162,7 @@ class AsyncLLM:
 
     async def _request(self, prompt: Prompt, params: SamplingParams, request_id: str | None) -> Request:
         make = self._engine.requests.request
-        if isinstance(prompt, str) and len(prompt) > _LONG_TEXT:
+        if getattr(params, "grammar", None) or (isinstance(prompt, str) and len(prompt) > _LONG_TEXT):
             return await asyncio.to_thread(make, prompt, params, request_id)
         return make(prompt, params, request_id)
 

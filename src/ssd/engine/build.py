@@ -11,7 +11,7 @@ from ssd.decoding.drafter import Drafter, DraftLimits, RatioDrafting
 from ssd.decoding.speculative import SpeculativeDecoder
 from ssd.engine.core import EngineCore
 from ssd.engine.drafting import parallel_decoder, with_own_cores
-from ssd.engine.grammar import grammars
+from ssd.engine.grammar import Grammars
 from ssd.engine.prompts import RequestFactory
 from ssd.engine.scheduler import SchedulerLimits
 from ssd.kvcache.block_manager import BlockManager
@@ -29,6 +29,7 @@ class Engine:
     config: EngineConfig
     loaded: LoadedModel
     blocks: BlockManager
+    grammars: Grammars
 
 
 def build_engine(config: EngineConfig, *, show_progress: ShowProgress = False) -> Engine:
@@ -41,12 +42,12 @@ def build_engine(config: EngineConfig, *, show_progress: ShowProgress = False) -
         enable_prefix_caching=config.enable_prefix_caching,
     )
     decoder = make_decoder(config, loaded, tokenizer, show_progress=show_progress)
-    core = _core_around(decoder, config, loaded, blocks, tokenizer)
+    end_ids, vocab_size = loaded.checkpoint.end_ids(tokenizer), loaded.checkpoint.config.vocab_size
+    grammars = Grammars(tokenizer, end_ids, vocab_size)
+    core = _core_around(decoder, config, loaded, blocks, tokenizer, grammars)
     seeds = random.SystemRandom() if config.seed is None else random.Random(config.seed)
-    factory = RequestFactory(
-        tokenizer, loaded.checkpoint.end_ids(tokenizer), loaded.checkpoint.config.vocab_size, seeds
-    )
-    return Engine(core, factory, config, loaded, blocks)
+    factory = RequestFactory(tokenizer, end_ids, vocab_size, seeds, grammars)
+    return Engine(core, factory, config, loaded, blocks, grammars)
 
 
 def with_mode(engine: Engine, config: EngineConfig, *, show_progress: ShowProgress = False) -> Engine:
@@ -61,12 +62,17 @@ def with_mode(engine: Engine, config: EngineConfig, *, show_progress: ShowProgre
     decoder = make_decoder(config, engine.loaded, tokenizer, show_progress=show_progress)
     engine.core.close()
     move_to_cores(config.cores)
-    core = _core_around(decoder, config, engine.loaded, engine.blocks, tokenizer)
+    core = _core_around(decoder, config, engine.loaded, engine.blocks, tokenizer, engine.grammars)
     return replace(engine, core=core, config=config)
 
 
 def _core_around(
-    decoder: Decoder, config: EngineConfig, loaded: LoadedModel, blocks: BlockManager, tokenizer: Any
+    decoder: Decoder,
+    config: EngineConfig,
+    loaded: LoadedModel,
+    blocks: BlockManager,
+    tokenizer: Any,
+    grammars: Grammars,
 ) -> EngineCore:
     limits = SchedulerLimits(
         max_num_seqs=config.max_num_seqs,
@@ -76,14 +82,13 @@ def _core_around(
         # There the bits of a token's keys depend on whether it was prompt or generated.
         cache_generated=not config.deterministic,
     )
-    end_ids, vocab_size = loaded.checkpoint.end_ids(tokenizer), loaded.checkpoint.config.vocab_size
     return EngineCore(
         decoder,
         blocks,
         limits,
         tokenizer,
         acceptance=config.acceptance,
-        grammars=grammars(tokenizer, end_ids, vocab_size),
+        grammars=grammars.constraint,
     )
 
 

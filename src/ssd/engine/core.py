@@ -12,6 +12,7 @@ from typing import Any
 from ssd.config import Acceptance
 from ssd.decoding.decoder import Decided, Decoder, DecodeRow, DraftContext, PromptScoring, Speculation
 from ssd.decoding.timeline import Timeline
+from ssd.decoding.verification import worth_verifying
 from ssd.engine.outputs import EngineStats, Increment, RequestOutput, SpeculationStats
 from ssd.engine.request import Burst, Generation, Request, RunningRequest
 from ssd.engine.scheduler import ScheduledRow, Scheduler, SchedulerLimits
@@ -184,13 +185,9 @@ class EngineCore:
         contexts = [self._context(each) for each in decoding]
         speculations = self._decoder.propose(contexts)
         for sequence, speculation in zip(decoding, speculations, strict=True):
-            sequence.drafted = self._allowed(sequence, speculation.tokens)
+            constraint = self._generations[sequence.seq_id].constraint
+            sequence.drafted = worth_verifying(speculation.tokens, constraint, self._acceptance)
         return {each[0].seq_id: each for each in zip(contexts, speculations, strict=True)}
-
-    def _allowed(self, sequence: Sequence, drafted: tuple[int, ...]) -> tuple[int, ...]:
-        """As far as the sequence's grammar takes them: drafts do not know it."""
-        constraint = self._generations[sequence.seq_id].constraint
-        return drafted if constraint is None else drafted[: constraint.num_allowed(drafted)]
 
     def _is_speculated(self, sequence: Sequence) -> bool:
         return self._decoder.is_drafting and self._generations[sequence.seq_id].request.speculation

@@ -2,11 +2,14 @@
 
 Knows the library and the tokenizer. A constraint follows one text; drafted tokens are tried on a copy,
 so that every position of a verification has the mask it would have without a draft.
+
+Compiling may take a second. It lets other threads go on, so whoever has an engine to keep going does it
+elsewhere (`Grammars.prepare`), before the request is added; the engine then finds it compiled.
 """
 
-import json
-from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
+import threading
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import llguidance
@@ -14,44 +17,60 @@ import llguidance.hf
 import llguidance.numpy
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from ssd.sampling.constraint import Allowed, Constraint, Grammar
+from ssd.engine.grammar_source import source_of
+from ssd.sampling.constraint import Allowed, Constraint, Grammar, GrammarError
 
 _KEPT = 64
 """Grammars that stay compiled."""
 _LIMITS = LLParserLimits(verbose_errors=False)
-_JSON_OPTIONS: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""Fixed spacing: a text that may hold any number of spaces need never end."""
 
 
 class GrammarCompiler:
-    """Made when the first grammar is asked for: the tokenizer takes a second to prepare."""
-
     def __init__(self, tokenizer: Any, end_ids: Sequence[int], vocab_size: int) -> None:
         self._tokenizer: LLTokenizer = llguidance.hf.from_tokenizer(
             tokenizer, n_vocab=vocab_size, eos_token=list(end_ids) or None
         )
         self._vocab_size = vocab_size
-        self._compiled = lru_cache(_KEPT)(self._compile)
+        self.compiled = lru_cache(_KEPT)(self._compile)
+        """GrammarError where a grammar makes no sense."""
 
     def constraint(self, grammar: Grammar) -> Constraint:
-        """For a new text; ValueError where the grammar makes no sense."""
-        return GrammarConstraint(self._compiled(grammar).deep_copy(), self._vocab_size)
+        """For a new text."""
+        return GrammarConstraint(self.compiled(grammar).deep_copy(), self._vocab_size)
 
     def _compile(self, grammar: Grammar) -> LLMatcher:
-        matcher = LLMatcher(self._tokenizer, _source(grammar), log_level=0, limits=_LIMITS)
+        matcher = LLMatcher(self._tokenizer, source_of(grammar), log_level=0, limits=_LIMITS)
         if matcher.is_error():
-            raise ValueError(f"the {grammar.kind} cannot be used: {matcher.get_error()[:500]}")
+            raise GrammarError(f"the {grammar.kind} cannot be used: {matcher.get_error()[:500]}")
         start = matcher.deep_copy()
         _mask(start, self._vocab_size)
         if start.is_error():
-            raise ValueError(f"the {grammar.kind} cannot be used: no text fits it")
+            raise GrammarError(f"the {grammar.kind} cannot be used: no text fits it")
         return matcher
 
 
-def grammars(tokenizer: Any, end_ids: Sequence[int], vocab_size: int) -> Callable[[Grammar], Constraint]:
-    """Constraints by grammar; nothing is prepared before the first."""
-    compiler = cache(lambda: GrammarCompiler(tokenizer, end_ids, vocab_size))
-    return lambda grammar: compiler().constraint(grammar)
+class Grammars:
+    """Constraints by grammar, for any thread."""
+
+    def __init__(self, tokenizer: Any, end_ids: Sequence[int], vocab_size: int) -> None:
+        self._settings = tokenizer, end_ids, vocab_size
+        self._compiler: GrammarCompiler | None = None
+        self._lock = threading.Lock()
+
+    def load(self) -> "GrammarCompiler":
+        """The compiler, made once: for a large vocabulary that takes seconds, and no thread moves."""
+        with self._lock:
+            if self._compiler is None:
+                self._compiler = GrammarCompiler(*self._settings)
+            return self._compiler
+
+    def prepare(self, grammar: Grammar) -> None:
+        """Compiles what is not compiled; GrammarError where a grammar makes no sense."""
+        self.load().compiled(grammar)
+
+    def constraint(self, grammar: Grammar) -> Constraint:
+        """For a new text."""
+        return self.load().constraint(grammar)
 
 
 class GrammarConstraint:
@@ -82,33 +101,3 @@ def _mask(matcher: LLMatcher, vocab_size: int) -> Allowed:
     llguidance.numpy.fill_next_token_bitmask(matcher, bits, 0)
     allowed: Allowed = bits[0]
     return allowed
-
-
-def _source(grammar: Grammar) -> str:
-    match grammar.kind:
-        case "json_object":
-            return LLMatcher.grammar_from_json_schema({"type": "object"}, overrides=_JSON_OPTIONS)
-        case "json_schema":
-            return LLMatcher.grammar_from_json_schema(_parsed(grammar.text), overrides=_JSON_OPTIONS)
-        case "regex":
-            return LLMatcher.grammar_from_regex(grammar.text)
-        case "choice":
-            return LLMatcher.grammar_from_lark(
-                f"start: {' | '.join(map(json.dumps, _choices(grammar.text)))}"
-            )
-        case "lark":
-            return LLMatcher.grammar_from_lark(grammar.text)
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"the grammar's text is no JSON: {error}") from error
-
-
-def _choices(text: str) -> list[str]:
-    choices = _parsed(text)
-    if not isinstance(choices, list) or not choices or not all(isinstance(each, str) for each in choices):
-        raise ValueError(f"choices are a list of texts, as JSON, not {text[:60]!r}")
-    return choices

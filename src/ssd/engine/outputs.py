@@ -51,7 +51,9 @@ class SpeculationStats:
     unheard: int = 0
     """Misses: no draft had anything to say (it reads the prompt, declined, or is away)."""
     ngram: int = 0
-    """Rounds whose speculation was guessed from the text."""
+    """Of the rounds, those whose speculation was guessed from the text: a backup."""
+    jit: int = 0
+    """Of the misses, those for which the draft's tokens came in time after all: the other backup."""
 
     def note(self, *, drafted: int, accepted: int, how: Round | None) -> None:
         self.rounds += 1
@@ -64,6 +66,7 @@ class SpeculationStats:
         self.unknown += how.cause == "unknown"
         self.unheard += how.cause == "unheard"
         self.ngram += how.source == "ngram"
+        self.jit += how.source == "draft" and how.cause in ("late", "unknown")
 
     @property
     def accepted_per_round(self) -> float:

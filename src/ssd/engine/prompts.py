@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ssd.engine.grammar import Grammars
 from ssd.engine.request import Request
 from ssd.sampling import SamplingParams
 
@@ -24,6 +25,8 @@ class RequestFactory:
     end_ids: tuple[int, ...]
     vocab_size: int
     seeds: random.Random
+    grammars: Grammars | None = None
+    """Compiles a request's grammar before the engine sees it; None: whoever has the engine does."""
 
     def request(
         self,
@@ -39,6 +42,8 @@ class RequestFactory:
         ids = self._token_ids(prompt)
         self._check_ids(ids)
         params.check_vocabulary(self.vocab_size)
+        if params.grammar is not None and self.grammars is not None:
+            self.grammars.prepare(params.grammar)
         return Request(
             request_id=request_id or uuid.uuid4().hex,
             prompt=text,

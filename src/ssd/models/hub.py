@@ -67,6 +67,12 @@ def local_model(model: str, *, hf_cache: str | None) -> str:
     return _fetch(name, hf_cache)
 
 
+def model_title(model: str) -> str:
+    """What to call a model: the name of its folder or file, or what the hub calls it."""
+    path = Path(model).expanduser()
+    return path.name if path.exists() or parse_hub_name(model) is None else model
+
+
 def _fetch(name: HubName, hf_cache: str | None) -> str:
     shelf = str(Path(hf_cache).expanduser()) if hf_cache else None
     try:

@@ -19,7 +19,11 @@ Allowed = NDArray[np.int32]
 """One bit for each token of the vocabulary, 32 to a number, lowest first."""
 
 GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "lark"]
-MAX_GRAMMAR_CHARS = 200_000
+MAX_GRAMMAR_CHARS = 100_000
+
+
+class GrammarError(ValueError):
+    """A grammar that cannot be used; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +35,11 @@ class Grammar:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(GrammarKind):
-            raise ValueError(
+            raise GrammarError(
                 f"a grammar of kind {self.kind!r}: use one of {', '.join(get_args(GrammarKind))}"
             )
         if not isinstance(self.text, str) or len(self.text) > MAX_GRAMMAR_CHARS:
-            raise ValueError(f"a grammar is text of at most {MAX_GRAMMAR_CHARS} characters: shorten it")
+            raise GrammarError(f"a grammar is text of at most {MAX_GRAMMAR_CHARS} characters: shorten it")
 
 
 class Constraint(Protocol):

@@ -43,6 +43,7 @@ class Speculation(Answer, frozen=True, kw_only=True):
     misses: Misses
     hit_rate: float | None
     ngram: int
+    jit: int
     timings: Timings
 
 

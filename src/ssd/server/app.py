@@ -3,10 +3,11 @@
 from contextlib import ExitStack
 from pathlib import Path
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 from starlette.types import ASGIApp
 
+from ssd.server.body import check_text
 from ssd.server.chat import ChatJob
 from ssd.server.completions import CompletionJob
 from ssd.server.connection import ClientGoneError, EventStream, unless_gone
@@ -39,7 +40,7 @@ def build_app(serving: Serving) -> ASGIApp:
 
 
 def _openai_routes(serving: Serving) -> APIRouter:
-    routes = APIRouter(prefix="/v1")
+    routes = APIRouter(prefix="/v1", dependencies=[Depends(check_text)])
 
     @routes.get("/models")
     async def models() -> Response:
@@ -54,7 +55,7 @@ def _openai_routes(serving: Serving) -> APIRouter:
 
     @routes.post("/completions")
     async def completions(body: CompletionRequest, request: Request) -> Response:
-        serving.gate.check_open()
+        serving.gate.check_room()
         try:
             job = await CompletionJob.make(serving, body, request.state.request_id)
         except ValueError as error:
@@ -63,7 +64,7 @@ def _openai_routes(serving: Serving) -> APIRouter:
 
     @routes.post("/chat/completions")
     async def chat_completions(body: ChatCompletionRequest, request: Request) -> Response:
-        serving.gate.check_open()
+        serving.gate.check_room()
         try:
             job = await ChatJob.make(serving, body, request.state.request_id)
         except ValueError as error:
@@ -103,7 +104,7 @@ def _log_fields(job: CompletionJob | ChatJob) -> dict[str, object]:
 
 
 def _token_routes(serving: Serving) -> APIRouter:
-    routes = APIRouter()
+    routes = APIRouter(dependencies=[Depends(check_text)])
 
     @routes.post("/tokenize")
     async def tokenize(body: TokenizeRequest) -> Response:
@@ -120,9 +121,7 @@ def _token_routes(serving: Serving) -> APIRouter:
     async def detokenize(body: DetokenizeRequest) -> Response:
         serving.gate.check_open()
         serving.check_model(body.model)
-        wrong = [each for each in body.tokens if not 0 <= each < serving.client.requests.vocab_size]
-        if wrong:
-            raise ApiError(400, f"token id {wrong[0]} is not in the vocabulary", param="tokens")
+        serving.check_detokenizable(body.tokens)
         decode = serving.client.tokenizer.decode
         return JSONResponse({"prompt": await off_loop(len(body.tokens), lambda: decode(body.tokens))})
 

@@ -52,11 +52,12 @@ class ChatJob:
     async def make(cls, serving: Serving, body: ChatCompletionRequest, request_id: str) -> "ChatJob":
         serving.check_model(body.model)
         calls = _calls_format(serving, body)
-        params = replace(chat_params(body, serving.config), grammar=chat_grammar(body, calls))
+        grammar = chat_grammar(body, calls)
+        if grammar is not None and not body.forces_call:
+            calls = None  # The client's own form: a JSON answer may look like a call.
+        params = replace(chat_params(body, serving.config), grammar=grammar)
         prompt = await serving.chat_prompt(conversation(body.messages), **template_options(body))
-        # The engine draws an id of its own: clients may use one twice.
-        request = await serving.client.request(prompt, params, speculation=body.speculation is not False)
-        serving.check_length(request)
+        request = await serving.request(body, prompt, params)
         return cls(serving, body, params, request, calls, f"chatcmpl-{request_id}")
 
     @property
@@ -64,9 +65,12 @@ class ChatJob:
         return self.params.n
 
     def splitter(self) -> Splitter:
+        names = [tool.function.name for tool in self.body.tools or ()]
+        calls: Splitter = PlainText() if self.calls is None else tool_splitter(self.calls, names)
         tokenizer = self.serving.client.tokenizer
-        calls: Splitter = PlainText() if self.calls is None else tool_splitter(self.calls)
-        if not thinks(tokenizer.chat_template, self.serving.config.reasoning_format):
+        # What keeps to a grammar keeps to it from its first token: there is no reasoning before it.
+        is_held = self.params.grammar is not None
+        if is_held or not thinks(tokenizer.chat_template, self.serving.config.reasoning_format):
             return calls
         inside = starts_inside(tokenizer, self.request.prompt_token_ids)
         return Chain(ReasoningSplitter(inside=inside), calls)

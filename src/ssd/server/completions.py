@@ -35,12 +35,8 @@ class CompletionJob:
     async def make(cls, serving: Serving, body: CompletionRequest, request_id: str) -> "CompletionJob":
         serving.check_model(body.model)
         params = replace(completion_params(body, serving.config), grammar=structured_outputs(body))
-        requests = []
-        for prompt in completion_prompts(body, serving.config):
-            # The engine draws ids of its own: clients may use one twice.
-            request = await serving.client.request(prompt, params, speculation=body.speculation is not False)
-            serving.check_length(request)
-            requests.append(request)
+        prompts = completion_prompts(body, serving.config, serving.check_length)
+        requests = [await serving.request(body, prompt, params) for prompt in prompts]
         return cls(serving, body, params, requests, f"cmpl-{request_id}")
 
     @property

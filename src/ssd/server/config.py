@@ -19,7 +19,7 @@ class ServerConfig:
     api_keys: tuple[str, ...] = ()
     """Any of them opens every route; /health and /ready are always open. Empty: no key is asked for."""
     served_model_name: str | None = None
-    """What clients call the model; None takes the name of its folder or file."""
+    """What clients call the model; None takes the name of its folder or file, or its name on the hub."""
     max_queue: int = 256
     """Sequences that may wait beyond those that run; more are answered with 429."""
     max_body_bytes: int = 8 << 20

@@ -44,7 +44,6 @@ def _totals(beat: Heartbeat) -> Iterator[Metric]:
         "spec_decode_num_draft_tokens": ("Tokens drafted.", spec.drafted),
         "spec_decode_num_accepted_tokens": ("Drafted tokens accepted.", spec.accepted),
         "spec_hits": ("Rounds whose speculation was ready.", spec.hits),
-        "spec_backup_used": ("Rounds whose speculation was guessed from the text.", spec.ngram),
         "engine_steps": ("Steps of the engine.", stats.num_steps),
         "engine_step_seconds": ("Seconds in steps.", stats.step_seconds),
         "verify_seconds": ("Of these, in the target's forwards.", stats.verify_seconds),
@@ -66,3 +65,7 @@ def _totals(beat: Heartbeat) -> Iterator[Metric]:
     for cause in ("late", "unknown", "unheard"):
         misses.add_metric([cause], getattr(spec, cause))
     yield misses
+    backups = CounterMetricFamily("ssd_spec_backup_used", "Misses that a backup served.", labels=["backup"])
+    for backup in ("ngram", "jit"):
+        backups.add_metric([backup], getattr(spec, backup))
+    yield backups

@@ -91,7 +91,9 @@ def invalid_body(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     if error["type"] == "missing":
         return ApiError(400, f"the field {path!r} is missing" if path else "the body is missing", param=path)
     message = str(error["msg"]).removeprefix("Value error, ")
-    return ApiError(400, f"{path}: {message}" if path else message, param=path or message.split(" ")[0])
+    return ApiError(
+        400, f"{path}: {message}" if path else message, param=path or message.split(" ")[0].rstrip(":")
+    )
 
 
 def add_error_handlers(app: FastAPI) -> None:

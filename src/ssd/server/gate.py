@@ -36,14 +36,18 @@ class Gate:
         if self._client.state == "dead":
             raise ApiError(503, "the engine is dead: the server ends", code="engine_dead")
 
-    @contextmanager
-    def enter(self, num_sequences: int) -> Iterator[None]:
-        """Room for so many sequences, while the block lasts."""
+    def check_room(self) -> None:
+        """Raises unless a request could come in now: before any work is done for it."""
         self.check_open()
-        # Whoever comes while there is room for one comes in whole, so that large requests are never starved.
         if self._num_inside >= self._max_inside:
             message = f"{self._num_inside} sequences run or wait, and no more are taken: try again soon"
             raise ApiError(429, message, code="queue_full", headers=_RETRY)
+
+    @contextmanager
+    def enter(self, num_sequences: int) -> Iterator[None]:
+        """Room for so many sequences, while the block lasts."""
+        # Whoever comes while there is room for one comes in whole, so that large requests are never starved.
+        self.check_room()
         self._num_inside += num_sequences
         self._is_empty.clear()
         try:

@@ -8,8 +8,10 @@ import json
 from typing import Any
 
 from ssd.sampling import Grammar
+from ssd.server.chat_parts import ChosenTool, Tool
 from ssd.server.errors import ApiError
-from ssd.server.schemas import ChatCompletionRequest, GenerationRequest, Tool
+from ssd.server.schema_refs import moved
+from ssd.server.schemas import ChatCompletionRequest, GenerationRequest
 from ssd.server.tools import KnownFormat
 
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -50,46 +52,44 @@ def structured_outputs(body: GenerationRequest) -> Grammar | None:
 
 def _response_format(body: ChatCompletionRequest) -> Grammar | None:
     wanted = body.response_format
-    match wanted.type if wanted is not None else "text":
-        case "json_object":
-            return Grammar("json_object")
-        case "json_schema" if wanted is not None and wanted.json_schema is not None:
-            return Grammar("json_schema", json.dumps(wanted.json_schema.schema_))
-        case "json_schema":
-            message = 'response_format of type json_schema needs {"json_schema": {"schema": …}}'
-            raise ApiError(400, message, param="response_format")
-    return None
+    if wanted is None or wanted.type == "text":
+        return None
+    if wanted.json_schema is not None:
+        return Grammar("json_schema", json.dumps(wanted.json_schema.schema_))
+    return Grammar("json_object")
 
 
 def _forced_call(body: ChatCompletionRequest, calls: KnownFormat | None) -> Grammar | None:
-    choice = body.tool_choice
-    if choice in (None, "none", "auto"):
+    if not body.forces_call:
         return None
     if calls is None or not body.tools:
         raise ApiError(400, "tool_choice needs tools to choose from", param="tool_choice")
-    tools = body.tools if choice == "required" else [_named(body.tools, choice)]
-    call = json.dumps({"anyOf": [_call_schema(tool, calls) for tool in tools], "x-guidance": _COMPACT})
+    choice = body.tool_choice
+    tools = [_named(body.tools, choice)] if isinstance(choice, ChosenTool) else body.tools
+    schemas = [_call_schema(tool, calls, f"#/anyOf/{number}") for number, tool in enumerate(tools)]
+    call = json.dumps({"anyOf": schemas, "x-guidance": _COMPACT})
     if calls == "llama3":
         return Grammar("json_schema", call)
     return Grammar("lark", f'start: "<tool_call>\\n" call "\\n</tool_call>"\ncall: %json {call}')
 
 
-def _named(tools: list[Tool], choice: Any) -> Tool:
-    name = choice.get("function", {}).get("name") if isinstance(choice, dict) else None
+def _named(tools: list[Tool], choice: ChosenTool) -> Tool:
     for tool in tools:
-        if tool.function.name == name:
+        if tool.function.name == choice.function.name:
             return tool
-    message = 'tool_choice is none, auto, required or {"type": "function", "function": {"name": a tool}}'
+    message = f"tool_choice names {choice.function.name!r}, which is none of the tools: choose one of them"
     raise ApiError(400, message, param="tool_choice")
 
 
-def _call_schema(tool: Tool, calls: KnownFormat) -> dict[str, Any]:
+def _call_schema(tool: Tool, calls: KnownFormat, place: str) -> dict[str, Any]:
+    """Of a call, for this place in the whole; what the tool's own schema refers to is found there."""
     arguments = "parameters" if calls == "llama3" else "arguments"
+    schema = tool.function.parameters or {"type": "object"}
     return {
         "type": "object",
         "properties": {
             "name": {"const": tool.function.name},
-            arguments: tool.function.parameters or {"type": "object"},
+            arguments: moved(schema, f"{place}/properties/{arguments}"),
         },
         "required": ["name", arguments],
         "additionalProperties": False,

@@ -3,8 +3,6 @@
 Requests are measured here, in the server; what the engine counts itself is in engine_metrics.py.
 """
 
-import time
-
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
 from ssd.engine.outputs import Increment, RequestOutput
@@ -101,26 +99,23 @@ class Metrics:
 
 
 class RequestMeter:
-    """The times of one request."""
+    """The times of one request, as the engine saw them: how fast a client reads is its own affair."""
 
     def __init__(self, metrics: Metrics, num_prompt: int) -> None:
         self._metrics, self._num_prompt = metrics, num_prompt
-        self._arrived = time.monotonic()
-        self._has_begun = self._is_done = False
+        self._is_done = False
 
     def note(self, event: Increment | RequestOutput) -> None:
-        metrics = self._metrics
-        if not self._has_begun:
-            self._has_begun = True
-            metrics.first_token.observe(time.monotonic() - self._arrived)
         if isinstance(event, Increment):
             return
         self._is_done = True
-        metrics.whole.observe(time.monotonic() - self._arrived)
-        metrics.queued.observe(event.timings.queued)
+        metrics, timings = self._metrics, event.timings
+        metrics.first_token.observe(timings.first_token)
+        metrics.whole.observe(timings.total)
+        metrics.queued.observe(timings.queued)
         metrics.prompt_tokens.inc(self._num_prompt)
-        if event.timings.per_output_token is not None:
-            metrics.per_token.observe(event.timings.per_output_token)
+        if timings.per_output_token is not None:
+            metrics.per_token.observe(timings.per_output_token)
         for output in event.outputs:
             metrics.succeeded.labels(output.finish_reason).inc()
 

@@ -3,6 +3,8 @@
 Plain ASGI, so that nothing stands between a route and the client's disconnecting.
 """
 
+import base64
+import binascii
 import hmac
 import logging
 import re
@@ -65,7 +67,11 @@ class AccessLog:
 
 
 class ApiKeys:
-    """Asks for `Authorization: Bearer KEY`, where there are keys."""
+    """Asks for `Authorization: Bearer KEY`, where there are keys.
+
+    A browser that opens the page asks its user instead, and offers the key as a password to this server only:
+    what another site's page makes it send is refused.
+    """
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
         self._app, self._keys = app, [key.encode() for key in keys]
@@ -73,7 +79,10 @@ class ApiKeys:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._is_known(scope):
             error = ApiError(401, "an API key is needed: Authorization: Bearer KEY", code="invalid_api_key")
-            error.headers["WWW-Authenticate"] = "Bearer"
+            is_page = scope["path"] == "/"
+            error.headers["WWW-Authenticate"] = (
+                'Basic realm="the API key is the password"' if is_page else "Bearer"
+            )
             await error.response()(scope, receive, send)
             return
         await self._app(scope, receive, send)
@@ -81,11 +90,23 @@ class ApiKeys:
     def _is_known(self, scope: Scope) -> bool:
         if not self._keys:
             return True
-        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
-        offered = given.strip().encode("latin-1", errors="replace")
+        offered = _offered_key(Headers(scope=scope))
         # All are compared, in constant time: how long it takes says nothing about any of them.
         matches = [hmac.compare_digest(offered, key) for key in self._keys]
-        return scheme.lower() == "bearer" and any(matches)
+        return any(matches)
+
+
+def _offered_key(headers: Headers) -> bytes:
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return given.strip().encode("latin-1", errors="replace")
+    # A browser repeats a password on whatever asks, and says from where that was.
+    if scheme.lower() == "basic" and headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
+        try:
+            return base64.b64decode(given, validate=True).partition(b":")[2]
+        except (binascii.Error, ValueError):
+            return b""
+    return b""
 
 
 class BodyLimit:

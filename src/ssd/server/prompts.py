@@ -5,15 +5,16 @@ Knows the server's limits. ValueErrors name the parameter first (`n=99: …`).
 
 import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from ssd.engine.prompts import Message, Prompt
 from ssd.sampling import SamplingParams
+from ssd.server.chat_parts import ChatMessage
 from ssd.server.config import ServerConfig
-from ssd.server.schemas import ChatCompletionRequest, ChatMessage, CompletionRequest, GenerationRequest
+from ssd.server.schemas import ChatCompletionRequest, CompletionRequest, GenerationRequest
 
 _PLAIN = (
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"),
@@ -68,17 +69,21 @@ def _bias(given: dict[str, float]) -> dict[int, float]:
         raise ValueError("logit_bias=…: its keys are token ids") from None
 
 
-def completion_prompts(body: CompletionRequest, limits: ServerConfig) -> list[Prompt]:
-    """One prompt or several, each text or token ids."""
+def completion_prompts(
+    body: CompletionRequest, limits: ServerConfig, check_length: Callable[[int], None]
+) -> list[Prompt]:
+    """One prompt or several, each text or token ids; how many there are is checked before what they are."""
     given = body.prompt
     if isinstance(given, str):
         return [given]
-    if given and all(_is_token(each) for each in given):
-        return [given]
-    if not given or not all(isinstance(each, str) or _is_tokens(each) for each in given):
+    prompts = [given] if given and _is_token(given[0]) else given
+    _check_limit("prompt", len(prompts), limits.max_prompts)
+    for prompt in prompts:
+        if isinstance(prompt, list):
+            check_length(len(prompt))
+    if not prompts or not all(isinstance(each, str) or _is_tokens(each) for each in prompts):
         raise ValueError("prompt=…: it is text, a list of token ids, or a list of either, and not empty")
-    _check_limit("prompt", len(given), limits.max_prompts)
-    return list(given)
+    return list(prompts)
 
 
 def _is_token(value: object) -> bool:
@@ -130,5 +135,7 @@ def template_options(body: ChatCompletionRequest) -> dict[str, Any]:
     if taken:
         raise ValueError(f"chat_template_kwargs={taken[0]!r}: this one is the server's own")
     if body.tools and body.tool_choice != "none":
-        options["tools"] = [tool.model_dump(exclude_none=True) for tool in body.tools]
+        # `strict` is for this server: no model was taught to read it.
+        strict = {"function": {"strict"}}
+        options["tools"] = [tool.model_dump(exclude_none=True, exclude=strict) for tool in body.tools]
     return options

@@ -87,7 +87,7 @@ class _Front:
                 timeout_graceful_shutdown=1,
             )
         )
-        self._signalled = asyncio.Event()
+        self._signalled, self._is_hurried = asyncio.Event(), asyncio.Event()
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -100,27 +100,27 @@ class _Front:
     def _on_signal(self) -> None:
         if self._signalled.is_set():
             self._uvicorn.should_exit = self._uvicorn.force_exit = True
+            self._is_hurried.set()
         self._signalled.set()
 
     async def _oversee(self) -> int:
         """Decides when the server ends, and with which code."""
         client = self._serving.client
         signalled = asyncio.create_task(self._signalled.wait())
-        dead = asyncio.create_task(client.dead())
-        loaded = asyncio.create_task(self._log_readiness())
+        lost = asyncio.create_task(self._until_lost())
         try:
-            await asyncio.wait((signalled, dead), return_when=asyncio.FIRST_COMPLETED)
-            if not dead.done():
-                return await self._drain(dead)
+            await asyncio.wait((signalled, lost), return_when=asyncio.FIRST_COMPLETED)
+            if not lost.done():
+                return await self._drain(lost)
             await asyncio.sleep(_LAST_ANSWERS_SECONDS)
-            await client.ready()  # Raises what the settings have to do with it.
+            await client.ready()  # Raises why it never was.
             return ENGINE_DIED
         except EngineDeadError:
             return ENGINE_DIED
         finally:
-            for task in (signalled, dead, loaded):
+            for task in (signalled, lost):
                 task.cancel()
-            await asyncio.gather(signalled, dead, loaded, return_exceptions=True)
+            await asyncio.gather(signalled, lost, return_exceptions=True)
             self._uvicorn.should_exit = True
 
     async def _drain(self, dead: "asyncio.Task[None]") -> int:
@@ -128,10 +128,15 @@ class _Front:
         logger.info("no new requests; those that run have %.0f s", seconds)
         for_requests = max(seconds - _CLOSING_SECONDS, seconds / 2)
         drained = asyncio.create_task(self._serving.gate.drain(for_requests))
-        await asyncio.wait((drained, dead), return_when=asyncio.FIRST_COMPLETED)
+        hurried = asyncio.create_task(self._is_hurried.wait())
+        await asyncio.wait((drained, hurried, dead), return_when=asyncio.FIRST_COMPLETED)
+        drained.cancel()
+        hurried.cancel()
         return ENGINE_DIED if dead.done() else 0
 
-    async def _log_readiness(self) -> None:
+    async def _until_lost(self) -> None:
+        """Until the engine is dead, or it is certain that it will never be ready: then with the reason."""
         await self._serving.client.ready()
         host, port = self._listener.getsockname()[:2]
         logger.info("ready: %s on http://%s:%d", self._serving.model_name, host, port)
+        await self._serving.client.dead()

@@ -4,44 +4,24 @@ Knows names and types, OpenAI's and vLLM's; ranges are SamplingParams'. `null` m
 OpenAI's API.
 """
 
-import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-Int = Annotated[int, Field(ge=-(2**63), lt=2**64)]
-"""What fits on the wire to the engine; what makes sense is said elsewhere."""
-
-
-class Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
-
-
-class WholeBody(Body):
-    """What a request's body is as a whole."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_text(cls, data: Any) -> Any:
-        # JSON can spell half a character ("\\ud800"); no tokenizer, log or answer can.
-        for name, value in data.items() if isinstance(data, dict) else ():
-            try:
-                json.dumps({name: value}, ensure_ascii=False).encode()
-            except (UnicodeEncodeError, RecursionError):
-                raise ValueError(f"{ascii(name)[1:-1]} holds text that is not valid Unicode") from None
-        return data
+from ssd.server.body import Biases, Body, Int, Listed, Metadata
+from ssd.server.chat_parts import Messages, ResponseFormat, ToolChoice, Tools
 
 
 class StreamOptions(Body):
     include_usage: bool | None = None
 
 
-class Ignorable(WholeBody):
+class Ignorable(Body):
     """Fields whose value changes nothing here; where only one value does, only that one is taken."""
 
     user: str | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     store: Literal[False] | None = None
@@ -54,7 +34,7 @@ class StructuredOutputs(Body):
     json_schema: str | dict[str, Any] | None = Field(default=None, alias="json")
     json_object: Literal[True] | None = None
     regex: str | None = None
-    choice: list[str] | None = None
+    choice: Listed[str] | None = None
     grammar: str | None = None
 
 
@@ -70,13 +50,13 @@ class GenerationRequest(Ignorable):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     seed: Int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[Int] | None = None
+    stop: str | Listed[str] | None = None
+    stop_token_ids: Listed[Int] | None = None
     min_tokens: Int | None = None
     max_tokens: Int | None = None
     ignore_eos: bool | None = None
-    logit_bias: dict[str, float] | None = None
-    bad_words: list[str] | None = None
+    logit_bias: Biases | None = None
+    bad_words: Listed[str] | None = None
     prompt_logprobs: Int | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
@@ -115,77 +95,35 @@ class CompletionRequest(GenerationRequest):
         return self
 
 
-class TextPart(Body):
-    type: Literal["text"]
-    text: str
-
-
-class CalledFunction(Body):
-    name: str
-    arguments: str
-
-
-class MadeCall(Body):
-    """A tool call of an earlier answer."""
-
-    id: str | None = None
-    type: Literal["function"] = "function"
-    function: CalledFunction
-    index: Int | None = None
-
-
-class ChatMessage(Body):
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
-    name: str | None = None
-    tool_calls: list[MadeCall] | None = None
-    tool_call_id: str | None = None
-    reasoning_content: str | None = None
-    # An answer of ours, passed back as it came, has these.
-    refusal: None = None
-    audio: None = None
-    function_call: None = None
-    annotations: None = None
-
-
-class Function(Body):
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: Literal[False] | None = None
-
-
-class Tool(Body):
-    type: Literal["function"]
-    function: Function
-
-
-class JsonSchema(Body):
-    name: str | None = None
-    description: str | None = None
-    schema_: dict[str, Any] = Field(alias="schema")
-    strict: bool | None = None
-
-
-class ResponseFormat(Body):
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchema | None = None
-
-
 class ChatCompletionRequest(GenerationRequest):
-    messages: list[ChatMessage]
+    messages: Messages
     logprobs: bool | None = None
     top_logprobs: Int | None = None
     max_completion_tokens: Int | None = None
-    tools: list[Tool] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: Literal[True] | None = None
     response_format: ResponseFormat | None = None
     chat_template_kwargs: Mapping[str, Any] | None = None
     """For the model's template, such as {"enable_thinking": false}."""
-    modalities: list[Literal["text"]] | None = None
+    modalities: Listed[Literal["text"]] | None = None
     return_origins: bool | None = None
     """With each chunk or choice, where its tokens came from: a hit, a backup, the target itself."""
+
+    @property
+    def forces_call(self) -> bool:
+        """Whether the answer has to be a tool call."""
+        return self.tool_choice not in (None, "none", "auto")
+
+    @model_validator(mode="after")
+    def _check_strict(self) -> "ChatCompletionRequest":
+        is_free = self.tool_choice in (None, "auto")
+        if is_free and any(tool.function.strict for tool in self.tools or ()):
+            raise ValueError(
+                "tools with strict=true need a forced call, since only its arguments are held to the schema:"
+                " set tool_choice to required or to a function, or strict to false"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_logprobs(self) -> "ChatCompletionRequest":
@@ -196,12 +134,12 @@ class ChatCompletionRequest(GenerationRequest):
         return self
 
 
-class TokenizeRequest(WholeBody):
+class TokenizeRequest(Body):
     """Text as it is, or a conversation through the chat template."""
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[ChatMessage] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
 
@@ -212,6 +150,6 @@ class TokenizeRequest(WholeBody):
         return self
 
 
-class DetokenizeRequest(WholeBody):
+class DetokenizeRequest(Body):
     model: str | None = None
-    tokens: list[Int]
+    tokens: Listed[Int]

@@ -8,18 +8,21 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 from jinja2 import TemplateError
 
 from ssd.engine.outputs import Increment, RequestOutput
-from ssd.engine.prompts import Message
+from ssd.engine.prompts import Message, Prompt
 from ssd.engine.request import Request
+from ssd.models.hub import model_title
+from ssd.sampling import SamplingParams
+from ssd.sampling.constraint import GrammarError
 from ssd.server.config import ServerConfig
 from ssd.server.errors import ApiError
 from ssd.server.gate import Gate
 from ssd.server.metrics import Metrics
+from ssd.server.schemas import ChatCompletionRequest, CompletionRequest
 from ssd.server.token_text import TokenTexts
 from ssd.server.tracing import Traces
 from ssd.worker.client import EngineClient
@@ -29,7 +32,6 @@ _LONG = 10_000
 """Characters or tokens from which tokenizers take milliseconds."""
 Numbered = tuple[int, Increment | RequestOutput]
 """Which of several requests, and what came of it."""
-
 
 _TEMPLATE_ERRORS = (TemplateError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
 """Templates are programs: what they make of unusual messages or options is the client's to mend."""
@@ -47,7 +49,7 @@ class Serving:
 
     @property
     def model_name(self) -> str:
-        return self.config.served_model_name or Path(self.client.config.model).name
+        return self.config.served_model_name or model_title(self.client.config.model)
 
     @property
     def texts(self) -> TokenTexts:
@@ -60,26 +62,40 @@ class Serving:
             message = f"no model {name!r} here: this server has {self.model_name!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
-    def check_length(self, request: Request) -> None:
+    def check_length(self, num_prompt: int) -> None:
         """As the engine would, but before an answer has begun."""
-        num_prompt, most = len(request.prompt_token_ids), self.client.max_model_len
+        most = self.client.max_model_len
         if num_prompt >= most:
             message = f"the prompt has {num_prompt} tokens, and prompt and output together at most {most}"
             raise ApiError(400, message, param="prompt", code="context_length_exceeded")
 
+    def check_detokenizable(self, tokens: Sequence[int]) -> None:
+        most = self.client.max_model_len
+        if len(tokens) > most:
+            message = f"tokens has {len(tokens)} ids, and no text here has more than {most}: send it in parts"
+            raise ApiError(400, message, param="tokens")
+        wrong = [each for each in tokens if not 0 <= each < self.client.requests.vocab_size]
+        if wrong:
+            raise ApiError(400, f"token id {wrong[0]} is not in the vocabulary", param="tokens")
+
+    async def request(
+        self, body: ChatCompletionRequest | CompletionRequest, prompt: Prompt, params: SamplingParams
+    ) -> Request:
+        """An engine request, all of which is checked: what follows is an answer, no refusal."""
+        try:
+            # The engine draws ids of its own: clients may use one twice.
+            request = await self.client.request(prompt, params, speculation=body.speculation is not False)
+        except GrammarError as error:
+            raise ApiError(400, str(error), param=_form_field(body)) from error
+        self.check_length(len(request.prompt_token_ids))
+        return request
+
     async def chat_prompt(self, messages: Sequence[Message], **template_options: Any) -> list[int]:
         """Token ids of a conversation; what its template refuses is the client's affair."""
-        length = sum(len(str(message.get("content"))) for message in messages)
         try:
+            length = len(str(messages)) + len(str(template_options))
             return await off_loop(length, lambda: self.client.chat_prompt(messages, **template_options))
-        except (
-            TemplateError,
-            TypeError,
-            AttributeError,
-            LookupError,
-            ArithmeticError,
-            RecursionError,
-        ) as error:
+        except _TEMPLATE_ERRORS as error:
             raise ApiError(400, f"the chat template refuses this: {error}", param="messages") from error
 
     async def run(self, request: Request) -> AsyncGenerator[Increment | RequestOutput, None]:
@@ -128,6 +144,14 @@ class Serving:
             for task in pumps:
                 task.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
+
+
+def _form_field(body: ChatCompletionRequest | CompletionRequest) -> str:
+    """Which of a body's fields gave its answer a form; no two of them may."""
+    if body.structured_outputs is not None:
+        return "structured_outputs"
+    wanted = body.response_format if isinstance(body, ChatCompletionRequest) else None
+    return "tool_choice" if wanted is None or wanted.type == "text" else "response_format"
 
 
 async def off_loop(length: int, work: Callable[[], T]) -> T:

@@ -1,11 +1,12 @@
 """Tool calls in a model's text, found as it grows.
 
 Knows how two families write them: `<tool_call>{json}</tool_call>` (Hermes, Qwen) and an answer that is a
-JSON object with name and parameters (Llama 3). A call is passed on when it is whole; what looks like one
-but is not stays content. Forcing a model to call is a matter of grammars, not of this file.
+JSON object with the name of a tool and its parameters (Llama 3). A call is passed on when it is whole; what
+looks like one but is not stays content. Forcing a model to call is a matter of grammars, not of this file.
 """
 
 import json
+from collections.abc import Collection
 from typing import Any, Literal
 
 from ssd.server.config import ToolFormat
@@ -30,8 +31,9 @@ def tool_format(template: object, wanted: ToolFormat) -> KnownFormat | None:
     return "llama3" if "tools" in template and '"parameters"' in template else None
 
 
-def tool_splitter(kind: KnownFormat) -> Splitter:
-    return HermesCalls() if kind == "hermes" else Llama3Calls()
+def tool_splitter(kind: KnownFormat, names: Collection[str]) -> Splitter:
+    """`names`: of the tools there are."""
+    return HermesCalls() if kind == "hermes" else Llama3Calls(names)
 
 
 class HermesCalls:
@@ -83,9 +85,13 @@ class HermesCalls:
 
 
 class Llama3Calls:
-    """The whole answer is calls, separated by semicolons, or it is content."""
+    """The whole answer is calls, separated by semicolons, or it is content.
 
-    def __init__(self) -> None:
+    No marker tells a call from an answer in JSON: it has to name a tool and to have parameters.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = names
         self._held = ""
         self._is_content = False
 
@@ -102,30 +108,33 @@ class Llama3Calls:
     def finish(self) -> list[Piece]:
         if self._is_content or not self._held.strip():
             return []
-        calls = _parse_all(self._held.strip().removeprefix(_PYTHON_TAG))
-        return list(calls) if calls else [Content(self._held)]
+        values = _parse_all(self._held.strip().removeprefix(_PYTHON_TAG))
+        calls = [call for call in map(self._call, values) if call is not None]
+        return list(calls) if calls and len(calls) == len(values) else [Content(self._held)]
+
+    def _call(self, value: Any) -> Call | None:
+        call = _as_call(value)
+        is_known = call is not None and call.name in self._names
+        return call if is_known and ("parameters" in value or "arguments" in value) else None
 
 
-def _parse_all(text: str) -> list[Call] | None:
-    """Calls one after the other; None if anything else is among them."""
-    decoder, calls = json.JSONDecoder(), []
+def _parse_all(text: str) -> list[Any]:
+    """JSON values one after the other; none if there is anything else."""
+    decoder, values = json.JSONDecoder(), []
     text = text.strip()
     while text:
         try:
             value, end = decoder.raw_decode(text)
-        except json.JSONDecodeError:
-            return None
-        call = _as_call(value)
-        if call is None:
-            return None
-        calls.append(call)
+        except (json.JSONDecodeError, RecursionError):
+            return []
+        values.append(value)
         text = text[end:].strip().removeprefix(";").strip()
-    return calls
+    return values
 
 
 def parse_call(text: str) -> Call | None:
-    calls = _parse_all(text)
-    return calls[0] if calls and len(calls) == 1 else None
+    values = _parse_all(text)
+    return _as_call(values[0]) if len(values) == 1 else None
 
 
 def _as_call(value: Any) -> Call | None:

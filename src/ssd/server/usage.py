@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ssd.engine.outputs import RequestOutput, SpeculationStats
 from ssd.server.answers import Misses, PromptTokensDetails, Speculation, Timings, Usage
 
-_COUNTS = ("rounds", "drafted", "accepted", "hits", "late", "unknown", "unheard", "ngram")
+_COUNTS = ("rounds", "drafted", "accepted", "hits", "late", "unknown", "unheard", "ngram", "jit")
 
 
 def usage_of(outputs: Sequence[RequestOutput]) -> Usage:
@@ -35,6 +35,7 @@ def _speculation(outputs: Sequence[RequestOutput]) -> Speculation:
         misses=Misses(late=total.late, unknown=total.unknown, unheard=total.unheard),
         hit_rate=total.hit_rate,
         ngram=total.ngram,
+        jit=total.jit,
         timings=_timings(outputs),
     )
 

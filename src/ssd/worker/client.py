@@ -9,6 +9,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Literal
 
 from ssd.config import EngineConfig
@@ -135,11 +136,13 @@ class EngineClient:
         *,
         speculation: bool = True,
     ) -> Request:
-        """A request, checked, that `run` can take."""
-        make = self.requests.request
-        if isinstance(prompt, str) and len(prompt) > _LONG_TEXT:
-            return await asyncio.to_thread(make, prompt, params, request_id, speculation=speculation)
-        return make(prompt, params, request_id, speculation=speculation)
+        """A request, checked, that `run` can take; its grammar is compiled by then."""
+        make = partial(self.requests.request, prompt, params, request_id, speculation=speculation)
+        is_long = isinstance(prompt, str) and len(prompt) > _LONG_TEXT
+        request = await asyncio.to_thread(make) if is_long else make()
+        if params.grammar is not None:
+            await self._line.prepare(params.grammar)
+        return request
 
     def run(self, request: Request) -> AsyncGenerator[Increment | RequestOutput, None]:
         """Increments, then the output. Closing it early aborts the request."""
@@ -163,6 +166,6 @@ class EngineClient:
         if ready is None:
             raise self._line.dead_error()
         # The engine has loaded by now, so what a GGUF file is extracted to is in place.
-        tokenizer = await asyncio.to_thread(lambda: open_checkpoint(self.config.model).tokenizer())
+        tokenizer = await asyncio.to_thread(lambda: open_checkpoint(ready.model).tokenizer())
         seeds = random.SystemRandom() if self.config.seed is None else random.Random(self.config.seed)
         self._factory = RequestFactory(tokenizer, ready.end_ids, ready.vocab_size, seeds)

@@ -17,6 +17,7 @@ from ssd.config import EngineConfig
 from ssd.engine.async_llm import EngineDeadError
 from ssd.engine.outputs import Increment, RequestOutput
 from ssd.engine.request import Request
+from ssd.sampling import Grammar
 from ssd.worker.child import Child
 from ssd.worker.inbox import Inbox
 from ssd.worker.link import Addresses
@@ -29,12 +30,14 @@ from ssd.worker.messages import (
     Finished,
     Heartbeat,
     Increments,
+    Prepared,
     Ready,
     Refused,
     Shutdown,
     decode_events,
     encode,
 )
+from ssd.worker.preparations import Preparations
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +61,9 @@ class EngineLine:
         self._commands: zmq.Socket[bytes] = zmq.Context(self._context).socket(zmq.PUSH)
         self._commands.sndhwm = 0  # What is under way is bounded by whoever admits requests.
         self._commands.bind(addresses.commands)
+        self._grammars: zmq.Socket[bytes] = zmq.Context(self._context).socket(zmq.PUSH)
+        self._grammars.bind(addresses.grammars)
+        self._preparations = Preparations(lambda frame: self._send(frame, self._grammars))
         self._events = self._context.socket(zmq.PULL)
         self._events.bind(addresses.events)
         self._inboxes: dict[str, Inbox] = {}
@@ -98,6 +104,15 @@ class EngineLine:
     async def dead(self) -> None:
         await self._dead.wait()
 
+    async def prepare(self, grammar: Grammar) -> None:
+        """Has the engine compile a grammar beside its work, so that no stream stands still for it.
+
+        GrammarError: it cannot be used.
+        """
+        if self.is_dead:
+            raise self.dead_error()
+        await self._preparations.ask(grammar)
+
     async def run(self, request: Request) -> AsyncGenerator[Increment | RequestOutput, None]:
         """Increments, then the output. Leaving early aborts the request."""
         if self.is_dead:
@@ -107,7 +122,7 @@ class EngineLine:
         frame = encode([Add(request)])  # What cannot be said fails here, before anyone waits for an answer.
         inbox = self._inboxes[request.request_id] = Inbox()
         try:
-            self._send(frame)
+            self._send(frame, self._commands)
             while True:
                 event = await inbox.get()
                 yield event
@@ -121,12 +136,12 @@ class EngineLine:
 
     def abort(self, request_id: str) -> None:
         if request_id in self._inboxes and not self._is_closing:
-            self._send(encode([Abort(request_id)]))
+            self._send(encode([Abort(request_id)]), self._commands)
 
     async def close(self) -> None:
         if self._is_closing:
             return
-        self._send(encode([Shutdown()]))
+        self._send(encode([Shutdown()]), self._commands)
         self._is_closing = True
         await self.child.end()
         self._die("")
@@ -134,6 +149,7 @@ class EngineLine:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._commands.close(linger=0)
+        self._grammars.close(linger=0)
         self._context.destroy(linger=0)
         self._addresses.remove()
 
@@ -143,11 +159,11 @@ class EngineLine:
             return EngineDeadError("the engine is closed")
         return EngineDeadError(f"the engine failed: {self._failure}")
 
-    def _send(self, frame: bytes) -> None:
+    def _send(self, frame: bytes, socket: "zmq.Socket[bytes]") -> None:
         # Without a limit on its queue the socket makes nobody wait. It is full only where no engine has come
         # yet, or none is left: then its end, which answers everyone, is near.
         with suppress(zmq.ZMQError):
-            self._commands.send(frame, zmq.NOBLOCK)
+            socket.send(frame, zmq.NOBLOCK)
 
     async def _read(self) -> None:
         try:
@@ -168,6 +184,8 @@ class EngineLine:
                 self._end(output.request_id, output)
             case Refused(request_id, reason):
                 self._end(request_id, ValueError(reason))
+            case Prepared():
+                self._preparations.take(event)
             case Heartbeat():
                 self.heartbeat = event
             case Ready():
@@ -204,3 +222,4 @@ class EngineLine:
         self._settled.set()
         for request_id in list(self._inboxes):
             self._end(request_id, self.dead_error())
+        self._preparations.fail(self.dead_error)

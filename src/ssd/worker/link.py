@@ -1,7 +1,7 @@
-"""The sockets between a server and its engine process: two one-way lines in a private folder.
+"""The sockets between a server and its engine process: one-way lines in a private folder.
 
-Knows addresses and bytes; does not know messages. Two lines, because the engine's thread and the
-heartbeat's both speak and a ZeroMQ socket belongs to one thread: each gets its own end of `events`.
+Knows addresses and bytes; does not know messages. A ZeroMQ socket belongs to one thread: each thread
+that speaks gets its own end of `events`, and each that is spoken to a line of its own.
 """
 
 import shutil
@@ -27,6 +27,10 @@ class Addresses:
     @property
     def commands(self) -> str:
         return f"ipc://{self.folder}/commands"
+
+    @property
+    def grammars(self) -> str:
+        return f"ipc://{self.folder}/grammars"
 
     @property
     def events(self) -> str:
@@ -59,6 +63,18 @@ class WorkerLink:
         self._commands.close(linger=0)
         self._events.close()
         self._context.term()
+
+
+class GrammarLine:
+    """The end of the thread that compiles grammars."""
+
+    def __init__(self, addresses: Addresses) -> None:
+        self._socket = zmq.Context().socket(zmq.PULL)
+        self._socket.connect(addresses.grammars)
+
+    def receive(self) -> bytes:
+        """The next frame, however long it takes to come."""
+        return self._socket.recv()
 
 
 class EventSender:

@@ -1,4 +1,4 @@
-"""Logs as one JSON object a line, the same from server and engine process.
+"""Logs as one JSON object a line, the same from server, engine and draft process.
 
 Knows the format. What is worth a line is decided elsewhere; fields are passed as
 `extra={"fields": {...}}`.
@@ -8,6 +8,7 @@ import json
 import logging
 import sys
 import time
+from types import TracebackType
 from typing import Any
 
 
@@ -36,3 +37,9 @@ def log_as_json(process: str, level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(process))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.captureWarnings(capture=True)
+    sys.excepthook = _log_uncaught
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    logging.critical("the process ends: %s", kind.__name__, exc_info=(kind, error, trace))

@@ -7,7 +7,7 @@ published as one value that never changes.
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ssd.decoding.parallel import ParallelDecoder
 from ssd.engine.build import Engine
@@ -57,9 +57,11 @@ class EngineLoop:
     def run(self, is_over: Callable[[], bool]) -> None:
         while not self._is_over and not is_over():
             has_work = self._core.has_work
-            self.pulse = self._take_pulse()
+            if not has_work:
+                self.pulse = self._take_pulse()
             self._take_commands(0.0 if has_work else _IDLE_SECONDS)
             if self._core.has_work:
+                self.pulse = self._take_pulse()
                 self._deliver(self._core.step())
             else:
                 self._look_after_draft()
@@ -67,6 +69,9 @@ class EngineLoop:
 
     def _take_commands(self, timeout: float) -> None:
         frame = self._link.receive(timeout)
+        if frame is not None:
+            # An idle engine is expected to move from here on, and taking the commands is part of it.
+            self.pulse = replace(self.pulse, busy_since=time.monotonic())
         while frame is not None:
             for command in decode_commands(frame):
                 self._carry_out(command)

@@ -3,10 +3,10 @@
 A frame is a msgpack list of messages. Requests and outputs travel as the dataclasses they are
 everywhere else; their own checks run when they are decoded. Nothing here knows sockets.
 
-    client → worker   ADD, ABORT, SHUTDOWN
-    worker → client   READY or FAILED, INCREMENTS, FINISHED, REFUSED, HEARTBEAT
+    client → worker   ADD, ABORT, SHUTDOWN; on a line of its own PREPARE
+    worker → client   READY or FAILED, INCREMENTS, FINISHED, REFUSED, PREPARED, HEARTBEAT
 
-Every ADD is answered by one FINISHED or REFUSED, also when it was aborted.
+Every ADD is answered by one FINISHED or REFUSED, also when it was aborted; every PREPARE by one PREPARED.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ import msgspec
 
 from ssd.engine.outputs import EngineStats, Increment, RequestOutput
 from ssd.engine.request import Request
+from ssd.sampling import Grammar
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -35,9 +36,20 @@ class Shutdown(Message, frozen=True, tag="shutdown"):
     """Ends the engine, and whatever still runs."""
 
 
+class Prepare(Message, frozen=True, tag="prepare"):
+    """Compiles a grammar, before a request that needs it is added."""
+
+    ticket: int
+    grammar: Grammar
+    asked_at: float
+    """By time.monotonic(), which both processes share: an answer that nobody waits for is not worked out."""
+
+
 class Ready(Message, frozen=True, tag="ready"):
     """The model is loaded; with what is needed to make requests elsewhere."""
 
+    model: str
+    """Its folder or file: a name on the hub stands for a path that only the engine has looked up."""
     end_ids: tuple[int, ...]
     vocab_size: int
     max_model_len: int
@@ -66,6 +78,12 @@ class Refused(Message, frozen=True, tag="refused"):
     reason: str
 
 
+class Prepared(Message, frozen=True, tag="prepared"):
+    ticket: int
+    refusal: str = ""
+    """Why the grammar cannot be used; empty: it can."""
+
+
 class Heartbeat(Message, frozen=True, tag="heartbeat"):
     """The process lives; whether the engine in it moves, and what it has done."""
 
@@ -80,19 +98,24 @@ class Heartbeat(Message, frozen=True, tag="heartbeat"):
 
 
 Command = Add | Abort | Shutdown
-Event = Ready | Failed | Increments | Finished | Refused | Heartbeat
+Event = Ready | Failed | Increments | Finished | Refused | Prepared | Heartbeat
 
 _encoder = msgspec.msgpack.Encoder()
 _command_decoder = msgspec.msgpack.Decoder(list[Command])
+_prepare_decoder = msgspec.msgpack.Decoder(list[Prepare])
 _event_decoder = msgspec.msgpack.Decoder(list[Event])
 
 
-def encode(messages: Sequence[Command] | Sequence[Event]) -> bytes:
+def encode(messages: Sequence[Command] | Sequence[Prepare] | Sequence[Event]) -> bytes:
     return _encoder.encode(list(messages))
 
 
 def decode_commands(frame: bytes) -> list[Command]:
     return _command_decoder.decode(frame)
+
+
+def decode_prepares(frame: bytes) -> list[Prepare]:
+    return _prepare_decoder.decode(frame)
 
 
 def decode_events(frame: bytes) -> list[Event]:

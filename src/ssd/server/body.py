@@ -1,0 +1,78 @@
+"""What every body keeps to, whatever it asks for: known fields, sizes, and text that is text.
+
+A body may be millions of small things; what is looked at before it is refused is bounded, since everybody
+else waits meanwhile.
+"""
+
+import json
+import re
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from ssd.sampling.params import MAX_LOGIT_BIAS
+from ssd.server.errors import ApiError
+
+_MOST_FIELDS = 100
+"""More than any body has."""
+_MOST_METADATA = 16
+"""OpenAI's limit."""
+_MAY_BE_HALF = re.compile(rb"\\u[dD]")
+
+Item = TypeVar("Item")
+Int = Annotated[int, Field(ge=-(2**63), lt=2**64)]
+"""What fits on the wire to the engine; what makes sense is said elsewhere."""
+Listed = Annotated[list[Item], Field(fail_fast=True)]
+"""Of wrong items only the first is told."""
+
+
+def _few(most: int) -> BeforeValidator:
+    """Before its entries are looked at: each wrong one would be an error of its own."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > most:
+            raise ValueError(f"it has {len(value)} entries, and at most {most} are taken")
+        return value
+
+    return BeforeValidator(check)
+
+
+Metadata = Annotated[dict[str, str], _few(_MOST_METADATA), Field(max_length=_MOST_METADATA)]
+Biases = Annotated[dict[str, float], _few(MAX_LOGIT_BIAS)]
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_size(cls, data: Any) -> Any:
+        if isinstance(data, dict) and len(data) > _MOST_FIELDS:
+            raise ValueError(f"fields: there are {len(data)}, more than any request has")
+        return data
+
+
+async def check_text(request: Request) -> None:
+    """JSON can spell half a character ("\\ud800"); no tokenizer, log or answer can."""
+    if not _may_hold_halves(await request.body()):
+        return
+    try:
+        data = await request.json()
+    except ValueError:
+        return  # No JSON: that is said elsewhere.
+    for name, value in data.items() if isinstance(data, dict) else ():
+        try:
+            json.dumps({name: value}, ensure_ascii=False).encode()
+        except (UnicodeEncodeError, RecursionError):
+            said = ascii(name)[1:-1]
+            raise ApiError(400, f"{said} holds text that is not valid Unicode", param=said) from None
+
+
+def _may_hold_halves(body: bytes) -> bool:
+    """Writing a body out again to find them takes as long as reading it: most hold no sign of one."""
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return True  # Python reads other encodings too, and halves that are spelled out.
+    return b"\0" in body or _MAY_BE_HALF.search(body) is not None

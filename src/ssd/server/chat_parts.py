@@ -1,0 +1,104 @@
+"""What a conversation is made of: messages, tools, and the form of the answer.
+
+Knows names and types, OpenAI's; what becomes of them is decided elsewhere.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from ssd.server.body import Body, Int, Listed
+
+MOST_MESSAGES = 1 << 14
+MOST_TOOLS = 1 << 10
+
+
+class TextPart(Body):
+    type: Literal["text"]
+    text: str
+
+
+class CalledFunction(Body):
+    name: str
+    arguments: str
+
+
+class MadeCall(Body):
+    """A tool call of an earlier answer."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    index: Int | None = None
+
+
+class ChatMessage(Body):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Listed[TextPart] | None = None
+    name: str | None = None
+    tool_calls: Listed[MadeCall] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    # An answer of ours, passed back as it came, has these.
+    refusal: None = None
+    audio: None = None
+    function_call: None = None
+    annotations: None = None
+
+
+Messages = Annotated[list[ChatMessage], Field(fail_fast=True, max_length=MOST_MESSAGES)]
+
+
+class Function(Body):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    """True: arguments keep to the schema, which is so where a call is forced, strict or not."""
+
+
+class Tool(Body):
+    type: Literal["function"]
+    function: Function
+
+
+Tools = Annotated[list[Tool], Field(fail_fast=True, max_length=MOST_TOOLS)]
+
+
+class ChosenFunction(Body):
+    name: str
+
+
+class ChosenTool(Body):
+    type: Literal["function"]
+    function: ChosenFunction
+
+
+def _kind_of_choice(value: Any) -> str:
+    return "Tool" if isinstance(value, dict) else "Word"
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("Word")] | Annotated[ChosenTool, Tag("Tool")],
+    Discriminator(_kind_of_choice),  # So that what is said of a wrong one is about what was meant.
+]
+
+
+class JsonSchema(Body):
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _check_schema(self) -> "ResponseFormat":
+        if self.type == "json_schema" and self.json_schema is None:
+            raise ValueError('the type json_schema needs {"json_schema": {"schema": …}}')
+        if self.type != "json_schema" and self.json_schema is not None:
+            raise ValueError(f"json_schema has no meaning with the type {self.type}: use json_schema")
+        return self

@@ -1,0 +1,45 @@
+"""Grammars that callers wait for, by ticket. Lives on one event loop; does not know sockets."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from itertools import count
+
+from ssd.sampling import Grammar
+from ssd.sampling.constraint import GrammarError
+from ssd.worker.grammar_desk import PREPARE_SECONDS
+from ssd.worker.messages import Prepare, Prepared, encode
+
+
+class Preparations:
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self._send = send
+        self._tickets = count()
+        self._waiting: dict[int, asyncio.Future[str]] = {}
+
+    async def ask(self, grammar: Grammar) -> None:
+        """Until the engine has the grammar compiled. GrammarError: it cannot be used, or takes too long."""
+        ticket = next(self._tickets)
+        refusal = self._waiting[ticket] = asyncio.get_running_loop().create_future()
+        try:
+            self._send(encode([Prepare(ticket, grammar, time.monotonic())]))
+            said = await asyncio.wait_for(refusal, PREPARE_SECONDS)
+        except TimeoutError:
+            raise GrammarError(
+                f"the grammar was not compiled within {PREPARE_SECONDS:.0f} s: simplify it, or try again"
+            ) from None
+        finally:
+            del self._waiting[ticket]
+        if said:
+            raise GrammarError(said)
+
+    def take(self, prepared: Prepared) -> None:
+        waiting = self._waiting.get(prepared.ticket)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(prepared.refusal)
+
+    def fail(self, error: Callable[[], Exception]) -> None:
+        """Nobody will answer any more."""
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(error())
