@@ -32,6 +32,7 @@ def test_speculation_that_does_not_pay_is_not_written() -> None:
         result = tuned(rates, draft_cores=(1,), cores=(0,))
         assert settings_of(result) == {"model": "big", "mode": "ar", "cores": [0]}
         assert "does not pay" in reasons(result)[0]
+        assert FAST.name in reasons(result)[0]
 
 
 def test_the_file_has_settings_and_reasons() -> None:

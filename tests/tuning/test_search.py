@@ -16,7 +16,7 @@ def test_a_good_draft_that_works_ahead_wins_and_int8_is_preferred_where_it_is_fa
 
 
 def test_a_draft_that_is_never_right_promises_nothing() -> None:
-    facts = made_up_facts(acceptance=0.0, length=30)
+    facts = made_up_facts(acceptance=0.0, length=16)
     found = search(facts)
     assert found[0].rate <= 1.01 * predicted_rate(facts, Case(mode="ar"))
 

@@ -62,13 +62,19 @@ def reasons(tuned: Tuned) -> list[str]:
         promise = "" if promised is None else f" (predicted {promised:.2f})"
         said.append(f"measured: {each.case.name}: {each.rate:.2f} tokens/s{promise}")
     said += [_about(tuned, precision) for precision in tuned.facts.drafts]
+    if tuned.facts.spread != 1:
+        said.append(
+            f"with the draft's cores too, a forward of the target takes {tuned.facts.spread:.2f} × as long as "
+            "on its own."
+        )
     return said
 
 
 def _decision(tuned: Tuned) -> str:
     gain = tuned.chosen.over(tuned.plain)
     if tuned.chosen.case.mode == "ar":
-        best = max(tuned.measured, key=lambda each: each.over(tuned.plain))
+        others = [each for each in tuned.measured if each.case.mode != "ar"]
+        best = max(others, key=lambda each: each.over(tuned.plain))
         return (
             f"Speculation does not pay here: the best of it, {best.case.name}, ran at "
             f"{best.over(tuned.plain):.2f} × plain decoding. The target decodes alone."
