@@ -13,8 +13,9 @@ from ssd.config import Acceptance
 from ssd.decoding.decoder import Decided, Decoder, DecodeRow, DraftContext, PromptScoring, Speculation
 from ssd.decoding.timeline import Timeline
 from ssd.decoding.verification import worth_verifying
+from ssd.engine.burst import Burst
 from ssd.engine.outputs import EngineStats, Increment, RequestOutput, SpeculationStats
-from ssd.engine.request import Burst, Generation, Request, RunningRequest
+from ssd.engine.request import Generation, Request, RunningRequest
 from ssd.engine.scheduler import ScheduledRow, Scheduler, SchedulerLimits
 from ssd.engine.sequence import Sequence
 from ssd.kvcache.block_manager import BlockManager
@@ -288,7 +289,8 @@ class EngineCore:
         self._requests[row.sequence.request_id].note_token(now)
         how = decided.round if generation.request.speculation else None  # nobody missed what nobody drafted
         tokens = generation.settle(decided.tokens, self._limits.max_model_len, row.num_drafted, how)
-        self._scheduler.commit(row, tokens)
+        if tokens:  # Otherwise it has ended: no token was left to choose.
+            self._scheduler.commit(row, tokens)
         self._untold.append(generation)
         if generation.stop is not None:
             self._end(row.sequence)
