@@ -5,6 +5,7 @@ HTTP. A step computes first and commits after, so a failed forward changes no to
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -55,6 +56,8 @@ class EngineCore:
         self._told: list[StepOutput] = []
         """What is text, but has not left: a step that fails takes nothing with it."""
         self._speculation = SpeculationStats()
+        self._lengths: Counter[int] = Counter()
+        """Rounds by the number of drafted tokens they verified."""
         self._num_steps, self._step_seconds, self._verify_seconds, self._wait_seconds = 0, 0.0, 0.0, 0.0
         self.timeline: Timeline | None = None
         """Given one, every step is written into it."""
@@ -118,6 +121,7 @@ class EngineCore:
             self._verify_seconds,
             self._wait_seconds,
             self._decoder.line_stats,
+            dict(self._lengths),
         )
 
     def step(self) -> StepOutput:
@@ -297,6 +301,7 @@ class EngineCore:
 
     def _tell_one(self, generation: Generation, bursts: list[Burst]) -> Increment:
         for burst in bursts:
+            self._lengths[burst.num_drafted] += 1
             self._speculation.note(drafted=burst.num_drafted, accepted=burst.num_accepted, how=burst.how)
         return generation.tell(bursts)
 

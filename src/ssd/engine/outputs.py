@@ -91,6 +91,13 @@ class EngineStats:
     wait_seconds: float
     draft: LineStats | None
     """The line to the draft, in mode `ssd`."""
+    lengths: dict[int, int] = field(default_factory=dict)
+    """How many rounds verified so many drafted tokens; those without a draft are under 0."""
+
+    @property
+    def num_drafts(self) -> int:
+        """Rounds that had a draft."""
+        return sum(count for length, count in self.lengths.items() if length)
 
     @property
     def host_seconds(self) -> float:
