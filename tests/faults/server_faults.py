@@ -112,4 +112,25 @@ FAULTS = [
         "len(self._held)",
         "tests/server/test_tools.py::test_cuts_change_nothing_in_hermes",
     ),
+    Fault(
+        "a grammar is compiled by the engine's thread",
+        "src/ssd/worker/client.py",
+        "            await self._line.prepare(params.grammar)\n",
+        "            pass\n",
+        "tests/server/test_structured.py::test_other_streams_go_on_while_a_large_schema_is_compiled",
+    ),
+    Fault(
+        "a text that left its grammar is an answer",
+        "src/ssd/server/serving.py",
+        'if each.finish_reason == "error":',
+        'if each.finish_reason == "failure":',
+        "tests/server/test_structured.py::test_a_text_that_cannot_go_on_is_told_as_an_error",
+    ),
+    Fault(
+        "a server looks for a model's name on the hub as if it were a folder",
+        "src/ssd/worker/client.py",
+        "open_checkpoint(ready.model)",
+        "open_checkpoint(self.config.model)",
+        "tests/cli/test_hub.py::test_a_server_gets_ready_and_keeps_the_name_it_was_given",
+    ),
 ]
