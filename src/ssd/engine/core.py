@@ -203,6 +203,12 @@ class EngineCore:
         self._scheduler.finish(sequence)
         self._decoder.forget(sequence.seq_id)
 
+    def use(self, decoder: Decoder, *, acceptance: Acceptance) -> None:
+        """Another decoder around the same target, between requests; the one before is not closed."""
+        if self.has_work:
+            raise ValueError("the decoder cannot change while requests run: let them end, or abort them")
+        self._decoder, self._acceptance = decoder, acceptance
+
     def idle(self) -> None:
         """For the time without work: a draft that died is replaced before it is needed."""
         self._decoder.idle()

@@ -1,0 +1,1 @@
+"""Measuring: prompts, cases, engines that take turns, and what their records say."""

@@ -1,0 +1,134 @@
+"""What is compared: a mode with its settings, a batch size and a temperature.
+
+Knows names and their short spelling. Does not know models or engines: `None` leaves a setting to the
+engine's own default, and whether a value makes sense is checked by EngineConfig.
+"""
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+from ssd.config import Acceptance, Backup, GrowthPolicyName, Mode, Precision
+
+HOW_SPELLED = (
+    "ar, sd, sd4, ssd or ssd8 (a mode and its lookahead), with any of +int8 +head32768 +width8 +children4 "
+    "+lookup0 +growth=uniform +backup=ngram +ratio +saguaro0.5 +allcores +t0.7 +b8"
+)
+_NUMBERS = {
+    "head": "draft_head", "width": "draft_width", "children": "draft_children", "lookup": "draft_lookup",
+    "saguaro": "saguaro", "t": "temperature", "b": "batch_size",
+}  # fmt: skip
+_WORDS: dict[str, tuple[str, Any]] = {
+    "int8": ("draft_precision", "int8"),
+    "ratio": ("acceptance", "ratio"),
+    "allcores": ("all_cores", True),
+}
+_NOT_SETTINGS = ("batch_size", "temperature", "all_cores")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    mode: Mode
+    lookahead: int | None = None
+    draft_width: int | None = None
+    draft_children: int | None = None
+    draft_lookup: int | None = None
+    draft_precision: Precision | None = None
+    draft_head: int | None = None
+    growth: GrowthPolicyName | None = None
+    backup: Backup | None = None
+    acceptance: Acceptance | None = None
+    saguaro: float | None = None
+    all_cores: bool = False
+    """The target also has the draft's cores: for modes whose draft needs none."""
+    batch_size: int = 1
+    """Prompts that run together."""
+    temperature: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.all_cores and self.mode == "ssd":
+            raise ValueError("+allcores with ssd: there the draft needs cores of its own")
+        if self.batch_size < 1 or self.temperature < 0:
+            raise ValueError(f"{self.name}: a batch has at least one prompt, a temperature is at least 0")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What EngineConfig is told: only what differs from its defaults."""
+        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        return {
+            name: value for name, value in fields.items() if name not in _NOT_SETTINGS and value is not None
+        }
+
+    @property
+    def name(self) -> str:
+        """As `parse_case` takes it, without batch size and temperature."""
+        words = [f"{self.mode}{self.lookahead or ''}"]
+        for word, (field, value) in _WORDS.items():
+            words += [word] if getattr(self, field) == value else []
+        for letter, field in _NUMBERS.items():
+            value = getattr(self, field)
+            if field not in _NOT_SETTINGS and value is not None:
+                words.append(f"{letter}{value:g}")
+        words += [f"{field}={value}" for field in ("growth", "backup") if (value := getattr(self, field))]
+        return "+".join(words)
+
+    @property
+    def label(self) -> str:
+        """The name with temperature and batch size: no two cases of a run share it."""
+        return f"{self.name}+t{self.temperature:g}+b{self.batch_size}"
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether its tokens are the seed's own, and so those of any other exact case."""
+        return self.acceptance != "ratio" or self.temperature == 0
+
+
+def parse_case(text: str) -> Case:
+    """`ssd+int8+growth=uniform` → the case of that name."""
+    head, *words = text.strip().split("+")
+    match = re.fullmatch(r"(ar|sd|ssd)(\d*)", head)
+    if match is None:
+        near = difflib.get_close_matches(head, get_args(Mode), n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ValueError(f"{text!r} is no case: {hint}A case is {HOW_SPELLED}")
+    fields: dict[str, Any] = {"mode": match[1]}
+    if match[2]:
+        fields["lookahead"] = int(match[2])
+    for word in words:
+        name, value = _field_of(word, text)
+        fields[name] = value
+    return Case(**fields)
+
+
+def _field_of(word: str, text: str) -> tuple[str, Any]:
+    if word in _WORDS:
+        return _WORDS[word]
+    name, is_named, value = word.partition("=")
+    if is_named and name in ("growth", "backup"):
+        return name, value
+    match = re.fullmatch(r"([a-z]+)=?(\d+|\d*\.\d+)", word)
+    if match is None or match[1] not in _NUMBERS:
+        raise ValueError(f"{text!r}: {word!r} means nothing. A case is {HOW_SPELLED}")
+    field = _NUMBERS[match[1]]
+    is_whole = field not in ("saguaro", "temperature")
+    if is_whole and "." in match[2]:
+        raise ValueError(f"{text!r}: {match[1]} is a whole number")
+    return field, int(match[2]) if is_whole else float(match[2])
+
+
+def cases_of(text: str, temperatures: Sequence[float], batch_sizes: Sequence[int]) -> list[Case]:
+    """Every case named, at every temperature and batch size; one that names its own keeps it."""
+    found: dict[Case, None] = {}
+    for each in filter(None, (word.strip() for word in text.split(","))):
+        case, words = parse_case(each), each.split("+")[1:]
+        own_t = any(re.fullmatch(r"t=?[\d.]+", word) for word in words)
+        own_b = any(re.fullmatch(r"b=?\d+", word) for word in words)
+        for temperature in [case.temperature] if own_t else temperatures:
+            for batch_size in [case.batch_size] if own_b else batch_sizes:
+                found[replace(case, temperature=temperature, batch_size=batch_size)] = None
+    if not found:
+        raise ValueError(f"no case is named: a case is {HOW_SPELLED}")
+    return list(found)

@@ -1,0 +1,150 @@
+"""Every case of a run around one target that is loaded once: they take turns, none waits for loading.
+
+Knows how cases become decoders, and which cores everyone gets. A case's draft that works ahead has a
+process of its own on the draft's cores; the drafts that only lend their bare forwards are in bare.py.
+Prompts are never taken from the prefix cache: whoever came second would have its first token for nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import TracebackType
+
+from ssd.bench.cases import Case
+from ssd.bench.energy import EnergyMeter
+from ssd.bench.meter import BatchMeter
+from ssd.bench.records import PromptRecord
+from ssd.config import EngineConfig
+from ssd.decoding.decoder import Decoder
+from ssd.engine.build import Engine, build_engine, make_decoder
+from ssd.engine.drafting import with_own_cores
+from ssd.models.checkpoint import open_checkpoint
+from ssd.models.hub import local_model, with_local_models
+from ssd.models.weights import ShowProgress
+from ssd.runtime.host import move_to_cores, usable_cores
+from ssd.sampling import SamplingParams
+
+_LONGEST = 4096
+"""Prompt plus output, unless the user says so: every draft needs memory for it too."""
+_WARM_UP_TOKENS = 8
+
+
+def bench_config(config: EngineConfig, draft: str | None, cases: Sequence[Case]) -> EngineConfig:
+    """The target's settings as all cases share them, with cores and room for the largest batch."""
+    if draft is None and any(case.mode != "ar" for case in cases):
+        named = next(case.name for case in cases if case.mode != "ar")
+        raise ValueError(f"case {named} needs a draft: name a small model of the same family with --draft")
+    if draft is not None and "://" in draft:
+        raise ValueError("a bench starts its drafts itself: name a model with --draft, not an address")
+    config = with_local_models(config)
+    longest = min(_LONGEST, open_checkpoint(config.model).config.max_position)
+    config = replace(
+        config,
+        enable_prefix_caching=False,
+        max_num_seqs=max(case.batch_size for case in cases),
+        max_model_len=config.max_model_len or longest,
+    )
+    if draft is None or all(case.mode != "ssd" for case in cases):
+        return config
+    ahead = with_own_cores(replace(config, mode="ssd", draft=draft))
+    return replace(config, cores=ahead.cores, draft_cores=ahead.draft_cores)
+
+
+class CaseEngines:
+    """One target, a decoder for each case; `with CaseEngines(…) as engines: engines.run(case, prompts, …)`.
+
+    `config` is the target's (mode `ar`); its draft settings hold for every case that does not say otherwise.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        draft: str | None,
+        cases: Sequence[Case],
+        *,
+        show_progress: ShowProgress = False,
+    ) -> None:
+        self.config = bench_config(config, draft, cases)
+        self.draft = None if draft is None else local_model(draft, hf_cache=config.hf_cache)
+        # All of them first: a case that makes no sense is found before anything is loaded.
+        configs = {case: self._config_of(case) for case in cases}
+        self.engine: Engine = build_engine(self.config, show_progress=show_progress)
+        self._plain = self.engine.core.decoder
+        self._decoders: dict[EngineConfig, Decoder] = {}
+        self._energy = EnergyMeter()
+        self._cores = self.config.cores
+        try:
+            for each in configs.values():
+                self._decoder_of(each)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "CaseEngines":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def measures_energy(self) -> bool:
+        return self._energy.is_readable
+
+    def warm_up(self, cases: Sequence[Case], prompt: str) -> None:
+        """Outside the clock: kernels, caches and calibrations that a first text pays for."""
+        for case in cases:
+            self.run(case, [prompt] * case.batch_size, max_tokens=_WARM_UP_TOKENS, seed=0)
+
+    def run(
+        self, case: Case, prompts: Sequence[str], *, max_tokens: int, seed: int, keep_spans: bool = False
+    ) -> list[PromptRecord]:
+        """The prompts together, each to its full length. Their seeds count up from `seed`."""
+        self._move_to(self._cores_of(case))
+        core, requests = self.engine.core, self.engine.requests
+        core.use(self._decoder_of(self._config_of(case)), acceptance=case.acceptance or "coupled")
+        made = [
+            requests.request(
+                prompt,
+                SamplingParams(
+                    temperature=case.temperature, seed=seed + place, max_tokens=max_tokens, ignore_eos=True
+                ),
+            )
+            for place, prompt in enumerate(prompts)
+        ]
+        try:
+            return BatchMeter(core, self._energy).run(made, keep_spans=keep_spans)
+        finally:
+            self._move_to(self.config.cores)
+
+    def num_devices(self, case: Case) -> int:
+        """GPUs, or cores where a case runs on cores alone, that are kept busy or kept ready."""
+        on_cpu = self.engine.loaded.pool.shape.device.type == "cpu"
+        if on_cpu:
+            cores = self._cores_of(case) or tuple(usable_cores())
+            return len({*cores, *(self.config.draft_cores if case.mode == "ssd" else ())})
+        return 1 + (case.mode == "ssd" and self.config.draft_device not in ("auto", self.config.device))
+
+    def close(self) -> None:
+        for decoder in self._decoders.values():
+            decoder.close()
+
+    def _config_of(self, case: Case) -> EngineConfig:
+        """Without batch size and temperature: cases that differ in these alone share a decoder."""
+        draft = None if case.mode == "ar" else self.draft
+        return replace(self.config, **{**case.settings, "draft": draft})
+
+    def _cores_of(self, case: Case) -> tuple[int, ...]:
+        return (*self.config.cores, *self.config.draft_cores) if case.all_cores else self.config.cores
+
+    def _move_to(self, cores: tuple[int, ...]) -> None:
+        if cores != self._cores:
+            move_to_cores(cores)
+            self._cores = cores
+
+    def _decoder_of(self, config: EngineConfig) -> Decoder:
+        if config.mode == "ar":
+            return self._plain
+        if config not in self._decoders:
+            self._decoders[config] = make_decoder(config, self.engine.loaded, self.engine.requests.tokenizer)
+        return self._decoders[config]

@@ -1,0 +1,150 @@
+"""One batch of prompts through an engine, watched: who computed when, how many rows, how deep rounds went.
+
+Knows the engine's step loop and clocks. Does not know cases or files.
+"""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ssd.bench.energy import EnergyMeter
+from ssd.bench.records import Lane, PromptRecord, Span
+from ssd.decoding.decoder import DraftStep, StepTimes
+from ssd.engine.core import EngineCore, StepOutput
+from ssd.engine.outputs import EngineStats, RequestOutput
+from ssd.engine.request import Request
+
+_SKIPPED_STEPS, _KEPT_STEPS = 3, 10
+"""Of the timeline: the prompt and the first rounds are unlike the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    started: float
+    ended: float
+    times: StepTimes
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """What belongs to the batch, and is shared out equally."""
+
+    before: EngineStats
+    after: EngineStats
+    seconds: float
+    joules: float | None
+    size: int
+
+    def share(self, name: str) -> float:
+        used: float = getattr(self.after, name) - getattr(self.before, name)
+        return used / self.size
+
+    def line_share(self, name: str) -> float:
+        """The same of the line to a draft elsewhere; 0 where there is none."""
+        if self.after.draft is None or self.before.draft is None:
+            return 0.0
+        used: float = getattr(self.after.draft, name) - getattr(self.before.draft, name)
+        return used / self.size
+
+
+class BatchMeter:
+    """For one batch; the next one gets another."""
+
+    def __init__(self, core: EngineCore, energy: EnergyMeter) -> None:
+        self._core, self._energy = core, energy
+        self._depths = defaultdict[str, Counter[int]](Counter)
+        self._outputs: dict[str, RequestOutput] = {}
+        self._steps: list[_Step] = []
+        self._draft_steps: list[DraftStep] = []
+
+    def run(self, requests: Sequence[Request], *, keep_spans: bool) -> list[PromptRecord]:
+        core, before = self._core, self._core.stats
+        core.decoder.draft_steps()  # whatever is left of earlier requests
+        joules, started = self._energy.read(), time.monotonic()
+        try:
+            for request in requests:
+                core.add(request)
+            while core.has_work:
+                self._step()
+        finally:
+            for request in requests:
+                core.abort(request.request_id)
+        seconds, used = time.monotonic() - started, self._energy.joules_since(joules)
+        whole = _Whole(before, core.stats, seconds, used, len(requests))
+        records = [self._record(self._outputs[each.request_id], whole) for each in requests]
+        return [replace(records[0], spans=self._spans()), *records[1:]] if keep_spans else records
+
+    def _step(self) -> None:
+        core, started = self._core, time.monotonic()
+        computes = core.num_running + core.num_waiting > 0
+        self._note(core.step())
+        if computes:
+            self._steps.append(_Step(started, time.monotonic(), core.decoder.times))
+            self._draft_steps += core.decoder.draft_steps()
+
+    def _note(self, step: StepOutput) -> None:
+        for increment in step.increments:
+            accepted = sum(origin != "target" for origin in increment.origins)
+            self._depths[increment.request_id][accepted] += 1
+        self._outputs.update({output.request_id: output for output in step.finished})
+
+    def _record(self, output: RequestOutput, whole: _Whole) -> PromptRecord:
+        completion, timings = output.outputs[0], output.timings
+        stats, depths = completion.speculation, self._depths[output.request_id]
+        num_prompt, works_ahead = len(output.prompt_token_ids), whole.after.draft is not None
+        in_turns = sum(each.ended - each.started for each in self._draft_steps) / whole.size
+        drafted_rows = sum(each.num_rows for each in self._draft_steps) / whole.size
+        return PromptRecord(
+            tokens=completion.token_ids,
+            num_prompt=num_prompt,
+            first_token=timings.first_token,
+            seconds_per_token=timings.per_output_token or timings.total,
+            rounds=stats.rounds,
+            drafted=stats.drafted,
+            accepted=stats.accepted,
+            hits=stats.hits,
+            late=stats.late,
+            unknown=stats.unknown,
+            unheard=stats.unheard,
+            depths=[depths[depth] for depth in range(max(depths) + 1)],
+            seconds=whole.seconds / whole.size,
+            step_seconds=whole.share("step_seconds"),
+            verify_seconds=whole.share("verify_seconds"),
+            wait_seconds=whole.share("wait_seconds"),
+            target_rows=sum(step.times.num_rows for step in self._steps) / whole.size,
+            # In turns, the draft reads the prompt and then computes a row for each token it drafts.
+            draft_rows=drafted_rows if works_ahead else stats.drafted + bool(stats.drafted) * num_prompt,
+            draft_steps=whole.line_share("num_steps"),
+            draft_seconds=whole.line_share("draft_seconds") if works_ahead else in_turns,
+            joules=None if whole.joules is None else whole.joules / whole.size,
+        )
+
+    def _spans(self) -> list[Span]:
+        """A few rounds of everyone, from the moment the first of them began."""
+        steps = self._steps[_SKIPPED_STEPS : _SKIPPED_STEPS + _KEPT_STEPS]
+        if not steps:
+            return []
+        origin, end = steps[0].started, steps[-1].ended
+        spans = [span for step in steps for span in _spans_of(step, origin)]
+        for step in self._draft_steps:
+            if step.ended > origin and step.started < end:
+                spans += _span("draft", max(step.started, origin), step.ended, origin, step.num_rows)
+        return spans
+
+
+def _spans_of(step: _Step, origin: float) -> list[Span]:
+    times = step.times
+    waited_from, verified = times.verify_started - times.wait, times.verify_started + times.verify
+    return [
+        *_span("host", step.started, waited_from, origin),
+        *_span("wait", waited_from, times.verify_started, origin),
+        *_span("target", times.verify_started, verified, origin, times.num_rows),
+        *_span("host", verified, step.ended, origin),
+    ]
+
+
+def _span(lane: Lane, started: float, ended: float, origin: float, rows: int = 0) -> list[Span]:
+    if ended <= started:
+        return []
+    return [Span(lane=lane, started=round(started - origin, 6), ended=round(ended - origin, 6), rows=rows)]

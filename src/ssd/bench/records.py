@@ -1,0 +1,60 @@
+"""What one prompt in one case took, as it is kept. Plain values, read and written by msgspec.
+
+Where prompts ran together, each record has its own times and counts of tokens, and an equal share of
+what belongs to the whole batch (seconds, rows, joules): sums over records are true either way.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Lane = Literal["target", "wait", "host", "draft"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Someone computed, or waited, from here to there: seconds since the first span kept."""
+
+    lane: Lane
+    started: float
+    ended: float
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptRecord:
+    tokens: Sequence[int]
+    num_prompt: int
+    first_token: float
+    """Seconds from the request to its first token."""
+    seconds_per_token: float
+    """Mean of the tokens after the first."""
+    rounds: int
+    drafted: int
+    accepted: int
+    hits: int
+    late: int
+    unknown: int
+    unheard: int
+    depths: Sequence[int]
+    """Rounds by how many drafted tokens were accepted: none, one, two …"""
+
+    seconds: float
+    """Share of the wall time, prompts included."""
+    step_seconds: float
+    verify_seconds: float
+    wait_seconds: float
+    target_rows: float
+    """Rows of the target's forwards, prompts included."""
+    draft_rows: float
+    draft_steps: float
+    draft_seconds: float
+    joules: float | None = None
+    """Of the whole machine; None: not readable."""
+    spans: Sequence[Span] = ()
+    """A few rounds, of the first prompts only."""
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second for whoever waits for this text."""
+        return 1 / self.seconds_per_token

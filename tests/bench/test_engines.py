@@ -1,0 +1,105 @@
+"""Cases around one target: the same tokens from all of them, and records that add up."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from ssd.bench.cases import Case, cases_of
+from ssd.bench.energy import EnergyMeter
+from ssd.bench.engines import CaseEngines, bench_config
+from ssd.config import EngineConfig
+
+CASES = {
+    case.label: case
+    for case in cases_of("ar,ar+allcores,sd2,ssd,ssd+ratio+t1", [0.0], [1]) + cases_of("ar,ssd", [0.8], [3])
+}
+PROMPTS = ["The quick brown fox jumps", "Once upon a time", "def add(a, b):"]
+NUM_TOKENS = 24
+
+
+@pytest.fixture(scope="module")
+def engines(tiny_llama: Path, tiny_draft: str) -> Iterator[CaseEngines]:
+    config = EngineConfig(model=str(tiny_llama), device="cpu", dtype="float32", deterministic=True)
+    with CaseEngines(config, tiny_draft, list(CASES.values())) as made:
+        made.warm_up(list(CASES.values()), PROMPTS[0])
+        yield made
+
+
+def test_modes_give_equal_tokens_and_their_own_counts(engines: CaseEngines) -> None:
+    found = {
+        name: engines.run(CASES[name], PROMPTS[:1], max_tokens=NUM_TOKENS, seed=1)[0]
+        for name in ("ar+t0+b1", "ar+allcores+t0+b1", "sd2+t0+b1", "ssd+t0+b1")
+    }
+    assert len({tuple(record.tokens) for record in found.values()}) == 1
+    for record in found.values():
+        assert len(record.tokens) == NUM_TOKENS
+        assert sum(record.depths) == record.rounds
+        assert sum(depth * count for depth, count in enumerate(record.depths)) == record.accepted
+        assert record.rounds + record.accepted == NUM_TOKENS
+        assert 0 < record.verify_seconds <= record.step_seconds <= record.seconds
+        assert record.target_rows == record.num_prompt + record.rounds - 1 + record.drafted
+    plain, in_turns, ahead = (found[name] for name in ("ar+t0+b1", "sd2+t0+b1", "ssd+t0+b1"))
+    assert plain.draft_rows == plain.drafted == 0
+    assert in_turns.draft_rows == in_turns.drafted + in_turns.num_prompt
+    assert ahead.draft_steps > 0
+    assert ahead.draft_rows >= ahead.num_prompt
+
+
+def test_a_batch_runs_together_with_seeds_of_its_own(engines: CaseEngines) -> None:
+    together = engines.run(CASES["ar+t0.8+b3"], PROMPTS, max_tokens=NUM_TOKENS, seed=7)
+    ahead = engines.run(CASES["ssd+t0.8+b3"], PROMPTS, max_tokens=NUM_TOKENS, seed=7)
+    last = engines.run(CASES["ar+t0.8+b3"], PROMPTS[2:], max_tokens=NUM_TOKENS, seed=9)
+    assert [each.tokens for each in together] == [each.tokens for each in ahead]
+    assert together[2].tokens == last[0].tokens
+    assert len({each.seconds for each in together}) == 1
+    assert sum(each.target_rows for each in together) == sum(
+        each.num_prompt + NUM_TOKENS - 1 for each in together
+    )
+
+
+def test_a_timeline_has_everyone_on_one_clock(engines: CaseEngines) -> None:
+    record = engines.run(CASES["ssd+t0+b1"], PROMPTS[:1], max_tokens=NUM_TOKENS, seed=1, keep_spans=True)[0]
+    lanes = {span.lane for span in record.spans}
+    assert {"target", "host"} <= lanes
+    verifies = sorted((span.started, span.ended) for span in record.spans if span.lane == "target")
+    assert all(ended <= started for (_, ended), (started, _) in pairwise(verifies))
+    assert all(0 <= span.started < span.ended for span in record.spans)
+    assert engines.run(CASES["ar+t0+b1"], PROMPTS[:1], max_tokens=4, seed=1)[0].spans == ()
+
+
+def test_devices(engines: CaseEngines) -> None:
+    config = engines.config
+    assert engines.num_devices(CASES["ar+t0+b1"]) == len(config.cores)
+    for name in ("ssd+t0+b1", "ar+allcores+t0+b1"):
+        assert engines.num_devices(CASES[name]) == len(config.cores) + len(config.draft_cores)
+
+
+def test_prompts_never_come_from_the_cache(engines: CaseEngines) -> None:
+    assert not engines.config.enable_prefix_caching
+    once, again = (
+        engines.run(CASES["ar+t0+b1"], [PROMPTS[0] * 20], max_tokens=2, seed=1)[0] for _ in range(2)
+    )
+    assert once.target_rows == again.target_rows
+
+
+def test_a_case_without_its_draft_is_refused(tiny_llama: Path) -> None:
+    config = EngineConfig(model=str(tiny_llama), device="cpu")
+    with pytest.raises(ValueError, match="case ssd needs a draft"):
+        bench_config(config, None, [Case(mode="ssd")])
+    with pytest.raises(ValueError, match="not an address"):
+        bench_config(config, "ipc:///tmp/draft", [Case(mode="ssd")])
+
+
+def test_energy_counts_packages_once_and_over_the_wrap(tmp_path: Path) -> None:
+    assert EnergyMeter(tmp_path).joules_since({}) is None
+    for name, value in (("intel-rapl:0", 9_000_000), ("intel-rapl:1", 1), ("intel-rapl:0:0", 5)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "energy_uj").write_text(f"{value}\n")
+        (tmp_path / name / "max_energy_range_uj").write_text("9999999\n")
+    meter = EnergyMeter(tmp_path)
+    before = meter.read()
+    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("1000000")
+    (tmp_path / "intel-rapl:1" / "energy_uj").write_text("500001")
+    assert meter.joules_since(before) == 2.5
