@@ -5,7 +5,7 @@
 Run by the peer's own interpreter, in which nothing of this project is installed: it imports the standard
 library only, and the peer's file by its path. That file has `load(job)`, which returns
 `generate(case, prompt, max_tokens, note)`; `note(token_ids)` is called as tokens come, so the clock is here and
-the same for all.
+the same for all. What `generate` returns is added to the answer.
 
 Standard input: the job, then {"case", "prompt", "max_tokens"} lines. Standard output: {"ready": versions}, then one
 answer for each line; {"error": …} where the peer refuses. Whatever the peer prints goes to standard error.
@@ -43,11 +43,12 @@ class Clock:
         if self._first is None:
             self._first = (self._last, len(token_ids))
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self, num_tokens: int | None) -> dict[str, Any]:
+        """`num_tokens`: how many there were, where what was noted are pieces of text."""
         if self._first is None:
             raise ValueError("the peer made no token")
         first, num_first = self._first
-        later = len(self.tokens) - num_first
+        later = len(self.tokens) - num_first if num_tokens is None else num_tokens - 1
         return {
             "tokens": self.tokens,
             "first_token": first - self._started,
@@ -68,7 +69,7 @@ def load_peer(file: Path, job: dict[str, Any]) -> Generate:
 def measure(generate: Generate, asked: dict[str, Any]) -> dict[str, Any]:
     clock = Clock()
     more = generate(asked["case"], asked["prompt"], asked["max_tokens"], clock.note)
-    return {**clock.answer(), **more}
+    return {**clock.answer(more.pop("num_tokens", None)), **more}
 
 
 def _tried(action: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -35,13 +35,14 @@ def load(job: dict[str, Any]) -> Any:
 
     target = model_of(job["model"])
     draft = model_of(job["draft"]) if job["draft"] else None
+    own = {} if draft is None else draft.generation_config.to_dict()
 
     def generate(case: str, prompt: list[int], max_tokens: int, note: Any) -> dict[str, Any]:
         ids = torch.tensor([prompt], device=device)
         options: dict[str, Any] = {}
         if case != "plain":
             options["assistant_model"] = draft
-            _set_lookahead(draft, case)
+            _set_lookahead(draft, own, case)
         with torch.inference_mode():
             target.generate(
                 ids,
@@ -56,10 +57,12 @@ def load(job: dict[str, Any]) -> Any:
     return generate
 
 
-def _set_lookahead(draft: Any, case: str) -> None:
+def _set_lookahead(draft: Any, own: dict[str, Any], case: str) -> None:
     """`draft4`: always four tokens; `draft`: as many as transformers itself thinks right."""
     lookahead = case.removeprefix("draft")
-    if lookahead:
-        draft.generation_config.num_assistant_tokens = int(lookahead)
-        draft.generation_config.num_assistant_tokens_schedule = "constant"
-        draft.generation_config.assistant_confidence_threshold = 0.0
+    fixed = {
+        "num_assistant_tokens": int(lookahead or 0),
+        "num_assistant_tokens_schedule": "constant",
+        "assistant_confidence_threshold": 0.0,
+    }
+    draft.generation_config.update(**(fixed if lookahead else {name: own[name] for name in fixed}))
