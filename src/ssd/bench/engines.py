@@ -66,7 +66,7 @@ class CaseEngines:
         self.config = bench_config(config, draft, cases)
         self.draft = None if draft is None else local_model(draft, hf_cache=config.hf_cache)
         # All of them first: a case that makes no sense is found before anything is loaded.
-        configs = {case: self._config_of(case) for case in cases}
+        configs = {case: self.config_of(case) for case in cases}
         self.engine: Engine = build_engine(self.config, show_progress=show_progress)
         self._plain = self.engine.core.decoder
         self._decoders: dict[EngineConfig, Decoder] = {}
@@ -102,7 +102,7 @@ class CaseEngines:
         """The prompts together, each to its full length. Their seeds count up from `seed`."""
         self._move_to(self._cores_of(case))
         core, requests = self.engine.core, self.engine.requests
-        core.use(self._decoder_of(self._config_of(case)), acceptance=case.acceptance or "coupled")
+        core.use(self._decoder_of(self.config_of(case)), acceptance=case.acceptance or "coupled")
         made = [
             requests.request(
                 prompt,
@@ -117,6 +117,11 @@ class CaseEngines:
         finally:
             self._move_to(self.config.cores)
 
+    def config_of(self, case: Case) -> EngineConfig:
+        """Without batch size and temperature: cases that differ in these alone share a decoder."""
+        draft = None if case.mode == "ar" else self.draft
+        return replace(self.config, **{**case.settings, "draft": draft})
+
     def num_devices(self, case: Case) -> int:
         """GPUs, or cores where a case runs on cores alone, that are kept busy or kept ready."""
         on_cpu = self.engine.loaded.pool.shape.device.type == "cpu"
@@ -128,11 +133,6 @@ class CaseEngines:
     def close(self) -> None:
         for decoder in self._decoders.values():
             decoder.close()
-
-    def _config_of(self, case: Case) -> EngineConfig:
-        """Without batch size and temperature: cases that differ in these alone share a decoder."""
-        draft = None if case.mode == "ar" else self.draft
-        return replace(self.config, **{**case.settings, "draft": draft})
 
     def _cores_of(self, case: Case) -> tuple[int, ...]:
         return (*self.config.cores, *self.config.draft_cores) if case.all_cores else self.config.cores

@@ -58,3 +58,14 @@ class PromptRecord:
     def rate(self) -> float:
         """Tokens a second for whoever waits for this text."""
         return 1 / self.seconds_per_token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseRecord(PromptRecord):
+    """The same, with where it belongs."""
+
+    dataset: str
+    prompt: int
+    """Its place in the data set, counted from 0."""
+    case: str
+    """The case's label."""

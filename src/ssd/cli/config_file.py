@@ -99,8 +99,7 @@ def _mode_of(method: object) -> str:
 
 def _defaults_from(path: Path, context: typer.Context) -> dict[str, Any]:
     content = _read(path)
-    parent = getattr(context.parent, "command", None)
-    sections = getattr(parent, "commands", {})
+    sections = _commands_above(context)
     flat = {key: value for key, value in content.items() if key not in sections}
     flat |= content.get(str(context.info_name)) or {}
     options = _options_of(context)
@@ -114,6 +113,16 @@ def _defaults_from(path: Path, context: typer.Context) -> dict[str, Any]:
         elif value is not None:
             defaults[options[name].name] = _as_typed(value, is_list=options[name].multiple)
     return defaults
+
+
+def _commands_above(context: typer.Context) -> set[str]:
+    """Names of all commands, those of groups (`bench run`) included: what a section may be called."""
+    found: set[str] = set()
+    above = context.parent
+    while above is not None:
+        found |= set(getattr(above.command, "commands", {}))
+        above = above.parent
+    return found
 
 
 def _read(path: Path) -> Mapping[str, Any]:

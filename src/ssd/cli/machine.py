@@ -53,6 +53,10 @@ def memory() -> str:
     if "MemTotal" in fields:
         total, free = (int(fields[name].split()[0]) / 2**20 for name in ("MemTotal", "MemAvailable"))
         return f"{total:.1f} GiB, {free:.1f} GiB available"
+    return total_memory()
+
+
+def total_memory() -> str:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return f"{total:.1f} GiB"
 

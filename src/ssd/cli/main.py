@@ -2,6 +2,7 @@
 
 import typer
 
+from ssd.cli.bench import bench
 from ssd.cli.chat import chat
 from ssd.cli.doctor import doctor
 from ssd.cli.draft import draft
@@ -21,6 +22,7 @@ app.command()(chat)
 app.command()(serve)
 app.command()(draft)
 app.command()(doctor)
+app.add_typer(bench)
 
 
 def _show_version(value: bool) -> None:

@@ -1,0 +1,154 @@
+"""Two runs of the same prompts: what became faster or slower, as far as the noise lets one say.
+
+Ratios are taken within a prompt. But two runs are two days of the machine, which prompts know nothing of. So
+each rate is also taken in units of its own run's bare forwards, measured beside it: a case is called faster
+only where both ratios say so. Where the forwards alone changed (a faster day, other kernels), that is said.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from ssd.bench.bare import Forwards
+from ssd.bench.folder import RunFolder
+from ssd.bench.manifest import Manifest, ModelFacts, RunSettings, differences
+from ssd.bench.records import CaseRecord
+from ssd.bench.statistics import Estimate, Verdict, paired_ratio
+
+_MAY_DIFFER = ("model", "draft", "cases", "datasets", "prompts", "engine", "deterministic")
+"""Compared in other ways, or noted."""
+_Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    dataset: str
+    case: str
+    before: float
+    after: float
+    """Median tokens a second."""
+    ratio: Estimate
+    """After over before, prompt by prompt."""
+    beside_forwards: Estimate | None
+    """The same, each rate in units of its run's bare forwards."""
+
+    @property
+    def verdict(self) -> Verdict:
+        both = {each.verdict for each in (self.ratio, self.beside_forwards) if each is not None}
+        return both.pop() if len(both) == 1 else "no difference that the noise allows"
+
+    @property
+    def reason(self) -> str:
+        """Where the two ratios disagree."""
+        if self.beside_forwards is None or self.ratio.verdict == self.beside_forwards.verdict:
+            return ""
+        if self.ratio.verdict in ("faster", "slower"):
+            return f"{self.ratio.verdict}, but so were the bare forwards"
+        return f"{self.beside_forwards.verdict} beside the bare forwards, which changed the other way"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    rows: Sequence[Row]
+    forwards: Estimate | None
+    """Speed of the target's bare forward, after over before."""
+    notes: Sequence[str]
+
+
+def compare_runs(before: Path, after: Path) -> Comparison:
+    """ValueError, naming what differs, where the two do not measure the same."""
+    old, new = _Measured(RunFolder(before)), _Measured(RunFolder(after))
+    _refuse_unlike(old.manifest, new.manifest)
+    shared = [name for name in old.manifest.settings.datasets if name in new.manifest.settings.datasets]
+    cases = [name for name in old.manifest.settings.cases if name in new.manifest.settings.cases]
+    rows = [_row(old, new, dataset, case) for dataset in shared for case in cases]
+    found = [row for row in rows if row is not None]
+    if not found:
+        raise ValueError("the two runs share no case and data set with records: nothing can be compared")
+    keys = sorted(old.forwards.keys() & new.forwards.keys())
+    forwards = paired_ratio([1 / new.forwards[key] for key in keys], [1 / old.forwards[key] for key in keys])
+    notes = _notes(old.manifest, new.manifest)
+    return Comparison(rows=found, forwards=forwards if keys else None, notes=notes)
+
+
+class _Measured:
+    def __init__(self, folder: RunFolder) -> None:
+        self.manifest = folder.manifest()
+        self.records = folder.records()
+        self.forwards = _by_prompt(folder.forwards())
+        """Seconds of the target's forward of one row, beside each prompt."""
+
+    def of(self, dataset: str, case: str) -> dict[_Key, CaseRecord]:
+        return {
+            (each.dataset, each.prompt): each
+            for each in self.records
+            if each.dataset == dataset and each.case == case
+        }
+
+    def forward_beside(self, key: _Key) -> float:
+        return self.forwards.get(key) or median(self.forwards.values())
+
+
+def _by_prompt(forwards: Iterable[Forwards]) -> Mapping[_Key, float]:
+    return {(each.dataset, each.prompt): each.target_seconds[1] for each in forwards}
+
+
+def _row(old: _Measured, new: _Measured, dataset: str, case: str) -> Row | None:
+    before, after = old.of(dataset, case), new.of(dataset, case)
+    keys = sorted(before.keys() & after.keys())
+    if not keys:
+        return None
+    was, now = [before[key].rate for key in keys], [after[key].rate for key in keys]
+    beside = None
+    if old.forwards and new.forwards:
+        beside = paired_ratio(
+            [rate * new.forward_beside(key) for rate, key in zip(now, keys, strict=True)],
+            [rate * old.forward_beside(key) for rate, key in zip(was, keys, strict=True)],
+        )
+    return Row(
+        dataset=dataset,
+        case=case,
+        before=median(was),
+        after=median(now),
+        ratio=paired_ratio(now, was),
+        beside_forwards=beside,
+    )
+
+
+def _refuse_unlike(old: Manifest, new: Manifest) -> None:
+    unlike = differences(new.settings, old.settings, without=_MAY_DIFFER)
+    for name, here, there in (("target", new.target, old.target), ("draft", new.draft, old.draft)):
+        if _weights(here) != _weights(there):
+            unlike.append(f"the {name} is {_weights(there)} there and {_weights(here)} here")
+    unlike += [f"the prompts of {name} differ" for name in _other_prompts(old.settings, new.settings)]
+    if unlike:
+        raise ValueError(f"these runs do not measure the same: {'; '.join(unlike)}")
+
+
+def _weights(model: ModelFacts | None) -> str:
+    return "none" if model is None else f"{model.name} ({model.num_bytes / 1e9:.2f} GB)"
+
+
+def _other_prompts(old: RunSettings, new: RunSettings) -> list[str]:
+    return [name for name in old.prompts if old.prompts[name] != new.prompts.get(name, old.prompts[name])]
+
+
+def _notes(old: Manifest, new: Manifest) -> list[str]:
+    was, now = old.sessions[-1], new.sessions[-1]
+    notes = [
+        f"other hardware: {name} was {was.hardware.get(name)!r}, is {now.hardware.get(name)!r}"
+        for name in now.hardware
+        if was.hardware.get(name) != now.hardware.get(name) and name != "system"
+    ]
+    if was.commit != now.commit:
+        notes.append(f"other source: commit {was.commit or 'unknown'}, then {now.commit or 'unknown'}")
+    notes += [
+        f"other {name}: {was.versions.get(name)}, then {version}"
+        for name, version in now.versions.items()
+        if was.versions.get(name) != version
+    ]
+    names = ("engine", "deterministic")
+    others = [each for each in _MAY_DIFFER if each not in names]
+    kept = [field for field in RunSettings.__dataclass_fields__ if field not in (*names, *others)]
+    return notes + differences(new.settings, old.settings, without=(*others, *kept))

@@ -1,0 +1,87 @@
+"""A run's folder: manifest.json, records.jsonl and forwards.jsonl, each line written as it is made.
+
+Knows files and their types. A line that was cut off when a run was killed is dropped: it is measured again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from ssd.bench.bare import Forwards
+from ssd.bench.manifest import Manifest, differences
+from ssd.bench.records import CaseRecord
+
+_Line = TypeVar("_Line", CaseRecord, Forwards)
+
+
+class RunFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._manifest = path / "manifest.json"
+        self._files = {CaseRecord: path / "records.jsonl", Forwards: path / "forwards.jsonl"}
+
+    def begin(self, manifest: Manifest) -> None:
+        """Starts the run, or goes on with it; a folder that holds another run is refused."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if self._manifest.exists():
+            before = self.manifest()
+            unlike = differences(manifest.settings, before.settings)
+            if unlike:
+                raise ValueError(
+                    f"{self.path} holds another run: {'; '.join(unlike)}. "
+                    "Name another folder with --run, or say what was said there"
+                )
+            manifest = replace(manifest, sessions=[*before.sessions, *manifest.sessions])
+        for file in self._files.values():
+            _drop_cut_line(file)
+        self._write(manifest)
+
+    def complete(self, manifest: Manifest) -> None:
+        """With what is known once the models are loaded."""
+        self._write(replace(manifest, sessions=self.manifest().sessions))
+
+    def manifest(self) -> Manifest:
+        try:
+            return msgspec.json.decode(self._manifest.read_bytes(), type=Manifest)
+        except FileNotFoundError as error:
+            raise ValueError(f"{self.path} holds no run: `ssd bench run --run DIR` makes one") from error
+        except msgspec.DecodeError as error:
+            raise ValueError(f"{self._manifest} is no manifest of this version ({error})") from error
+
+    def add(self, lines: Sequence[CaseRecord | Forwards]) -> None:
+        for line in lines:
+            with self._files[type(line)].open("ab") as file:
+                file.write(msgspec.json.encode(line) + b"\n")
+
+    def records(self) -> list[CaseRecord]:
+        return _read(self._files[CaseRecord], CaseRecord)
+
+    def forwards(self) -> list[Forwards]:
+        return _read(self._files[Forwards], Forwards)
+
+    def _write(self, manifest: Manifest) -> None:
+        text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+        whole = self._manifest.with_suffix(".new")
+        whole.write_bytes(text + b"\n")
+        whole.replace(self._manifest)
+
+
+def _drop_cut_line(file: Path) -> None:
+    if file.exists():
+        content = file.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        if whole != content:
+            file.write_bytes(whole)
+
+
+def _read(file: Path, kind: type[_Line]) -> list[_Line]:
+    if not file.exists():
+        return []
+    whole = file.read_bytes().rpartition(b"\n")[0]
+    try:
+        return [msgspec.json.decode(line, type=kind) for line in whole.splitlines()]
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{file} holds a line that no run of this version wrote ({error})") from error

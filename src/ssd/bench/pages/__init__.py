@@ -1,0 +1,1 @@
+"""How a run is shown: plots, a page, a Markdown table."""

@@ -1,0 +1,177 @@
+"""A run: every case on every prompt, in turns, each result kept as it is made, so that it can go on later.
+
+Knows the order of turns and what is still to do. Does not know terminals: whoever watches is told of each
+turn. A batch of prompts runs in every case before the next one starts, and the first to run changes with
+each batch: whatever drifts on the machine, drifts for all.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ssd.bench.bare import BareModels, DraftForm
+from ssd.bench.cases import Case
+from ssd.bench.engines import CaseEngines
+from ssd.bench.folder import RunFolder
+from ssd.bench.manifest import CaseFacts, Manifest, ModelFacts
+from ssd.bench.records import CaseRecord, PromptRecord
+from ssd.models.checkpoint import Checkpoint, open_checkpoint
+
+Prompts = Mapping[str, Sequence[str]]
+"""By data set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Prompts that run together, and the cases in the order of their turns."""
+
+    dataset: str
+    start: int
+    """Of the prompts of the run, not of the data set."""
+    size: int
+    cases: Sequence[Case]
+
+
+OnTurn = Callable[[Case, Sequence[CaseRecord]], None]
+"""Who watches a run."""
+
+
+def batches(cases: Sequence[Case], datasets: Sequence[str], num_prompts: int) -> list[Batch]:
+    """All of a run, in order. Data sets take turns too. A batch that would not be full is left out."""
+    by_size: dict[int, list[Case]] = {}
+    for case in cases:
+        by_size.setdefault(case.batch_size, []).append(case)
+    too_large = max(by_size)
+    if too_large > num_prompts:
+        raise ValueError(f"batches of {too_large} need as many prompts, not {num_prompts}: --num-prompts")
+    found: list[Batch] = []
+    for start in range(num_prompts):
+        for place, dataset in enumerate(datasets):
+            for size, sharing in by_size.items():
+                if start % size == 0 and start + size <= num_prompts:
+                    turn = (start // size + place) % len(sharing)
+                    found.append(Batch(dataset, start, size, [*sharing[turn:], *sharing[:turn]]))
+    return found
+
+
+def digests(prompts: Prompts) -> dict[str, str]:
+    return {
+        name: hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16] for name, texts in prompts.items()
+    }
+
+
+class Run:
+    def __init__(
+        self, folder: RunFolder, manifest: Manifest, cases: Sequence[Case], prompts: Prompts
+    ) -> None:
+        """Begins or goes on; nothing is loaded yet."""
+        self._folder, self._manifest, self._cases, self._prompts = folder, manifest, cases, prompts
+        settings = manifest.settings
+        self._batches = batches(cases, list(prompts), settings.num_prompts)
+        folder.begin(manifest)
+        self._done = {(each.dataset, each.prompt, each.case): each for each in folder.records()}
+        self._measured = {(each.dataset, each.prompt) for each in folder.forwards()}
+
+    @property
+    def num_texts(self) -> int:
+        return sum(batch.size * len(batch.cases) for batch in self._batches)
+
+    @property
+    def num_done(self) -> int:
+        return len(self._done)
+
+    @property
+    def is_complete(self) -> bool:
+        return all(self._has(batch, case) for batch in self._batches for case in batch.cases)
+
+    def go_on(self, engines: CaseEngines, on_turn: OnTurn) -> None:
+        """All that is left, with engines of the run's own cases."""
+        bare = BareModels(engines, self._cases)
+        self._folder.complete(self._with_facts(engines))
+        engines.warm_up(self._cases, next(iter(self._prompts.values()))[0])
+        bare.measure("", 0)
+        for batch in self._batches:
+            for case in batch.cases:
+                if not self._has(batch, case):
+                    on_turn(case, self._take_turn(engines, batch, case))
+            self._measure_forwards(bare, batch)
+
+    def _take_turn(self, engines: CaseEngines, batch: Batch, case: Case) -> list[CaseRecord]:
+        settings = self._manifest.settings
+        first = settings.first_prompt + batch.start
+        texts = self._prompts[batch.dataset][batch.start : batch.start + batch.size]
+        results = engines.run(
+            case,
+            texts,
+            max_tokens=settings.max_tokens,
+            seed=settings.seed + first,
+            keep_spans=not batch.start,
+        )
+        records = [_placed(each, batch.dataset, first + place, case) for place, each in enumerate(results)]
+        self._folder.add(records)
+        self._done |= {(each.dataset, each.prompt, each.case): each for each in records}
+        return records
+
+    def _measure_forwards(self, bare: BareModels, batch: Batch) -> None:
+        """Once for each batch of the smallest size, beside its turns; agreement where greedy tokens are."""
+        place = self._manifest.settings.first_prompt + batch.start
+        if (batch.dataset, place) in self._measured:
+            return
+        forwards = bare.measure(batch.dataset, place)
+        greedy = [case for case in batch.cases if case.temperature == 0]
+        if greedy:
+            tokens = self._done[batch.dataset, place, greedy[0].label].tokens
+            forwards = bare.with_agreement(forwards, self._prompts[batch.dataset][batch.start], tokens)
+        self._folder.add([forwards])
+        self._measured.add((batch.dataset, place))
+
+    def _has(self, batch: Batch, case: Case) -> bool:
+        first = self._manifest.settings.first_prompt + batch.start
+        return all((batch.dataset, first + place, case.label) in self._done for place in range(batch.size))
+
+    def _with_facts(self, engines: CaseEngines) -> Manifest:
+        draft = None if engines.draft is None else open_checkpoint(engines.draft)
+        device = engines.engine.loaded.pool.shape.device
+        return Manifest(
+            settings=self._manifest.settings,
+            sessions=self._manifest.sessions,
+            target=model_facts(engines.engine.loaded.checkpoint),
+            draft=None if draft is None else model_facts(draft),
+            cases=[_case_facts(case, engines, draft) for case in self._cases],
+            kind_of_device="core" if device.type == "cpu" else "GPU",
+            measures_energy=engines.measures_energy,
+        )
+
+
+def model_facts(checkpoint: Checkpoint) -> ModelFacts:
+    path = checkpoint.path
+    files = [path] if path.is_file() else [each for each in path.iterdir() if each.suffix == ".safetensors"]
+    return ModelFacts(
+        name=checkpoint.name,
+        path=str(Path(path).resolve()),
+        num_bytes=sum(each.stat().st_size for each in files),
+        num_parameters=checkpoint.config.num_parameters,
+    )
+
+
+def _case_facts(case: Case, engines: CaseEngines, draft: Checkpoint | None) -> CaseFacts:
+    config = engines.config_of(case)
+    drafts = draft is not None and case.mode != "ar"
+    parameters = 0
+    if draft is not None and drafts:
+        left_out = draft.config.vocab_size - (config.draft_head or draft.config.vocab_size)
+        parameters = draft.config.num_parameters - left_out * draft.config.hidden_size
+    return CaseFacts(
+        label=case.label,
+        lookahead=config.max_lookahead if drafts else 0,
+        draft_form=DraftForm.of(config).name if drafts else None,
+        draft_width=config.draft_width if drafts else 0,
+        draft_parameters=parameters,
+        num_devices=engines.num_devices(case),
+    )
+
+
+def _placed(record: PromptRecord, dataset: str, prompt: int, case: Case) -> CaseRecord:
+    fields = {name: getattr(record, name) for name in PromptRecord.__dataclass_fields__}
+    return CaseRecord(dataset=dataset, prompt=prompt, case=case.label, **fields)

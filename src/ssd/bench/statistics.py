@@ -1,0 +1,72 @@
+"""Medians and ratios with intervals that know how few prompts there were.
+
+Knows numbers. Intervals are 95 % bootstrap intervals (scipy) over prompts: what would a median be, had other
+prompts of the kind been drawn? Ratios are taken within a prompt, so that drift of the machine cancels.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+_RESAMPLES = 5000
+_CONFIDENCE = 0.95
+Verdict = Literal["faster", "slower", "no difference that the noise allows", "too few prompts to tell"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A median, and where it may lie; no interval where one value was all there was."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    count: int
+
+    def __str__(self) -> str:
+        if self.low is None or self.high is None:
+            return f"{self.value:.2f}"
+        return f"{self.value:.2f} ({self.low:.2f}–{self.high:.2f})"
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of a ratio of speeds."""
+        if self.low is None or self.high is None:
+            return "too few prompts to tell"
+        if self.low > 1:
+            return "faster"
+        return "slower" if self.high < 1 else "no difference that the noise allows"
+
+
+def median_with_interval(values: Sequence[float]) -> Estimate:
+    """The median, and its 95 % interval by resampling; always the same for the same values."""
+    value = statistics.median(values)
+    if len(values) < 2:
+        return Estimate(value=value, count=len(values))
+    need_scipy()
+    import numpy
+    from scipy.stats import bootstrap
+
+    interval = bootstrap(
+        (list(values),),
+        numpy.median,
+        n_resamples=_RESAMPLES,
+        confidence_level=_CONFIDENCE,
+        # Not BCa: the jackknife of a median is degenerate, and all values may be equal.
+        method="percentile",
+        rng=numpy.random.default_rng(0),
+    ).confidence_interval
+    return Estimate(value=value, low=float(interval.low), high=float(interval.high), count=len(values))
+
+
+def paired_ratio(above: Sequence[float], below: Sequence[float]) -> Estimate:
+    """Of two rows of values that belong together pair by pair."""
+    return median_with_interval([a / b for a, b in zip(above, below, strict=True)])
+
+
+def need_scipy() -> None:
+    """ValueError with a remedy where it is not installed."""
+    try:
+        import scipy.stats  # noqa: F401
+    except ImportError as error:
+        raise ValueError("intervals need the package scipy: pip install 'ssd[bench]'") from error

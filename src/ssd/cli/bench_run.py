@@ -1,0 +1,198 @@
+"""`ssd bench run`: modes side by side on the same prompts, into a folder that can be gone on with."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from ssd.cli.engine_options import EngineOptions
+from ssd.cli.errors import user_errors
+from ssd.cli.options import with_options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ssd.bench.cases import Case
+    from ssd.bench.manifest import RunSettings
+    from ssd.bench.records import CaseRecord
+    from ssd.bench.runs import Run
+
+_WHAT = "What is measured"
+_SAID_BY_CASES = {"mode": "ssd", "acceptance": "coupled", "saguaro": 1.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    cases: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=_WHAT,
+            show_default=False,
+            help="Such as ar,sd4,ssd+int8; see docs/bench.md. Default ar,sd4,ssd, or ar without a draft.",
+        ),
+    ] = None
+    datasets: Annotated[
+        str, typer.Option(rich_help_panel=_WHAT, help="Names, or .jsonl files with a text on each line.")
+    ] = "humaneval,alpaca,gsm8k,ultrafeedback"
+    dataset_dir: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SSD_DATASET_DIR", rich_help_panel=_WHAT, help="Folder of NAME*.jsonl; else the hub."
+        ),
+    ] = None
+    temperatures: Annotated[str, typer.Option(rich_help_panel=_WHAT, help="Such as 0,0.7,1.")] = "0"
+    batch_sizes: Annotated[
+        str, typer.Option(rich_help_panel=_WHAT, help="Prompts that run together, such as 1,4,16.")
+    ] = "1"
+    num_prompts: Annotated[int, typer.Option(rich_help_panel=_WHAT, help="Of each data set.")] = 12
+    first_prompt: Annotated[int, typer.Option(rich_help_panel=_WHAT, help="Skip so many.")] = 0
+    max_tokens: Annotated[int, typer.Option(rich_help_panel=_WHAT, help="Written after each prompt.")] = 96
+    seed: Annotated[int, typer.Option(rich_help_panel=_WHAT, help="Of the first prompt.")] = 1000
+    quiet: Annotated[bool, typer.Option("--quiet", help="No line for each text.")] = False
+
+    def numbers(self) -> tuple[list[float], list[int]]:
+        try:
+            temperatures = [float(each) for each in self.temperatures.split(",")]
+            batch_sizes = [int(each) for each in self.batch_sizes.split(",")]
+        except ValueError as error:
+            raise ValueError(f"--temperatures and --batch-sizes are numbers with commas: {error}") from error
+        for name in ("num_prompts", "max_tokens"):
+            if getattr(self, name) < 2:
+                raise ValueError(f"--{name.replace('_', '-')} {getattr(self, name)}: at least 2")
+        return temperatures, batch_sizes
+
+
+@with_options
+def run(
+    folder: Annotated[
+        Path,
+        typer.Option(
+            "--run", metavar="DIR", help="Where it is kept. Started again with the same, a run goes on."
+        ),
+    ],
+    *,
+    options: BenchOptions,
+    engine: EngineOptions,
+) -> None:
+    """Measure modes side by side: the same target, the same prompts, in turns.
+
+    Examples:
+
+        ssd bench run MODEL --draft SMALL_MODEL --run runs/first
+
+        ssd bench run MODEL --draft SMALL_MODEL --cases ar,sd4,ssd+int8 --datasets humaneval --run runs/code
+
+        ssd bench run MODEL --draft SMALL_MODEL --batch-sizes 1,4,16 --temperatures 0,1 --run runs/load
+
+    Exit code 1: outputs differ between modes, though the run is deterministic.
+    """
+    with user_errors():
+        code = _measure(folder, options, engine)
+    raise typer.Exit(code)
+
+
+def _measure(folder: Path, options: BenchOptions, engine: EngineOptions) -> int:
+    from ssd.bench.cases import cases_of
+    from ssd.bench.datasets import dataset_label, load_prompts
+    from ssd.bench.folder import RunFolder
+    from ssd.bench.manifest import Manifest
+    from ssd.bench.runs import Run
+    from ssd.bench.statistics import need_scipy
+    from ssd.cli.bench_tables import show_run
+    from ssd.cli.provenance import provenance
+
+    need_scipy()  # before, not after, an hour of measuring
+    said = engine.settings()
+    draft = said.pop("draft", None)
+    _refuse(said)
+    cases = cases_of(options.cases or ("ar,sd4,ssd" if draft else "ar"), *options.numbers())
+    names = [name.strip() for name in options.datasets.split(",")]
+    prompts = {
+        dataset_label(name): load_prompts(
+            name, options.dataset_dir, options.num_prompts, options.first_prompt
+        )
+        for name in names
+    }
+    settings = _settings(options, engine.named_model, draft, cases, said, prompts)
+    made = Run(RunFolder(folder), Manifest(settings=settings, sessions=[provenance()]), cases, prompts)
+    if not made.is_complete:
+        _go_on(made, engine.named_model, said, draft, cases, quiet=options.quiet)
+    return show_run(folder)
+
+
+def _refuse(said: dict[str, Any]) -> None:
+    """What the cases say is not said twice; what comes along with a draft is no harm."""
+    for name, harmless in _SAID_BY_CASES.items():
+        if said.pop(name, harmless) != harmless:
+            raise ValueError(f"--{name} is said by the cases here: --cases ar,sd4,ssd+ratio+saguaro0.5 …")
+
+
+def _settings(
+    options: BenchOptions,
+    model: str,
+    draft: str | None,
+    cases: Sequence[Case],
+    said: dict[str, Any],
+    prompts: dict[str, list[str]],
+) -> RunSettings:
+    from ssd.bench.manifest import RunSettings
+    from ssd.bench.runs import digests
+
+    return RunSettings(
+        model=model,
+        draft=draft,
+        cases=[case.label for case in cases],
+        datasets=list(prompts),
+        num_prompts=options.num_prompts,
+        first_prompt=options.first_prompt,
+        max_tokens=options.max_tokens,
+        seed=options.seed,
+        deterministic=said.get("deterministic", False),
+        prompts=digests(prompts),
+        engine={name: list(value) if isinstance(value, tuple) else value for name, value in said.items()},
+    )
+
+
+def _go_on(
+    made: Run, model: str, said: dict[str, Any], draft: str | None, cases: Sequence[Case], *, quiet: bool
+) -> None:
+    from ssd.bench.engines import CaseEngines
+    from ssd.cli.loading import loading
+    from ssd.config import EngineConfig
+
+    config = EngineConfig.from_settings(model, said)
+    with loading(model, then="starting drafts") as show_progress:
+        engines = CaseEngines(config, draft, cases, show_progress=show_progress)
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("texts,"),
+        TimeElapsedColumn(), TextColumn("gone,"), TimeRemainingColumn(), TextColumn("left"),
+    )  # fmt: skip
+    console = Console(stderr=True, highlight=False)
+    with engines, Progress(*columns, console=console, disable=not sys.stderr.isatty()) as progress:
+        bar = progress.add_task("warming up", total=made.num_texts, completed=made.num_done)
+
+        def on_turn(case: Case, records: Sequence[CaseRecord]) -> None:
+            progress.update(bar, description="measuring", advance=len(records))
+            if not quiet:
+                progress.console.print(_line(case, records))
+
+        made.go_on(engines, on_turn)
+
+
+def _line(case: Case, records: Sequence[CaseRecord]) -> str:
+    rate = sum(len(each.tokens) for each in records) / sum(each.seconds for each in records)
+    users = f", {len(records)} together" if len(records) > 1 else ""
+    return f"{records[0].dataset} {records[0].prompt:4}  {case.label:32} {rate:8.2f} tok/s{users}"

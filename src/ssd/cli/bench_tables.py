@@ -1,0 +1,72 @@
+"""A run's figures on the terminal: a table for each data set, and whether the modes wrote the same."""
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ssd.bench.compare import Comparison
+from ssd.bench.figures import Figures, RunFigures
+from ssd.bench.folder import RunFolder
+
+_SHOWN_DIFFERENCES = 10
+
+
+def show_run(folder: Path) -> int:
+    """The exit code: 1 where a deterministic run has outputs that differ."""
+    console, figures = Console(highlight=False), RunFigures(RunFolder(folder))
+    for dataset in figures.datasets:
+        table = Table(title=dataset, title_justify="left")
+        for name in ("case", "tok/s", "× ar (95 %)", "× best sd (95 %)", "accepted", "hits", "of roof"):
+            table.add_column(name, justify="left" if name == "case" else "right")
+        for row in figures.rows:
+            if row.dataset == dataset:
+                table.add_row(figures.name_of(row.case), *_cells(row))
+        console.print(table)
+    code = show_equality(console, figures)
+    console.print(f"[dim]The whole report: ssd bench report {escape(str(folder))}[/]")
+    return code
+
+
+def show_equality(console: Console, figures: RunFigures) -> int:
+    """In red, and as exit code 1, where the outputs of a deterministic run differ."""
+    deterministic, found = figures.manifest.settings.deterministic, figures.equality
+    words = escape(found.in_words(deterministic=deterministic))
+    is_fault = deterministic and bool(found.differences)
+    style = "bold white on red" if is_fault else "yellow" if found.differences else "green"
+    console.print(f"[{style}]{words}[/]")
+    if is_fault:
+        for each in found.differences[:_SHOWN_DIFFERENCES]:
+            console.print(f"  [red]{escape(str(each))}[/]")
+        if len(found.differences) > _SHOWN_DIFFERENCES:
+            console.print(f"  [red]and {len(found.differences) - _SHOWN_DIFFERENCES} more[/]")
+    return int(is_fault)
+
+
+def _cells(row: Figures) -> list[str]:
+    return [
+        f"{row.rate.value:.2f}",
+        str(row.over_ar or "-"),
+        str(row.over_sd or "-"),
+        f"{row.accepted_per_round:.2f}" if row.case.mode != "ar" else "-",
+        "-" if row.hit_rate is None else f"{row.hit_rate:.2f}",
+        "-" if row.efficiency is None else f"{row.efficiency:.2f}",
+    ]
+
+
+def show_comparison(found: Comparison) -> None:
+    console = Console(highlight=False)
+    table = Table(title="B over A, prompt by prompt, with 95 % intervals", title_justify="left")
+    for name in ("data set", "case", "A tok/s", "B tok/s", "B/A", "beside bare forwards", "verdict"):
+        table.add_column(name, justify="right" if "tok" in name or name in ("B/A",) else "left")
+    for row in found.rows:
+        style = {"faster": "green", "slower": "red"}.get(row.verdict, "")
+        verdict = row.verdict + (f" ({row.reason})" if row.reason else "")
+        cells = [f"{row.before:.2f}", f"{row.after:.2f}", str(row.ratio), str(row.beside_forwards or "-")]
+        table.add_row(row.dataset, row.case, *cells, f"[{style}]{verdict}[/]" if style else verdict)
+    console.print(table)
+    if found.forwards is not None:
+        console.print(f"The target's bare forward: {found.forwards} as fast in B as in A.")
+    for note in found.notes:
+        console.print(f"[yellow]Note: {escape(note)}[/]")
