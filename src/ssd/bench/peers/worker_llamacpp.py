@@ -1,9 +1,11 @@
 """llama.cpp's server: the xllamacpp package's, or a llama-server program. Greedy, alone or with a draft model.
 
 Takes GGUF files. Depends on the standard library, and on xllamacpp where no program is named. Both speak HTTP,
-so one way of asking serves both; the draft is told per request how far to guess, 0 being not at all.
+so one way of asking serves both. Each case has a server of its own, since how far a draft guesses is decided
+when it starts; they read the same files, so the system keeps the weights once.
 """
 
+import atexit
 import contextlib
 import http.client
 import json
@@ -13,25 +15,35 @@ import sys
 import time
 from typing import Any
 
+_OWN_LOOKAHEAD = "3"
+"""llama.cpp's default."""
+
 
 def load(job: dict[str, Any]) -> Any:
-    port = _free_port()
-    server = _start_program(job, port) if job["program"] else _start_package(job, port)
-    _await(port, server)
+    servers = {case: _Server(job, case) for case in job["cases"]}
 
     def generate(case: str, prompt: list[int], max_tokens: int, note: Any) -> dict[str, Any]:
-        lookahead = 0 if case == "plain" else int(case.removeprefix("draft") or 3)
         body = {
             "prompt": prompt, "n_predict": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True,
-            "return_tokens": True, "cache_prompt": False, "speculative.n_max": lookahead, "speculative.n_min": 0,
+            "return_tokens": True, "cache_prompt": False,
         }  # fmt: skip
-        for event in _events(port, body):
+        for event in _events(servers[case].port, body):
             note(event.get("tokens") or [])
         return {}
 
-    # The server lives as long as what it is asked through.
-    generate.server = server  # type: ignore[attr-defined]
     return generate
+
+
+class _Server:
+    """Of one case; it ends with this process."""
+
+    def __init__(self, job: dict[str, Any], case: str) -> None:
+        self.port = _free_port()
+        lookahead = None if case == "plain" else case.removeprefix("draft") or _OWN_LOOKAHEAD
+        threads = max(1, len(job["cores"]))
+        start = _start_program if job["program"] else _start_package
+        self._running = start(job, self.port, lookahead, threads)
+        _await(self.port, self._running)
 
 
 def _events(port: int, body: dict[str, Any]) -> Any:
@@ -49,42 +61,39 @@ def _events(port: int, body: dict[str, Any]) -> Any:
                 yield event
 
 
-def _start_program(job: dict[str, Any], port: int) -> Any:
-    threads = str(max(1, len(job["cores"])))
+def _start_program(job: dict[str, Any], port: int, lookahead: str | None, threads: int) -> Any:
     command = [
         job["program"], "--model", job["model"], "--host", "127.0.0.1", "--port", str(port),
-        "--ctx-size", str(job["max_model_len"]), "--parallel", "1", "--threads", threads, "--poll", "0",
+        "--ctx-size", str(job["max_model_len"]), "--parallel", "1", "--threads", str(threads), "--poll", "0",
         "--cache-type-k", "bf16", "--cache-type-v", "bf16",
     ]  # fmt: skip
-    if job["draft"]:
-        command += ["--model-draft", job["draft"], "--threads-draft", threads, "--draft-max", _longest(job)]
-    # What ends this process, by its end of input, ends the server too.
-    return subprocess.Popen(command, stdout=sys.stderr, stdin=subprocess.DEVNULL)
+    if lookahead:
+        command += [
+            "--spec-type", "draft-simple", "--spec-draft-model", job["draft"], "--spec-draft-n-max", lookahead,
+            "--spec-draft-threads", str(threads), "--spec-draft-poll", "0",
+        ]  # fmt: skip
+    running = subprocess.Popen(command, stdout=sys.stderr, stdin=subprocess.DEVNULL)
+    atexit.register(running.terminate)
+    return running
 
 
-def _start_package(job: dict[str, Any], port: int) -> Any:
+def _start_package(job: dict[str, Any], port: int, lookahead: str | None, threads: int) -> Any:
     import xllamacpp
 
     params = xllamacpp.CommonParams()
     params.model.path = job["model"]
-    params.hostname, params.port = "127.0.0.1", port
+    params.hostnames, params.port = ["127.0.0.1"], port
     params.n_ctx, params.n_parallel = job["max_model_len"], 1
     params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_BF16
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = max(1, len(job["cores"]))
-    params.cpuparams.poll = params.cpuparams_batch.poll = 0
-    if job["draft"]:
-        kind = xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE
-        params.speculative.types = [kind]
-        draft = params.speculative.draft
-        draft.mparams.path = job["draft"]
-        draft.n_max = int(_longest(job))
-        draft.cpuparams.n_threads = draft.cpuparams_batch.n_threads = max(1, len(job["cores"]))
-        draft.cpuparams.poll = draft.cpuparams_batch.poll = 0
+    everyone = [params.cpuparams, params.cpuparams_batch]
+    if lookahead:
+        kinds, draft = xllamacpp.common_speculative_type, params.speculative.draft
+        params.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
+        draft.mparams.path, draft.n_max = job["draft"], int(lookahead)
+        everyone += [draft.cpuparams, draft.cpuparams_batch]
+    for each in everyone:
+        each.n_threads, each.poll = threads, 0
     return xllamacpp.Server(params)
-
-
-def _longest(job: dict[str, Any]) -> str:
-    return str(max(int(case.removeprefix("draft") or 3) for case in job["cases"] if case != "plain"))
 
 
 def _await(port: int, server: Any, seconds: float = 600) -> None:
