@@ -1,8 +1,99 @@
-"""Reports (in progress)."""
+"""A run's report: one HTML page that needs nothing from elsewhere, and the same figures as Markdown."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
+
 from ssd.bench.figures import RunFigures
+from ssd.bench.pages import words
+from ssd.bench.pages.colours import Colours
+from ssd.bench.pages.columns import Column, used_columns
+from ssd.bench.pages.plots import plots
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    name: str
+    css: str
+    cells: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    name: str
+    count: int
+    rows: Sequence[_Row]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    columns: Sequence[Column]
+    groups: Sequence[_Group]
 
 
 def write_report(figures: RunFigures, folder: Path) -> list[Path]:
-    return []
+    """report.html and report.md in a folder, which is made if need be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pages = {folder / "report.html": html_page(figures), folder / "report.md": markdown(figures)}
+    for path, text in pages.items():
+        path.write_text(text)
+    return list(pages)
+
+
+def html_page(figures: RunFigures) -> str:
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
+    template = environment.from_string((files("ssd.bench.pages") / "page.html").read_text())
+    colours = Colours(figures.cases, figures.name_of)
+    return template.render(
+        title=words.title(figures),
+        subtitle=words.subtitle(figures),
+        tiles=words.tiles(figures),
+        equality=words.equality(figures),
+        plots=plots(figures, colours),
+        parts=_parts(figures, colours),
+        roofs=words.roofs(figures),
+        facts=words.facts(figures),
+    )
+
+
+def markdown(figures: RunFigures) -> str:
+    equality, parts = words.equality(figures), _parts(figures, Colours(figures.cases, figures.name_of))
+    lines = [f"# {words.title(figures)}", "", words.subtitle(figures), "", equality.words, ""]
+    lines += [*(f"- {each}" for each in equality.listed), ""] if equality.listed else []
+    for groups in zip(*(part.groups for part in parts), strict=True):
+        lines += [f"## {groups[0].name}, {groups[0].count} prompts", ""]
+        for part, group in zip(parts, groups, strict=True):
+            heads = ["case", *(column.title for column in part.columns)]
+            lines += _table(heads, [[f"`{row.name}`", *row.cells] for row in group.rows])
+    lines += ["Medians over prompts; in brackets, 95 % bootstrap intervals.", ""]
+    lines += [f"- **{column.title}**: {column.meaning}" for part in parts for column in part.columns]
+    if roofs := words.roofs(figures):
+        heads = ["case", "E∞", "T_v, ms (rows)", "T_d, ms (rows)", "E∞/T_v", "1/T_d", "roof", "reached"]
+        lines += ["", "## The roof", "", *_table(heads, roofs)]
+    facts = [list(fact) for fact in words.facts(figures)]
+    lines += ["", "## How it was measured", "", *_table(["what", ""], facts)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _parts(figures: RunFigures, colours: Colours) -> list[_Part]:
+    return [_Part(each, _groups(figures, each, colours)) for each in used_columns(figures.rows)]
+
+
+def _groups(figures: RunFigures, columns: Sequence[Column], colours: Colours) -> list[_Group]:
+    found = []
+    for dataset in figures.datasets:
+        rows = [row for row in figures.rows if row.dataset == dataset]
+        shown = [
+            _Row(colours.name(row.case), colours.css(row.case), [column.cell(row) for column in columns])
+            for row in rows
+        ]
+        found.append(_Group(dataset, max(row.rate.count for row in rows), shown))
+    return found
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    rule = "|---" * len(heads) + "|"
+    return [f"| {' | '.join(heads)} |", rule, *(f"| {' | '.join(row)} |" for row in rows), ""]

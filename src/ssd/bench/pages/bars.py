@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ssd.bench.figures import Figures
 from ssd.bench.pages.colours import Colours
-from ssd.bench.pages.svg import Axis, Canvas, number
+from ssd.bench.pages.svg import Axis, Canvas, number, round_number
 
 _WIDTH, _LEFT, _RIGHT = 920, 190, 210
 _BAR, _GAP, _GROUP_GAP, _TOP = 17, 6, 30, 26
@@ -48,8 +48,8 @@ def bars(rows: Sequence[Figures], spec: BarSpec, colours: Colours) -> str:
     axis = Axis.over(_LEFT, _WIDTH - _RIGHT, max(ends))
     for tick in axis.ticks:
         canvas.line(axis.place(tick), _TOP - 6, axis.place(tick), height - 8, "grid" if tick else "zero")
-        canvas.text(axis.place(tick), _TOP - 12, number(tick), "tick", anchor="middle")
-    canvas.text(axis.end + 14, _TOP - 12, spec.label, "tick")
+        canvas.text(axis.place(tick), _TOP - 12, round_number(tick), "tick", anchor="middle")
+    canvas.text(_LEFT - 10, _TOP - 12, spec.label, "tick", anchor="end")
     y: float = _TOP
     for name, members in groups.items():
         canvas.text(0, y + 15, name, "group")

@@ -17,9 +17,7 @@ class Column:
     cell: Callable[[Figures], str]
 
 
-def _estimate(found: Estimate | None) -> str:
-    if found is None:
-        return NOTHING
+def _estimate(found: Estimate) -> str:
     if found.low is None or found.high is None:
         return number(found.value)
     return f"{number(found.value)} ({number(found.low)}–{number(found.high)})"
@@ -39,23 +37,59 @@ def _first_token(row: Figures) -> str:
 
 
 COLUMNS = (
-    Column("tok/s a user", "1 / time per output token: median over prompts, 95 % interval", lambda row: _estimate(row.rate)),
-    Column("× ar", "rate over plain decoding's, prompt by prompt: median, 95 % interval", lambda row: _estimate(row.over_ar)),
-    Column("× best sd", "the same over the fastest sd case of the run", lambda row: _estimate(row.over_sd)),
-    Column("output tok/s", "tokens of all texts over wall time, prompts included", lambda row: number(row.output_rate)),
-    Column("ms/token", "time per output token after the first: median", lambda row: number(row.milliseconds_per_token.value)),
+    Column(
+        "tok/s a user",
+        "1 / time per output token: median over prompts, 95 % interval",
+        lambda row: _estimate(row.rate),
+    ),
+    Column(
+        "× ar",
+        "rate over plain decoding's, prompt by prompt: median, 95 % interval",
+        lambda row: str(row.over_ar or NOTHING),
+    ),
+    Column(
+        "× best sd", "the same over the fastest sd case of the run", lambda row: str(row.over_sd or NOTHING)
+    ),
+    Column(
+        "output tok/s",
+        "tokens of all texts over wall time, prompts included",
+        lambda row: number(row.output_rate),
+    ),
+    Column(
+        "ms/token",
+        "time per output token after the first: median",
+        lambda row: number(row.milliseconds_per_token.value),
+    ),
     Column("first token, ms", "from request to first token: median", _first_token),
-    Column("accepted a round", "drafted tokens accepted in one verification", lambda row: NOTHING if row.case.mode == "ar" else f"{row.accepted_per_round:.2f}"),
+    Column(
+        "accepted a round",
+        "drafted tokens accepted in one verification",
+        lambda row: NOTHING if row.case.mode == "ar" else f"{row.accepted_per_round:.2f}",
+    ),
     Column("hits", "rounds whose outcome the draft had foreseen", lambda row: _maybe(row.hit_rate)),
     Column("verify / draft / wait / host %", "where the time of the engine's steps went", _shares),
-    Column("roof tok/s", "min(E∞/T_v, 1/T_d) from bare forwards of the same run", lambda row: NOTHING if row.roof is None else number(row.roof.rate)),
+    Column(
+        "roof tok/s",
+        "min(E∞/T_v, 1/T_d) from bare forwards of the same run",
+        lambda row: NOTHING if row.roof is None else number(row.roof.rate),
+    ),
     Column("of roof", "rate over the roof", lambda row: _maybe(row.efficiency)),
-    Column("tok/s a device", "output tok/s over cores or GPUs in use", lambda row: number(row.rate_per_device)),
-    Column("tok/GFLOP", "tokens per 10⁹ multiplications and additions, of target and draft", lambda row: number(row.tokens_per_gflop)),
+    Column(
+        "tok/s a device", "output tok/s over cores or GPUs in use", lambda row: number(row.rate_per_device)
+    ),
+    Column(
+        "tok/GFLOP",
+        "tokens per 10⁹ multiplications and additions, of target and draft, prompts included",
+        lambda row: number(row.tokens_per_gflop),
+    ),
     Column("J/token", "energy of the processors", lambda row: _maybe(row.joules_per_token)),
-)  # fmt: skip
+)
 
 
-def used_columns(rows: Sequence[Figures]) -> list[Column]:
-    """Those that say something of some row."""
-    return [column for column in COLUMNS if any(column.cell(row) != NOTHING for row in rows)]
+_NUM_OF_SPEED = 6
+
+
+def used_columns(rows: Sequence[Figures]) -> list[list[Column]]:
+    """Those that say something of some row: first of speed, then of where it comes from."""
+    parts = (COLUMNS[:_NUM_OF_SPEED], COLUMNS[_NUM_OF_SPEED:])
+    return [[each for each in part if any(each.cell(row) != NOTHING for row in rows)] for part in parts]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ssd.bench.cases import parse_case
 from ssd.bench.pages.colours import Colours
-from ssd.bench.pages.svg import Axis, Canvas, number
+from ssd.bench.pages.svg import Axis, Canvas, number, round_number
 from ssd.bench.records import CaseRecord, Span
 
 _WIDTH, _LEFT, _RIGHT, _TOP = 920, 190, 16, 30
@@ -43,7 +43,9 @@ def timeline(records: Sequence[CaseRecord], colours: Colours) -> str:
     axis = Axis(axis.start, axis.end, end, axis.step)  # it ends where the spans do
     for tick in [each for each in axis.ticks if each <= end]:
         canvas.line(axis.place(tick), _TOP - 6, axis.place(tick), height - 8, "grid")
-        canvas.text(axis.place(tick), _TOP - 12, f"{number(tick)} ms", "tick", anchor="middle")
+        canvas.text(
+            axis.place(tick), _TOP - 12, f"{round_number(tick)} ms" if tick else "0", "tick", anchor="middle"
+        )
     y: float = _TOP
     for panel in panels:
         y = _draw(canvas, panel, axis, y) + _CASE_GAP

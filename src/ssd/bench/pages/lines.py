@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from ssd.bench.figures import Figures
 from ssd.bench.pages.colours import Colours
-from ssd.bench.pages.svg import Axis, Canvas, number
+from ssd.bench.pages.svg import Axis, Canvas, number, round_number
 
 _WIDTH, _HEIGHT = 920, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 190, 18, 46
+_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 190, 28, 46
 _LABEL_GAP = 15
 
 
@@ -59,7 +59,8 @@ def latency(rows: Sequence[Figures], colours: Colours) -> str:
 def _latency_point(row: Figures) -> _Point:
     found = row.milliseconds_per_token
     interval = None if found.low is None or found.high is None else (found.low, found.high)
-    words = f"{row.case.batch_size} together: {number(found.value)} ms a token, {number(row.output_rate)} tok/s in all"
+    in_all = f"{number(row.output_rate)} tok/s in all"
+    words = f"{row.case.batch_size} together: {number(found.value)} ms a token, {in_all}"
     return _Point(str(row.case.batch_size), found.value, words, interval)
 
 
@@ -71,8 +72,8 @@ def _plot(lines: Sequence[_Line], across: str, up: str, most: float | None = Non
     axis = Axis.over(bottom, _TOP, most or largest)
     for tick in axis.ticks:
         canvas.line(_LEFT, axis.place(tick), _WIDTH - _RIGHT, axis.place(tick), "grid" if tick else "zero")
-        canvas.text(_LEFT - 8, axis.place(tick) + 4, number(tick), "tick", anchor="end")
-    canvas.text(_LEFT - 8, _TOP - 6, up, "tick", anchor="start")
+        canvas.text(_LEFT - 8, axis.place(tick) + 4, round_number(tick), "tick", anchor="end")
+    canvas.text(0, _TOP - 14, up, "tick")
     pitch = (_WIDTH - _RIGHT - _LEFT) / max(1, len(names))
     places = {name: _LEFT + pitch * (number_ + 0.5) for number_, name in enumerate(names)}
     for name, x in places.items():

@@ -95,3 +95,8 @@ def number(value: float) -> str:
         return "0"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:,.{digits}f}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def round_number(value: float) -> str:
+    """Of a tick."""
+    return f"{round(value, 9):,g}" if value < 1e6 else f"{value:g}"

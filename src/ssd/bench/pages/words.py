@@ -1,0 +1,129 @@
+"""What a report says beside its figures: title, the figures to see first, and how it was measured."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ssd.bench.figures import Figures, RunFigures
+from ssd.bench.pages.svg import number
+
+_SHOWN_DIFFERENCES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    name: str
+    value: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class EqualityWords:
+    kind: str
+    words: str
+    listed: Sequence[str]
+
+
+def title(figures: RunFigures) -> str:
+    manifest = figures.manifest
+    target = manifest.target.name if manifest.target else manifest.settings.model
+    return f"{target} with {manifest.draft.name} ahead of it" if manifest.draft else f"{target} alone"
+
+
+def subtitle(figures: RunFigures) -> str:
+    settings, session = figures.manifest.settings, figures.manifest.sessions[0]
+    return (
+        f"{', '.join(settings.datasets)}: {settings.num_prompts} prompts each, "
+        f"{settings.max_tokens} tokens a text. "
+        f"{session.hardware.get('processor', 'unknown processor')}, {session.started[:10]}."
+    )
+
+
+def tiles(figures: RunFigures) -> list[Tile]:
+    """Of the fastest case with a draft that works ahead, else of the fastest: at the run's first slice."""
+    rows = _headline_rows(figures)
+    ahead = [row for row in rows if row.case.mode == "ssd"] or rows
+    best = max(ahead, key=lambda row: row.rate.value)
+    name = figures.name_of(best.case)
+    found = [Tile(f"{name}, tokens a second", number(best.rate.value), _interval(best))]
+    for label, ratio in (("over plain decoding", best.over_ar), ("over the best sd", best.over_sd)):
+        if ratio is not None:
+            low, high = ratio.low or ratio.value, ratio.high or ratio.value
+            found.append(Tile(f"{name} {label}", f"{ratio.value:.2f} ×", f"95 %: {low:.2f} to {high:.2f}"))
+    if best.hit_rate is not None:
+        detail = f"{best.accepted_per_round:.2f} drafted tokens accepted a round"
+        found.append(Tile("outcomes foreseen", f"{best.hit_rate:.0%}", detail))
+    if best.efficiency is not None and best.roof is not None:
+        found.append(Tile("of the roof", f"{best.efficiency:.0%}", f"roof {number(best.roof.rate)} tok/s"))
+    return found
+
+
+def _headline_rows(figures: RunFigures) -> list[Figures]:
+    dataset, first = figures.datasets[-1], figures.slices[0]
+    rows = [row for row in figures.rows if row.dataset == dataset]
+    return [row for row in rows if (row.case.temperature, row.case.batch_size) == first] or rows
+
+
+def _interval(row: Figures) -> str:
+    where = "all prompts" if row.dataset == "all" else row.dataset
+    if row.rate.low is None or row.rate.high is None:
+        return where
+    return f"{where}; 95 %: {number(row.rate.low)} to {number(row.rate.high)}"
+
+
+def equality(figures: RunFigures) -> EqualityWords:
+    deterministic, found = figures.manifest.settings.deterministic, figures.equality
+    is_fault = bool(found.differences) and deterministic
+    kind = "fault" if is_fault else "counted" if found.differences else "equal"
+    listed = [str(each) for each in found.differences[:_SHOWN_DIFFERENCES]] if is_fault else []
+    return EqualityWords(kind, found.in_words(deterministic=deterministic), listed)
+
+
+def roofs(figures: RunFigures) -> list[list[str]]:
+    return [
+        [
+            f"{row.dataset}, {figures.name_of(row.case)}",
+            f"{roof.tokens_a_round:.2f}",
+            f"{1e3 * roof.verify_seconds:.1f} ({roof.verify_rows})",
+            f"{1e3 * roof.draft_seconds:.1f} ({roof.draft_rows})",
+            number(roof.tokens_a_round / roof.verify_seconds),
+            number(1 / roof.draft_seconds),
+            number(roof.rate),
+            f"{row.rate.value / roof.rate:.2f}",
+        ]
+        for row in figures.rows
+        if (roof := row.roof) is not None
+    ]
+
+
+def facts(figures: RunFigures) -> list[tuple[str, str]]:
+    manifest = figures.manifest
+    settings, sessions = manifest.settings, manifest.sessions
+    models = [
+        (
+            name,
+            f"{model.name}, {model.num_parameters / 1e6:.0f} M weights a row, {model.num_bytes / 1e9:.2f} GB",
+        )
+        for name, model in (("target", manifest.target), ("draft", manifest.draft))
+        if model is not None
+    ]
+    devices = ", ".join(
+        f"{each.label}: {each.num_devices} {manifest.kind_of_device}{'s' * (each.num_devices != 1)}"
+        for each in manifest.cases
+    )
+    energy = "read" if manifest.measures_energy else "not readable on this machine"
+    said = ", ".join(f"{name}={value}" for name, value in settings.engine.items())
+    commits = ", then ".join(dict.fromkeys(each.commit or "unknown" for each in sessions))
+    return [
+        *models,
+        ("prompts", f"{settings.num_prompts} of each data set, from number {settings.first_prompt}"),
+        ("tokens", f"{settings.max_tokens} a text, whatever the text says; seeds from {settings.seed}"),
+        ("order", "each batch of prompts in every case before the next; the first to run changes"),
+        ("deterministic", "yes" if settings.deterministic else "no"),
+        ("devices", devices),
+        ("energy", energy),
+        *([("engine settings", said)] if said else []),
+        *sessions[0].hardware.items(),
+        ("versions", ", ".join(f"{name} {version}" for name, version in sessions[0].versions.items())),
+        ("commit", commits),
+        ("started", ", then ".join(each.started for each in sessions)),
+    ]
