@@ -2,6 +2,7 @@
 
 import typer
 
+from ssd.cli.bench_peers import peers
 from ssd.cli.bench_reports import compare, report
 from ssd.cli.bench_run import run
 
@@ -14,3 +15,4 @@ bench = typer.Typer(
 bench.command()(run)
 bench.command()(report)
 bench.command()(compare)
+bench.command()(peers)

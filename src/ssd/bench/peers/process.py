@@ -84,10 +84,8 @@ class Worker:
         with contextlib.suppress(OSError):
             if process.stdin is not None:
                 process.stdin.close()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            pass
         # Whoever is left of its session: servers it started, or itself where it did not end.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What a run among peers keeps: its settings, who took part, and a line for every text. Plain values and files.
+"""What a run among peers keeps: its settings, who took part, a line for every text. Plain values, files.
 
 A line that was cut off when a run was killed is dropped: it is measured again.
 """

@@ -1,7 +1,7 @@
-"""The engines that can be measured beside this one: what they are called, what they need, how they are set up.
+"""The engines that can be measured beside this one: their names, what they need, how they are set up.
 
-Knows names, files, environments and commands. Starts nothing, and reads no environment: where an interpreter is
-comes from the caller.
+Knows names, files, environments and commands. Starts nothing, and reads no environment: where an interpreter
+is comes from the caller.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class Peer:
     """Command that makes the form it reads of a model: {source} into {converted}."""
     environment: tuple[str, ...] = ()
     preloads: tuple[str, ...] = ()
-    """Libraries that the peer's own documents say to load first, where they are found: patterns below its venv."""
+    """Libraries that its documents say to load first, where they are found: below its venv, or anywhere."""
     program: str | None = None
     """A program that does instead of the interpreter's packages."""
 
@@ -89,7 +89,9 @@ _PEERS = (
             "{venv}/bin/pip install torch==2.13.0 openvino-genai 'transformers<5.6' optimum nncf",
             "{venv}/bin/pip install --no-deps optimum-intel",
         ),
-        convert="{venv}/bin/optimum-cli export openvino --task text-generation-with-past --model {source} {converted}",
+        # Without the format, models of more than a billion weights would be rounded to int8.
+        convert="{venv}/bin/optimum-cli export openvino --task text-generation-with-past --weight-format fp16 "
+        "--model {source} {converted}",
     ),
     Peer(
         name="llamacpp",
@@ -101,7 +103,8 @@ _PEERS = (
         shares_weights=True,
         setup=(
             "python3 -m venv {venv}",
-            "{venv}/bin/pip install xllamacpp    # or a llama-server on the PATH, built for this machine: faster",
+            # The package is built for any processor, a llama-server of one's own for this one: faster.
+            "{venv}/bin/pip install xllamacpp    # or a llama-server on the PATH",
         ),
         convert="python llama.cpp/convert_hf_to_gguf.py {source} --outtype bf16 --outfile {converted}",
         program="llama-server",

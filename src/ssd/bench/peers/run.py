@@ -1,7 +1,7 @@
 """A run among peers: every case of everyone on every prompt, in turns, each text kept as it is made.
 
-Knows the order of turns and what is still to do. The first to run changes with each prompt: whatever drifts on the
-machine, drifts for all. A peer that fails is left out of the rest of its wave, and why is kept.
+Knows the order of turns and what is still to do. The first to run changes with each prompt: whatever drifts
+on the machine, drifts for all. A peer that fails is left out of the rest of its wave, and why is kept.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,6 +63,10 @@ class PeersRun:
     def num_done(self) -> int:
         return len(self._done)
 
+    @property
+    def is_complete(self) -> bool:
+        return not any(any(self._left(index, wave)) for index, wave in enumerate(self._waves))
+
     def go_on(self, watcher: Watcher) -> None:
         for index, wave in enumerate(self._waves):
             if any(self._left(index, wave)):
@@ -72,7 +76,9 @@ class PeersRun:
     def _places(self) -> list[tuple[str, int]]:
         """Data sets take turns too."""
         longest = max(len(prompts) for prompts in self._prompts.values())
-        return [(name, i) for i in range(longest) for name, all_of in self._prompts.items() if i < len(all_of)]
+        return [
+            (name, i) for i in range(longest) for name, all_of in self._prompts.items() if i < len(all_of)
+        ]
 
     def _left(self, index: int, wave: Sequence[WorkerPlan]) -> Iterator[tuple[str, int, Turn]]:
         first = self._manifest.settings.first_prompt

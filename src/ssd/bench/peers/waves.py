@@ -4,7 +4,7 @@ Peers take turns prompt by prompt within a wave, so a ratio is taken between nei
 not fit wait for the next wave, in which this engine is measured again beside them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ssd.bench.peers.process import WorkerPlan
@@ -27,7 +27,7 @@ def expected_bytes(target: Path, draft: Path | None) -> int:
 
 
 def into_waves(plans: Sequence[WorkerPlan], memory: int) -> list[list[WorkerPlan]]:
-    """First fit, in order; a worker too large for what is left beside this engine is tried by itself anyway."""
+    """First fit, in order; a worker too large for what is left beside this engine is tried anyway."""
     ours = [plan for plan in plans if plan.peer.name == SSD]
     room = memory - sum(plan.num_bytes for plan in ours)
     waves: list[list[WorkerPlan]] = []
@@ -43,6 +43,14 @@ def into_waves(plans: Sequence[WorkerPlan], memory: int) -> list[list[WorkerPlan
     return [[*ours, *wave] for wave in waves] or [ours]
 
 
-def waves_named(names: Sequence[Sequence[str]], plans: Mapping[str, WorkerPlan]) -> list[list[WorkerPlan]]:
-    """Waves as an earlier session had them, without those that are gone."""
-    return [[plans[name] for name in wave if name in plans] for wave in names]
+def continued_waves(
+    names: Sequence[Sequence[str]], plans: Sequence[WorkerPlan], memory: int
+) -> list[list[WorkerPlan]]:
+    """Waves as earlier sessions had them, without those that are gone; who is new comes after them."""
+    by_name = {plan.name: plan for plan in plans}
+    known = {name for wave in names for name in wave}
+    waves = [[by_name[name] for name in wave if name in by_name] for wave in names]
+    new = [plan for plan in plans if plan.name not in known or plan.peer.name == SSD]
+    if not names or len(new) > 1:
+        waves += into_waves(new, memory)
+    return waves

@@ -4,11 +4,11 @@
 
 Run by the peer's own interpreter, in which nothing of this project is installed: it imports the standard
 library only, and the peer's file by its path. That file has `load(job)`, which returns
-`generate(case, prompt, max_tokens, note)`; `note(token_ids)` is called as tokens come, so the clock is here and
-the same for all. What `generate` returns is added to the answer.
+`generate(case, prompt, max_tokens, note)`; `note(token_ids)` is called as tokens come, so the clock is here
+and the same for all. What `generate` returns is added to the answer.
 
-Standard input: the job, then {"case", "prompt", "max_tokens"} lines. Standard output: {"ready": versions}, then one
-answer for each line; {"error": …} where the peer refuses. Whatever the peer prints goes to standard error.
+Standard input: the job, then {"case", "prompt", "max_tokens"} lines. Standard output: {"ready": versions},
+then one answer for each line; {"error": …} where the peer refuses. What the peer prints goes to standard error.
 """
 
 import importlib.metadata
@@ -27,7 +27,7 @@ Generate = Callable[[str, list[int], int, Note], dict[str, Any]]
 
 
 class Clock:
-    """When tokens came. The first burst is left out of the time per token: its tokens waited for the prompt."""
+    """When tokens came. The first burst is left out of the time per token: it waited for the prompt."""
 
     def __init__(self) -> None:
         self._started = time.perf_counter()

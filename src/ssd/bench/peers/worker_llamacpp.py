@@ -1,7 +1,7 @@
-"""llama.cpp's server: the xllamacpp package's, or a llama-server program. Greedy, alone or with a draft model.
+"""llama.cpp's server: of the xllamacpp package, or a llama-server. Greedy, alone or with a draft model.
 
-Takes GGUF files. Depends on the standard library, and on xllamacpp where no program is named. Both speak HTTP,
-so one way of asking serves both. Each case has a server of its own, since how far a draft guesses is decided
+Takes GGUF files. Depends on the standard library, and on xllamacpp where no program is named. Both speak
+HTTP, so one way of asking serves both. Each case has a server of its own, since how far a draft guesses is decided
 when it starts; they read the same files, so the system keeps the weights once.
 """
 
@@ -69,8 +69,8 @@ def _start_program(job: dict[str, Any], port: int, lookahead: str | None, thread
     ]  # fmt: skip
     if lookahead:
         command += [
-            "--spec-type", "draft-simple", "--spec-draft-model", job["draft"], "--spec-draft-n-max", lookahead,
-            "--spec-draft-threads", str(threads), "--spec-draft-poll", "0",
+            "--spec-type", "draft-simple", "--spec-draft-model", job["draft"],
+            "--spec-draft-n-max", lookahead, "--spec-draft-threads", str(threads), "--spec-draft-poll", "0",
         ]  # fmt: skip
     running = subprocess.Popen(command, stdout=sys.stderr, stdin=subprocess.DEVNULL)
     atexit.register(running.terminate)

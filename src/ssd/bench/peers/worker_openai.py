@@ -38,8 +38,8 @@ class _Server:
 
     def stream(self, prompt: list[int], max_tokens: int) -> Any:
         body = {
-            "model": self._model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "stream": True,
-            "stream_options": {"include_usage": True},
+            "model": self._model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0,
+            "stream": True, "stream_options": {"include_usage": True},
         }  # fmt: skip
         with contextlib.closing(self._connect()) as connection:
             answer = self._post(connection, {**body, **self._more})

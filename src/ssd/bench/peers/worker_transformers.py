@@ -29,7 +29,12 @@ def load(job: dict[str, Any]) -> Any:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, job["dtype"])).to(device)
         # Texts have the length that was asked for, and greedy is greedy whatever the folder says.
         model.generation_config.update(
-            eos_token_id=None, do_sample=False, temperature=None, top_p=None, top_k=None, repetition_penalty=None
+            eos_token_id=None,
+            do_sample=False,
+            temperature=None,
+            top_p=None,
+            top_k=None,
+            repetition_penalty=None,
         )
         return model.eval()
 
