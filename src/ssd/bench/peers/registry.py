@@ -90,8 +90,8 @@ _PEERS = (
             "{venv}/bin/pip install --no-deps optimum-intel",
         ),
         # Without the format, models of more than a billion weights would be rounded to int8.
-        convert="{venv}/bin/optimum-cli export openvino --task text-generation-with-past --weight-format fp16 "
-        "--model {source} {converted}",
+        convert="{venv}/bin/optimum-cli export openvino --task text-generation-with-past "
+        "--weight-format fp16 --model {source} {converted}",
     ),
     Peer(
         name="llamacpp",

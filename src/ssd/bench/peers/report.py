@@ -41,8 +41,8 @@ def _lines(manifest: PeersManifest, figures: PeersFigures) -> Iterator[str]:
     yield ""
     yield (
         f"{settings.model} with {settings.draft or 'no draft'}, {settings.dtype}, greedy, "
-        f"{settings.max_tokens} tokens whatever they are, one text at a time, {settings.num_prompts} prompts of "
-        "each data set, everyone in turns on each prompt. "
+        f"{settings.max_tokens} tokens whatever they are, one text at a time, {settings.num_prompts} prompts "
+        "of each data set, everyone in turns on each prompt. "
         + _cores(manifest)
         + "tok/s: median over prompts of the tokens after those that came first."
     )

@@ -8,7 +8,7 @@ library only, and the peer's file by its path. That file has `load(job)`, which 
 and the same for all. What `generate` returns is added to the answer.
 
 Standard input: the job, then {"case", "prompt", "max_tokens"} lines. Standard output: {"ready": versions},
-then one answer for each line; {"error": …} where the peer refuses. What the peer prints goes to standard error.
+then one answer for each line; {"error": …} where the peer refuses. What it prints goes to standard error.
 """
 
 import importlib.metadata

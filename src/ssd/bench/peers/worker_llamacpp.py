@@ -1,8 +1,8 @@
 """llama.cpp's server: of the xllamacpp package, or a llama-server. Greedy, alone or with a draft model.
 
 Takes GGUF files. Depends on the standard library, and on xllamacpp where no program is named. Both speak
-HTTP, so one way of asking serves both. Each case has a server of its own, since how far a draft guesses is decided
-when it starts; they read the same files, so the system keeps the weights once.
+HTTP, so one way of asking serves both. Each case has a server of its own, since how far a draft
+guesses is decided when it starts; they read the same files, so the system keeps the weights once.
 """
 
 import atexit
