@@ -4,11 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ssd.bench.bare import Forwards
 from ssd.bench.cases import Case, parse_case
 from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import CaseFacts, Manifest, ModelFacts, Provenance, RunSettings
-from ssd.bench.records import CaseRecord, Lane, Span
+from ssd.bench.records import CaseRecord, Forwards, Lane, Span
 
 SPEED = {"ar": 4.0, "sd4": 6.0, "ssd": 9.0, "ssd+int8": 10.0}
 WOBBLE = (1.0, 1.1, 0.9, 1.05, 0.95, 1.2)
@@ -41,9 +40,11 @@ def write_run(
         started="2026-01-01T00:00:00+00:00", commit="0123456789ab", versions={"ssd": "0.1"}, hardware=HARDWARE
     )
     made = RunFolder(folder)
-    made.begin(Manifest(settings=settings, sessions=[session]))
+    made.begin(Manifest(settings=settings, sessions=[]))
     facts = [_facts(parse_case(label)) for label in labels]
-    made.complete(Manifest(settings=settings, sessions=[session], target=TARGET, draft=DRAFT, cases=facts))
+    made.begin_session(
+        Manifest(settings=settings, sessions=[session], target=TARGET, draft=DRAFT, cases=facts)
+    )
     for prompt in range(num_prompts):
         for place, dataset in enumerate(datasets):
             made.add([change(record(parse_case(each), dataset, prompt, place)) for each in labels])

@@ -1,30 +1,18 @@
 """Cases around one target: the same tokens from all of them, and records that add up."""
 
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from ssd.bench.cases import Case, cases_of
+from ssd.bench.cases import Case
 from ssd.bench.energy import EnergyMeter
 from ssd.bench.engines import CaseEngines, bench_config
 from ssd.config import EngineConfig
+from tests.bench.conftest import CASES
 
-CASES = {
-    case.label: case
-    for case in cases_of("ar,ar+allcores,sd2,ssd,ssd+ratio+t1", [0.0], [1]) + cases_of("ar,ssd", [0.8], [3])
-}
 PROMPTS = ["The quick brown fox jumps", "Once upon a time", "def add(a, b):"]
 NUM_TOKENS = 24
-
-
-@pytest.fixture(scope="module")
-def engines(tiny_llama: Path, tiny_draft: str) -> Iterator[CaseEngines]:
-    config = EngineConfig(model=str(tiny_llama), device="cpu", dtype="float32", deterministic=True)
-    with CaseEngines(config, tiny_draft, list(CASES.values())) as made:
-        made.warm_up(list(CASES.values()), PROMPTS[0])
-        yield made
 
 
 def test_modes_give_equal_tokens_and_their_own_counts(engines: CaseEngines) -> None:

@@ -8,12 +8,13 @@ min(E∞ / T_v, 1 / T_d), with both times measured within the run, in turns, lik
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
 from ssd.bench.cases import Case
 from ssd.bench.engines import CaseEngines
+from ssd.bench.records import Forwards
 from ssd.config import EngineConfig
 from ssd.runtime.loading import LoadedModel, load_draft
 from ssd.runtime.runner import RunnerRow
@@ -36,20 +37,6 @@ class DraftForm:
     @property
     def name(self) -> str:
         return self.precision if self.head is None else f"{self.precision}, head of {self.head}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forwards:
-    """Measured once in each turn of the prompts: seconds by name, agreement by draft."""
-
-    dataset: str
-    prompt: int
-    target_seconds: Mapping[int, float]
-    """By rows."""
-    draft_seconds: Mapping[str, Mapping[int, float]]
-    """By the draft's form, then by rows."""
-    agreement: Mapping[str, Sequence[bool]]
-    """By the draft's form: of each greedy token, whether the draft would have guessed it."""
 
 
 class BareModels:
@@ -101,18 +88,6 @@ class BareModels:
             max_num_seqs=1,
         )  # fmt: skip
         return load_draft(config, precision="int8" if form.precision == "int8" else "model", head=form.head)
-
-
-def tokens_a_round(agrees: Sequence[bool], lookahead: int) -> float:
-    """E∞: tokens of a verification with a draft that always has a whole speculation ready."""
-    place, rounds = 0, 0
-    while place < len(agrees):
-        run = 0
-        while run < lookahead and place + run < len(agrees) and agrees[place + run]:
-            run += 1
-        place += run + 1
-        rounds += 1
-    return len(agrees) / rounds
 
 
 def _seconds(loaded: LoadedModel, rows: int) -> float:

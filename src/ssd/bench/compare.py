@@ -3,6 +3,7 @@
 Ratios are taken within a prompt. But two runs are two days of the machine, which prompts know nothing of. So
 each rate is also taken in units of its own run's bare forwards, measured beside it: a case is called faster
 only where both ratios say so. Where the forwards alone changed (a faster day, other kernels), that is said.
+Intervals are wide enough to hold for all rows together: among many rows, some would differ by chance.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from ssd.bench.bare import Forwards
 from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import Manifest, ModelFacts, RunSettings, differences
-from ssd.bench.records import CaseRecord
-from ssd.bench.statistics import Estimate, Verdict, paired_ratio
+from ssd.bench.records import CaseRecord, Forwards
+from ssd.bench.statistics import Estimate, Verdict, joint_confidence, paired_ratio
 
 _MAY_DIFFER = ("model", "draft", "cases", "datasets", "prompts", "engine", "deterministic")
 """Compared in other ways, or noted."""
@@ -62,14 +62,16 @@ def compare_runs(before: Path, after: Path) -> Comparison:
     _refuse_unlike(old.manifest, new.manifest)
     shared = [name for name in old.manifest.settings.datasets if name in new.manifest.settings.datasets]
     cases = [name for name in old.manifest.settings.cases if name in new.manifest.settings.cases]
-    rows = [_row(old, new, dataset, case) for dataset in shared for case in cases]
+    confidence = joint_confidence(len(shared) * len(cases))
+    rows = [_row(old, new, dataset, case, confidence) for dataset in shared for case in cases]
     found = [row for row in rows if row is not None]
     if not found:
         raise ValueError("the two runs share no case and data set with records: nothing can be compared")
     keys = sorted(old.forwards.keys() & new.forwards.keys())
-    forwards = paired_ratio([1 / new.forwards[key] for key in keys], [1 / old.forwards[key] for key in keys])
-    notes = _notes(old.manifest, new.manifest)
-    return Comparison(rows=found, forwards=forwards if keys else None, notes=notes)
+    forwards = None
+    if keys:
+        forwards = paired_ratio([old.forwards[key] for key in keys], [new.forwards[key] for key in keys])
+    return Comparison(rows=found, forwards=forwards, notes=_notes(old.manifest, new.manifest))
 
 
 class _Measured:
@@ -94,7 +96,7 @@ def _by_prompt(forwards: Iterable[Forwards]) -> Mapping[_Key, float]:
     return {(each.dataset, each.prompt): each.target_seconds[1] for each in forwards}
 
 
-def _row(old: _Measured, new: _Measured, dataset: str, case: str) -> Row | None:
+def _row(old: _Measured, new: _Measured, dataset: str, case: str, confidence: float) -> Row | None:
     before, after = old.of(dataset, case), new.of(dataset, case)
     keys = sorted(before.keys() & after.keys())
     if not keys:
@@ -105,13 +107,14 @@ def _row(old: _Measured, new: _Measured, dataset: str, case: str) -> Row | None:
         beside = paired_ratio(
             [rate * new.forward_beside(key) for rate, key in zip(now, keys, strict=True)],
             [rate * old.forward_beside(key) for rate, key in zip(was, keys, strict=True)],
+            confidence=confidence,
         )
     return Row(
         dataset=dataset,
         case=case,
         before=median(was),
         after=median(now),
-        ratio=paired_ratio(now, was),
+        ratio=paired_ratio(now, was, confidence=confidence),
         beside_forwards=beside,
     )
 

@@ -10,9 +10,8 @@ from typing import TypeVar
 
 import msgspec
 
-from ssd.bench.bare import Forwards
 from ssd.bench.manifest import Manifest, differences
-from ssd.bench.records import CaseRecord
+from ssd.bench.records import CaseRecord, Forwards
 
 _Line = TypeVar("_Line", CaseRecord, Forwards)
 
@@ -24,24 +23,23 @@ class RunFolder:
         self._files = {CaseRecord: path / "records.jsonl", Forwards: path / "forwards.jsonl"}
 
     def begin(self, manifest: Manifest) -> None:
-        """Starts the run, or goes on with it; a folder that holds another run is refused."""
+        """Starts a run, or finds it there; a folder that holds another run is refused."""
         self.path.mkdir(parents=True, exist_ok=True)
         if self._manifest.exists():
-            before = self.manifest()
-            unlike = differences(manifest.settings, before.settings)
+            unlike = differences(manifest.settings, self.manifest().settings)
             if unlike:
                 raise ValueError(
                     f"{self.path} holds another run: {'; '.join(unlike)}. "
                     "Name another folder with --run, or say what was said there"
                 )
-            manifest = replace(manifest, sessions=[*before.sessions, *manifest.sessions])
+        else:
+            self._write(replace(manifest, sessions=[]))
         for file in self._files.values():
             _drop_cut_line(file)
-        self._write(manifest)
 
-    def complete(self, manifest: Manifest) -> None:
-        """With what is known once the models are loaded."""
-        self._write(replace(manifest, sessions=self.manifest().sessions))
+    def begin_session(self, manifest: Manifest) -> None:
+        """Measuring begins, or goes on: with what is known once the models are loaded."""
+        self._write(replace(manifest, sessions=[*self.manifest().sessions, *manifest.sessions]))
 
     def manifest(self) -> Manifest:
         try:

@@ -1,10 +1,10 @@
-"""What one prompt in one case took, as it is kept. Plain values, read and written by msgspec.
+"""What one prompt in one case took, and the bare forwards beside it, as kept: plain values for msgspec.
 
 Where prompts ran together, each record has its own times and counts of tokens, and an equal share of
 what belongs to the whole batch (seconds, rows, joules): sums over records are true either way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,3 +69,17 @@ class CaseRecord(PromptRecord):
     """Its place in the data set, counted from 0."""
     case: str
     """The case's label."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forwards:
+    """Measured once in each turn of the prompts: seconds by name, agreement by draft."""
+
+    dataset: str
+    prompt: int
+    target_seconds: Mapping[int, float]
+    """By rows."""
+    draft_seconds: Mapping[str, Mapping[int, float]]
+    """By the draft's form, then by rows."""
+    agreement: Mapping[str, Sequence[bool]]
+    """By the draft's form: of each greedy token, whether the draft would have guessed it."""

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from ssd.bench.figures import RunFigures
 from ssd.bench.pages import words
 from ssd.bench.pages.colours import Colours
 from ssd.bench.pages.columns import Column, used_columns
 from ssd.bench.pages.plots import plots
+from ssd.bench.summary import RunFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,13 @@ def write_report(figures: RunFigures, folder: Path) -> list[Path]:
 
 
 def html_page(figures: RunFigures) -> str:
-    from jinja2 import Environment, StrictUndefined
-
+    try:
+        from jinja2 import Environment, StrictUndefined
+    except ImportError as error:
+        raise ValueError("the page needs the package jinja2: pip install 'ssd[bench]'") from error
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
     template = environment.from_string((files("ssd.bench.pages") / "page.html").read_text())
-    colours = Colours(figures.cases, figures.name_of)
+    colours = Colours(figures.cases)
     return template.render(
         title=words.title(figures),
         subtitle=words.subtitle(figures),
@@ -60,7 +62,7 @@ def html_page(figures: RunFigures) -> str:
 
 
 def markdown(figures: RunFigures) -> str:
-    equality, parts = words.equality(figures), _parts(figures, Colours(figures.cases, figures.name_of))
+    equality, parts = words.equality(figures), _parts(figures, Colours(figures.cases))
     lines = [f"# {words.title(figures)}", "", words.subtitle(figures), "", equality.words, ""]
     lines += [*(f"- {each}" for each in equality.listed), ""] if equality.listed else []
     for groups in zip(*(part.groups for part in parts), strict=True):
@@ -87,7 +89,7 @@ def _groups(figures: RunFigures, columns: Sequence[Column], colours: Colours) ->
     for dataset in figures.datasets:
         rows = [row for row in figures.rows if row.dataset == dataset]
         shown = [
-            _Row(colours.name(row.case), colours.css(row.case), [column.cell(row) for column in columns])
+            _Row(figures.name_of(row.case), colours.css(row.case), [column.cell(row) for column in columns])
             for row in rows
         ]
         found.append(_Group(dataset, max(row.rate.count for row in rows), shown))

@@ -88,7 +88,7 @@ class Run:
     def go_on(self, engines: CaseEngines, on_turn: OnTurn) -> None:
         """All that is left, with engines of the run's own cases."""
         bare = BareModels(engines, self._cases)
-        self._folder.complete(self._with_facts(engines))
+        self._folder.begin_session(self._with_facts(engines))
         engines.warm_up(self._cases, next(iter(self._prompts.values()))[0])
         bare.measure("", 0)
         for batch in self._batches:

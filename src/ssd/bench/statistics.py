@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 _RESAMPLES = 5000
-_CONFIDENCE = 0.95
+CONFIDENCE = 0.95
 Verdict = Literal["faster", "slower", "no difference that the noise allows", "too few prompts to tell"]
 
 
@@ -38,8 +38,8 @@ class Estimate:
         return "slower" if self.high < 1 else "no difference that the noise allows"
 
 
-def median_with_interval(values: Sequence[float]) -> Estimate:
-    """The median, and its 95 % interval by resampling; always the same for the same values."""
+def median_with_interval(values: Sequence[float], *, confidence: float = CONFIDENCE) -> Estimate:
+    """The median, and its interval by resampling; always the same for the same values."""
     value = statistics.median(values)
     if len(values) < 2:
         return Estimate(value=value, count=len(values))
@@ -51,7 +51,7 @@ def median_with_interval(values: Sequence[float]) -> Estimate:
         (list(values),),
         numpy.median,
         n_resamples=_RESAMPLES,
-        confidence_level=_CONFIDENCE,
+        confidence_level=confidence,
         # Not BCa: the jackknife of a median is degenerate, and all values may be equal.
         method="percentile",
         rng=numpy.random.default_rng(0),
@@ -59,9 +59,16 @@ def median_with_interval(values: Sequence[float]) -> Estimate:
     return Estimate(value=value, low=float(interval.low), high=float(interval.high), count=len(values))
 
 
-def paired_ratio(above: Sequence[float], below: Sequence[float]) -> Estimate:
+def paired_ratio(
+    above: Sequence[float], below: Sequence[float], *, confidence: float = CONFIDENCE
+) -> Estimate:
     """Of two rows of values that belong together pair by pair."""
-    return median_with_interval([a / b for a, b in zip(above, below, strict=True)])
+    return median_with_interval([a / b for a, b in zip(above, below, strict=True)], confidence=confidence)
+
+
+def joint_confidence(num_intervals: int) -> float:
+    """So that all of them together hold as often as one alone would: of twenty, one would err by chance."""
+    return 1 - (1 - CONFIDENCE) / max(1, num_intervals)
 
 
 def need_scipy() -> None:

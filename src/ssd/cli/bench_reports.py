@@ -24,9 +24,9 @@ def report(
         ssd bench report runs/first
     """
     with user_errors():
-        from ssd.bench.figures import RunFigures
         from ssd.bench.folder import RunFolder
         from ssd.bench.report import write_report
+        from ssd.bench.summary import RunFigures
         from ssd.cli.bench_tables import show_equality
 
         figures = RunFigures(RunFolder(folder))

@@ -7,8 +7,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from ssd.bench.compare import Comparison
-from ssd.bench.figures import Figures, RunFigures
+from ssd.bench.figures import Figures
 from ssd.bench.folder import RunFolder
+from ssd.bench.summary import RunFigures
 
 _SHOWN_DIFFERENCES = 10
 
@@ -57,7 +58,9 @@ def _cells(row: Figures) -> list[str]:
 
 def show_comparison(found: Comparison) -> None:
     console = Console(highlight=False)
-    table = Table(title="B over A, prompt by prompt, with 95 % intervals", title_justify="left")
+    table = Table(
+        title="B over A, prompt by prompt; intervals hold for all rows together at 95 %", title_justify="left"
+    )
     for name in ("data set", "case", "A tok/s", "B tok/s", "B/A", "beside bare forwards", "verdict"):
         table.add_column(name, justify="right" if "tok" in name or name in ("B/A",) else "left")
     for row in found.rows:

@@ -62,7 +62,7 @@ def bars(rows: Sequence[Figures], spec: BarSpec, colours: Colours) -> str:
 
 
 def _bar(canvas: Canvas, axis: Axis, y: float, row: Figures, spec: BarSpec, colours: Colours) -> None:
-    name, middle = colours.name(row.case), y + _BAR / 2
+    name, middle = row.case.name, y + _BAR / 2
     canvas.text(_LEFT - 10, middle + 4, name, "label", anchor="end")
     title = f"{row.dataset}, {name}: {spec.words(row)}"
     found = spec.interval(row)

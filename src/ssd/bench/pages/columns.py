@@ -36,60 +36,53 @@ def _first_token(row: Figures) -> str:
     return f"{1e3 * row.first_token.value:.0f}"
 
 
-COLUMNS = (
-    Column(
-        "tok/s a user",
-        "1 / time per output token: median over prompts, 95 % interval",
-        lambda row: _estimate(row.rate),
-    ),
-    Column(
-        "× ar",
-        "rate over plain decoding's, prompt by prompt: median, 95 % interval",
-        lambda row: str(row.over_ar or NOTHING),
-    ),
-    Column(
-        "× best sd", "the same over the fastest sd case of the run", lambda row: str(row.over_sd or NOTHING)
-    ),
-    Column(
-        "output tok/s",
-        "tokens of all texts over wall time, prompts included",
-        lambda row: number(row.output_rate),
-    ),
-    Column(
-        "ms/token",
-        "time per output token after the first: median",
-        lambda row: number(row.milliseconds_per_token.value),
-    ),
+def _milliseconds(row: Figures) -> str:
+    draft = "" if row.draft_milliseconds is None else f" / {number(row.draft_milliseconds)}"
+    return number(row.verify_milliseconds) + draft
+
+
+def _accepted(row: Figures) -> str:
+    return NOTHING if row.case.mode == "ar" else f"{row.accepted_per_round:.2f}"
+
+
+def _roof(row: Figures) -> str:
+    return NOTHING if row.roof is None else number(row.roof.rate)
+
+
+_RATE = "1 / time per output token: median over prompts, 95 % interval"
+_OVER_AR = "rate over plain decoding's, prompt by prompt: median, 95 % interval"
+_RAN = "a verification / a step of a draft that works ahead, as they ran beside each other"
+_FLOP = "tokens per 10⁹ multiplications and additions of target and draft, prompts included"
+SPEED = (
+    Column("tok/s a user", _RATE, lambda row: _estimate(row.rate)),
+    Column("× ar", _OVER_AR, lambda row: str(row.over_ar or NOTHING)),
+    Column("× best sd", "over the fastest sd case of the run", lambda row: str(row.over_sd or NOTHING)),
+    Column("ms/token", "time per output token: median", lambda row: number(row.milliseconds_per_token.value)),
     Column("first token, ms", "from request to first token: median", _first_token),
-    Column(
-        "accepted a round",
-        "drafted tokens accepted in one verification",
-        lambda row: NOTHING if row.case.mode == "ar" else f"{row.accepted_per_round:.2f}",
-    ),
+    Column("output tok/s", "all texts over wall time, prompts included", lambda row: number(row.output_rate)),
+    Column("differ", "texts that are not the reference's, token for token", lambda row: str(row.differing)),
+)
+DRAFTING = (
+    Column("accepted a round", "drafted tokens accepted in one verification", _accepted),
     Column("hits", "rounds whose outcome the draft had foreseen", lambda row: _maybe(row.hit_rate)),
+    Column("late", "misses: token foreseen, what follows it not yet", lambda row: _maybe(row.late_rate)),
+    Column("unknown", "misses: token not foreseen", lambda row: _maybe(row.unknown_rate)),
     Column("verify / draft / wait / host %", "where the time of the engine's steps went", _shares),
-    Column(
-        "roof tok/s",
-        "min(E∞/T_v, 1/T_d) from bare forwards of the same run",
-        lambda row: NOTHING if row.roof is None else number(row.roof.rate),
-    ),
+    Column("ran, ms", _RAN, _milliseconds),
+    Column("tok/draft step", "tokens for each of its steps", lambda row: _maybe(row.tokens_per_draft_step)),
+)
+COST = (
+    Column("roof tok/s", "min(E∞/T_v, 1/T_d) from bare forwards of the same run", _roof),
     Column("of roof", "rate over the roof", lambda row: _maybe(row.efficiency)),
-    Column(
-        "tok/s a device", "output tok/s over cores or GPUs in use", lambda row: number(row.rate_per_device)
-    ),
-    Column(
-        "tok/GFLOP",
-        "tokens per 10⁹ multiplications and additions, of target and draft, prompts included",
-        lambda row: number(row.tokens_per_gflop),
-    ),
+    Column("tok/s a device", "output tok/s over cores or GPUs", lambda row: number(row.rate_per_device)),
+    Column("tok/GFLOP", _FLOP, lambda row: number(row.tokens_per_gflop)),
     Column("J/token", "energy of the processors", lambda row: _maybe(row.joules_per_token)),
 )
 
 
-_NUM_OF_SPEED = 6
-
-
 def used_columns(rows: Sequence[Figures]) -> list[list[Column]]:
-    """Those that say something of some row: first of speed, then of where it comes from."""
-    parts = (COLUMNS[:_NUM_OF_SPEED], COLUMNS[_NUM_OF_SPEED:])
-    return [[each for each in part if any(each.cell(row) != NOTHING for row in rows)] for part in parts]
+    """Those that say something of some row: of speed, of drafting, of what it costs."""
+    return [
+        [each for each in part if any(each.cell(row) != NOTHING for row in rows)]
+        for part in (SPEED, DRAFTING, COST)
+    ]

@@ -54,7 +54,7 @@ def timeline(records: Sequence[CaseRecord], colours: Colours) -> str:
 
 def _panel(record: CaseRecord, colours: Colours) -> _Panel:
     case = parse_case(record.case)
-    return _Panel(colours.name(case), colours.css(case), record.spans)
+    return _Panel(case.name, colours.css(case), record.spans)
 
 
 def _draw(canvas: Canvas, panel: _Panel, axis: Axis, y: float) -> float:

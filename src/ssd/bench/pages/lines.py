@@ -31,7 +31,7 @@ def depths(rows: Sequence[Figures], colours: Colours) -> str:
     """Of the rounds, how many had at least so many drafted tokens accepted."""
     drawn = [
         _Line(
-            colours.name(row.case),
+            row.case.name,
             colours.css(row.case),
             [
                 _Point(str(depth), 100 * share, f"at least {depth} accepted in {share:.0%} of rounds")

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
-from ssd.bench.figures import ALL, RunFigures
+from ssd.bench.figures import ALL
 from ssd.bench.pages.bars import FLOPS, SPEED, bars
 from ssd.bench.pages.colours import Colours
 from ssd.bench.pages.lanes import timeline
 from ssd.bench.pages.lines import depths, latency
+from ssd.bench.summary import RunFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def _timeline(figures: RunFigures, colours: Colours) -> Plot | None:
 
 
 def _depths(figures: RunFigures, colours: Colours) -> Plot | None:
-    rows = [row for row in figures.rows if row.dataset == figures.datasets[-1] and any(row.depths)]
+    rows = [row for row in figures.first_slice(figures.datasets[-1]) if any(row.depths)]
     if not rows:
         return None
     where = "all data sets" if rows[0].dataset == ALL else rows[0].dataset
@@ -75,14 +76,14 @@ def _latency(figures: RunFigures, colours: Colours) -> Plot | None:
     ]
     if len({row.case.batch_size for row in rows}) < 2:
         return None
-    caption = "Milliseconds between a user's tokens, by how many texts run together. Lower is better."
+    caption = "Time per output token that each user sees, by how many texts run together. Lower is better."
     return Plot("Latency against batch size", caption, latency(rows, colours))
 
 
 def _flops(figures: RunFigures, colours: Colours) -> Plot | None:
     if figures.manifest.target is None:
         return None
-    rows = [row for row in figures.rows if row.dataset == figures.datasets[-1]]
+    rows = figures.first_slice(figures.datasets[-1])
     caption = (
         "Tokens for 10⁹ floating-point operations of target and draft together: what speculation costs in "
         "arithmetic, rejected tokens included."

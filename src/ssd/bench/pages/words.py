@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ssd.bench.figures import Figures, RunFigures
+from ssd.bench.figures import ALL, Figures
 from ssd.bench.pages.svg import number
+from ssd.bench.summary import RunFigures
 
 _SHOWN_DIFFERENCES = 20
 
@@ -40,10 +41,10 @@ def subtitle(figures: RunFigures) -> str:
 
 def tiles(figures: RunFigures) -> list[Tile]:
     """Of the fastest case with a draft that works ahead, else of the fastest: at the run's first slice."""
-    rows = _headline_rows(figures)
+    rows = figures.first_slice(figures.datasets[-1])
     ahead = [row for row in rows if row.case.mode == "ssd"] or rows
     best = max(ahead, key=lambda row: row.rate.value)
-    name = figures.name_of(best.case)
+    name = best.case.name
     found = [Tile(f"{name}, tokens a second", number(best.rate.value), _interval(best))]
     for label, ratio in (("over plain decoding", best.over_ar), ("over the best sd", best.over_sd)):
         if ratio is not None:
@@ -57,14 +58,8 @@ def tiles(figures: RunFigures) -> list[Tile]:
     return found
 
 
-def _headline_rows(figures: RunFigures) -> list[Figures]:
-    dataset, first = figures.datasets[-1], figures.slices[0]
-    rows = [row for row in figures.rows if row.dataset == dataset]
-    return [row for row in rows if (row.case.temperature, row.case.batch_size) == first] or rows
-
-
 def _interval(row: Figures) -> str:
-    where = "all prompts" if row.dataset == "all" else row.dataset
+    where = "all prompts" if row.dataset == ALL else row.dataset
     if row.rate.low is None or row.rate.high is None:
         return where
     return f"{where}; 95 %: {number(row.rate.low)} to {number(row.rate.high)}"

@@ -1,0 +1,194 @@
+"""What a run's records come to: a row of figures for each data set and case.
+
+Knows records, the manifest, and how figures follow from them. Does not know how they are shown.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from statistics import median
+
+from ssd.bench.cases import Case, parse_case
+from ssd.bench.equality import Equality, check_equality
+from ssd.bench.figures import ALL, Figures, Roof, Shares
+from ssd.bench.folder import RunFolder
+from ssd.bench.manifest import CaseFacts, Manifest
+from ssd.bench.records import CaseRecord
+from ssd.bench.statistics import Estimate, median_with_interval, paired_ratio
+
+
+class RunFigures:
+    def __init__(self, folder: RunFolder) -> None:
+        self.manifest: Manifest = folder.manifest()
+        self.records = folder.records()
+        if not self.records:
+            raise ValueError(f"{folder.path} holds no records yet: go on with `ssd bench run`")
+        self._forwards = folder.forwards()
+        self._facts = {each.label: each for each in self.manifest.cases}
+
+    @property
+    def datasets(self) -> list[str]:
+        """Those that have records; several of them are also taken together."""
+        named = [name for name in self.manifest.settings.datasets if self._of(name)]
+        return [*named, ALL] if len(named) > 1 else named
+
+    @property
+    def cases(self) -> list[Case]:
+        measured = {record.case for record in self.records}
+        return [parse_case(label) for label in self.manifest.settings.cases if label in measured]
+
+    def name_of(self, case: Case) -> str:
+        """Short where the run has one temperature and one batch size."""
+        return case.name if len(self.slices) == 1 else case.label
+
+    @property
+    def slices(self) -> list[tuple[float, int]]:
+        """Temperatures and batch sizes: within one of them cases compare."""
+        return list(dict.fromkeys((case.temperature, case.batch_size) for case in self.cases))
+
+    def first_slice(self, dataset: str) -> list[Figures]:
+        """What a plot shows that has room for one temperature and one batch size."""
+        return [
+            row
+            for row in self.rows
+            if row.dataset == dataset and (row.case.temperature, row.case.batch_size) == self.slices[0]
+        ]
+
+    @cached_property
+    def equality(self) -> Equality:
+        return check_equality(self.records)
+
+    @cached_property
+    def rows(self) -> list[Figures]:
+        return [
+            self._figures(dataset, case)
+            for dataset in self.datasets
+            for case in self.cases
+            if self._of(dataset, case)
+        ]
+
+    def _of(self, dataset: str, case: Case | None = None) -> list[CaseRecord]:
+        return [
+            record
+            for record in self.records
+            if dataset in (ALL, record.dataset) and (case is None or record.case == case.label)
+        ]
+
+    def _figures(self, dataset: str, case: Case) -> Figures:
+        records = self._of(dataset, case)
+        num_tokens, seconds = sum(len(each.tokens) for each in records), _total(records, "seconds")
+        facts = self._facts[case.label]
+        steps, draft_steps = _total(records, "step_seconds"), _total(records, "draft_steps")
+        joules = [each.joules for each in records if each.joules is not None]
+        in_turns = _total(records, "draft_seconds") if case.mode == "sd" else 0.0
+        return Figures(
+            dataset=dataset,
+            case=case,
+            rate=median_with_interval([each.rate for each in records]),
+            output_rate=num_tokens / seconds,
+            milliseconds_per_token=median_with_interval([1e3 * each.seconds_per_token for each in records]),
+            first_token=median_with_interval([each.first_token for each in records]),
+            accepted_per_round=_total(records, "accepted") / _total(records, "rounds"),
+            hit_rate=_share_of_rounds(records, "hits"),
+            late_rate=_share_of_rounds(records, "late"),
+            unknown_rate=_share_of_rounds(records, "unknown"),
+            depths=_depths(records, facts.lookahead),
+            shares=Shares(
+                verifying=_total(records, "verify_seconds") / steps,
+                drafting=in_turns / steps,
+                waiting=_total(records, "wait_seconds") / steps,
+            ),
+            rate_per_device=num_tokens / seconds / facts.num_devices,
+            tokens_per_gflop=num_tokens / self._gflops(records, facts),
+            joules_per_token=sum(joules) / num_tokens if len(joules) == len(records) else None,
+            over_ar=self._over(records, dataset, self._plain(case)),
+            over_sd=self._over(records, dataset, self._best_sd(dataset, case))
+            if case.mode == "ssd"
+            else None,
+            roof=self._roof(dataset, case, facts),
+            differing=sum(
+                dataset in (ALL, each.dataset) and each.case == case.label
+                for each in self.equality.differences
+            ),
+            verify_milliseconds=1e3 * _total(records, "verify_seconds") / _total(records, "rounds"),
+            draft_milliseconds=1e3 * _total(records, "draft_seconds") / draft_steps if draft_steps else None,
+            tokens_per_draft_step=num_tokens / draft_steps if draft_steps else None,
+        )
+
+    def _gflops(self, records: Sequence[CaseRecord], facts: CaseFacts) -> float:
+        target = 0 if self.manifest.target is None else self.manifest.target.num_parameters
+        return sum(
+            2e-9 * (target * each.target_rows + facts.draft_parameters * each.draft_rows) for each in records
+        )
+
+    def _alike(self, case: Case, mode: str) -> list[Case]:
+        """Cases of a mode at the same temperature and batch size."""
+        return [
+            each
+            for each in self.cases
+            if (each.mode, each.temperature, each.batch_size) == (mode, case.temperature, case.batch_size)
+        ]
+
+    def _plain(self, case: Case) -> Case | None:
+        alike = self._alike(case, "ar")
+        return next((each for each in alike if each.name == "ar"), alike[0] if alike else None)
+
+    def _best_sd(self, dataset: str, case: Case) -> Case | None:
+        found = {each: self._of(dataset, each) for each in self._alike(case, "sd")}
+        rates = {
+            each: median(record.rate for record in records) for each, records in found.items() if records
+        }
+        return max(rates, key=rates.__getitem__) if rates else None
+
+    def _over(self, records: Sequence[CaseRecord], dataset: str, other: Case | None) -> Estimate | None:
+        if other is None or records[0].case == other.label:
+            return None
+        others = {(each.dataset, each.prompt): each for each in self._of(dataset, other)}
+        pairs = [(each, others[key]) for each in records if (key := (each.dataset, each.prompt)) in others]
+        if not pairs:
+            return None
+        return paired_ratio([ours.rate for ours, _ in pairs], [theirs.rate for _, theirs in pairs])
+
+    def _roof(self, dataset: str, case: Case, facts: CaseFacts) -> Roof | None:
+        """Only where it was measured for: one greedy text at a time."""
+        form = facts.draft_form
+        if case.mode != "ssd" or form is None or (case.temperature, case.batch_size) != (0, 1):
+            return None
+        forwards = [each for each in self._forwards if dataset in (ALL, each.dataset)]
+        agreeing = [each.agreement[form] for each in forwards if form in each.agreement]
+        if not agreeing:
+            return None
+        rows, width = facts.lookahead + 1, facts.draft_width
+        return Roof(
+            tokens_a_round=sum(tokens_a_round(each, facts.lookahead) for each in agreeing) / len(agreeing),
+            verify_seconds=median(each.target_seconds[rows] for each in forwards),
+            verify_rows=rows,
+            draft_seconds=median(each.draft_seconds[form][width] for each in forwards),
+            draft_rows=width,
+        )
+
+
+def tokens_a_round(agrees: Sequence[bool], lookahead: int) -> float:
+    """E∞: tokens of a verification with a draft that always has a whole speculation ready."""
+    place, rounds = 0, 0
+    while place < len(agrees):
+        run = 0
+        while run < lookahead and place + run < len(agrees) and agrees[place + run]:
+            run += 1
+        place += run + 1
+        rounds += 1
+    return len(agrees) / rounds
+
+
+def _total(records: Sequence[CaseRecord], name: str) -> float:
+    return float(sum(getattr(each, name) for each in records))
+
+
+def _share_of_rounds(records: Sequence[CaseRecord], name: str) -> float | None:
+    """Of the rounds that could have been foreseen; None where nobody foresees."""
+    foreseeable = sum(_total(records, each) for each in ("hits", "late", "unknown", "unheard"))
+    return _total(records, name) / foreseeable if foreseeable else None
+
+
+def _depths(records: Sequence[CaseRecord], lookahead: int) -> list[float]:
+    rounds = sum(sum(each.depths) for each in records)
+    return [sum(sum(each.depths[depth:]) for each in records) / rounds for depth in range(1, lookahead + 1)]

@@ -1,0 +1,126 @@
+"""Reports say what the records say: figures worked out here by other means, and pages that stand alone."""
+
+import re
+import statistics
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from ssd.bench.figures import Figures
+from ssd.bench.report import html_page, markdown, write_report
+from ssd.bench.summary import RunFigures
+from tests.bench.made_up import DRAFT, NUM_TOKENS, SPEED, TARGET, WOBBLE, write_run
+
+
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory: pytest.TempPathFactory) -> RunFigures:
+    return RunFigures(write_run(tmp_path_factory.mktemp("made-up")))
+
+
+def row_of(figures: RunFigures, dataset: str, case: str) -> Figures:
+    return next(row for row in figures.rows if (row.dataset, row.case.name) == (dataset, case))
+
+
+def test_figures_worked_out_by_hand(figures: RunFigures) -> None:
+    row = row_of(figures, "alpaca", "ssd")
+    rates = [9.0 * wobble / 1.25 for wobble in WOBBLE]
+    assert row.rate.value == pytest.approx(statistics.median(rates))
+    assert row.output_rate == pytest.approx(statistics.harmonic_mean(rates))
+    assert row.milliseconds_per_token.value == pytest.approx(statistics.median(1000 / each for each in rates))
+    assert row.over_ar is not None
+    assert row.over_ar.value == pytest.approx(9 / 4)
+    assert row.over_sd is not None
+    assert row.over_sd.value == pytest.approx(9 / 6)
+    assert (row.accepted_per_round, row.hit_rate, row.late_rate, row.unknown_rate) == (1.0, 0.8, 0.1, 0.1)
+    assert row.verify_milliseconds == pytest.approx(statistics.mean(0.9 * 20e3 / each for each in rates) / 10)
+    assert row.draft_milliseconds == pytest.approx(statistics.mean(0.04 * 20e3 / each for each in rates) / 15)
+    assert row.tokens_per_draft_step == pytest.approx(20 / 15)
+    assert row.depths[:4] == pytest.approx([3 / 9, 2 / 9, 1 / 9, 0])
+    assert row.shares.verifying == pytest.approx(0.9)
+    assert row.shares.host == pytest.approx(0.05)
+    assert row.rate_per_device == pytest.approx(row.output_rate / 2)
+    flops = 2 * (TARGET.num_parameters * (50 + NUM_TOKENS + 10) + DRAFT.num_parameters * 100)
+    assert row.tokens_per_gflop == pytest.approx(NUM_TOKENS / (flops / 1e9))
+    # Three of four agree: rounds of four tokens; T_v = 0.3 s, T_d = 0.1 s.
+    assert row.roof is not None
+    assert row.roof.rate == pytest.approx(min(4 / 0.3, 1 / 0.1))
+    assert row.efficiency == pytest.approx(row.rate.value / 10)
+
+
+def test_in_turns_drafting_is_no_host_work(figures: RunFigures) -> None:
+    shares = row_of(figures, "humaneval", "sd4").shares
+    assert shares.drafting == pytest.approx(0.04)
+    assert shares.host == pytest.approx(0.01)
+
+
+def test_all_data_sets_together(figures: RunFigures) -> None:
+    rates = [10 * wobble / slow for wobble in WOBBLE for slow in (1, 1.25)]
+    row = row_of(figures, "all", "ssd+int8")
+    assert row.rate.value == pytest.approx(statistics.median(rates))
+    assert row.rate.count == 12
+    assert figures.datasets == ["humaneval", "alpaca", "all"]
+
+
+def test_plain_decoding_has_nothing_to_be_compared_with(figures: RunFigures) -> None:
+    row = row_of(figures, "humaneval", "ar")
+    assert (row.over_ar, row.over_sd, row.roof, row.hit_rate) == (None, None, None, None)
+
+
+def test_both_pages_hold_the_figures(figures: RunFigures) -> None:
+    for page in (html_page(figures), markdown(figures)):
+        for dataset, slow in (("humaneval", 1.0), ("alpaca", 1.25)):
+            assert f"{dataset}, 6 prompts" in page
+            for case, speed in SPEED.items():
+                median = speed * statistics.median(WOBBLE) / slow
+                assert f"{median:.2f}"[:4] in page, (dataset, case)
+        assert "2.25 (2.25–2.25)" in page
+        assert "All 36 texts equal those of the reference" in page
+        assert "not readable on this machine" in page
+        assert "Made-up Processor" in page
+        assert "J/token" not in page
+
+
+def test_the_page_needs_nothing_from_elsewhere(figures: RunFigures) -> None:
+    page = html_page(figures)
+    assert not re.findall(r"""(?:src|href)\s*=|@import|url\(|<script|<link""", page)
+    assert "prefers-color-scheme: dark" in page
+    drawings = [ET.fromstring(each) for each in re.findall(r"<svg.*?</svg>", page, re.DOTALL)]
+    labels = [each.get("aria-label") for each in drawings]
+    assert len(labels) == 4  # one batch size: nothing to say about latency against it
+    assert not any("run together" in str(label) for label in labels)
+    for drawing in drawings:
+        assert drawing.findall(".//title"), "hover titles"
+
+
+def test_bars_are_as_long_as_their_figures(figures: RunFigures) -> None:
+    drawing = ET.fromstring(re.findall(r"<svg.*?</svg>", html_page(figures), re.DOTALL)[0])
+    lengths = {
+        str(bar.findtext("title")).split(":")[0]: float(bar.get("width", 0))
+        for bar in drawing.findall("rect")
+    }
+    unit = lengths["humaneval, ar"] / 4
+    for case, speed in SPEED.items():
+        assert lengths[f"humaneval, {case}"] == pytest.approx(unit * speed, rel=0.01)
+        assert lengths[f"alpaca, {case}"] == pytest.approx(unit * speed / 1.25, rel=0.01)
+
+
+def test_several_batch_sizes_are_plotted_and_named(tmp_path: Path) -> None:
+    figures = RunFigures(write_run(tmp_path, cases=["ar", "ssd", "ar+b4", "ssd+b4"], datasets=["humaneval"]))
+    page = html_page(figures)
+    assert "Latency against batch size" in page
+    assert page.count("Speed by data set and mode, temperature 0") == 2
+    assert "ssd+t0+b4" in page
+    together = next(row for row in figures.rows if row.case.label == "ssd+t0+b4")
+    assert together.output_rate == pytest.approx(
+        4 * statistics.harmonic_mean([9 * w / 4**0.3 for w in WOBBLE])
+    )
+    assert together.over_ar is not None
+    assert together.over_ar.value == pytest.approx(9 / 4)
+
+
+def test_pages_are_written_where_asked(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", cases=["ar"], num_prompts=1)
+    written = write_report(RunFigures(folder), tmp_path / "pages")
+    assert [each.name for each in written] == ["report.html", "report.md"]
+    assert all(each.stat().st_size > 500 for each in written)

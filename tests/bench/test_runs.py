@@ -1,0 +1,150 @@
+"""A run on real engines: interrupted, gone on with, complete; and refused where it is another one."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ssd.bench.cases import Case, cases_of
+from ssd.bench.engines import CaseEngines
+from ssd.bench.folder import RunFolder
+from ssd.bench.manifest import Manifest, Provenance, RunSettings
+from ssd.bench.records import CaseRecord
+from ssd.bench.runs import Run, batches, digests
+from ssd.cli.main import app
+from ssd.config import EngineConfig
+
+CASES = cases_of("ar,sd2,ssd", [0.0], [1])
+PROMPTS = {"fox": ["The quick brown fox", "The lazy dog"], "code": ["def add(a, b):", "for i in range"]}
+SESSION = Provenance(
+    started="2026-01-01T00:00:00+00:00", commit=None, versions={}, hardware={"processor": "P"}
+)
+
+
+class _EnoughError(Exception):
+    pass
+
+
+def settings(model: Path, draft: str) -> RunSettings:
+    return RunSettings(
+        model=str(model), draft=draft, cases=[case.label for case in CASES], datasets=list(PROMPTS),
+        num_prompts=2, first_prompt=0, max_tokens=12, seed=5, deterministic=True, prompts=digests(PROMPTS),
+        engine={},
+    )  # fmt: skip
+
+
+def test_a_run_goes_on_where_it_stopped(
+    tmp_path: Path, engines: CaseEngines, tiny_llama: Path, tiny_draft: str
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    manifest = Manifest(settings=settings(tiny_llama, tiny_draft), sessions=[SESSION])
+    told: list[tuple[str, str, int]] = []
+
+    def note(case: Case, records: Sequence[CaseRecord]) -> None:
+        told.extend((each.case, each.dataset, each.prompt) for each in records)
+        if len(told) == 5:
+            raise _EnoughError
+
+    first = Run(folder, manifest, CASES, PROMPTS)
+    assert (first.num_texts, first.num_done, first.is_complete) == (12, 0, False)
+    with pytest.raises(_EnoughError):
+        first.go_on(engines, note)
+    with (folder.path / "records.jsonl").open("a") as file:
+        file.write('{"dataset": "fox", "cut o')  # as a kill in the middle of a line leaves it
+    again = Run(folder, manifest, CASES, PROMPTS)
+    assert again.num_done == 5
+    again.go_on(engines, note)
+    assert again.is_complete
+    records = folder.records()
+    keys = [(each.case, each.dataset, each.prompt) for each in records]
+    assert keys == told
+    assert len(set(keys)) == len(keys) == 12
+    assert len(folder.manifest().sessions) == 2
+    _check_facts(folder, engines)
+
+
+def _check_facts(folder: RunFolder, engines: CaseEngines) -> None:
+    manifest, forwards = folder.manifest(), folder.forwards()
+    assert manifest.target is not None
+    assert manifest.target.num_parameters == engines.engine.loaded.checkpoint.config.num_parameters
+    assert [(each.label, each.lookahead) for each in manifest.cases] == [
+        ("ar+t0+b1", 0), ("sd2+t0+b1", 2), ("ssd+t0+b1", 8),
+    ]  # fmt: skip
+    assert {(each.dataset, each.prompt) for each in forwards} == {(d, p) for d in PROMPTS for p in (0, 1)}
+    for each in forwards:
+        assert set(each.target_seconds) == {1, 3, 9}
+        assert set(each.draft_seconds["model"]) == {12}
+        assert len(each.agreement["model"]) == 12
+    assert 0 < sum(sum(each.agreement["model"]) for each in forwards) < 48
+
+
+def test_agreement_is_the_drafts_own_choice(engines: CaseEngines, tiny_draft: str) -> None:
+    """Asked token by token: what the draft alone would write next."""
+    from ssd.bench.bare import BareModels
+
+    bare, prompt = BareModels(engines, CASES), PROMPTS["fox"][0]
+    tokens = engines.run(CASES[0], [prompt], max_tokens=6, seed=5)[0].tokens
+    found = bare.with_agreement(bare.measure("fox", 0), prompt, tokens).agreement["model"]
+    with CaseEngines(
+        EngineConfig(model=tiny_draft, device="cpu", dtype="float32"), None, CASES[:1]
+    ) as draft_alone:
+        text, expected = list(engines.engine.requests.tokenizer(prompt).input_ids), []
+        for token in tokens:
+            guess = draft_alone.run(CASES[0], [list(text)], max_tokens=2, seed=0)[0].tokens[0]  # type: ignore[list-item]
+            expected.append(guess == token)
+            text.append(token)
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"max_tokens": 13}, "max_tokens is 12 there and 13 here"), ({"seed": 6}, "seed is 5 there and 6 here")],
+)
+def test_another_run_is_refused(
+    tmp_path: Path, tiny_llama: Path, tiny_draft: str, change: dict[str, int], said: str
+) -> None:
+    asked = settings(tiny_llama, tiny_draft)
+    Run(RunFolder(tmp_path), Manifest(settings=asked, sessions=[SESSION]), CASES, PROMPTS)
+    other = Manifest(settings=replace(asked, **change), sessions=[SESSION])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=said):
+        Run(RunFolder(tmp_path), other, CASES, PROMPTS)
+
+
+def test_turns_rotate_and_batches_are_full() -> None:
+    cases = cases_of("ar,sd,ssd", [0.0], [1, 4])
+    found = batches(cases, ["a", "b"], 6)
+    ones = [batch for batch in found if batch.size == 1]
+    assert [(batch.dataset, batch.start) for batch in ones] == [(d, s) for s in range(6) for d in ("a", "b")]
+    for dataset in ("a", "b"):
+        firsts = [batch.cases[0].mode for batch in ones if batch.dataset == dataset]
+        assert sorted(firsts) == ["ar", "ar", "sd", "sd", "ssd", "ssd"]
+    assert [(batch.dataset, batch.start) for batch in found if batch.size == 4] == [("a", 0), ("b", 0)]
+    with pytest.raises(ValueError, match="batches of 4 need as many prompts, not 3"):
+        batches(cases, ["a"], 3)
+
+
+def test_the_command_runs_and_then_only_reports(tmp_path: Path, tiny_llama: Path, tiny_draft: str) -> None:
+    (tmp_path / "fox.jsonl").write_text("\n".join(json.dumps({"text": each}) for each in PROMPTS["fox"]))
+    command = [
+        "bench", "run", str(tiny_llama), "--draft", tiny_draft, "--device", "cpu", "--dtype", "float32",
+        "--deterministic", "--cases", "ar,sd2", "--datasets", str(tmp_path / "fox.jsonl"),
+        "--num-prompts", "2", "--max-tokens", "8", "--run", str(tmp_path / "run"),
+    ]  # fmt: skip
+    for _ in range(2):
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0, done.output
+        assert "All 2 texts equal" in done.output
+    assert len(RunFolder(tmp_path / "run").records()) == 4
+    refused = CliRunner().invoke(app, [*command, "--seed", "1"])
+    assert refused.exit_code == 2
+    assert "seed is 1000 there and 1 here" in " ".join(refused.output.split())
+    for more, said in (
+        (["--mode", "sd"], "--mode is said by the cases"),
+        (["--max-tokens", "1"], "at least 2"),
+    ):
+        refused = CliRunner().invoke(app, [*command, *more])
+        assert refused.exit_code == 2
+        assert said in " ".join(refused.output.split())
