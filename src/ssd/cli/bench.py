@@ -5,6 +5,7 @@ import typer
 from ssd.cli.bench_peers import peers
 from ssd.cli.bench_reports import compare, report
 from ssd.cli.bench_run import run
+from ssd.cli.bench_serve import serve_load
 
 bench = typer.Typer(
     name="bench",
@@ -16,3 +17,4 @@ bench.command()(run)
 bench.command()(report)
 bench.command()(compare)
 bench.command()(peers)
+bench.command("serve")(serve_load)

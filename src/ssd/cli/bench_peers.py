@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ssd.cli.bench_peers_tables import show_peers, show_setup
-from ssd.cli.bench_progress import progress_of_texts
+from ssd.cli.bench_progress import progress_of
 from ssd.cli.errors import user_errors
 from ssd.cli.machine import available_memory
 from ssd.cli.options import parse_cores, with_options
@@ -209,7 +209,7 @@ def _places(options: PeersOptions) -> Places:
 def _go_on(run: PeersRun, console: Console) -> None:
     from ssd.bench.peers.run import Watcher
 
-    with progress_of_texts(console) as progress:
+    with progress_of("texts", console) as progress:
         bar = progress.add_task("loading", total=run.num_texts, completed=run.num_done)
 
         def on_text(record: PeerRecord) -> None:

@@ -13,9 +13,9 @@ from rich.progress import (
 )
 
 
-def progress_of_texts(console: Console) -> Progress:
+def progress_of(things: str, console: Console) -> Progress:
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("texts,"),
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(f"{things},"),
         TimeElapsedColumn(), TextColumn("gone,"), TimeRemainingColumn(), TextColumn("left"),
     )  # fmt: skip
     return Progress(*columns, console=console, disable=not sys.stderr.isatty())
