@@ -1,7 +1,7 @@
 """What load tells: throughput, what a user sees, and up to where one endpoint is better than another.
 
-Knows numbers. Intervals are 95 % bootstrap intervals over requests. A ratio compares medians of what users see,
-tokens a second after the first: throughput at a level is its sum over users, and at a rate it is decided by the rate.
+Knows numbers. Intervals are 95 % bootstrap intervals over requests. Whether an endpoint helps is judged by
+what a user sees, tokens a second after the first: throughput at a rate is decided by the rate.
 """
 
 from collections import defaultdict

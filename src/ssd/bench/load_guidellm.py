@@ -1,7 +1,7 @@
 """guidellm, the load generator, as a program: one endpoint at one level. Knows its scenarios and its report.
 
-It runs in an environment of its own, so only files and a command line are between us. Its own statistics are left
-alone: requests are taken as it timed them, and what they mean is decided in load_figures.py.
+It runs in an environment of its own, so only files and a command line are between us. Its own statistics are
+left alone: requests are taken as it timed them, and what they mean is decided in load_figures.py.
 """
 
 import json

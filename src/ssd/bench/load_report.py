@@ -11,6 +11,7 @@ COLUMNS = (
     "level", "endpoint", "tok/s in all", "tok/s a user (95 %)", "first token p50 / p90 / p99, s",
     "ms a token p50 / p90 / p99", "tok/s a device", "failed",
 )  # fmt: skip
+SHORT_COLUMNS = ("level", "endpoint", "tok/s", "of a user (95 %)", "of a device", "first, s", "failed")
 
 
 def columns(figures: LoadFigures) -> list[str]:
@@ -33,6 +34,20 @@ def cells(row: LevelFigures) -> list[str]:
     ]
 
 
+def short_cells(row: LevelFigures) -> list[str]:
+    """For a terminal: medians."""
+    wait, failed = f"{row.wait.p50:.2f}", str(row.num_failed)
+    return [
+        str(row.level),
+        row.endpoint,
+        f"{row.throughput:.1f}",
+        str(row.user_rate),
+        f"{row.per_device:.1f}",
+        wait,
+        failed,
+    ]
+
+
 def verdicts(figures: LoadFigures) -> list[str]:
     """The first endpoint beside each of the others."""
     first, *others = (each.name for each in figures.settings.endpoints)
@@ -50,9 +65,9 @@ def _lines(figures: LoadFigures) -> Iterator[str]:
     settings = figures.settings
     yield from ("# Load", "")
     yield (
-        f"Prompts of {', '.join(settings.datasets)}, {settings.max_tokens} tokens whatever they are, greedy. Users ask "
-        "again as soon as they have their answer; requests at a rate arrive as a Poisson process. Endpoints took turns "
-        "at each level. Tokens a second of a user: after the first token, median over requests."
+        f"Prompts of {', '.join(settings.datasets)}, {settings.max_tokens} tokens whatever they are, greedy. "
+        "Users ask again as soon as they have their answer; requests at a rate arrive as a Poisson process. "
+        "Endpoints took turns at each level. Tokens a second of a user: after the first, median of requests."
     )
     yield ""
     for endpoint in settings.endpoints:

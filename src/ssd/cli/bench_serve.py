@@ -92,7 +92,7 @@ def serve_load(
 
         ssd bench serve --url http://127.0.0.1:8000 --against-ar --devices 2 --draft-devices 1 --run runs/load
 
-        ssd bench serve --url ssd=http://a:8000 --url vllm=http://b:8000 --users 1,4,16 --rates 1,2 --run runs/two
+        ssd bench serve --url ssd=http://a:8000 --url vllm=http://b:8000 --users 1,16 --rates 2 --run runs/two
     """
     with user_errors():
         _measure(folder, url, options)
@@ -202,17 +202,17 @@ def _go_on(folder: LoadFolder, settings: LoadSettings, generator: Guidellm) -> N
 
 def _show(folder: LoadFolder, price: float | None) -> None:
     from ssd.bench.load_figures import LoadFigures
-    from ssd.bench.load_report import cells, columns, verdicts, write_load_report
+    from ssd.bench.load_report import SHORT_COLUMNS, short_cells, verdicts, write_load_report
 
     figures = LoadFigures(folder.settings(), folder.records(), price)
     console = Console(highlight=False)
     if not figures.rows():
         raise ValueError(f"nobody answered: see {folder.path}, and whether the servers run")
     table = Table()
-    for place, name in enumerate(columns(figures)):
+    for place, name in enumerate(SHORT_COLUMNS):
         table.add_column(name, justify="left" if place < 2 else "right")
     for row in figures.rows():
-        table.add_row(*cells(row))
+        table.add_row(*short_cells(row))
     console.print(table)
     for line in verdicts(figures):
         console.print(line, soft_wrap=True)

@@ -102,5 +102,5 @@ def _plan(
         "served_model": places.served_model,
     }
     python = places.pythons.get(peer.name, places.pythons[SSD])
-    num_bytes = 0 if is_remote else expected_bytes(target, draft)
+    num_bytes = 0 if is_remote else expected_bytes(peer, target, draft)
     return WorkerPlan(peer=peer, cases=cases, python=python, job=job, num_bytes=num_bytes)

