@@ -86,6 +86,16 @@ def _lines(figures: LoadFigures) -> Iterator[str]:
             yield from (f"| {' | '.join(cells(row))} |" for row in rows)
             yield ""
     yield from (f"- {line}" for line in verdicts(figures))
+    yield from _ratio_lines(figures)
+
+
+def _ratio_lines(figures: LoadFigures) -> Iterator[str]:
+    first, *others = (each.name for each in figures.settings.endpoints)
+    for other in others:
+        names = (f"{first} over {other}", "tok/s a user (95 %)", "tok/s in all", "tok/s a device")
+        yield from ("", f"| {' | '.join(names)} |", "|---" * len(names) + "|")
+        for each in figures.ratios(first, other):
+            yield f"| {each.level} | {each.user_rate} | {each.throughput:.2f} | {each.per_device:.2f} |"
 
 
 def _spelled(found: Percentiles, spelling: str, scale: float = 1) -> str:

@@ -108,11 +108,20 @@ class Worker:
         except queue.Empty:
             raise PeerError(f"no answer within {seconds:.0f} s; see {self._log}") from None
         if line is None:
-            raise PeerError(f"its process ended: {_end_of(self._log)}; see {self._log}")
+            raise PeerError(f"its process {self._how_it_ended()}; see {self._log}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise PeerError(f"{answer['error']}; see {self._log}")
         return answer
+
+    def _how_it_ended(self) -> str:
+        try:
+            code = self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "stopped answering"
+        if code == -signal.SIGKILL:
+            return "was killed, as systems do that run out of memory: give --memory, or close other programs"
+        return f"ended with code {code}: {_end_of(self._log)}"
 
 
 def _end_of(log: Path) -> str:
