@@ -23,14 +23,15 @@ LAYERS = (
     {"runtime"},
     {"draft"},
     {"decoding"},
-    {"engine"},
+    {"engine", "planning"},
     {"worker"},
     {"server", "bench"},
+    {"tuning"},
     {"cli", "integrations"},
     {"__main__"},
 )
 OPTIONAL = (
-    *("triton", "vllm", "datasets", "scipy", "opentelemetry", "openai"),
+    *("triton", "vllm", "datasets", "scipy", "simpy", "opentelemetry", "openai"),
     *("fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client"),
 )
 SERVER = "ssd.server"
@@ -43,6 +44,8 @@ PURE = (
     "ssd.runtime.layout",
     "ssd.draft.tree",
     "ssd.draft.messages",
+    "ssd.planning.validation",
+    "ssd.planning.fleet",
 )
 
 

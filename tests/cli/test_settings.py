@@ -37,6 +37,11 @@ def other() -> None:
     """A second command, so that files can have sections."""
 
 
+@app.command("draft")
+def same_name() -> None:
+    """A command that is called as an option is: `ssd draft` and --draft."""
+
+
 def run(*arguments: str) -> dict[str, Any]:
     result = CliRunner().invoke(app, ["show", *arguments])
     assert result.exit_code == 0, result.stderr
@@ -112,6 +117,11 @@ def test_files_are_under_the_command_line_and_over_the_defaults(
 def test_a_section_is_for_its_command(tmp_path: Path) -> None:
     file = config_file(tmp_path, "model: m\nshow:\n  temperature: 0.7\nother:\n  port: 1\n")
     assert run("--config", file)["temperature"] == 0.7
+
+
+def test_an_option_may_be_called_as_a_command_is(tmp_path: Path) -> None:
+    assert run("--config", config_file(tmp_path, "model: m\ndraft: d\n"))["draft"] == "d"
+    assert run("--config", config_file(tmp_path, "model: m\ndraft:\n  port: 1\n"))["draft"] is None
 
 
 @pytest.mark.parametrize(

@@ -132,8 +132,10 @@ class CaseEngines:
         return 1 + (case.mode == "ssd" and self.config.draft_device not in ("auto", self.config.device))
 
     def close(self) -> None:
+        """Ends the drafts. A case that runs again starts its own again: not all need be there at once."""
         for decoder in self._decoders.values():
             decoder.close()
+        self._decoders.clear()
 
     def _cores_of(self, case: Case) -> tuple[int, ...]:
         return (*self.config.cores, *self.config.draft_cores) if case.all_cores else self.config.cores

@@ -100,8 +100,14 @@ def _mode_of(method: object) -> str:
 def _defaults_from(path: Path, context: typer.Context) -> dict[str, Any]:
     content = _read(path)
     sections = _commands_above(context)
-    flat = {key: value for key, value in content.items() if key not in sections}
-    flat |= content.get(str(context.info_name)) or {}
+    # `draft: MODEL` is an option, though there is a command of that name: a section has keys of its own.
+    of_commands = {
+        key: value or {}
+        for key, value in content.items()
+        if key in sections and isinstance(value or {}, Mapping)
+    }
+    flat = {key: value for key, value in content.items() if key not in of_commands}
+    flat |= of_commands.get(str(context.info_name), {})
     options = _options_of(context)
     defaults: dict[str, Any] = {}
     for key, value in flat.items():

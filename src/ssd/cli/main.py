@@ -7,7 +7,9 @@ from ssd.cli.chat import chat
 from ssd.cli.doctor import doctor
 from ssd.cli.draft import draft
 from ssd.cli.generate import generate
+from ssd.cli.plan import plan
 from ssd.cli.serve import serve
+from ssd.cli.tune import tune
 from ssd.version import __version__
 
 app = typer.Typer(
@@ -22,6 +24,8 @@ app.command()(chat)
 app.command()(serve)
 app.command()(draft)
 app.command()(doctor)
+app.command()(plan)
+app.command()(tune)
 app.add_typer(bench)
 
 

@@ -1,0 +1,206 @@
+"""`ssd tune`: the settings of a pair of models on this machine, for the user's own prompts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ssd.cli.engine_options import EngineOptions
+from ssd.cli.errors import user_errors
+from ssd.cli.options import with_options
+
+if TYPE_CHECKING:
+    from ssd.bench.engines import CaseEngines
+    from ssd.tuning.tuned_file import Tuned
+
+_WHAT = "What is measured"
+_FOUND_OUT = (
+    "mode", "lookahead", "draft_width", "draft_lookup", "draft_precision", "growth", "backup", "acceptance",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneOptions:
+    prompts: Annotated[
+        Path | None, typer.Option(rich_help_panel=_WHAT, help='A .jsonl file with {"text": …} lines.')
+    ] = None
+    dataset: Annotated[
+        str, typer.Option(rich_help_panel=_WHAT, help="Without --prompts: humaneval, alpaca, gsm8k …")
+    ] = "humaneval"
+    dataset_dir: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SSD_DATASET_DIR", rich_help_panel=_WHAT, help="Folder of NAME*.jsonl; else the hub."
+        ),
+    ] = None
+    num_prompts: Annotated[
+        int, typer.Option(rich_help_panel=_WHAT, min=4, help="Half of them are used to tune, half held out.")
+    ] = 12
+    max_tokens: Annotated[int, typer.Option(rich_help_panel=_WHAT, min=16, help="Written after each.")] = 96
+    temperature: Annotated[float, typer.Option(rich_help_panel=_WHAT, min=0.0, help="0 is greedy.")] = 0.0
+    seed: Annotated[int, typer.Option(rich_help_panel=_WHAT, help="Of the first prompt.")] = 1000
+    confirm: Annotated[
+        int, typer.Option(rich_help_panel=_WHAT, min=1, help="So many of the best are run on the engine.")
+    ] = 4
+    grid: Annotated[
+        bool,
+        typer.Option(
+            "--grid", rich_help_panel=_WHAT, help="Check: also run 24 settings on the held-out half."
+        ),
+    ] = False
+
+    def texts(self) -> tuple[list[str], list[str]]:
+        """To tune with, and held out; every other one, since files are often sorted."""
+        from ssd.bench.datasets import load_prompts
+
+        name = self.dataset if self.prompts is None else str(self.prompts)
+        found = load_prompts(name, self.dataset_dir, self.num_prompts)
+        return found[::2], found[1::2]
+
+
+@with_options
+def tune(
+    out: Annotated[Path, typer.Option(help="The file that `ssd serve --config` takes.")] = Path("tuned.yaml"),
+    *,
+    options: TuneOptions,
+    engine: EngineOptions,
+) -> None:
+    """Find the settings for a target and its draft: measure, search in a model of the round, confirm, write.
+
+    Examples:
+
+        ssd tune MODEL --draft SMALL_MODEL --prompts mine.jsonl --out tuned.yaml
+
+        ssd serve --config tuned.yaml
+
+    Where speculation does not pay it says so, and writes mode ar.
+    """
+    with user_errors():
+        _tune(out, options, engine)
+
+
+def _tune(out: Path, options: TuneOptions, engine: EngineOptions) -> None:
+    from ssd.bench.cases import Case
+    from ssd.bench.engines import CaseEngines
+    from ssd.config import EngineConfig
+    from ssd.tuning.tuned_file import Tuned, as_yaml, reasons
+
+    console = Console()
+    given, draft = _given(engine)
+    config = EngineConfig.from_settings(engine.named_model, given)
+    prompts, held_out = options.texts()
+    # The target's cores, and room for a draft beside it, are those of the mode that needs most.
+    engines = CaseEngines(config, draft, [Case(mode="ar"), Case(mode="ssd")])
+    with engines:
+        found = _find(engines, options, prompts, console)
+        if not found["chosen"].case.all_cores and engines.config.cores:
+            # On other cores than those, what was measured would not hold.
+            given = {**given, "cores": engines.config.cores, "draft_cores": engines.config.draft_cores}
+        tuned = Tuned(engine.named_model, draft, given, **found)
+        out.write_text(as_yaml(tuned))
+        console.print(_table(tuned))
+        for sentence in reasons(tuned):
+            console.print(sentence, highlight=False)
+        console.print(f"[green]written to {out}[/]: ssd serve --config {out}", highlight=False)
+        if options.grid:
+            engines.close()
+            _check(engines, options, tuned, held_out, console)
+
+
+def _given(engine: EngineOptions) -> tuple[dict[str, Any], str]:
+    """What the user said beside the draft."""
+    said = engine.settings()
+    draft = said.pop("draft", None)
+    if draft is None:
+        raise ValueError(
+            "nothing to tune without a draft: name a small model of the same family with --draft"
+        )
+    if engine.mode is None:
+        said.pop("mode", None)
+    found_out = [name for name in _FOUND_OUT if name in said]
+    if found_out:
+        raise ValueError(f"--{found_out[0].replace('_', '-')} is what tuning finds out: leave it out")
+    return said, draft
+
+
+def _find(engines: CaseEngines, options: TuneOptions, prompts: list[str], console: Console) -> dict[str, Any]:
+    """The fields of Tuned that are found out."""
+    from dataclasses import replace
+
+    from ssd.bench.cases import Case
+    from ssd.tuning.confirm import run_in_turns, winner
+    from ssd.tuning.measure import measure
+    from ssd.tuning.search import search, shortlist
+
+    def say(what: str) -> None:
+        console.print(f"[dim]{what}[/]", highlight=False)
+
+    facts = measure(
+        engines,
+        prompts,
+        max_tokens=options.max_tokens,
+        temperature=options.temperature,
+        seed=options.seed,
+        say=say,
+    )
+    say("searching")
+    candidates = search(facts)
+    chosen = [Case(mode="ar"), *(each.case for each in shortlist(candidates, options.confirm))]
+    cases = [
+        replace(case, temperature=options.temperature, all_cores=facts.spreads and case.mode != "ssd")
+        for case in chosen
+    ]
+    say(f"running {', '.join(case.name for case in cases)}")
+    measured = run_in_turns(engines, cases, prompts, max_tokens=options.max_tokens, seed=options.seed)
+    engines.close()
+    return {
+        "facts": facts,
+        "predicted": candidates,
+        "measured": measured,
+        "chosen": winner(measured, measured[0]),
+    }
+
+
+def _check(
+    engines: CaseEngines, options: TuneOptions, tuned: Tuned, held_out: list[str], console: Console
+) -> None:
+    from ssd.tuning.grid import distance, run_grid
+
+    console.print(f"grid of 24 settings on {len(held_out)} prompts held out:")
+    points = run_grid(
+        engines,
+        tuned.chosen.case,
+        held_out,
+        max_tokens=options.max_tokens,
+        seed=options.seed,
+        say=lambda names: console.print(f"[dim]{names}[/]", highlight=False),
+    )
+    table = Table("settings", title="the grid, beside the tuned settings", title_justify="left")
+    table.add_column("× tuned", justify="right")
+    for point in points:
+        table.add_row(point.case.name, f"{point.ratio:.3f}")
+    console.print(table)
+    console.print(
+        f"the tuned settings are {distance(points):.1%} behind the best of the grid", highlight=False
+    )
+
+
+def _table(tuned: Tuned) -> Table:
+    table = Table("settings", title="measured, in turns", title_justify="left")
+    for name in ("tokens/s", "× plain", "predicted"):
+        table.add_column(name, justify="right")
+    for each in tuned.measured:
+        promised = tuned.promised(each.case)
+        table.add_row(
+            each.case.name,
+            f"{each.rate:.2f}",
+            f"{each.over(tuned.plain):.2f}",
+            "" if promised is None else f"{promised:.2f}",
+            style="bold green" if each is tuned.chosen else None,
+        )
+    return table

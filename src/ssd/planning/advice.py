@@ -1,0 +1,53 @@
+"""A plan in words: what the figures of a site say about an extra device for the draft. Knows numbers only."""
+
+from collections.abc import Sequence
+
+from ssd.planning.deployment import Offer
+from ssd.planning.fleet import BatchRow
+
+
+def fastest(offers: Sequence[Offer]) -> Offer:
+    return max(offers, key=lambda each: each.per_user)
+
+
+def about_extra_device(offers: Sequence[Offer]) -> list[str]:
+    """Of the fastest SSD: what its draft's device brings, beside what else it could have been used for."""
+    working_ahead = [each for each in offers if each.way == "ssd"]
+    if not working_ahead:
+        return ["No SSD: there is no device left for the draft beside the target's."]
+    best = max(working_ahead, key=lambda each: each.per_user)
+    plain = [each for each in offers if each.tp == best.tp and each.way != "ssd"]
+    rival = max(plain, key=lambda each: each.rate)
+    gain, cost = best.rate / rival.rate, best.num_devices / rival.num_devices
+    verdict = "pays" if gain > cost else "does not pay"
+    said = [
+        f"One more device for the draft: {gain:.2f} × the speed of {rival.way} on {rival.tp}, for {cost:.2f} "
+        f"× the devices. Per device it {verdict}: {best.per_device:.1f} tokens/s against "
+        f"{rival.per_device:.1f}."
+    ]
+    wider = [each for each in offers if each.way != "ssd" and each.tp > best.tp]
+    if wider:
+        other = max(wider, key=lambda each: each.rate)
+        said.append(
+            f"More tensor parallelism instead: {other.way} on {other.tp} devices gives {other.rate:.0f} "
+            f"tokens/s, SSD on {best.num_devices:.0f} gives {best.rate:.0f}."
+        )
+    share = best.rate / best.roof
+    said.append(f"SSD reaches {share:.2f} of its roof, {best.roof:.0f} tokens/s.")
+    return said
+
+
+def about_batches(rows: Sequence[BatchRow]) -> list[str]:
+    """Where working ahead stops paying."""
+    slower = [row.batch for row in rows if row.ssd is not None and not row.pays_in_speed]
+    dearer = [row.batch for row in rows if row.ssd is not None and not row.pays_per_device]
+    said = [
+        f"From a batch of {slower[0]} on SSD is no faster than the best of the others."
+        if slower
+        else "SSD is the fastest at every batch that a draft step can serve."
+    ]
+    if dearer:
+        said.append(
+            f"From a batch of {dearer[0]} on its extra device no longer pays for itself in tokens per device."
+        )
+    return said

@@ -1,0 +1,86 @@
+"""Devices by name: what a data sheet says of bandwidth, arithmetic, memory and links, and what an hour costs.
+
+The built-in table is `data/hardware.toml`, with its sources; a file of the same form takes its place.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+_FIELDS = ("bandwidth", "flops", "memory", "link", "reduce")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    name: str
+    bandwidth: float
+    """Bytes a second from its memory."""
+    flops: float
+    """Operations a second in bfloat16."""
+    memory: float
+    """Bytes."""
+    link: float
+    """Bytes a second to another device of the same host."""
+    reduce: float
+    """Seconds of an all-reduce of a few kilobytes within the host."""
+    price: float | None = None
+    """Dollars an hour."""
+
+    def at_price(self, price: float | None) -> "Device":
+        return self if price is None else replace(self, price=price)
+
+
+@cache
+def built_in() -> Mapping[str, Device]:
+    text = files("ssd.planning").joinpath("data/hardware.toml").read_text()
+    return {key: _device(key, row) for key, row in tomllib.loads(text).items()}
+
+
+def find_device(name: str, *, price: float | None = None) -> Device:
+    """By a name of the table, or the only device of a TOML file (`FILE:KEY` names one of several)."""
+    known = built_in()
+    if name.lower() in known:
+        return known[name.lower()].at_price(price)
+    path, _, key = name.partition(":")
+    if Path(path).suffix == ".toml":
+        return _from_file(Path(path), key).at_price(price)
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+    raise ValueError(f"no device {name!r}: {hint}; or name a .toml file with {', '.join(_FIELDS)}")
+
+
+def _from_file(path: Path, key: str) -> Device:
+    try:
+        rows = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is not TOML ({error}): write a [name] and its figures") from error
+    if not key and len(rows) != 1:
+        raise ValueError(f"{path} has {len(rows)} devices: say which as {path}:NAME")
+    if key and key not in rows:
+        raise ValueError(f"{path} has no device {key!r}: it has {', '.join(rows)}")
+    key = key or next(iter(rows))
+    return _device(key, rows[key])
+
+
+def _device(key: str, row: Mapping[str, Any]) -> Device:
+    missing = [name for name in _FIELDS if name not in row]
+    if missing:
+        raise ValueError(
+            f"device {key!r} does not say its {missing[0]!r}: see data/hardware.toml for the units"
+        )
+    return Device(
+        name=str(row.get("name", key)),
+        bandwidth=row["bandwidth"] * 1e9,
+        flops=row["flops"] * 1e12,
+        memory=row["memory"] * 1e9,
+        link=row["link"] * 1e9,
+        reduce=row["reduce"] * 1e-6,
+        price=row.get("price"),
+    )

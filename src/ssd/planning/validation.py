@@ -1,0 +1,193 @@
+"""Predictions beside what was measured, here and by others: the rows of `ssd plan --validate`.
+
+Every row says what it predicts and from what. A figure that an input was derived from is not predicted.
+"""
+
+import json
+import statistics
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from ssd.planning.followed_text import Shape
+from ssd.planning.hardware import find_device
+from ssd.planning.models import find_model
+from ssd.planning.rolling import simulate
+from ssd.planning.roofline import Place, forward_on
+from ssd.planning.rounds import (
+    acceptance_for,
+    ar_rate,
+    published_hit_rate,
+    published_rate,
+    published_seconds,
+    sd_rate,
+    sd_seconds,
+)
+from ssd.planning.text import Text, replayed_text
+from ssd.planning.times import Forward, PairTimes, line_through
+
+_CONTEXT = 512
+"""Tokens; half a prompt and what was written so far, roughly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    group: str
+    what: str
+    given: str
+    """What the prediction was made from, beside data sheets and the one overhead."""
+    measured: float
+    predicted: float
+    limit: float
+    """The error it was meant to stay within."""
+
+    @property
+    def error(self) -> float:
+        return self.predicted / self.measured - 1
+
+    @property
+    def is_within(self) -> bool:
+        return abs(self.error) <= self.limit
+
+
+def published_rows() -> list[Row]:
+    data = tomllib.loads(files("ssd.planning").joinpath("data/published.toml").read_text())
+    pairs = {pair["name"]: pair for pair in data["pair"]}
+    rows = [row for pair in data["pair"] for row in _pair_rows(pair)]
+    rows += _again_rows(data["again"], pairs[data["again"]["pair"]])
+    rows += _batch_rows(data["batches"], pairs[data["batches"]["pair"]])
+    rows += _hit_rows(data["hits"], pairs[data["hits"]["pair"]])
+    other = data["other"]
+    alone = forward_on(
+        Place(find_device(other["device"])), find_model(other["target"], other["weights"]), context=_CONTEXT
+    )
+    rows.append(Row("others", "AR, Llama 70B FP8, one H200", "", other["ar"], 1 / alone.seconds(1), 0.15))
+    return rows
+
+
+def pair_times(pair: Mapping[str, Any], *, batch: int = 1) -> PairTimes:
+    device = find_device(pair["device"])
+    target, draft = find_model(pair["target"]), find_model(pair["draft"])
+    return PairTimes(
+        forward_on(Place(device, pair["tp"]), target, sequences=batch, context=_CONTEXT),
+        forward_on(Place(device), draft, sequences=batch, context=_CONTEXT),
+    )
+
+
+def _pair_rows(pair: Mapping[str, Any]) -> Iterator[Row]:
+    name, times = pair["name"], pair_times(pair)
+    yield Row(name, "AR", "", pair["ar"], ar_rate(times), 0.15)
+    for label, sd, ssd in [
+        ("", pair["sd"], pair["ssd"]),
+        *((f", {key}", *both) for key, both in pair["sets"].items()),
+    ]:
+        yield Row(name, f"SD{label}", "acceptance from SSD", sd, _sd_from_ssd(pair, times, ssd), 0.15)
+        yield Row(name, f"SSD{label}", "acceptance from SD, hits", ssd, _ssd_from_sd(pair, times, sd), 0.15)
+
+
+def _sd_from_ssd(pair: Mapping[str, Any], times: PairTimes, ssd: float) -> float:
+    lookahead = pair["ssd_lookahead"]
+    seconds = published_seconds(times, lookahead, pair["hit_rate"])
+    return sd_rate(times, acceptance_for(ssd * seconds, lookahead), pair["sd_lookahead"])
+
+
+def _ssd_from_sd(pair: Mapping[str, Any], times: PairTimes, sd: float) -> float:
+    acceptance = _acceptance(times, sd, pair["sd_lookahead"])
+    return published_rate(times, acceptance, pair["ssd_lookahead"], pair["hit_rate"])
+
+
+def _acceptance(times: PairTimes, sd: float, lookahead: int) -> float:
+    return acceptance_for(sd * sd_seconds(times, lookahead), lookahead)
+
+
+def _again_rows(again: Mapping[str, Any], pair: Mapping[str, Any]) -> Iterator[Row]:
+    times = pair_times(pair)
+    acceptance = _acceptance(times, again["sd"], again["sd_lookahead"])
+    for lookahead, rate in again["ssd"].items():
+        predicted = published_rate(times, acceptance, int(lookahead), pair["hit_rate"])
+        yield Row(
+            "Qwen3, run again", f"SSD, K = {lookahead}", "acceptance from its SD, hits", rate, predicted, 0.15
+        )
+
+
+def _batch_rows(batches: Mapping[str, Any], pair: Mapping[str, Any]) -> Iterator[Row]:
+    acceptance = _acceptance(pair_times(pair), batches["sd"], batches["lookahead"])
+    for size, rate in batches["ssd"].items():
+        times = pair_times(pair, batch=int(size))
+        lookahead, hits = batches["lookahead"], pair["hit_rate"]
+        predicted = published_rate(times, acceptance, lookahead, hits, batch=int(size))
+        yield Row(
+            "Llama-3.1, batches", f"SSD, batch {size}", "acceptance from SD, hits", rate, predicted, 0.15
+        )
+
+
+def _hit_rows(hits: Mapping[str, Any], pair: Mapping[str, Any]) -> Iterator[Row]:
+    own = _acceptance(pair_times(pair), pair["sd"], pair["sd_lookahead"])
+    for temperature, coverage in hits["coverage"].items():
+        acceptance = hits["acceptance"].get(temperature, own)
+        predicted = published_hit_rate(acceptance, coverage, pair["ssd_lookahead"])
+        measured = hits["published"][temperature]
+        yield Row(
+            pair["name"], f"hits at T = {temperature}", "coverage of another pair", measured, predicted, 0.15
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt of this machine's run: its bare forwards, its text, and what was measured."""
+
+    alone: float
+    verify: float
+    draft: Mapping[str, float]
+    rates: Mapping[str, float]
+    text: Text
+
+
+def this_machine_rows() -> list[Row]:
+    """From bare forwards and the text alone; a row's figures are medians over the prompts."""
+    data = json.loads(files("ssd.planning").joinpath("data/this_machine.json").read_text())
+    prompts = [
+        Prompt(
+            each["T_v1"],
+            each["T_v9"],
+            each["T_d12"],
+            each["rates"],
+            replayed_text(each["ranks"], seed=index, runs=each["runs"]),
+        )
+        for index, each in enumerate(data["prompts"])
+    ]
+    one_row, beside = data["one_row"], data["beside"]
+    predictions = {
+        "ar": [1 / each.alone for each in prompts],
+        "sd4": [_sd_here(each, "model", 4, one_row) for each in prompts],
+        "ssd": [_ssd_here(each, "model", beside) for each in prompts],
+        "sd5+int8": [_sd_here(each, "int8", 5, one_row) for each in prompts],
+        "ssd+int8": [_ssd_here(each, "int8", beside) for each in prompts],
+    }
+    return [_median_row(name, prompts, found) for name, found in predictions.items()]
+
+
+def _median_row(name: str, prompts: list[Prompt], predicted: list[float]) -> Row:
+    """The median of ratios within a prompt: the machine's drift hits both sides of each alike."""
+    measured = [each.rates[name] for each in prompts]
+    ratio = statistics.median(ours / theirs for ours, theirs in zip(predicted, measured, strict=True))
+    middle = statistics.median(measured)
+    return Row("this machine", name, "bare forwards, text", middle, middle * ratio, 0.10)
+
+
+def _sd_here(prompt: Prompt, precision: str, lookahead: int, one_row: Mapping[str, float]) -> float:
+    """`one_row`: a draft's forward of one row beside one of twelve."""
+    drafting = lookahead * prompt.draft[precision] * one_row[precision]
+    return prompt.text.tokens_a_round(lookahead) / (drafting + prompt.verify)
+
+
+def _ssd_here(prompt: Prompt, precision: str, beside: Mapping[str, Mapping[str, float]]) -> float:
+    times = PairTimes(
+        line_through(1, prompt.alone, 9, prompt.verify),
+        Forward(prompt.draft[precision]),
+        target_beside=beside["target"][precision],
+        draft_beside=beside["draft"][precision],
+    )
+    return simulate([prompt.text], times, Shape()).rate

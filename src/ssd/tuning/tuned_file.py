@@ -1,0 +1,102 @@
+"""The result as a file that `ssd serve --config` takes: settings, and above them the reasons in words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import yaml
+
+from ssd.bench.cases import Case
+from ssd.config import Precision
+from ssd.tuning.confirm import Measured
+from ssd.tuning.measure import Facts
+from ssd.tuning.search import Candidate
+
+_WIDTH = 108
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What was found out, and what follows from it."""
+
+    model: str
+    draft: str
+    given: Mapping[str, object]
+    """What the user said of the machine and its memory, as settings of the engine: it holds on."""
+    facts: Facts
+    predicted: Sequence[Candidate]
+    measured: Sequence[Measured]
+    """Of the candidates that were run; plain decoding first."""
+    chosen: Measured
+
+    @property
+    def plain(self) -> Measured:
+        return self.measured[0]
+
+    def promised(self, case: Case) -> float | None:
+        """What the model predicted; temperature and cores are in its texts and times, not in its cases."""
+        plain = replace(case, temperature=0.0, all_cores=False)
+        return next((each.rate for each in self.predicted if each.case == plain), None)
+
+
+def settings_of(tuned: Tuned) -> dict[str, object]:
+    """As options of the command line are spelled; a draft that does not pay is not named."""
+    case = tuned.chosen.case
+    said: dict[str, object] = {"model": tuned.model, "mode": case.mode, **tuned.given}
+    if case.mode == "ar":
+        said = {name: value for name, value in said.items() if not name.startswith("draft")}
+    else:
+        said |= {"draft": tuned.draft, **case.settings}
+    return {
+        name.replace("_", "-"): list(value) if isinstance(value, tuple) else value
+        for name, value in said.items()
+    }
+
+
+def reasons(tuned: Tuned) -> list[str]:
+    """Short sentences, the decision first."""
+    said = [_decision(tuned)]
+    for each in tuned.measured:
+        if each.case.mode == "ar" and each is not tuned.plain:
+            continue
+        promised = tuned.promised(each.case)
+        promise = "" if promised is None else f" (predicted {promised:.2f})"
+        said.append(f"measured: {each.case.name}: {each.rate:.2f} tokens/s{promise}")
+    said += [_about(tuned, precision) for precision in tuned.facts.drafts]
+    return said
+
+
+def _decision(tuned: Tuned) -> str:
+    gain = tuned.chosen.over(tuned.plain)
+    if tuned.chosen.case.mode == "ar":
+        best = max(tuned.measured, key=lambda each: each.over(tuned.plain))
+        return (
+            f"Speculation does not pay here: the best of it, {best.case.name}, ran at "
+            f"{best.over(tuned.plain):.2f} × plain decoding. The target decodes alone."
+        )
+    return f"{tuned.chosen.case.name} is {gain:.2f} × as fast as plain decoding on these prompts."
+
+
+def _about(tuned: Tuned, precision: Precision) -> str:
+    draft, target = tuned.facts.drafts[precision], tuned.facts.target_seconds
+    places = sum(map(len, draft.texts))
+    acceptance = sum(text.acceptance * len(text) for text in draft.texts) / places
+    wrong = sum((1 - text.acceptance) * len(text) for text in draft.texts)
+    covered = sum(text.coverage * (1 - text.acceptance) * len(text) for text in draft.texts)
+    return (
+        f"draft ({precision}): its first guess is right at {acceptance:.0%} of places, another at "
+        f"{covered / max(wrong, 1e-9):.0%} of the rest; a step of 12 rows takes "
+        f"{1e3 * draft.seconds[12]:.1f} ms bare, {draft.draft_beside:.2f} × that beside the target, whose "
+        f"verification of 9 rows takes {1e3 * target[9]:.1f} ms bare and {draft.target_beside:.2f} × that "
+        "beside the draft."
+    )
+
+
+def as_yaml(tuned: Tuned) -> str:
+    lines = [f"# {line}" for sentence in reasons(tuned) for line in _wrapped(sentence)]
+    return "\n".join([*lines, "", yaml.safe_dump(settings_of(tuned), sort_keys=False)])
+
+
+def _wrapped(sentence: str) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(sentence, _WIDTH, subsequent_indent="  ")

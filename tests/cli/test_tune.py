@@ -1,0 +1,94 @@
+"""`ssd tune` as users run it: on real engines, and its file taken by the server."""
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from ssd.cli.main import app
+from tests.tiny import cut_layers
+
+
+def ssd(*arguments: object, timeout: float = 400) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "ssd", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+@pytest.fixture(scope="module")
+def tuned(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tune")
+    draft = cut_layers(tiny_llama, 2, folder / "draft")
+    prompts = folder / "prompts.jsonl"
+    texts = ["The quick brown fox", "Once upon a time", "def add(a, b):", "for i in range"]
+    prompts.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    out = folder / "tuned.yaml"
+    few = ("--num-prompts", 4, "--max-tokens", 16, "--confirm", 1)
+    done = ssd("tune", tiny_llama, "--draft", draft, "--prompts", prompts, "--out", out, *few)
+    assert done.returncode == 0, done.stderr
+    assert "written to" in done.stdout
+    return out
+
+
+def test_the_file_says_what_was_found_and_why(tuned: Path) -> None:
+    settings = yaml.safe_load(tuned.read_text())
+    assert settings["mode"] in ("ar", "sd", "ssd")
+    assert ("draft" in settings) == (settings["mode"] != "ar")
+    assert re.search(r"# .*(does not pay|as fast as plain)", tuned.read_text())
+
+
+def test_serve_takes_the_file(tuned: Path) -> None:
+    """In the mode it names; here with a draft whatever was found, since tiny models seldom pay."""
+    settings = yaml.safe_load(tuned.read_text())
+    settings |= {"mode": "ssd", "draft": str(tuned.parent / "draft"), "lookahead": 6, "draft-width": 8}
+    tuned.with_name("full.yaml").write_text(yaml.safe_dump(settings))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    file = tuned.with_name("full.yaml")
+    command = [sys.executable, "-m", "ssd", "serve", "--config", str(file), "--port", str(port)]
+    with tuned.with_name("log").open("w") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _await(f"{url}/ready", server)
+        asked = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}
+        answer = httpx.post(f"{url}/v1/completions", json=asked, timeout=60)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["usage"]["completion_tokens"] == 8
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+def _await(url: str, server: "subprocess.Popen[bytes]") -> None:
+    for _ in range(1200):
+        assert server.poll() is None
+        try:
+            if httpx.get(url, timeout=5).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    raise AssertionError("the server did not start")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "nothing to tune without a draft"),
+        (("--draft", "d", "--lookahead", "4"), "--lookahead is what tuning finds out"),
+        (("--draft", "d", "--prompts", "missing.jsonl"), "no file"),
+    ],
+)
+def test_mistakes_are_answered_with_a_remedy(arguments: tuple[str, ...], message: str) -> None:
+    done = CliRunner().invoke(app, ["tune", "m", *arguments])
+    assert done.exit_code == 2
+    assert message in " ".join(done.stderr.split())

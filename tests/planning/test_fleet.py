@@ -1,0 +1,83 @@
+"""Splits, batches and fleets: orders of magnitude that must hold, and sums that must add up."""
+
+import pytest
+
+from ssd.planning.advice import about_batches, about_extra_device
+from ssd.planning.deployment import Site, Workload
+from ssd.planning.fleet import batch_rows, by_speed, cheapest, fleet_of, offers, pools, sharers
+from ssd.planning.hardware import find_device
+from ssd.planning.models import find_model
+
+
+@pytest.fixture(scope="module")
+def site() -> Site:
+    h100 = find_device("h100", price=2.0)
+    return Site(Workload(find_model("70B"), find_model("1B"), acceptance=0.88), h100, h100)
+
+
+def test_splits_are_all_there_and_cost_what_they_take(site: Site) -> None:
+    found = site.splits(5)
+    assert {(each.way, each.tp) for each in found} == {
+        ("ar", 2),
+        ("ssd", 2),
+        ("ar", 4),
+        ("sd", 4),
+        ("ssd", 4),
+    }
+    for each in found:
+        assert each.price == pytest.approx(2.0 * each.num_devices)
+        assert each.per_million == pytest.approx(2.0 * each.num_devices / (each.rate * 3600) * 1e6)
+        assert each.rate <= 1.05 * each.roof
+    by_way = {each.way: each for each in found if each.tp == 4}
+    assert by_way["ssd"].rate > 1.3 * by_way["sd"].rate > 1.3 * by_way["ar"].rate
+
+
+def test_a_useless_draft_is_not_recommended() -> None:
+    h100 = find_device("h100")
+    poor = Site(Workload(find_model("8B"), find_model("3B"), acceptance=0.1, coverage=0.1), h100, h100)
+    said = " ".join(about_extra_device(poor.splits(2)))
+    assert "does not pay" in said
+
+
+def test_no_room_for_the_target_is_an_error_with_a_remedy(site: Site) -> None:
+    with pytest.raises(ValueError, match="fp8"):
+        site.splits(1)
+
+
+def test_speculation_helps_less_as_batches_grow(site: Site) -> None:
+    rows = batch_rows(site, 4, (1, 256))
+    assert rows[0].pays_per_device
+    assert rows[0].sd.rate / rows[0].ar.rate > rows[-1].sd.rate / rows[-1].ar.rate
+    assert rows[-1].ssd is None  # beyond a draft step's width
+    assert about_batches(rows)
+
+
+def test_a_shared_draft_is_cheaper_and_no_faster(site: Site) -> None:
+    count = sharers(site, 1, 12)
+    assert count >= 8
+    own, shared = site.ssd(4), site.ssd(4, sharers=count)
+    assert shared.per_million is not None
+    assert own.per_million is not None
+    assert shared.per_million < own.per_million
+    assert shared.rate <= 1.05 * own.rate
+
+
+def test_fleets_add_up(site: Site) -> None:
+    found = offers(site, (1,))
+    rows = by_speed(found, 1e6, (20, 200, 10_000))
+    assert rows[-1].fleet is None
+    for row in rows[:-1]:
+        assert row.fleet is not None
+        fleet, offer = row.fleet, row.fleet.offer
+        assert offer.per_user >= row.speed
+        assert fleet.num_replicas * offer.rate >= 1e6 > (fleet.num_replicas - 1) * offer.rate
+        assert fleet.num_devices == fleet.num_replicas * offer.tp + fleet.num_drafts
+        assert fleet.price == pytest.approx(2.0 * fleet.num_devices)
+    assert cheapest(found, 1e9) is None
+    assert fleet_of(site.ar(4), 1.0).num_replicas == 1
+
+
+def test_pools_by_size(site: Site) -> None:
+    rows = pools(site, (8, 512))
+    assert all(row.batched < row.queued <= row.num_targets for row in rows)
+    assert rows[1].queued / 512 < rows[0].queued / 8

@@ -1,0 +1,58 @@
+"""Closed forms of rounds, by hand and against a simulation of the same rule."""
+
+import random
+
+import pytest
+
+from ssd.planning.rounds import (
+    acceptance_for,
+    best_sd,
+    published_hit_rate,
+    published_rate,
+    sd_rate,
+    tokens_a_round,
+)
+from ssd.planning.times import Forward, PairTimes
+
+TIMES = PairTimes(Forward(10.0), Forward(1.0))
+
+
+def test_tokens_a_round() -> None:
+    assert tokens_a_round(0.5, 2) == pytest.approx(1.75)
+    assert tokens_a_round(1.0, 5) == 6
+    assert acceptance_for(tokens_a_round(0.83, 6), 6) == pytest.approx(0.83)
+    with pytest.raises(ValueError, match="yields 1 to 7"):
+        acceptance_for(8.0, 6)
+
+
+def test_sd_takes_turns() -> None:
+    assert sd_rate(TIMES, 1.0, 4) == pytest.approx(5 / 14)
+    assert best_sd(TIMES, 0.05).lookahead == 1
+    assert best_sd(TIMES, 0.95).lookahead > best_sd(TIMES, 0.7).lookahead
+
+
+def test_published_ssd_hides_drafting_that_fits_and_no_more() -> None:
+    # 5 draft steps fit into a verification of 10: only verifications take time.
+    assert published_rate(TIMES, 1.0, 4, 1.0) == pytest.approx(5 / 10)
+    # 13 do not.
+    assert published_rate(TIMES, 1.0, 12, 1.0) == pytest.approx(13 / 13)
+    # Every miss drafts again.
+    assert published_rate(TIMES, 1.0, 4, 0.0) == pytest.approx(5 / 14)
+
+
+def test_hit_rate_by_counting() -> None:
+    acceptance, coverage, lookahead = 0.7, 0.6, 3
+    draw, hits, trials = random.Random(0), 0, 40_000
+    for _ in range(trials):
+        accepted = 0
+        while accepted < lookahead and draw.random() < acceptance:
+            accepted += 1
+        is_first_guess = accepted == lookahead and draw.random() < acceptance
+        hits += is_first_guess or draw.random() < coverage
+    assert hits / trials == pytest.approx(published_hit_rate(acceptance, coverage, lookahead), abs=0.01)
+
+
+def test_rows_beyond_the_memory_bound_take_longer() -> None:
+    compute_bound = PairTimes(Forward(10.0, per_row=1.0), Forward(1.0))
+    assert sd_rate(compute_bound, 0.9, 4, batch=1) == sd_rate(TIMES, 0.9, 4, batch=1)
+    assert sd_rate(compute_bound, 0.9, 4, batch=16) < sd_rate(TIMES, 0.9, 4, batch=16) / 3

@@ -1,0 +1,42 @@
+"""A tiny target and drafts for it: itself, and its first layers."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ssd.config import EngineConfig
+from ssd.planning.text import drawn_text
+from ssd.runtime.loading import LoadedModel, load_draft
+from ssd.tuning.measure import DRAFT_ROWS, TARGET_ROWS, DraftFacts, Facts
+from tests.tiny import cut_layers
+
+
+@pytest.fixture(scope="session")
+def tiny_draft(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return cut_layers(tiny_llama, 2, tmp_path_factory.mktemp("tuning-draft"))
+
+
+@pytest.fixture(scope="session")
+def load() -> Callable[[Path], LoadedModel]:
+    def loaded(folder: Path) -> LoadedModel:
+        config = EngineConfig(model=str(folder), device="cpu", dtype="float32", deterministic=True)
+        return load_draft(config, precision="model", head=None)
+
+    return loaded
+
+
+def made_up_facts(
+    *, acceptance: float, verify: float = 1.0, draft: float = 0.2, int8: float = 0.15, length: int = 80
+) -> Facts:
+    """Seconds and rates as one likes them; both drafts guess alike."""
+    texts = [
+        drawn_text(acceptance, 0.7 if acceptance else 0.0, length=length, seed=seed) for seed in range(2)
+    ]
+    return Facts(
+        dict.fromkeys(TARGET_ROWS, verify),
+        {
+            "model": DraftFacts(dict.fromkeys(DRAFT_ROWS, draft), texts, 1.0, 1.0),
+            "int8": DraftFacts(dict.fromkeys(DRAFT_ROWS, int8), texts, 1.0, 1.0),
+        },
+    )

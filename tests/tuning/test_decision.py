@@ -1,0 +1,61 @@
+"""From measurements to a decision and a file: plain decoding is the floor, reasons are in words."""
+
+import pytest
+import yaml
+
+from ssd.bench.cases import Case
+from ssd.tuning.confirm import Measured, winner
+from ssd.tuning.grid import Point, distance, grid_cases
+from ssd.tuning.search import Candidate
+from ssd.tuning.tuned_file import Tuned, as_yaml, reasons, settings_of
+from tests.tuning.conftest import made_up_facts
+
+PLAIN = Measured(Case(mode="ar"), [10.0, 20.0, 10.0])
+FAST = Case(mode="ssd", lookahead=8, draft_width=16, draft_precision="int8", growth="value", backup="ngram")
+
+
+def tuned(rates: list[float], **given: object) -> Tuned:
+    measured = [PLAIN, Measured(FAST, rates)]
+    predicted = [Candidate(FAST, 31.0), Candidate(Case(mode="ar"), 11.0)]
+    facts = made_up_facts(acceptance=0.8)
+    return Tuned("big", "small", given, facts, predicted, measured, winner(measured, PLAIN))
+
+
+def test_speed_is_judged_within_a_prompt() -> None:
+    assert Measured(FAST, [15.0, 30.0, 5.0]).over(PLAIN) == 1.5
+    assert PLAIN.rate == 12.0
+
+
+def test_speculation_that_does_not_pay_is_not_written() -> None:
+    """Not even where it is faster by less than the noise."""
+    for rates in ([9.0, 18.0, 9.0], [10.1, 20.2, 10.1]):
+        result = tuned(rates, draft_cores=(1,), cores=(0,))
+        assert settings_of(result) == {"model": "big", "mode": "ar", "cores": [0]}
+        assert "does not pay" in reasons(result)[0]
+
+
+def test_the_file_has_settings_and_reasons() -> None:
+    result = tuned([25.0, 50.0, 25.0], max_model_len=2048)
+    text = as_yaml(result)
+    assert yaml.safe_load(text) == {
+        "model": "big",
+        "mode": "ssd",
+        "max-model-len": 2048,
+        "draft": "small",
+        "lookahead": 8,
+        "draft-width": 16,
+        "draft-precision": "int8",
+        "growth": "value",
+        "backup": "ngram",
+    }
+    comments = " ".join(line[2:] for line in text.splitlines() if line.startswith("#"))
+    assert "2.50 × as fast as plain decoding" in comments
+    assert "predicted 31.00" in comments
+    assert "right at 80% of places" in comments
+
+
+def test_the_grid_has_24_points_and_knows_how_far_off_one_is() -> None:
+    assert len(set(grid_cases(FAST))) == 24
+    assert {case.draft_precision for case in grid_cases(FAST)} == {"int8"}
+    assert distance([Point(FAST, 1.25), Point(FAST, 0.5)]) == pytest.approx(0.2)
+    assert distance([Point(FAST, 0.9)]) == 0.0
