@@ -73,7 +73,7 @@ FAULTS = [
     Fault(
         "the server ends before its requests",
         "src/ssd/server/run.py",
-        "        await asyncio.wait((drained, dead), return_when=asyncio.FIRST_COMPLETED)\n",
+        "        await asyncio.wait((drained, hurried, dead), return_when=asyncio.FIRST_COMPLETED)\n",
         "        await asyncio.sleep(0.5)\n",
         f"{_PRODUCTION}test_running_requests_finish_when_the_server_is_told_to_end",
     ),
@@ -86,7 +86,7 @@ FAULTS = [
     ),
     Fault(
         "unknown fields are ignored",
-        "src/ssd/server/schemas.py",
+        "src/ssd/server/body.py",
         'extra="forbid", strict=True',
         'extra="ignore", strict=True',
         "tests/server/test_refusals.py::test_a_field_is_refused_by_its_name",
