@@ -1,8 +1,10 @@
-"""What tests share: where real weights are, and tiny checkpoints made on the spot."""
+"""What tests share: where real weights are, tiny checkpoints made on the spot, a browser."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +30,9 @@ FILES = {
     "qwen-draft": "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
     "qwen-target": "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
 }
+
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 
 def real_model(name: str) -> Path:
@@ -57,3 +62,17 @@ def qwen_target() -> Path:
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint("llama3", tmp_path_factory.mktemp("tiny-llama"))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium: playwright's own, one on the path, or the one that SSD_TEST_CHROMIUM names."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    program = os.environ.get("SSD_TEST_CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUM)), None)
+    with playwright.sync_playwright() as driver:
+        try:
+            launched = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        except playwright.Error as error:
+            pytest.skip(f"no Chromium to run: {str(error).splitlines()[0]}")
+        yield launched
+        launched.close()

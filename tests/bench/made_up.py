@@ -9,7 +9,8 @@ from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import CaseFacts, Manifest, ModelFacts, Provenance, RunSettings
 from ssd.bench.records import CaseRecord, Forwards, Lane, Span
 
-SPEED = {"ar": 4.0, "sd4": 6.0, "ssd": 9.0, "ssd+int8": 10.0}
+SPEED = {"ar": 4.0, "sd4": 6.0, "ssd": 9.0, "ssd+int8": 10.0, "sd3": 5.0}
+CASES = ("ar", "sd4", "ssd", "ssd+int8")
 WOBBLE = (1.0, 1.1, 0.9, 1.05, 0.95, 1.2)
 """Of a prompt, in every case alike: ratios are free of it."""
 NUM_TOKENS = 20
@@ -23,7 +24,7 @@ Change = Callable[[CaseRecord], CaseRecord]
 def write_run(
     folder: Path,
     *,
-    cases: Sequence[str] = tuple(SPEED),
+    cases: Sequence[str] = CASES,
     datasets: Sequence[str] = ("humaneval", "alpaca"),
     num_prompts: int = 6,
     deterministic: bool = False,

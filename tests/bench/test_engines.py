@@ -9,6 +9,7 @@ from ssd.bench.cases import Case
 from ssd.bench.energy import EnergyMeter
 from ssd.bench.engines import CaseEngines, bench_config
 from ssd.config import EngineConfig
+from ssd.sampling import SamplingParams
 from tests.bench.conftest import CASES
 
 PROMPTS = ["The quick brown fox jumps", "Once upon a time", "def add(a, b):"]
@@ -55,6 +56,23 @@ def test_a_timeline_has_everyone_on_one_clock(engines: CaseEngines) -> None:
     assert all(ended <= started for (_, ended), (started, _) in pairwise(verifies))
     assert all(0 <= span.started < span.ended for span in record.spans)
     assert engines.run(CASES["ar+t0+b1"], PROMPTS[:1], max_tokens=4, seed=1)[0].spans == ()
+
+
+def test_in_turns_nobody_computes_while_another_does(engines: CaseEngines) -> None:
+    record = engines.run(CASES["sd2+t0+b1"], PROMPTS[:1], max_tokens=NUM_TOKENS, seed=1, keep_spans=True)[0]
+    spans = sorted((span.started, span.ended, span.lane) for span in record.spans)
+    assert {lane for _, _, lane in spans} == {"target", "host", "draft"}
+    assert all(started >= ended - 2e-6 for (_, ended, _), (started, _, _) in pairwise(spans))
+
+
+def test_the_decoder_does_not_change_under_a_request(engines: CaseEngines) -> None:
+    core = engines.engine.core
+    request = engines.engine.requests.request(PROMPTS[0], SamplingParams(max_tokens=2))
+    core.add(request)
+    with pytest.raises(ValueError, match="cannot change while requests run"):
+        core.use(core.decoder, acceptance="coupled")
+    core.abort(request.request_id)
+    core.use(core.decoder, acceptance="coupled")
 
 
 def test_devices(engines: CaseEngines) -> None:

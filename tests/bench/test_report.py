@@ -10,7 +10,7 @@ import pytest
 from ssd.bench.figures import Figures
 from ssd.bench.report import html_page, markdown, write_report
 from ssd.bench.summary import RunFigures
-from tests.bench.made_up import DRAFT, NUM_TOKENS, SPEED, TARGET, WOBBLE, write_run
+from tests.bench.made_up import CASES, DRAFT, NUM_TOKENS, SPEED, TARGET, WOBBLE, write_run
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +48,14 @@ def test_figures_worked_out_by_hand(figures: RunFigures) -> None:
     assert row.efficiency == pytest.approx(row.rate.value / 10)
 
 
+def test_the_best_of_several_is_what_counts(tmp_path: Path) -> None:
+    figures = RunFigures(write_run(tmp_path, cases=["sd3", "sd4", "ssd"], datasets=["humaneval"]))
+    row = row_of(figures, "humaneval", "ssd")
+    assert row.over_sd is not None
+    assert row.over_sd.value == pytest.approx(9 / 6)
+    assert row.over_ar is None
+
+
 def test_in_turns_drafting_is_no_host_work(figures: RunFigures) -> None:
     shares = row_of(figures, "humaneval", "sd4").shares
     assert shares.drafting == pytest.approx(0.04)
@@ -71,8 +79,8 @@ def test_both_pages_hold_the_figures(figures: RunFigures) -> None:
     for page in (html_page(figures), markdown(figures)):
         for dataset, slow in (("humaneval", 1.0), ("alpaca", 1.25)):
             assert f"{dataset}, 6 prompts" in page
-            for case, speed in SPEED.items():
-                median = speed * statistics.median(WOBBLE) / slow
+            for case in CASES:
+                median = SPEED[case] * statistics.median(WOBBLE) / slow
                 assert f"{median:.2f}"[:4] in page, (dataset, case)
         assert "2.25 (2.25–2.25)" in page
         assert "All 36 texts equal those of the reference" in page
@@ -100,9 +108,9 @@ def test_bars_are_as_long_as_their_figures(figures: RunFigures) -> None:
         for bar in drawing.findall("rect")
     }
     unit = lengths["humaneval, ar"] / 4
-    for case, speed in SPEED.items():
-        assert lengths[f"humaneval, {case}"] == pytest.approx(unit * speed, rel=0.01)
-        assert lengths[f"alpaca, {case}"] == pytest.approx(unit * speed / 1.25, rel=0.01)
+    for case in CASES:
+        assert lengths[f"humaneval, {case}"] == pytest.approx(unit * SPEED[case], rel=0.01)
+        assert lengths[f"alpaca, {case}"] == pytest.approx(unit * SPEED[case] / 1.25, rel=0.01)
 
 
 def test_several_batch_sizes_are_plotted_and_named(tmp_path: Path) -> None:
@@ -117,6 +125,16 @@ def test_several_batch_sizes_are_plotted_and_named(tmp_path: Path) -> None:
     )
     assert together.over_ar is not None
     assert together.over_ar.value == pytest.approx(9 / 4)
+
+
+def test_texts_that_ran_together_are_one_observation(tmp_path: Path) -> None:
+    made = write_run(tmp_path, cases=["ar+b4", "ssd+b4"], datasets=["humaneval"], num_prompts=12)
+    row = next(row for row in RunFigures(made).rows if row.case.mode == "ssd")
+    assert (row.rate.count, row.num_prompts) == (3, 12)
+    assert row.over_ar is not None
+    assert row.over_ar.count == 3
+    paces = [statistics.mean(1 / (WOBBLE[p % 6] * 9 / 4**0.3) for p in range(s, s + 4)) for s in (0, 4, 8)]
+    assert row.milliseconds_per_token.value == pytest.approx(1e3 * statistics.median(paces))
 
 
 def test_pages_are_written_where_asked(tmp_path: Path) -> None:

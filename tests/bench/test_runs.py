@@ -93,7 +93,7 @@ def test_agreement_is_the_drafts_own_choice(engines: CaseEngines, tiny_draft: st
     ) as draft_alone:
         text, expected = list(engines.engine.requests.tokenizer(prompt).input_ids), []
         for token in tokens:
-            guess = draft_alone.run(CASES[0], [list(text)], max_tokens=2, seed=0)[0].tokens[0]  # type: ignore[list-item]
+            guess = draft_alone.run(CASES[0], [list(text)], max_tokens=2, seed=0)[0].tokens[0]
             expected.append(guess == token)
             text.append(token)
     assert found == expected

@@ -1,11 +1,9 @@
 """The web page in a real browser, against a small server of OpenAI's protocol.
 
-Runs where Chromium is: playwright's own, one on the path, or the one that SSD_TEST_CHROMIUM names.
+Runs where Chromium is (see conftest.py).
 """
 
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,19 +15,6 @@ from tests.cli.fake_openai import FakeOpenAI
 playwright = pytest.importorskip("playwright.sync_api")
 
 PAGE = Path(__file__).parents[2] / "src/ssd/server/static/index.html"
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    program = os.environ.get("SSD_TEST_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
-    with playwright.sync_playwright() as driver:
-        try:
-            launched = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        except playwright.Error as error:
-            pytest.skip(f"no Chromium to run: {str(error).splitlines()[0]}")
-        yield launched
-        launched.close()
 
 
 @pytest.fixture

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from ssd.bench.cases import parse_case
 from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import Manifest, ModelFacts, RunSettings, differences
-from ssd.bench.records import CaseRecord, Forwards
+from ssd.bench.records import Forwards
 from ssd.bench.statistics import Estimate, Verdict, joint_confidence, paired_ratio
+from ssd.bench.units import Key, Unit, units
 
 _MAY_DIFFER = ("model", "draft", "cases", "datasets", "prompts", "engine", "deterministic")
 """Compared in other ways, or noted."""
-_Key = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,18 +82,16 @@ class _Measured:
         self.forwards = _by_prompt(folder.forwards())
         """Seconds of the target's forward of one row, beside each prompt."""
 
-    def of(self, dataset: str, case: str) -> dict[_Key, CaseRecord]:
-        return {
-            (each.dataset, each.prompt): each
-            for each in self.records
-            if each.dataset == dataset and each.case == case
-        }
+    def of(self, dataset: str, case: str) -> Mapping[Key, Unit]:
+        mine = [each for each in self.records if each.dataset == dataset and each.case == case]
+        first = self.manifest.settings.first_prompt
+        return units(mine, batch_size=parse_case(case).batch_size, first_prompt=first)
 
-    def forward_beside(self, key: _Key) -> float:
+    def forward_beside(self, key: Key) -> float:
         return self.forwards.get(key) or median(self.forwards.values())
 
 
-def _by_prompt(forwards: Iterable[Forwards]) -> Mapping[_Key, float]:
+def _by_prompt(forwards: Iterable[Forwards]) -> Mapping[Key, float]:
     return {(each.dataset, each.prompt): each.target_seconds[1] for each in forwards}
 
 

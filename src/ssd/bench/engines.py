@@ -17,6 +17,7 @@ from ssd.config import EngineConfig
 from ssd.decoding.decoder import Decoder
 from ssd.engine.build import Engine, build_engine, make_decoder
 from ssd.engine.drafting import with_own_cores
+from ssd.engine.prompts import Prompt
 from ssd.models.checkpoint import open_checkpoint
 from ssd.models.hub import local_model, with_local_models
 from ssd.models.weights import ShowProgress
@@ -97,7 +98,7 @@ class CaseEngines:
             self.run(case, [prompt] * case.batch_size, max_tokens=_WARM_UP_TOKENS, seed=0)
 
     def run(
-        self, case: Case, prompts: Sequence[str], *, max_tokens: int, seed: int, keep_spans: bool = False
+        self, case: Case, prompts: Sequence[Prompt], *, max_tokens: int, seed: int, keep_spans: bool = False
     ) -> list[PromptRecord]:
         """The prompts together, each to its full length. Their seeds count up from `seed`."""
         self._move_to(self._cores_of(case))

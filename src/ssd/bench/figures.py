@@ -43,6 +43,7 @@ class Roof:
 class Figures:
     dataset: str
     case: Case
+    num_prompts: int
     rate: Estimate
     """Tokens a second of one text after its first token: what a user sees."""
     output_rate: float

@@ -126,18 +126,25 @@ class BatchMeter:
         if not steps:
             return []
         origin, end = steps[0].started, steps[-1].ended
-        spans = [span for step in steps for span in _spans_of(step, origin)]
+        spans = [span for step in steps for span in _spans_of(step, self._prepares_from(step), origin)]
         for step in self._draft_steps:
             if step.ended > origin and step.started < end:
                 spans += _span("draft", max(step.started, origin), step.ended, origin, step.num_rows)
         return spans
 
+    def _prepares_from(self, step: _Step) -> float:
+        """In turns, the host's own work begins when the draft is done."""
+        if self._core.decoder.line_stats is not None:
+            return step.started
+        mine = [each.ended for each in self._draft_steps if step.started <= each.started < step.ended]
+        return max(mine, default=step.started)
 
-def _spans_of(step: _Step, origin: float) -> list[Span]:
+
+def _spans_of(step: _Step, prepares_from: float, origin: float) -> list[Span]:
     times = step.times
     waited_from, verified = times.verify_started - times.wait, times.verify_started + times.verify
     return [
-        *_span("host", step.started, waited_from, origin),
+        *_span("host", prepares_from, waited_from, origin),
         *_span("wait", waited_from, times.verify_started, origin),
         *_span("target", times.verify_started, verified, origin, times.num_rows),
         *_span("host", verified, step.ended, origin),

@@ -92,7 +92,7 @@ def _groups(figures: RunFigures, columns: Sequence[Column], colours: Colours) ->
             _Row(figures.name_of(row.case), colours.css(row.case), [column.cell(row) for column in columns])
             for row in rows
         ]
-        found.append(_Group(dataset, max(row.rate.count for row in rows), shown))
+        found.append(_Group(dataset, max(row.num_prompts for row in rows), shown))
     return found
 
 

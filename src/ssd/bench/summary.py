@@ -3,7 +3,7 @@
 Knows records, the manifest, and how figures follow from them. Does not know how they are shown.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from statistics import median
 
@@ -14,6 +14,7 @@ from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import CaseFacts, Manifest
 from ssd.bench.records import CaseRecord
 from ssd.bench.statistics import Estimate, median_with_interval, paired_ratio
+from ssd.bench.units import Key, Unit, units
 
 
 class RunFigures:
@@ -73,8 +74,12 @@ class RunFigures:
             if dataset in (ALL, record.dataset) and (case is None or record.case == case.label)
         ]
 
+    def _units(self, dataset: str, case: Case) -> Mapping[Key, Unit]:
+        first = self.manifest.settings.first_prompt
+        return units(self._of(dataset, case), batch_size=case.batch_size, first_prompt=first)
+
     def _figures(self, dataset: str, case: Case) -> Figures:
-        records = self._of(dataset, case)
+        records, observed = self._of(dataset, case), list(self._units(dataset, case).values())
         num_tokens, seconds = sum(len(each.tokens) for each in records), _total(records, "seconds")
         facts = self._facts[case.label]
         steps, draft_steps = _total(records, "step_seconds"), _total(records, "draft_steps")
@@ -83,10 +88,11 @@ class RunFigures:
         return Figures(
             dataset=dataset,
             case=case,
-            rate=median_with_interval([each.rate for each in records]),
+            num_prompts=len(records),
+            rate=median_with_interval([each.rate for each in observed]),
             output_rate=num_tokens / seconds,
-            milliseconds_per_token=median_with_interval([1e3 * each.seconds_per_token for each in records]),
-            first_token=median_with_interval([each.first_token for each in records]),
+            milliseconds_per_token=median_with_interval([1e3 * each.seconds_per_token for each in observed]),
+            first_token=median_with_interval([each.first_token for each in observed]),
             accepted_per_round=_total(records, "accepted") / _total(records, "rounds"),
             hit_rate=_share_of_rounds(records, "hits"),
             late_rate=_share_of_rounds(records, "late"),
@@ -100,10 +106,8 @@ class RunFigures:
             rate_per_device=num_tokens / seconds / facts.num_devices,
             tokens_per_gflop=num_tokens / self._gflops(records, facts),
             joules_per_token=sum(joules) / num_tokens if len(joules) == len(records) else None,
-            over_ar=self._over(records, dataset, self._plain(case)),
-            over_sd=self._over(records, dataset, self._best_sd(dataset, case))
-            if case.mode == "ssd"
-            else None,
+            over_ar=self._over(case, dataset, self._plain(case)),
+            over_sd=self._over(case, dataset, self._best_sd(dataset, case)) if case.mode == "ssd" else None,
             roof=self._roof(dataset, case, facts),
             differing=sum(
                 dataset in (ALL, each.dataset) and each.case == case.label
@@ -133,20 +137,18 @@ class RunFigures:
         return next((each for each in alike if each.name == "ar"), alike[0] if alike else None)
 
     def _best_sd(self, dataset: str, case: Case) -> Case | None:
-        found = {each: self._of(dataset, each) for each in self._alike(case, "sd")}
-        rates = {
-            each: median(record.rate for record in records) for each, records in found.items() if records
-        }
+        found = {each: self._units(dataset, each).values() for each in self._alike(case, "sd")}
+        rates = {each: median(one.rate for one in observed) for each, observed in found.items() if observed}
         return max(rates, key=rates.__getitem__) if rates else None
 
-    def _over(self, records: Sequence[CaseRecord], dataset: str, other: Case | None) -> Estimate | None:
-        if other is None or records[0].case == other.label:
+    def _over(self, case: Case, dataset: str, other: Case | None) -> Estimate | None:
+        if other is None or case == other:
             return None
-        others = {(each.dataset, each.prompt): each for each in self._of(dataset, other)}
-        pairs = [(each, others[key]) for each in records if (key := (each.dataset, each.prompt)) in others]
-        if not pairs:
+        ours, theirs = self._units(dataset, case), self._units(dataset, other)
+        keys = sorted(ours.keys() & theirs.keys())
+        if not keys:
             return None
-        return paired_ratio([ours.rate for ours, _ in pairs], [theirs.rate for _, theirs in pairs])
+        return paired_ratio([ours[key].rate for key in keys], [theirs[key].rate for key in keys])
 
     def _roof(self, dataset: str, case: Case, facts: CaseFacts) -> Roof | None:
         """Only where it was measured for: one greedy text at a time."""

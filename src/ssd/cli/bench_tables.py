@@ -20,7 +20,9 @@ def show_run(folder: Path) -> int:
     for dataset in figures.datasets:
         table = Table(title=dataset, title_justify="left")
         for name in ("case", "tok/s", "× ar (95 %)", "× best sd (95 %)", "accepted", "hits", "of roof"):
-            table.add_column(name, justify="left" if name == "case" else "right")
+            table.add_column(
+                name, justify="left" if name == "case" else "right", no_wrap=name in ("case", "tok/s")
+            )
         for row in figures.rows:
             if row.dataset == dataset:
                 table.add_row(figures.name_of(row.case), *_cells(row))

@@ -23,6 +23,8 @@ _PACKAGES = {
     "uvicorn": "server (extra: server)",
     "prometheus-client": "metrics (extra: server)",
     "openai": "ssd chat with a server (extra: client)",
+    "scipy": "intervals of ssd bench (extra: bench)",
+    "datasets": "its prompts from the hub (extra: bench)",
     "triton": "GPU kernels (extra: gpu)",
     "vllm": "production target (extra: vllm)",
 }

@@ -67,7 +67,7 @@ def _bar(canvas: Canvas, axis: Axis, y: float, row: Figures, spec: BarSpec, colo
     title = f"{row.dataset}, {name}: {spec.words(row)}"
     found = spec.interval(row)
     if found is not None:
-        title += f", 95 % interval {number(found[0])} to {number(found[1])}, {row.rate.count} prompts"
+        title += f", 95 % interval {number(found[0])} to {number(found[1])}, {row.num_prompts} prompts"
     css = f"bar {colours.css(row.case)}"
     canvas.rect(axis.start, y, axis.place(spec.value(row)) - axis.start, _BAR, css, title=title)
     end = axis.place(spec.value(row))

@@ -31,7 +31,8 @@ def _speeds(figures: RunFigures, colours: Colours) -> list[Plot]:
             for row in figures.rows
             if (row.case.temperature, row.case.batch_size) == (temperature, batch_size)
         ]
-        which = f", temperature {temperature:g}, {batch_size} together" if len(figures.slices) > 1 else ""
+        texts = "one text" if batch_size == 1 else f"{batch_size} texts"
+        which = f", temperature {temperature:g}, {texts} at a time" if len(figures.slices) > 1 else ""
         caption = (
             "Tokens a second that one user sees, after the first token. Lines: 95 % intervals over prompts."
         )
