@@ -20,7 +20,7 @@ SSD = Endpoint(name="ssd", url="http://here", model="m", devices=2)
 AR = dataclasses.replace(SSD, name="ar", devices=1, body={"speculation": False})
 SETTINGS = LoadSettings(
     endpoints=[SSD, AR], levels=[ONE, EIGHT], datasets=["code"], num_prompts=4, max_tokens=11, requests=3,
-    max_seconds=60, rounds=1,
+    rate_requests=5, max_seconds=60, rounds=1,
 )  # fmt: skip
 REPORT = json.loads((Path(__file__).parent / "guidellm_report.json").read_text())
 

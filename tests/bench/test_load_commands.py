@@ -43,7 +43,20 @@ def test_load_of_a_real_server(
     ) as server:
         done = ssd(
             *("serve", "--url", server.url, "--against-ar", "--devices", "2", "--draft-devices", "1"),
-            *("--users", "2", "--rates", "4", "--requests", "6", "--max-tokens", "8", "--guidellm", guidellm),
+            *(
+                "--users",
+                "2",
+                "--rates",
+                "4",
+                "--requests",
+                "6",
+                "--rate-requests",
+                "6",
+                "--max-tokens",
+                "8",
+                "--guidellm",
+                guidellm,
+            ),
             *("--datasets", prompts, "--num-prompts", "4", "--run", str(tmp_path / "run")),
         )
         drafted = server.metric("ssd_spec_decode_num_draft_tokens_total")

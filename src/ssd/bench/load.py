@@ -49,12 +49,14 @@ class LoadSettings:
     num_prompts: int
     max_tokens: int
     requests: int
-    """Of a level: for each user, or at least so many at a rate."""
+    """Of each user of a level."""
+    rate_requests: int
+    """Of a level with a rate, in all."""
     max_seconds: float
     rounds: int
 
     def num_requests(self, level: Level) -> int:
-        return int(self.requests * level.value) if level.kind == "users" else self.requests
+        return int(self.requests * level.value) if level.kind == "users" else self.rate_requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from ssd.bench.load import Kind, Level
 from ssd.bench.load_figures import LevelFigures, LoadFigures
 from ssd.bench.pages.svg import Axis, Canvas, number, round_number
+from ssd.bench.statistics import Estimate
 
 _WIDTH, _PANEL, _GAP = 920, 260, 60
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 190, 34, 46
@@ -23,7 +24,7 @@ _STYLE = """
   }
 """
 _COLOURS = 4
-_Value = Callable[[LevelFigures], float]
+_Value = Callable[[LevelFigures], Estimate]
 
 
 def load_plot(figures: LoadFigures) -> str:
@@ -44,8 +45,11 @@ def load_plot(figures: LoadFigures) -> str:
 
 
 _VALUES: tuple[tuple[str, _Value], ...] = (
-    ("output tokens a second, all users together", lambda row: row.throughput),
-    ("tokens a second that a user sees", lambda row: row.user_rate.value),
+    (
+        "output tokens a second, all users together",
+        lambda row: Estimate(value=row.throughput, count=row.num_requests),
+    ),
+    ("tokens a second that a user sees, with 95 % intervals", lambda row: row.user_rate),
 )
 
 
@@ -53,7 +57,7 @@ def _panel(canvas: Canvas, figures: LoadFigures, kind: Kind, name: str, value: _
     rows = [row for row in figures.rows() if row.level.kind == kind]
     levels = [level for level in figures.settings.levels if level.kind == kind]
     bottom = top + _PANEL
-    axis = Axis.over(bottom, top, max((value(row) for row in rows), default=1.0))
+    axis = Axis.over(bottom, top, max((_most(value(row)) for row in rows), default=1.0))
     for tick in axis.ticks:
         canvas.line(_LEFT, axis.place(tick), _WIDTH - _RIGHT, axis.place(tick), "grid" if tick else "zero")
         canvas.text(_LEFT - 8, axis.place(tick) + 4, round_number(tick), "tick", anchor="end")
@@ -78,10 +82,17 @@ def _line(
     if not rows:
         return
     css = f"c{index % _COLOURS}"
-    canvas.path([(places[row.level], axis.place(value(row))) for row in rows], f"line {css}")
+    canvas.path([(places[row.level], axis.place(value(row).value)) for row in rows], f"line {css}")
     for row in rows:
-        title = f"{row.endpoint}, {row.level}: {number(value(row))} tok/s"
-        canvas.circle(places[row.level], axis.place(value(row)), 4.5, f"dot {css}", title=title)
+        found, x = value(row), places[row.level]
+        if found.low is not None and found.high is not None:
+            canvas.line(x, axis.place(found.low), x, axis.place(found.high), "whisker")
+        title = f"{row.endpoint}, {row.level}: {number(found.value)} tok/s"
+        canvas.circle(x, axis.place(found.value), 4.5, f"dot {css}", title=title)
     y = top + 14 + 18 * index
     canvas.rect(_WIDTH - _RIGHT + 8, y - 9, 10, 10, f"bar {css}")
     canvas.text(_WIDTH - _RIGHT + 24, y, rows[0].endpoint)
+
+
+def _most(found: Estimate) -> float:
+    return found.value if found.high is None else found.high

@@ -47,9 +47,10 @@ class LoadOptions:
     rates: Annotated[
         str, typer.Option(rich_help_panel=_WHAT, help="Poisson: requests a second, such as 0.5,1,2.")
     ] = ""
-    requests: Annotated[
-        int, typer.Option(rich_help_panel=_WHAT, min=2, help="Of each user, and in all at a rate.")
-    ] = 4
+    requests: Annotated[int, typer.Option(rich_help_panel=_WHAT, min=2, help="Of each of the users.")] = 4
+    rate_requests: Annotated[
+        int, typer.Option(rich_help_panel=_WHAT, min=2, help="In all, at each of the rates.")
+    ] = 32
     rounds: Annotated[int, typer.Option(rich_help_panel=_WHAT, min=1, help="How often, in turns.")] = 1
     max_seconds: Annotated[float, typer.Option(rich_help_panel=_WHAT, help="Of a level, at most.")] = 600
     max_tokens: Annotated[int, typer.Option(rich_help_panel=_WHAT, min=2, help="Of each answer.")] = 64
@@ -133,6 +134,7 @@ def _settings(urls: list[str], options: LoadOptions) -> LoadSettings:
         num_prompts=options.num_prompts,
         max_tokens=options.max_tokens,
         requests=options.requests,
+        rate_requests=options.rate_requests,
         max_seconds=options.max_seconds,
         rounds=options.rounds,
     )
