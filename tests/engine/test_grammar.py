@@ -89,6 +89,61 @@ def test_a_grammar_without_sense_is_refused(llm: LLM, grammar: Grammar, message:
     assert llm.generate([PROMPTS[0]], SamplingParams(max_tokens=2), use_tqdm=False)
 
 
+CHOICE = Grammar("choice", '["yes", "no"]')
+DEAD_END = Grammar("lark", 'start: "a" b | "c"\nb: b')
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_complete_text_ends_before_min_tokens(llm: LLM, temperature: float) -> None:
+    params = SamplingParams(temperature=temperature, seed=7, max_tokens=20, min_tokens=8, grammar=CHOICE)
+    for output in llm.generate(PROMPTS, params, use_tqdm=False):
+        assert output.outputs[0].text in ("yes", "no")
+        assert output.outputs[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("grammar", "bad_words", "started"),
+    [(CHOICE, ["yes", "no"], ("ye", "n")), (CHOICE, ["y", "n"], ("",)), (DEAD_END, ["c"], ("a",))],
+)
+@pytest.mark.parametrize("settings", [{}, {"temperature": 1.0, "logprobs": 1, "stop": ["zz"]}])
+def test_a_text_that_cannot_go_on_is_an_error(
+    llm: LLM,
+    tiny_llama: Path,
+    grammar: Grammar,
+    bad_words: list[str],
+    started: tuple[str, ...],
+    settings: dict[str, Any],
+) -> None:
+    given: dict[str, Any] = {"temperature": 0.0, "seed": 3, "max_tokens": 20, "min_tokens": 4, **settings}
+    params = SamplingParams(grammar=grammar, bad_words=bad_words, **given)
+    found = [each.outputs[0] for each in llm.generate(PROMPTS, params, use_tqdm=False)]
+    assert {each.finish_reason for each in found} == {"error"}
+    assert all(each.text in started for each in found)
+    assert all("no token is left" in str(each.stop_reason) for each in found)
+    plain = LLM(str(tiny_llama), device="cpu", deterministic=True, show_progress=False)
+    assert found == [each.outputs[0] for each in plain.generate(PROMPTS, params, use_tqdm=False)]
+    assert llm.generate([PROMPTS[0]], SamplingParams(max_tokens=2), use_tqdm=False)
+
+
+def test_ratio_acceptance_ends_such_a_text_too(tiny_llama: Path) -> None:
+    params = SamplingParams(temperature=1.0, seed=3, max_tokens=20, grammar=CHOICE, bad_words=["yes", "no"])
+    settings: dict[str, Any] = {"mode": "sd", "draft": str(tiny_llama), "acceptance": "ratio"}
+    with LLM(str(tiny_llama), device="cpu", show_progress=False, **settings) as llm:
+        for output in llm.generate(PROMPTS, params, use_tqdm=False):
+            assert (output.outputs[0].finish_reason, output.outputs[0].text in ("ye", "n")) == ("error", True)
+
+
+def test_a_matcher_that_fails_allows_nothing() -> None:
+    """The library would allow the end alone, and the text would look complete."""
+    compiler = GrammarCompiler(tiny_tokenizer(), (1,), 512)
+    constraint = compiler.constraint(DEAD_END)
+    dead_end = tiny_tokenizer()("a").input_ids
+    assert not constraint.masks(dead_end)[1].any()
+    constraint.advance(dead_end)
+    assert not constraint.masks([])[0].any()
+    assert constraint.num_allowed([1]) == 0
+
+
 @pytest.mark.parametrize(
     "text",
     [

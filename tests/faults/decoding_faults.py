@@ -112,4 +112,18 @@ FAULTS = [
         "return path.chances",
         "tests/decoding/test_parallel.py::test_a_drawn_token_is_cut_by_its_parents_chance",
     ),
+    Fault(
+        "a grammar that failed allows the end",
+        "src/ssd/engine/grammar.py",
+        "        bits.fill(0)\n",
+        "        pass\n",
+        "tests/engine/test_grammar.py::test_a_matcher_that_fails_allows_nothing",
+    ),
+    Fault(
+        "min_tokens holds a complete text open",
+        "src/ssd/sampling/processors.py",
+        "if _ends_forbidden(row) and leaves_nothing(scores, row):",
+        "if False:",
+        "tests/engine/test_grammar.py::test_a_complete_text_ends_before_min_tokens",
+    ),
 ]

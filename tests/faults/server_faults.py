@@ -73,7 +73,7 @@ FAULTS = [
     Fault(
         "the server ends before its requests",
         "src/ssd/server/run.py",
-        "        await asyncio.wait((drained, dead), return_when=asyncio.FIRST_COMPLETED)\n",
+        "        await asyncio.wait((drained, hurried, dead), return_when=asyncio.FIRST_COMPLETED)\n",
         "        await asyncio.sleep(0.5)\n",
         f"{_PRODUCTION}test_running_requests_finish_when_the_server_is_told_to_end",
     ),
@@ -86,7 +86,7 @@ FAULTS = [
     ),
     Fault(
         "unknown fields are ignored",
-        "src/ssd/server/schemas.py",
+        "src/ssd/server/body.py",
         'extra="forbid", strict=True',
         'extra="ignore", strict=True',
         "tests/server/test_refusals.py::test_a_field_is_refused_by_its_name",
@@ -111,5 +111,26 @@ FAULTS = [
         "len(self._held) - length_held(self._held, _OPEN)",
         "len(self._held)",
         "tests/server/test_tools.py::test_cuts_change_nothing_in_hermes",
+    ),
+    Fault(
+        "a grammar is compiled by the engine's thread",
+        "src/ssd/worker/client.py",
+        "            await self._line.prepare(params.grammar)\n",
+        "            pass\n",
+        "tests/server/test_structured.py::test_other_streams_go_on_while_a_large_schema_is_compiled",
+    ),
+    Fault(
+        "a text that left its grammar is an answer",
+        "src/ssd/server/serving.py",
+        'if each.finish_reason == "error":',
+        'if each.finish_reason == "failure":',
+        "tests/server/test_structured.py::test_a_text_that_cannot_go_on_is_told_as_an_error",
+    ),
+    Fault(
+        "a server looks for a model's name on the hub as if it were a folder",
+        "src/ssd/worker/client.py",
+        "open_checkpoint(ready.model)",
+        "open_checkpoint(self.config.model)",
+        "tests/cli/test_hub.py::test_a_server_gets_ready_and_keeps_the_name_it_was_given",
     ),
 ]

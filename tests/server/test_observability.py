@@ -62,6 +62,10 @@ def test_speculation_is_counted_as_the_answer_tells_it(speculating: ServerProces
     def figures() -> dict[str, float]:
         names = ("drafts", "draft_tokens", "accepted_tokens")
         found = {name: speculating.metric(f"ssd_spec_decode_num_{name}_total") for name in names}
+        found["rounds"] = speculating.metric("ssd_rounds_total")
+        length = "ssd_drafted_tokens_per_round"
+        found["undrafted"] = speculating.metric(f'{length}_bucket{{le="0.0"}}')
+        found["lengths"], found["sum"] = (speculating.metric(f"{length}_{name}") for name in ("count", "sum"))
         places = range(4)
         for place in places:
             label = f'ssd_spec_decode_num_accepted_tokens_per_pos_total{{position="{place}"}}'
@@ -74,11 +78,14 @@ def test_speculation_is_counted_as_the_answer_tells_it(speculating: ServerProces
     speculating.until_idle()
     before = figures()
     told = speculating.http.post("/v1/completions", json=BODY).json()["usage"]["speculation"]
-    until(lambda: figures()["drafts"] - before["drafts"] == told["rounds"])
+    until(lambda: figures()["rounds"] - before["rounds"] == told["rounds"])
     grown = {name: value - before[name] for name, value in figures().items()}
     assert told["accepted"] > 0
     assert told["accepted"] + told["rounds"] == 40
     assert told["accepted_per_round"] == pytest.approx(told["accepted"] / told["rounds"])
+    # The first token, at least, is decided without a draft.
+    assert 0 < grown["drafts"] == told["rounds"] - grown["undrafted"] < told["rounds"]
+    assert (grown["lengths"], grown["sum"]) == (told["rounds"], told["drafted"])
     assert grown["draft_tokens"] == told["drafted"]
     assert grown["accepted_tokens"] == told["accepted"]
     assert sum(grown[str(place)] for place in range(4)) == told["accepted"]

@@ -77,8 +77,13 @@ def test_fields_within_fields_are_named_too(server: ServerProcess) -> None:
         server, "/v1/chat/completions", {"messages": [{"role": "user", "content": [image]}], "max_tokens": 2}
     )
     assert error["param"].startswith("messages.0.content.0")
+    stream = {**COMPLETION, "stream": True, "stream_options": {"include_obfuscation": True}}
+    assert "stream_options.include_obfuscation" in refused(server, "/v1/completions", stream)["message"]
+
+
+def test_counts_need_usage(server: ServerProcess) -> None:
     stream = {**COMPLETION, "stream": True, "stream_options": {"continuous_usage_stats": True}}
-    assert "stream_options.continuous_usage_stats" in refused(server, "/v1/completions", stream)["message"]
+    assert "needs include_usage" in refused(server, "/v1/completions", stream)["message"]
 
 
 def test_fields_that_change_nothing_are_taken(server: ServerProcess) -> None:

@@ -76,6 +76,23 @@ def test_usage_comes_last_when_asked_for(server: ServerProcess) -> None:
         assert all(part["usage"] is None for part in parts[:-1])
 
 
+def test_every_chunk_counts_when_asked_to(server: ServerProcess) -> None:
+    body: dict[str, Any] = {"seed": 1, "max_tokens": 9, "ignore_eos": True, "n": 2}
+    body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
+    for path, prompt in (
+        ("/v1/completions", {"prompt": PROMPT}),
+        ("/v1/chat/completions", {"messages": MESSAGES}),
+    ):
+        *parts, last = (part["usage"] for part in chunks(server, path, {**body, **prompt}))
+        counts = [usage["completion_tokens"] for usage in parts]
+        assert counts == sorted(counts)
+        assert counts[0] <= 2
+        assert counts[-1] == last["completion_tokens"] == 18
+        assert all(
+            each["total_tokens"] - each["completion_tokens"] == last["prompt_tokens"] for each in parts
+        )
+
+
 def test_chat_chunks_add_up_in_openais_client(server: ServerProcess) -> None:
     settings: Any = {"model": "tiny", "messages": MESSAGES, "seed": 3, "max_tokens": 20, "logprobs": True}
     whole = server.openai.chat.completions.create(**settings, n=2)

@@ -105,6 +105,16 @@ def test_a_form_is_refused_before_a_stream_begins(
     assert answer.json()["error"]["param"] == next(iter(form))
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_text_that_cannot_go_on_is_told_as_an_error(server: ServerProcess, stream: bool) -> None:
+    form = {"structured_outputs": {"choice": ["yes", "no"]}, "bad_words": ["yes", "no"]}
+    body = {"prompt": "x", "max_tokens": 20, "stream": stream, **form}
+    answer = server.http.post("/v1/completions", json=body)
+    assert answer.status_code == (200 if stream else 400)
+    said = answer.text.split("data: ")[-2] if stream else answer.text
+    assert "no token is left" in json.loads(said)["error"]["message"]
+
+
 def test_other_streams_go_on_while_a_large_schema_is_compiled(server: ServerProcess) -> None:
     gaps: list[tuple[float, float]] = []
     is_over = threading.Event()

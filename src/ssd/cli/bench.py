@@ -2,8 +2,10 @@
 
 import typer
 
+from ssd.cli.bench_peers import peers
 from ssd.cli.bench_reports import compare, report
 from ssd.cli.bench_run import run
+from ssd.cli.bench_serve import serve_load
 
 bench = typer.Typer(
     name="bench",
@@ -14,3 +16,5 @@ bench = typer.Typer(
 bench.command()(run)
 bench.command()(report)
 bench.command()(compare)
+bench.command()(peers)
+bench.command("serve")(serve_load)

@@ -56,6 +56,14 @@ def memory() -> str:
     return total_memory()
 
 
+def available_memory() -> int:
+    """Bytes that could be had without swapping; all there are, where the system does not tell."""
+    fields = dict(line.split(":", 1) for line in _text("/proc/meminfo").splitlines() if ":" in line)
+    if "MemAvailable" in fields:
+        return int(fields["MemAvailable"].split()[0]) << 10
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def total_memory() -> str:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return f"{total:.1f} GiB"

@@ -37,6 +37,7 @@ from ssd.sampling import (
     token_logprobs,
 )
 from ssd.sampling.constraint import Constraint
+from ssd.sampling.processors import edit_logits, leaves_nothing
 from ssd.sampling.ratio import certain, decide, target_probabilities
 
 Token = TypeVar("Token", int, SampledToken)
@@ -156,6 +157,9 @@ def accept_by_ratio(
     """
     tokens: list[SampledToken] = []
     for scores, row, proposal in zip_longest(logits, positions, proposals):
+        if row.allowed is not None and leaves_nothing(edit_logits(scores, row), row):
+            tokens.append(SampledToken(0, None, is_void=True))
+            break
         token = decide(target_probabilities(scores, row), proposal, chooser, row.position)
         wanted = row.params.logprobs
         scored = None if wanted is None else token_logprobs(scores.unsqueeze(0), [token], wanted)[0]

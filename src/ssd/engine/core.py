@@ -5,6 +5,7 @@ HTTP. A step computes first and commits after, so a failed forward changes no to
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,8 +14,9 @@ from ssd.config import Acceptance
 from ssd.decoding.decoder import Decided, Decoder, DecodeRow, DraftContext, PromptScoring, Speculation
 from ssd.decoding.timeline import Timeline
 from ssd.decoding.verification import worth_verifying
+from ssd.engine.burst import Burst
 from ssd.engine.outputs import EngineStats, Increment, RequestOutput, SpeculationStats
-from ssd.engine.request import Burst, Generation, Request, RunningRequest
+from ssd.engine.request import Generation, Request, RunningRequest
 from ssd.engine.scheduler import ScheduledRow, Scheduler, SchedulerLimits
 from ssd.engine.sequence import Sequence
 from ssd.kvcache.block_manager import BlockManager
@@ -54,6 +56,8 @@ class EngineCore:
         self._told: list[StepOutput] = []
         """What is text, but has not left: a step that fails takes nothing with it."""
         self._speculation = SpeculationStats()
+        self._lengths: Counter[int] = Counter()
+        """Rounds by the number of drafted tokens they verified."""
         self._num_steps, self._step_seconds, self._verify_seconds, self._wait_seconds = 0, 0.0, 0.0, 0.0
         self.timeline: Timeline | None = None
         """Given one, every step is written into it."""
@@ -117,6 +121,7 @@ class EngineCore:
             self._verify_seconds,
             self._wait_seconds,
             self._decoder.line_stats,
+            dict(self._lengths),
         )
 
     def step(self) -> StepOutput:
@@ -294,13 +299,15 @@ class EngineCore:
         self._requests[row.sequence.request_id].note_token(now)
         how = decided.round if generation.request.speculation else None  # nobody missed what nobody drafted
         tokens = generation.settle(decided.tokens, self._limits.max_model_len, row.num_drafted, how)
-        self._scheduler.commit(row, tokens)
+        if tokens:  # Otherwise it has ended: no token was left to choose.
+            self._scheduler.commit(row, tokens)
         self._untold.append(generation)
         if generation.stop is not None:
             self._end(row.sequence)
 
     def _tell_one(self, generation: Generation, bursts: list[Burst]) -> Increment:
         for burst in bursts:
+            self._lengths[burst.num_drafted] += 1
             self._speculation.note(drafted=burst.num_drafted, accepted=burst.num_accepted, how=burst.how)
         return generation.tell(bursts)
 

@@ -89,7 +89,7 @@ class GrammarConstraint:
         return found
 
     def num_allowed(self, drafted: Sequence[int]) -> int:
-        return self._matcher.validate_tokens(list(drafted))
+        return 0 if self._matcher.is_error() else self._matcher.validate_tokens(list(drafted))
 
     def advance(self, tokens: Sequence[int]) -> None:
         # What is refused here was never allowed by a mask: an end token that was to be ignored.
@@ -99,5 +99,8 @@ class GrammarConstraint:
 def _mask(matcher: LLMatcher, vocab_size: int) -> Allowed:
     bits = llguidance.numpy.allocate_token_bitmask(1, vocab_size)
     llguidance.numpy.fill_next_token_bitmask(matcher, bits, 0)
+    if matcher.is_error():
+        # It led nowhere, or grew too complex. The library would end the text here, as if it were complete.
+        bits.fill(0)
     allowed: Allowed = bits[0]
     return allowed

@@ -10,7 +10,8 @@ from ssd.decoding.decoder import Round
 from ssd.draft.client import LineStats
 from ssd.sampling import TokenLogprobs
 
-FinishReason = Literal["stop", "length", "abort"]
+FinishReason = Literal["stop", "length", "abort", "error"]
+"""`error`: the text cannot keep to its grammar, `stop_reason` says why; it is no answer."""
 Origin = Literal["hit", "backup", "target"]
 """Accepted from a speculation that was ready, accepted from one made after a miss, or the target's own."""
 
@@ -90,6 +91,13 @@ class EngineStats:
     wait_seconds: float
     draft: LineStats | None
     """The line to the draft, in mode `ssd`."""
+    lengths: dict[int, int] = field(default_factory=dict)
+    """How many rounds verified so many drafted tokens; those without a draft are under 0."""
+
+    @property
+    def num_drafts(self) -> int:
+        """Rounds that had a draft."""
+        return sum(count for length, count in self.lengths.items() if length)
 
     @property
     def host_seconds(self) -> float:
@@ -106,7 +114,7 @@ class CompletionOutput:
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     stop_reason: int | str | None = None
-    """The stop token or stop string that ended it; None for the model's own end or a length."""
+    """The stop token or stop string that ended it, or an error's reason; None for the model's own end."""
     logprobs: tuple[TokenLogprobs, ...] | None = None
     speculation: SpeculationStats = field(default_factory=SpeculationStats, compare=False)
     """Not part of equality: the same tokens may take more or fewer rounds."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ssd.decoding.decoder import Round
+from ssd.engine.burst import Burst
 from ssd.engine.detokenizer import Detokenizer
 from ssd.engine.outputs import (
     CompletionOutput,
@@ -19,7 +20,7 @@ from ssd.engine.outputs import (
     Timings,
 )
 from ssd.engine.sequence import Sequence
-from ssd.engine.stopping import Stop, StopText, token_stop
+from ssd.engine.stopping import NO_TOKEN_LEFT, Stop, StopText, token_stop
 from ssd.sampling import SampledToken, SamplingParams, TokenLogprobs
 from ssd.sampling.constraint import Constraint
 
@@ -39,24 +40,6 @@ class Request:
     speculation: bool = True
     """False: nobody drafts for it. The tokens are the same."""
     arrival: float = field(default_factory=time.perf_counter)
-
-
-@dataclass(frozen=True, slots=True)
-class Burst:
-    """What one step decided of a sequence, as far as it counts."""
-
-    tokens: Tokens[SampledToken]
-    num_accepted: int
-    num_drafted: int
-    how: Round | None
-    text: str | None
-    """None: not made yet."""
-
-    @property
-    def origins(self) -> list[Origin]:
-        accepted_from: Origin = "hit" if self.how is None or self.how.cause == "hit" else "backup"
-        own: list[Origin] = ["target"] * (len(self.tokens) - self.num_accepted)
-        return [accepted_from] * self.num_accepted + own
 
 
 class Generation:
@@ -144,12 +127,16 @@ class Generation:
     def _until_end(self, tokens: Tokens[SampledToken], room: int) -> tuple[Tokens[SampledToken], str | None]:
         """The tokens that count; and their text, where it had to be looked at."""
         may_end = len(tokens) >= room or not self._end_ids.isdisjoint([token.token for token in tokens])
+        may_end = may_end or (self.constraint is not None and any(token.is_void for token in tokens))
         if not self._reads_at_once and not may_end:
             self._num_taken += len(tokens)
             return tokens, None
         taken: list[SampledToken] = []
         text = ""
         for token in tokens:
+            if token.is_void:
+                self.stop, text = NO_TOKEN_LEFT, text + self._stop_text.pass_by("")
+                break
             taken.append(token)
             self._num_taken += 1
             self.stop = self._token_stop(token.token, num_remaining=room - len(taken))
@@ -161,11 +148,15 @@ class Generation:
 
     def _token_stop(self, token: int, *, num_remaining: int) -> Stop | None:
         params, end_ids = self.request.params, self.request.end_ids
+        if self.constraint is not None and token in end_ids and not params.ignore_eos:
+            return Stop("stop")  # Also before min_tokens: there only a complete text comes to its end.
         return token_stop(token, params, end_ids, num_generated=self._num_taken, num_remaining=num_remaining)
 
     def _text_of(self, burst: Burst, *, is_last: bool) -> str:
         if burst.text is not None:
             return burst.text
+        if not burst.tokens:
+            return self._stop_text.pass_by("")
         ends_here = is_last and self.stop is not None
         *before, last = burst.tokens
         text = "".join([self._detokenizer.add(token.token) for token in before])

@@ -17,6 +17,11 @@ class Stop:
     stop_reason: int | str | None = None
 
 
+NO_TOKEN_LEFT = Stop(
+    "error", "no token is left: the grammar leads nowhere, is too complex, or what it allows is forbidden"
+)
+
+
 class StopText:
     """Finds stop strings across token borders and holds back text that may become one."""
 

@@ -7,13 +7,15 @@ order ends there, since nothing later moves the argmax.
 Each row is worked on by itself, with calls whose shapes do not depend on other rows, so its bits do not
 either. Token ids outside the row are skipped: a draft may have a smaller head than the target whose
 parameters it applies (`SamplingParams.check_vocabulary` refuses them for the target itself). Where everything
-ends up forbidden the row is −inf throughout, never NaN, and the sampler takes token 0.
+ends up forbidden the row is −inf throughout, never NaN, and the sampler takes token 0; where a grammar is
+involved it says that the token is void.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -52,7 +54,15 @@ def edit_logits(logits: Tensor, row: SamplingRow) -> Tensor:
     penalise(scores, row.params, row.prompt, row.output)
     if row.allowed is not None:
         forbid_all_but(scores, row.allowed)
+        if _ends_forbidden(row) and leaves_nothing(scores, row):
+            # The text is complete, and min_tokens wants more of it: the grammar wins.
+            return edit_logits(logits, replace(row, end_ids=()))
     return scores
+
+
+def leaves_nothing(scores: Tensor, row: SamplingRow) -> bool:
+    """Whether no token of a row that must keep to a grammar is left after the edits."""
+    return row.allowed is not None and WideRow.of(scores).maximum == -math.inf
 
 
 def scale_logits(scores: Tensor, temperature: float) -> Tensor:

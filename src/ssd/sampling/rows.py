@@ -45,3 +45,5 @@ class SampledToken:
 
     token: int
     logprobs: TokenLogprobs | None
+    is_void: bool = False
+    """A grammar and what else is forbidden left nothing to choose: the token says nothing, the text ends."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ssd.sampling.draw import Draw, draw_tokens
 from ssd.sampling.logprobs import token_logprobs
-from ssd.sampling.processors import edit_logits, needs_edits, scale_logits
+from ssd.sampling.processors import edit_logits, leaves_nothing, needs_edits, scale_logits
 from ssd.sampling.rows import SampledToken, SamplingRow, TokenLogprobs
 from ssd.sampling.select import WideRow, argmax
 from ssd.sampling.truncation import truncation_floor
@@ -30,12 +30,17 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[SampledToken]:
         scores = logits if len(plain) == len(rows) else logits[plain]
         for i, token in zip(plain, argmax(scores).tolist(), strict=True):
             tokens[i] = token
+    void: set[int] = set()
     for i in edited:
-        tokens[i] = int(argmax(edit_logits(logits[i], rows[i]).unsqueeze(0)))
-    for i, token in zip(random, draw_tokens([_prepare(logits[i], rows[i]) for i in random]), strict=True):
+        scores = edit_logits(logits[i], rows[i])
+        tokens[i] = int(argmax(scores.unsqueeze(0)))
+        void |= {i} if leaves_nothing(scores, rows[i]) else set()
+    draws = [_prepare(logits[i], rows[i]) for i in random]
+    for i, draw, token in zip(random, draws, draw_tokens(draws), strict=True):
         tokens[i] = token
+        void |= {i} if leaves_nothing(draw.scores, rows[i]) else set()
     logprobs = _logprobs(logits, rows, tokens)
-    return [SampledToken(token, logprobs.get(i)) for i, token in enumerate(tokens)]
+    return [SampledToken(token, logprobs.get(i), i in void) for i, token in enumerate(tokens)]
 
 
 def is_plain(row: SamplingRow) -> bool:

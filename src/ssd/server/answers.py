@@ -59,6 +59,14 @@ class Usage(Answer, frozen=True, kw_only=True):
     speculation: Speculation
 
 
+class UsageSoFar(Answer, frozen=True, kw_only=True):
+    """Of an answer that is still being written."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
 class TextLogprobs(Answer, frozen=True, kw_only=True):
     """The legacy shape: one entry for each token in each list."""
 
@@ -83,9 +91,9 @@ class Completion(Answer, frozen=True, kw_only=True):
     created: int
     model: str
     choices: list[TextChoice]
-    usage: Usage | UnsetType | None = UNSET
+    usage: Usage | UsageSoFar | UnsetType | None = UNSET
 
-    def with_usage(self, usage: Usage | None) -> "Completion":
+    def with_usage(self, usage: Usage | UsageSoFar | None) -> "Completion":
         return msgspec.structs.replace(self, usage=usage)
 
 
@@ -169,7 +177,7 @@ class ChatChunk(Answer, frozen=True, kw_only=True):
     created: int
     model: str
     choices: list[DeltaChoice]
-    usage: Usage | UnsetType | None = UNSET
+    usage: Usage | UsageSoFar | UnsetType | None = UNSET
 
-    def with_usage(self, usage: Usage | None) -> "ChatChunk":
+    def with_usage(self, usage: Usage | UsageSoFar | None) -> "ChatChunk":
         return msgspec.structs.replace(self, usage=usage)

@@ -31,7 +31,7 @@ from ssd.server.reasoning import ReasoningSplitter, starts_inside, thinks
 from ssd.server.schemas import ChatCompletionRequest
 from ssd.server.serving import Serving, check_complete
 from ssd.server.tools import KnownFormat, tool_format, tool_splitter
-from ssd.server.usage import usage_of
+from ssd.server.usage import usage_of, usage_so_far
 
 
 @dataclass(slots=True)
@@ -47,6 +47,8 @@ class ChatJob:
     answer_id: str
     created: int = field(default_factory=lambda: int(time.time()))
     finished: list[RequestOutput] = field(default_factory=list)
+    num_generated: int = 0
+    """Tokens that were streamed so far."""
 
     @classmethod
     async def make(cls, serving: Serving, body: ChatCompletionRequest, request_id: str) -> "ChatJob":
@@ -97,6 +99,7 @@ class ChatJob:
                     check_complete(event)
                     self.finished.append(event)
                 else:
+                    self.num_generated += len(event.token_ids)
                     choice = growing[event.index].take(event, self.serving)
                     if choice is not None:
                         yield self._chunk([choice]).encoded()
@@ -129,7 +132,10 @@ class ChatJob:
         )
         if not self.body.includes_usage:
             return chunk
-        return chunk.with_usage(usage_of(self.finished) if is_last else None)
+        if is_last:
+            return chunk.with_usage(usage_of(self.finished))
+        counts = self.body.counts_as_it_goes
+        return chunk.with_usage(usage_so_far([self.request], self.num_generated) if counts else None)
 
 
 class _Growing:

@@ -14,7 +14,7 @@ from ssd.server.logprobs import prompt_logprobs, text_logprobs
 from ssd.server.prompts import completion_params, completion_prompts
 from ssd.server.schemas import CompletionRequest
 from ssd.server.serving import Serving, check_complete
-from ssd.server.usage import usage_of
+from ssd.server.usage import usage_of, usage_so_far
 
 
 @dataclass(slots=True)
@@ -28,6 +28,8 @@ class CompletionJob:
     answer_id: str
     created: int = field(default_factory=lambda: int(time.time()))
     finished: list[RequestOutput] = field(default_factory=list)
+    num_generated: int = 0
+    """Tokens that were streamed so far."""
     _offsets: dict[int, int] = field(default_factory=dict)
     """Of each choice, where its next token's text begins."""
 
@@ -60,6 +62,7 @@ class CompletionJob:
                     check_complete(event)
                     self.finished.append(event)
                 elif event.text or event.token_ids or event.finish_reason:
+                    self.num_generated += len(event.token_ids)
                     yield self._chunk([self._choice(number, event)])
         if self.body.includes_usage:
             yield self._answer([]).with_usage(usage_of(self.finished)).encoded()
@@ -127,4 +130,9 @@ class CompletionJob:
 
     def _chunk(self, choices: list[TextChoice]) -> bytes:
         answer = self._answer(choices)
-        return (answer.with_usage(None) if self.body.includes_usage else answer).encoded()
+        if not self.body.includes_usage:
+            return answer.encoded()
+        counts = self.body.counts_as_it_goes
+        return answer.with_usage(
+            usage_so_far(self.requests, self.num_generated) if counts else None
+        ).encoded()

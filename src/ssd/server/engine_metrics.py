@@ -5,11 +5,13 @@ A scrape costs the engine nothing, and figures are at most a heartbeat old.
 
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from ssd.worker.client import EngineClient
 from ssd.worker.messages import Heartbeat
+
+_LENGTHS = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16)
 
 
 class EngineFigures(Collector):
@@ -27,6 +29,7 @@ class EngineFigures(Collector):
         if beat is not None:
             yield from _gauges(beat)
             yield from _totals(beat)
+            yield _lengths(beat.stats.lengths)
 
 
 def _gauges(beat: Heartbeat) -> Iterator[Metric]:
@@ -40,7 +43,8 @@ def _gauges(beat: Heartbeat) -> Iterator[Metric]:
 def _totals(beat: Heartbeat) -> Iterator[Metric]:
     stats, spec, draft = beat.stats, beat.stats.speculation, beat.stats.draft
     named: dict[str, tuple[str, float]] = {
-        "spec_decode_num_drafts": ("Verifications that decided tokens.", spec.rounds),
+        "rounds": ("Verifications that decided tokens.", spec.rounds),
+        "spec_decode_num_drafts": ("Of these, those that had a draft.", stats.num_drafts),
         "spec_decode_num_draft_tokens": ("Tokens drafted.", spec.drafted),
         "spec_decode_num_accepted_tokens": ("Drafted tokens accepted.", spec.accepted),
         "spec_hits": ("Rounds whose speculation was ready.", spec.hits),
@@ -69,3 +73,14 @@ def _totals(beat: Heartbeat) -> Iterator[Metric]:
     for backup in ("ngram", "jit"):
         backups.add_metric([backup], getattr(spec, backup))
     yield backups
+
+
+def _lengths(rounds: dict[int, int]) -> Metric:
+    """The engine counts each length; a histogram has how many are at most so long."""
+    buckets = [(f"{most:.1f}", sum(n for length, n in rounds.items() if length <= most)) for most in _LENGTHS]
+    return HistogramMetricFamily(
+        "ssd_drafted_tokens_per_round",
+        "Drafted tokens that one verification of one sequence checked.",
+        buckets=[*buckets, ("+Inf", sum(rounds.values()))],
+        sum_value=sum(length * n for length, n in rounds.items()),
+    )

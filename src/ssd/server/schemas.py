@@ -15,6 +15,14 @@ from ssd.server.chat_parts import Messages, ResponseFormat, ToolChoice, Tools
 
 class StreamOptions(Body):
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    """vLLM's: counts so far with every chunk, which is how load generators learn what a burst held."""
+
+    @model_validator(mode="after")
+    def _check_usage(self) -> "StreamOptions":
+        if self.continuous_usage_stats and not self.include_usage:
+            raise ValueError("continuous_usage_stats needs include_usage to be true")
+        return self
 
 
 class Ignorable(Body):
@@ -70,6 +78,10 @@ class GenerationRequest(Ignorable):
     @property
     def includes_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def counts_as_it_goes(self) -> bool:
+        return bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
     @model_validator(mode="after")
     def _check_stream(self) -> "GenerationRequest":

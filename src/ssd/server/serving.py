@@ -160,6 +160,11 @@ async def off_loop(length: int, work: Callable[[], T]) -> T:
 
 
 def check_complete(output: RequestOutput) -> None:
-    """An aborted output is no answer: the server is about to end."""
+    """An aborted output is no answer: the server is about to end. Nor is one that left its grammar."""
+    for each in output.outputs:
+        if each.finish_reason == "error":
+            raise ApiError(
+                400, f"the answer has not the form asked for: {each.stop_reason}", code="no_answer"
+            )
     if any(each.finish_reason == "abort" for each in output.outputs):
         raise ApiError(503, "the server ended before the answer was complete", code="draining")

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from ssd.engine.outputs import RequestOutput, SpeculationStats
-from ssd.server.answers import Misses, PromptTokensDetails, Speculation, Timings, Usage
+from ssd.engine.request import Request
+from ssd.server.answers import Misses, PromptTokensDetails, Speculation, Timings, Usage, UsageSoFar
 
 _COUNTS = ("rounds", "drafted", "accepted", "hits", "late", "unknown", "unheard", "ngram", "jit")
 
@@ -20,6 +21,15 @@ def usage_of(outputs: Sequence[RequestOutput]) -> Usage:
             cached_tokens=sum(each.num_cached_tokens for each in outputs)
         ),
         speculation=_speculation(outputs),
+    )
+
+
+def usage_so_far(requests: Sequence[Request], num_generated: int) -> UsageSoFar:
+    num_prompt = sum(len(request.prompt_token_ids) for request in requests)
+    return UsageSoFar(
+        prompt_tokens=num_prompt,
+        completion_tokens=num_generated,
+        total_tokens=num_prompt + num_generated,
     )
 
 

@@ -1,0 +1,196 @@
+"""What load tells: throughput, what a user sees, and up to where one endpoint is better than another.
+
+Knows numbers. Intervals are 95 % bootstrap intervals over requests. Whether an endpoint helps is judged by
+what a user sees, tokens a second after the first: throughput at a rate is decided by the rate.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy
+
+from ssd.bench.load import Answered, Level, LevelRecord, LoadSettings
+from ssd.bench.statistics import Estimate, median_with_interval, need_scipy
+
+_RESAMPLES, _CONFIDENCE = 5000, 0.95
+Help = Literal["helps", "makes no difference", "slows down"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Percentiles:
+    p50: float
+    p90: float
+    p99: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Percentiles":
+        p50, p90, p99 = numpy.percentile(values, (50, 90, 99)).tolist()
+        return cls(p50=p50, p90=p90, p99=p99)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelFigures:
+    endpoint: str
+    level: Level
+    throughput: float
+    """Output tokens a second, all users together."""
+    per_device: float
+    user_rate: Estimate
+    """Tokens a second that a user sees after the first: median over requests."""
+    wait: Percentiles
+    """Seconds until the first token."""
+    per_token: Percentiles
+    """Seconds a token after the first."""
+    num_requests: int
+    num_failed: int
+    cost: float | None
+    """Of a million tokens, where a device-hour has a price."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelRatio:
+    """One endpoint over another at a level."""
+
+    level: Level
+    user_rate: Estimate
+    throughput: float
+    per_device: float
+
+    @property
+    def says(self) -> Help:
+        if self.user_rate.low is None or self.user_rate.high is None:
+            return "makes no difference"
+        if self.user_rate.low > 1:
+            return "helps"
+        return "slows down" if self.user_rate.high < 1 else "makes no difference"
+
+
+class LoadFigures:
+    def __init__(
+        self, settings: LoadSettings, records: Sequence[LevelRecord], price: float | None = None
+    ) -> None:
+        self.settings, self._price = settings, price
+        self._found = defaultdict[tuple[str, Level], list[LevelRecord]](list)
+        for record in records:
+            self._found[record.endpoint, record.level].append(record)
+
+    def rows(self) -> list[LevelFigures]:
+        return [
+            row
+            for level in self.settings.levels
+            for endpoint in self.settings.endpoints
+            if (row := self.row(endpoint.name, level)) is not None
+        ]
+
+    def row(self, endpoint: str, level: Level) -> LevelFigures | None:
+        records = self._found[endpoint, level]
+        answers = self._answers(endpoint, level)
+        rates = _rates(answers)
+        if not rates:
+            return None
+        throughput = sum(each.num_tokens for each in answers) / sum(map(_seconds, records))
+        devices = next(each.devices for each in self.settings.endpoints if each.name == endpoint)
+        return LevelFigures(
+            endpoint=endpoint,
+            level=level,
+            throughput=throughput,
+            per_device=throughput / devices,
+            user_rate=median_with_interval(rates),
+            wait=Percentiles.of([each.wait for each in answers]),
+            per_token=Percentiles.of([1 / rate for rate in rates]),
+            num_requests=len(answers),
+            num_failed=sum(record.num_failed for record in records),
+            cost=None if self._price is None else self._price * devices / (throughput * 3600) * 1e6,
+        )
+
+    def ratios(self, above: str, below: str) -> list[LevelRatio]:
+        """At each level at which both answered."""
+        found = []
+        for level in self.settings.levels:
+            ours, theirs = self.row(above, level), self.row(below, level)
+            if ours is None or theirs is None:
+                continue
+            rates = [_rates(self._answers(name, level)) for name in (above, below)]
+            found.append(
+                LevelRatio(
+                    level=level,
+                    user_rate=ratio_of_medians(*rates),
+                    throughput=ours.throughput / theirs.throughput,
+                    per_device=ours.per_device / theirs.per_device,
+                )
+            )
+        return found
+
+    def _answers(self, endpoint: str, level: Level) -> list[Answered]:
+        return [each for record in self._found[endpoint, level] for each in record.answers]
+
+
+def ratio_of_medians(above: Sequence[float], below: Sequence[float]) -> Estimate:
+    """Of two groups that do not belong together pair by pair."""
+    value = median_with_interval(above).value / median_with_interval(below).value
+    count = min(len(above), len(below))
+    if count < 2:
+        return Estimate(value=value, count=count)
+    need_scipy()
+    from scipy.stats import bootstrap
+
+    def statistic(one: Any, other: Any, axis: int = -1) -> Any:
+        return numpy.median(one, axis=axis) / numpy.median(other, axis=axis)
+
+    interval = bootstrap(
+        (list(above), list(below)),
+        statistic,
+        n_resamples=_RESAMPLES,
+        confidence_level=_CONFIDENCE,
+        method="percentile",
+        vectorized=True,
+        rng=numpy.random.default_rng(0),
+    ).confidence_interval
+    return Estimate(value=value, low=float(interval.low), high=float(interval.high), count=count)
+
+
+def in_words(above: str, below: str, ratios: Sequence[LevelRatio]) -> list[str]:
+    """Where one is better than the other, where that ends, and what a device brings."""
+    lines = []
+    by_kind: Mapping[str, list[LevelRatio]] = {
+        kind: [each for each in ratios if each.level.kind == kind] for kind in ("users", "rate")
+    }
+    for found in filter(None, by_kind.values()):
+        lines += _runs(above, below, found)
+        pays = [each for each in found if each.per_device > 1]
+        best = max(found, key=lambda each: each.per_device)
+        where = ", ".join(str(each.level) for each in pays) or "no level"
+        lines.append(
+            f"per device, {above} gives more than {below} at {where}; "
+            f"at most {best.per_device:.2f} times as much ({best.level})"
+        )
+    return lines
+
+
+def _runs(above: str, below: str, ratios: Sequence[LevelRatio]) -> list[str]:
+    """Neighbouring levels that say the same are told together."""
+    groups: list[list[LevelRatio]] = []
+    for each in ratios:
+        if groups and groups[-1][0].says == each.says:
+            groups[-1].append(each)
+        else:
+            groups.append([each])
+    lines = []
+    for group in groups:
+        first, last = group[0], group[-1]
+        span = f"at {first.level}" if first is last else f"from {first.level} to {last.level}"
+        listed = ", ".join(str(each.user_rate) for each in group)
+        lines.append(f"{span}, {above} {group[0].says} beside {below}: {listed} times the rate a user sees")
+    return lines
+
+
+def _rates(answers: Sequence[Answered]) -> list[float]:
+    return [1 / each.per_token for each in answers if each.per_token]
+
+
+def _seconds(record: LevelRecord) -> float:
+    if not record.answers:
+        return 0.0
+    return max(each.ended for each in record.answers) - min(each.began for each in record.answers)

@@ -1,0 +1,102 @@
+"""A load run as Markdown with a plot beside it: report.md and load.svg in the run's folder."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ssd.bench.load import Kind
+from ssd.bench.load_figures import LevelFigures, LoadFigures, Percentiles, in_words
+from ssd.bench.load_plot import load_plot
+
+COLUMNS = (
+    "level", "endpoint", "tok/s in all", "tok/s a user (95 %)", "first token p50 / p90 / p99, s",
+    "ms a token p50 / p90 / p99", "tok/s a device", "failed",
+)  # fmt: skip
+SHORT_COLUMNS = ("level", "endpoint", "tok/s", "of a user (95 %)", "of a device", "first, s", "failed")
+
+
+def columns(figures: LoadFigures) -> list[str]:
+    has_prices = any(row.cost is not None for row in figures.rows())
+    return [*COLUMNS, *(["cost of a million tokens"] if has_prices else [])]
+
+
+def cells(row: LevelFigures) -> list[str]:
+    costs = [] if row.cost is None else [f"{row.cost:.2f}"]
+    return [
+        str(row.level),
+        row.endpoint,
+        f"{row.throughput:.1f}",
+        str(row.user_rate),
+        _spelled(row.wait, "{:.2f}"),
+        _spelled(row.per_token, "{:.1f}", scale=1000),
+        f"{row.per_device:.1f}",
+        f"{row.num_failed} of {row.num_requests + row.num_failed}",
+        *costs,
+    ]
+
+
+def short_cells(row: LevelFigures) -> list[str]:
+    """For a terminal: medians."""
+    wait, failed = f"{row.wait.p50:.2f}", str(row.num_failed)
+    return [
+        str(row.level),
+        row.endpoint,
+        f"{row.throughput:.1f}",
+        str(row.user_rate),
+        f"{row.per_device:.1f}",
+        wait,
+        failed,
+    ]
+
+
+def verdicts(figures: LoadFigures) -> list[str]:
+    """The first endpoint beside each of the others."""
+    first, *others = (each.name for each in figures.settings.endpoints)
+    return [line for other in others for line in in_words(first, other, figures.ratios(first, other))]
+
+
+def write_load_report(figures: LoadFigures, folder: Path) -> list[Path]:
+    pages = {folder / "report.md": "\n".join(_lines(figures)) + "\n", folder / "load.svg": load_plot(figures)}
+    for path, text in pages.items():
+        path.write_text(text)
+    return list(pages)
+
+
+def _lines(figures: LoadFigures) -> Iterator[str]:
+    settings = figures.settings
+    yield from ("# Load", "")
+    yield (
+        f"Prompts of {', '.join(settings.datasets)}, {settings.max_tokens} tokens whatever they are, greedy. "
+        "Users ask again as soon as they have their answer; requests at a rate arrive as a Poisson process. "
+        "Endpoints took turns at each level. Tokens a second of a user: after the first, median of requests."
+    )
+    yield ""
+    for endpoint in settings.endpoints:
+        body = ", ".join(f"{name}: {value}" for name, value in endpoint.body.items())
+        devices = f"{endpoint.devices:g} device{'s' if endpoint.devices != 1 else ''}"
+        yield f"- {endpoint.name}: {endpoint.model} at {endpoint.url}, {devices}" + (
+            f", {body}" if body else ""
+        )
+    yield from ("", "![throughput and rate by load](load.svg)", "")
+    kinds: Sequence[Kind] = ("users", "rate")
+    for kind in kinds:
+        rows = [row for row in figures.rows() if row.level.kind == kind]
+        if rows:
+            names = columns(figures)
+            yield from (f"| {' | '.join(names)} |", "|---" * len(names) + "|")
+            yield from (f"| {' | '.join(cells(row))} |" for row in rows)
+            yield ""
+    yield from (f"- {line}" for line in verdicts(figures))
+    yield from _ratio_lines(figures)
+
+
+def _ratio_lines(figures: LoadFigures) -> Iterator[str]:
+    first, *others = (each.name for each in figures.settings.endpoints)
+    for other in others:
+        names = (f"{first} over {other}", "tok/s a user (95 %)", "tok/s in all", "tok/s a device")
+        yield from ("", f"| {' | '.join(names)} |", "|---" * len(names) + "|")
+        for each in figures.ratios(first, other):
+            yield f"| {each.level} | {each.user_rate} | {each.throughput:.2f} | {each.per_device:.2f} |"
+
+
+def _spelled(found: Percentiles, spelling: str, scale: float = 1) -> str:
+    return " / ".join(spelling.format(scale * each) for each in (found.p50, found.p90, found.p99))

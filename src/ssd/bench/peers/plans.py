@@ -1,0 +1,106 @@
+"""Which workers a run can have: who is there, by which interpreter, with which weights; and who is not.
+
+Knows how settings become jobs. Reads no environment: where things are comes from the caller.
+"""
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ssd.bench.peers.process import WorkerPlan
+from ssd.bench.peers.records import PeersSettings
+from ssd.bench.peers.registry import SSD, Peer, converted, endpoint, peer_named, setup_commands
+from ssd.bench.peers.waves import expected_bytes
+
+_CHECK = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where peers are."""
+
+    pythons: Mapping[str, Path]
+    programs: Mapping[str, str] = field(default_factory=dict)
+    urls: Mapping[str, str] = field(default_factory=dict)
+    converted: Path | None = None
+    """Folder of the forms that some peers read; None: beside the models."""
+    api_key: str | None = None
+    served_model: str | None = None
+
+
+def plan_workers(
+    settings: PeersSettings, places: Places, max_model_len: int
+) -> tuple[list[WorkerPlan], dict[str, str]]:
+    """Workers that can start, this engine's first; and by name, why a peer is not among them."""
+    plans: list[WorkerPlan] = []
+    absent: dict[str, str] = {}
+    for name in dict.fromkeys((SSD, *settings.peers)):
+        peer = endpoint(name) if name in places.urls else peer_named(name)
+        reason = _why_absent(peer, settings, places)
+        if reason is None:
+            plans += _plans_of(peer, settings, places, max_model_len)
+        else:
+            absent[name] = reason
+    return plans, absent
+
+
+def _why_absent(peer: Peer, settings: PeersSettings, places: Places) -> str | None:
+    if peer.name in places.urls:
+        return None
+    commands = "; ".join(setup_commands(peer, settings.model, settings.draft, places.converted))
+    python = places.pythons.get(peer.name)
+    if peer.name not in places.programs:
+        if python is None:
+            return f"no interpreter is named (--peer-python {peer.name}=…); to make one: {commands}"
+        if not _can_import(python, peer.module):
+            return f"{python} cannot import {peer.module}; to make one that can: {commands}"
+    for model in filter(None, (settings.model, settings.draft)):
+        if not converted(peer, model, places.converted).exists():
+            return f"{converted(peer, model, places.converted)} is missing; to make it: {commands}"
+    return None
+
+
+def _can_import(python: Path, module: str) -> bool:
+    try:
+        found = subprocess.run([str(python), "-c", _CHECK, module], capture_output=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return found.returncode == 0
+
+
+def _plans_of(peer: Peer, settings: PeersSettings, places: Places, max_model_len: int) -> list[WorkerPlan]:
+    cases = list(settings.ssd_cases if peer.name == SSD else settings.peer_cases)
+    if peer.name in places.urls:
+        cases = ["server"]
+    groups = [cases] if peer.shares_weights else [[case] for case in cases]
+    return [_plan(peer, group, settings, places, max_model_len) for group in groups]
+
+
+def _plan(
+    peer: Peer, cases: Sequence[str], settings: PeersSettings, places: Places, max_model_len: int
+) -> WorkerPlan:
+    drafts = settings.draft is not None and any(case not in ("plain", "ar") for case in cases)
+    target = converted(peer, settings.model, places.converted)
+    draft = converted(peer, str(settings.draft), places.converted) if drafts else None
+    is_ours, is_remote = peer.name == SSD, peer.name in places.urls
+    job: dict[str, Any] = {
+        "model": str(target),
+        "draft": None if draft is None else str(draft),
+        "cases": list(cases),
+        # This engine moves its two halves to their cores by itself.
+        "cores": [] if is_ours or is_remote else [*settings.target_cores, *settings.draft_cores],
+        "target_cores": list(settings.target_cores),
+        "draft_cores": list(settings.draft_cores),
+        "dtype": settings.dtype,
+        "max_model_len": max_model_len,
+        "packages": list(peer.packages),
+        "program": places.programs.get(peer.name),
+        "url": places.urls.get(peer.name),
+        "api_key": places.api_key,
+        "served_model": places.served_model,
+    }
+    python = places.pythons.get(peer.name, places.pythons[SSD])
+    num_bytes = 0 if is_remote else expected_bytes(peer, target, draft)
+    return WorkerPlan(peer=peer, cases=cases, python=python, job=job, num_bytes=num_bytes)

@@ -1,0 +1,77 @@
+"""A run among peers as Markdown: a table for each data set, the verdicts, and what is needed to repeat it."""
+
+from collections.abc import Iterator
+
+from ssd.bench.peers.figures import PeerFigures, PeersFigures
+from ssd.bench.peers.records import PeersFolder, PeersManifest
+
+COLUMNS = ("engine", "case", "tok/s (95 %)", "first token, s", "SSD's best over it (95 %)", "same text")
+
+
+def cells(row: PeerFigures) -> list[str]:
+    return [
+        row.peer,
+        row.case,
+        str(row.rate),
+        f"{row.first_token:.2f}",
+        "-" if row.ratio is None else str(row.ratio),
+        "-" if row.agreement is None else str(row.agreement),
+    ]
+
+
+def verdict_lines(figures: PeersFigures) -> list[str]:
+    verdicts = [*(figures.verdict(name) for name in figures.datasets), figures.verdict_on_all()]
+    return [
+        f"{each.dataset}: {each.ours} is {each.ratio} times as fast as the best peer, {each.theirs}"
+        for each in verdicts
+        if each is not None
+    ]
+
+
+def write_report(folder: PeersFolder) -> str:
+    """The text of report.md, which is also written."""
+    text = "\n".join(_lines(folder.manifest(), PeersFigures(folder.records()))) + "\n"
+    (folder.path / "report.md").write_text(text)
+    return text
+
+
+def _lines(manifest: PeersManifest, figures: PeersFigures) -> Iterator[str]:
+    settings = manifest.settings
+    yield "# Peers"
+    yield ""
+    yield (
+        f"{settings.model} with {settings.draft or 'no draft'}, {settings.dtype}, greedy, "
+        f"{settings.max_tokens} tokens whatever they are, one text at a time, {settings.num_prompts} prompts "
+        "of each data set, everyone in turns on each prompt. "
+        + _cores(manifest)
+        + "tok/s: median over prompts of the tokens after those that came first."
+    )
+    for dataset in figures.datasets:
+        yield from ("", f"## {dataset}", "", f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|")
+        for row in figures.rows(dataset):
+            yield f"| {' | '.join(cells(row))} |"
+    yield ""
+    yield from (f"- {line}" for line in verdict_lines(figures))
+    yield from ("", "## Who took part", "")
+    for name, versions in manifest.versions.items():
+        idle = manifest.idle.get(name)
+        words = ", ".join(f"{package} {version}" for package, version in versions.items() if version != "?")
+        yield f"- {name}: {words or 'versions unknown'}" + (
+            "" if idle is None else f"; idle: {idle:.2f} cores"
+        )
+    for name, reason in manifest.absent.items():
+        yield f"- not {name}: {reason}"
+    for session in manifest.sessions:
+        hardware = ", ".join(f"{name}: {value}" for name, value in session.hardware.items())
+        yield f"- {session.started}, commit {session.commit}; {hardware}"
+
+
+def _cores(manifest: PeersManifest) -> str:
+    target, draft = manifest.settings.target_cores, manifest.settings.draft_cores
+    if not target:
+        return ""
+    both = ", ".join(map(str, (*target, *draft)))
+    return (
+        f"This engine: target on core {', '.join(map(str, target))}, draft on core "
+        f"{', '.join(map(str, draft))} (case ar: the former alone). Peers: cores {both}. "
+    )

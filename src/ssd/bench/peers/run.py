@@ -1,0 +1,165 @@
+"""A run among peers: every case of everyone on every prompt, in turns, each text kept as it is made.
+
+Knows the order of turns and what is still to do. The first to run changes with each prompt: whatever drifts
+on the machine, drifts for all. A peer that fails is left out of the rest of its wave, and why is kept.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ssd.bench.peers.idle import idle_cores
+from ssd.bench.peers.process import PeerError, Worker, WorkerPlan
+from ssd.bench.peers.records import PeerRecord, PeersFolder, PeersManifest
+from ssd.bench.peers.registry import SSD
+
+_WARM_UP_TOKENS = 8
+TokenPrompts = Mapping[str, Sequence[Sequence[int]]]
+"""By data set, prompts as token ids: everyone reads exactly the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    worker: str
+    peer: str
+    case: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watcher:
+    """Who is told how it goes."""
+
+    on_text: Callable[[PeerRecord], None]
+    on_note: Callable[[str], None]
+
+
+def turns_of(wave: Sequence[WorkerPlan], place: int) -> list[Turn]:
+    """Everyone's cases, another one first for each prompt."""
+    turns = [Turn(plan.name, plan.peer.name, case) for plan in wave for case in plan.cases]
+    start = place % len(turns)
+    return [*turns[start:], *turns[:start]]
+
+
+class PeersRun:
+    def __init__(
+        self,
+        folder: PeersFolder,
+        manifest: PeersManifest,
+        waves: Sequence[Sequence[WorkerPlan]],
+        prompts: TokenPrompts,
+        encode: Callable[[str], list[int]],
+    ) -> None:
+        """`encode` makes tokens of a text, for servers that answer with text alone."""
+        self._folder, self._manifest, self._waves = folder, manifest, waves
+        self._prompts, self._encode = prompts, encode
+        self._done = {(r.wave, r.dataset, r.prompt, r.peer, r.case) for r in folder.records()}
+
+    @property
+    def num_texts(self) -> int:
+        return sum(len(turns_of(wave, 0)) * len(self._places) for wave in self._waves)
+
+    @property
+    def num_done(self) -> int:
+        return len(self._done)
+
+    @property
+    def is_complete(self) -> bool:
+        return not any(any(self._left(index, wave)) for index, wave in enumerate(self._waves))
+
+    def go_on(self, watcher: Watcher) -> None:
+        for index, wave in enumerate(self._waves):
+            if any(self._left(index, wave)):
+                self._run_wave(index, wave, watcher)
+
+    @property
+    def _places(self) -> list[tuple[str, int]]:
+        """Data sets take turns too."""
+        longest = max(len(prompts) for prompts in self._prompts.values())
+        return [
+            (name, i) for i in range(longest) for name, all_of in self._prompts.items() if i < len(all_of)
+        ]
+
+    def _left(self, index: int, wave: Sequence[WorkerPlan]) -> Iterator[tuple[str, int, Turn]]:
+        first = self._manifest.settings.first_prompt
+        for place, (dataset, prompt) in enumerate(self._places):
+            for turn in turns_of(wave, place):
+                if (index, dataset, first + prompt, turn.peer, turn.case) not in self._done:
+                    yield dataset, prompt, turn
+
+    def _run_wave(self, index: int, wave: Sequence[WorkerPlan], watcher: Watcher) -> None:
+        with ExitStack() as stack:
+            workers = self._start(wave, stack, watcher)
+            self._note_idle(workers, watcher)
+            for dataset, prompt, turn in self._left(index, wave):
+                if turn.worker not in workers:
+                    continue
+                try:
+                    record = self._measure(index, dataset, prompt, turn, workers[turn.worker])
+                except PeerError as error:
+                    workers.pop(turn.worker).close()
+                    self._leave_out(turn.worker, str(error), watcher)
+                    continue
+                self._folder.add(record)
+                self._done.add((index, dataset, record.prompt, turn.peer, turn.case))
+                watcher.on_text(record)
+
+    def _start(self, wave: Sequence[WorkerPlan], stack: ExitStack, watcher: Watcher) -> dict[str, Worker]:
+        """One after the other, each warmed up outside the clock."""
+        workers: dict[str, Worker] = {}
+        warm_up = next(iter(self._prompts.values()))[0]
+        logs = self._folder.path / "logs"
+        logs.mkdir(exist_ok=True)
+        for plan in wave:
+            watcher.on_note(f"loading {plan.name}")
+            try:
+                worker = stack.enter_context(Worker(plan, _log_of(logs, plan)))
+                for case in plan.cases:
+                    worker.ask(case, warm_up, _WARM_UP_TOKENS)
+            except PeerError as error:
+                self._leave_out(plan.name, str(error), watcher)
+                continue
+            workers[plan.name] = worker
+        if all(worker.plan.peer.name != SSD for worker in workers.values()):
+            raise ValueError(f"this engine itself did not start: see {logs}")
+        versions = {**self._manifest.versions, **{name: each.versions for name, each in workers.items()}}
+        # Whoever is here now is not absent, whatever an earlier session found.
+        absent = {name: why for name, why in self._manifest.absent.items() if name not in workers}
+        self._keep(replace(self._manifest, versions=versions, absent=absent))
+        return workers
+
+    def _measure(self, wave: int, dataset: str, prompt: int, turn: Turn, worker: Worker) -> PeerRecord:
+        settings = self._manifest.settings
+        answer = worker.ask(turn.case, self._prompts[dataset][prompt], settings.max_tokens)
+        tokens = answer["tokens"] if answer["tokens"] is not None else self._encode(answer["text"])
+        if answer["seconds_per_token"] is None:
+            raise PeerError("all its tokens came at once: nothing to time after the first")
+        return PeerRecord(
+            wave=wave,
+            dataset=dataset,
+            prompt=settings.first_prompt + prompt,
+            peer=turn.peer,
+            case=turn.case,
+            tokens=tokens,
+            first_token=answer["first_token"],
+            seconds_per_token=answer["seconds_per_token"],
+        )
+
+    def _note_idle(self, workers: Mapping[str, Worker], watcher: Watcher) -> None:
+        busy = idle_cores({name: worker.session for name, worker in workers.items()})
+        self._keep(replace(self._manifest, idle={**self._manifest.idle, **busy}))
+        for name, cores in busy.items():
+            if cores > 0.05:
+                watcher.on_note(f"{name} keeps {cores:.2f} cores busy while idle: it slows the others")
+
+    def _leave_out(self, name: str, reason: str, watcher: Watcher) -> None:
+        watcher.on_note(f"{name} is left out: {reason}")
+        self._keep(replace(self._manifest, absent={**self._manifest.absent, name: reason}))
+
+    def _keep(self, manifest: PeersManifest) -> None:
+        self._manifest = manifest
+        self._folder.write(manifest)
+
+
+def _log_of(logs: Path, plan: WorkerPlan) -> Path:
+    return logs / f"{plan.name}.log"

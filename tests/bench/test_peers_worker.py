@@ -1,0 +1,129 @@
+"""Workers as they run: real processes, real models, the protocol between them and a run."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ssd.bench.peers.plans import Places, plan_workers
+from ssd.bench.peers.process import PeerError, Worker, WorkerPlan
+from ssd.bench.peers.records import PeerRecord, PeersFolder, PeersManifest, PeersSettings
+from ssd.bench.peers.run import PeersRun, Watcher
+from tests.server.process import serving
+
+PROMPTS = {"code": [[5, 6, 7], [40, 41, 42, 43]]}
+
+
+def settings(model: Path, draft: str, **more: object) -> PeersSettings:
+    said: dict[str, object] = {
+        "model": str(model), "draft": draft, "dtype": "float32", "peers": ["transformers"],
+        "ssd_cases": ["ar", "ssd"], "peer_cases": ["plain", "draft3"], "target_cores": [0], "draft_cores": [],
+        "datasets": ["code"], "num_prompts": 2, "first_prompt": 0, "max_tokens": 12, "prompts": {},
+    }  # fmt: skip
+    return PeersSettings(**{**said, **more})  # type: ignore[arg-type]
+
+
+def plans(said: PeersSettings, **more: object) -> dict[str, WorkerPlan]:
+    pythons = {"ssd": Path(sys.executable), "transformers": Path(sys.executable)}
+    places = Places(pythons=pythons, **more)  # type: ignore[arg-type]
+    found, absent = plan_workers(said, places, 64)
+    assert absent == {}
+    return {plan.name: plan for plan in found}
+
+
+def test_transformers_is_greedy_alone_and_with_a_draft(
+    tiny_llama: Path, tiny_draft: str, tmp_path: Path
+) -> None:
+    plan = plans(settings(tiny_llama, tiny_draft))["transformers"]
+    with Worker(plan, tmp_path / "log") as worker:
+        plain = worker.ask("plain", PROMPTS["code"][0], 12)
+        drafted = worker.ask("draft3", PROMPTS["code"][0], 12)
+        assert worker.versions["transformers"] != "?"
+    assert len(plain["tokens"]) == 12
+    assert drafted["tokens"] == plain["tokens"]
+    assert plain["first_token"] > 0
+    assert 0 < plain["seconds_per_token"] < 60
+
+
+def test_what_a_peer_cannot_do_is_an_error_and_it_stays_alive(
+    tiny_llama: Path, tiny_draft: str, tmp_path: Path
+) -> None:
+    plan = plans(settings(tiny_llama, tiny_draft))["transformers"]
+    with Worker(plan, tmp_path / "log") as worker:
+        with pytest.raises(PeerError, match="IndexError"):
+            worker.ask("plain", [100_000], 4)
+        assert len(worker.ask("plain", [5], 4)["tokens"]) == 4
+
+
+def test_a_peer_that_cannot_load_says_why(tmp_path: Path) -> None:
+    plan = plans(settings(tmp_path, str(tmp_path)))["transformers"]
+    with pytest.raises(PeerError, match=r"ValueError.*see .*log"), Worker(plan, tmp_path / "log"):
+        pass
+
+
+def test_a_peer_that_is_killed_is_told_apart(tiny_llama: Path, tiny_draft: str, tmp_path: Path) -> None:
+    plan = plans(settings(tiny_llama, tiny_draft))["transformers"]
+    with Worker(plan, tmp_path / "log") as worker:
+        worker._process.kill()
+        with pytest.raises(PeerError, match="was killed"):
+            worker.ask("plain", [5], 4)
+
+
+def test_a_run_takes_turns_and_goes_on(tiny_llama: Path, tiny_draft: str, tmp_path: Path) -> None:
+    said, folder = settings(tiny_llama, tiny_draft), PeersFolder(tmp_path / "run")
+    manifest = folder.begin(PeersManifest(settings=said, sessions=[]))
+    wave = list(plans(said).values())
+    seen: list[PeerRecord] = []
+    notes: list[str] = []
+
+    def stop_after(text: PeerRecord) -> None:
+        seen.append(text)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    def go_on(watcher: Watcher) -> PeersRun:
+        run = PeersRun(folder, manifest, [wave], PROMPTS, lambda _text: [])
+        run.go_on(watcher)
+        return run
+
+    with pytest.raises(KeyboardInterrupt):
+        go_on(Watcher(on_text=stop_after, on_note=notes.append))
+    run = go_on(Watcher(on_text=seen.append, on_note=notes.append))
+    assert run.is_complete
+    found = folder.records()
+    assert len(found) == len(seen) == run.num_texts == 8
+    assert [(each.peer, each.case) for each in found[:5]] == [
+        ("ssd", "ar"), ("ssd", "ssd"), ("transformers", "plain"), ("transformers", "draft3"), ("ssd", "ssd"),
+    ]  # fmt: skip
+    for place in range(2):
+        texts = {tuple(each.tokens) for each in found if each.prompt == place}
+        assert len(texts) == 1, "everyone is greedy with the same weights in float32"
+    assert set(folder.manifest().idle) == {"ssd", "transformers"}
+    assert [note for note in notes if "left out" in note] == []
+
+
+def test_a_peer_that_fails_is_left_out_and_the_others_go_on(
+    tiny_llama: Path, tiny_draft: str, tmp_path: Path
+) -> None:
+    said, folder = settings(tiny_llama, tiny_draft, ssd_cases=["ar"]), PeersFolder(tmp_path / "run")
+    manifest = folder.begin(PeersManifest(settings=said, sessions=[]))
+    found = plans(said)
+    found["transformers"].job["model"] = str(tmp_path)
+    notes: list[str] = []
+    run = PeersRun(folder, manifest, [list(found.values())], PROMPTS, lambda _text: [])
+    run.go_on(Watcher(on_text=lambda _record: None, on_note=notes.append))
+    assert [each.peer for each in folder.records()] == ["ssd", "ssd"]
+    assert "transformers is left out: " in " ".join(notes)
+    assert list(folder.manifest().absent) == ["transformers"]
+
+
+def test_a_server_is_a_peer_by_its_address(tiny_llama: Path, tiny_draft: str, tmp_path: Path) -> None:
+    said = settings(tiny_llama, tiny_draft, peers=["there"])
+    with serving(tiny_llama, tmp_path / "server", {"served_model_name": "tiny"}) as server:
+        plan = plans(said, urls={"there": f"{server.url}/v1"})["there"]
+        with Worker(plan, tmp_path / "log") as worker:
+            answer = worker.ask("server", PROMPTS["code"][0], 12)
+        body = {"prompt": PROMPTS["code"][0], "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+        text = server.http.post("/v1/completions", json=body).json()["choices"][0]["text"]
+    assert (answer["text"], answer["tokens"]) == (text, None)
+    assert 0 < answer["seconds_per_token"] < 60
