@@ -64,8 +64,8 @@ def reasons(tuned: Tuned) -> list[str]:
     said += [_about(tuned, precision) for precision in tuned.facts.drafts]
     if tuned.facts.spread != 1:
         said.append(
-            f"with the draft's cores too, a forward of the target takes {tuned.facts.spread:.2f} × as long as "
-            "on its own."
+            f"with the draft's cores too, a forward of the target takes {tuned.facts.spread:.2f} × as long "
+            "as on its own."
         )
     return said
 
