@@ -174,6 +174,13 @@ def settle(server: ServerProcess, load: Load, report: Report) -> None:
     except AssertionError:
         report.faults.append(f"{server.num_at_work} sequences are left")
     names = ("kv_cache_usage_perc", "draft_losses_total", "draft_connects_total", "request_cancelled_total")
+    try:
+        # The draft says it by its next sign of life.
+        until(
+            lambda: server.metric("ssd_draft_num_sequences") == server.metric("ssd_draft_kv_usage_perc") == 0
+        )
+    except AssertionError:
+        report.faults.append("the draft holds KV blocks")
     report.metrics = {name: server.metric(f"ssd_{name}") for name in names}
     if report.metrics["kv_cache_usage_perc"]:
         report.faults.append("KV blocks are held")

@@ -79,6 +79,9 @@ class LineStats:
     step_seconds: float = 0.0
     """Of the latest draft step."""
     draft_seconds: float = 0.0
+    num_sequences: int = 0
+    """Open at the draft, for whichever engine, by its latest word."""
+    kv_usage: float = 0.0
 
 
 class DraftClient:
@@ -351,6 +354,7 @@ class DraftClient:
 
     def _note_stats(self, stats: Stats) -> None:
         last, self._last_stats = self._last_stats, stats
+        self.stats.num_sequences, self.stats.kv_usage = stats.num_sequences, stats.kv_usage
         if last is None:
             return  # What it did for others, or before, is not this engine's.
         steps, seconds = stats.num_steps - last.num_steps, stats.seconds - last.seconds

@@ -38,6 +38,12 @@ def _gauges(beat: Heartbeat) -> Iterator[Metric]:
     yield GaugeMetricFamily("ssd_kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", beat.kv_usage)
     if beat.is_draft_ready is not None:
         yield GaugeMetricFamily("ssd_draft_up", "1 while the draft is there.", int(beat.is_draft_ready))
+    draft = beat.stats.draft
+    if draft is not None:
+        yield GaugeMetricFamily("ssd_draft_num_sequences", "Open at the draft.", draft.num_sequences)
+        yield GaugeMetricFamily(
+            "ssd_draft_kv_usage_perc", "The draft's KV blocks in use, 0 to 1.", draft.kv_usage
+        )
 
 
 def _totals(beat: Heartbeat) -> Iterator[Metric]:
