@@ -7,6 +7,7 @@ what is said over the sockets.
 import asyncio
 import contextlib
 import logging
+import os
 import sys
 
 import msgspec
@@ -19,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 _GRACE = 5.0
 """Seconds for an engine that was asked to end; a stopped process hears nothing and is killed then."""
-_LOGS = ("SSD_LOG_FORMAT=json", "HF_HUB_DISABLE_PROGRESS_BARS=1")
+_LOGS = {"SSD_LOG_FORMAT": "json", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 """Variables for the engine and the draft it starts: both write to the standard error of their parent."""
 
 
@@ -30,13 +31,12 @@ class Child:
     @classmethod
     async def start(cls, config: EngineConfig, addresses: Addresses, *, log_level: str) -> "Child":
         process = await asyncio.create_subprocess_exec(
-            "env",
-            *_LOGS,
             sys.executable,
             "-m",
             "ssd.worker.program",
             str(addresses.folder),
             stdin=asyncio.subprocess.PIPE,
+            env={**os.environ, **_LOGS},
             # In a session of its own: Ctrl-C is for the server, which ends the engine in its own time.
             start_new_session=True,
         )
