@@ -5,7 +5,8 @@
 Run by the peer's own interpreter, in which nothing of this project is installed: it imports the standard
 library only, and the peer's file by its path. That file has `load(job)`, which returns
 `generate(case, prompt, max_tokens, note)`; `note(token_ids)` is called as tokens come, so the clock is here
-and the same for all. What `generate` returns is added to the answer.
+and the same for all. What `generate` returns is added to the answer; its attribute
+`versions`, if it has one, to those of the packages.
 
 Standard input: the job, then {"case", "prompt", "max_tokens"} lines. Standard output: {"ready": versions},
 then one answer for each line; {"error": …} where the peer refuses. What it prints goes to standard error.
@@ -88,7 +89,7 @@ def _ready(file: Path, job: dict[str, Any], loaded: list[Generate]) -> dict[str,
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             versions[package] = "?"
-    return {"ready": versions}
+    return {"ready": {**versions, **getattr(loaded[0], "versions", {})}}
 
 
 def main() -> None:

@@ -31,7 +31,16 @@ def load(job: dict[str, Any]) -> Any:
             note(event.get("tokens") or [])
         return {}
 
+    port = next(iter(servers.values())).port
+    generate.versions = {"llama.cpp": _build_of(port)}  # type: ignore[attr-defined]
     return generate
+
+
+def _build_of(port: int) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    with contextlib.closing(connection):
+        connection.request("GET", "/props")
+        return str(json.loads(connection.getresponse().read()).get("build_info", ""))
 
 
 class _Server:
