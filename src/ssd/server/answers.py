@@ -52,19 +52,13 @@ class PromptTokensDetails(Answer, frozen=True, kw_only=True):
 
 
 class Usage(Answer, frozen=True, kw_only=True):
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
-    speculation: Speculation
-
-
-class UsageSoFar(Answer, frozen=True, kw_only=True):
-    """Of an answer that is still being written."""
+    """While an answer is still being written, only how many tokens there are."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails | UnsetType = UNSET
+    speculation: Speculation | UnsetType = UNSET
 
 
 class TextLogprobs(Answer, frozen=True, kw_only=True):
@@ -91,9 +85,9 @@ class Completion(Answer, frozen=True, kw_only=True):
     created: int
     model: str
     choices: list[TextChoice]
-    usage: Usage | UsageSoFar | UnsetType | None = UNSET
+    usage: Usage | UnsetType | None = UNSET
 
-    def with_usage(self, usage: Usage | UsageSoFar | None) -> "Completion":
+    def with_usage(self, usage: Usage | None) -> "Completion":
         return msgspec.structs.replace(self, usage=usage)
 
 
@@ -177,7 +171,7 @@ class ChatChunk(Answer, frozen=True, kw_only=True):
     created: int
     model: str
     choices: list[DeltaChoice]
-    usage: Usage | UsageSoFar | UnsetType | None = UNSET
+    usage: Usage | UnsetType | None = UNSET
 
-    def with_usage(self, usage: Usage | UsageSoFar | None) -> "ChatChunk":
+    def with_usage(self, usage: Usage | None) -> "ChatChunk":
         return msgspec.structs.replace(self, usage=usage)

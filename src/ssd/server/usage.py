@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ssd.engine.outputs import RequestOutput, SpeculationStats
 from ssd.engine.request import Request
-from ssd.server.answers import Misses, PromptTokensDetails, Speculation, Timings, Usage, UsageSoFar
+from ssd.server.answers import Misses, PromptTokensDetails, Speculation, Timings, Usage
 
 _COUNTS = ("rounds", "drafted", "accepted", "hits", "late", "unknown", "unheard", "ngram", "jit")
 
@@ -24,9 +24,9 @@ def usage_of(outputs: Sequence[RequestOutput]) -> Usage:
     )
 
 
-def usage_so_far(requests: Sequence[Request], num_generated: int) -> UsageSoFar:
+def usage_so_far(requests: Sequence[Request], num_generated: int) -> Usage:
     num_prompt = sum(len(request.prompt_token_ids) for request in requests)
-    return UsageSoFar(
+    return Usage(
         prompt_tokens=num_prompt,
         completion_tokens=num_generated,
         total_tokens=num_prompt + num_generated,
