@@ -61,7 +61,10 @@ def test_sharded_safetensors_equal_transformers(tmp_path: Path) -> None:
 
 
 @pytest.mark.models
-@pytest.mark.parametrize(("fixture", "count"), [("smollm2", 12), ("qwen_draft", 4)])
+@pytest.mark.parametrize(
+    ("fixture", "count"),
+    [("smollm2", 20), ("qwen_draft", 4), pytest.param("qwen_draft", 20, marks=pytest.mark.slow)],
+)
 def test_gguf_equals_transformers(fixture: str, count: int, request: pytest.FixtureRequest) -> None:
     path: Path = request.getfixturevalue(fixture)
     llm = LLM(str(path), dtype="float32", device="cpu", show_progress=False, max_model_len=512)
