@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from ssd.bench.load import Answered, Endpoint, Level, LevelRecord, LoadFolder, LoadSettings, turns
-from ssd.bench.load_figures import LoadFigures, in_words, ratio_of_medians
+from ssd.bench.load_figures import LoadFigures, in_words
 from ssd.bench.load_guidellm import GeneratorError, Guidellm, read_report
 from ssd.bench.load_report import write_load_report
+from ssd.bench.statistics import ratio_of_medians
 
 ONE, EIGHT, RATE = (
     Level(kind="users", value=1), Level(kind="users", value=8), Level(kind="rate", value=0.5),

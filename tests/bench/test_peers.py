@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from ssd.bench.peers.figures import PeersFigures, first_difference
-from ssd.bench.peers.means import mean_of_medians
 from ssd.bench.peers.plans import Places, plan_workers
 from ssd.bench.peers.process import WorkerPlan
 from ssd.bench.peers.records import PeerRecord, PeersFolder, PeersManifest, PeersSettings
@@ -15,6 +14,7 @@ from ssd.bench.peers.report import write_report
 from ssd.bench.peers.run import turns_of
 from ssd.bench.peers.waves import continued_waves, into_waves
 from ssd.bench.peers.worker import Clock
+from ssd.bench.statistics import mean_of_medians
 
 SETTINGS = PeersSettings(
     model="target", draft="small", dtype="bfloat16", peers=["vllm", "transformers"], ssd_cases=["ar", "ssd"],

@@ -7,14 +7,13 @@ what a user sees, tokens a second after the first: throughput at a rate is decid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy
 
 from ssd.bench.load import Answered, Level, LevelRecord, LoadSettings
-from ssd.bench.statistics import Estimate, median_with_interval, need_scipy
+from ssd.bench.statistics import Estimate, median_with_interval, ratio_of_medians
 
-_RESAMPLES, _CONFIDENCE = 5000, 0.95
 Help = Literal["helps", "makes no difference", "slows down"]
 
 
@@ -125,30 +124,6 @@ class LoadFigures:
 
     def _answers(self, endpoint: str, level: Level) -> list[Answered]:
         return [each for record in self._found[endpoint, level] for each in record.answers]
-
-
-def ratio_of_medians(above: Sequence[float], below: Sequence[float]) -> Estimate:
-    """Of two groups that do not belong together pair by pair."""
-    value = median_with_interval(above).value / median_with_interval(below).value
-    count = min(len(above), len(below))
-    if count < 2:
-        return Estimate(value=value, count=count)
-    need_scipy()
-    from scipy.stats import bootstrap
-
-    def statistic(one: Any, other: Any, axis: int = -1) -> Any:
-        return numpy.median(one, axis=axis) / numpy.median(other, axis=axis)
-
-    interval = bootstrap(
-        (list(above), list(below)),
-        statistic,
-        n_resamples=_RESAMPLES,
-        confidence_level=_CONFIDENCE,
-        method="percentile",
-        vectorized=True,
-        rng=numpy.random.default_rng(0),
-    ).confidence_interval
-    return Estimate(value=value, low=float(interval.low), high=float(interval.high), count=count)
 
 
 def in_words(above: str, below: str, ratios: Sequence[LevelRatio]) -> list[str]:

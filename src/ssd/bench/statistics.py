@@ -4,10 +4,11 @@ Knows numbers. Intervals are 95 % bootstrap intervals (scipy) over prompts: what
 prompts of the kind been drawn? Ratios are taken within a prompt, so that drift of the machine cancels.
 """
 
-import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import numpy
 
 _RESAMPLES = 5000
 CONFIDENCE = 0.95
@@ -40,23 +41,55 @@ class Estimate:
 
 def median_with_interval(values: Sequence[float], *, confidence: float = CONFIDENCE) -> Estimate:
     """The median, and its interval by resampling; always the same for the same values."""
-    value = statistics.median(values)
-    if len(values) < 2:
-        return Estimate(value=value, count=len(values))
+
+    def median(group: Any, axis: int = -1) -> Any:
+        return numpy.median(group, axis=axis)
+
+    return _estimate((values,), median, count=len(values), confidence=confidence)
+
+
+def ratio_of_medians(above: Sequence[float], below: Sequence[float]) -> Estimate:
+    """Of two groups that do not belong together pair by pair."""
+
+    def ratio(one: Any, other: Any, axis: int = -1) -> Any:
+        return numpy.median(one, axis=axis) / numpy.median(other, axis=axis)
+
+    return _estimate((above, below), ratio, count=min(len(above), len(below)))
+
+
+def mean_of_medians(groups: Sequence[Sequence[float]]) -> Estimate:
+    """Each group counts the same, whatever its size; resampled within groups."""
+
+    def mean(*each: Any, axis: int = -1) -> Any:
+        return numpy.mean([numpy.median(group, axis=axis) for group in each], axis=0)
+
+    return _estimate(groups, mean, count=sum(map(len, groups)))
+
+
+def _estimate(
+    groups: Sequence[Sequence[float]],
+    statistic: Callable[..., Any],
+    *,
+    count: int,
+    confidence: float = CONFIDENCE,
+) -> Estimate:
+    value = float(statistic(*map(numpy.asarray, groups)))
+    if min(map(len, groups)) < 2:
+        return Estimate(value=value, count=count)
     need_scipy()
-    import numpy
     from scipy.stats import bootstrap
 
     interval = bootstrap(
-        (list(values),),
-        numpy.median,
+        tuple(map(list, groups)),
+        statistic,
         n_resamples=_RESAMPLES,
         confidence_level=confidence,
         # Not BCa: the jackknife of a median is degenerate, and all values may be equal.
         method="percentile",
+        vectorized=True,
         rng=numpy.random.default_rng(0),
     ).confidence_interval
-    return Estimate(value=value, low=float(interval.low), high=float(interval.high), count=len(values))
+    return Estimate(value=value, low=float(interval.low), high=float(interval.high), count=count)
 
 
 def paired_ratio(

@@ -10,10 +10,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ssd.bench.peers.means import mean_of_medians
 from ssd.bench.peers.records import PeerRecord
 from ssd.bench.peers.registry import SSD
-from ssd.bench.statistics import Estimate, median_with_interval, paired_ratio
+from ssd.bench.statistics import Estimate, mean_of_medians, median_with_interval, paired_ratio
 
 ALL = "mean of the data sets"
 Key = tuple[int, str, int]
