@@ -26,6 +26,27 @@ def test_proportional_times_carry_nothing_unlikely() -> None:
     assert controller.choose([(0.3, 0.2), (0.2, 0.1)], 2) == [0, 0]
 
 
+def test_rows_that_are_dear_are_found_out_though_all_steps_are_alike() -> None:
+    """A target bound by arithmetic, and a draft that always has a whole speculation ready."""
+    controller, chances = Controller(), [tuple(0.7**depth for depth in range(1, 9))]
+    carried = []
+    for _ in range(400):
+        (length,) = controller.choose(chances, 1)
+        controller.times.note(1 + length, 0.1 * (1 + length))
+        carried.append(length)
+    assert sum(carried[50:]) / 350 < 0.1
+
+
+def test_noise_does_not_make_rows_dear() -> None:
+    controller, draw, chances = Controller(), random.Random(2), [tuple(0.8**depth for depth in range(1, 9))]
+    carried = []
+    for _ in range(400):
+        (length,) = controller.choose(chances, 1)
+        controller.times.note(1 + length, 0.1 * draw.uniform(0.7, 1.3))
+        carried.append(length)
+    assert sum(carried[20:]) / 380 > 7
+
+
 def test_the_best_chances_of_a_batch_come_first() -> None:
     controller = measured({8: 1.0, 16: 1.25, 32: 1.75})
     lengths = controller.choose([(0.95, 0.9, 0.85), (0.3, 0.1, 0.05)], 2)

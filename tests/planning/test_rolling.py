@@ -68,7 +68,9 @@ def test_a_verification_that_grows_with_its_rows_is_kept_short() -> None:
     """The controller in it is the engine's: where rows are dear, fewer are verified."""
     text = drawn_text(0.6, 0.5, length=800, seed=4)
     dear = PairTimes(Forward(1.0, slope=0.3), Forward(0.05))
-    assert simulate([text], dear, Shape(lookup=0)).rate > 1.05 * ar_rate(dear)
+    assert simulate([text], dear, Shape(lookup=0)).rate > 1.3 * ar_rate(dear)
+    dearest = PairTimes(Forward(0.5, slope=0.5), Forward(0.05))
+    assert simulate([text], dearest, Shape(lookup=0)).rate > 0.93 * ar_rate(dearest)
 
 
 def test_a_batch_shares_the_width_of_a_step() -> None:

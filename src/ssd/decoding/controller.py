@@ -15,45 +15,57 @@ _SMOOTHING = 0.25
 """Weight of the newest wait."""
 _FORGETTING = 0.97
 """What a long wait still counts after each time it was not repeated."""
-_MEMORY = 0.98
-"""What a step's time still counts for one step later."""
+_LEVEL_MEMORY, _SLOPE_MEMORY = 0.98, 0.998
+"""What a step's time still counts for one step later: how long steps take changes with the texts and with
+what else the machine does, what a row adds hardly ever."""
 _DOUBT = 8.0
-"""Rows squared: until row counts have varied more than this, time is taken not to depend on them."""
+"""Rows squared: until row counts have varied more than this in sum, time is taken not to depend on them."""
+_ENOUGH = 64.0
+"""The same, until which they are made to vary."""
 _LEAST_CHANCE = 0.04
 """Below this a drafted token is noise."""
 
 
 class VerifyTimes:
-    """T(r): seconds of a step by its number of query rows, a line through what was measured lately.
+    """T(r): seconds of a step by its number of query rows, a line through what was measured.
 
     Machines are noisy and memory-bound forwards nearly flat: a line tells a slope from noise with few steps.
     """
 
     def __init__(self) -> None:
-        self._weight = self._rows = self._rows_squared = self._seconds = self._product = 0.0
+        self._level = np.zeros(3)
+        """Sums over the latest steps: 1, rows, seconds."""
+        self._slope = np.zeros(5)
+        """Over many more: 1, rows, seconds, rows², rows × seconds."""
 
     def note(self, num_rows: int, seconds: float) -> None:
-        self._weight = _MEMORY * self._weight + 1
-        self._rows = _MEMORY * self._rows + num_rows
-        self._rows_squared = _MEMORY * self._rows_squared + num_rows**2
-        self._seconds = _MEMORY * self._seconds + seconds
-        self._product = _MEMORY * self._product + num_rows * seconds
+        self._level = _LEVEL_MEMORY * self._level + (1, num_rows, seconds)
+        self._slope = _SLOPE_MEMORY * self._slope + (1, num_rows, seconds, num_rows**2, num_rows * seconds)
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Row counts were too much alike to tell what a row costs."""
+        return self._spread() < _ENOUGH
 
     def line(self) -> tuple[float, float]:
         """Seconds of no rows and of each row; a time of 1 until something was measured."""
-        if not self._weight:
+        weight, rows, seconds = self._level.tolist()
+        if not weight:
             return 1.0, 0.0
-        rows, seconds = self._rows / self._weight, self._seconds / self._weight
-        variance = self._rows_squared / self._weight - rows**2
-        covariance = self._product / self._weight - rows * seconds
-        slope = max(0.0, covariance / (variance + _DOUBT))
+        total, all_rows, all_seconds, _, product = self._slope.tolist()
+        slope = max(0.0, (product - all_rows * all_seconds / total) / (self._spread() + _DOUBT))
         # A slope steeper than proportional would give a forward of nothing a negative time.
         slope = min(slope, 0.99 * seconds / rows)
-        return seconds - slope * rows, slope
+        return (seconds - slope * rows) / weight, slope
 
     def expected(self, num_rows: int) -> float:
         fixed, slope = self.line()
         return fixed + slope * num_rows
+
+    def _spread(self) -> float:
+        """By how much row counts differed from their mean: the sum of the squares."""
+        total, rows, _, rows_squared, _ = self._slope.tolist()
+        return rows_squared - rows * rows / total if total else 0.0
 
 
 class Controller:
@@ -65,6 +77,7 @@ class Controller:
         """How long a wait for the draft takes, by the latest ones."""
         self.ngram_rate = 0.3
         """How often a guess from the text is right."""
+        self._num_doubts = 0
 
     def choose(self, chances: Sequence[Sequence[float]], num_rows: int) -> list[int]:
         """How many drafted tokens of each sequence to verify, `num_rows` being verified anyway."""
@@ -80,7 +93,12 @@ class Controller:
         rates = yielded / (fixed + slope * (num_rows + np.arange(len(yielded))))
         taken = owners[best_first[: int(np.argmax(rates))]]
         lengths: list[int] = np.bincount(taken, minlength=len(chances)).tolist()
-        return lengths
+        return self._now_and_then(lengths) if self.times.is_in_doubt else lengths
+
+    def _now_and_then(self, lengths: list[int]) -> list[int]:
+        """One time in four nothing is carried: what always is would never be seen to be dear."""
+        self._num_doubts += 1
+        return [0] * len(lengths) if self._num_doubts % 4 == 0 else lengths
 
     def note_ngram(self, *, accepted: bool) -> None:
         self.ngram_rate += 0.05 * (float(accepted) - self.ngram_rate)
