@@ -99,7 +99,12 @@ def test_a_template_may_open_the_reasoning(reciter: ServerProcess) -> None:
     assert (answer.choices[0].message.content or "").startswith("Let me see.")
 
 
-PLACE: Any = {"type": "object", "properties": {"name": {"enum": ["sky"]}}, "required": ["name"]}
+PLACE: Any = {
+    "type": "object",
+    "properties": {"name": {"enum": ["sky"]}},
+    "required": ["name"],
+    "additionalProperties": False,  # Others could go on past any number of tokens.
+}
 
 
 def test_a_form_is_the_answer_from_its_first_token(reciter: ServerProcess) -> None:
