@@ -27,6 +27,8 @@ from ssd.worker.logs import log_as_json
 logger = logging.getLogger(__name__)
 
 ENGINE_DIED = 1
+_KEEP_ALIVE_SECONDS = 75
+"""Longer than clients keep an idle line (httpx: 5): else both end it at once, and a request is lost."""
 _CLOSING_SECONDS = 2.0
 """Of the time to drain, what is kept for closing connections and the engine."""
 _LAST_ANSWERS_SECONDS = 1.0
@@ -85,6 +87,7 @@ class _Front:
                 server_header=False,
                 lifespan="off",
                 timeout_graceful_shutdown=1,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             )
         )
         self._signalled, self._is_hurried = asyncio.Event(), asyncio.Event()
