@@ -81,6 +81,11 @@ def test_a_call_that_must_be_made_is_made(forcing: ServerProcess) -> None:
         ({"response_format": {"type": "json_schema"}}, "response_format"),
         ({"response_format": {"type": "yaml"}}, "response_format"),
         (
+            {"response_format": {"type": "text", "json_schema": {"schema": SCHEMA}}},
+            "no meaning with the type",
+        ),
+        ({"response_format": {"type": "json_object", "json_schema": {"schema": SCHEMA}}}, "no meaning"),
+        (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "nothing"}}}},
             "json_schema",
         ),
