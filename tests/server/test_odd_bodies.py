@@ -133,13 +133,13 @@ MILLIONS: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("kind", MILLIONS)
 def test_millions_of_things_are_refused_without_looking_at_each(server: ServerProcess, kind: str) -> None:
-    """Everybody waits while they are looked at; without limits this took five seconds and more."""
+    """Everybody waits while they are looked at; without limits that took one to twelve seconds."""
     path, body = MILLIONS[kind]
     begun = processor_seconds(server.process.pid)
     headers = {"Content-Type": "application/json"}
     response = server.http.post(path, content=body.encode(), headers=headers)
     assert response.status_code == 400, response.text
-    assert processor_seconds(server.process.pid) - begun < 1.2
+    assert processor_seconds(server.process.pid) - begun < 0.8
 
 
 def test_the_queue_is_looked_at_before_the_request(tiny_llama: Path, tmp_path: Path) -> None:

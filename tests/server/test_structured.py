@@ -154,6 +154,11 @@ def test_other_streams_go_on_while_a_large_schema_is_compiled(server: ServerProc
         ({"response_format": {"type": "json_schema"}}, "response_format"),
         ({"response_format": {"type": "yaml"}}, "response_format"),
         (
+            {"response_format": {"type": "text", "json_schema": {"schema": SCHEMA}}},
+            "no meaning with the type",
+        ),
+        ({"response_format": {"type": "json_object", "json_schema": {"schema": SCHEMA}}}, "no meaning"),
+        (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "nothing"}}}},
             "json_schema",
         ),
