@@ -4,11 +4,13 @@ import json
 import os
 import shutil
 import signal
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -242,6 +244,27 @@ def test_a_lost_draft_degrades_and_comes_back(tiny_llama: Path, tmp_path: Path) 
         until(lambda: server.http.get("/ready").json()["status"] == "ready", seconds=60)
         assert server.metric("ssd_draft_losses_total") == 1
         assert server.metric("ssd_draft_connects_total") == 2
+
+
+def test_a_client_that_leaves_frees_the_draft_too(tiny_llama: Path, tmp_path: Path) -> None:
+    drafting: Any = {"mode": "ssd", "draft": str(tiny_llama), "max_num_seqs": 4}
+    with serving(tiny_llama, tmp_path / "log", {"max_n": 64}, **drafting) as server:
+        body = {**LONG, "n": 64, "stream": True}
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60):
+            until(lambda: server.metric("ssd_draft_num_sequences") > 0)
+            assert server.metric("ssd_draft_kv_usage_perc") > 0
+        until(lambda: server.metric("ssd_draft_num_sequences") == 0)
+        until(lambda: server.metric("ssd_draft_kv_usage_perc") == 0)
+
+
+def test_an_idle_line_outlives_its_client(server: ServerProcess) -> None:
+    """Clients keep one for five seconds; ended by both at once, it would take a request along."""
+    address = urlsplit(server.url)
+    with socket.create_connection((address.hostname, address.port), timeout=20) as line:
+        for pause in (6.0, 0.0):
+            line.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert line.recv(65536).startswith(b"HTTP/1.1 200")
+            time.sleep(pause)
 
 
 def test_a_server_that_loads_says_so(tiny_llama: Path, tmp_path: Path) -> None:
