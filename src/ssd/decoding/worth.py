@@ -4,23 +4,24 @@ A draft whose tokens are hardly ever accepted rests: nothing is told to it for a
 nothing. Then it gets another trial; each rest that follows a failed trial is twice as long. Knows counts.
 """
 
-_HOPE = 0.5
-"""Accepted tokens a round that a trial starts with."""
+_HOPE, _HOPE_ROUNDS = 0.5, 3
+"""Accepted tokens a round that a trial starts with, as if so many rounds had shown it: without any success
+a trial takes some twenty rounds."""
 _LEAST = 0.06
 """Accepted tokens a round below which a draft rests."""
 _GOOD = 0.5
 """Accepted tokens a round from which earlier rests are forgotten."""
-_WEIGHT = 0.04
-"""Of the newest round: a trial without any success takes some fifty rounds."""
+_MEMORY_ROUNDS = 25
+"""How many rounds are remembered at most: a draft that was good for long may be bad for as long as this."""
 _FIRST_REST, _LONGEST_REST = 256, 8192
 """Steps."""
 
 
 class Worth:
     def __init__(self) -> None:
-        self._accepted = _HOPE
         self._num_steps_left = 0
         self._rest = _FIRST_REST
+        self._begin_trial()
 
     @property
     def is_resting(self) -> bool:
@@ -34,9 +35,14 @@ class Worth:
         """Sequences were verified of which the draft had spoken; so many of its tokens accepted in each."""
         if self.is_resting:
             return
-        self._accepted += _WEIGHT * (num_accepted - self._accepted)
+        self._num_rounds = min(self._num_rounds + 1, _MEMORY_ROUNDS)
+        self._accepted += (num_accepted - self._accepted) / self._num_rounds
         if self._accepted > _GOOD:
             self._rest = _FIRST_REST
         elif self._accepted < _LEAST:
-            self._num_steps_left, self._accepted = self._rest, _HOPE
+            self._num_steps_left = self._rest
             self._rest = min(2 * self._rest, _LONGEST_REST)
+            self._begin_trial()
+
+    def _begin_trial(self) -> None:
+        self._accepted, self._num_rounds = _HOPE, _HOPE_ROUNDS
