@@ -25,6 +25,8 @@ NO_MEANING = {
     "example": _NO_SUCH_PROMPTS,
     "input_len": "prompts are taken as they are",
     "max-steps": "texts are written to their full length",
+    "eager": "graphs are for GPUs only, and only where they pay",
+    "verbose": "each text has a line",
     "debug": "see ssd generate --explain and --trace",
     "wandb": "records are kept in the run's folder; see ssd bench report",
     "group": "records are kept in the run's folder; see ssd bench report",
@@ -34,7 +36,7 @@ NO_MEANING = {
 def parser() -> argparse.ArgumentParser:
     parsed = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     reference.add_model_flags(parsed)
-    for name in ("spec", "async", "eager", "verbose", "all", *DATASETS):
+    for name in ("spec", "async", "all", *DATASETS):
         parsed.add_argument(f"--{name}", action="store_true")
     for name in ("k", "f", "gpus", "block_sz", "max_model_len"):
         parsed.add_argument(f"--{name}", type=int)
@@ -55,6 +57,7 @@ def arguments_of_run(arguments: Sequence[str]) -> list[str]:
     given = flags.parse_args(arguments)
     reference.refuse_no_meaning(given, flags, NO_MEANING)
     works_ahead = reference.check_modes(given, flags)
+    _refuse_unused(given, flags, works_ahead=works_ahead)
     case, target = _case(given, works_ahead=works_ahead), reference.target_model(given, flags)
     chosen = [ours for theirs, ours in DATASETS.items() if given.all or getattr(given, theirs)]
     name = given.name or f"{target.rpartition('/')[2]}-{case}-b{given.b}-t{given.temp:g}"
@@ -75,14 +78,22 @@ def arguments_of_run(arguments: Sequence[str]) -> list[str]:
     return reference.as_words(pairs | reference.device_settings(given, flags, works_ahead=works_ahead))
 
 
+def _refuse_unused(given: argparse.Namespace, flags: argparse.ArgumentParser, *, works_ahead: bool) -> None:
+    """A flag that the mode has no use for would otherwise seem to have been measured."""
+    needs = dict.fromkeys(("k", "x"), "--spec") | dict.fromkeys(("f", "backup"), "--spec --async")
+    for name, mode in needs.items():
+        has_mode = works_ahead if "async" in mode else given.spec
+        if getattr(given, name) is not None and not has_mode:
+            flags.error(f"--{name} has no meaning without {mode}")
+
+
 def _case(given: argparse.Namespace, *, works_ahead: bool) -> str:
     if not given.spec:
         return "ar"
     words = [f"{'ssd' if works_ahead else 'sd'}{given.k or ''}"]
     words += ["ratio", f"saguaro{given.x:g}"] if given.x is not None else []
-    if works_ahead:
-        words += [f"children{given.f}"] if given.f is not None else []
-        words += [f"backup={BACKUPS[given.backup]}"] if given.backup else []
+    words += [f"children{given.f}"] if given.f is not None else []
+    words += [f"backup={BACKUPS[given.backup]}"] if given.backup else []
     return "+".join(words)
 
 

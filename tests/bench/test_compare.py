@@ -55,8 +55,8 @@ def test_a_faster_day_is_not_a_faster_engine(tmp_path: Path) -> None:
 
 
 def test_rows_pair_prompt_by_prompt(tmp_path: Path) -> None:
-    write_run(tmp_path / "a", cases=["ar", "ssd"])
-    write_run(tmp_path / "b", cases=["ssd", "sd4"], change=at_speed(2))
+    write_run(tmp_path / "a", cases=["ar", "ssd"], num_prompts=8)
+    write_run(tmp_path / "b", cases=["ssd", "sd4"], num_prompts=8, change=at_speed(2))
     found = compare_runs(tmp_path / "a", tmp_path / "b")
     assert [(row.dataset, row.case) for row in found.rows] == [
         ("humaneval", "ssd+t0+b1"), ("alpaca", "ssd+t0+b1"),
@@ -99,7 +99,7 @@ def test_other_hardware_and_source_are_noted(tmp_path: Path) -> None:
     rewrite(tmp_path / "b", '"engine": {}', '"engine": {"draft_width": 8}')
     notes = compare_runs(tmp_path / "a", tmp_path / "b").notes
     assert any("processor was 'Made-up Processor', is 'Another Processor'" in note for note in notes)
-    assert any("0123456789ab, then ba9876543210" in note for note in notes)
+    assert any("commit was 0123456789ab, is ba9876543210" in note for note in notes)
     assert any(note.startswith("engine is") for note in notes)
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from ssd.bench.load import Answered, Endpoint, Level, LevelRecord, LoadFolder, L
 from ssd.bench.load_figures import LoadFigures, in_words
 from ssd.bench.load_guidellm import GeneratorError, Guidellm, read_report
 from ssd.bench.load_report import write_load_report
-from ssd.bench.statistics import ratio_of_medians
 
 ONE, EIGHT, RATE = (
     Level(kind="users", value=1), Level(kind="users", value=8), Level(kind="rate", value=0.5),
@@ -20,8 +20,8 @@ ONE, EIGHT, RATE = (
 SSD = Endpoint(name="ssd", url="http://here", model="m", devices=2)
 AR = dataclasses.replace(SSD, name="ar", devices=1, body={"speculation": False})
 SETTINGS = LoadSettings(
-    endpoints=[SSD, AR], levels=[ONE, EIGHT], datasets=["code"], num_prompts=4, max_tokens=11, requests=3,
-    rate_requests=5, max_seconds=60, rounds=1,
+    endpoints=[SSD, AR], levels=[ONE, EIGHT], datasets=["code"], prompts="digest", num_prompts=4,
+    max_tokens=11, requests=3, rate_requests=5, max_seconds=60, rounds=6,
 )  # fmt: skip
 REPORT = json.loads((Path(__file__).parent / "guidellm_report.json").read_text())
 
@@ -41,10 +41,14 @@ def answers(rate: float, count: int = 6, wait: float = 0.5, users: int = 1) -> l
     ]
 
 
-def record(endpoint: str, level: Level, rate: float, **more: Any) -> LevelRecord:
+def record(endpoint: str, level: Level, rate: float, number: int = 0, **more: Any) -> LevelRecord:
     users = int(level.value) if level.kind == "users" else 1
     made = answers(rate, count=6 * users, users=users)
-    return LevelRecord(endpoint=endpoint, level=level, round=0, answers=made, num_failed=0, **more)
+    return LevelRecord(endpoint=endpoint, level=level, round=number, answers=made, num_failed=0, **more)
+
+
+def rounds(endpoint: str, level: Level, rates: Sequence[float]) -> list[LevelRecord]:
+    return [record(endpoint, level, rate, number) for number, rate in enumerate(rates)]
 
 
 def test_a_recorded_report_is_read() -> None:
@@ -103,8 +107,8 @@ def test_figures_of_a_level() -> None:
 
 def test_it_is_told_where_help_ends_and_what_a_device_brings() -> None:
     records = [
-        record("ssd", ONE, 30.0), record("ar", ONE, 10.0),
-        record("ssd", EIGHT, 8.0), record("ar", EIGHT, 10.0),
+        *rounds("ssd", ONE, [30.0] * 6), *rounds("ar", ONE, [10.0] * 6),
+        *rounds("ssd", EIGHT, [8.0] * 6), *rounds("ar", EIGHT, [10.0] * 6),
     ]  # fmt: skip
     figures = LoadFigures(SETTINGS, records)
     ratios = figures.ratios("ssd", "ar")
@@ -122,7 +126,10 @@ def test_it_is_told_where_help_ends_and_what_a_device_brings() -> None:
 def test_levels_that_say_the_same_are_told_together() -> None:
     settings = dataclasses.replace(SETTINGS, endpoints=[dataclasses.replace(SSD, devices=1), AR])
     records = [
-        record(name, level, rate) for level in (ONE, EIGHT) for name, rate in (("ssd", 20.0), ("ar", 10.0))
+        each
+        for level in (ONE, EIGHT)
+        for name, rate in (("ssd", 20.0), ("ar", 10.0))
+        for each in rounds(name, level, [rate] * 6)
     ]
     words = in_words("ssd", "ar", LoadFigures(settings, records).ratios("ssd", "ar"))
     assert words[0].startswith("from 1 user to 8 users, ssd helps beside ar: 2.00")
@@ -130,10 +137,22 @@ def test_levels_that_say_the_same_are_told_together() -> None:
 
 
 def test_noise_is_no_difference() -> None:
-    ratio = ratio_of_medians([9.0, 10.0, 11.0, 12.0], [9.5, 10.5, 11.5, 10.0])
-    assert ratio.low is not None
-    assert ratio.high is not None
-    assert ratio.low < 1 < ratio.high
+    ours, theirs = [9.0, 10.0, 11.0, 12.0, 9.0, 10.0], [9.5, 10.5, 11.5, 10.0, 8.0, 10.5]
+    figures = LoadFigures(SETTINGS, [*rounds("ssd", ONE, ours), *rounds("ar", ONE, theirs)])
+    assert [each.says for each in figures.ratios("ssd", "ar")] == ["makes no difference"]
+
+
+def test_a_round_is_one_observation_however_many_requests_it_has() -> None:
+    """A drift of the machine between two endpoints is in all requests of a round: hundreds prove nothing."""
+    figures = LoadFigures(SETTINGS, [record("ssd", EIGHT, 20.0), record("ar", EIGHT, 10.0)])
+    (ratio,) = figures.ratios("ssd", "ar")
+    assert (ratio.user_rate.value, ratio.user_rate.low) == (pytest.approx(2), None)
+    assert ratio.says == "cannot be judged by so few rounds"
+
+
+def test_requests_that_were_cut_off_are_told(tmp_path: Path) -> None:
+    write_load_report(LoadFigures(SETTINGS, [record("ssd", ONE, 20.0, num_unfinished=3)]), tmp_path)
+    assert "| 0 of 9 | 3 |" in (tmp_path / "report.md").read_text()
 
 
 def test_reports_are_written(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from ssd.bench.records import CaseRecord
 from ssd.bench.runs import Run, batches, digests
 from ssd.cli.main import app
 from ssd.config import EngineConfig
+from tests.bench.made_up import write_run
 
 CASES = cases_of("ar,sd2,ssd", [0.0], [1])
 PROMPTS = {"fox": ["The quick brown fox", "The lazy dog"], "code": ["def add(a, b):", "for i in range"]}
@@ -111,6 +112,25 @@ def test_another_run_is_refused(
     other = Manifest(settings=replace(asked, **change), sessions=[SESSION])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=said):
         Run(RunFolder(tmp_path), other, CASES, PROMPTS)
+
+
+def test_going_on_with_other_code_or_elsewhere_is_refused_unless_said(tmp_path: Path) -> None:
+    made = write_run(tmp_path, num_prompts=2, cases=["ar", "ssd"])
+    asked, (session,) = made.manifest().settings, made.manifest().sessions
+    cases = cases_of("ar,ssd", [0.0], [1])
+    prompts = {name: ["a", "b"] for name in asked.datasets}
+
+    def begin(now: Provenance, **mixed: bool) -> Run:
+        return Run(made, Manifest(settings=asked, sessions=[now]), cases, prompts, **mixed)
+
+    other = replace(session, commit="ba9876543210", versions={"ssd": "0.2"})
+    assert begin(other).is_complete, "nothing is left to measure: it may be looked at"
+    lines = (tmp_path / "records.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "records.jsonl").write_text("".join(lines[:-1]))
+    begin(session)
+    with pytest.raises(ValueError, match="commit was 0123456789ab, is ba9876543210; ssd was"):
+        begin(other)
+    assert not begin(other, mixed=True).is_complete
 
 
 def test_turns_rotate_and_batches_are_full() -> None:

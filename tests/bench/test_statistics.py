@@ -6,15 +6,32 @@ import numpy as np
 import pytest
 
 from ssd.bench.pages.svg import Axis, number
-from ssd.bench.statistics import Estimate, joint_confidence, median_with_interval, paired_ratio
+from ssd.bench.statistics import (
+    Estimate,
+    joint_confidence,
+    mean_of_medians,
+    median_with_interval,
+    paired_ratio,
+)
 from ssd.bench.summary import tokens_a_round
 
 
 def test_a_median_and_its_interval() -> None:
-    found = median_with_interval([3.0, 1.0, 2.0, 5.0, 4.0])
-    # By counting: the median of 5 draws from 5 values lies outside 1..5 never, below 2 in 5.8 % of cases.
-    assert (found.value, found.low, found.high, found.count) == (3.0, 1.0, 5.0, 5)
-    assert median_with_interval([1.0, 2.0, 5.0]) == median_with_interval([1.0, 2.0, 5.0])
+    values = [3.0, 1.0, 2.0, 5.0, 4.0, 6.0, 7.0]
+    found = median_with_interval(values)
+    # By counting: the median of 7 draws from 7 values is 1 in 1.02 % of cases, and 1 or 2 in 10.3 %.
+    assert (found.value, found.low, found.high, found.count) == (4.0, 2.0, 6.0, 7)
+    assert found == median_with_interval(values)
+
+
+def test_few_values_have_no_interval_that_would_hold() -> None:
+    """Five values have the median between them in 1 − 2⁻⁴ of cases, which is less than 95 %."""
+    five, six = ([float(each) for each in range(count)] for count in (5, 6))
+    assert median_with_interval(five).low is None
+    assert median_with_interval(six).low is not None
+    assert median_with_interval(six, confidence=joint_confidence(4)).low is None
+    assert mean_of_medians([[1.0, 2.0], [3.0, 4.0]]).low is None
+    assert mean_of_medians([[1.0, 2.0, 3.0, 4.0]] * 3).low is not None
 
 
 def test_the_interval_covers_as_often_as_it_says() -> None:
@@ -29,7 +46,7 @@ def test_the_interval_covers_as_often_as_it_says() -> None:
 
 
 def test_ratios_are_taken_within_pairs() -> None:
-    drift = [1.0, 2.0, 4.0, 8.0]
+    drift = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
     found = paired_ratio([1.5 * each for each in drift], drift)
     assert (found.value, found.low, found.high) == (1.5, 1.5, 1.5)
     with pytest.raises(ValueError, match="zip"):

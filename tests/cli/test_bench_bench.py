@@ -34,7 +34,7 @@ def test_the_draft_that_works_ahead() -> None:
     [
         ("--qwen --size 8", "ar", "gsm8k"),
         ("--qwen --spec --humaneval --gsm", "sd", "humaneval,gsm8k"),
-        ("--spec --k 5 --f 3 --ultrafeedback --eager --verbose", "sd5", "ultrafeedback"),
+        ("--spec --k 5 --ultrafeedback", "sd5", "ultrafeedback"),
         ("--spec --async --alpaca", "ssd", "alpaca"),
     ],
 )
@@ -55,6 +55,9 @@ def test_names() -> None:
     ("line", "said"),
     [
         ("--async", "--async needs --spec"),
+        ("--k 5", "--k has no meaning without --spec"),
+        ("--spec --f 3", "--f has no meaning without --spec --async"),
+        ("--spec --backup jit", "--backup has no meaning without --spec --async"),
         ("--size 5", "no llama model of size 5"),
         ("--spec --gpus 2", "--gpus 2: one for the target"),
         *((f"--{name}", f"--{name} has no meaning here") for name in NO_MEANING),

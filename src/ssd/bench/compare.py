@@ -13,7 +13,7 @@ from statistics import median
 
 from ssd.bench.cases import parse_case
 from ssd.bench.folder import RunFolder
-from ssd.bench.manifest import Manifest, ModelFacts, RunSettings, differences
+from ssd.bench.manifest import Manifest, ModelFacts, RunSettings, differences, places_apart
 from ssd.bench.records import Forwards
 from ssd.bench.statistics import Estimate, Verdict, joint_confidence, paired_ratio
 from ssd.bench.units import Key, Unit, units
@@ -137,19 +137,7 @@ def _other_prompts(old: RunSettings, new: RunSettings) -> list[str]:
 
 
 def _notes(old: Manifest, new: Manifest) -> list[str]:
-    was, now = old.sessions[-1], new.sessions[-1]
-    notes = [
-        f"other hardware: {name} was {was.hardware.get(name)!r}, is {now.hardware.get(name)!r}"
-        for name in now.hardware
-        if was.hardware.get(name) != now.hardware.get(name) and name != "system"
-    ]
-    if was.commit != now.commit:
-        notes.append(f"other source: commit {was.commit or 'unknown'}, then {now.commit or 'unknown'}")
-    notes += [
-        f"other {name}: {was.versions.get(name)}, then {version}"
-        for name, version in now.versions.items()
-        if was.versions.get(name) != version
-    ]
+    notes = places_apart(old.sessions[-1], new.sessions[-1])
     names = ("engine", "deterministic")
     others = [each for each in _MAY_DIFFER if each not in names]
     kept = [field for field in RunSettings.__dataclass_fields__ if field not in (*names, *others)]

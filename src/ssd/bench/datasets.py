@@ -4,8 +4,9 @@ Knows the four data sets that the field compares on, where the hub keeps them, a
 spelled. Does not know models: prompts are plain text, the same for whoever answers.
 """
 
+import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -35,6 +36,10 @@ _HUB = {
     ),
 }
 NAMES = tuple(_HUB)
+
+
+def digest_of(texts: Sequence[str]) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
 def load_prompts(name: str, folder: Path | None, count: int, first: int = 0) -> list[str]:

@@ -62,6 +62,9 @@ class Figures:
     tokens_per_gflop: float
     joules_per_token: float | None
     over_ar: Estimate | None
+    """Over plain decoding on the target's own devices."""
+    over_wide_ar: Estimate | None
+    """Over plain decoding that has the draft's cores too, where the run has it."""
     over_sd: Estimate | None
     """Over the fastest of the run's `sd` cases."""
     roof: Roof | None

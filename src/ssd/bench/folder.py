@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ssd.bench.manifest import Manifest, differences
+from ssd.bench.manifest import Manifest, Provenance, differences, places_apart
 from ssd.bench.records import CaseRecord, Forwards
 
 _Line = TypeVar("_Line", CaseRecord, Forwards)
@@ -36,6 +36,16 @@ class RunFolder:
             self._write(replace(manifest, sessions=[]))
         for file in self._files.values():
             _drop_cut_line(file)
+
+    def refuse_elsewhere(self, now: Provenance) -> None:
+        """Records of other code, or of another machine, must not be added to those that are there."""
+        before = self.manifest().sessions
+        apart = places_apart(before[-1], now) if before else []
+        if apart:
+            raise ValueError(
+                f"since {self.path} was begun, things changed: {'; '.join(apart)}. "
+                "Name another folder with --run, or go on all the same with --mixed"
+            )
 
     def begin_session(self, manifest: Manifest) -> None:
         """Measuring begins, or goes on: with what is known once the models are loaded."""

@@ -46,6 +46,8 @@ class LoadSettings:
     endpoints: Sequence[Endpoint]
     levels: Sequence[Level]
     datasets: Sequence[str]
+    prompts: str
+    """A digest of their text."""
     num_prompts: int
     max_tokens: int
     requests: int

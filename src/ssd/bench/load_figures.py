@@ -1,20 +1,23 @@
 """What load tells: throughput, what a user sees, and up to where one endpoint is better than another.
 
-Knows numbers. Intervals are 95 % bootstrap intervals over requests. Whether an endpoint helps is judged by
-what a user sees, tokens a second after the first: throughput at a rate is decided by the rate.
+Knows numbers. Requests of a round share forwards and the machine's mood, so a round is one observation:
+intervals are 95 % bootstrap intervals over rounds, ratios are taken within a round. Whether an endpoint
+helps is judged by what a user sees, tokens a second after the first: throughput at a rate is decided by the
+rate.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal
 
 import numpy
 
 from ssd.bench.load import Answered, Level, LevelRecord, LoadSettings
-from ssd.bench.statistics import Estimate, median_with_interval, ratio_of_medians
+from ssd.bench.statistics import Estimate, median_with_interval, paired_ratio
 
-Help = Literal["helps", "makes no difference", "slows down"]
+Help = Literal["helps", "makes no difference", "slows down", "cannot be judged by so few rounds"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +40,15 @@ class LevelFigures:
     """Output tokens a second, all users together."""
     per_device: float
     user_rate: Estimate
-    """Tokens a second that a user sees after the first: median over requests."""
+    """Tokens a second that a user sees after the first: median of the rounds' medians over requests."""
     wait: Percentiles
     """Seconds until the first token."""
     per_token: Percentiles
     """Seconds a token after the first."""
     num_requests: int
     num_failed: int
+    num_unfinished: int
+    """Cut off when the time was over: all other figures are of those that ended before."""
     cost: float | None
     """Of a million tokens, where a device-hour has a price."""
 
@@ -60,7 +65,7 @@ class LevelRatio:
     @property
     def says(self) -> Help:
         if self.user_rate.low is None or self.user_rate.high is None:
-            return "makes no difference"
+            return "cannot be judged by so few rounds"
         if self.user_rate.low > 1:
             return "helps"
         return "slows down" if self.user_rate.high < 1 else "makes no difference"
@@ -86,7 +91,7 @@ class LoadFigures:
     def row(self, endpoint: str, level: Level) -> LevelFigures | None:
         records = self._found[endpoint, level]
         answers = self._answers(endpoint, level)
-        rates = _rates(answers)
+        rates, seen = _rates(answers), self._rates_by_round(endpoint, level)
         if not rates:
             return None
         throughput = sum(each.num_tokens for each in answers) / sum(map(_seconds, records))
@@ -96,11 +101,12 @@ class LoadFigures:
             level=level,
             throughput=throughput,
             per_device=throughput / devices,
-            user_rate=median_with_interval(rates),
+            user_rate=median_with_interval(list(seen.values())),
             wait=Percentiles.of([each.wait for each in answers]),
             per_token=Percentiles.of([1 / rate for rate in rates]),
             num_requests=len(answers),
             num_failed=sum(record.num_failed for record in records),
+            num_unfinished=sum(record.num_unfinished for record in records),
             cost=None if self._price is None else self._price * devices / (throughput * 3600) * 1e6,
         )
 
@@ -111,16 +117,23 @@ class LoadFigures:
             ours, theirs = self.row(above, level), self.row(below, level)
             if ours is None or theirs is None:
                 continue
-            rates = [_rates(self._answers(name, level)) for name in (above, below)]
+            upper, lower = (self._rates_by_round(name, level) for name in (above, below))
+            both = sorted(upper.keys() & lower.keys())
+            if not both:
+                continue
             found.append(
                 LevelRatio(
                     level=level,
-                    user_rate=ratio_of_medians(*rates),
+                    user_rate=paired_ratio([upper[each] for each in both], [lower[each] for each in both]),
                     throughput=ours.throughput / theirs.throughput,
                     per_device=ours.per_device / theirs.per_device,
                 )
             )
         return found
+
+    def _rates_by_round(self, endpoint: str, level: Level) -> dict[int, float]:
+        rates = {record.round: _rates(record.answers) for record in self._found[endpoint, level]}
+        return {number: median(each) for number, each in rates.items() if each}
 
     def _answers(self, endpoint: str, level: Level) -> list[Answered]:
         return [each for record in self._found[endpoint, level] for each in record.answers]

@@ -24,7 +24,7 @@ _ENVIRONMENT = ("GUIDELLM__MAX_WORKER_PROCESSES=1", "HF_HUB_OFFLINE=1", "TOKENIZ
 _STARTING_SECONDS = 300.0
 
 
-class GeneratorError(Exception):
+class GeneratorError(ValueError):
     """The generator could not do its work."""
 
 

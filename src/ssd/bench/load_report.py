@@ -9,9 +9,18 @@ from ssd.bench.load_plot import load_plot
 
 COLUMNS = (
     "level", "endpoint", "tok/s in all", "tok/s a user (95 %)", "first token p50 / p90 / p99, s",
-    "ms a token p50 / p90 / p99", "tok/s a device", "failed",
+    "ms a token p50 / p90 / p99", "tok/s a device", "failed", "cut off",
 )  # fmt: skip
-SHORT_COLUMNS = ("level", "endpoint", "tok/s", "of a user (95 %)", "of a device", "first, s", "failed")
+SHORT_COLUMNS = (
+    "level",
+    "endpoint",
+    "tok/s",
+    "of a user (95 %)",
+    "of a device",
+    "first, s",
+    "failed",
+    "cut off",
+)
 
 
 def columns(figures: LoadFigures) -> list[str]:
@@ -29,7 +38,8 @@ def cells(row: LevelFigures) -> list[str]:
         _spelled(row.wait, "{:.2f}"),
         _spelled(row.per_token, "{:.1f}", scale=1000),
         f"{row.per_device:.1f}",
-        f"{row.num_failed} of {row.num_requests + row.num_failed}",
+        f"{row.num_failed} of {row.num_requests + row.num_failed + row.num_unfinished}",
+        str(row.num_unfinished),
         *costs,
     ]
 
@@ -45,6 +55,7 @@ def short_cells(row: LevelFigures) -> list[str]:
         f"{row.per_device:.1f}",
         wait,
         failed,
+        str(row.num_unfinished),
     ]
 
 
@@ -67,7 +78,9 @@ def _lines(figures: LoadFigures) -> Iterator[str]:
     yield (
         f"Prompts of {', '.join(settings.datasets)}, {settings.max_tokens} tokens whatever they are, greedy. "
         "Users ask again as soon as they have their answer; requests at a rate arrive as a Poisson process. "
-        "Endpoints took turns at each level. Tokens a second of a user: after the first, median of requests."
+        "Endpoints took turns at each level. Tokens a second of a user: after the first, "
+        "median of requests in a round; intervals are over rounds. Requests cut off at the end of a level's "
+        "time are in no figure but their own."
     )
     yield ""
     for endpoint in settings.endpoints:

@@ -81,6 +81,22 @@ def differences(ours: RunSettings, theirs: RunSettings, *, without: Sequence[str
     return found
 
 
+def places_apart(was: Provenance, now: Provenance) -> list[str]:
+    """In what two sessions differ beside their time: source, versions, machine."""
+    found = [
+        f"{name} was {was.hardware.get(name)!r}, is {now.hardware.get(name)!r}"
+        for name in now.hardware
+        if was.hardware.get(name) != now.hardware.get(name) and name != "system"
+    ]
+    if was.commit != now.commit:
+        found.append(f"commit was {was.commit or 'unknown'}, is {now.commit or 'unknown'}")
+    return found + [
+        f"{name} was {was.versions.get(name)}, is {version}"
+        for name, version in now.versions.items()
+        if was.versions.get(name) != version
+    ]
+
+
 def _short(value: object) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(str, value)) or "empty"

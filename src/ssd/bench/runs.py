@@ -5,13 +5,13 @@ turn. A batch of prompts runs in every case before the next one starts, and the 
 each batch: whatever drifts on the machine, drifts for all.
 """
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ssd.bench.bare import BareModels, DraftForm
 from ssd.bench.cases import Case
+from ssd.bench.datasets import digest_of
 from ssd.bench.engines import CaseEngines
 from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import CaseFacts, Manifest, ModelFacts
@@ -56,22 +56,28 @@ def batches(cases: Sequence[Case], datasets: Sequence[str], num_prompts: int) ->
 
 
 def digests(prompts: Prompts) -> dict[str, str]:
-    return {
-        name: hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16] for name, texts in prompts.items()
-    }
+    return {name: digest_of(texts) for name, texts in prompts.items()}
 
 
 class Run:
     def __init__(
-        self, folder: RunFolder, manifest: Manifest, cases: Sequence[Case], prompts: Prompts
+        self,
+        folder: RunFolder,
+        manifest: Manifest,
+        cases: Sequence[Case],
+        prompts: Prompts,
+        *,
+        mixed: bool = False,
     ) -> None:
-        """Begins or goes on; nothing is loaded yet."""
+        """Begins or goes on; nothing is loaded yet. `mixed`: even with other code, or elsewhere."""
         self._folder, self._manifest, self._cases, self._prompts = folder, manifest, cases, prompts
         settings = manifest.settings
         self._batches = batches(cases, list(prompts), settings.num_prompts)
         folder.begin(manifest)
         self._done = {(each.dataset, each.prompt, each.case): each for each in folder.records()}
         self._measured = {(each.dataset, each.prompt) for each in folder.forwards()}
+        if self._done and not self.is_complete and not mixed:
+            folder.refuse_elsewhere(manifest.sessions[-1])
 
     @property
     def num_texts(self) -> int:

@@ -4,6 +4,7 @@ Knows numbers. Intervals are 95 % bootstrap intervals (scipy) over prompts: what
 prompts of the kind been drawn? Ratios are taken within a prompt, so that drift of the machine cancels.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,7 +18,7 @@ Verdict = Literal["faster", "slower", "no difference that the noise allows", "to
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A median, and where it may lie; no interval where one value was all there was."""
+    """A median, and where it may lie; no interval where there were too few values for one."""
 
     value: float
     low: float | None = None
@@ -48,15 +49,6 @@ def median_with_interval(values: Sequence[float], *, confidence: float = CONFIDE
     return _estimate((values,), median, count=len(values), confidence=confidence)
 
 
-def ratio_of_medians(above: Sequence[float], below: Sequence[float]) -> Estimate:
-    """Of two groups that do not belong together pair by pair."""
-
-    def ratio(one: Any, other: Any, axis: int = -1) -> Any:
-        return numpy.median(one, axis=axis) / numpy.median(other, axis=axis)
-
-    return _estimate((above, below), ratio, count=min(len(above), len(below)))
-
-
 def mean_of_medians(groups: Sequence[Sequence[float]]) -> Estimate:
     """Each group counts the same, whatever its size; resampled within groups."""
 
@@ -74,7 +66,7 @@ def _estimate(
     confidence: float = CONFIDENCE,
 ) -> Estimate:
     value = float(statistic(*map(numpy.asarray, groups)))
-    if min(map(len, groups)) < 2:
+    if not _can_hold(list(map(len, groups)), confidence):
         return Estimate(value=value, count=count)
     need_scipy()
     from scipy.stats import bootstrap
@@ -90,6 +82,12 @@ def _estimate(
         rng=numpy.random.default_rng(0),
     ).confidence_interval
     return Estimate(value=value, low=float(interval.low), high=float(interval.high), count=count)
+
+
+def _can_hold(sizes: Sequence[int], confidence: float) -> bool:
+    """Resampled medians stay between the least and the greatest value, and a true median is outside with
+    chance 2^(1 − n): six values are the fewest for 95 %, whatever they are."""
+    return min(sizes) > 1 and math.prod(2.0 ** (1 - each) for each in sizes) <= 1 - confidence
 
 
 def paired_ratio(

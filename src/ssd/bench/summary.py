@@ -107,6 +107,7 @@ class RunFigures:
             tokens_per_gflop=num_tokens / self._gflops(records, facts),
             joules_per_token=sum(joules) / num_tokens if len(joules) == len(records) else None,
             over_ar=self._over(case, dataset, self._plain(case)),
+            over_wide_ar=self._over(case, dataset, self._plain_on_all_cores(case)),
             over_sd=self._over(case, dataset, self._best_sd(dataset, case)) if case.mode == "ssd" else None,
             roof=self._roof(dataset, case, facts),
             differing=sum(
@@ -134,7 +135,10 @@ class RunFigures:
 
     def _plain(self, case: Case) -> Case | None:
         alike = self._alike(case, "ar")
-        return next((each for each in alike if each.name == "ar"), alike[0] if alike else None)
+        return next((each for each in alike if not each.all_cores), alike[0] if alike else None)
+
+    def _plain_on_all_cores(self, case: Case) -> Case | None:
+        return next((each for each in self._alike(case, "ar") if each.all_cores), None)
 
     def _best_sd(self, dataset: str, case: Case) -> Case | None:
         found = {each: self._units(dataset, each).values() for each in self._alike(case, "sd")}

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
+from ssd.cli.bench_progress import progress_of
 from ssd.cli.engine_options import EngineOptions
 from ssd.cli.errors import user_errors
 from ssd.cli.options import with_options
@@ -62,6 +54,9 @@ class BenchOptions:
     max_tokens: Annotated[int, typer.Option(rich_help_panel=_WHAT, help="Written after each prompt.")] = 96
     seed: Annotated[int, typer.Option(rich_help_panel=_WHAT, help="Of the first prompt.")] = 1000
     quiet: Annotated[bool, typer.Option("--quiet", help="No line for each text.")] = False
+    mixed: Annotated[
+        bool, typer.Option("--mixed", help="Go on though source, versions or machine changed since.")
+    ] = False
 
     def numbers(self) -> tuple[list[float], list[int]]:
         try:
@@ -127,7 +122,8 @@ def _measure(folder: Path, options: BenchOptions, engine: EngineOptions) -> int:
         for name in names
     }
     settings = _settings(options, engine.named_model, draft, cases, said, prompts)
-    made = Run(RunFolder(folder), Manifest(settings=settings, sessions=[provenance()]), cases, prompts)
+    manifest = Manifest(settings=settings, sessions=[provenance()])
+    made = Run(RunFolder(folder), manifest, cases, prompts, mixed=options.mixed)
     if not made.is_complete:
         _go_on(made, engine.named_model, said, draft, cases, quiet=options.quiet)
     return show_run(folder)
@@ -176,12 +172,7 @@ def _go_on(
     config = EngineConfig.from_settings(model, said)
     with loading(model, then="starting drafts") as show_progress:
         engines = CaseEngines(config, draft, cases, show_progress=show_progress)
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("texts,"),
-        TimeElapsedColumn(), TextColumn("gone,"), TimeRemainingColumn(), TextColumn("left"),
-    )  # fmt: skip
-    console = Console(stderr=True, highlight=False)
-    with engines, Progress(*columns, console=console, disable=not sys.stderr.isatty()) as progress:
+    with engines, progress_of("texts", Console(stderr=True, highlight=False)) as progress:
         bar = progress.add_task("warming up", total=made.num_texts, completed=made.num_done)
 
         def on_turn(case: Case, records: Sequence[CaseRecord]) -> None:

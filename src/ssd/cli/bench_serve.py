@@ -47,11 +47,15 @@ class LoadOptions:
     rates: Annotated[
         str, typer.Option(rich_help_panel=_WHAT, help="Poisson: requests a second, such as 0.5,1,2.")
     ] = ""
-    requests: Annotated[int, typer.Option(rich_help_panel=_WHAT, min=2, help="Of each of the users.")] = 4
+    requests: Annotated[
+        int, typer.Option(rich_help_panel=_WHAT, min=1, help="Of each of the users, in a round.")
+    ] = 2
     rate_requests: Annotated[
-        int, typer.Option(rich_help_panel=_WHAT, min=2, help="In all, at each of the rates.")
-    ] = 32
-    rounds: Annotated[int, typer.Option(rich_help_panel=_WHAT, min=1, help="How often, in turns.")] = 1
+        int, typer.Option(rich_help_panel=_WHAT, min=2, help="In a round, at each of the rates.")
+    ] = 16
+    rounds: Annotated[
+        int, typer.Option(rich_help_panel=_WHAT, min=1, help="How often, in turns; a verdict needs six.")
+    ] = 6
     max_seconds: Annotated[float, typer.Option(rich_help_panel=_WHAT, help="Of a level, at most.")] = 600
     max_tokens: Annotated[int, typer.Option(rich_help_panel=_WHAT, min=2, help="Of each answer.")] = 64
     datasets: Annotated[str, typer.Option(rich_help_panel=_WHAT, help="Names, or .jsonl files.")] = (
@@ -100,21 +104,22 @@ def serve_load(
 
 
 def _measure(path: Path, urls: list[str], options: LoadOptions) -> None:
-    from ssd.bench.datasets import load_prompts
+    from ssd.bench.datasets import digest_of, load_prompts
     from ssd.bench.load import LoadFolder
     from ssd.bench.load_guidellm import Guidellm
     from ssd.bench.statistics import need_scipy
 
     need_scipy()  # before, not after, an hour of measuring
-    program, settings, folder = _program(options), _settings(urls, options), LoadFolder(path)
+    program, folder = _program(options), LoadFolder(path)
     sets = [load_prompts(name, options.dataset_dir, options.num_prompts) for name in _split(options.datasets)]
     prompts = [text for neighbours in zip(*sets, strict=True) for text in neighbours]
+    settings = _settings(urls, options, digest_of(prompts))
     folder.begin(settings)
     _go_on(folder, settings, Guidellm(program=program, prompts=prompts, api_key=options.api_key))
     _show(folder, options.price)
 
 
-def _settings(urls: list[str], options: LoadOptions) -> LoadSettings:
+def _settings(urls: list[str], options: LoadOptions, prompts: str) -> LoadSettings:
     from ssd.bench.datasets import dataset_label
     from ssd.bench.load import Level, LoadSettings
 
@@ -131,6 +136,7 @@ def _settings(urls: list[str], options: LoadOptions) -> LoadSettings:
         endpoints=_endpoints(urls, options),
         levels=levels,
         datasets=[dataset_label(name) for name in _split(options.datasets)],
+        prompts=prompts,
         num_prompts=options.num_prompts,
         max_tokens=options.max_tokens,
         requests=options.requests,

@@ -21,6 +21,8 @@ class Worth:
     def __init__(self) -> None:
         self._num_steps_left = 0
         self._rest = _FIRST_REST
+        self._accepted: float
+        self._num_rounds: int
         self._begin_trial()
 
     @property

@@ -67,7 +67,7 @@ def _latency_point(row: Figures) -> _Point:
 def _plot(lines: Sequence[_Line], across: str, up: str, most: float | None = None) -> str:
     canvas = Canvas(_WIDTH, _HEIGHT, f"{up} by {across}")
     bottom = _HEIGHT - _BOTTOM
-    names = list(dict.fromkeys(point.x for line in lines for point in line.points))
+    names = sorted({point.x for line in lines for point in line.points}, key=int)
     largest = max(max(point.value, *(point.interval or (0.0,))) for line in lines for point in line.points)
     axis = Axis.over(bottom, _TOP, most or largest)
     for tick in axis.ticks:

@@ -1,10 +1,12 @@
 """What a report says beside its figures: title, the figures to see first, and how it was measured."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ssd.bench.figures import ALL, Figures
+from ssd.bench.manifest import Provenance
 from ssd.bench.pages.svg import number
+from ssd.bench.statistics import Estimate
 from ssd.bench.summary import RunFigures
 
 _SHOWN_DIFFERENCES = 20
@@ -46,16 +48,25 @@ def tiles(figures: RunFigures) -> list[Tile]:
     best = max(ahead, key=lambda row: row.rate.value)
     name = best.case.name
     found = [Tile(f"{name}, tokens a second", number(best.rate.value), _interval(best))]
-    for label, ratio in (("over plain decoding", best.over_ar), ("over the best sd", best.over_sd)):
+    for label, ratio in (
+        ("over plain decoding", best.over_ar),
+        ("over plain on all cores", best.over_wide_ar),
+        ("over the best sd", best.over_sd),
+    ):
         if ratio is not None:
-            low, high = ratio.low or ratio.value, ratio.high or ratio.value
-            found.append(Tile(f"{name} {label}", f"{ratio.value:.2f} ×", f"95 %: {low:.2f} to {high:.2f}"))
+            found.append(Tile(f"{name} {label}", f"{ratio.value:.2f} ×", _ratio_interval(ratio)))
     if best.hit_rate is not None:
         detail = f"{best.accepted_per_round:.2f} drafted tokens accepted a round"
         found.append(Tile("outcomes foreseen", f"{best.hit_rate:.0%}", detail))
     if best.efficiency is not None and best.roof is not None:
         found.append(Tile("of the roof", f"{best.efficiency:.0%}", f"roof {number(best.roof.rate)} tok/s"))
     return found
+
+
+def _ratio_interval(ratio: Estimate) -> str:
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.count} prompt{'s' * (ratio.count != 1)}: too few for an interval"
+    return f"95 %: {ratio.low:.2f} to {ratio.high:.2f}"
 
 
 def _interval(row: Figures) -> str:
@@ -107,7 +118,6 @@ def facts(figures: RunFigures) -> list[tuple[str, str]]:
     )
     energy = "read" if manifest.measures_energy else "not readable on this machine"
     said = ", ".join(f"{name}={value}" for name, value in settings.engine.items())
-    commits = ", then ".join(dict.fromkeys(each.commit or "unknown" for each in sessions))
     return [
         *models,
         ("prompts", f"{settings.num_prompts} of each data set, from number {settings.first_prompt}"),
@@ -117,8 +127,16 @@ def facts(figures: RunFigures) -> list[tuple[str, str]]:
         ("devices", devices),
         ("energy", energy),
         *([("engine settings", said)] if said else []),
-        *sessions[0].hardware.items(),
-        ("versions", ", ".join(f"{name} {version}" for name, version in sessions[0].versions.items())),
-        ("commit", commits),
-        ("started", ", then ".join(each.started for each in sessions)),
+        *((name, _then(each.hardware.get(name, "?") for each in sessions)) for name in sessions[0].hardware),
+        ("versions", _then(_versions(each) for each in sessions)),
+        ("commit", _then(each.commit or "unknown" for each in sessions)),
+        ("started", _then(each.started for each in sessions)),
     ]
+
+
+def _then(of_sessions: Iterable[str]) -> str:
+    return ", then ".join(dict.fromkeys(of_sessions))
+
+
+def _versions(session: Provenance) -> str:
+    return ", ".join(f"{name} {version}" for name, version in session.versions.items())
