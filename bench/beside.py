@@ -12,9 +12,9 @@ import statistics
 from multiprocessing.connection import Connection
 from typing import get_args
 
+from ssd.bench.bare_forward import bare_forward
 from ssd.config import EngineConfig, Precision
 from ssd.runtime.loading import LoadedModel, load_draft, load_model
-from ssd.tuning.measure import bare_forward
 
 TARGET_ROWS, DRAFT_ROWS = 9, 12
 
