@@ -2,7 +2,7 @@
 
     python bench/beside.py --target MODEL --draft SMALL_MODEL --rounds 20
 
-Alone and beside, in turns. The ratios are `beside` in src/ssd/planning/data/this_machine.json: what
+Alone and beside, in turns. The ratios are `beside` in src/ssd/planning/data/two_cores.json: what
 `ssd plan --validate` may know of contention. Needs a quiet machine.
 """
 

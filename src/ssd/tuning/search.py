@@ -44,10 +44,10 @@ def predicted_rate(facts: Facts, case: Case) -> float:
         drafting = facts.drafts[precision].in_turns or times.draft.seconds(1)
         seconds = lookahead * drafting + times.target.seconds(lookahead + 1)
         return tokens / (seconds * spread)
-    return simulate(texts, times, _shape(case)).rate
+    return simulate(texts, times, shape_of(case)).rate
 
 
-def _shape(case: Case) -> Shape:
+def shape_of(case: Case) -> Shape:
     default = Shape()
     return Shape(
         lookahead=case.lookahead or default.lookahead,
