@@ -2,7 +2,7 @@
 
     python bench/beside.py --target MODEL --draft SMALL_MODEL --rounds 20
 
-Alone and beside, in turns. The ratios are `beside` in src/ssd/planning/data/this_machine.json: what
+Alone and beside, in turns. The ratios are `beside` in src/ssd/planning/data/two_cores.json: what
 `ssd plan --validate` may know of contention. Needs a quiet machine.
 """
 
@@ -12,9 +12,9 @@ import statistics
 from multiprocessing.connection import Connection
 from typing import get_args
 
+from ssd.bench.bare_forward import bare_forward
 from ssd.config import EngineConfig, Precision
 from ssd.runtime.loading import LoadedModel, load_draft, load_model
-from ssd.tuning.measure import bare_forward
 
 TARGET_ROWS, DRAFT_ROWS = 9, 12
 

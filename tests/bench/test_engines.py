@@ -28,6 +28,8 @@ def test_modes_give_equal_tokens_and_their_own_counts(engines: CaseEngines) -> N
         assert sum(depth * count for depth, count in enumerate(record.depths)) == record.accepted
         assert record.rounds + record.accepted == NUM_TOKENS
         assert 0 < record.verify_seconds <= record.step_seconds <= record.seconds
+        assert record.round_steps == record.rounds - 1, "the prompt's step is not a round's"
+        assert 0 < record.round_seconds < record.verify_seconds
         assert record.target_rows == record.num_prompt + record.rounds - 1 + record.drafted
     plain, in_turns, ahead = (found[name] for name in ("ar+t0+b1", "sd2+t0+b1", "ssd+t0+b1"))
     assert plain.draft_rows == plain.drafted == 0

@@ -1,12 +1,14 @@
 """`ssd plan` as users run it."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from ssd.cli.main import app
+from tests.bench.made_up import write_run
 
 
 def ssd_plan(*arguments: str) -> Result:
@@ -33,7 +35,17 @@ def test_a_replica_in_words_and_figures() -> None:
 def test_validation_names_every_row_and_its_error() -> None:
     rows = as_json("--validate")
     assert {"measured", "predicted", "error", "limit", "given"} <= set(rows[0])
-    assert any(row["group"] == "this machine" for row in rows)
+    assert not any("this machine" in row["group"] for row in rows)
+    assert any(row["group"].startswith("two cores of a shared Sapphire Rapids") for row in rows)
+
+
+def test_a_run_of_one_s_own_is_predicted(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", datasets=("humaneval",))
+    rows = {row["what"]: row for row in as_json("--validate", "--run", str(tmp_path / "run"))}
+    assert set(rows) == {"ar", "sd4", "ssd", "ssd+int8"}
+    assert rows["ar"]["predicted"] == pytest.approx(4.0, rel=0.05)
+    said = ssd_plan("--validate", "--run", str(tmp_path / "run")).stdout
+    assert "target-1.5b with draft-0.5b on Made-up Processor" in " ".join(said.split())
 
 
 def test_the_table_of_devices() -> None:
@@ -48,6 +60,12 @@ def test_the_table_of_devices() -> None:
         (("--hardware", "h10"), "did you mean 'h100'"),
         (("--target", "405B", "--devices", "4"), "does not fit"),
         (("--acceptance", "1.5"), "from 0 to 1"),
+        (("--fleet", "1000", "--devices", "4"), "--fleet does not listen to --devices"),
+        (("--fleet", "1000", "--batch", "1"), "--fleet does not listen to --batch"),
+        (("--batches", "--batch", "4"), "--batches does not listen to --batch"),
+        (("--batches", "--fleet", "4"), "ask one at a time"),
+        (("--run", "runs/mine"), "say --validate too"),
+        (("--validate", "--run", "nowhere"), "`ssd bench run --run DIR` makes one"),
     ],
 )
 def test_mistakes_are_answered_with_a_remedy(arguments: tuple[str, ...], message: str) -> None:

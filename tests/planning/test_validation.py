@@ -2,11 +2,13 @@
 
 import pytest
 
-from ssd.planning.validation import Row, published_rows, this_machine_rows
+from ssd.planning.validation import Row, measured_rows, published_rows
 
 PUBLISHED = published_rows()
 KNOWN_MISSES = {"SSD, batch 2", "SSD, batch 4", "SSD, batch 8", "SSD, batch 16", "hits at T = 1"}
 """docs/scaling.md says why."""
+KNOWN_MISSES_HERE = {"ssd": 0.12, "sd5+int8": 0.19, "ssd+int8": 0.14}
+"""And how far off, at most."""
 
 
 @pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: f"{row.group}: {row.what}")
@@ -25,8 +27,21 @@ def test_known_misses_are_still_missed() -> None:
     assert {row.what for row in PUBLISHED if not row.is_within} == KNOWN_MISSES
 
 
-def test_this_machine_is_predicted() -> None:
-    rows = {row.what: row for row in this_machine_rows()}
-    assert set(rows) == {"ar", "sd4", "ssd", "sd5+int8", "ssd+int8"}
-    assert abs(rows["ar"].error) < 0.10
-    assert all(abs(row.error) < 0.20 for row in rows.values())
+@pytest.fixture(scope="module")
+def measured() -> dict[str, Row]:
+    return {row.what: row for row in measured_rows()}
+
+
+@pytest.mark.parametrize("case", ["ar", "sd4", "ssd", "sd5+int8", "ssd+int8"])
+def test_the_run_of_this_project_is_predicted(measured: dict[str, Row], case: str) -> None:
+    row = measured[case]
+    assert row.limit == 0.10
+    assert abs(row.error) <= KNOWN_MISSES_HERE.get(case, 0.10)
+
+
+def test_misses_of_this_project_are_still_missed(measured: dict[str, Row]) -> None:
+    assert len(measured) == 5
+    assert {name for name, row in measured.items() if not row.is_within} == set(KNOWN_MISSES_HERE)
+    assert {row.group for row in measured.values()} == {
+        "two cores of a shared Sapphire Rapids machine, measured in November 2026"
+    }

@@ -1,5 +1,7 @@
 """From measurements to a decision and a file: plain decoding is the floor, reasons are in words."""
 
+from dataclasses import replace
+
 import pytest
 import yaml
 
@@ -22,17 +24,41 @@ def tuned(rates: list[float], **given: object) -> Tuned:
 
 
 def test_speed_is_judged_within_a_prompt() -> None:
-    assert Measured(FAST, [15.0, 30.0, 5.0]).over(PLAIN) == 1.5
+    assert Measured(FAST, [15.0, 30.0, 5.0]).over(PLAIN).value == 1.5
     assert PLAIN.rate == 12.0
 
 
 def test_speculation_that_does_not_pay_is_not_written() -> None:
     """Not even where it is faster by less than the noise."""
-    for rates in ([9.0, 18.0, 9.0], [10.1, 20.2, 10.1]):
+    for rates in ([9.0, 18.0, 9.0], [10.5, 21.5, 9.8], [14.0, 28.0, 9.9]):
         result = tuned(rates, draft_cores=(1,), cores=(0,))
         assert settings_of(result) == {"model": "big", "mode": "ar", "cores": [0]}
         assert "does not pay" in reasons(result)[0]
         assert FAST.name in reasons(result)[0]
+
+
+def test_of_what_is_clearly_faster_the_fastest_wins() -> None:
+    """A higher median with a prompt that was slower than plain decoding is not clear."""
+    plain, lucky = Measured(Case(mode="ar"), [10.0] * 4), Measured(FAST, [9.0, 9.0, 20.0, 20.0])
+    steady = Measured(Case(mode="sd", lookahead=4), [12.0, 12.1, 12.2, 12.0])
+    steadier = Measured(Case(mode="sd", lookahead=5), [11.0, 11.0, 11.0, 11.0])
+    assert lucky.over(plain).value > steady.over(plain).value
+    assert winner([plain, lucky, steady, steadier], plain) is steady
+    assert winner([plain, lucky], plain) is plain
+
+
+def test_one_prompt_has_no_interval_and_needs_a_margin() -> None:
+    plain = Measured(Case(mode="ar"), [10.0])
+    assert winner([plain, Measured(FAST, [10.1])], plain) is plain
+    assert winner([plain, fast := Measured(FAST, [10.3])], plain) is fast
+
+
+def test_what_prompts_held_out_say_is_in_the_file() -> None:
+    seen = tuned([25.0, 50.0, 26.0])
+    unseen = replace(seen, held_out=Measured(FAST, [14.0, 30.0, 12.0]).over(PLAIN))
+    assert "not seen" not in as_yaml(seen)
+    assert "2.50 (2.50–2.60) × as fast as plain decoding" in reasons(seen)[0]
+    assert reasons(unseen)[1] == "on 3 prompts that tuning has not seen: 1.40 (1.20–1.50) × plain decoding."
 
 
 def test_the_file_has_settings_and_reasons() -> None:
@@ -50,7 +76,7 @@ def test_the_file_has_settings_and_reasons() -> None:
         "backup": "ngram",
     }
     comments = " ".join(line[2:] for line in text.splitlines() if line.startswith("#"))
-    assert "2.50 × as fast as plain decoding" in comments
+    assert "2.50 (2.50–2.50) × as fast as plain decoding" in comments
     assert "predicted 31.00" in comments
     assert "right at 80% of places" in comments
 

@@ -2,32 +2,33 @@
 
 A draft that always had a whole speculation ready would give E∞ tokens a verification; a draft that works
 ahead cannot give more than one token a step of its own (runs aside, see docs/ssd.md). So the roof is
-min(E∞ / T_v, 1 / T_d), with both times measured within the run, in turns, like everything else.
+min(E∞ / T_v, 1 / T_d), with both times measured within the run, in turns, like everything else, each where it
+is spent (bare_forward.py). A draft's forward of one row, which drafting in turns is made of, is measured on
+the target's cores; one of a draft step's width on the draft's own.
 """
 
-import statistics
-import time
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
+from ssd.bench.bare_forward import BareForward, draft_cores, load_bare_draft, median_seconds
 from ssd.bench.cases import Case
 from ssd.bench.engines import CaseEngines
 from ssd.bench.records import Forwards
-from ssd.config import EngineConfig
-from ssd.runtime.loading import LoadedModel, load_draft
+from ssd.config import EngineConfig, Precision
+from ssd.runtime.loading import LoadedModel
 from ssd.runtime.runner import RunnerRow
 
 _TURNS = 3
-_CONTEXT = 256
+_IN_TURNS = 1
+"""Rows of a draft's forward in mode `sd`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftForm:
     """What of a case decides the time of its draft's forward and its guesses."""
 
-    precision: str
+    precision: Precision
     head: int | None
 
     @classmethod
@@ -46,28 +47,25 @@ class BareModels:
         self._engines = engines
         configs = [engines.config_of(case) for case in cases if case.mode != "ar"]
         self._target_rows = sorted({1, *(each.max_lookahead + 1 for each in configs)})
-        self._draft_rows = {
-            form: sorted({each.draft_width for each in configs if DraftForm.of(each) == form})
-            for form in {DraftForm.of(each): None for each in configs}
+        forms = dict.fromkeys(DraftForm.of(each) for each in configs)
+        self._drafts = {form: self._load(form, configs) for form in forms}
+        self._draft_forwards = {
+            form: self._forwards_of(draft, [each for each in configs if DraftForm.of(each) == form])
+            for form, draft in self._drafts.items()
         }
-        self._drafts = {form: self._load(form) for form in self._draft_rows}
 
     def measure(self, dataset: str, prompt: int) -> Forwards:
-        target, times = self._engines.engine.loaded, defaultdict[tuple[str, int], list[float]](list)
-        wanted = [("", target, rows) for rows in self._target_rows]
-        for form, each in self._draft_rows.items():
-            wanted += [(form.name, self._drafts[form], rows) for rows in each]
-        for _ in range(_TURNS):
-            for name, loaded, rows in wanted:
-                times[name, rows].append(_seconds(loaded, rows))
-        medians = {key: statistics.median(each) for key, each in times.items()}
+        target, cores = self._engines.engine.loaded, self._engines.config.cores
+        wanted = [BareForward(target, rows, cores) for rows in self._target_rows]
+        wanted += [each for forwards in self._draft_forwards.values() for each in forwards]
+        seconds = dict(zip(wanted, median_seconds(wanted, turns=_TURNS, home=cores), strict=True))
         return Forwards(
             dataset=dataset,
             prompt=prompt,
-            target_seconds={rows: medians["", rows] for rows in self._target_rows},
+            target_seconds={each.rows: seconds[each] for each in wanted[: len(self._target_rows)]},
             draft_seconds={
-                form.name: {rows: medians[form.name, rows] for rows in each}
-                for form, each in self._draft_rows.items()
+                form.name: {each.rows: seconds[each] for each in forwards}
+                for form, forwards in self._draft_forwards.items()
             },
             agreement={},
         )
@@ -82,22 +80,21 @@ class BareModels:
         }
         return replace(forwards, agreement=agreement)
 
-    def _load(self, form: DraftForm) -> LoadedModel:
-        config = replace(
-            self._engines.config, model=str(self._engines.draft), deterministic=False, max_model_len=None,
-            max_num_seqs=1,
-        )  # fmt: skip
-        return load_draft(config, precision="int8" if form.precision == "int8" else "model", head=form.head)
+    def _load(self, form: DraftForm, configs: Sequence[EngineConfig]) -> LoadedModel:
+        """On the draft's device; one that only drafts in turns is on the target's."""
+        config = self._engines.config
+        if all(each.mode == "sd" for each in configs if DraftForm.of(each) == form):
+            config = replace(config, draft_device=config.device)
+        return load_bare_draft(config, str(self._engines.draft), precision=form.precision, head=form.head)
 
-
-def _seconds(loaded: LoadedModel, rows: int) -> float:
-    """Of a forward of so many rows after a context, whose content does not matter here."""
-    context = min(_CONTEXT, loaded.max_model_len - rows)
-    blocks = list(range(-(-(context + rows) // loaded.pool.shape.block_size)))
-    started = time.perf_counter()
-    # Reading the answer waits for a device that computes by itself.
-    loaded.runner.forward([RunnerRow([1] * rows, context, blocks, rows, generated=True)])[0, 0].item()
-    return time.perf_counter() - started
+    def _forwards_of(self, draft: LoadedModel, configs: Sequence[EngineConfig]) -> list[BareForward]:
+        config, target = self._engines.config, self._engines.engine.loaded
+        widths = sorted({each.draft_width for each in configs if each.mode == "ssd"})
+        found = [BareForward(draft, width, draft_cores(config)) for width in widths]
+        is_with_target = draft.pool.shape.device == target.pool.shape.device
+        if is_with_target and _IN_TURNS not in widths and any(each.mode == "sd" for each in configs):
+            found.insert(0, BareForward(draft, _IN_TURNS, config.cores))
+        return found
 
 
 def _agrees(draft: LoadedModel, ids: Sequence[int], tokens: Sequence[int]) -> list[bool]:

@@ -95,6 +95,7 @@ class BatchMeter:
         num_prompt, works_ahead = len(output.prompt_token_ids), whole.after.draft is not None
         in_turns = sum(each.ended - each.started for each in self._draft_steps) / whole.size
         drafted_rows = sum(each.num_rows for each in self._draft_steps) / whole.size
+        rounds = [step.times.verify for step in self._steps if step.times.is_generating]
         return PromptRecord(
             tokens=completion.token_ids,
             num_prompt=num_prompt,
@@ -117,6 +118,8 @@ class BatchMeter:
             draft_rows=drafted_rows if works_ahead else stats.drafted + bool(stats.drafted) * num_prompt,
             draft_steps=whole.line_share("num_steps"),
             draft_seconds=whole.line_share("draft_seconds") if works_ahead else in_turns,
+            round_seconds=sum(rounds) / whole.size,
+            round_steps=len(rounds) / whole.size,
             joules=None if whole.joules is None else whole.joules / whole.size,
         )
 

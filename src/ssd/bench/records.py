@@ -49,6 +49,10 @@ class PromptRecord:
     draft_rows: float
     draft_steps: float
     draft_seconds: float
+    round_seconds: float = 0.0
+    """Share of the verify seconds of steps in which every row was generated: prompts excluded."""
+    round_steps: float = 0.0
+    """Number of these steps, shared out the same way."""
     joules: float | None = None
     """Of the whole machine; None: not readable."""
     spans: Sequence[Span] = ()

@@ -2,16 +2,19 @@
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ssd.cli.errors import user_errors
+from ssd.cli.plan_questions import check_questions, kept_rows, run_rows
 
 if TYPE_CHECKING:
     from ssd.planning.deployment import Site
 
 _MODELS, _DEVICES, _QUESTIONS = "Models", "Devices", "Questions"
+_MOST_DEVICES = 8
 
 
 def plan(
@@ -22,8 +25,11 @@ def plan(
         str | None, typer.Option(rich_help_panel=_DEVICES, help="The draft's, if it is another.")
     ] = None,
     devices: Annotated[
-        int, typer.Option(rich_help_panel=_DEVICES, min=1, help="At most so many for one replica.")
-    ] = 8,
+        int | None,
+        typer.Option(
+            rich_help_panel=_DEVICES, min=1, help=f"At most so many for one replica; {_MOST_DEVICES}."
+        ),
+    ] = None,
     price: Annotated[
         float | None, typer.Option(rich_help_panel=_DEVICES, help="Dollars an hour of a device.")
     ] = None,
@@ -56,7 +62,9 @@ def plan(
     context: Annotated[
         int, typer.Option(rich_help_panel=_QUESTIONS, min=1, help="Tokens, on average.")
     ] = 1024,
-    batch: Annotated[int, typer.Option(rich_help_panel=_QUESTIONS, min=1, help="Sequences at a time.")] = 1,
+    batch: Annotated[
+        int | None, typer.Option(rich_help_panel=_QUESTIONS, min=1, help="Sequences at a time; 1.")
+    ] = None,
     max_width: Annotated[
         int,
         typer.Option(rich_help_panel=_QUESTIONS, min=12, help="Rows of a draft step: what the engine takes."),
@@ -74,6 +82,12 @@ def plan(
     validate: Annotated[
         bool, typer.Option("--validate", rich_help_panel=_QUESTIONS, help="Predictions beside measurements.")
     ] = False,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            rich_help_panel=_QUESTIONS, metavar="RUN", help="With --validate: a folder of `ssd bench run`."
+        ),
+    ] = None,
     show_list: Annotated[
         bool,
         typer.Option("--list", rich_help_panel=_QUESTIONS, help="The devices and models that are known."),
@@ -88,18 +102,20 @@ def plan(
 
         ssd plan --hardware h100 --target 70B --draft 1B --acceptance 0.88 --fleet 1000000
 
-        ssd plan --validate
+        ssd plan --validate --run runs/mine
     """
     from ssd.cli import plan_tables
-    from ssd.planning import validation
 
     with user_errors():
         if show_list:
             plan_tables.show_known()
             return
+        check_questions(
+            {"--fleet": fleet, "--batches": batches or None, "--validate": validate or None},
+            {"--devices": devices, "--batch": batch, "--run": run},
+        )
         if validate:
-            rows = [*validation.published_rows(), *validation.this_machine_rows()]
-            _show(plan_tables.validation(rows), [_row(each) for each in rows], as_json=as_json)
+            _validate(run, coverage, as_json=as_json)
             return
         site = _site(
             (hardware, price),
@@ -117,9 +133,16 @@ def plan(
         if fleet is not None:
             _plan_fleet(site, fleet, as_json=as_json)
         elif batches:
-            _plan_batches(site, devices, as_json=as_json)
+            _plan_batches(site, devices or _MOST_DEVICES, as_json=as_json)
         else:
-            _plan_replica(site, devices, batch, as_json=as_json)
+            _plan_replica(site, devices or _MOST_DEVICES, batch or 1, as_json=as_json)
+
+
+def _validate(run: Path | None, coverage: float, *, as_json: bool) -> None:
+    from ssd.cli import plan_tables
+
+    rows, said = kept_rows() if run is None else run_rows(run, coverage)
+    _show([*plan_tables.validation(rows), *said], [_row(each) for each in rows], as_json=as_json)
 
 
 def _workload(target: tuple[str, Any], draft: tuple[str, Any], **more: Any) -> Any:

@@ -87,17 +87,19 @@ def tune(
 def _tune(out: Path, options: TuneOptions, engine: EngineOptions) -> None:
     from ssd.bench.cases import Case
     from ssd.bench.engines import CaseEngines
+    from ssd.bench.statistics import need_scipy
     from ssd.config import EngineConfig
     from ssd.tuning.tuned_file import Tuned, as_yaml, reasons
 
     console = Console()
     given, draft = _given(engine)
     config = EngineConfig.from_settings(engine.named_model, given)
+    need_scipy()  # before, not after, minutes of measuring
     prompts, held_out = options.texts()
     # The target's cores, and room for a draft beside it, are those of the mode that needs most.
     engines = CaseEngines(config, draft, [Case(mode="ar"), Case(mode="ssd")])
     with engines:
-        found = _find(engines, options, prompts, console)
+        found = _find(engines, options, (prompts, held_out), console)
         if not found["chosen"].case.all_cores and engines.config.cores:
             # On other cores than those, what was measured would not hold.
             given = {**given, "cores": engines.config.cores, "draft_cores": engines.config.draft_cores}
@@ -128,18 +130,21 @@ def _given(engine: EngineOptions) -> tuple[dict[str, Any], str]:
     return said, draft
 
 
-def _find(engines: CaseEngines, options: TuneOptions, prompts: list[str], console: Console) -> dict[str, Any]:
-    """The fields of Tuned that are found out."""
+def _find(
+    engines: CaseEngines, options: TuneOptions, texts: tuple[list[str], list[str]], console: Console
+) -> dict[str, Any]:
+    """The fields of Tuned that are found out; `texts`: to tune with, and held out."""
     from dataclasses import replace
 
     from ssd.bench.cases import Case
-    from ssd.tuning.confirm import run_in_turns, winner
+    from ssd.tuning.confirm import on_held_out, run_in_turns, winner
     from ssd.tuning.measure import measure
     from ssd.tuning.search import search, shortlist
 
     def say(what: str) -> None:
         console.print(f"[dim]{what}[/]", highlight=False)
 
+    prompts, held_out = texts
     facts = measure(
         engines,
         prompts,
@@ -157,12 +162,23 @@ def _find(engines: CaseEngines, options: TuneOptions, prompts: list[str], consol
     ]
     say(f"running {', '.join(case.name for case in cases)}")
     measured = run_in_turns(engines, cases, prompts, max_tokens=options.max_tokens, seed=options.seed)
+    best = winner(measured, measured[0])
+    say("running the best of them on prompts held out")
+    unseen = on_held_out(
+        engines,
+        best,
+        measured[0],
+        held_out,
+        max_tokens=options.max_tokens,
+        seed=options.seed + len(prompts),
+    )
     engines.close()
     return {
         "facts": facts,
         "predicted": candidates,
         "measured": measured,
-        "chosen": winner(measured, measured[0]),
+        "chosen": best,
+        "held_out": unseen,
     }
 
 
@@ -199,7 +215,7 @@ def _table(tuned: Tuned) -> Table:
         table.add_row(
             each.case.name,
             f"{each.rate:.2f}",
-            f"{each.over(tuned.plain):.2f}",
+            "" if each is tuned.plain else str(each.over(tuned.plain)),
             "" if promised is None else f"{promised:.2f}",
             style="bold green" if each is tuned.chosen else None,
         )

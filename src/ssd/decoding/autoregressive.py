@@ -49,6 +49,7 @@ class AutoregressiveDecoder:
             num_rows=sum(len(row.tokens) for row in rows),
             num_sequences=len(rows),
             num_speculated=sum(row.num_drafted > 0 for row in rows),
+            is_generating=all(row.generated for row in rows),
         )
         return decided
 

@@ -120,6 +120,8 @@ class StepTimes:
     """Sequences of it that had drafted tokens."""
     num_ready: int = 0
     """Sequences whose drafted tokens were there without waiting, from a draft that works ahead."""
+    is_generating: bool = False
+    """Every row of it was generated or drafted: no prompt was read."""
 
 
 class Decoder(Protocol):

@@ -6,10 +6,6 @@ from ssd.planning.deployment import Offer
 from ssd.planning.fleet import BatchRow
 
 
-def fastest(offers: Sequence[Offer]) -> Offer:
-    return max(offers, key=lambda each: each.per_user)
-
-
 def about_extra_device(offers: Sequence[Offer]) -> list[str]:
     """Of the fastest SSD: what its draft's device brings, beside what else it could have been used for."""
     working_ahead = [each for each in offers if each.way == "ssd"]

@@ -50,7 +50,10 @@ class Text:
         return float((self.ranks[wrong] > 0).mean()) if wrong.any() else 1.0
 
     def tokens_a_round(self, lookahead: int) -> float:
-        """With a draft that has a whole speculation ready whenever a round begins."""
+        """With a draft that has a whole speculation ready whenever a round begins.
+
+        As the bench counts it (bench/summary.py), which stands above planning and cannot be called from here.
+        """
         place, rounds = 0, 0
         while place < len(self):
             accepted = 0
@@ -76,11 +79,7 @@ def drawn_text(
     """
     _check_rates(acceptance, coverage)
     draw = np.random.default_rng(seed)
-    shares = [acceptance, *((1 - acceptance) * coverage * _others())]
-    bounds = np.round(np.minimum(np.cumsum(shares), 1.0) * length)
-    ranks = np.searchsorted(bounds, np.arange(length), side="right")
-    ranks = np.where(ranks < MOST_CHILDREN, ranks, MISSED)
-    draw.shuffle(ranks)
+    ranks = _drawn_ranks(acceptance, coverage, length, draw)
     runs = np.where(draw.random(length) < repeats, run_length, 0)
     return Text(_chances(ranks, acceptance, coverage, draw), ranks, runs)
 
@@ -94,6 +93,24 @@ def replayed_text(ranks: Sequence[int], *, seed: int, runs: Sequence[int] | None
     repeats = np.zeros(len(known), dtype=np.int64) if runs is None else np.asarray(runs, dtype=np.int64)
     draw = np.random.default_rng(seed)
     return Text(_chances(known, float((~wrong).mean()), coverage, draw), known, repeats)
+
+
+def agreeing_text(agrees: Sequence[bool], runs: Sequence[int], *, coverage: float, seed: int) -> Text:
+    """A text of which it is known where the first guess was right; which other was, elsewhere, is drawn."""
+    _check_rates(0.0, coverage)
+    ranks = np.where(np.asarray(agrees, dtype=bool), 0, MISSED)
+    wrong = ranks == MISSED
+    ranks[wrong] = _drawn_ranks(0.0, coverage, int(wrong.sum()), np.random.default_rng(seed))
+    return replayed_text(ranks.tolist(), seed=seed, runs=runs)
+
+
+def _drawn_ranks(acceptance: float, coverage: float, length: int, draw: np.random.Generator) -> Ranks:
+    shares = [acceptance, *((1 - acceptance) * coverage * _others())]
+    bounds = np.round(np.minimum(np.cumsum(shares), 1.0) * length)
+    ranks = np.searchsorted(bounds, np.arange(length), side="right")
+    ranks = np.where(ranks < MOST_CHILDREN, ranks, MISSED)
+    draw.shuffle(ranks)
+    return ranks
 
 
 def _chances(ranks: Ranks, acceptance: float, coverage: float, draw: np.random.Generator) -> Chances:

@@ -1,4 +1,4 @@
-"""Predictions beside what was measured, here and by others: the rows of `ssd plan --validate`.
+"""Predictions beside what was measured, by this project and by others: the rows of `ssd plan --validate`.
 
 Every row says what it predicts and from what. A figure that an input was derived from is not predicted.
 """
@@ -6,7 +6,7 @@ Every row says what it predicts and from what. A figure that an input was derive
 import json
 import statistics
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -136,7 +136,7 @@ def _hit_rows(hits: Mapping[str, Any], pair: Mapping[str, Any]) -> Iterator[Row]
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt of this machine's run: its bare forwards, its text, and what was measured."""
+    """One prompt of a run: its bare forwards, its text, and what was measured."""
 
     alone: float
     verify: float
@@ -145,9 +145,12 @@ class Prompt:
     text: Text
 
 
-def this_machine_rows() -> list[Row]:
-    """From bare forwards and the text alone; a row's figures are medians over the prompts."""
-    data = json.loads(files("ssd.planning").joinpath("data/this_machine.json").read_text())
+def measured_rows() -> list[Row]:
+    """A run that is kept with the project, on the machine it names: bare forwards and the text predict it.
+
+    A user's own machine is predicted from a run on it (tuning/run_rows.py).
+    """
+    data = json.loads(files("ssd.planning").joinpath("data/two_cores.json").read_text())
     prompts = [
         Prompt(
             each["T_v1"],
@@ -166,15 +169,21 @@ def this_machine_rows() -> list[Row]:
         "sd5+int8": [_sd_here(each, "int8", 5, one_row) for each in prompts],
         "ssd+int8": [_ssd_here(each, "int8", beside) for each in prompts],
     }
-    return [_median_row(name, prompts, found) for name, found in predictions.items()]
+    return [
+        median_row(
+            data["machine"], name, "bare forwards, text", [each.rates[name] for each in prompts], found
+        )
+        for name, found in predictions.items()
+    ]
 
 
-def _median_row(name: str, prompts: list[Prompt], predicted: list[float]) -> Row:
-    """The median of ratios within a prompt: the machine's drift hits both sides of each alike."""
-    measured = [each.rates[name] for each in prompts]
+def median_row(
+    group: str, what: str, given: str, measured: Sequence[float], predicted: Sequence[float]
+) -> Row:
+    """By prompt. The median of ratios within one: the machine's drift hits both sides of each alike."""
     ratio = statistics.median(ours / theirs for ours, theirs in zip(predicted, measured, strict=True))
     middle = statistics.median(measured)
-    return Row("this machine", name, "bare forwards, text", middle, middle * ratio, 0.10)
+    return Row(group, what, given, middle, middle * ratio, 0.10)
 
 
 def _sd_here(prompt: Prompt, precision: str, lookahead: int, one_row: Mapping[str, float]) -> float:

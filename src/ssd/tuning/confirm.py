@@ -1,4 +1,4 @@
-"""Candidates on the real engine, in turns, prompt by prompt: who is fastest.
+"""Candidates on the real engine, in turns, prompt by prompt: who is fastest, as far as noise lets one say.
 
 Knows cases and rates; not where the cases came from.
 """
@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from ssd.bench.cases import Case
 from ssd.bench.engines import CaseEngines
+from ssd.bench.statistics import Estimate, paired_ratio
 
 _CLEARLY = 1.02
-"""Speculation must be so much faster than plain decoding: it takes another model's memory, at least."""
+"""Where one prompt was all there was, and no interval: speculation must be so much faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +26,9 @@ class Measured:
         """Over all prompts, each of the same length: total tokens by total time."""
         return statistics.harmonic_mean(self.rates)
 
-    def over(self, other: "Measured") -> float:
+    def over(self, other: "Measured") -> Estimate:
         """How many times as fast, as the median over prompts: drift hits both of a prompt alike."""
-        return statistics.median(a / b for a, b in zip(self.rates, other.rates, strict=True))
+        return paired_ratio(self.rates, other.rates)
 
 
 def run_in_turns(
@@ -50,6 +51,31 @@ def run_in_turns(
 
 
 def winner(measured: Sequence[Measured], baseline: Measured) -> Measured:
-    """The fastest beside plain decoding; plain decoding itself where nothing is clearly faster."""
-    best = max(measured, key=lambda each: each.over(baseline))
-    return best if best.over(baseline) > _CLEARLY else baseline
+    """The fastest of those that are clearly faster than plain decoding; else plain decoding itself.
+
+    Clearly: the whole interval is above 1. A draft takes memory, and must not be chosen for a lucky prompt.
+    """
+    ratios = {each.case: each.over(baseline) for each in measured if each is not baseline}
+    clear = [each for each in measured if each.case in ratios and _is_clear(ratios[each.case])]
+    return max(clear, key=lambda each: ratios[each.case].value, default=baseline)
+
+
+def _is_clear(ratio: Estimate) -> bool:
+    return ratio.value > _CLEARLY if ratio.low is None else ratio.low > 1
+
+
+def on_held_out(
+    engines: CaseEngines,
+    chosen: Measured,
+    baseline: Measured,
+    prompts: Sequence[str],
+    *,
+    max_tokens: int,
+    seed: int,
+) -> Estimate | None:
+    """The chosen case over plain decoding, on other prompts; None where that is what was chosen."""
+    if chosen is baseline:
+        return None
+    both = [baseline.case, chosen.case]
+    plain, ours = run_in_turns(engines, both, prompts, max_tokens=max_tokens, seed=seed)
+    return ours.over(plain)

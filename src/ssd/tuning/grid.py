@@ -58,7 +58,7 @@ def run_grid(
     for group in _groups(cases or grid_cases(tuned)):
         say(", ".join(case.name for case in group))
         measured = run_in_turns(engines, [apart, *group], prompts, max_tokens=max_tokens, seed=seed)
-        points += [Point(each.case, each.over(measured[0])) for each in measured[1:]]
+        points += [Point(each.case, each.over(measured[0]).value) for each in measured[1:]]
         engines.close()
     return sorted(points, key=lambda point: -point.ratio)
 

@@ -1,32 +1,29 @@
 """What the round model needs to know of this machine: bare forwards by rows, and how models slow each other.
 
-Bare forwards take turns, so that drift hits all alike. How much longer forwards take while target and draft
-compute at the same time is read off a short real run of SSD: they share memory, and nothing bare shows that.
+Bare forwards take turns, so that drift hits all alike, each on the device and cores where it is spent. How
+much longer forwards take while target and draft compute at the same time is read off a short real run of SSD:
+they share memory, and nothing bare shows that.
 """
 
 import statistics
-import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from ssd.bench.bare_forward import BareForward, draft_cores, load_bare_draft, median_seconds
 from ssd.bench.cases import Case
 from ssd.bench.engines import CaseEngines
 from ssd.bench.records import PromptRecord
 from ssd.config import MAX_LOOKAHEAD, Precision
 from ssd.planning.text import Text
 from ssd.planning.times import Forward, PairTimes, line_through
-from ssd.runtime.host import move_to_cores
-from ssd.runtime.loading import LoadedModel, load_draft
-from ssd.runtime.runner import RunnerRow
+from ssd.runtime.loading import LoadedModel
 from ssd.sampling import SamplingParams, mix_seed
 from ssd.tuning.texts import Written, texts_of
 
 PRECISIONS: tuple[Precision, ...] = ("model", "int8")
 TARGET_ROWS = (1, 5, 9, MAX_LOOKAHEAD + 1)
 DRAFT_ROWS = (1, 4, 12, 32)
-_TURNS = 5
-_CONTEXT = 256
+_TURNS, _BESIDE_TURNS = 5, 3
 _SPREADS = 0.98
 """More cores must save at least this much."""
 _PROBE = 2
@@ -45,6 +42,8 @@ class DraftFacts:
     """The tuning prompts, as this draft guesses at them."""
     target_beside: float
     draft_beside: float
+    in_turns: float | None = None
+    """A forward of one row on the target's cores, where drafts of mode `sd` compute; None: as `seconds`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +81,26 @@ def measure(
         for place, prompt in enumerate(prompts)
     ]
     say("bare forwards, and what the draft would have guessed")
-    drafts = {precision: _load(engines, precision) for precision in PRECISIONS}
-    target_seconds, draft_seconds = _bare_forwards(engines.engine.loaded, drafts)
+    drafts = {
+        precision: load_bare_draft(
+            engines.config, str(engines.draft), precision=precision, head=engines.config.draft_head
+        )
+        for precision in PRECISIONS
+    }
+    bare = _bare_forwards(engines, drafts)
     spread = _spread(engines)
     texts = {precision: texts_of(draft, written) for precision, draft in drafts.items()}
-    del drafts
     facts: dict[Precision, DraftFacts] = {}
     for precision in PRECISIONS:
         say(f"how target and draft ({precision}) slow each other")
-        records = _probe(engines, precision, prompts[:_PROBE], max_tokens, temperature, seed)
-        beside = _beside(records, target_seconds, draft_seconds[precision])
-        facts[precision] = DraftFacts(draft_seconds[precision], texts[precision], *beside)
+        probe = _Probe(engines, precision, drafts.pop(precision))
+        target, draft = probe.beside(
+            prompts[:_PROBE], max_tokens=max_tokens, temperature=temperature, seed=seed
+        )
+        seconds, in_turns = bare.drafts[precision], bare.in_turns.get(precision)
+        facts[precision] = DraftFacts(seconds, texts[precision], target, draft, in_turns)
     engines.close()
-    return Facts(target_seconds, facts, spread)
+    return Facts(bare.target, facts, spread)
 
 
 def _written(engines: CaseEngines, prompt: str, max_tokens: int, temperature: float, seed: int) -> Written:
@@ -105,36 +111,35 @@ def _written(engines: CaseEngines, prompt: str, max_tokens: int, temperature: fl
     return Written(ids, record.tokens, params, mix_seed(seed, 0))
 
 
-def _load(engines: CaseEngines, precision: Precision) -> LoadedModel:
-    config = engines.config
-    device = config.device if config.draft_device == "auto" else config.draft_device
-    config = replace(
-        config,
-        model=str(engines.draft),
-        device=device,
-        deterministic=False,
-        max_model_len=None,
-        max_num_seqs=1,
-    )
-    return load_draft(config, precision=precision, head=config.draft_head)
+@dataclass(frozen=True, slots=True)
+class _Bare:
+    """Medians over a few turns, by rows."""
+
+    target: Mapping[int, float]
+    drafts: Mapping[Precision, Mapping[int, float]]
+    in_turns: Mapping[Precision, float]
 
 
-def _bare_forwards(
-    target: LoadedModel, drafts: Mapping[Precision, LoadedModel]
-) -> tuple[dict[int, float], dict[Precision, dict[int, float]]]:
-    """Medians over a few turns."""
-    wanted = [("", target, rows) for rows in TARGET_ROWS]
-    wanted += [(name, draft, rows) for name, draft in drafts.items() for rows in DRAFT_ROWS]
-    found = defaultdict[tuple[str, int], list[float]](list)
-    for turn in range(_TURNS + 1):
-        for name, loaded, rows in wanted:
-            seconds = bare_forward(loaded, rows)
-            if turn:  # the first one warms up
-                found[name, rows].append(seconds)
-    middle = {key: statistics.median(each) for key, each in found.items()}
-    return (
-        {rows: middle["", rows] for rows in TARGET_ROWS},
-        {name: {rows: middle[name, rows] for rows in DRAFT_ROWS} for name in drafts},
+def _bare_forwards(engines: CaseEngines, drafts: Mapping[Precision, LoadedModel]) -> _Bare:
+    target, config = engines.engine.loaded, engines.config
+    alone = {rows: BareForward(target, rows, config.cores) for rows in TARGET_ROWS}
+    ahead = {
+        name: {rows: BareForward(draft, rows, draft_cores(config)) for rows in DRAFT_ROWS}
+        for name, draft in drafts.items()
+    }
+    in_turns = {
+        name: BareForward(draft, 1, config.cores)
+        for name, draft in drafts.items()
+        if draft.pool.shape.device == target.pool.shape.device
+    }
+    # By cores, so that the process moves to those of the draft and back once a turn.
+    wanted = [*alone.values(), *in_turns.values(), *(one for each in ahead.values() for one in each.values())]
+    median_seconds(wanted, turns=1, home=config.cores)  # warms up
+    found = dict(zip(wanted, median_seconds(wanted, turns=_TURNS, home=config.cores), strict=True))
+    return _Bare(
+        {rows: found[each] for rows, each in alone.items()},
+        {name: {rows: found[one] for rows, one in each.items()} for name, each in ahead.items()},
+        {name: found[each] for name, each in in_turns.items()},
     )
 
 
@@ -142,50 +147,49 @@ def _spread(engines: CaseEngines) -> float:
     own, drafts, target = engines.config.cores, engines.config.draft_cores, engines.engine.loaded
     if not drafts:
         return 1.0
-    ratios: list[float] = []
-    try:
-        for _ in range(_TURNS):
-            alone = bare_forward(target, 9)
-            move_to_cores((*own, *drafts))
-            bare_forward(target, 1)
-            ratios.append(bare_forward(target, 9) / alone)
-            move_to_cores(own)
-    finally:
-        move_to_cores(own)
-    return statistics.median(ratios)
+    both = [BareForward(target, 9, own), BareForward(target, 9, (*own, *drafts))]
+    alone, together = median_seconds(both, turns=_TURNS, home=own)
+    return together / alone
 
 
-def bare_forward(loaded: LoadedModel, rows: int) -> float:
-    """Seconds of a forward of so many rows after a context, whose content does not matter here."""
-    context = max(1, min(_CONTEXT, loaded.max_model_len - rows))
-    blocks = list(range(-(-(context + rows) // loaded.pool.shape.block_size)))
-    started = time.perf_counter()
-    loaded.runner.forward([RunnerRow([1] * rows, context, blocks, rows, generated=True)])[0, 0].item()
-    return time.perf_counter() - started
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """A short real run of SSD, with bare forwards before and after each text."""
+
+    engines: CaseEngines
+    precision: Precision
+    draft: LoadedModel
+
+    def beside(
+        self, prompts: Sequence[str], *, max_tokens: int, temperature: float, seed: int
+    ) -> tuple[float, float]:
+        case = Case(mode="ssd", draft_precision=self.precision, temperature=temperature)
+        self.engines.warm_up([case], prompts[0])
+        records, bare = [], [self._bare()]
+        for place, prompt in enumerate(prompts):
+            records += self.engines.run(case, [prompt], max_tokens=max_tokens, seed=seed + place)
+            bare.append(self._bare())
+        target, draft = (statistics.median(times) for times in zip(*bare, strict=True))
+        return contention(records, target=target, draft=draft)
+
+    def _bare(self) -> list[float]:
+        """Of target and draft, just now: what drifted since the first ones is no contention."""
+        config = self.engines.config
+        forwards = [
+            BareForward(self.engines.engine.loaded, 9, config.cores),
+            BareForward(self.draft, 12, draft_cores(config)),
+        ]
+        return median_seconds(forwards, turns=_BESIDE_TURNS, home=config.cores)
 
 
-def _probe(
-    engines: CaseEngines,
-    precision: Precision,
-    prompts: Sequence[str],
-    max_tokens: int,
-    temperature: float,
-    seed: int,
-) -> list[PromptRecord]:
-    case = Case(mode="ssd", draft_precision=precision, temperature=temperature)
-    engines.warm_up([case], prompts[0])
-    return [
-        engines.run(case, [prompt], max_tokens=max_tokens, seed=seed + place)[0]
-        for place, prompt in enumerate(prompts)
-    ]
-
-
-def _beside(
-    records: Sequence[PromptRecord], target: Mapping[int, float], draft: Mapping[int, float]
-) -> tuple[float, float]:
-    """In the run, as multiples of the bare forwards; not less than 1, which only noise would give."""
-    verify = sum(each.verify_seconds for each in records) / sum(each.rounds for each in records)
-    steps = sum(each.draft_steps for each in records)
+def contention(records: Sequence[PromptRecord], *, target: float, draft: float) -> tuple[float, float]:
+    """Forwards in a run as multiples of bare ones; not less than 1, which only noise would give."""
+    verify = _mean(records, "round_seconds", "round_steps") or target
     # Prompts are in it too: the draft reads them in chunks, a few steps that do not weigh much.
-    step = sum(each.draft_seconds for each in records) / steps if steps else draft[12]
-    return max(1.0, verify / target[9]), max(1.0, step / draft[12])
+    step = _mean(records, "draft_seconds", "draft_steps") or draft
+    return max(1.0, verify / target), max(1.0, step / draft)
+
+
+def _mean(records: Sequence[PromptRecord], seconds: str, steps: str) -> float | None:
+    count = sum(getattr(each, steps) for each in records)
+    return sum(getattr(each, seconds) for each in records) / count if count else None

@@ -41,12 +41,13 @@ def predicted_rate(facts: Facts, case: Case) -> float:
     if case.mode == "sd":
         lookahead = case.lookahead or 4
         tokens = sum(map(len, texts)) / sum(len(text) / text.tokens_a_round(lookahead) for text in texts)
-        seconds = lookahead * times.draft.seconds(1) + times.target.seconds(lookahead + 1)
+        drafting = facts.drafts[precision].in_turns or times.draft.seconds(1)
+        seconds = lookahead * drafting + times.target.seconds(lookahead + 1)
         return tokens / (seconds * spread)
-    return simulate(texts, times, _shape(case)).rate
+    return simulate(texts, times, shape_of(case)).rate
 
 
-def _shape(case: Case) -> Shape:
+def shape_of(case: Case) -> Shape:
     default = Shape()
     return Shape(
         lookahead=case.lookahead or default.lookahead,

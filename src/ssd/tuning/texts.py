@@ -41,7 +41,7 @@ def texts_of(draft: LoadedModel, written: Sequence[Written]) -> list[Text]:
         for children, rank in zip(found, taken, strict=True):
             calibration.learn(Observation(children.raws, None if rank == MISSED else rank))
     return [
-        Text(_chances(found, calibration), np.array(taken, dtype=np.int64), _runs(each))
+        Text(_chances(found, calibration), np.array(taken, dtype=np.int64), runs_of(each.prompt, each.tokens))
         for found, taken, each in zip(guesses, ranks, written, strict=True)
     ]
 
@@ -83,12 +83,12 @@ def _chances(
     return chances
 
 
-def _runs(written: Written) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def runs_of(prompt: Sequence[int], written: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """By place: how many tokens from there on a look at the earlier text gets right."""
-    tokens = list(written.tokens)
+    tokens = list(written)
     found = np.zeros(len(tokens), dtype=np.int64)
     for place in range(len(tokens)):
-        guess = ngram_guess(written.prompt, tokens[:place], MAX_LOOKAHEAD)
+        guess = ngram_guess(prompt, tokens[:place], MAX_LOOKAHEAD)
         actual = tokens[place : place + len(guess)]
         found[place] = next(
             (i for i, (a, b) in enumerate(zip(guess, actual, strict=False)) if a != b), len(actual)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import yaml
 
 from ssd.bench.cases import Case
+from ssd.bench.statistics import Estimate
 from ssd.config import Precision
 from ssd.tuning.confirm import Measured
 from ssd.tuning.measure import Facts
@@ -27,6 +28,8 @@ class Tuned:
     measured: Sequence[Measured]
     """Of the candidates that were run; plain decoding first."""
     chosen: Measured
+    held_out: Estimate | None = None
+    """The chosen case over plain decoding, on prompts that tuning has not seen."""
 
     @property
     def plain(self) -> Measured:
@@ -55,6 +58,10 @@ def settings_of(tuned: Tuned) -> dict[str, object]:
 def reasons(tuned: Tuned) -> list[str]:
     """Short sentences, the decision first."""
     said = [_decision(tuned)]
+    if tuned.held_out is not None:
+        said.append(
+            f"on {tuned.held_out.count} prompts that tuning has not seen: {tuned.held_out} × plain decoding."
+        )
     for each in tuned.measured:
         if each.case.mode == "ar" and each is not tuned.plain:
             continue
@@ -74,12 +81,12 @@ def _decision(tuned: Tuned) -> str:
     gain = tuned.chosen.over(tuned.plain)
     if tuned.chosen.case.mode == "ar":
         others = [each for each in tuned.measured if each.case.mode != "ar"]
-        best = max(others, key=lambda each: each.over(tuned.plain))
+        best = max(others, key=lambda each: each.over(tuned.plain).value)
         return (
-            f"Speculation does not pay here: the best of it, {best.case.name}, ran at "
-            f"{best.over(tuned.plain):.2f} × plain decoding. The target decodes alone."
+            "Speculation does not pay here, as far as the noise lets one say: the best of it, "
+            f"{best.case.name}, ran at {best.over(tuned.plain)} × plain decoding. The target decodes alone."
         )
-    return f"{tuned.chosen.case.name} is {gain:.2f} × as fast as plain decoding on these prompts."
+    return f"{tuned.chosen.case.name} is {gain} × as fast as plain decoding on these prompts."
 
 
 def _about(tuned: Tuned, precision: Precision) -> str:

@@ -1,0 +1,85 @@
+"""Bare forwards are timed where they will be spent: a draft's on the draft's device and cores."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from ssd.bench.bare import BareModels
+from ssd.bench.bare_forward import BareForward, load_bare_draft, median_seconds
+from ssd.bench.cases import cases_of
+from ssd.bench.engines import CaseEngines
+from ssd.runtime.eager import EagerRunner
+from ssd.runtime.host import move_to_cores
+
+Cores = frozenset[int]
+
+
+@contextmanager
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, set[tuple[Cores, int]]]]:
+    """By runner: on which cores, and with how many threads, its forwards were computed."""
+    seen = defaultdict[int, set[tuple[Cores, int]]](set)
+    forward = EagerRunner.forward
+
+    def noting(runner: EagerRunner, *arguments: Any, **named: Any) -> Any:
+        seen[id(runner)].add((frozenset(os.sched_getaffinity(0)), torch.get_num_threads()))
+        return forward(runner, *arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EagerRunner, "forward", noting)
+        yield seen
+
+
+def place(cores: tuple[int, ...]) -> tuple[Cores, int]:
+    return frozenset(cores), len(cores)
+
+
+@pytest.fixture
+def own_cores(engines: CaseEngines) -> CaseEngines:
+    if not engines.config.draft_cores:
+        pytest.skip("target and draft have no cores of their own here")
+    # Tests before this one may have left the process elsewhere.
+    move_to_cores(engines.config.cores)
+    return engines
+
+
+@pytest.mark.parametrize(
+    ("cases", "rows", "computes_on"),
+    [("ar,ssd", {12}, ("draft_cores",)), ("ar,sd2", {1}, ("cores",)),
+     ("ar,sd2,ssd+width6", {1, 6}, ("cores", "draft_cores"))],
+)  # fmt: skip
+def test_a_draft_computes_on_its_own_cores(
+    own_cores: CaseEngines,
+    monkeypatch: pytest.MonkeyPatch,
+    cases: str,
+    rows: set[int],
+    computes_on: tuple[str, ...],
+) -> None:
+    bare, config = BareModels(own_cores, cases_of(cases, [0.0], [1])), own_cores.config
+    with watched(monkeypatch) as seen:
+        found = bare.measure("fox", 0)
+    target = id(own_cores.engine.loaded.runner)
+    assert seen.pop(target) == {place(config.cores)}
+    assert list(seen.values()) == [{place(getattr(config, name)) for name in computes_on}]
+    assert set(found.draft_seconds["model"]) == rows
+    assert os.sched_getaffinity(0) == set(config.cores), "the target is left where it was"
+
+
+def test_the_target_has_its_cores_again_whatever_happens(own_cores: CaseEngines) -> None:
+    config, target = own_cores.config, own_cores.engine.loaded
+    with pytest.raises(AttributeError):
+        median_seconds([BareForward(None, 1, config.draft_cores)], turns=1, home=config.cores)  # type: ignore[arg-type]
+    assert os.sched_getaffinity(0) == set(config.cores)
+    assert median_seconds([BareForward(target, 1, config.cores)], turns=1, home=config.cores)[0] > 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the draft's device is there")
+def test_a_draft_is_loaded_on_its_own_device(engines: CaseEngines) -> None:
+    config = replace(engines.config, draft_device="cuda")
+    with pytest.raises(ValueError, match="torch sees no CUDA device"):
+        load_bare_draft(config, str(engines.draft), precision="model", head=None)
