@@ -33,7 +33,7 @@ def test_figures_worked_out_by_hand(figures: RunFigures) -> None:
     assert row.over_sd is not None
     assert row.over_sd.value == pytest.approx(9 / 6)
     assert (row.accepted_per_round, row.hit_rate, row.late_rate, row.unknown_rate) == (1.0, 0.8, 0.1, 0.1)
-    assert row.verify_milliseconds == pytest.approx(statistics.mean(0.9 * 20e3 / each for each in rates) / 10)
+    assert row.verify_milliseconds == pytest.approx(statistics.mean(0.8 * 20e3 / each for each in rates) / 9)
     assert row.draft_milliseconds == pytest.approx(statistics.mean(0.04 * 20e3 / each for each in rates) / 15)
     assert row.tokens_per_draft_step == pytest.approx(20 / 15)
     assert row.depths[:4] == pytest.approx([3 / 9, 2 / 9, 1 / 9, 0])

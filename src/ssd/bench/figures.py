@@ -71,7 +71,7 @@ class Figures:
     differing: int
     """Texts that are not the reference's (equality.py)."""
     verify_milliseconds: float
-    """Of a round, as it ran beside everything else."""
+    """Of a round, prompts apart, as it ran beside everything else."""
     draft_milliseconds: float | None
     """Of a step of a draft that works ahead, likewise."""
     tokens_per_draft_step: float | None

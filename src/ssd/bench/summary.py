@@ -114,7 +114,9 @@ class RunFigures:
                 dataset in (ALL, each.dataset) and each.case == case.label
                 for each in self.equality.differences
             ),
-            verify_milliseconds=1e3 * _total(records, "verify_seconds") / _total(records, "rounds"),
+            verify_milliseconds=1e3
+            * _total(records, "round_seconds")
+            / max(1, _total(records, "round_steps")),
             draft_milliseconds=1e3 * _total(records, "draft_seconds") / draft_steps if draft_steps else None,
             tokens_per_draft_step=num_tokens / draft_steps if draft_steps else None,
         )
