@@ -15,17 +15,24 @@ import torch
 from tests.tiny import write_checkpoint
 
 torch.set_num_threads(1)
+_CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 
 
 @pytest.fixture(autouse=True)
 def _own_cores() -> Iterator[None]:
-    """An engine may pin the process it lives in; the next test, and what it starts, gets all cores again."""
-    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-    threads = torch.get_num_threads()
+    """An engine pins the process it lives in; each test, and what it starts, gets all cores again.
+
+    All that there were at the start: a module's engine may be pinned before its first test begins.
+    """
+    _unpin()
     yield
-    if cores:
-        os.sched_setaffinity(0, cores)
-    torch.set_num_threads(threads)
+    _unpin()
+
+
+def _unpin() -> None:
+    if _CORES:
+        os.sched_setaffinity(0, _CORES)
+    torch.set_num_threads(1)
 
 
 FILES = {

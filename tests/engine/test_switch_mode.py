@@ -69,6 +69,15 @@ def test_cores_follow_the_mode(llm: LLM, draft: str) -> None:
     torch.set_num_threads(threads)
 
 
+def test_closing_gives_the_cores_back(tiny_llama: Path, draft: str) -> None:
+    """What the process starts later would otherwise be born on the target's core alone."""
+    if len(usable_cores()) < 2:
+        pytest.skip("one core cannot be shared out")
+    with LLM(str(tiny_llama), draft=draft, mode="ssd", device="cpu", dtype="float32", show_progress=False):
+        assert len(os.sched_getaffinity(0)) < len(usable_cores())
+    assert os.sched_getaffinity(0) == set(usable_cores())
+
+
 @pytest.mark.parametrize("named", ["/nowhere", None])
 def test_what_cannot_be_had_changes_nothing(llm: LLM, named: str | None) -> None:
     before, core = answer(llm).outputs[0].token_ids, llm._engine.core

@@ -31,6 +31,12 @@ class Engine:
     blocks: BlockManager
     grammars: Grammars
 
+    def close(self) -> None:
+        """Ends the draft; the process, and what it starts from now on, has all its cores again."""
+        self.core.close()
+        if self.config.cores:
+            move_to_cores(())
+
 
 def build_engine(config: EngineConfig, *, show_progress: ShowProgress = False) -> Engine:
     config = with_own_cores(with_local_models(config))

@@ -37,8 +37,11 @@ class LLM:
         self.close()
 
     def close(self) -> None:
-        """Ends the draft process, where there is one. An LLM that is simply dropped takes it along too."""
-        self._engine.core.close()
+        """Ends the draft process, where there is one, and gives back the cores chosen for the target.
+
+        An LLM that is simply dropped takes its draft along too.
+        """
+        self._engine.close()
 
     def replace_draft(self, draft: str, **settings: Any) -> None:
         """Another draft (a model or an address) takes over as soon as it is ready; requests go on meanwhile.
