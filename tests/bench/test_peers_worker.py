@@ -98,7 +98,8 @@ def test_a_run_takes_turns_and_goes_on(tiny_llama: Path, tiny_draft: str, tmp_pa
     for place in range(2):
         texts = {tuple(each.tokens) for each in found if each.prompt == place}
         assert len(texts) == 1, "everyone is greedy with the same weights in float32"
-    assert set(folder.manifest().idle) == {"ssd", "transformers"}
+    # The other one is stopped while it waits.
+    assert set(folder.manifest().idle) == {"ssd"}
     assert [note for note in notes if "left out" in note] == []
 
 

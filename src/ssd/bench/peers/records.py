@@ -44,7 +44,7 @@ class PeersManifest:
     absent: Mapping[str, str] = field(default_factory=dict)
     """Peers that did not take part, and why."""
     idle: Mapping[str, float] = field(default_factory=dict)
-    """By worker, cores that it kept busy while it had nothing to do."""
+    """By worker, cores that it kept busy while it had nothing to do; of those that are not stopped then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,7 +57,7 @@ def _lines(manifest: PeersManifest, figures: PeersFigures) -> Iterator[str]:
         idle = manifest.idle.get(name)
         words = ", ".join(f"{package} {version}" for package, version in versions.items() if version != "?")
         yield f"- {name}: {words or 'versions unknown'}" + (
-            "" if idle is None else f"; idle: {idle:.2f} cores"
+            "" if idle is None else f"; not stopped while others are measured, and idle: {idle:.2f} cores"
         )
     for name, reason in manifest.absent.items():
         yield f"- not {name}: {reason}"

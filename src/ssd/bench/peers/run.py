@@ -146,7 +146,9 @@ class PeersRun:
         )
 
     def _note_idle(self, workers: Mapping[str, Worker], watcher: Watcher) -> None:
-        busy = idle_cores({name: worker.session for name, worker in workers.items()})
+        """Of those that are not stopped while others are measured."""
+        awake = {name: each for name, each in workers.items() if not each.plan.peer.is_stopped_while_idle}
+        busy = idle_cores({name: worker.pid for name, worker in awake.items()})
         self._keep(replace(self._manifest, idle={**self._manifest.idle, **busy}))
         for name, cores in busy.items():
             if cores > 0.05:

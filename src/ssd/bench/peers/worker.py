@@ -10,12 +10,16 @@ and the same for all. What `generate` returns is added to the answer; its attrib
 
 Standard input: the job, then {"case", "prompt", "max_tokens"} lines. Standard output: {"ready": versions},
 then one answer for each line; {"error": …} where the peer refuses. What it prints goes to standard error.
+
+Between questions whoever started it may stop it, with all that it started.
 """
 
+import ctypes
 import importlib.metadata
 import importlib.util
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -23,6 +27,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+_PR_SET_PDEATHSIG = 1
 Note = Callable[[Sequence[int]], None]
 Generate = Callable[[str, list[int], int, Note], dict[str, Any]]
 
@@ -92,7 +97,14 @@ def _ready(file: Path, job: dict[str, Any], loaded: list[Generate]) -> dict[str,
     return {"ready": {**versions, **getattr(loaded[0], "versions", {})}}
 
 
+def _go_on_if_alone() -> None:
+    """Stopped when the run is killed, nobody would continue it: the system does, and it reads the end."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT))
+
+
 def main() -> None:
+    _go_on_if_alone()
     # The folder of this file is no place to import from.
     sys.path.pop(0)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -107,6 +119,8 @@ def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         answers.write(json.dumps(_tried(lambda asked=asked: measure(loaded[0], asked))) + "\n")  # type: ignore[misc]
+    # What it started may still be stopped, and would not hear that it is to end.
+    os.killpg(os.getpgrp(), signal.SIGCONT)
 
 
 if __name__ == "__main__":

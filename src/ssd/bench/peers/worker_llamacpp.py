@@ -73,13 +73,13 @@ def _events(port: int, body: dict[str, Any]) -> Any:
 def _start_program(job: dict[str, Any], port: int, lookahead: str | None, threads: int) -> Any:
     command = [
         job["program"], "--model", job["model"], "--host", "127.0.0.1", "--port", str(port),
-        "--ctx-size", str(job["max_model_len"]), "--parallel", "1", "--threads", str(threads), "--poll", "0",
+        "--ctx-size", str(job["max_model_len"]), "--parallel", "1", "--threads", str(threads),
         "--cache-type-k", "bf16", "--cache-type-v", "bf16",
     ]  # fmt: skip
     if lookahead:
         command += [
             "--spec-type", "draft-simple", "--spec-draft-model", job["draft"],
-            "--spec-draft-n-max", lookahead, "--spec-draft-threads", str(threads), "--spec-draft-poll", "0",
+            "--spec-draft-n-max", lookahead, "--spec-draft-threads", str(threads),
         ]  # fmt: skip
     running = subprocess.Popen(command, stdout=sys.stderr, stdin=subprocess.DEVNULL)
     atexit.register(running.terminate)
@@ -101,7 +101,7 @@ def _start_package(job: dict[str, Any], port: int, lookahead: str | None, thread
         draft.mparams.path, draft.n_max = job["draft"], int(lookahead)
         everyone += [draft.cpuparams, draft.cpuparams_batch]
     for each in everyone:
-        each.n_threads, each.poll = threads, 0
+        each.n_threads = threads
     return xllamacpp.Server(params)
 
 
