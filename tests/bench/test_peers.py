@@ -1,16 +1,17 @@
 """Who takes part, in which waves and turns, and the arithmetic of the table."""
 
 import dataclasses
+import sys
 from pathlib import Path
 
 import pytest
 
 from ssd.bench.peers.figures import PeersFigures, first_difference
-from ssd.bench.peers.plans import Places, plan_workers
+from ssd.bench.peers.plans import Places, _plans_of, plan_workers
 from ssd.bench.peers.process import WorkerPlan
 from ssd.bench.peers.records import PeerRecord, PeersFolder, PeersManifest, PeersSettings
 from ssd.bench.peers.registry import PEERS, converted, environment_of, peer_named, setup_commands
-from ssd.bench.peers.report import write_report
+from ssd.bench.peers.report import verdict_lines, write_report
 from ssd.bench.peers.run import turns_of
 from ssd.bench.peers.waves import continued_waves, into_waves
 from ssd.bench.peers.worker import Clock
@@ -51,6 +52,38 @@ def test_a_model_that_was_not_converted_is_named_too(tmp_path: Path) -> None:
     _plans, absent = plan_workers(settings, places, 128)
     assert "target.bf16.gguf is missing" in absent["llamacpp"]
     assert "convert_hf_to_gguf.py" in absent["llamacpp"]
+
+
+def test_a_peer_that_has_another_precision_only_is_left_out(tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, model=str(tmp_path / "target"), peers=["llamacpp"])
+    places = Places(
+        pythons={"ssd": Path(sys.executable)}, programs={"llamacpp": "llama-server"}, converted=tmp_path
+    )
+    for name in ("target", "small"):
+        (tmp_path / f"{name}.bf16.gguf").touch()
+    assert plan_workers(settings, places, 128)[1] == {}
+    _plans, absent = plan_workers(dataclasses.replace(settings, dtype="float32"), places, 128)
+    assert absent == {"llamacpp": "it is run in bfloat16 only, and --dtype is float32"}
+
+
+def test_a_peer_without_a_length_of_its_own_has_no_case_for_it() -> None:
+    python = Path(sys.executable)
+    places = Places(pythons=dict.fromkeys(("ssd", "transformers", "vllm"), python))
+    stand_in = dataclasses.replace(PEERS["vllm"], module="json")
+    cases = {
+        (peer.name, tuple(cases)): [plan.cases for plan in _plans_of(peer, settings, places, 128)]
+        for cases in (["plain", "draft", "draft4"], ["draft"])
+        for settings in [dataclasses.replace(SETTINGS, peer_cases=cases)]
+        for peer in (stand_in, PEERS["transformers"])
+    }
+    assert cases == {
+        ("vllm", ("plain", "draft", "draft4")): [["plain"], ["draft4"]],
+        ("transformers", ("plain", "draft", "draft4")): [["plain", "draft", "draft4"]],
+        ("vllm", ("draft",)): [],
+        ("transformers", ("draft",)): [["draft"]],
+    }
+    only = dataclasses.replace(SETTINGS, peer_cases=["draft"], peers=["vllm"])
+    assert "name one with --peer-cases, such as draft4" in plan_workers(only, places, 128)[1]["vllm"]
 
 
 def test_an_unknown_peer_is_refused() -> None:
@@ -129,10 +162,34 @@ def test_ratios_are_of_the_same_prompt_and_the_best_case() -> None:
     found = rows["vllm", "draft4"].ratio
     assert found is not None
     assert (found.value, found.low, found.high) == pytest.approx((1.6, 1.6, 1.6))
-    verdict = figures.verdict("code")
+    verdict = figures.verdict("code", "any")
     assert verdict is not None
     assert (verdict.ours, verdict.theirs) == ("ssd ssd", "vllm draft4")
-    assert figures.verdict_on_all() is None
+    assert figures.drafts == ["same"]
+    assert figures.verdict_on_all("any") is None
+
+
+def test_a_draft_in_another_precision_has_a_verdict_of_its_own(tmp_path: Path) -> None:
+    rates = {"ar": 2.0, "ssd": 4.0, "ssd+int8": 6.0, "ssd+head64": 5.0}
+    folder = PeersFolder(tmp_path)
+    folder.begin(PeersManifest(settings=SETTINGS, sessions=[]))
+    for dataset in ("code", "talk"):
+        for place in range(3):
+            for case, rate in rates.items():
+                folder.add(record("ssd", case, rate + place, place, dataset=dataset))
+            folder.add(record("vllm", "draft4", (4.0 + place) / 2, place, dataset=dataset))
+            folder.add(record("vllm", "plain", (4.0 + place) / 4, place, dataset=dataset))
+    lines = verdict_lines(PeersFigures(folder.records()))
+    assert [line.split(" is ")[0] for line in lines] == [
+        "code, the same draft: ssd ssd", "code, a draft in any precision: ssd ssd+int8",
+        "talk, the same draft: ssd ssd", "talk, a draft in any precision: ssd ssd+int8",
+        "mean of the data sets, the same draft: ssd ssd",
+        "mean of the data sets, a draft in any precision: ssd ssd+int8",
+    ]  # fmt: skip
+    # Of prompts that ran at 4, 5, 6 and at 6, 7, 8, over 2, 2.5 and 3: ratios 2, 2, 2 and 3, 2.8, 2.67.
+    assert [" is 2.00 (2.00–2.00) times" in line for line in lines] == [True, False] * 3
+    assert all(" is 2.80 " in line for line in lines[1::2])
+    assert all(line.endswith("the best peer, vllm draft4") for line in lines)
 
 
 def test_prompts_pair_within_a_wave_only() -> None:
@@ -186,5 +243,5 @@ def test_the_report_names_who_is_missing(tmp_path: Path) -> None:
     text = write_report(folder)
     assert "not vllm: no interpreter" in text
     assert "ssd ssd is 2.00 (2.00–2.00) times as fast as the best peer, transformers plain" in text
-    assert "mean of the data sets: ssd ssd is 2.00" in text
+    assert "mean of the data sets, the same draft: ssd ssd is 2.00" in text
     assert (tmp_path / "report.md").read_text() == text

@@ -52,8 +52,9 @@ def plan(tmp_path: Path) -> WorkerPlan:
     file = tmp_path / "spinning.py"
     file.write_text(SPINNING)
     peer = dataclasses.replace(endpoint("spinning"), worker=str(file))
-    job = {"cores": [], "packages": []}
-    return WorkerPlan(peer=peer, cases=["any"], python=Path(sys.executable), job=job, num_bytes=0)
+    return WorkerPlan(
+        peer=peer, cases=["any"], python=Path(sys.executable), job={"cores": [], "packages": []}, num_bytes=0
+    )
 
 
 def is_alive(pid: int) -> bool:

@@ -62,7 +62,7 @@ class PeersOptions:
     ssd_cases: Annotated[str, typer.Option(rich_help_panel=_WHAT, help="Of this engine.")] = "ar,ssd,ssd+int8"
     peer_cases: Annotated[
         str, typer.Option(rich_help_panel=_WHAT, help="plain, draftK (K tokens ahead), draft (its own K).")
-    ] = "plain,draft4"
+    ] = "plain,draft,draft4"
     datasets: Annotated[str, typer.Option(rich_help_panel=_WHAT, help="Names, or .jsonl files.")] = (
         "humaneval,alpaca,gsm8k,ultrafeedback"
     )

@@ -37,6 +37,10 @@ class Peer:
     environment: tuple[str, ...] = ()
     preloads: tuple[str, ...] = ()
     """Libraries that its documents say to load first, where they are found: below its venv, or anywhere."""
+    dtypes: tuple[str, ...] = ()
+    """What it can be given here; empty: any."""
+    has_own_length: bool = True
+    """Whether it knows by itself how many tokens to draft: the case `draft`."""
     is_stopped_while_idle: bool = True
     """Threads of an engine that waits may spin, on the cores that another one is measured on."""
 
@@ -65,6 +69,7 @@ _PEERS = (
         module="vllm",
         form="folder",
         shares_weights=False,
+        has_own_length=False,
         copies=2.0,
         setup=(
             "python3 -m venv {venv}",
@@ -87,6 +92,7 @@ _PEERS = (
         module="openvino_genai",
         form="openvino",
         shares_weights=False,
+        dtypes=("bfloat16", "float32"),
         setup=(
             "python3 -m venv {venv}",
             "{venv}/bin/pip install torch==2.13.0 openvino-genai 'transformers<5.6' optimum nncf",
@@ -104,6 +110,8 @@ _PEERS = (
         module="xllamacpp",
         form="gguf",
         shares_weights=True,
+        # So are the files that it reads, and its KV cache is told to be.
+        dtypes=("bfloat16",),
         setup=(
             "python3 -m venv {venv}",
             # The package is built for any processor, a llama-server of one's own for this one: faster.

@@ -7,6 +7,8 @@ from ssd.bench.peers.records import PeersFolder, PeersManifest
 
 COLUMNS = ("engine", "case", "tok/s (95 %)", "first token, s", "SSD's best over it (95 %)", "same text")
 
+_DRAFTS = {"same": "the same draft", "any": "a draft in any precision"}
+
 
 def cells(row: PeerFigures) -> list[str]:
     return [
@@ -20,9 +22,16 @@ def cells(row: PeerFigures) -> list[str]:
 
 
 def verdict_lines(figures: PeersFigures) -> list[str]:
-    verdicts = [*(figures.verdict(name) for name in figures.datasets), figures.verdict_on_all()]
+    """With the draft that peers have too; then, if this engine has others, with whichever is best."""
+    verdicts = [
+        verdict
+        for name in (*figures.datasets, None)
+        for drafts in figures.drafts
+        for verdict in [figures.verdict(name, drafts) if name else figures.verdict_on_all(drafts)]
+    ]
     return [
-        f"{each.dataset}: {each.ours} is {each.ratio} times as fast as the best peer, {each.theirs}"
+        f"{each.dataset}, {_DRAFTS[each.drafts]}: {each.ours} is {each.ratio} times as fast "
+        f"as the best peer, {each.theirs}"
         for each in verdicts
         if each is not None
     ]
