@@ -30,8 +30,8 @@ def plan(name: str, cases: list[str], num_bytes: int = 1) -> WorkerPlan:
 
 def record(peer: str, case: str, rate: float, prompt: int = 0, **more: object) -> PeerRecord:
     made = PeerRecord(
-        wave=0, dataset="code", prompt=prompt, peer=peer, case=case, tokens=[1, 2, 3], first_token=0.5,
-        seconds_per_token=1 / rate,
+        wave=0, sitting=0, dataset="code", prompt=prompt, peer=peer, case=case, tokens=[1, 2, 3],
+        first_token=0.5, seconds_per_token=1 / rate,
     )  # fmt: skip
     return dataclasses.replace(made, **more)  # type: ignore[arg-type]
 
@@ -55,11 +55,14 @@ def test_a_model_that_was_not_converted_is_named_too(tmp_path: Path) -> None:
 
 
 def test_a_peer_that_has_another_precision_only_is_left_out(tmp_path: Path) -> None:
-    settings = dataclasses.replace(SETTINGS, model=str(tmp_path / "target"), peers=["llamacpp"])
+    settings = dataclasses.replace(
+        SETTINGS, model=str(tmp_path / "target"), draft=str(tmp_path / "small"), peers=["llamacpp"]
+    )
     places = Places(
         pythons={"ssd": Path(sys.executable)}, programs={"llamacpp": "llama-server"}, converted=tmp_path
     )
     for name in ("target", "small"):
+        (tmp_path / name).mkdir()
         (tmp_path / f"{name}.bf16.gguf").touch()
     assert plan_workers(settings, places, 128)[1] == {}
     _plans, absent = plan_workers(dataclasses.replace(settings, dtype="float32"), places, 128)
@@ -200,6 +203,22 @@ def test_prompts_pair_within_a_wave_only() -> None:
     ]  # fmt: skip
     rows = {row.peer: row for row in PeersFigures(records).rows("code")}
     assert [getattr(rows[name].ratio, "value", None) for name in ("vllm", "openvino")] == [2.0, 2.0]
+
+
+def test_prompts_pair_within_a_sitting_only() -> None:
+    """One that died is measured the next day, on a slower machine: beside that day's texts."""
+    records = [
+        record("ssd", "ssd", 8.0), record("vllm", "plain", 4.0), record("openvino", "plain", 2.0),
+        record("ssd", "ssd", 4.0, sitting=1), record("vllm", "plain", 1.0, sitting=1),
+        record("transformers", "plain", 1.0, sitting=1),
+    ]  # fmt: skip
+    rows = {row.peer: row for row in PeersFigures(records).rows("code")}
+    ratios = {name: getattr(row.ratio, "value", None) for name, row in rows.items()}
+    # What was measured again counts as it was last; who was not there the second time, as it was the first.
+    assert ratios == {"ssd": None, "vllm": 4.0, "openvino": 4.0, "transformers": 4.0}
+    assert (rows["ssd"].rate.value, rows["ssd"].rate.count) == (4.0, 1)
+    alone = [record("ssd", "ssd", 8.0), record("vllm", "plain", 4.0, sitting=1)]
+    assert PeersFigures(alone).verdict("code", "any") is None
 
 
 def test_the_mean_counts_data_sets_alike() -> None:

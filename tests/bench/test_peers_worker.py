@@ -1,5 +1,6 @@
 """Workers as they run: real processes, real models, the protocol between them and a run."""
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -91,10 +92,12 @@ def test_a_run_takes_turns_and_goes_on(tiny_llama: Path, tiny_draft: str, tmp_pa
     run = go_on(Watcher(on_text=seen.append, on_note=notes.append))
     assert run.is_complete
     found = folder.records()
-    assert len(found) == len(seen) == run.num_texts == 8
-    assert [(each.peer, each.case) for each in found[:5]] == [
-        ("ssd", "ar"), ("ssd", "ssd"), ("transformers", "plain"), ("transformers", "draft3"), ("ssd", "ssd"),
-    ]  # fmt: skip
+    # The prompt at which it ended is measured whole again: nobody is paired with an earlier hour.
+    assert (len(found), len(seen), run.num_texts, run.num_done) == (3 + 8, 3 + 8, 8, 8)
+    engines = [("ssd", "ar"), ("ssd", "ssd"), ("transformers", "plain"), ("transformers", "draft3")]
+    order = [*engines[:3], *engines, *engines[1:], engines[0]]
+    assert [(each.peer, each.case) for each in found] == order
+    assert [each.sitting for each in found] == [0] * 3 + [1] * 8
     for place in range(2):
         texts = {tuple(each.tokens) for each in found if each.prompt == place}
         assert len(texts) == 1, "everyone is greedy with the same weights in float32"
@@ -116,6 +119,33 @@ def test_a_peer_that_fails_is_left_out_and_the_others_go_on(
     assert [each.peer for each in folder.records()] == ["ssd", "ssd"]
     assert "transformers is left out: " in " ".join(notes)
     assert list(folder.manifest().absent) == ["transformers"]
+
+
+def test_who_failed_is_measured_later_beside_everyone(
+    tiny_llama: Path, tiny_draft: str, tmp_path: Path
+) -> None:
+    said = settings(tiny_llama, tiny_draft, ssd_cases=["ar"], peer_cases=["plain"])
+    folder = PeersFolder(tmp_path / "run")
+    manifest = folder.begin(PeersManifest(settings=said, sessions=[]))
+    there = plans(said)
+    gone = dataclasses.replace(there["transformers"], job={**there["transformers"].job, "model": "none"})
+
+    def go_on(peer: WorkerPlan) -> list[tuple[int, int, str]]:
+        before = len(folder.records())
+        run = PeersRun(folder, manifest, [[there["ssd"], peer]], PROMPTS, lambda _text: [])
+        run.go_on(Watcher(on_text=lambda _text: None, on_note=lambda _note: None))
+        return [(each.sitting, each.prompt, each.peer) for each in folder.records()[before:]]
+
+    for peer, case, prompt in (("ssd", "ar", 0), ("transformers", "plain", 0), ("ssd", "ar", 1)):
+        made = PeerRecord(
+            wave=0, sitting=0, dataset="code", prompt=prompt, peer=peer, case=case, tokens=[1, 2],
+            first_token=1.0, seconds_per_token=1.0,
+        )  # fmt: skip
+        folder.add(made)
+    assert go_on(gone) == [], "of those who are there, nobody has anything left to do"
+    # The first prompt is whole. Of the second only one text is missing: both are measured again.
+    assert go_on(there["transformers"]) == [(1, 1, "transformers"), (1, 1, "ssd")]
+    assert go_on(there["transformers"]) == []
 
 
 def test_a_server_is_a_peer_by_its_address(tiny_llama: Path, tiny_draft: str, tmp_path: Path) -> None:

@@ -1,13 +1,13 @@
 """What a run among peers says: rates, how much faster this engine's best case is, and where tokens part.
 
-Ratios are taken within a prompt of a wave, where everyone took turns, with bootstrap intervals over
-prompts. Whether two engines agree is reported, not judged: in bfloat16 they round differently, and a tie may
-fall either way.
+Ratios are taken within a prompt of a wave and a sitting, where everyone took turns, with bootstrap intervals
+over prompts. A prompt that was measured again counts once, as it was measured last. Whether two engines agree
+is reported, not judged: in bfloat16 they round differently, and a tie may fall either way.
 """
 
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,7 +20,7 @@ ALL = "mean of the data sets"
 Drafts = Literal["same", "any"]
 """Which cases of this engine count: those whose draft is the peers' own, weight for weight; or all."""
 Key = tuple[int, str, int]
-"""Wave, data set, prompt: what records are paired by."""
+"""Wave, data set, prompt: what records are paired by, within a sitting."""
 Engine = tuple[str, str]
 """A peer and its case."""
 
@@ -78,9 +78,10 @@ class PeersFigures:
     def __init__(self, records: Sequence[PeerRecord]) -> None:
         if not records:
             raise ValueError("nothing was measured yet")
-        self._by_engine = defaultdict[Engine, dict[Key, PeerRecord]](dict)
+        self._by_engine = defaultdict[Engine, dict[Key, dict[int, PeerRecord]]](dict)
         for each in records:
-            self._by_engine[each.peer, each.case][each.wave, each.dataset, each.prompt] = each
+            sittings = self._by_engine[each.peer, each.case]
+            sittings.setdefault((each.wave, each.dataset, each.prompt), {})[each.sitting] = each
         self.datasets = list(dict.fromkeys(each.dataset for each in records))
         self._reference = next((engine for engine in self._by_engine if engine[0] == SSD), None)
 
@@ -145,8 +146,15 @@ class PeersFigures:
         return _Beside(ours, theirs, peers[theirs])
 
     def _ratios(self, ours: Engine, theirs: Engine, dataset: str) -> list[float]:
-        above, below = self._of(ours, dataset), self._of(theirs, dataset)
-        return [above[key].rate / below[key].rate for key in below if key in above]
+        return [above.rate / below.rate for above, below in self._pairs(ours, theirs, dataset)]
+
+    def _pairs(self, one: Engine, other: Engine, dataset: str) -> Iterator[tuple[PeerRecord, PeerRecord]]:
+        """Of each prompt, what both wrote in the last sitting in which both did."""
+        ones, others = self._by_engine[one], self._by_engine[other]
+        for key in ones:
+            both = ones[key].keys() & others.get(key, {}).keys()
+            if key[1] == dataset and both:
+                yield ones[key][max(both)], others[key][max(both)]
 
     def _row(self, engine: Engine, dataset: str, best: Engine | None) -> PeerFigures:
         found = self._of(engine, dataset)
@@ -164,8 +172,8 @@ class PeersFigures:
     def _agreement(self, engine: Engine, dataset: str) -> Agreement | None:
         if self._reference is None or engine == self._reference:
             return None
-        found, ours = self._of(engine, dataset), self._of(self._reference, dataset)
-        parted = [first_difference(found[key].tokens, ours[key].tokens) for key in found if key in ours]
+        pairs = self._pairs(engine, self._reference, dataset)
+        parted = [first_difference(theirs.tokens, ours.tokens) for theirs, ours in pairs]
         unlike = [place for place in parted if place is not None]
         return Agreement(
             num_equal=len(parted) - len(unlike),
@@ -174,7 +182,9 @@ class PeersFigures:
         )
 
     def _of(self, engine: Engine, dataset: str) -> Mapping[Key, PeerRecord]:
-        return {key: each for key, each in self._by_engine[engine].items() if key[1] == dataset}
+        """The last text of each prompt."""
+        by_key = self._by_engine[engine].items()
+        return {key: sittings[max(sittings)] for key, sittings in by_key if key[1] == dataset}
 
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:

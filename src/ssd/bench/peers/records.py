@@ -52,6 +52,8 @@ class PeerRecord:
     """One text of one peer."""
 
     wave: int
+    sitting: int
+    """Counted from 0; a run that goes on another day, or an hour later, is in another one."""
     dataset: str
     prompt: int
     peer: str
