@@ -10,7 +10,7 @@ from ssd.bench.peers.figures import PeersFigures, first_difference
 from ssd.bench.peers.plans import Places, _plans_of, plan_workers
 from ssd.bench.peers.process import WorkerPlan
 from ssd.bench.peers.records import PeerRecord, PeersFolder, PeersManifest, PeersSettings
-from ssd.bench.peers.registry import PEERS, converted, environment_of, peer_named, setup_commands
+from ssd.bench.peers.registry import PEERS, converted, endpoint, environment_of, peer_named, setup_commands
 from ssd.bench.peers.report import verdict_lines, write_report
 from ssd.bench.peers.run import turns_of
 from ssd.bench.peers.waves import continued_waves, into_waves
@@ -175,7 +175,7 @@ def test_ratios_are_of_the_same_prompt_and_the_best_case() -> None:
 def test_a_draft_in_another_precision_has_a_verdict_of_its_own(tmp_path: Path) -> None:
     rates = {"ar": 2.0, "ssd": 4.0, "ssd+int8": 6.0, "ssd+head64": 5.0}
     folder = PeersFolder(tmp_path)
-    folder.begin(PeersManifest(settings=SETTINGS, sessions=[]))
+    folder.begin(PeersManifest(settings=SETTINGS, sessions=[], engines={}))
     for dataset in ("code", "talk"):
         for place in range(3):
             for case, rate in rates.items():
@@ -241,26 +241,69 @@ def test_where_texts_part() -> None:
 
 def test_a_run_goes_on_and_another_is_refused(tmp_path: Path) -> None:
     folder = PeersFolder(tmp_path / "run")
-    folder.begin(PeersManifest(settings=SETTINGS, sessions=[]))
+    folder.begin(PeersManifest(settings=SETTINGS, sessions=[], engines={}))
     folder.add(record("ssd", "ar", 2.0))
     with (tmp_path / "run" / "records.jsonl").open("a") as file:
         file.write('{"wave": 0, "data')
-    folder.begin(PeersManifest(settings=SETTINGS, sessions=[]))
+    folder.begin(PeersManifest(settings=SETTINGS, sessions=[], engines={}))
     assert [each.rate for each in folder.records()] == [2.0]
     other = dataclasses.replace(SETTINGS, max_tokens=9)
     with pytest.raises(ValueError, match="max_tokens 8, not 9"):
-        folder.begin(PeersManifest(settings=other, sessions=[]))
+        folder.begin(PeersManifest(settings=other, sessions=[], engines={}))
+
+
+def test_another_program_under_the_same_name_is_refused(tmp_path: Path) -> None:
+    folder = PeersFolder(tmp_path)
+    first = {"ssd": "python with target", "llamacpp": "python with a.gguf", "vllm": "python with target"}
+    folder.begin(PeersManifest(settings=SETTINGS, sessions=[], engines=first))
+    folder.add(record("ssd", "ar", 2.0))
+    folder.add(record("llamacpp", "plain", 2.0))
+    other = {**first, "llamacpp": "llama-server with a.gguf"}
+    with pytest.raises(ValueError, match=r"llamacpp was python with a\.gguf, not llama-server with a\.gguf"):
+        folder.begin(PeersManifest(settings=SETTINGS, sessions=[], engines=other))
+    # One that has no text here yet may be found elsewhere, and one that is not there today is not another.
+    mended = {"ssd": "python with target", "vllm": "venvs/vllm/bin/python with target"}
+    assert folder.begin(PeersManifest(settings=SETTINGS, sessions=[], engines=mended)).engines == {
+        **first, **mended,
+    }  # fmt: skip
+
+
+def test_a_worker_is_what_runs_and_what_it_reads() -> None:
+    settings = dataclasses.replace(SETTINGS, peers=[], model="models/big")
+    python = Path("venv/python")
+    pythons = {"ssd": python, "llamacpp": python}
+
+    def engine(name: str, **more: object) -> str:
+        places = Places(pythons=pythons, **more)  # type: ignore[arg-type]
+        peer = PEERS[name] if name in PEERS else endpoint(name)
+        return _plans_of(peer, settings, places, 128)[0].engine
+
+    assert engine("llamacpp") == "venv/python with models/big.bf16.gguf"
+    assert engine("llamacpp", programs={"llamacpp": "llama-server"}, converted=Path("other")) == (
+        "llama-server with other/big.bf16.gguf"
+    )
+    assert engine("there", urls={"there": "http://a/v1"}) == "http://a/v1 serving its first model"
+    assert engine("there", urls={"there": "http://a/v1"}, served_model="m") == "http://a/v1 serving m"
 
 
 def test_the_report_names_who_is_missing(tmp_path: Path) -> None:
     folder = PeersFolder(tmp_path)
-    folder.begin(PeersManifest(settings=SETTINGS, sessions=[], absent={"vllm": "no interpreter"}))
+    folder.begin(
+        PeersManifest(
+            settings=SETTINGS,
+            sessions=[],
+            engines={},
+            absent={"vllm": "no interpreter", "transformers": "was killed"},
+        )
+    )
     for dataset in ("code", "talk"):
         for place in range(3):
             folder.add(record("ssd", "ssd", 6.0 + place, place, dataset=dataset))
             folder.add(record("transformers", "plain", 3.0 + place / 2, place, dataset=dataset))
     text = write_report(folder)
-    assert "not vllm: no interpreter" in text
+    assert "- not vllm: no interpreter" in text
+    # Figures of it stand above.
+    assert "- not in all texts: transformers: was killed" in text
     assert "ssd ssd is 2.00 (2.00–2.00) times as fast as the best peer, transformers plain" in text
     assert "mean of the data sets, the same draft: ssd ssd is 2.00" in text
     assert (tmp_path / "report.md").read_text() == text

@@ -9,9 +9,16 @@ import pytest
 from ssd.bench.peers.plans import Places, plan_workers
 from ssd.bench.peers.process import PeerError, Worker, WorkerPlan
 from ssd.bench.peers.records import PeerRecord, PeersFolder, PeersManifest, PeersSettings
+from ssd.bench.peers.registry import endpoint
 from ssd.bench.peers.run import PeersRun, Watcher
 from tests.server.process import serving
 
+FAILING = """
+def load(job):
+    def generate(case, prompt, max_tokens, note):
+        raise ValueError("it cannot")
+    return generate
+"""
 PROMPTS = {"code": [[5, 6, 7], [40, 41, 42, 43]]}
 
 
@@ -72,7 +79,7 @@ def test_a_peer_that_is_killed_is_told_apart(tiny_llama: Path, tiny_draft: str, 
 
 def test_a_run_takes_turns_and_goes_on(tiny_llama: Path, tiny_draft: str, tmp_path: Path) -> None:
     said, folder = settings(tiny_llama, tiny_draft), PeersFolder(tmp_path / "run")
-    manifest = folder.begin(PeersManifest(settings=said, sessions=[]))
+    manifest = folder.begin(PeersManifest(settings=said, sessions=[], engines={}))
     wave = list(plans(said).values())
     seen: list[PeerRecord] = []
     notes: list[str] = []
@@ -110,7 +117,7 @@ def test_a_peer_that_fails_is_left_out_and_the_others_go_on(
     tiny_llama: Path, tiny_draft: str, tmp_path: Path
 ) -> None:
     said, folder = settings(tiny_llama, tiny_draft, ssd_cases=["ar"]), PeersFolder(tmp_path / "run")
-    manifest = folder.begin(PeersManifest(settings=said, sessions=[]))
+    manifest = folder.begin(PeersManifest(settings=said, sessions=[], engines={}))
     found = plans(said)
     found["transformers"].job["model"] = str(tmp_path)
     notes: list[str] = []
@@ -126,7 +133,7 @@ def test_who_failed_is_measured_later_beside_everyone(
 ) -> None:
     said = settings(tiny_llama, tiny_draft, ssd_cases=["ar"], peer_cases=["plain"])
     folder = PeersFolder(tmp_path / "run")
-    manifest = folder.begin(PeersManifest(settings=said, sessions=[]))
+    manifest = folder.begin(PeersManifest(settings=said, sessions=[], engines={}))
     there = plans(said)
     gone = dataclasses.replace(there["transformers"], job={**there["transformers"].job, "model": "none"})
 
@@ -146,6 +153,66 @@ def test_who_failed_is_measured_later_beside_everyone(
     # The first prompt is whole. Of the second only one text is missing: both are measured again.
     assert go_on(there["transformers"]) == [(1, 1, "transformers"), (1, 1, "ssd")]
     assert go_on(there["transformers"]) == []
+
+
+def test_a_peer_that_runs_is_not_called_absent(tiny_llama: Path, tiny_draft: str, tmp_path: Path) -> None:
+    """One with a process for each case is found missing by its own name, and there by that of a case."""
+    said, folder = settings(tiny_llama, tiny_draft, ssd_cases=["ar"]), PeersFolder(tmp_path / "run")
+    found = plans(said)
+    peer = dataclasses.replace(found["transformers"].peer, shares_weights=False)
+    plain = dataclasses.replace(found["transformers"], peer=peer, cases=["plain"])
+    assert plain.name == "transformers-plain"
+    absent = {"transformers": "no interpreter", "openvino": "no interpreter"}
+    manifest = folder.begin(PeersManifest(settings=said, sessions=[], engines={}, absent=absent))
+    run = PeersRun(folder, manifest, [[found["ssd"], plain]], PROMPTS, lambda _text: [])
+    run.go_on(Watcher(on_text=lambda _text: None, on_note=lambda _note: None))
+    assert list(folder.manifest().absent) == ["openvino"]
+
+
+def test_a_peer_that_fails_while_it_warms_up_is_ended_at_once(
+    tiny_llama: Path, tiny_draft: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "failing.py"
+    file.write_text(FAILING)
+    said, folder = settings(tiny_llama, tiny_draft, ssd_cases=["ar"]), PeersFolder(tmp_path / "run")
+    failing = WorkerPlan(
+        peer=dataclasses.replace(endpoint("failing"), worker=str(file)), cases=["any"], num_bytes=0,
+        python=Path(sys.executable), job={"cores": [], "packages": []},
+    )  # fmt: skip
+    alive: list[bool] = []
+
+    def on_text(_text: PeerRecord) -> None:
+        commands = [_command(each) for each in Path("/proc").glob("[0-9]*/cmdline")]
+        alive.append(any(str(file) in command for command in commands))
+        assert any("worker_ssd.py" in command for command in commands)
+
+    manifest = folder.begin(PeersManifest(settings=said, sessions=[], engines={}))
+    run = PeersRun(folder, manifest, [[plans(said)["ssd"], failing]], PROMPTS, lambda _text: [])
+    run.go_on(Watcher(on_text=on_text, on_note=lambda _note: None))
+    assert alive == [False, False]
+    assert "it cannot" in folder.manifest().absent["failing"]
+
+
+def _command(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return ""  # It ended meanwhile.
+
+
+def test_another_version_is_refused(tiny_llama: Path, tiny_draft: str, tmp_path: Path) -> None:
+    said = settings(tiny_llama, tiny_draft, ssd_cases=["ar"], peer_cases=["plain"])
+    folder, wave = PeersFolder(tmp_path / "run"), list(plans(said).values())
+    manifest = folder.begin(PeersManifest(settings=said, sessions=[], engines={}))
+    silent = Watcher(on_text=lambda _text: None, on_note=lambda _note: None)
+    one = {"code": PROMPTS["code"][:1]}
+    PeersRun(folder, manifest, [wave], one, lambda _text: []).go_on(silent)
+    manifest = folder.manifest()
+    older = {**manifest.versions, "transformers": {"transformers": "1.0", "torch": "1.0"}}
+    manifest = dataclasses.replace(manifest, versions=older)
+    PeersRun(folder, manifest, [wave], PROMPTS, lambda _text: []).go_on(silent)
+    assert "the run has texts of transformers 1.0" in folder.manifest().absent["transformers"]
+    assert [each.peer for each in folder.records()] == ["ssd", "transformers", "ssd"]
 
 
 def test_a_server_is_a_peer_by_its_address(tiny_llama: Path, tiny_draft: str, tmp_path: Path) -> None:

@@ -139,8 +139,9 @@ def _measure(model: str, draft: str | None, path: Path, options: PeersOptions) -
         model, _split(options.datasets), options.dataset_dir, options.num_prompts, options.first_prompt
     )
     settings = _settings(model, draft, options, prompts.digests, places)
-    manifest = folder.begin(PeersManifest(settings=settings, sessions=[provenance()]))
     plans, absent = plan_workers(settings, places, _room(prompts.longest + options.max_tokens))
+    engines = {plan.peer.name: plan.engine for plan in plans}
+    manifest = folder.begin(PeersManifest(settings=settings, sessions=[provenance()], engines=engines))
     for name, reason in absent.items():
         console.print(f"[yellow]without {name}:[/] {escape(reason)}", soft_wrap=True)
     memory = int(options.memory * 2**30) if options.memory else available_memory()

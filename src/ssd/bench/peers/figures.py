@@ -85,6 +85,10 @@ class PeersFigures:
         self.datasets = list(dict.fromkeys(each.dataset for each in records))
         self._reference = next((engine for engine in self._by_engine if engine[0] == SSD), None)
 
+    def has_texts_of(self, worker: str) -> bool:
+        """A worker is called by its peer, or by its peer and its case."""
+        return any(worker in (peer, f"{peer}-{case}") for peer, case in self._by_engine)
+
     @property
     def drafts(self) -> list[Drafts]:
         """Whether there is anything that only one of the verdicts counts."""

@@ -42,6 +42,13 @@ class WorkerPlan:
         """One name for each worker of a run: a peer with a process for each case has several."""
         return self.peer.name if self.peer.shares_weights else f"{self.peer.name}-{self.cases[0]}"
 
+    @property
+    def engine(self) -> str:
+        """What answers, in words: texts of two that differ here are not those of one engine."""
+        if self.job["url"]:
+            return f"{self.job['url']} serving {self.job['served_model'] or 'its first model'}"
+        return f"{self.job['program'] or self.python} with {self.job['model']}"
+
 
 class Worker:
     """`with Worker(plan, log) as worker: worker.ask(…)`; loading happens on entry."""

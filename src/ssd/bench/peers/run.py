@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from ssd.bench.peers.idle import idle_cores
 from ssd.bench.peers.process import PeerError, Worker, WorkerPlan
@@ -139,26 +138,47 @@ class PeersRun:
     def _start(self, wave: Sequence[WorkerPlan], stack: ExitStack, watcher: Watcher) -> dict[str, Worker]:
         """One after the other, each warmed up outside the clock."""
         workers: dict[str, Worker] = {}
-        warm_up = next(iter(self._prompts.values()))[0]
-        logs = self._folder.path / "logs"
-        logs.mkdir(exist_ok=True)
         for plan in wave:
             watcher.on_note(f"loading {plan.name}")
             try:
-                worker = stack.enter_context(Worker(plan, _log_of(logs, plan)))
-                for case in plan.cases:
-                    worker.ask(case, warm_up, _WARM_UP_TOKENS)
+                workers[plan.name] = self._load(plan, stack)
             except PeerError as error:
+                if plan.peer.name == SSD:
+                    raise ValueError(f"this engine itself did not start: {error}") from error
                 self._leave_out(plan.name, str(error), watcher)
-                continue
-            workers[plan.name] = worker
-        if all(worker.plan.peer.name != SSD for worker in workers.values()):
-            raise ValueError(f"this engine itself did not start: see {logs}")
         versions = {**self._manifest.versions, **{name: each.versions for name, each in workers.items()}}
-        # Whoever is here now is not absent, whatever an earlier session found.
-        absent = {name: why for name, why in self._manifest.absent.items() if name not in workers}
+        # Whoever is here now is not absent, whatever an earlier session found of it or of one of its cases.
+        here = {*workers, *(worker.plan.peer.name for worker in workers.values())}
+        absent = {name: why for name, why in self._manifest.absent.items() if name not in here}
         self._keep(replace(self._manifest, versions=versions, absent=absent))
         return workers
+
+    def _load(self, plan: WorkerPlan, stack: ExitStack) -> Worker:
+        """One that fails is ended at once: it may be computing still."""
+        logs = self._folder.path / "logs"
+        logs.mkdir(exist_ok=True)
+        worker = Worker(plan, logs / f"{plan.name}.log")
+        try:
+            stack.enter_context(worker)
+            self._refuse_another_version(worker)
+            for case in plan.cases:
+                worker.ask(case, next(iter(self._prompts.values()))[0], _WARM_UP_TOKENS)
+        except PeerError:
+            worker.close()
+            raise
+        return worker
+
+    def _refuse_another_version(self, worker: Worker) -> None:
+        """Where texts of an earlier one would be counted with those of this one."""
+        plan = worker.plan
+        known = self._manifest.versions.get(plan.name, worker.versions)
+        engines = {(plan.peer.name, case) for case in plan.cases}
+        has_texts = any(engines & done for sittings in self._done.values() for done in sittings.values())
+        if has_texts and dict(known) != worker.versions:
+            raise PeerError(
+                f"its versions are {_words(worker.versions)}, and the run has texts of {_words(known)}: "
+                "name another folder with --run"
+            )
 
     def _measure(self, place: Place, turn: Turn, worker: Worker) -> PeerRecord:
         settings, (wave, dataset, prompt) = self._manifest.settings, place
@@ -196,5 +216,5 @@ class PeersRun:
         self._folder.write(manifest)
 
 
-def _log_of(logs: Path, plan: WorkerPlan) -> Path:
-    return logs / f"{plan.name}.log"
+def _words(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
