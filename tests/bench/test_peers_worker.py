@@ -19,6 +19,16 @@ def load(job):
         raise ValueError("it cannot")
     return generate
 """
+TEXTS = """
+def load(job):
+    def generate(case, prompt, max_tokens, note):
+        note([-1])
+        return {{
+            "text": "abcdefgh", "first_text": "abc", "tokens": None,
+            "num_tokens": {usage}, "seconds_later": 3.0,
+        }}
+    return generate
+"""
 PROMPTS = {"code": [[5, 6, 7], [40, 41, 42, 43]]}
 
 
@@ -50,7 +60,8 @@ def test_transformers_is_greedy_alone_and_with_a_draft(
     assert len(plain["tokens"]) == 12
     assert drafted["tokens"] == plain["tokens"]
     assert plain["first_token"] > 0
-    assert 0 < plain["seconds_per_token"] < 60
+    assert plain["num_later"] == 11
+    assert 0 < plain["seconds_later"] < 60
 
 
 def test_what_a_peer_cannot_do_is_an_error_and_it_stays_alive(
@@ -224,4 +235,28 @@ def test_a_server_is_a_peer_by_its_address(tiny_llama: Path, tiny_draft: str, tm
         body = {"prompt": PROMPTS["code"][0], "max_tokens": 12, "temperature": 0, "ignore_eos": True}
         text = server.http.post("/v1/completions", json=body).json()["choices"][0]["text"]
     assert (answer["text"], answer["tokens"]) == (text, None)
-    assert 0 < answer["seconds_per_token"] < 60
+    assert text.startswith(answer["first_text"])
+    assert (bool(answer["first_text"]), answer["num_tokens"]) == (True, 12)
+    assert 0 < answer["seconds_later"] < 60
+
+
+@pytest.mark.parametrize(("usage", "num_later"), [(9, 6), (0, 5)])
+def test_the_first_burst_of_a_server_is_not_counted(
+    usage: int, num_later: int, tiny_llama: Path, tiny_draft: str, tmp_path: Path
+) -> None:
+    """Three tokens come with the first piece of text; how many there are in all, a server may not say."""
+    file = tmp_path / "texts.py"
+    file.write_text(TEXTS.format(usage=usage))
+    said, folder = settings(tiny_llama, tiny_draft, ssd_cases=["ar"]), PeersFolder(tmp_path / "run")
+    texts = WorkerPlan(
+        peer=dataclasses.replace(endpoint("texts"), worker=str(file)), cases=["server"], num_bytes=0,
+        python=Path(sys.executable), job={"cores": [], "packages": []},
+    )  # fmt: skip
+    manifest = folder.begin(PeersManifest(settings=said, sessions=[], engines={}))
+    run = PeersRun(
+        folder, manifest, [[plans(said)["ssd"], texts]], PROMPTS, lambda text: [ord(c) for c in text]
+    )
+    run.go_on(Watcher(on_text=lambda _text: None, on_note=lambda _note: None))
+    found = [each for each in folder.records() if each.peer == "texts"]
+    assert [each.seconds_per_token for each in found] == [3.0 / num_later] * 2
+    assert all(list(each.tokens) == [ord(c) for c in "abcdefgh"] for each in found)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ssd.bench.peers.idle import idle_cores
 from ssd.bench.peers.process import PeerError, Worker, WorkerPlan
@@ -183,8 +184,8 @@ class PeersRun:
     def _measure(self, place: Place, turn: Turn, worker: Worker) -> PeerRecord:
         settings, (wave, dataset, prompt) = self._manifest.settings, place
         answer = worker.ask(turn.case, self._prompts[dataset][prompt], settings.max_tokens)
-        tokens = answer["tokens"] if answer["tokens"] is not None else self._encode(answer["text"])
-        if answer["seconds_per_token"] is None:
+        tokens, num_later = self._counted(answer)
+        if num_later < 1:
             raise PeerError("all its tokens came at once: nothing to time after the first")
         return PeerRecord(
             wave=wave,
@@ -195,8 +196,15 @@ class PeersRun:
             case=turn.case,
             tokens=tokens,
             first_token=answer["first_token"],
-            seconds_per_token=answer["seconds_per_token"],
+            seconds_per_token=answer["seconds_later"] / num_later,
         )
+
+    def _counted(self, answer: Mapping[str, Any]) -> tuple[list[int], int]:
+        """Tokens, and how many of them came after the first burst."""
+        if answer["tokens"] is not None:
+            return answer["tokens"], answer["num_later"]
+        tokens = self._encode(answer["text"])
+        return tokens, (answer["num_tokens"] or len(tokens)) - len(self._encode(answer["first_text"]))
 
     def _note_idle(self, workers: Mapping[str, Worker], watcher: Watcher) -> None:
         """Of those that are not stopped while others are measured."""

@@ -4,9 +4,10 @@
 
 Run by the peer's own interpreter, in which nothing of this project is installed: it imports the standard
 library only, and the peer's file by its path. That file has `load(job)`, which returns
-`generate(case, prompt, max_tokens, note)`; `note(token_ids)` is called as tokens come, so the clock is here
-and the same for all. What `generate` returns is added to the answer; its attribute
-`versions`, if it has one, to those of the packages.
+`generate(case, prompt, max_tokens, note)`; `note(token_ids)` is called as tokens come, and the clock is here.
+What `generate` returns is added to the answer and goes before what the clock says: this engine's own file
+hands over its tokens at the end, with times of its own clock, and one that hears pieces of text says how many
+tokens there were. Its attribute `versions`, if it has one, is added to those of the packages.
 
 Standard input: the job, then {"case", "prompt", "max_tokens"} lines. Standard output: {"ready": versions},
 then one answer for each line; {"error": …} where the peer refuses. What it prints goes to standard error.
@@ -49,16 +50,16 @@ class Clock:
         if self._first is None:
             self._first = (self._last, len(token_ids))
 
-    def answer(self, num_tokens: int | None) -> dict[str, Any]:
-        """`num_tokens`: how many there were, where what was noted are pieces of text."""
+    def answer(self) -> dict[str, Any]:
+        """`later`: after the first burst."""
         if self._first is None:
             raise ValueError("the peer made no token")
         first, num_first = self._first
-        later = len(self.tokens) - num_first if num_tokens is None else num_tokens - 1
         return {
             "tokens": self.tokens,
             "first_token": first - self._started,
-            "seconds_per_token": (self._last - first) / later if later else None,
+            "seconds_later": self._last - first,
+            "num_later": len(self.tokens) - num_first,
         }
 
 
@@ -75,7 +76,7 @@ def load_peer(file: Path, job: dict[str, Any]) -> Generate:
 def measure(generate: Generate, asked: dict[str, Any]) -> dict[str, Any]:
     clock = Clock()
     more = generate(asked["case"], asked["prompt"], asked["max_tokens"], clock.note)
-    return {**clock.answer(more.pop("num_tokens", None)), **more}
+    return {**clock.answer(), **more}
 
 
 def _tried(action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
