@@ -1,16 +1,17 @@
 """Who takes part, in which waves and turns, and the arithmetic of the table."""
 
 import dataclasses
+import sys
 from pathlib import Path
 
 import pytest
 
 from ssd.bench.peers.figures import PeersFigures, first_difference
-from ssd.bench.peers.plans import Places, plan_workers
+from ssd.bench.peers.plans import Places, _plans_of, plan_workers
 from ssd.bench.peers.process import WorkerPlan
 from ssd.bench.peers.records import PeerRecord, PeersFolder, PeersManifest, PeersSettings
-from ssd.bench.peers.registry import PEERS, converted, environment_of, peer_named, setup_commands
-from ssd.bench.peers.report import write_report
+from ssd.bench.peers.registry import PEERS, converted, endpoint, environment_of, peer_named, setup_commands
+from ssd.bench.peers.report import verdict_lines, write_report
 from ssd.bench.peers.run import turns_of
 from ssd.bench.peers.waves import continued_waves, into_waves
 from ssd.bench.peers.worker import Clock
@@ -29,8 +30,8 @@ def plan(name: str, cases: list[str], num_bytes: int = 1) -> WorkerPlan:
 
 def record(peer: str, case: str, rate: float, prompt: int = 0, **more: object) -> PeerRecord:
     made = PeerRecord(
-        wave=0, dataset="code", prompt=prompt, peer=peer, case=case, tokens=[1, 2, 3], first_token=0.5,
-        seconds_per_token=1 / rate,
+        wave=0, sitting=0, dataset="code", prompt=prompt, peer=peer, case=case, tokens=[1, 2, 3],
+        first_token=0.5, seconds_per_token=1 / rate,
     )  # fmt: skip
     return dataclasses.replace(made, **more)  # type: ignore[arg-type]
 
@@ -53,14 +54,52 @@ def test_a_model_that_was_not_converted_is_named_too(tmp_path: Path) -> None:
     assert "convert_hf_to_gguf.py" in absent["llamacpp"]
 
 
+def test_a_peer_that_has_another_precision_only_is_left_out(tmp_path: Path) -> None:
+    settings = dataclasses.replace(
+        SETTINGS, model=str(tmp_path / "target"), draft=str(tmp_path / "small"), peers=["llamacpp"]
+    )
+    places = Places(
+        pythons={"ssd": Path(sys.executable)}, programs={"llamacpp": "llama-server"}, converted=tmp_path
+    )
+    for name in ("target", "small"):
+        (tmp_path / name).mkdir()
+        (tmp_path / f"{name}.bf16.gguf").touch()
+    assert plan_workers(settings, places, 128)[1] == {}
+    _plans, absent = plan_workers(dataclasses.replace(settings, dtype="float32"), places, 128)
+    assert absent == {"llamacpp": "it is run in bfloat16 only, and --dtype is float32"}
+
+
+def test_a_peer_without_a_length_of_its_own_has_no_case_for_it() -> None:
+    python = Path(sys.executable)
+    places = Places(pythons=dict.fromkeys(("ssd", "transformers", "vllm"), python))
+    stand_in = dataclasses.replace(PEERS["vllm"], module="json")
+    cases = {
+        (peer.name, tuple(cases)): [plan.cases for plan in _plans_of(peer, settings, places, 128)]
+        for cases in (["plain", "draft", "draft4"], ["draft"])
+        for settings in [dataclasses.replace(SETTINGS, peer_cases=cases)]
+        for peer in (stand_in, PEERS["transformers"])
+    }
+    assert cases == {
+        ("vllm", ("plain", "draft", "draft4")): [["plain"], ["draft4"]],
+        ("transformers", ("plain", "draft", "draft4")): [["plain", "draft", "draft4"]],
+        ("vllm", ("draft",)): [],
+        ("transformers", ("draft",)): [["draft"]],
+    }
+    only = dataclasses.replace(SETTINGS, peer_cases=["draft"], peers=["vllm"])
+    assert "name one with --peer-cases, such as draft4" in plan_workers(only, places, 128)[1]["vllm"]
+
+
 def test_an_unknown_peer_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no peer .sglang.*--url sglang="):
         peer_named("sglang")
 
 
-def test_peers_get_all_cores_and_rest_while_idle() -> None:
+def test_peers_get_all_cores_and_wait_as_they_like() -> None:
     words = environment_of(PEERS["vllm"], Path("nowhere/bin/python"), [0, 1])
-    assert {"OMP_NUM_THREADS=2", "KMP_BLOCKTIME=0", "VLLM_CPU_OMP_THREADS_BIND=0,1"} <= set(words)
+    assert {"OMP_NUM_THREADS=2", "VLLM_CPU_OMP_THREADS_BIND=0,1"} <= set(words)
+    slowing = ("OMP_WAIT_POLICY", "KMP_BLOCKTIME", "GOMP_SPINCOUNT")
+    for peer in PEERS.values():
+        assert not any(word.startswith(slowing) for word in environment_of(peer, Path("python"), [0, 1]))
     # This engine has threads of its own on each side.
     assert not any(word.startswith("OMP_NUM") for word in environment_of(PEERS["ssd"], Path("python"), []))
 
@@ -102,14 +141,12 @@ def test_the_clock_leaves_the_first_burst_out() -> None:
     clock.note([5, 6, 7])
     clock.note([8])
     clock.note([9, 10])
-    answer = clock.answer(None)
+    answer = clock.answer()
     elapsed = clock._last - clock._started - answer["first_token"]
     assert answer["tokens"] == [5, 6, 7, 8, 9, 10]
-    assert answer["seconds_per_token"] == pytest.approx(elapsed / 3)
-    # Pieces of text, of which somebody else knows how many tokens they were.
-    assert clock.answer(31)["seconds_per_token"] == pytest.approx(elapsed / 30)
+    assert (answer["seconds_later"], answer["num_later"]) == (pytest.approx(elapsed), 3)
     with pytest.raises(ValueError, match="no token"):
-        Clock().answer(None)
+        Clock().answer()
 
 
 def test_ratios_are_of_the_same_prompt_and_the_best_case() -> None:
@@ -126,10 +163,34 @@ def test_ratios_are_of_the_same_prompt_and_the_best_case() -> None:
     found = rows["vllm", "draft4"].ratio
     assert found is not None
     assert (found.value, found.low, found.high) == pytest.approx((1.6, 1.6, 1.6))
-    verdict = figures.verdict("code")
+    verdict = figures.verdict("code", "any")
     assert verdict is not None
     assert (verdict.ours, verdict.theirs) == ("ssd ssd", "vllm draft4")
-    assert figures.verdict_on_all() is None
+    assert figures.drafts == ["same"]
+    assert figures.verdict_on_all("any") is None
+
+
+def test_a_draft_in_another_precision_has_a_verdict_of_its_own(tmp_path: Path) -> None:
+    rates = {"ar": 2.0, "ssd": 4.0, "ssd+int8": 6.0, "ssd+head64": 5.0}
+    folder = PeersFolder(tmp_path)
+    folder.begin(PeersManifest(settings=SETTINGS, sessions=[], engines={}))
+    for dataset in ("code", "talk"):
+        for place in range(3):
+            for case, rate in rates.items():
+                folder.add(record("ssd", case, rate + place, place, dataset=dataset))
+            folder.add(record("vllm", "draft4", (4.0 + place) / 2, place, dataset=dataset))
+            folder.add(record("vllm", "plain", (4.0 + place) / 4, place, dataset=dataset))
+    lines = verdict_lines(PeersFigures(folder.records()))
+    assert [line.split(" is ")[0] for line in lines] == [
+        "code, the same draft: ssd ssd", "code, a draft in any precision: ssd ssd+int8",
+        "talk, the same draft: ssd ssd", "talk, a draft in any precision: ssd ssd+int8",
+        "mean of the data sets, the same draft: ssd ssd",
+        "mean of the data sets, a draft in any precision: ssd ssd+int8",
+    ]  # fmt: skip
+    # Of prompts that ran at 4, 5, 6 and at 6, 7, 8, over 2, 2.5 and 3: ratios 2, 2, 2 and 3, 2.8, 2.67.
+    assert [" is 2.00 (2.00–2.00) times" in line for line in lines] == [True, False] * 3
+    assert all(" is 2.80 " in line for line in lines[1::2])
+    assert all(line.endswith("the best peer, vllm draft4") for line in lines)
 
 
 def test_prompts_pair_within_a_wave_only() -> None:
@@ -140,6 +201,22 @@ def test_prompts_pair_within_a_wave_only() -> None:
     ]  # fmt: skip
     rows = {row.peer: row for row in PeersFigures(records).rows("code")}
     assert [getattr(rows[name].ratio, "value", None) for name in ("vllm", "openvino")] == [2.0, 2.0]
+
+
+def test_prompts_pair_within_a_sitting_only() -> None:
+    """One that died is measured the next day, on a slower machine: beside that day's texts."""
+    records = [
+        record("ssd", "ssd", 8.0), record("vllm", "plain", 4.0), record("openvino", "plain", 2.0),
+        record("ssd", "ssd", 4.0, sitting=1), record("vllm", "plain", 1.0, sitting=1),
+        record("transformers", "plain", 1.0, sitting=1),
+    ]  # fmt: skip
+    rows = {row.peer: row for row in PeersFigures(records).rows("code")}
+    ratios = {name: getattr(row.ratio, "value", None) for name, row in rows.items()}
+    # What was measured again counts as it was last; who was not there the second time, as it was the first.
+    assert ratios == {"ssd": None, "vllm": 4.0, "openvino": 4.0, "transformers": 4.0}
+    assert (rows["ssd"].rate.value, rows["ssd"].rate.count) == (4.0, 1)
+    alone = [record("ssd", "ssd", 8.0), record("vllm", "plain", 4.0, sitting=1)]
+    assert PeersFigures(alone).verdict("code", "any") is None
 
 
 def test_the_mean_counts_data_sets_alike() -> None:
@@ -162,26 +239,69 @@ def test_where_texts_part() -> None:
 
 def test_a_run_goes_on_and_another_is_refused(tmp_path: Path) -> None:
     folder = PeersFolder(tmp_path / "run")
-    folder.begin(PeersManifest(settings=SETTINGS, sessions=[]))
+    folder.begin(PeersManifest(settings=SETTINGS, sessions=[], engines={}))
     folder.add(record("ssd", "ar", 2.0))
     with (tmp_path / "run" / "records.jsonl").open("a") as file:
         file.write('{"wave": 0, "data')
-    folder.begin(PeersManifest(settings=SETTINGS, sessions=[]))
+    folder.begin(PeersManifest(settings=SETTINGS, sessions=[], engines={}))
     assert [each.rate for each in folder.records()] == [2.0]
     other = dataclasses.replace(SETTINGS, max_tokens=9)
     with pytest.raises(ValueError, match="max_tokens 8, not 9"):
-        folder.begin(PeersManifest(settings=other, sessions=[]))
+        folder.begin(PeersManifest(settings=other, sessions=[], engines={}))
+
+
+def test_another_program_under_the_same_name_is_refused(tmp_path: Path) -> None:
+    folder = PeersFolder(tmp_path)
+    first = {"ssd": "python with target", "llamacpp": "python with a.gguf", "vllm": "python with target"}
+    folder.begin(PeersManifest(settings=SETTINGS, sessions=[], engines=first))
+    folder.add(record("ssd", "ar", 2.0))
+    folder.add(record("llamacpp", "plain", 2.0))
+    other = {**first, "llamacpp": "llama-server with a.gguf"}
+    with pytest.raises(ValueError, match=r"llamacpp was python with a\.gguf, not llama-server with a\.gguf"):
+        folder.begin(PeersManifest(settings=SETTINGS, sessions=[], engines=other))
+    # One that has no text here yet may be found elsewhere, and one that is not there today is not another.
+    mended = {"ssd": "python with target", "vllm": "venvs/vllm/bin/python with target"}
+    assert folder.begin(PeersManifest(settings=SETTINGS, sessions=[], engines=mended)).engines == {
+        **first, **mended,
+    }  # fmt: skip
+
+
+def test_a_worker_is_what_runs_and_what_it_reads() -> None:
+    settings = dataclasses.replace(SETTINGS, peers=[], model="models/big")
+    python = Path("venv/python")
+    pythons = {"ssd": python, "llamacpp": python}
+
+    def engine(name: str, **more: object) -> str:
+        places = Places(pythons=pythons, **more)  # type: ignore[arg-type]
+        peer = PEERS[name] if name in PEERS else endpoint(name)
+        return _plans_of(peer, settings, places, 128)[0].engine
+
+    assert engine("llamacpp") == "venv/python with models/big.bf16.gguf"
+    assert engine("llamacpp", programs={"llamacpp": "llama-server"}, converted=Path("other")) == (
+        "llama-server with other/big.bf16.gguf"
+    )
+    assert engine("there", urls={"there": "http://a/v1"}) == "http://a/v1 serving its first model"
+    assert engine("there", urls={"there": "http://a/v1"}, served_model="m") == "http://a/v1 serving m"
 
 
 def test_the_report_names_who_is_missing(tmp_path: Path) -> None:
     folder = PeersFolder(tmp_path)
-    folder.begin(PeersManifest(settings=SETTINGS, sessions=[], absent={"vllm": "no interpreter"}))
+    folder.begin(
+        PeersManifest(
+            settings=SETTINGS,
+            sessions=[],
+            engines={},
+            absent={"vllm": "no interpreter", "transformers": "was killed"},
+        )
+    )
     for dataset in ("code", "talk"):
         for place in range(3):
             folder.add(record("ssd", "ssd", 6.0 + place, place, dataset=dataset))
             folder.add(record("transformers", "plain", 3.0 + place / 2, place, dataset=dataset))
     text = write_report(folder)
-    assert "not vllm: no interpreter" in text
+    assert "- not vllm: no interpreter" in text
+    # Figures of it stand above.
+    assert "- not in all texts: transformers: was killed" in text
     assert "ssd ssd is 2.00 (2.00–2.00) times as fast as the best peer, transformers plain" in text
-    assert "mean of the data sets: ssd ssd is 2.00" in text
+    assert "mean of the data sets, the same draft: ssd ssd is 2.00" in text
     assert (tmp_path / "report.md").read_text() == text

@@ -62,7 +62,7 @@ class PeersOptions:
     ssd_cases: Annotated[str, typer.Option(rich_help_panel=_WHAT, help="Of this engine.")] = "ar,ssd,ssd+int8"
     peer_cases: Annotated[
         str, typer.Option(rich_help_panel=_WHAT, help="plain, draftK (K tokens ahead), draft (its own K).")
-    ] = "plain,draft4"
+    ] = "plain,draft,draft4"
     datasets: Annotated[str, typer.Option(rich_help_panel=_WHAT, help="Names, or .jsonl files.")] = (
         "humaneval,alpaca,gsm8k,ultrafeedback"
     )
@@ -139,8 +139,9 @@ def _measure(model: str, draft: str | None, path: Path, options: PeersOptions) -
         model, _split(options.datasets), options.dataset_dir, options.num_prompts, options.first_prompt
     )
     settings = _settings(model, draft, options, prompts.digests, places)
-    manifest = folder.begin(PeersManifest(settings=settings, sessions=[provenance()]))
     plans, absent = plan_workers(settings, places, _room(prompts.longest + options.max_tokens))
+    engines = {plan.peer.name: plan.engine for plan in plans}
+    manifest = folder.begin(PeersManifest(settings=settings, sessions=[provenance()], engines=engines))
     for name, reason in absent.items():
         console.print(f"[yellow]without {name}:[/] {escape(reason)}", soft_wrap=True)
     memory = int(options.memory * 2**30) if options.memory else available_memory()

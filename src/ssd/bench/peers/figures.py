@@ -1,22 +1,26 @@
 """What a run among peers says: rates, how much faster this engine's best case is, and where tokens part.
 
-Ratios are taken within a prompt of a wave, where everyone took turns, with bootstrap intervals over
-prompts. Whether two engines agree is reported, not judged: in bfloat16 they round differently, and a tie may
-fall either way.
+Ratios are taken within a prompt of a wave and a sitting, where everyone took turns, with bootstrap intervals
+over prompts. A prompt that was measured again counts once, as it was measured last. Whether two engines agree
+is reported, not judged: in bfloat16 they round differently, and a tie may fall either way.
 """
 
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from ssd.bench.cases import parse_case
 from ssd.bench.peers.records import PeerRecord
 from ssd.bench.peers.registry import SSD
-from ssd.bench.statistics import Estimate, mean_of_medians, median_with_interval, paired_ratio
+from ssd.bench.statistics import Estimate, mean_of_medians, median_with_interval
 
 ALL = "mean of the data sets"
+Drafts = Literal["same", "any"]
+"""Which cases of this engine count: those whose draft is the peers' own, weight for weight; or all."""
 Key = tuple[int, str, int]
-"""Wave, data set, prompt: what records are paired by."""
+"""Wave, data set, prompt: what records are paired by, within a sitting."""
 Engine = tuple[str, str]
 """A peer and its case."""
 
@@ -55,27 +59,50 @@ class Verdict:
     """This engine's best beside the best that any peer has, plain or speculative."""
 
     dataset: str
+    drafts: Drafts
     ours: str
     theirs: str
     ratio: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """This engine's best and the peer that is least behind it on a data set."""
+
+    ours: Engine
+    theirs: Engine
+    ratios: Sequence[float]
 
 
 class PeersFigures:
     def __init__(self, records: Sequence[PeerRecord]) -> None:
         if not records:
             raise ValueError("nothing was measured yet")
-        self._by_engine = defaultdict[Engine, dict[Key, PeerRecord]](dict)
+        self._by_engine = defaultdict[Engine, dict[Key, dict[int, PeerRecord]]](dict)
         for each in records:
-            self._by_engine[each.peer, each.case][each.wave, each.dataset, each.prompt] = each
+            sittings = self._by_engine[each.peer, each.case]
+            sittings.setdefault((each.wave, each.dataset, each.prompt), {})[each.sitting] = each
         self.datasets = list(dict.fromkeys(each.dataset for each in records))
         self._reference = next((engine for engine in self._by_engine if engine[0] == SSD), None)
 
-    def best_case(self, dataset: str) -> Engine | None:
+    def has_texts_of(self, worker: str) -> bool:
+        """A worker is called by its peer, or by its peer and its case."""
+        return any(worker in (peer, f"{peer}-{case}") for peer, case in self._by_engine)
+
+    @property
+    def drafts(self) -> list[Drafts]:
+        """Whether there is anything that only one of the verdicts counts."""
+        ours = [case for peer, case in self._by_engine if peer == SSD]
+        return ["same"] if all(map(has_same_draft, ours)) else ["same", "any"]
+
+    def best_case(self, dataset: str, drafts: Drafts = "any") -> Engine | None:
         """Of this engine, by its median rate."""
         rates = {
             engine: statistics.median(each.rate for each in found.values())
             for engine in self._by_engine
-            if engine[0] == SSD and (found := self._of(engine, dataset))
+            if engine[0] == SSD
+            and (drafts == "any" or has_same_draft(engine[1]))
+            and (found := self._of(engine, dataset))
         }
         return max(rates, key=lambda engine: rates[engine]) if rates else None
 
@@ -83,55 +110,74 @@ class PeersFigures:
         ours = self.best_case(dataset)
         return [self._row(engine, dataset, ours) for engine in self._by_engine if self._of(engine, dataset)]
 
-    def verdict(self, dataset: str) -> Verdict | None:
-        ours = self.best_case(dataset)
-        rows = [row for row in self.rows(dataset) if row.ratio is not None and row.peer != SSD]
-        if ours is None or not rows:
+    def verdict(self, dataset: str, drafts: Drafts) -> Verdict | None:
+        found = self._beside(dataset, drafts)
+        if found is None:
             return None
-        best = min(rows, key=_ratio_of)
         return Verdict(
-            dataset=dataset, ours=" ".join(ours), theirs=f"{best.peer} {best.case}", ratio=_known(best.ratio)
+            dataset=dataset,
+            drafts=drafts,
+            ours=" ".join(found.ours),
+            theirs=" ".join(found.theirs),
+            ratio=median_with_interval(found.ratios),
         )
 
-    def verdict_on_all(self) -> Verdict | None:
+    def verdict_on_all(self, drafts: Drafts) -> Verdict | None:
         """The mean over data sets of the ratio over the best peer of each."""
-        found = [verdict for name in self.datasets if (verdict := self.verdict(name)) is not None]
+        found = [each for name in self.datasets if (each := self._beside(name, drafts)) is not None]
         if len(found) < 2:
             return None
-        samples = [self._ratios_of(verdict) for verdict in found]
-        theirs = " / ".join(dict.fromkeys(verdict.theirs for verdict in found))
-        ours = " / ".join(dict.fromkeys(verdict.ours for verdict in found))
-        return Verdict(dataset=ALL, ours=ours, theirs=theirs, ratio=mean_of_medians(samples))
+        return Verdict(
+            dataset=ALL,
+            drafts=drafts,
+            ours=" / ".join(dict.fromkeys(" ".join(each.ours) for each in found)),
+            theirs=" / ".join(dict.fromkeys(" ".join(each.theirs) for each in found)),
+            ratio=mean_of_medians([each.ratios for each in found]),
+        )
 
-    def _ratios_of(self, verdict: Verdict) -> list[float]:
-        (our_peer, our_case), (their_peer, their_case) = verdict.ours.split(), verdict.theirs.split()
-        ours = self._of((our_peer, our_case), verdict.dataset)
-        theirs = self._of((their_peer, their_case), verdict.dataset)
-        return [ours[key].rate / theirs[key].rate for key in ours if key in theirs]
+    def _beside(self, dataset: str, drafts: Drafts) -> _Beside | None:
+        ours = self.best_case(dataset, drafts)
+        if ours is None:
+            return None
+        peers = {
+            engine: ratios
+            for engine in self._by_engine
+            if engine[0] != SSD and (ratios := self._ratios(ours, engine, dataset))
+        }
+        if not peers:
+            return None
+        theirs = min(peers, key=lambda engine: statistics.median(peers[engine]))
+        return _Beside(ours, theirs, peers[theirs])
+
+    def _ratios(self, ours: Engine, theirs: Engine, dataset: str) -> list[float]:
+        return [above.rate / below.rate for above, below in self._pairs(ours, theirs, dataset)]
+
+    def _pairs(self, one: Engine, other: Engine, dataset: str) -> Iterator[tuple[PeerRecord, PeerRecord]]:
+        """Of each prompt, what both wrote in the last sitting in which both did."""
+        ones, others = self._by_engine[one], self._by_engine[other]
+        for key in ones:
+            both = ones[key].keys() & others.get(key, {}).keys()
+            if key[1] == dataset and both:
+                yield ones[key][max(both)], others[key][max(both)]
 
     def _row(self, engine: Engine, dataset: str, best: Engine | None) -> PeerFigures:
         found = self._of(engine, dataset)
-        ratio = None
-        if best is not None and engine != best:
-            ours = self._of(best, dataset)
-            both = [key for key in found if key in ours]
-            if both:
-                ratio = paired_ratio([ours[key].rate for key in both], [found[key].rate for key in both])
+        ratios = [] if best is None or engine == best else self._ratios(best, engine, dataset)
         return PeerFigures(
             dataset=dataset,
             peer=engine[0],
             case=engine[1],
             rate=median_with_interval([each.rate for each in found.values()]),
             first_token=statistics.median(each.first_token for each in found.values()),
-            ratio=ratio,
+            ratio=median_with_interval(ratios) if ratios else None,
             agreement=self._agreement(engine, dataset),
         )
 
     def _agreement(self, engine: Engine, dataset: str) -> Agreement | None:
         if self._reference is None or engine == self._reference:
             return None
-        found, ours = self._of(engine, dataset), self._of(self._reference, dataset)
-        parted = [first_difference(found[key].tokens, ours[key].tokens) for key in found if key in ours]
+        pairs = self._pairs(engine, self._reference, dataset)
+        parted = [first_difference(theirs.tokens, ours.tokens) for theirs, ours in pairs]
         unlike = [place for place in parted if place is not None]
         return Agreement(
             num_equal=len(parted) - len(unlike),
@@ -140,7 +186,9 @@ class PeersFigures:
         )
 
     def _of(self, engine: Engine, dataset: str) -> Mapping[Key, PeerRecord]:
-        return {key: each for key, each in self._by_engine[engine].items() if key[1] == dataset}
+        """The last text of each prompt."""
+        by_key = self._by_engine[engine].items()
+        return {key: sittings[max(sittings)] for key, sittings in by_key if key[1] == dataset}
 
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
@@ -151,11 +199,7 @@ def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
     return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
-def _known(ratio: Estimate | None) -> Estimate:
-    if ratio is None:
-        raise ValueError("no prompt was answered by both")
-    return ratio
-
-
-def _ratio_of(row: PeerFigures) -> float:
-    return _known(row.ratio).value
+def has_same_draft(case: str) -> bool:
+    """Whether this engine's draft has all of its weights, in the model's precision, as peers' drafts do."""
+    parsed = parse_case(case)
+    return parsed.draft_precision in (None, "model") and parsed.draft_head is None

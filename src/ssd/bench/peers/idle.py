@@ -1,34 +1,46 @@
-"""Whether a worker that waits really rests: on shared cores a spinning one would slow whoever is measured.
+"""Whether a worker that waits without being stopped really rests: a spinning one would slow the others.
 
 Reads Linux's /proc; elsewhere nothing is known and nothing is said.
 """
 
 import os
 import time
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 _SECONDS = 2.0
 
 
-def idle_cores(sessions: Mapping[str, int]) -> dict[str, float]:
-    """By name, how many cores the processes of a session keep busy while nobody asks them anything."""
-    before, started = {name: _ticks(session) for name, session in sessions.items()}, time.monotonic()
+def idle_cores(pids: Mapping[str, int]) -> dict[str, float]:
+    """By name, how many cores a process and all below it keep busy while nobody asks them anything."""
+    before, started = {name: _ticks(pid) for name, pid in pids.items()}, time.monotonic()
     time.sleep(_SECONDS)
     scale = os.sysconf("SC_CLK_TCK") * (time.monotonic() - started)
-    return {
-        name: round(max(0, _ticks(session) - before[name]) / scale, 3) for name, session in sessions.items()
-    }
+    return {name: round(max(0, _ticks(pid) - before[name]) / scale, 3) for name, pid in pids.items()}
 
 
-def _ticks(session: int) -> int:
-    total = 0
+def _ticks(pid: int) -> int:
+    """Not by session: a draft has one of its own."""
+    ticks: dict[int, int] = {}
+    children = defaultdict[int, list[int]](list)
+    for process, parent, used in _processes():
+        ticks[process] = used
+        children[parent].append(process)
+    total, left = 0, [pid]
+    while left:
+        process = left.pop()
+        total += ticks.get(process, 0)
+        left += children[process]
+    return total
+
+
+def _processes() -> Iterator[tuple[int, int, int]]:
+    """Number, parent and clock ticks of each."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             # The name, in parentheses, may hold anything; what follows it is numbers.
             fields = stat.read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if int(fields[3]) == session:
-            total += int(fields[11]) + int(fields[12])
-    return total
+        yield int(stat.parent.name), int(fields[1]), int(fields[11]) + int(fields[12])

@@ -49,6 +49,10 @@ def plan_workers(
 def _why_absent(peer: Peer, settings: PeersSettings, places: Places) -> str | None:
     if peer.name in places.urls:
         return None
+    if peer.dtypes and settings.dtype not in peer.dtypes:
+        return f"it is run in {' or '.join(peer.dtypes)} only, and --dtype is {settings.dtype}"
+    if not _cases_of(peer, settings):
+        return "it has no length of drafts of its own: name one with --peer-cases, such as draft4"
     commands = "; ".join(setup_commands(peer, settings.model, settings.draft, places.converted))
     python = places.pythons.get(peer.name)
     if peer.name not in places.programs:
@@ -71,11 +75,15 @@ def _can_import(python: Path, module: str) -> bool:
 
 
 def _plans_of(peer: Peer, settings: PeersSettings, places: Places, max_model_len: int) -> list[WorkerPlan]:
-    cases = list(settings.ssd_cases if peer.name == SSD else settings.peer_cases)
-    if peer.name in places.urls:
-        cases = ["server"]
+    cases = ["server"] if peer.name in places.urls else _cases_of(peer, settings)
     groups = [cases] if peer.shares_weights else [[case] for case in cases]
     return [_plan(peer, group, settings, places, max_model_len) for group in groups]
+
+
+def _cases_of(peer: Peer, settings: PeersSettings) -> list[str]:
+    if peer.name == SSD:
+        return list(settings.ssd_cases)
+    return [case for case in settings.peer_cases if peer.has_own_length or case != "draft"]
 
 
 def _plan(

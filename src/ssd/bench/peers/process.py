@@ -1,6 +1,8 @@
 """A peer's worker as a process: started, asked one prompt at a time, ended. Knows the protocol of worker.py.
 
-A peer that fails says so as PeerError, with the end of what it wrote; the run goes on without it.
+Between two questions a peer is stopped with everything it started, so that it may wait as it likes without
+taking cores from whoever is measured. A peer that fails says so as PeerError, with the end of what it wrote;
+the run goes on without it.
 """
 
 import contextlib
@@ -40,6 +42,13 @@ class WorkerPlan:
         """One name for each worker of a run: a peer with a process for each case has several."""
         return self.peer.name if self.peer.shares_weights else f"{self.peer.name}-{self.cases[0]}"
 
+    @property
+    def engine(self) -> str:
+        """What answers, in words: texts of two that differ here are not those of one engine."""
+        if self.job["url"]:
+            return f"{self.job['url']} serving {self.job['served_model'] or 'its first model'}"
+        return f"{self.job['program'] or self.python} with {self.job['model']}"
+
 
 class Worker:
     """`with Worker(plan, log) as worker: worker.ask(…)`; loading happens on entry."""
@@ -48,6 +57,7 @@ class Worker:
         self.plan, self._log = plan, log
         self._lines: queue.Queue[str | None] = queue.Queue()
         self.versions: dict[str, str] = {}
+        self._is_closed = False
 
     def __enter__(self) -> "Worker":
         plan = self.plan
@@ -66,30 +76,46 @@ class Worker:
         except BaseException:
             self.close()
             raise
+        self._send(signal.SIGSTOP)
         return self
 
     def __exit__(self, *_error: object) -> None:
         self.close()
 
     @property
-    def session(self) -> int:
+    def pid(self) -> int:
+        """Of its first process, and of the group of all that it starts."""
         return self._process.pid
 
     def ask(self, case: str, prompt: Sequence[int], max_tokens: int) -> dict[str, Any]:
         asked = {"case": case, "prompt": list(prompt), "max_tokens": max_tokens}
-        return self._exchange(asked, _ANSWER_SECONDS)
+        self._send(signal.SIGCONT)
+        try:
+            return self._exchange(asked, _ANSWER_SECONDS)
+        finally:
+            self._send(signal.SIGSTOP)
 
     def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
         process = self._process
+        self._send(signal.SIGCONT)  # Stopped, it would not hear that it is to end.
         with contextlib.suppress(OSError):
             if process.stdin is not None:
                 process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_END_SECONDS)
-        # Whoever is left of its session: servers it started, or itself where it did not end.
+        # Whoever is left of its group: servers it started, or itself where it did not end.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+    def _send(self, number: signal.Signals) -> None:
+        """To the worker and all it started, if they are stopped between questions and still there."""
+        if self.plan.peer.is_stopped_while_idle and self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
 
     def _read(self) -> None:
         if self._process.stdout is not None:

@@ -37,14 +37,16 @@ class PeersSettings:
 class PeersManifest:
     settings: PeersSettings
     sessions: Sequence[Provenance]
+    engines: Mapping[str, str]
+    """By peer, what answers under its name: an interpreter or a program with its weights, or an address."""
     waves: Sequence[Sequence[str]] = ()
     """Names of the workers that were loaded together. This engine is in every wave."""
     versions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """By worker."""
+    """By worker. One that has another later is refused: there is one for all its texts."""
     absent: Mapping[str, str] = field(default_factory=dict)
     """Peers that did not take part, and why."""
     idle: Mapping[str, float] = field(default_factory=dict)
-    """By worker, cores that it kept busy while it had nothing to do."""
+    """By worker, cores that it kept busy while it had nothing to do; of those that are not stopped then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,8 @@ class PeerRecord:
     """One text of one peer."""
 
     wave: int
+    sitting: int
+    """Counted from 0; a run that goes on another day, or an hour later, is in another one."""
     dataset: str
     prompt: int
     peer: str
@@ -77,15 +81,29 @@ class PeersFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         if self._manifest.exists():
             before = self.manifest()
-            unlike = _differences(manifest.settings, before.settings)
+            unlike = _differences(manifest.settings, before.settings) or self._others(manifest, before)
             if unlike:
                 raise ValueError(f"{self.path} holds another run ({unlike}): name another folder with --run")
-            manifest = replace(before, sessions=[*before.sessions, *manifest.sessions])
+            manifest = replace(
+                before,
+                sessions=[*before.sessions, *manifest.sessions],
+                engines={**before.engines, **manifest.engines},
+            )
         if self._records.exists():
             content = self._records.read_bytes()
             self._records.write_bytes(content[: content.rfind(b"\n") + 1])
         self.write(manifest)
         return manifest
+
+    def _others(self, ours: PeersManifest, theirs: PeersManifest) -> str:
+        """Of those who have texts here already: who answers now by something else."""
+        measured = dict.fromkeys(each.peer for each in self.records())
+        known = {name: theirs.engines[name] for name in measured if name in theirs.engines}
+        return ", ".join(
+            f"{name} was {engine}, not {ours.engines[name]}"
+            for name, engine in known.items()
+            if ours.engines.get(name, engine) != engine
+        )
 
     def write(self, manifest: PeersManifest) -> None:
         whole = self._manifest.with_suffix(".new")

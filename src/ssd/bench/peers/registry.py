@@ -12,8 +12,6 @@ from typing import Literal
 Form = Literal["folder", "openvino", "gguf", "none"]
 """What weights a peer reads: the model's own folder, or a conversion of it, or none of ours."""
 SSD = "ssd"
-_QUIET = ("OMP_WAIT_POLICY=passive", "KMP_BLOCKTIME=0", "GOMP_SPINCOUNT=0", "TOKENIZERS_PARALLELISM=false")
-"""An idle peer must not spin on the cores that another one is measured on."""
 _OFFLINE = ("HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "DO_NOT_TRACK=1")
 
 
@@ -39,8 +37,12 @@ class Peer:
     environment: tuple[str, ...] = ()
     preloads: tuple[str, ...] = ()
     """Libraries that its documents say to load first, where they are found: below its venv, or anywhere."""
-    program: str | None = None
-    """A program that does instead of the interpreter's packages."""
+    dtypes: tuple[str, ...] = ()
+    """What it can be given here; empty: any."""
+    has_own_length: bool = True
+    """Whether it knows by itself how many tokens to draft: the case `draft`."""
+    is_stopped_while_idle: bool = True
+    """Threads of an engine that waits may spin, on the cores that another one is measured on."""
 
     @property
     def worker_file(self) -> Path:
@@ -56,6 +58,8 @@ _PEERS = (
         module="ssd",
         form="folder",
         shares_weights=True,
+        # A draft that gives no sign of life for long is taken for dead; and it rests by itself.
+        is_stopped_while_idle=False,
     ),
     Peer(
         name="vllm",
@@ -65,6 +69,7 @@ _PEERS = (
         module="vllm",
         form="folder",
         shares_weights=False,
+        has_own_length=False,
         copies=2.0,
         setup=(
             "python3 -m venv {venv}",
@@ -87,6 +92,7 @@ _PEERS = (
         module="openvino_genai",
         form="openvino",
         shares_weights=False,
+        dtypes=("bfloat16", "float32"),
         setup=(
             "python3 -m venv {venv}",
             "{venv}/bin/pip install torch==2.13.0 openvino-genai 'transformers<5.6' optimum nncf",
@@ -104,13 +110,14 @@ _PEERS = (
         module="xllamacpp",
         form="gguf",
         shares_weights=True,
+        # So are the files that it reads, and its KV cache is told to be.
+        dtypes=("bfloat16",),
         setup=(
             "python3 -m venv {venv}",
             # The package is built for any processor, a llama-server of one's own for this one: faster.
             "{venv}/bin/pip install xllamacpp    # or a llama-server on the PATH",
         ),
         convert="python llama.cpp/convert_hf_to_gguf.py {source} --outtype bf16 --outfile {converted}",
-        program="llama-server",
     ),
     Peer(
         name="transformers",
@@ -157,9 +164,9 @@ def converted(peer: Peer, model: str, folder: Path | None) -> Path:
 
 
 def environment_of(peer: Peer, python: Path, cores: Sequence[int]) -> list[str]:
-    """NAME=VALUE words for `env`: quiet while idle, off the network, as many threads as cores."""
+    """NAME=VALUE words for `env`: off the network, as many threads as cores. How these wait is its own."""
     listed = ",".join(map(str, cores))
-    words = [*_QUIET, *_OFFLINE, *(word.format(cores=listed) for word in peer.environment)]
+    words = [*_OFFLINE, *(word.format(cores=listed) for word in peer.environment)]
     if peer.name != SSD and cores:
         words += [f"OMP_NUM_THREADS={len(cores)}", f"MKL_NUM_THREADS={len(cores)}"]
     libraries = [python.parent.parent / name for name in peer.preloads]

@@ -7,6 +7,8 @@ from ssd.bench.peers.records import PeersFolder, PeersManifest
 
 COLUMNS = ("engine", "case", "tok/s (95 %)", "first token, s", "SSD's best over it (95 %)", "same text")
 
+_DRAFTS = {"same": "the same draft", "any": "a draft in any precision"}
+
 
 def cells(row: PeerFigures) -> list[str]:
     return [
@@ -20,9 +22,16 @@ def cells(row: PeerFigures) -> list[str]:
 
 
 def verdict_lines(figures: PeersFigures) -> list[str]:
-    verdicts = [*(figures.verdict(name) for name in figures.datasets), figures.verdict_on_all()]
+    """With the draft that peers have too; then, if this engine has others, with whichever is best."""
+    verdicts = [
+        verdict
+        for name in (*figures.datasets, None)
+        for drafts in figures.drafts
+        for verdict in [figures.verdict(name, drafts) if name else figures.verdict_on_all(drafts)]
+    ]
     return [
-        f"{each.dataset}: {each.ours} is {each.ratio} times as fast as the best peer, {each.theirs}"
+        f"{each.dataset}, {_DRAFTS[each.drafts]}: {each.ours} is {each.ratio} times as fast "
+        f"as the best peer, {each.theirs}"
         for each in verdicts
         if each is not None
     ]
@@ -54,16 +63,23 @@ def _lines(manifest: PeersManifest, figures: PeersFigures) -> Iterator[str]:
     yield from (f"- {line}" for line in verdict_lines(figures))
     yield from ("", "## Who took part", "")
     for name, versions in manifest.versions.items():
-        idle = manifest.idle.get(name)
+        idle, engine = manifest.idle.get(name), _engine_of(name, manifest)
         words = ", ".join(f"{package} {version}" for package, version in versions.items() if version != "?")
-        yield f"- {name}: {words or 'versions unknown'}" + (
-            "" if idle is None else f"; idle: {idle:.2f} cores"
+        yield f"- {name}: {words or 'versions unknown'}{engine}" + (
+            "" if idle is None else f"; not stopped while others are measured, and idle: {idle:.2f} cores"
         )
     for name, reason in manifest.absent.items():
-        yield f"- not {name}: {reason}"
+        word = "not in all texts:" if figures.has_texts_of(name) else "not"
+        yield f"- {word} {name}: {reason}"
     for session in manifest.sessions:
         hardware = ", ".join(f"{name}: {value}" for name, value in session.hardware.items())
         yield f"- {session.started}, commit {session.commit}; {hardware}"
+
+
+def _engine_of(worker: str, manifest: PeersManifest) -> str:
+    """A worker is called by its peer, or by its peer and its case."""
+    engine = manifest.engines.get(worker) or manifest.engines.get(worker.rpartition("-")[0])
+    return f"; {engine}" if engine else ""
 
 
 def _cores(manifest: PeersManifest) -> str:

@@ -1,13 +1,16 @@
 """A run among peers: every case of everyone on every prompt, in turns, each text kept as it is made.
 
 Knows the order of turns and what is still to do. The first to run changes with each prompt: whatever drifts
-on the machine, drifts for all. A peer that fails is left out of the rest of its wave, and why is kept.
+on the machine, drifts for all. A prompt that somebody could not answer is measured by everyone again when the
+run goes on: nobody is compared with what another engine did on another day. A peer that fails is left out of
+the rest of its wave, and why is kept.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Any
 
 from ssd.bench.peers.idle import idle_cores
 from ssd.bench.peers.process import PeerError, Worker, WorkerPlan
@@ -17,6 +20,11 @@ from ssd.bench.peers.registry import SSD
 _WARM_UP_TOKENS = 8
 TokenPrompts = Mapping[str, Sequence[Sequence[int]]]
 """By data set, prompts as token ids: everyone reads exactly the same."""
+
+Place = tuple[int, str, int]
+"""Wave, data set, and which of its prompts."""
+Engine = tuple[str, str]
+"""A peer and its case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,11 @@ class PeersRun:
         """`encode` makes tokens of a text, for servers that answer with text alone."""
         self._folder, self._manifest, self._waves = folder, manifest, waves
         self._prompts, self._encode = prompts, encode
-        self._done = {(r.wave, r.dataset, r.prompt, r.peer, r.case) for r in folder.records()}
+        records = folder.records()
+        self._sitting = 1 + max((each.sitting for each in records), default=-1)
+        self._done = defaultdict[Place, dict[int, set[Engine]]](dict)
+        for each in records:
+            self._note_done(each)
 
     @property
     def num_texts(self) -> int:
@@ -61,15 +73,19 @@ class PeersRun:
 
     @property
     def num_done(self) -> int:
-        return len(self._done)
+        """Texts of the prompts that need not be measured again."""
+        left = sum(
+            len(turns_of(wave, 0)) * self._num_left(index, wave) for index, wave in enumerate(self._waves)
+        )
+        return self.num_texts - left
 
     @property
     def is_complete(self) -> bool:
-        return not any(any(self._left(index, wave)) for index, wave in enumerate(self._waves))
+        return self.num_done == self.num_texts
 
     def go_on(self, watcher: Watcher) -> None:
         for index, wave in enumerate(self._waves):
-            if any(self._left(index, wave)):
+            if self._num_left(index, wave):
                 self._run_wave(index, wave, watcher)
 
     @property
@@ -80,73 +96,120 @@ class PeersRun:
             (name, i) for i in range(longest) for name, all_of in self._prompts.items() if i < len(all_of)
         ]
 
-    def _left(self, index: int, wave: Sequence[WorkerPlan]) -> Iterator[tuple[str, int, Turn]]:
-        first = self._manifest.settings.first_prompt
-        for place, (dataset, prompt) in enumerate(self._places):
-            for turn in turns_of(wave, place):
-                if (index, dataset, first + prompt, turn.peer, turn.case) not in self._done:
-                    yield dataset, prompt, turn
+    def _num_left(self, index: int, wave: Sequence[WorkerPlan]) -> int:
+        """Prompts that are not whole, whoever of the wave will be there."""
+        turns = turns_of(wave, 0)
+        return sum(not self._is_whole((index, *place), turns) for place in self._places)
+
+    def _is_whole(self, place: Place, turns: Sequence[Turn]) -> bool:
+        """Whether each of them has answered in a sitting in which this engine did, in all its cases."""
+        ours = {(turn.peer, turn.case) for turn in turns if turn.peer == SSD}
+        sittings = self._done[place].values()
+        return all(any(ours | {(turn.peer, turn.case)} <= done for done in sittings) for turn in turns)
+
+    def _note_done(self, record: PeerRecord) -> None:
+        place = (record.wave, record.dataset, record.prompt - self._manifest.settings.first_prompt)
+        self._done[place].setdefault(record.sitting, set()).add((record.peer, record.case))
 
     def _run_wave(self, index: int, wave: Sequence[WorkerPlan], watcher: Watcher) -> None:
         with ExitStack() as stack:
             workers = self._start(wave, stack, watcher)
             self._note_idle(workers, watcher)
-            for dataset, prompt, turn in self._left(index, wave):
-                if turn.worker not in workers:
-                    continue
-                try:
-                    record = self._measure(index, dataset, prompt, turn, workers[turn.worker])
-                except PeerError as error:
-                    workers.pop(turn.worker).close()
-                    self._leave_out(turn.worker, str(error), watcher)
-                    continue
-                self._folder.add(record)
-                self._done.add((index, dataset, record.prompt, turn.peer, turn.case))
-                watcher.on_text(record)
+            for count, (dataset, prompt) in enumerate(self._places):
+                turns = [turn for turn in turns_of(wave, count) if turn.worker in workers]
+                if not self._is_whole((index, dataset, prompt), turns):
+                    self._run_prompt((index, dataset, prompt), turns, workers, watcher)
+
+    def _run_prompt(
+        self, place: Place, turns: Sequence[Turn], workers: dict[str, Worker], watcher: Watcher
+    ) -> None:
+        for turn in turns:
+            if turn.worker not in workers:
+                continue  # It failed in an earlier case.
+            try:
+                record = self._measure(place, turn, workers[turn.worker])
+            except PeerError as error:
+                workers.pop(turn.worker).close()
+                self._leave_out(turn.worker, str(error), watcher)
+                continue
+            self._folder.add(record)
+            self._note_done(record)
+            watcher.on_text(record)
 
     def _start(self, wave: Sequence[WorkerPlan], stack: ExitStack, watcher: Watcher) -> dict[str, Worker]:
         """One after the other, each warmed up outside the clock."""
         workers: dict[str, Worker] = {}
-        warm_up = next(iter(self._prompts.values()))[0]
-        logs = self._folder.path / "logs"
-        logs.mkdir(exist_ok=True)
         for plan in wave:
             watcher.on_note(f"loading {plan.name}")
             try:
-                worker = stack.enter_context(Worker(plan, _log_of(logs, plan)))
-                for case in plan.cases:
-                    worker.ask(case, warm_up, _WARM_UP_TOKENS)
+                workers[plan.name] = self._load(plan, stack)
             except PeerError as error:
+                if plan.peer.name == SSD:
+                    raise ValueError(f"this engine itself did not start: {error}") from error
                 self._leave_out(plan.name, str(error), watcher)
-                continue
-            workers[plan.name] = worker
-        if all(worker.plan.peer.name != SSD for worker in workers.values()):
-            raise ValueError(f"this engine itself did not start: see {logs}")
         versions = {**self._manifest.versions, **{name: each.versions for name, each in workers.items()}}
-        # Whoever is here now is not absent, whatever an earlier session found.
-        absent = {name: why for name, why in self._manifest.absent.items() if name not in workers}
+        # Whoever is here now is not absent, whatever an earlier session found of it or of one of its cases.
+        here = {*workers, *(worker.plan.peer.name for worker in workers.values())}
+        absent = {name: why for name, why in self._manifest.absent.items() if name not in here}
         self._keep(replace(self._manifest, versions=versions, absent=absent))
         return workers
 
-    def _measure(self, wave: int, dataset: str, prompt: int, turn: Turn, worker: Worker) -> PeerRecord:
-        settings = self._manifest.settings
+    def _load(self, plan: WorkerPlan, stack: ExitStack) -> Worker:
+        """One that fails is ended at once: it may be computing still."""
+        logs = self._folder.path / "logs"
+        logs.mkdir(exist_ok=True)
+        worker = Worker(plan, logs / f"{plan.name}.log")
+        try:
+            stack.enter_context(worker)
+            self._refuse_another_version(worker)
+            for case in plan.cases:
+                worker.ask(case, next(iter(self._prompts.values()))[0], _WARM_UP_TOKENS)
+        except PeerError:
+            worker.close()
+            raise
+        return worker
+
+    def _refuse_another_version(self, worker: Worker) -> None:
+        """Where texts of an earlier one would be counted with those of this one."""
+        plan = worker.plan
+        known = self._manifest.versions.get(plan.name, worker.versions)
+        engines = {(plan.peer.name, case) for case in plan.cases}
+        has_texts = any(engines & done for sittings in self._done.values() for done in sittings.values())
+        if has_texts and dict(known) != worker.versions:
+            raise PeerError(
+                f"its versions are {_words(worker.versions)}, and the run has texts of {_words(known)}: "
+                "name another folder with --run"
+            )
+
+    def _measure(self, place: Place, turn: Turn, worker: Worker) -> PeerRecord:
+        settings, (wave, dataset, prompt) = self._manifest.settings, place
         answer = worker.ask(turn.case, self._prompts[dataset][prompt], settings.max_tokens)
-        tokens = answer["tokens"] if answer["tokens"] is not None else self._encode(answer["text"])
-        if answer["seconds_per_token"] is None:
+        tokens, num_later = self._counted(answer)
+        if num_later < 1:
             raise PeerError("all its tokens came at once: nothing to time after the first")
         return PeerRecord(
             wave=wave,
+            sitting=self._sitting,
             dataset=dataset,
             prompt=settings.first_prompt + prompt,
             peer=turn.peer,
             case=turn.case,
             tokens=tokens,
             first_token=answer["first_token"],
-            seconds_per_token=answer["seconds_per_token"],
+            seconds_per_token=answer["seconds_later"] / num_later,
         )
 
+    def _counted(self, answer: Mapping[str, Any]) -> tuple[list[int], int]:
+        """Tokens, and how many of them came after the first burst."""
+        if answer["tokens"] is not None:
+            return answer["tokens"], answer["num_later"]
+        tokens = self._encode(answer["text"])
+        return tokens, (answer["num_tokens"] or len(tokens)) - len(self._encode(answer["first_text"]))
+
     def _note_idle(self, workers: Mapping[str, Worker], watcher: Watcher) -> None:
-        busy = idle_cores({name: worker.session for name, worker in workers.items()})
+        """Of those that are not stopped while others are measured."""
+        awake = {name: each for name, each in workers.items() if not each.plan.peer.is_stopped_while_idle}
+        busy = idle_cores({name: worker.pid for name, worker in awake.items()})
         self._keep(replace(self._manifest, idle={**self._manifest.idle, **busy}))
         for name, cores in busy.items():
             if cores > 0.05:
@@ -161,5 +224,5 @@ class PeersRun:
         self._folder.write(manifest)
 
 
-def _log_of(logs: Path, plan: WorkerPlan) -> Path:
-    return logs / f"{plan.name}.log"
+def _words(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())

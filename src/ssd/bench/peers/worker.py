@@ -4,18 +4,23 @@
 
 Run by the peer's own interpreter, in which nothing of this project is installed: it imports the standard
 library only, and the peer's file by its path. That file has `load(job)`, which returns
-`generate(case, prompt, max_tokens, note)`; `note(token_ids)` is called as tokens come, so the clock is here
-and the same for all. What `generate` returns is added to the answer; its attribute
-`versions`, if it has one, to those of the packages.
+`generate(case, prompt, max_tokens, note)`; `note(token_ids)` is called as tokens come, and the clock is here.
+What `generate` returns is added to the answer and goes before what the clock says: this engine's own file
+hands over its tokens at the end, with times of its own clock, and one that hears pieces of text says how many
+tokens there were. Its attribute `versions`, if it has one, is added to those of the packages.
 
 Standard input: the job, then {"case", "prompt", "max_tokens"} lines. Standard output: {"ready": versions},
 then one answer for each line; {"error": …} where the peer refuses. What it prints goes to standard error.
+
+Between questions whoever started it may stop it, with all that it started.
 """
 
+import ctypes
 import importlib.metadata
 import importlib.util
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -23,6 +28,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+_PR_SET_PDEATHSIG = 1
 Note = Callable[[Sequence[int]], None]
 Generate = Callable[[str, list[int], int, Note], dict[str, Any]]
 
@@ -44,16 +50,16 @@ class Clock:
         if self._first is None:
             self._first = (self._last, len(token_ids))
 
-    def answer(self, num_tokens: int | None) -> dict[str, Any]:
-        """`num_tokens`: how many there were, where what was noted are pieces of text."""
+    def answer(self) -> dict[str, Any]:
+        """`later`: after the first burst."""
         if self._first is None:
             raise ValueError("the peer made no token")
         first, num_first = self._first
-        later = len(self.tokens) - num_first if num_tokens is None else num_tokens - 1
         return {
             "tokens": self.tokens,
             "first_token": first - self._started,
-            "seconds_per_token": (self._last - first) / later if later else None,
+            "seconds_later": self._last - first,
+            "num_later": len(self.tokens) - num_first,
         }
 
 
@@ -70,7 +76,7 @@ def load_peer(file: Path, job: dict[str, Any]) -> Generate:
 def measure(generate: Generate, asked: dict[str, Any]) -> dict[str, Any]:
     clock = Clock()
     more = generate(asked["case"], asked["prompt"], asked["max_tokens"], clock.note)
-    return {**clock.answer(more.pop("num_tokens", None)), **more}
+    return {**clock.answer(), **more}
 
 
 def _tried(action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -92,7 +98,14 @@ def _ready(file: Path, job: dict[str, Any], loaded: list[Generate]) -> dict[str,
     return {"ready": {**versions, **getattr(loaded[0], "versions", {})}}
 
 
+def _go_on_if_alone() -> None:
+    """Stopped when the run is killed, nobody would continue it: the system does, and it reads the end."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT))
+
+
 def main() -> None:
+    _go_on_if_alone()
     # The folder of this file is no place to import from.
     sys.path.pop(0)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -107,6 +120,8 @@ def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         answers.write(json.dumps(_tried(lambda asked=asked: measure(loaded[0], asked))) + "\n")  # type: ignore[misc]
+    # What it started may still be stopped, and would not hear that it is to end.
+    os.killpg(os.getpgrp(), signal.SIGCONT)
 
 
 if __name__ == "__main__":

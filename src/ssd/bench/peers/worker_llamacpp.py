@@ -15,9 +15,6 @@ import sys
 import time
 from typing import Any
 
-_OWN_LOOKAHEAD = "3"
-"""llama.cpp's default."""
-
 
 def load(job: dict[str, Any]) -> Any:
     servers = {case: _Server(job, case) for case in job["cases"]}
@@ -48,10 +45,9 @@ class _Server:
 
     def __init__(self, job: dict[str, Any], case: str) -> None:
         self.port = _free_port()
-        lookahead = None if case == "plain" else case.removeprefix("draft") or _OWN_LOOKAHEAD
         threads = max(1, len(job["cores"]))
         start = _start_program if job["program"] else _start_package
-        self._running = start(job, self.port, lookahead, threads)
+        self._running = start(job, self.port, case, threads)
         _await(self.port, self._running)
 
 
@@ -70,23 +66,26 @@ def _events(port: int, body: dict[str, Any]) -> Any:
                 yield event
 
 
-def _start_program(job: dict[str, Any], port: int, lookahead: str | None, threads: int) -> Any:
+def _start_program(job: dict[str, Any], port: int, case: str, threads: int) -> Any:
     command = [
         job["program"], "--model", job["model"], "--host", "127.0.0.1", "--port", str(port),
-        "--ctx-size", str(job["max_model_len"]), "--parallel", "1", "--threads", str(threads), "--poll", "0",
+        "--ctx-size", str(job["max_model_len"]), "--parallel", "1", "--threads", str(threads),
         "--cache-type-k", "bf16", "--cache-type-v", "bf16",
     ]  # fmt: skip
-    if lookahead:
+    if case != "plain":
+        lookahead = case.removeprefix("draft")
         command += [
             "--spec-type", "draft-simple", "--spec-draft-model", job["draft"],
-            "--spec-draft-n-max", lookahead, "--spec-draft-threads", str(threads), "--spec-draft-poll", "0",
+            "--spec-draft-threads", str(threads),
+            # Else llama.cpp's own default.
+            *(("--spec-draft-n-max", lookahead) if lookahead else ()),
         ]  # fmt: skip
     running = subprocess.Popen(command, stdout=sys.stderr, stdin=subprocess.DEVNULL)
     atexit.register(running.terminate)
     return running
 
 
-def _start_package(job: dict[str, Any], port: int, lookahead: str | None, threads: int) -> Any:
+def _start_package(job: dict[str, Any], port: int, case: str, threads: int) -> Any:
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -95,13 +94,14 @@ def _start_package(job: dict[str, Any], port: int, lookahead: str | None, thread
     params.n_ctx, params.n_parallel = job["max_model_len"], 1
     params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_BF16
     everyone = [params.cpuparams, params.cpuparams_batch]
-    if lookahead:
+    if case != "plain":
         kinds, draft = xllamacpp.common_speculative_type, params.speculative.draft
         params.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
-        draft.mparams.path, draft.n_max = job["draft"], int(lookahead)
+        draft.mparams.path = job["draft"]
+        draft.n_max = int(case.removeprefix("draft") or draft.n_max)
         everyone += [draft.cpuparams, draft.cpuparams_batch]
     for each in everyone:
-        each.n_threads, each.poll = threads, 0
+        each.n_threads = threads
     return xllamacpp.Server(params)
 
 

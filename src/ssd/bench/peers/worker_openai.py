@@ -1,7 +1,8 @@
 """Any server of OpenAI's completions: SGLang, vLLM, `ssd serve`. Depends on the standard library only.
 
-Greedy, streamed, with token ids as prompt. A stream has no token ids: the text is handed back, and tokens are
-counted by the server's own usage. A server that does not know `ignore_eos` is asked without it.
+Greedy, streamed, with token ids as prompt. A stream has no token ids: the text is handed back, and what came
+first of it; tokens are counted by the server's own usage. A server that does not know `ignore_eos` is asked
+without it.
 """
 
 import contextlib
@@ -21,7 +22,8 @@ def load(job: dict[str, Any]) -> Any:
                 texts.append(choice.get("text") or "")
                 note([-1] * bool(texts[-1]))
             num_tokens = (event.get("usage") or {}).get("completion_tokens", num_tokens)
-        return {"text": "".join(texts), "num_tokens": num_tokens, "tokens": None}
+        first = next((text for text in texts if text), "")
+        return {"text": "".join(texts), "first_text": first, "num_tokens": num_tokens, "tokens": None}
 
     generate(job["cases"][0], [1, 2, 3], 2, lambda _tokens: None)
     return generate

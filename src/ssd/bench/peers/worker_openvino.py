@@ -48,8 +48,9 @@ def load(job: dict[str, Any]) -> Any:
         inputs = genai.TokenizedInputs(ids, openvino.Tensor(numpy.ones((1, len(prompt)), dtype=numpy.int64)))
         config = genai.GenerationConfig()
         config.max_new_tokens, config.ignore_eos, config.do_sample = max_tokens, True, False
-        if case != "plain":
-            config.num_assistant_tokens = int(case.removeprefix("draft") or 4)
+        if case not in ("plain", "draft"):
+            # Else OpenVINO's own default.
+            config.num_assistant_tokens = int(case.removeprefix("draft"))
         pipelines[case].generate(inputs, config, Tokens(note))
         return {}
 

@@ -1,9 +1,10 @@
 """This engine as one of the peers: a process like theirs, asked like them, in every case around one target.
 
-Times are the engine's own, which know the same two moments: the first token, and the last.
+Times are the engine's own, not the worker's clock: from the request's arrival to its first token, which comes
+alone, and from there to the last.
 """
 
-from typing import Any, cast
+from typing import Any
 
 
 def load(job: dict[str, Any]) -> Any:
@@ -23,13 +24,13 @@ def load(job: dict[str, Any]) -> Any:
     engines = CaseEngines(config, job["draft"], list(cases.values()))
 
     def generate(case: str, prompt: list[int], max_tokens: int, note: Any) -> dict[str, Any]:
-        # A prompt may be token ids wherever it may be text.
-        (record,) = engines.run(cases[case], [cast(str, prompt)], max_tokens=max_tokens, seed=0)
+        (record,) = engines.run(cases[case], [prompt], max_tokens=max_tokens, seed=0)
         note(record.tokens)
+        num_later = len(record.tokens) - 1
         return {
             "first_token": record.first_token,
-            "seconds_per_token": record.seconds_per_token if len(record.tokens) > 1 else None,
-            "accepted_per_round": record.accepted / max(1, record.rounds),
+            "seconds_later": record.seconds_per_token * num_later,
+            "num_later": num_later,
         }
 
     return generate

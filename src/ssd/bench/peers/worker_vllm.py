@@ -19,7 +19,7 @@ def load(job: dict[str, Any]) -> Any:
         settings["speculative_config"] = {
             "method": "draft_model",
             "model": job["draft"],
-            "num_speculative_tokens": int(case.removeprefix("draft") or 4),
+            "num_speculative_tokens": int(case.removeprefix("draft")),
         }
     llm = LLM(
         job["model"],
