@@ -1,13 +1,14 @@
 """Behaviour under load, faults and signals: real processes, real sockets."""
 
+import http.client
 import json
 import os
 import shutil
 import signal
-import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -226,7 +227,7 @@ def test_a_draft_complains_in_json_too(tiny_llama: Path, tmp_path: Path) -> None
     with serving(tiny_llama, tmp_path / "log", mode="ssd", draft=str(model)) as server:
         model.rename(elsewhere)
         os.kill(server.children[1], signal.SIGKILL)
-        until(lambda: any(line["process"] == "draft" for line in server.log))
+        until(lambda: any(line["process"] == "draft" for line in server.log), seconds=60)
         (complaint, *_) = [line for line in server.log if line["process"] == "draft"]
         assert complaint["level"] == "error"
         assert str(model) in complaint["message"]
@@ -260,10 +261,13 @@ def test_a_client_that_leaves_frees_the_draft_too(tiny_llama: Path, tmp_path: Pa
 def test_an_idle_line_outlives_its_client(server: ServerProcess) -> None:
     """Clients keep one for five seconds; ended by both at once, it would take a request along."""
     address = urlsplit(server.url)
-    with socket.create_connection((address.hostname, address.port), timeout=20) as line:
+    with closing(http.client.HTTPConnection(address.netloc, timeout=20)) as line:
+        line.connect()
+        first = line.sock
         for pause in (6.0, 0.0):
-            line.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert line.recv(65536).startswith(b"HTTP/1.1 200")
+            line.request("GET", "/version")
+            assert line.getresponse().read().startswith(b'{"version"')
+            assert line.sock is first
             time.sleep(pause)
 
 
