@@ -51,6 +51,7 @@ def definition(prompt: list[int], params: SamplingParams, seed: int, count: int)
 
 PARAMS = [
     SamplingParams(temperature=0.0),
+    SamplingParams(temperature=0.0, repetition_penalty=1.5, frequency_penalty=1.0),
     SamplingParams(temperature=1.0),
     SamplingParams(temperature=0.7, top_k=3, repetition_penalty=1.5),
     SamplingParams(temperature=1.3, min_p=0.1, frequency_penalty=1.0, presence_penalty=0.5),
