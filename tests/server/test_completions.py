@@ -38,7 +38,10 @@ def test_sixteen_tokens_at_temperature_one_unless_told_otherwise(server: ServerP
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},
-    "truncated": {"temperature": 1.3, "top_p": 0.8, "top_k": 20, "min_p": 0.01},
+    "temperature": {"temperature": 1.3},
+    "top-p": {"top_p": 0.3},
+    "top-k": {"top_k": 5},
+    "min-p": {"min_p": 0.9},
     "penalties": {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.5},
     "bias": {"logit_bias": {"40": 100.0}},
     "bad words": {"bad_words": ["time", "one"]},
