@@ -53,7 +53,7 @@ class Plan:
     draft_cores: tuple[int, ...]
 
     def parts(self) -> list[Part]:
-        engines = [("ar", "none"), *itertools.product(("sd", "ssd"), self.drafts)]
+        engines = [("ar", "none"), *itertools.product(("ssd", "sd"), self.drafts)]
         return [
             Part(mode, draft, batch, dataset, temperature)
             for batch in self.batches
