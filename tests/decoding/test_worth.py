@@ -22,9 +22,9 @@ def steps_of_rest(worth: Worth) -> int:
 def test_a_draft_that_is_never_right_rests_after_some_rounds_and_for_longer_each_time() -> None:
     worth = Worth()
     assert 20 < rounds_until_rest(worth) < 26
-    assert steps_of_rest(worth) == 256
+    assert steps_of_rest(worth) == 128
     assert 20 < rounds_until_rest(worth) < 26
-    assert steps_of_rest(worth) == 512
+    assert steps_of_rest(worth) == 256
     for _ in range(9):
         rounds_until_rest(worth)
         last = steps_of_rest(worth)
@@ -35,10 +35,10 @@ def test_a_draft_that_is_right_never_rests_and_success_is_remembered() -> None:
     worth = Worth()
     assert rounds_until_rest(worth, accepted=1) == 1000
     rounds_until_rest(worth)
-    assert steps_of_rest(worth) == 256
+    assert steps_of_rest(worth) == 128
     assert rounds_until_rest(worth, accepted=2) == 1000
     rounds_until_rest(worth)
-    assert steps_of_rest(worth) == 256
+    assert steps_of_rest(worth) == 128
 
 
 def test_one_success_in_the_first_rounds_saves_a_trial_and_a_good_draft_may_fail_for_long() -> None:
@@ -54,4 +54,4 @@ def test_rounds_do_not_count_while_it_rests() -> None:
     rounds_until_rest(worth)
     for _ in range(100):
         worth.note_round(5)
-    assert steps_of_rest(worth) == 256
+    assert steps_of_rest(worth) == 128

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken
 
 from ssd import LLM, Grammar, SamplingParams
 from ssd.engine.grammar import GrammarCompiler
@@ -81,6 +82,7 @@ def test_rows_with_and_without_a_grammar_share_a_step(llm: LLM) -> None:
         (Grammar("choice", '"red"'), "a list of texts"),
         (Grammar("lark", "start: start"), "no text fits it"),
         (Grammar("json_schema", '{"$ref": "#"}'), "no text fits it"),
+        (Grammar("json_schema", '{"minimum": 18446744073709551616}'), "cannot be used"),
     ],
 )
 def test_a_grammar_without_sense_is_refused(llm: LLM, grammar: Grammar, message: str) -> None:
@@ -142,6 +144,20 @@ def test_a_matcher_that_fails_allows_nothing() -> None:
     constraint.advance(dead_end)
     assert not constraint.masks([])[0].any()
     assert constraint.num_allowed([1]) == 0
+
+
+def test_an_added_token_that_spells_a_text_ends_it_instead_of_coming_for_ever() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens([AddedToken("<mark>", special=False, normalized=False)])
+    mark = tokenizer.convert_tokens_to_ids("<mark>")
+    compiler = GrammarCompiler(tokenizer, (1,), 512)
+    as_text = compiler.constraint(Grammar("lark", 'start: "<mark>" "a"'))
+    as_token = compiler.constraint(Grammar("lark", f'start: <[{mark}]> "a"'))
+    for constraint in (as_text, as_token):
+        constraint.advance([mark])
+    assert not as_text.masks([])[0].any()
+    assert as_token.num_allowed(tokenizer("a").input_ids) == 1
+    assert as_token.masks([])[0].any()
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,21 @@ FAULTS = [
         "tests/server/test_refusals.py::test_a_field_is_refused_by_its_name",
     ),
     Fault(
+        "markers that are tokens are forced as text",
+        "src/ssd/server/grammars.py",
+        'return f"<[{added[text]}]>" if text in added else json.dumps(text)',
+        "return json.dumps(text)",
+        "tests/server/test_structured.py::test_a_call_that_must_be_made_is_made",
+    ),
+    Fault(
+        "a token that is allowed and not taken comes for ever",
+        "src/ssd/engine/grammar.py",
+        "self._is_lost |= refused is not None and ",
+        "self._is_lost |= False and ",
+        "tests/engine/test_grammar.py::"
+        "test_an_added_token_that_spells_a_text_ends_it_instead_of_coming_for_ever",
+    ),
+    Fault(
         "min_p is forgotten",
         "src/ssd/server/prompts.py",
         '"top_k", "min_p", ',
@@ -108,7 +123,7 @@ FAULTS = [
     Fault(
         "a marker cut in two is missed",
         "src/ssd/server/tools.py",
-        "len(self._held) - length_held(self._held, _OPEN)",
+        "len(self._held) - length_held(self._held, OPEN)",
         "len(self._held)",
         "tests/server/test_tools.py::test_cuts_change_nothing_in_hermes",
     ),

@@ -1,10 +1,13 @@
 """Servers that tests share. Engines compute with one thread, as the tests' own do."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tokenizers import AddedToken
+from transformers import AutoTokenizer
 
 from tests.server.process import ServerProcess, serving
 
@@ -21,9 +24,16 @@ def server(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="session")
 def forcing(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """One that takes its model to write calls as Qwen's do."""
+    """One that takes its model to write calls as Qwen's do, with markers that are tokens as theirs are."""
+    model = tmp_path_factory.mktemp("qwen-like") / "model"
+    shutil.copytree(tiny_llama, model)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.add_tokens(
+        [AddedToken(f"<{slash}tool_call>", special=False, normalized=False) for slash in ("", "/")]
+    )
+    tokenizer.save_pretrained(model)
     log = tmp_path_factory.mktemp("server") / "log"
-    with serving(tiny_llama, log, {"served_model_name": "tiny", "tool_format": "hermes"}) as found:
+    with serving(model, log, {"served_model_name": "tiny", "tool_format": "hermes"}) as found:
         yield found
 
 

@@ -78,7 +78,7 @@ class Found:
                 f"answers by status: {dict(self.statuses)}; slowest {self.slowest:.2f} s",
                 f"memory grew by {self.growth:.1%}, to {self.memory[-1] / 1e6:.0f} MB",
                 f"{len(self.faults)} faults",
-                *(f"  {each[:600]}" for each in self.faults[:20]),
+                *(f"  {each[:3000]}" for each in self.faults[:20]),
             )
         )
 
@@ -151,7 +151,7 @@ def _check_after(server: ServerProcess, found: Found) -> None:
     if answer.status_code != 200 or server.http.get("/health").status_code != 200:
         found.faults.append(f"afterwards it says {answer.text}")
     logged = [line for line in server.log if line["level"] in ("error", "critical")]
-    found.faults += [f"logged: {json.dumps(line)[-500:]}" for line in logged]
+    found.faults += [f"logged: {json.dumps(line)[-3000:]}" for line in logged]
 
 
 @contextmanager

@@ -10,7 +10,12 @@ import openai
 import pydantic
 import pytest
 
+from ssd.engine.grammar import GrammarCompiler
+from ssd.server.chat_parts import Tool
+from ssd.server.grammars import chat_grammar
+from ssd.server.schemas import ChatCompletionRequest
 from tests.server.process import ServerProcess, until
+from tests.tiny import tiny_tokenizer
 
 MESSAGES: Any = [{"role": "user", "content": "Answer."}]
 SCHEMA = {
@@ -82,6 +87,16 @@ def test_a_call_that_must_be_made_is_made(forcing: ServerProcess) -> None:
     assert choice.finish_reason == "tool_calls"
     named: Any = {"type": "function", "function": {"name": "count"}}
     assert chat(forcing, tools=TOOLS, tool_choice=named).message.tool_calls[0].function.name == "count"
+
+
+def test_markers_that_are_text_are_forced_as_text() -> None:
+    tools = [Tool(type="function", function={"name": "f"})]  # type: ignore[arg-type]
+    body = ChatCompletionRequest(messages=MESSAGES, tools=tools, tool_choice="required")
+    compiler, tokenizer = GrammarCompiler(tiny_tokenizer(), (1,), 512), tiny_tokenizer()
+    grammar = chat_grammar(body, "hermes", tokenizer)
+    assert grammar is not None
+    call = tokenizer('<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>').input_ids
+    assert compiler.constraint(grammar).num_allowed(call) == len(call)
 
 
 @pytest.mark.parametrize("stream", [False, True])

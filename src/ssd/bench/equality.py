@@ -36,7 +36,7 @@ class Equality:
     def in_words(self, *, deterministic: bool) -> str:
         count = len(self.differences)
         if not self.num_compared:
-            return "No two modes wrote the same prompt: nothing could be compared."
+            return "Every prompt was written in one mode only: there was nothing to compare."
         if not count:
             return f"All {self.num_compared} texts equal those of the reference, token for token."
         said = f"{count} of {self.num_compared} texts differ from the reference's"

@@ -41,7 +41,7 @@ class ServerOptions:
         str | None, typer.Option(rich_help_panel=_SERVER, help="debug, info, warning or error.")
     ] = None
     otlp_endpoint: Annotated[
-        str | None, typer.Option(rich_help_panel=_SERVER, help="Where traces go; needs ssd[otel].")
+        str | None, typer.Option(rich_help_panel=_SERVER, help="Where traces go; needs the extra otel.")
     ] = None
     tool_format: Annotated[
         str | None, typer.Option(rich_help_panel=_SERVER, help="auto, hermes, llama3 or none.")

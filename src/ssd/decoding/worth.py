@@ -13,8 +13,8 @@ _GOOD = 0.5
 """Accepted tokens a round from which earlier rests are forgotten."""
 _MEMORY_ROUNDS = 25
 """How many rounds are remembered at most: a draft that was good for long may be bad for as long as this."""
-_FIRST_REST, _LONGEST_REST = 256, 8192
-"""Steps."""
+_FIRST_REST, _LONGEST_REST = 128, 8192
+"""Steps. One request may be beyond every draft (at a temperature of 9, say), so the first rest is short."""
 
 
 class Worth:

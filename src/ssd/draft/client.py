@@ -284,7 +284,7 @@ class DraftClient:
         self.stats.num_connects += 1
         self._refusal = ""
         if self._line is not None:
-            logger.info("speculation is on: %s is ready", self._line.name)
+            logger.info("speculation is on: %s drafts", self._line.name)
         for seq_id, followed in self._followed.items():
             self._open(seq_id, followed)
         self.flush()

@@ -15,6 +15,7 @@ from typing import Any
 import llguidance
 import llguidance.hf
 import llguidance.numpy
+import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from ssd.engine.grammar_source import source_of
@@ -77,8 +78,11 @@ class GrammarConstraint:
     def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
         self._matcher = matcher
         self._vocab_size = vocab_size
+        self._is_lost = False
 
     def masks(self, drafted: Sequence[int]) -> list[Allowed]:
+        if self._is_lost:
+            return [np.zeros_like(_mask(self._matcher, self._vocab_size))]
         tokens = list(drafted[: self.num_allowed(drafted)])
         found = [_mask(self._matcher, self._vocab_size)]
         # On a copy: a token that is allowed but leads nowhere spoils a matcher for good.
@@ -89,11 +93,20 @@ class GrammarConstraint:
         return found
 
     def num_allowed(self, drafted: Sequence[int]) -> int:
-        return 0 if self._matcher.is_error() else self._matcher.validate_tokens(list(drafted))
+        return (
+            0 if self._is_lost or self._matcher.is_error() else self._matcher.validate_tokens(list(drafted))
+        )
 
     def advance(self, tokens: Sequence[int]) -> None:
-        # What is refused here was never allowed by a mask: an end token that was to be ignored.
-        self._matcher.try_consume_tokens(list(tokens))
+        taken = self._matcher.try_consume_tokens(list(tokens))
+        # What is refused was never allowed by a mask: an end token that was to be ignored. But an added token
+        # that spells what must come is allowed and then not taken for that text: it would come for ever.
+        refused = tokens[taken] if taken < len(tokens) and not self._matcher.is_error() else None
+        self._is_lost |= refused is not None and _allows(_mask(self._matcher, self._vocab_size), refused)
+
+
+def _allows(mask: Allowed, token: int) -> bool:
+    return bool(mask[token // 32] >> (token % 32) & 1)
 
 
 def _mask(matcher: LLMatcher, vocab_size: int) -> Allowed:

@@ -27,11 +27,11 @@ def source_of(grammar: Grammar) -> str:
     """What llguidance compiles; GrammarError where it cannot or should not."""
     match grammar.kind:
         case "json_object":
-            return LLMatcher.grammar_from_json_schema({"type": "object"}, overrides=_JSON_OPTIONS)
+            return _from_schema({"type": "object"})
         case "json_schema":
             schema = _parsed(grammar.text)
             _check_size(schema)
-            return LLMatcher.grammar_from_json_schema(schema, overrides=_JSON_OPTIONS)
+            return _from_schema(schema)
         case "regex":
             return LLMatcher.grammar_from_regex(grammar.text)
         case "choice":
@@ -41,6 +41,13 @@ def source_of(grammar: Grammar) -> str:
             for schema in _schemas_in_lark(grammar.text):
                 _check_size(schema)
             return LLMatcher.grammar_from_lark(grammar.text)
+
+
+def _from_schema(schema: Any) -> str:
+    try:
+        return LLMatcher.grammar_from_json_schema(schema, overrides=_JSON_OPTIONS)
+    except ValueError as error:  # a number of more than 64 bits, for one
+        raise GrammarError(f"the json_schema cannot be used: {str(error)[:200]}") from error
 
 
 def _check_size(schema: Any) -> None:

@@ -54,7 +54,7 @@ class ChatJob:
     async def make(cls, serving: Serving, body: ChatCompletionRequest, request_id: str) -> "ChatJob":
         serving.check_model(body.model)
         calls = _calls_format(serving, body)
-        grammar = chat_grammar(body, calls)
+        grammar = chat_grammar(body, calls, serving.client.tokenizer)
         if grammar is not None and not body.forces_call:
             calls = None  # The client's own form: a JSON answer may look like a call.
         params = replace(chat_params(body, serving.config), grammar=grammar)

@@ -12,17 +12,17 @@ from ssd.server.chat_parts import ChosenTool, Tool
 from ssd.server.errors import ApiError
 from ssd.server.schema_refs import moved
 from ssd.server.schemas import ChatCompletionRequest, GenerationRequest
-from ssd.server.tools import KnownFormat
+from ssd.server.tools import CLOSE, OPEN, KnownFormat
 
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
-def chat_grammar(body: ChatCompletionRequest, calls: KnownFormat | None) -> Grammar | None:
+def chat_grammar(body: ChatCompletionRequest, calls: KnownFormat | None, tokenizer: Any) -> Grammar | None:
     """What the answer must keep to; None: nothing. At most one of the three may ask."""
     found = {
         "response_format": _response_format(body),
         "structured_outputs": structured_outputs(body),
-        "tool_choice": _forced_call(body, calls),
+        "tool_choice": _forced_call(body, calls, tokenizer),
     }
     asked = [name for name, grammar in found.items() if grammar is not None]
     if len(asked) > 1:
@@ -59,7 +59,7 @@ def _response_format(body: ChatCompletionRequest) -> Grammar | None:
     return Grammar("json_object")
 
 
-def _forced_call(body: ChatCompletionRequest, calls: KnownFormat | None) -> Grammar | None:
+def _forced_call(body: ChatCompletionRequest, calls: KnownFormat | None, tokenizer: Any) -> Grammar | None:
     if not body.forces_call:
         return None
     if calls is None or not body.tools:
@@ -70,7 +70,17 @@ def _forced_call(body: ChatCompletionRequest, calls: KnownFormat | None) -> Gram
     call = json.dumps({"anyOf": schemas, "x-guidance": _COMPACT})
     if calls == "llama3":
         return Grammar("json_schema", call)
-    return Grammar("lark", f'start: "<tool_call>\\n" call "\\n</tool_call>"\ncall: %json {call}')
+    first, last = (_marker(tokenizer, text) for text in (OPEN, CLOSE))
+    return Grammar("lark", f'start: {first} "\\n" call "\\n" {last}\ncall: %json {call}')
+
+
+def _marker(tokenizer: Any, text: str) -> str:
+    """In Lark: text, or a token by its number where it is one of the tokenizer's added ones.
+
+    These are never made of smaller tokens, and llguidance takes them for no text at all.
+    """
+    added = {str(token): number for number, token in tokenizer.added_tokens_decoder.items()}
+    return f"<[{added[text]}]>" if text in added else json.dumps(text)
 
 
 def _named(tools: list[Tool], choice: ChosenTool) -> Tool:

@@ -38,7 +38,9 @@ _ERROR = {
     },
     "required": ["error"],
 }
-_STREAMED = "Events: `data: ` and a JSON object of the shape under x-event; the last one is `data: [DONE]`."
+_STREAMED = (
+    "An event: its data is a JSON object of the shape under contentSchema; that of the last is [DONE]."
+)
 _NOT_JSON = {"/metrics": "text/plain", "/": "text/html"}
 
 
@@ -75,7 +77,11 @@ def _responses(path: str, shapes: Mapping[str, tuple[Any, Any]]) -> dict[str, An
     whole, event = shapes.get(path, ({}, None))
     content = {_NOT_JSON.get(path, "application/json"): {"schema": whole}}
     if event is not None:
-        stream = {"type": "string", "description": _STREAMED, "x-event": event}
+        # Of one event, as checkers read it: a stream is a row of such.
+        said = {"type": "string", "contentMediaType": "application/json", "contentSchema": event}
+        stream = {
+            "type": "object", "description": _STREAMED, "properties": {"data": said}, "required": ["data"],
+        }  # fmt: skip
         content["text/event-stream"] = {"schema": stream}
     failure = {"application/json": {"schema": {"$ref": f"{PLACE}Error"}}}
     return {

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from ssd.server.config import ToolFormat
 from ssd.server.pieces import Call, Content, Piece, Splitter, length_held
 
-_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _PYTHON_TAG = "<|python_tag|>"
 
 KnownFormat = Literal["hermes", "llama3"]
@@ -26,7 +26,7 @@ def tool_format(template: object, wanted: ToolFormat) -> KnownFormat | None:
         return wanted
     if not isinstance(template, str):
         return None
-    if _OPEN in template:
+    if OPEN in template:
         return "hermes"
     return "llama3" if "tools" in template and '"parameters"' in template else None
 
@@ -55,29 +55,29 @@ class HermesCalls:
         held, self._held = self._held, ""
         if self._is_inside:
             call = parse_call(held)  # The end marker may have been the end token.
-            return [call] if call else [Content(_OPEN + held)]
+            return [call] if call else [Content(OPEN + held)]
         # White space around calls is theirs; that of a plain answer is its own.
         return [Content(held)] if held.strip() or (held and not self._has_called) else []
 
     def _read_outside(self) -> list[Piece] | None:
         """None: more text is needed, once what is held has been looked at."""
-        start = self._held.find(_OPEN)
+        start = self._held.find(OPEN)
         if start < 0:
-            return self._release(len(self._held) - length_held(self._held, _OPEN)) or None
+            return self._release(len(self._held) - length_held(self._held, OPEN)) or None
         pieces = self._release(len(self._held[:start].rstrip()))
-        self._held = self._held[self._held.find(_OPEN) + len(_OPEN) :]
+        self._held = self._held[self._held.find(OPEN) + len(OPEN) :]
         self._is_inside = True
         return pieces
 
     def _read_inside(self) -> list[Piece] | None:
-        end = self._held.find(_CLOSE)
+        end = self._held.find(CLOSE)
         if end < 0:
             return None
-        inner, self._held = self._held[:end], self._held[end + len(_CLOSE) :]
+        inner, self._held = self._held[:end], self._held[end + len(CLOSE) :]
         self._is_inside = False
         call = parse_call(inner)
         self._has_called = self._has_called or call is not None
-        return [call] if call else [Content(_OPEN + inner + _CLOSE)]
+        return [call] if call else [Content(OPEN + inner + CLOSE)]
 
     def _release(self, length: int) -> list[Piece]:
         text, self._held = self._held[:length], self._held[length:]
