@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp
 
 from ssd.server.body import check_text
@@ -164,6 +164,7 @@ def _operations_routes(serving: Serving) -> APIRouter:
     async def page() -> Response:
         if not _PAGE.is_file():
             raise ApiError(404, "there is no page here: see /docs for the routes")
-        return FileResponse(_PAGE, media_type="text/html")
+        # Whole, whatever range a client asks for: it is small.
+        return HTMLResponse(_PAGE.read_bytes())
 
     return routes
