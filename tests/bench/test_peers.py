@@ -151,10 +151,10 @@ def test_the_clock_leaves_the_first_burst_out() -> None:
 
 def test_ratios_are_of_the_same_prompt_and_the_best_case() -> None:
     records = [
-        *(record("ssd", "ar", rate, place) for place, rate in enumerate((4.0, 2.0, 1.0))),
-        *(record("ssd", "ssd", rate, place) for place, rate in enumerate((8.0, 4.0, 2.0))),
-        *(record("vllm", "plain", rate, place) for place, rate in enumerate((4.0, 2.0, 1.0))),
-        *(record("vllm", "draft4", rate, place) for place, rate in enumerate((5.0, 2.5, 1.25))),
+        *(record("ssd", "ar", rate, place) for place, rate in enumerate((4.0, 2.0, 1.0) * 2)),
+        *(record("ssd", "ssd", rate, place) for place, rate in enumerate((8.0, 4.0, 2.0) * 2)),
+        *(record("vllm", "plain", rate, place) for place, rate in enumerate((4.0, 2.0, 1.0) * 2)),
+        *(record("vllm", "draft4", rate, place) for place, rate in enumerate((5.0, 2.5, 1.25) * 2)),
     ]
     figures = PeersFigures(records)
     rows = {(row.peer, row.case): row for row in figures.rows("code")}
@@ -175,11 +175,11 @@ def test_a_draft_in_another_precision_has_a_verdict_of_its_own(tmp_path: Path) -
     folder = PeersFolder(tmp_path)
     folder.begin(PeersManifest(settings=SETTINGS, sessions=[], engines={}))
     for dataset in ("code", "talk"):
-        for place in range(3):
+        for place, more in enumerate([0, 1, 2] * 2):
             for case, rate in rates.items():
-                folder.add(record("ssd", case, rate + place, place, dataset=dataset))
-            folder.add(record("vllm", "draft4", (4.0 + place) / 2, place, dataset=dataset))
-            folder.add(record("vllm", "plain", (4.0 + place) / 4, place, dataset=dataset))
+                folder.add(record("ssd", case, rate + more, place, dataset=dataset))
+            folder.add(record("vllm", "draft4", (4.0 + more) / 2, place, dataset=dataset))
+            folder.add(record("vllm", "plain", (4.0 + more) / 4, place, dataset=dataset))
     lines = verdict_lines(PeersFigures(folder.records()))
     assert [line.split(" is ")[0] for line in lines] == [
         "code, the same draft: ssd ssd", "code, a draft in any precision: ssd ssd+int8",
@@ -220,9 +220,9 @@ def test_prompts_pair_within_a_sitting_only() -> None:
 
 
 def test_the_mean_counts_data_sets_alike() -> None:
-    found = mean_of_medians([[1.0, 1.0, 1.0, 1.0], [3.0, 3.0]])
+    found = mean_of_medians([[1.0] * 6, [3.0] * 3])
     assert (found.value, found.low, found.high) == (2.0, 2.0, 2.0)
-    spread = mean_of_medians([[1.0, 2.0, 3.0], [2.0, 3.0, 4.0]])
+    spread = mean_of_medians([[1.0, 2.0, 3.0] * 2, [2.0, 3.0, 4.0] * 2])
     assert spread.low is not None
     assert spread.high is not None
     assert spread.low < spread.value == 2.5 < spread.high
@@ -295,7 +295,7 @@ def test_the_report_names_who_is_missing(tmp_path: Path) -> None:
         )
     )
     for dataset in ("code", "talk"):
-        for place in range(3):
+        for place in range(6):
             folder.add(record("ssd", "ssd", 6.0 + place, place, dataset=dataset))
             folder.add(record("transformers", "plain", 3.0 + place / 2, place, dataset=dataset))
     text = write_report(folder)

@@ -80,7 +80,7 @@ def test_ssd_equals_ar(target: Path, drafts: dict[str, Path], expected: list[Any
     assert stats.draft.num_frames > 0
     if name == "itself":
         assert stats.speculation.hits > 0
-        assert stats.speculation.accepted > 0.9 * stats.speculation.drafted
+        assert stats.speculation.accepted > 0.8 * stats.speculation.drafted
 
 
 def test_two_engines_share_a_draft_behind_an_address(target: Path, address: str, expected: list[Any]) -> None:

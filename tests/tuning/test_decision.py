@@ -12,19 +12,19 @@ from ssd.tuning.search import Candidate
 from ssd.tuning.tuned_file import Tuned, as_yaml, reasons, settings_of
 from tests.tuning.conftest import made_up_facts
 
-PLAIN = Measured(Case(mode="ar"), [10.0, 20.0, 10.0])
+PLAIN = Measured(Case(mode="ar"), [10.0, 20.0, 10.0] * 2)
 FAST = Case(mode="ssd", lookahead=8, draft_width=16, draft_precision="int8", growth="value", backup="ngram")
 
 
 def tuned(rates: list[float], **given: object) -> Tuned:
-    measured = [PLAIN, Measured(FAST, rates)]
+    measured = [PLAIN, Measured(FAST, rates * 2)]
     predicted = [Candidate(FAST, 31.0), Candidate(Case(mode="ar"), 11.0)]
     facts = made_up_facts(acceptance=0.8)
     return Tuned("big", "small", given, facts, predicted, measured, winner(measured, PLAIN))
 
 
 def test_speed_is_judged_within_a_prompt() -> None:
-    assert Measured(FAST, [15.0, 30.0, 5.0]).over(PLAIN).value == 1.5
+    assert Measured(FAST, [15.0, 30.0, 5.0] * 2).over(PLAIN).value == 1.5
     assert PLAIN.rate == 12.0
 
 
@@ -47,7 +47,7 @@ def test_of_what_is_clearly_faster_the_fastest_wins() -> None:
     assert winner([plain, lucky], plain) is plain
 
 
-def test_one_prompt_has_no_interval_and_needs_a_margin() -> None:
+def test_few_prompts_have_no_interval_and_need_a_margin() -> None:
     plain = Measured(Case(mode="ar"), [10.0])
     assert winner([plain, Measured(FAST, [10.1])], plain) is plain
     assert winner([plain, fast := Measured(FAST, [10.3])], plain) is fast
@@ -55,10 +55,10 @@ def test_one_prompt_has_no_interval_and_needs_a_margin() -> None:
 
 def test_what_prompts_held_out_say_is_in_the_file() -> None:
     seen = tuned([25.0, 50.0, 26.0])
-    unseen = replace(seen, held_out=Measured(FAST, [14.0, 30.0, 12.0]).over(PLAIN))
+    unseen = replace(seen, held_out=Measured(FAST, [14.0, 30.0, 12.0] * 2).over(PLAIN))
     assert "not seen" not in as_yaml(seen)
     assert "2.50 (2.50–2.60) × as fast as plain decoding" in reasons(seen)[0]
-    assert reasons(unseen)[1] == "on 3 prompts that tuning has not seen: 1.40 (1.20–1.50) × plain decoding."
+    assert reasons(unseen)[1] == "on 6 prompts that tuning has not seen: 1.40 (1.20–1.50) × plain decoding."
 
 
 def test_the_file_has_settings_and_reasons() -> None:

@@ -12,7 +12,7 @@ from ssd.bench.engines import CaseEngines
 from ssd.bench.statistics import Estimate, paired_ratio
 
 _CLEARLY = 1.02
-"""Where one prompt was all there was, and no interval: speculation must be so much faster."""
+"""Where there were too few prompts for an interval: speculation must be so much faster, on none slower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,16 @@ def winner(measured: Sequence[Measured], baseline: Measured) -> Measured:
 
     Clearly: the whole interval is above 1. A draft takes memory, and must not be chosen for a lucky prompt.
     """
-    ratios = {each.case: each.over(baseline) for each in measured if each is not baseline}
-    clear = [each for each in measured if each.case in ratios and _is_clear(ratios[each.case])]
-    return max(clear, key=lambda each: ratios[each.case].value, default=baseline)
+    clear = [each for each in measured if each is not baseline and _is_clear(each, baseline)]
+    return max(clear, key=lambda each: each.over(baseline).value, default=baseline)
 
 
-def _is_clear(ratio: Estimate) -> bool:
-    return ratio.value > _CLEARLY if ratio.low is None else ratio.low > 1
+def _is_clear(one: Measured, baseline: Measured) -> bool:
+    ratio = one.over(baseline)
+    if ratio.low is not None:
+        return ratio.low > 1
+    is_never_slower = all(ours >= theirs for ours, theirs in zip(one.rates, baseline.rates, strict=True))
+    return ratio.value > _CLEARLY and is_never_slower
 
 
 def on_held_out(
