@@ -160,6 +160,15 @@ def test_an_added_token_that_spells_a_text_ends_it_instead_of_coming_for_ever() 
     assert as_token.masks([])[0].any()
 
 
+def test_a_text_that_is_complete_is_not_lost() -> None:
+    """Its end is allowed, and not taken again."""
+    tokenizer = tiny_tokenizer()
+    constraint = GrammarCompiler(tokenizer, (1,), 512).constraint(Grammar("choice", '["yes", "no"]'))
+    constraint.advance([*tokenizer("yes").input_ids, 1])
+    constraint.advance([1])
+    assert constraint.masks([])[0].any()
+
+
 @pytest.mark.parametrize(
     "text",
     [
