@@ -99,8 +99,8 @@ class GrammarConstraint:
 
     def advance(self, tokens: Sequence[int]) -> None:
         taken = self._matcher.try_consume_tokens(list(tokens))
-        # What is refused was never allowed by a mask: an end token that was to be ignored. But an added token
-        # that spells what must come is allowed and then not taken for that text: it would come for ever.
+        # An end token that was to be ignored may be refused, which no mask had allowed. But an added token that
+        # spells what must come is allowed, and then not taken for that text: it would come for ever.
         is_over = self._matcher.is_error() or self._matcher.is_stopped()
         refused = tokens[taken] if taken < len(tokens) and not is_over else None
         self._is_lost |= refused is not None and _allows(_mask(self._matcher, self._vocab_size), refused)
