@@ -99,7 +99,7 @@ class GrammarConstraint:
 
     def advance(self, tokens: Sequence[int]) -> None:
         taken = self._matcher.try_consume_tokens(list(tokens))
-        # An end token that was to be ignored may be refused, which no mask had allowed. But an added token that
+        # An end token that was to be ignored may be refused; no mask had allowed it. But an added token that
         # spells what must come is allowed, and then not taken for that text: it would come for ever.
         is_over = self._matcher.is_error() or self._matcher.is_stopped()
         refused = tokens[taken] if taken < len(tokens) and not is_over else None
