@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ssd.bench.figures import Figures
+from ssd.bench.folder import RunFolder
 from ssd.bench.report import html_page, markdown, write_report
 from ssd.bench.summary import RunFigures
 from tests.bench.made_up import CASES, DRAFT, NUM_TOKENS, SPEED, TARGET, WOBBLE, write_run
@@ -142,3 +143,11 @@ def test_pages_are_written_where_asked(tmp_path: Path) -> None:
     written = write_report(RunFigures(folder), tmp_path / "pages")
     assert [each.name for each in written] == ["report.html", "report.md"]
     assert all(each.stat().st_size > 500 for each in written)
+
+
+def test_a_run_says_how_far_it_is(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, cases=["ar", "sd4"], num_prompts=2)
+    assert "2 prompts each" in markdown(RunFigures(folder))
+    records = tmp_path / "records.jsonl"
+    records.write_text("".join(records.read_text().splitlines(keepends=True)[:-2]))
+    assert "3 of 4 prompts so far" in markdown(RunFigures(RunFolder(tmp_path)))

@@ -35,9 +35,20 @@ def title(figures: RunFigures) -> str:
 def subtitle(figures: RunFigures) -> str:
     settings, session = figures.manifest.settings, figures.manifest.sessions[0]
     return (
-        f"{', '.join(settings.datasets)}: {settings.num_prompts} prompts each, "
+        f"{', '.join(settings.datasets)}: {_prompts(figures)}, "
         f"{settings.max_tokens} tokens a text. "
         f"{session.hardware.get('processor', 'unknown processor')}, {session.started[:10]}."
+    )
+
+
+def _prompts(figures: RunFigures) -> str:
+    settings = figures.manifest.settings
+    asked = settings.num_prompts * len(settings.datasets)
+    measured = len({(record.dataset, record.prompt) for record in figures.records})
+    return (
+        f"{settings.num_prompts} prompts each"
+        if measured == asked
+        else f"{measured} of {asked} prompts so far"
     )
 
 
