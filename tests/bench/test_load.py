@@ -73,7 +73,7 @@ def test_endpoints_take_turns() -> None:
     order = [(endpoint.name, level.value, number) for endpoint, level, number in turns(settings)]
     assert order == [
         ("ssd", 1, 0), ("ar", 1, 0), ("ar", 8, 0), ("ssd", 8, 0),
-        ("ssd", 1, 1), ("ar", 1, 1), ("ar", 8, 1), ("ssd", 8, 1),
+        ("ar", 1, 1), ("ssd", 1, 1), ("ssd", 8, 1), ("ar", 8, 1),
     ]  # fmt: skip
 
 
@@ -115,11 +115,11 @@ def test_it_is_told_where_help_ends_and_what_a_device_brings() -> None:
     assert [each.says for each in ratios] == ["helps", "slows down"]
     assert [each.user_rate.value for each in ratios] == pytest.approx([3.0, 0.8])
     # Three times the rate, but waiting takes as long: 0.833 against 1.5 seconds; on twice the devices.
-    assert ratios[0].throughput == pytest.approx(1.5 / (0.5 + 1 / 3))
-    assert ratios[0].per_device == pytest.approx(ratios[0].throughput / 2)
+    assert ratios[0].throughput.value == pytest.approx(1.5 / (0.5 + 1 / 3))
+    assert ratios[0].per_device == pytest.approx(ratios[0].throughput.value / 2)
     words = in_words("ssd", "ar", ratios)
-    assert words[0].startswith("at 1 user, ssd helps beside ar: 3.00")
-    assert words[1].startswith("at 8 users, ssd slows down beside ar: 0.80")
+    assert words[0].startswith("at 1 user, ssd helps beside ar: 1.80")
+    assert words[1].startswith("at 8 users, ssd slows down beside ar: 0.86")
     assert "more than ar at no level" in words[2]
 
 
@@ -132,8 +132,29 @@ def test_levels_that_say_the_same_are_told_together() -> None:
         for each in rounds(name, level, [rate] * 6)
     ]
     words = in_words("ssd", "ar", LoadFigures(settings, records).ratios("ssd", "ar"))
-    assert words[0].startswith("from 1 user to 8 users, ssd helps beside ar: 2.00")
+    assert words[0].startswith("from 1 user to 8 users, ssd helps beside ar: 1.50")
     assert "at 1 user, 8 users" in words[1]
+
+
+def test_users_who_wait_for_a_seat_count() -> None:
+    """A server with few seats answers those who have one faster; the others wait outside of that figure."""
+    crowded = [
+        LevelRecord(
+            endpoint="ssd", level=EIGHT, round=number, num_failed=0, answers=answers(20.0, count=48, users=2)
+        )
+        for number in range(6)
+    ]
+    (ratio,) = LoadFigures(SETTINGS, [*crowded, *rounds("ar", EIGHT, [10.0] * 6)]).ratios("ssd", "ar")
+    assert ratio.user_rate.value == pytest.approx(2)
+    assert ratio.says == "slows down"
+
+
+@pytest.mark.parametrize("lost", ["num_failed", "num_unfinished"])
+def test_where_requests_are_lost_nothing_is_judged(lost: str) -> None:
+    ours = rounds("ssd", ONE, [30.0] * 6)
+    ours[3] = dataclasses.replace(ours[3], **{lost: 1})  # type: ignore[arg-type]
+    (ratio,) = LoadFigures(SETTINGS, [*ours, *rounds("ar", ONE, [10.0] * 6)]).ratios("ssd", "ar")
+    assert ratio.says == "cannot be judged, since requests were lost,"
 
 
 def test_noise_is_no_difference() -> None:

@@ -167,7 +167,7 @@ def test_ratios_are_of_the_same_prompt_and_the_best_case() -> None:
     assert verdict is not None
     assert (verdict.ours, verdict.theirs) == ("ssd ssd", "vllm draft4")
     assert figures.drafts == ["same"]
-    assert figures.verdict_on_all("any") is None
+    assert figures.verdict_on_mean("any") is None
 
 
 def test_a_draft_in_another_precision_has_a_verdict_of_its_own(tmp_path: Path) -> None:
@@ -184,11 +184,13 @@ def test_a_draft_in_another_precision_has_a_verdict_of_its_own(tmp_path: Path) -
     assert [line.split(" is ")[0] for line in lines] == [
         "code, the same draft: ssd ssd", "code, a draft in any precision: ssd ssd+int8",
         "talk, the same draft: ssd ssd", "talk, a draft in any precision: ssd ssd+int8",
+        "prompts of all data sets together, the same draft: ssd ssd",
+        "prompts of all data sets together, a draft in any precision: ssd ssd+int8",
         "mean of the data sets, the same draft: ssd ssd",
         "mean of the data sets, a draft in any precision: ssd ssd+int8",
     ]  # fmt: skip
     # Of prompts that ran at 4, 5, 6 and at 6, 7, 8, over 2, 2.5 and 3: ratios 2, 2, 2 and 3, 2.8, 2.67.
-    assert [" is 2.00 (2.00–2.00) times" in line for line in lines] == [True, False] * 3
+    assert [" is 2.00 (2.00–2.00) times" in line for line in lines] == [True, False] * 4
     assert all(" is 2.80 " in line for line in lines[1::2])
     assert all(line.endswith("the best peer, vllm draft4") for line in lines)
 
@@ -199,8 +201,10 @@ def test_prompts_pair_within_a_wave_only() -> None:
         record("ssd", "ssd", 8.0, 0, wave=0), record("vllm", "plain", 4.0, 0, wave=0),
         record("ssd", "ssd", 2.0, 0, wave=1), record("openvino", "plain", 1.0, 0, wave=1),
     ]  # fmt: skip
-    rows = {row.peer: row for row in PeersFigures(records).rows("code")}
-    assert [getattr(rows[name].ratio, "value", None) for name in ("vllm", "openvino")] == [2.0, 2.0]
+    rows = {(row.wave, row.peer): row for row in PeersFigures(records).rows("code")}
+    assert [getattr(rows[key].ratio, "value", None) for key in ((0, "vllm"), (1, "openvino"))] == [2.0, 2.0]
+    # And so this engine's rates are not thrown together either.
+    assert [rows[wave, "ssd"].rate.value for wave in (0, 1)] == pytest.approx([8.0, 2.0])
 
 
 def test_prompts_pair_within_a_sitting_only() -> None:
@@ -220,8 +224,10 @@ def test_prompts_pair_within_a_sitting_only() -> None:
 
 
 def test_the_mean_counts_data_sets_alike() -> None:
-    found = mean_of_medians([[1.0] * 6, [3.0] * 3])
+    found = mean_of_medians([[1.0] * 12, [3.0] * 6])
     assert (found.value, found.low, found.high) == (2.0, 2.0, 2.0)
+    # What three values say of their median holds no 95 %, however many others are beside them.
+    assert mean_of_medians([[1.0] * 12, [3.0] * 3]).low is None
     spread = mean_of_medians([[1.0, 2.0, 3.0] * 2, [2.0, 3.0, 4.0] * 2])
     assert spread.low is not None
     assert spread.high is not None

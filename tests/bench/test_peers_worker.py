@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ssd.bench.manifest import Provenance
 from ssd.bench.peers.plans import Places, plan_workers
 from ssd.bench.peers.process import PeerError, Worker, WorkerPlan
 from ssd.bench.peers.records import PeerRecord, PeersFolder, PeersManifest, PeersSettings
@@ -247,7 +248,8 @@ def test_the_first_burst_of_a_server_is_not_counted(
     """Three tokens come with the first piece of text; how many there are in all, a server may not say."""
     file = tmp_path / "texts.py"
     file.write_text(TEXTS.format(usage=usage))
-    said, folder = settings(tiny_llama, tiny_draft, ssd_cases=["ar"]), PeersFolder(tmp_path / "run")
+    said = settings(tiny_llama, tiny_draft, ssd_cases=["ar"], max_tokens=8)
+    folder = PeersFolder(tmp_path / "run")
     texts = WorkerPlan(
         peer=dataclasses.replace(endpoint("texts"), worker=str(file)), cases=["server"], num_bytes=0,
         python=Path(sys.executable), job={"cores": [], "packages": []},
@@ -260,3 +262,47 @@ def test_the_first_burst_of_a_server_is_not_counted(
     found = [each for each in folder.records() if each.peer == "texts"]
     assert [each.seconds_per_token for each in found] == [3.0 / num_later] * 2
     assert all(list(each.tokens) == [ord(c) for c in "abcdefgh"] for each in found)
+
+
+def test_a_text_that_ends_early_is_none(tiny_llama: Path, tiny_draft: str, tmp_path: Path) -> None:
+    """Eight tokens where everyone writes twelve: a server that does not heed ignore_eos."""
+    file, folder = tmp_path / "texts.py", PeersFolder(tmp_path / "run")
+    file.write_text(TEXTS.format(usage=8))
+    said = settings(tiny_llama, tiny_draft, ssd_cases=["ar"])
+    texts = WorkerPlan(
+        peer=dataclasses.replace(endpoint("texts"), worker=str(file)), cases=["server"], num_bytes=0,
+        python=Path(sys.executable), job={"cores": [], "packages": []},
+    )  # fmt: skip
+    manifest = folder.begin(PeersManifest(settings=said, sessions=[], engines={}))
+    run = PeersRun(
+        folder, manifest, [[plans(said)["ssd"], texts]], PROMPTS, lambda text: [ord(c) for c in text]
+    )
+    run.go_on(Watcher(on_text=lambda _text: None, on_note=lambda _note: None))
+    assert {each.peer for each in folder.records()} == {"ssd"}
+    assert "ended after 8 of 12 tokens" in folder.manifest().absent["texts"]
+
+
+def test_going_on_with_other_code_is_refused_unless_said(tmp_path: Path) -> None:
+    said = settings(Path("model"), "draft")
+    folder = PeersFolder(tmp_path)
+    manifest = folder.begin(PeersManifest(settings=said, sessions=[], engines={}))
+    now = Provenance(started="now", commit="a" * 12, versions={"ssd": "0.1"}, hardware={})
+
+    def begin(session: Provenance, **mixed: bool) -> None:
+        run = PeersRun(folder, folder.manifest(), [], PROMPTS, lambda text: [ord(c) for c in text])
+        run.begin_session(session, **{"mixed": False, **mixed})
+
+    assert manifest.sessions == []
+    begin(now)
+    begin(dataclasses.replace(now, commit="b" * 12))  # nothing was measured yet
+    folder.add(
+        PeerRecord(
+            wave=0, sitting=0, dataset="code", prompt=0, peer="ssd", case="ar", tokens=[1], first_token=1.0,
+            seconds_per_token=1.0,
+        )
+    )  # fmt: skip
+    for _ in range(2):  # being refused is no session
+        with pytest.raises(ValueError, match="commit was bbbbbbbbbbbb, is aaaaaaaaaaaa"):
+            begin(now)
+    begin(now, mixed=True)
+    assert [each.commit for each in folder.manifest().sessions] == ["a" * 12, "b" * 12, "a" * 12]

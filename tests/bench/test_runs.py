@@ -56,13 +56,19 @@ def test_a_run_goes_on_where_it_stopped(
     with (folder.path / "records.jsonl").open("a") as file:
         file.write('{"dataset": "fox", "cut o')  # as a kill in the middle of a line leaves it
     again = Run(folder, manifest, CASES, PROMPTS)
-    assert again.num_done == 5
+    assert again.num_done == 3
+    interrupted = {each.case: each for each in folder.records() if each.dataset == "code"}
+    assert len(interrupted) == 2
     again.go_on(engines, note)
     assert again.is_complete
-    records = folder.records()
-    keys = [(each.case, each.dataset, each.prompt) for each in records]
-    assert keys == told
-    assert len(set(keys)) == len(keys) == 12
+    keys = [(each.case, each.dataset, each.prompt) for each in folder.records()]
+    assert set(keys) == set(told)
+    assert len(keys) == 12
+    # The prompt at which it ended is measured whole again: no ratio spans two days.
+    assert told[3:5] == told[5:7]
+    for each in folder.records():
+        if (each.dataset, each.prompt) == ("code", 0) and each.case in interrupted:
+            assert each.seconds != interrupted[each.case].seconds
     assert len(folder.manifest().sessions) == 2
     _check_facts(folder, engines)
 

@@ -31,7 +31,8 @@ def test_few_values_have_no_interval_that_would_hold() -> None:
     assert median_with_interval(six).low is not None
     assert median_with_interval(six, confidence=joint_confidence(4)).low is None
     assert mean_of_medians([[1.0, 2.0], [3.0, 4.0]]).low is None
-    assert mean_of_medians([[1.0, 2.0, 3.0, 4.0]] * 3).low is not None
+    assert mean_of_medians([[1.0, 2.0, 3.0, 4.0]] * 3).low is None
+    assert mean_of_medians([[1.0, 2.0, 3.0] * 2] * 3).low is not None
 
 
 def test_the_interval_covers_as_often_as_it_says() -> None:

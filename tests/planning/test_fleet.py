@@ -44,8 +44,18 @@ def test_no_room_for_the_target_is_an_error_with_a_remedy(site: Site) -> None:
         site.splits(1)
 
 
+def test_a_draft_that_has_no_room_is_not_offered() -> None:
+    work = Workload(find_model("70B"), find_model("qwen3-32b"), acceptance=0.88)
+    small = Site(work, find_device("h200"), find_device("l40s"))
+    assert not small.draft_fits(1)
+    assert {each.way for each in small.splits(5)} == {"ar", "sd"}
+    assert {each.way for each in offers(small, (1,))} == {"ar", "sd"}
+    assert all(row.ssd is None for row in batch_rows(small, 4, (1,)))
+
+
 def test_speculation_helps_less_as_batches_grow(site: Site) -> None:
-    rows = batch_rows(site, 4, (1, 256))
+    assert [row.ssd for row in batch_rows(site, 4, (1,), most_devices=4)] == [None]
+    rows = batch_rows(site, 4, (1, 256), most_devices=5)
     assert rows[0].pays_per_device
     assert rows[0].sd.rate / rows[0].ar.rate > rows[-1].sd.rate / rows[-1].ar.rate
     assert rows[-1].ssd is None  # beyond a draft step's width

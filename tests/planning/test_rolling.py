@@ -98,3 +98,16 @@ def test_it_repeats_itself() -> None:
 def test_the_engine_s_other_policies_run_too(growth: str) -> None:
     text = drawn_text(0.8, 0.8, length=400, seed=7)
     assert rate(text, 1.0, 0.2, growth=growth) > 1.2
+
+
+def test_guesses_from_the_text_cost_their_rows() -> None:
+    """A draft that is never right, and a text that is: what a row costs decides how much that is worth."""
+    text = replayed_text([MISSED] * 400, seed=0, runs=[4] * 400)
+    shape = Shape(lookup=0, backup="ngram")
+    free, dear = (
+        simulate([text], PairTimes(Forward(1.0, slope=slope), Forward(0.3)), shape).rate
+        for slope in (0.0, 0.6)
+    )
+    assert free > 4.5
+    # A guess is right nearly always, and still two rows take 1.6 times as long as one.
+    assert dear < 1.7

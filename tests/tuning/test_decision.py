@@ -6,10 +6,11 @@ import pytest
 import yaml
 
 from ssd.bench.cases import Case
+from ssd.config import EngineConfig
 from ssd.tuning.confirm import Measured, winner
 from ssd.tuning.grid import Point, distance, grid_cases
 from ssd.tuning.search import Candidate
-from ssd.tuning.tuned_file import Tuned, as_yaml, reasons, settings_of
+from ssd.tuning.tuned_file import Tuned, as_yaml, reasons, settings_of, with_measured_cores
 from tests.tuning.conftest import made_up_facts
 
 PLAIN = Measured(Case(mode="ar"), [10.0, 20.0, 10.0] * 2)
@@ -35,6 +36,17 @@ def test_speculation_that_does_not_pay_is_not_written() -> None:
         assert settings_of(result) == {"model": "big", "mode": "ar", "cores": [0]}
         assert "does not pay" in reasons(result)[0]
         assert FAST.name in reasons(result)[0]
+
+
+def test_the_cores_in_the_file_are_those_it_ran_on() -> None:
+    config = EngineConfig(model="big", cores=(0,), draft_cores=(1, 2))
+    given = {"cores": (0,), "draft_cores": (1, 2), "max_num_seqs": 4}
+    spread = with_measured_cores(given, Case(mode="sd", all_cores=True), config)
+    assert spread == {"cores": (0, 1, 2), "max_num_seqs": 4}
+    apart = {"cores": (0,), "draft_cores": (1, 2), "max_num_seqs": 4}
+    assert with_measured_cores({"max_num_seqs": 4}, FAST, config) == apart
+    on_a_gpu = EngineConfig(model="big")
+    assert with_measured_cores({"max_num_seqs": 4}, FAST, on_a_gpu) == {"max_num_seqs": 4}
 
 
 def test_of_what_is_clearly_faster_the_fastest_wins() -> None:

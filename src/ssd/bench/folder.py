@@ -65,7 +65,9 @@ class RunFolder:
                 file.write(msgspec.json.encode(line) + b"\n")
 
     def records(self) -> list[CaseRecord]:
-        return _read(self._files[CaseRecord], CaseRecord)
+        """What was measured again counts as it was measured last."""
+        found = _read(self._files[CaseRecord], CaseRecord)
+        return list({(each.dataset, each.prompt, each.case): each for each in found}.values())
 
     def forwards(self) -> list[Forwards]:
         return _read(self._files[Forwards], Forwards)

@@ -147,13 +147,13 @@ def first_model(url: str, api_key: str | None) -> str:
 
 
 def turns(settings: LoadSettings) -> list[tuple[Endpoint, Level, int]]:
-    """All of a run, in order: endpoints take turns at each level, another one first each time."""
+    """All of a run, in order: endpoints take turns at each level, another one first in each round of it."""
     found = []
-    for place in range(settings.rounds * len(settings.levels)):
-        number, index = divmod(place, len(settings.levels))
-        start = place % len(settings.endpoints)
-        turned = [*settings.endpoints[start:], *settings.endpoints[:start]]
-        found += [(endpoint, settings.levels[index], number) for endpoint in turned]
+    for number in range(settings.rounds):
+        for index, level in enumerate(settings.levels):
+            start = (number + index) % len(settings.endpoints)
+            turned = [*settings.endpoints[start:], *settings.endpoints[:start]]
+            found += [(endpoint, level, number) for endpoint in turned]
     return found
 
 

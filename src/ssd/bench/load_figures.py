@@ -2,8 +2,9 @@
 
 Knows numbers. Requests of a round share forwards and the machine's mood, so a round is one observation:
 intervals are 95 % bootstrap intervals over rounds, ratios are taken within a round. Whether an endpoint
-helps is judged by what a user sees, tokens a second after the first: throughput at a rate is decided by the
-rate.
+helps is judged in a closed loop by throughput, in which waiting for a seat and for the first token counts,
+and at a rate, which decides the throughput, by what a user sees: tokens a second after the first. Where
+requests were lost nothing is judged: those that were answered had the server to themselves.
 """
 
 from collections import defaultdict
@@ -17,7 +18,10 @@ import numpy
 from ssd.bench.load import Answered, Level, LevelRecord, LoadSettings
 from ssd.bench.statistics import Estimate, median_with_interval, paired_ratio
 
-Help = Literal["helps", "makes no difference", "slows down", "cannot be judged by so few rounds"]
+Help = Literal[
+    "helps", "makes no difference", "slows down", "cannot be judged by so few rounds",
+    "cannot be judged, since requests were lost,",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,16 +63,24 @@ class LevelRatio:
 
     level: Level
     user_rate: Estimate
-    throughput: float
+    throughput: Estimate
     per_device: float
+    has_losses: bool
+    """Requests of one of them failed, had no token, or were cut off."""
+
+    @property
+    def judged(self) -> Estimate:
+        return self.throughput if self.level.kind == "users" else self.user_rate
 
     @property
     def says(self) -> Help:
-        if self.user_rate.low is None or self.user_rate.high is None:
+        if self.has_losses:
+            return "cannot be judged, since requests were lost,"
+        if self.judged.low is None or self.judged.high is None:
             return "cannot be judged by so few rounds"
-        if self.user_rate.low > 1:
+        if self.judged.low > 1:
             return "helps"
-        return "slows down" if self.user_rate.high < 1 else "makes no difference"
+        return "slows down" if self.judged.high < 1 else "makes no difference"
 
 
 class LoadFigures:
@@ -94,7 +106,7 @@ class LoadFigures:
         rates, seen = _rates(answers), self._rates_by_round(endpoint, level)
         if not rates:
             return None
-        throughput = sum(each.num_tokens for each in answers) / sum(map(_seconds, records))
+        throughput = _num_tokens(answers) / sum(map(_seconds, records))
         devices = next(each.devices for each in self.settings.endpoints if each.name == endpoint)
         return LevelFigures(
             endpoint=endpoint,
@@ -117,16 +129,18 @@ class LoadFigures:
             ours, theirs = self.row(above, level), self.row(below, level)
             if ours is None or theirs is None:
                 continue
-            upper, lower = (self._rates_by_round(name, level) for name in (above, below))
-            both = sorted(upper.keys() & lower.keys())
-            if not both:
+            seen = [self._rates_by_round(name, level) for name in (above, below)]
+            if not seen[0].keys() & seen[1].keys():
                 continue
             found.append(
                 LevelRatio(
                     level=level,
-                    user_rate=paired_ratio([upper[each] for each in both], [lower[each] for each in both]),
-                    throughput=ours.throughput / theirs.throughput,
+                    user_rate=_by_round(*seen),
+                    throughput=_by_round(
+                        *(self._throughput_by_round(name, level) for name in (above, below))
+                    ),
                     per_device=ours.per_device / theirs.per_device,
+                    has_losses=any(each.num_failed or each.num_unfinished for each in (ours, theirs)),
                 )
             )
         return found
@@ -134,6 +148,10 @@ class LoadFigures:
     def _rates_by_round(self, endpoint: str, level: Level) -> dict[int, float]:
         rates = {record.round: _rates(record.answers) for record in self._found[endpoint, level]}
         return {number: median(each) for number, each in rates.items() if each}
+
+    def _throughput_by_round(self, endpoint: str, level: Level) -> dict[int, float]:
+        records = [each for each in self._found[endpoint, level] if _rates(each.answers)]
+        return {each.round: _num_tokens(each.answers) / _seconds(each) for each in records}
 
     def _answers(self, endpoint: str, level: Level) -> list[Answered]:
         return [each for record in self._found[endpoint, level] for each in record.answers]
@@ -169,9 +187,19 @@ def _runs(above: str, below: str, ratios: Sequence[LevelRatio]) -> list[str]:
     for group in groups:
         first, last = group[0], group[-1]
         span = f"at {first.level}" if first is last else f"from {first.level} to {last.level}"
-        listed = ", ".join(str(each.user_rate) for each in group)
-        lines.append(f"{span}, {above} {group[0].says} beside {below}: {listed} times the rate a user sees")
+        listed = ", ".join(str(each.judged) for each in group)
+        what = "throughput" if first.level.kind == "users" else "rate a user sees"
+        lines.append(f"{span}, {above} {group[0].says} beside {below}: {listed} times the {what}")
     return lines
+
+
+def _by_round(above: Mapping[int, float], below: Mapping[int, float]) -> Estimate:
+    both = sorted(above.keys() & below.keys())
+    return paired_ratio([above[each] for each in both], [below[each] for each in both])
+
+
+def _num_tokens(answers: Sequence[Answered]) -> int:
+    return sum(each.num_tokens for each in answers)
 
 
 def _rates(answers: Sequence[Answered]) -> list[float]:

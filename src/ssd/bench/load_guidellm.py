@@ -106,7 +106,7 @@ def read_report(report: dict[str, Any], endpoint: str, level: Level, number: int
         level=level,
         round=number,
         answers=[each for each in answers if each is not None],
-        num_failed=len(failed),
+        num_failed=len(failed) + answers.count(None),
         first_failure=str(failed[0]["info"]["error"])[:300] if failed else None,
         num_unfinished=len(requests["incomplete"]),
     )

@@ -105,10 +105,10 @@ def _lines(figures: LoadFigures) -> Iterator[str]:
 def _ratio_lines(figures: LoadFigures) -> Iterator[str]:
     first, *others = (each.name for each in figures.settings.endpoints)
     for other in others:
-        names = (f"{first} over {other}", "tok/s a user (95 %)", "tok/s in all", "tok/s a device")
+        names = (f"{first} over {other}", "tok/s a user (95 %)", "tok/s in all (95 %)", "tok/s a device")
         yield from ("", f"| {' | '.join(names)} |", "|---" * len(names) + "|")
         for each in figures.ratios(first, other):
-            yield f"| {each.level} | {each.user_rate} | {each.throughput:.2f} | {each.per_device:.2f} |"
+            yield f"| {each.level} | {each.user_rate} | {each.throughput} | {each.per_device:.2f} |"
 
 
 def _spelled(found: Percentiles, spelling: str, scale: float = 1) -> str:

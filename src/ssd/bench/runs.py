@@ -2,7 +2,8 @@
 
 Knows the order of turns and what is still to do. Does not know terminals: whoever watches is told of each
 turn. A batch of prompts runs in every case before the next one starts, and the first to run changes with
-each batch: whatever drifts on the machine, drifts for all.
+each batch: whatever drifts on the machine, drifts for all. A batch in which a run was interrupted is measured
+whole again when it goes on: cases of one prompt are never of two days.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -81,15 +82,16 @@ class Run:
 
     @property
     def num_texts(self) -> int:
-        return sum(batch.size * len(batch.cases) for batch in self._batches)
+        return _num_texts(self._batches)
 
     @property
     def num_done(self) -> int:
-        return len(self._done)
+        """Those that need not be measured again."""
+        return _num_texts([batch for batch in self._batches if self._is_whole(batch)])
 
     @property
     def is_complete(self) -> bool:
-        return all(self._has(batch, case) for batch in self._batches for case in batch.cases)
+        return all(map(self._is_whole, self._batches))
 
     def go_on(self, engines: CaseEngines, on_turn: OnTurn) -> None:
         """All that is left, with engines of the run's own cases."""
@@ -98,8 +100,8 @@ class Run:
         engines.warm_up(self._cases, next(iter(self._prompts.values()))[0])
         bare.measure("", 0)
         for batch in self._batches:
-            for case in batch.cases:
-                if not self._has(batch, case):
+            if not self._is_whole(batch):
+                for case in batch.cases:
                     on_turn(case, self._take_turn(engines, batch, case))
             self._measure_forwards(bare, batch)
 
@@ -132,9 +134,13 @@ class Run:
         self._folder.add([forwards])
         self._measured.add((batch.dataset, place))
 
-    def _has(self, batch: Batch, case: Case) -> bool:
+    def _is_whole(self, batch: Batch) -> bool:
         first = self._manifest.settings.first_prompt + batch.start
-        return all((batch.dataset, first + place, case.label) in self._done for place in range(batch.size))
+        return all(
+            (batch.dataset, first + place, case.label) in self._done
+            for case in batch.cases
+            for place in range(batch.size)
+        )
 
     def _with_facts(self, engines: CaseEngines) -> Manifest:
         draft = None if engines.draft is None else open_checkpoint(engines.draft)
@@ -148,6 +154,10 @@ class Run:
             kind_of_device="core" if device.type == "cpu" else "GPU",
             measures_energy=engines.measures_energy,
         )
+
+
+def _num_texts(found: Sequence[Batch]) -> int:
+    return sum(batch.size * len(batch.cases) for batch in found)
 
 
 def model_facts(checkpoint: Checkpoint) -> ModelFacts:

@@ -4,7 +4,6 @@ Knows numbers. Intervals are 95 % bootstrap intervals (scipy) over prompts: what
 prompts of the kind been drawn? Ratios are taken within a prompt, so that drift of the machine cancels.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -87,7 +86,7 @@ def _estimate(
 def _can_hold(sizes: Sequence[int], confidence: float) -> bool:
     """Resampled medians stay between the least and the greatest value, and a true median is outside with
     chance 2^(1 − n): six values are the fewest for 95 %, whatever they are."""
-    return min(sizes) > 1 and math.prod(2.0 ** (1 - each) for each in sizes) <= 1 - confidence
+    return all(2.0 ** (1 - each) <= 1 - confidence for each in sizes)
 
 
 def paired_ratio(

@@ -59,7 +59,10 @@ class PeersOptions:
         Path | None,
         typer.Option(metavar="DIR", rich_help_panel=_WHO, help="Models in peers' forms; beside the models."),
     ] = None
-    ssd_cases: Annotated[str, typer.Option(rich_help_panel=_WHAT, help="Of this engine.")] = "ar,ssd,ssd+int8"
+    ssd_cases: Annotated[
+        str | None,
+        typer.Option(rich_help_panel=_WHAT, help="Of this engine; ar,ssd,ssd+int8, or ar+allcores."),
+    ] = None
     peer_cases: Annotated[
         str, typer.Option(rich_help_panel=_WHAT, help="plain, draftK (K tokens ahead), draft (its own K).")
     ] = "plain,draft,draft4"
@@ -81,6 +84,10 @@ class PeersOptions:
         typer.Option(rich_help_panel=_MACHINE, help="Of this engine's target, such as 0; peers get both."),
     ] = ""
     draft_cores: Annotated[str, typer.Option(rich_help_panel=_MACHINE, help="Of its draft.")] = ""
+    mixed: Annotated[
+        bool,
+        typer.Option("--mixed", rich_help_panel=_WHAT, help="Go on though code or machine has changed."),
+    ] = False
     memory: Annotated[
         float | None,
         typer.Option(rich_help_panel=_MACHINE, help="GiB for all who are loaded together; what is free."),
@@ -141,7 +148,7 @@ def _measure(model: str, draft: str | None, path: Path, options: PeersOptions) -
     settings = _settings(model, draft, options, prompts.digests, places)
     plans, absent = plan_workers(settings, places, _room(prompts.longest + options.max_tokens))
     engines = {plan.peer.name: plan.engine for plan in plans}
-    manifest = folder.begin(PeersManifest(settings=settings, sessions=[provenance()], engines=engines))
+    manifest = folder.begin(PeersManifest(settings=settings, sessions=[], engines=engines))
     for name, reason in absent.items():
         console.print(f"[yellow]without {name}:[/] {escape(reason)}", soft_wrap=True)
     memory = int(options.memory * 2**30) if options.memory else available_memory()
@@ -151,6 +158,7 @@ def _measure(model: str, draft: str | None, path: Path, options: PeersOptions) -
     folder.write(manifest)
     run = PeersRun(folder, manifest, waves, prompts.ids, prompts.encode)
     if not run.is_complete:
+        run.begin_session(provenance(), mixed=options.mixed)
         _go_on(run, console)
     show_peers(folder)
 
@@ -163,9 +171,8 @@ def _settings(
 
     cores = usable_cores()
     target = parse_cores(options.cores) or tuple(cores[:-1] or cores)
-    peer_cases, ssd_cases = _split(options.peer_cases), _split(options.ssd_cases)
-    if draft is None:
-        peer_cases, ssd_cases = ["plain"], ["ar"]
+    peer_cases = _split(options.peer_cases) if draft else ["plain"]
+    ssd_cases = _split(options.ssd_cases or ("ar,ssd,ssd+int8" if draft else "ar+allcores"))
     unknown = [case for case in peer_cases if not re.fullmatch(r"plain|draft\d*", case)]
     if unknown:
         raise ValueError(f"--peer-cases: {unknown[0]!r} is none; use plain, draft, draft3, draft4 …")

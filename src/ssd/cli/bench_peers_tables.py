@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 def show_peers(folder: PeersFolder) -> None:
     from ssd.bench.peers.figures import PeersFigures
-    from ssd.bench.peers.report import COLUMNS, cells, verdict_lines, write_report
+    from ssd.bench.peers.report import COLUMNS, NUM_NAMES, cells, verdict_lines, write_report
 
     console, figures = Console(highlight=False), PeersFigures(folder.records())
     for dataset in figures.datasets:
         table = Table(title=dataset, title_justify="left")
         for place, name in enumerate(COLUMNS):
-            table.add_column(name, justify="left" if place < 2 else "right")
+            table.add_column(name, justify="left" if place < NUM_NAMES else "right")
         for row in figures.rows(dataset):
             table.add_row(*cells(row))
         console.print(table)

@@ -184,7 +184,7 @@ def _plan_batches(site: "Site", devices: int, *, as_json: bool) -> None:
             f"target and draft do not fit together on {devices} devices: give more with --devices"
         )
     tp = min(fitting)
-    rows = fleet.batch_rows(site, tp)
+    rows = fleet.batch_rows(site, tp, most_devices=devices)
     said = advice.about_batches(rows)
     _show(
         [plan_tables.batches(rows, tp), *said],

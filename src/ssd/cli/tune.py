@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 _WHAT = "What is measured"
 _FOUND_OUT = (
-    "mode", "lookahead", "draft_width", "draft_lookup", "draft_precision", "growth", "backup", "acceptance",
+    "mode", "lookahead", "draft_width", "draft_lookup", "draft_precision", "growth", "backup",
 )  # fmt: skip
+_UNKNOWN = ("acceptance", "saguaro", "draft_children", "draft_head")
+"""What its model of the round does not know, and so would not heed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +91,7 @@ def _tune(out: Path, options: TuneOptions, engine: EngineOptions) -> None:
     from ssd.bench.engines import CaseEngines
     from ssd.bench.statistics import need_scipy
     from ssd.config import EngineConfig
-    from ssd.tuning.tuned_file import Tuned, as_yaml, reasons
+    from ssd.tuning.tuned_file import Tuned, as_yaml, reasons, with_measured_cores
 
     console = Console()
     given, draft = _given(engine)
@@ -100,10 +102,8 @@ def _tune(out: Path, options: TuneOptions, engine: EngineOptions) -> None:
     engines = CaseEngines(config, draft, [Case(mode="ar"), Case(mode="ssd")])
     with engines:
         found = _find(engines, options, (prompts, held_out), console)
-        if not found["chosen"].case.all_cores and engines.config.cores:
-            # On other cores than those, what was measured would not hold.
-            given = {**given, "cores": engines.config.cores, "draft_cores": engines.config.draft_cores}
-        tuned = Tuned(engine.named_model, draft, given, **found)
+        held = with_measured_cores(given, found["chosen"].case, engines.config)
+        tuned = Tuned(engine.named_model, draft, held, **found)
         out.write_text(as_yaml(tuned))
         console.print(_table(tuned))
         for sentence in reasons(tuned):
@@ -127,6 +127,11 @@ def _given(engine: EngineOptions) -> tuple[dict[str, Any], str]:
     found_out = [name for name in _FOUND_OUT if name in said]
     if found_out:
         raise ValueError(f"--{found_out[0].replace('_', '-')} is what tuning finds out: leave it out")
+    unknown = [name for name in _UNKNOWN if name in said]
+    if unknown:
+        raise ValueError(
+            f"tuning does not know --{unknown[0].replace('_', '-')}: leave it out, and try by hand"
+        )
     return said, draft
 
 

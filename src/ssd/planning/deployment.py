@@ -120,6 +120,11 @@ class Site:
             return room.fits(both, sequences=batch, context=work.context)
         return room.fits(work.target, sequences=batch, context=work.context)
 
+    def draft_fits(self, batch: int) -> bool:
+        """In SSD the draft has a device of its own, which may be a smaller one."""
+        work = self.workload
+        return Place(self.draft_device).fits(work.draft, sequences=batch, context=work.context)
+
     def ar(self, tp: int, batch: int = 1) -> Offer:
         times = self.times(tp, batch)
         rate = ar_rate(times, batch=batch)
@@ -175,7 +180,7 @@ class Site:
                 continue
             if self.fits(tp, batch, beside_draft=False):
                 offers.append(self.ar(tp, batch))
-                if tp + 1 <= num_devices:
+                if tp + 1 <= num_devices and self.draft_fits(batch):
                     offers.append(self.ssd(tp, batch))
             if self.fits(tp, batch, beside_draft=True):
                 offers.append(self.sd(tp, batch))

@@ -70,7 +70,7 @@ def offers(site: Site, batches: Sequence[int] = _FLEET_BATCHES) -> list[Offer]:
             found.append(site.ar(tp, batch))
             if site.fits(tp, batch, beside_draft=True):
                 found.append(site.sd(tp, batch))
-            if batch <= site.workload.max_width:
+            if batch <= site.workload.max_width and site.draft_fits(batch):
                 alone = site.ssd(tp, batch)
                 found.append(alone)
                 count = sharers(site, batch, alone.width)
@@ -111,14 +111,17 @@ class BatchRow:
         return self.ssd is not None and self.ssd.per_device > best
 
 
-def batch_rows(site: Site, tp: int, batches: Sequence[int] = BATCHES) -> list[BatchRow]:
+def batch_rows(
+    site: Site, tp: int, batches: Sequence[int] = BATCHES, *, most_devices: float = math.inf
+) -> list[BatchRow]:
+    """`most_devices`: of a replica; where the draft would be one too many there is no SSD."""
+
+    def ahead(batch: int) -> Offer | None:
+        is_possible = batch <= site.workload.max_width and site.draft_fits(batch) and tp + 1 <= most_devices
+        return site.ssd(tp, batch) if is_possible else None
+
     return [
-        BatchRow(
-            batch,
-            site.ar(tp, batch),
-            site.sd(tp, batch),
-            site.ssd(tp, batch) if batch <= site.workload.max_width else None,
-        )
+        BatchRow(batch, site.ar(tp, batch), site.sd(tp, batch), ahead(batch))
         for batch in batches
         if site.fits(tp, batch, beside_draft=True)
     ]

@@ -86,7 +86,8 @@ class Simulation:
         self._advance_draft(self._now, tally)
         paths = [self._path(each) for each in alive]
         waited = None if any(paths) else self._wait(alive, tally)
-        paths = waited or paths
+        guessed = [self._guess(each, path) for each, path in zip(alive, waited or paths, strict=True)]
+        paths = [path or guess for path, guess in zip(waited or paths, guessed, strict=True)]
         lengths = self._controller.choose(paths, len(alive))
         if waited and not any(lengths):
             self._controller.note_first(accepted=False)
@@ -95,8 +96,8 @@ class Simulation:
         self._controller.times.note(rows, seconds)
         self._now += seconds + self._host
         self._advance_draft(self._now, tally)
-        for each, path, length in zip(alive, paths, lengths, strict=True):
-            num_accepted = self._accepted(each, path, length)
+        for each, guess, length in zip(alive, guessed, lengths, strict=True):
+            num_accepted = self._right_guesses(each, length) if guess else self._accepted(each, length)
             decided = each.truth(num_accepted + 1)
             tally.tokens += len(decided)
             tally.rounds += 1
@@ -112,17 +113,30 @@ class Simulation:
         nodes = tree.best_path(self._shape.lookahead)
         return [float(np.exp(tree.values[node] - tree.values[tree.root])) for node in nodes]
 
-    def _accepted(self, each: FollowedText, path: list[float], length: int) -> int:
-        truth = each.truth(max(length, self._shape.lookahead))
-        if path:
-            right = 0
-            while right < min(length, len(truth)) and truth[right] == 0:
-                right += 1
+    def _guess(self, each: FollowedText, path: list[float]) -> list[float]:
+        """`ngram`: where nothing else is known, the chances of what the earlier text foretells.
+
+        Texts tell where that is right; where it would be wrong, and cost rows for nothing, they do not.
+        """
+        if path or self._shape.backup not in ("auto", "ngram") or not each.text.runs[each.place]:
+            return []
+        rate = self._controller.ngram_rate
+        return [rate ** (place + 1) for place in range(self._shape.lookahead)]
+
+    def _accepted(self, each: FollowedText, length: int) -> int:
+        """How many of the draft's likeliest tokens are right, of the `length` that are verified."""
+        truth, right = each.truth(length), 0
+        while right < len(truth) and truth[right] == 0:
+            right += 1
+        if length:
             self._controller.note_first(accepted=right > 0)
-            return right
-        if self._shape.backup in ("auto", "ngram"):
-            return min(int(each.text.runs[each.place]), self._shape.lookahead)
-        return 0
+        return right
+
+    def _right_guesses(self, each: FollowedText, length: int) -> int:
+        right = min(int(each.text.runs[each.place]), length)
+        if length:
+            self._controller.note_ngram(accepted=right > 0)
+        return right
 
     def _wait(self, alive: list[FollowedText], tally: Tally) -> list[list[float]] | None:
         """`jit`: for a draft step, if that pays."""

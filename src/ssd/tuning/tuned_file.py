@@ -7,7 +7,7 @@ import yaml
 
 from ssd.bench.cases import Case
 from ssd.bench.statistics import Estimate
-from ssd.config import Precision
+from ssd.config import EngineConfig, Precision
 from ssd.tuning.confirm import Measured
 from ssd.tuning.measure import Facts
 from ssd.tuning.search import Candidate
@@ -39,6 +39,18 @@ class Tuned:
         """What the model predicted; temperature and cores are in its texts and times, not in its cases."""
         plain = replace(case, temperature=0.0, all_cores=False)
         return next((each.rate for each in self.predicted if each.case == plain), None)
+
+
+def with_measured_cores(
+    given: Mapping[str, object], case: Case, config: EngineConfig
+) -> Mapping[str, object]:
+    """On other cores than those it ran on, what was measured of a case would not hold."""
+    if not config.cores:
+        return given
+    if case.all_cores:
+        others = {name: value for name, value in given.items() if name != "draft_cores"}
+        return {**others, "cores": (*config.cores, *config.draft_cores)}
+    return {**given, "cores": config.cores, "draft_cores": config.draft_cores}
 
 
 def settings_of(tuned: Tuned) -> dict[str, object]:

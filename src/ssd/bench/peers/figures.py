@@ -1,8 +1,9 @@
 """What a run among peers says: rates, how much faster this engine's best case is, and where tokens part.
 
 Ratios are taken within a prompt of a wave and a sitting, where everyone took turns, with bootstrap intervals
-over prompts. A prompt that was measured again counts once, as it was measured last. Whether two engines agree
-is reported, not judged: in bfloat16 they round differently, and a tie may fall either way.
+over prompts. Waves are days of their own: this engine has a row in each of them. A prompt that was measured
+again counts once, as it was measured last. Whether two engines agree is reported, not judged: in bfloat16
+they round differently, and a tie may fall either way.
 """
 
 import statistics
@@ -17,6 +18,7 @@ from ssd.bench.peers.registry import SSD
 from ssd.bench.statistics import Estimate, mean_of_medians, median_with_interval
 
 ALL = "mean of the data sets"
+TOGETHER = "prompts of all data sets together"
 Drafts = Literal["same", "any"]
 """Which cases of this engine count: those whose draft is the peers' own, weight for weight; or all."""
 Key = tuple[int, str, int]
@@ -42,6 +44,7 @@ class Agreement:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerFigures:
     dataset: str
+    wave: int
     peer: str
     case: str
     rate: Estimate
@@ -83,6 +86,7 @@ class PeersFigures:
             sittings = self._by_engine[each.peer, each.case]
             sittings.setdefault((each.wave, each.dataset, each.prompt), {})[each.sitting] = each
         self.datasets = list(dict.fromkeys(each.dataset for each in records))
+        self.waves = sorted({each.wave for each in records})
         self._reference = next((engine for engine in self._by_engine if engine[0] == SSD), None)
 
     def has_texts_of(self, worker: str) -> bool:
@@ -108,7 +112,12 @@ class PeersFigures:
 
     def rows(self, dataset: str) -> list[PeerFigures]:
         ours = self.best_case(dataset)
-        return [self._row(engine, dataset, ours) for engine in self._by_engine if self._of(engine, dataset)]
+        return [
+            self._row(engine, dataset, wave, ours)
+            for wave in self.waves
+            for engine in self._by_engine
+            if self._of(engine, dataset, wave)
+        ]
 
     def verdict(self, dataset: str, drafts: Drafts) -> Verdict | None:
         found = self._beside(dataset, drafts)
@@ -122,7 +131,7 @@ class PeersFigures:
             ratio=median_with_interval(found.ratios),
         )
 
-    def verdict_on_all(self, drafts: Drafts) -> Verdict | None:
+    def verdict_on_mean(self, drafts: Drafts) -> Verdict | None:
         """The mean over data sets of the ratio over the best peer of each."""
         found = [each for name in self.datasets if (each := self._beside(name, drafts)) is not None]
         if len(found) < 2:
@@ -146,37 +155,41 @@ class PeersFigures:
         }
         if not peers:
             return None
+        # In the wave in which it was measured, which may have been a slow one for all.
         theirs = min(peers, key=lambda engine: statistics.median(peers[engine]))
         return _Beside(ours, theirs, peers[theirs])
 
-    def _ratios(self, ours: Engine, theirs: Engine, dataset: str) -> list[float]:
-        return [above.rate / below.rate for above, below in self._pairs(ours, theirs, dataset)]
+    def _ratios(self, ours: Engine, theirs: Engine, dataset: str, wave: int | None = None) -> list[float]:
+        return [above.rate / below.rate for above, below in self._pairs(ours, theirs, dataset, wave)]
 
-    def _pairs(self, one: Engine, other: Engine, dataset: str) -> Iterator[tuple[PeerRecord, PeerRecord]]:
+    def _pairs(
+        self, one: Engine, other: Engine, dataset: str, wave: int | None
+    ) -> Iterator[tuple[PeerRecord, PeerRecord]]:
         """Of each prompt, what both wrote in the last sitting in which both did."""
         ones, others = self._by_engine[one], self._by_engine[other]
         for key in ones:
             both = ones[key].keys() & others.get(key, {}).keys()
-            if key[1] == dataset and both:
+            if _is_of(key, dataset, wave) and both:
                 yield ones[key][max(both)], others[key][max(both)]
 
-    def _row(self, engine: Engine, dataset: str, best: Engine | None) -> PeerFigures:
-        found = self._of(engine, dataset)
-        ratios = [] if best is None or engine == best else self._ratios(best, engine, dataset)
+    def _row(self, engine: Engine, dataset: str, wave: int, best: Engine | None) -> PeerFigures:
+        found = self._of(engine, dataset, wave)
+        ratios = [] if best is None or engine == best else self._ratios(best, engine, dataset, wave)
         return PeerFigures(
             dataset=dataset,
+            wave=wave,
             peer=engine[0],
             case=engine[1],
             rate=median_with_interval([each.rate for each in found.values()]),
             first_token=statistics.median(each.first_token for each in found.values()),
             ratio=median_with_interval(ratios) if ratios else None,
-            agreement=self._agreement(engine, dataset),
+            agreement=self._agreement(engine, dataset, wave),
         )
 
-    def _agreement(self, engine: Engine, dataset: str) -> Agreement | None:
+    def _agreement(self, engine: Engine, dataset: str, wave: int) -> Agreement | None:
         if self._reference is None or engine == self._reference:
             return None
-        pairs = self._pairs(engine, self._reference, dataset)
+        pairs = self._pairs(engine, self._reference, dataset, wave)
         parted = [first_difference(theirs.tokens, ours.tokens) for theirs, ours in pairs]
         unlike = [place for place in parted if place is not None]
         return Agreement(
@@ -185,10 +198,14 @@ class PeersFigures:
             first_difference=statistics.median(unlike) if unlike else None,
         )
 
-    def _of(self, engine: Engine, dataset: str) -> Mapping[Key, PeerRecord]:
-        """The last text of each prompt."""
+    def _of(self, engine: Engine, dataset: str, wave: int | None = None) -> Mapping[Key, PeerRecord]:
+        """The last text of each prompt, of one wave or of all."""
         by_key = self._by_engine[engine].items()
-        return {key: sittings[max(sittings)] for key, sittings in by_key if key[1] == dataset}
+        return {key: sittings[max(sittings)] for key, sittings in by_key if _is_of(key, dataset, wave)}
+
+
+def _is_of(key: Key, dataset: str, wave: int | None) -> bool:
+    return dataset in (TOGETHER, key[1]) and wave in (None, key[0])
 
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:

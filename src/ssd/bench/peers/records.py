@@ -84,11 +84,7 @@ class PeersFolder:
             unlike = _differences(manifest.settings, before.settings) or self._others(manifest, before)
             if unlike:
                 raise ValueError(f"{self.path} holds another run ({unlike}): name another folder with --run")
-            manifest = replace(
-                before,
-                sessions=[*before.sessions, *manifest.sessions],
-                engines={**before.engines, **manifest.engines},
-            )
+            manifest = replace(before, engines={**before.engines, **manifest.engines})
         if self._records.exists():
             content = self._records.read_bytes()
             self._records.write_bytes(content[: content.rfind(b"\n") + 1])

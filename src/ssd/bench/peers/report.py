@@ -2,16 +2,21 @@
 
 from collections.abc import Iterator
 
-from ssd.bench.peers.figures import PeerFigures, PeersFigures
+from ssd.bench.peers.figures import TOGETHER, PeerFigures, PeersFigures
 from ssd.bench.peers.records import PeersFolder, PeersManifest
 
-COLUMNS = ("engine", "case", "tok/s (95 %)", "first token, s", "SSD's best over it (95 %)", "same text")
+COLUMNS = (
+    "wave", "engine", "case", "tok/s (95 %)", "first token, s", "SSD's best over it (95 %)", "same text",
+)  # fmt: skip
+NUM_NAMES = 3
+"""Of the columns, those that name a row."""
 
 _DRAFTS = {"same": "the same draft", "any": "a draft in any precision"}
 
 
 def cells(row: PeerFigures) -> list[str]:
     return [
+        str(row.wave + 1),
         row.peer,
         row.case,
         str(row.rate),
@@ -23,12 +28,9 @@ def cells(row: PeerFigures) -> list[str]:
 
 def verdict_lines(figures: PeersFigures) -> list[str]:
     """With the draft that peers have too; then, if this engine has others, with whichever is best."""
-    verdicts = [
-        verdict
-        for name in (*figures.datasets, None)
-        for drafts in figures.drafts
-        for verdict in [figures.verdict(name, drafts) if name else figures.verdict_on_all(drafts)]
-    ]
+    names = [*figures.datasets, *([TOGETHER] if len(figures.datasets) > 1 else [])]
+    verdicts = [figures.verdict(name, drafts) for name in names for drafts in figures.drafts]
+    verdicts += [figures.verdict_on_mean(drafts) for drafts in figures.drafts]
     return [
         f"{each.dataset}, {_DRAFTS[each.drafts]}: {each.ours} is {each.ratio} times as fast "
         f"as the best peer, {each.theirs}"
@@ -53,7 +55,8 @@ def _lines(manifest: PeersManifest, figures: PeersFigures) -> Iterator[str]:
         f"{settings.max_tokens} tokens whatever they are, one text at a time, {settings.num_prompts} prompts "
         "of each data set, everyone in turns on each prompt. "
         + _cores(manifest)
-        + "tok/s: median over prompts of the tokens after those that came first."
+        + "tok/s: median over prompts of the tokens after those that came first. Those of a wave were loaded "
+        "together and took turns; rates of different waves do not compare, ratios are taken within one."
     )
     for dataset in figures.datasets:
         yield from ("", f"## {dataset}", "", f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|")

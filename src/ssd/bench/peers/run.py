@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ssd.bench.manifest import Provenance, places_apart
 from ssd.bench.peers.idle import idle_cores
 from ssd.bench.peers.process import PeerError, Worker, WorkerPlan
 from ssd.bench.peers.records import PeerRecord, PeersFolder, PeersManifest
@@ -83,6 +84,17 @@ class PeersRun:
     def is_complete(self) -> bool:
         return self.num_done == self.num_texts
 
+    def begin_session(self, now: Provenance, *, mixed: bool) -> None:
+        """Texts of other code, or of another machine, must not be added to those that are there."""
+        before = self._manifest.sessions
+        apart = places_apart(before[-1], now) if before and self._done and not mixed else []
+        if apart:
+            raise ValueError(
+                f"since {self._folder.path} was begun, things changed: {'; '.join(apart)}. "
+                "Name another folder with --run, or go on all the same with --mixed"
+            )
+        self._keep(replace(self._manifest, sessions=[*before, now]))
+
     def go_on(self, watcher: Watcher) -> None:
         for index, wave in enumerate(self._waves):
             if self._num_left(index, wave):
@@ -115,8 +127,10 @@ class PeersRun:
         with ExitStack() as stack:
             workers = self._start(wave, stack, watcher)
             self._note_idle(workers, watcher)
-            for count, (dataset, prompt) in enumerate(self._places):
-                turns = [turn for turn in turns_of(wave, count) if turn.worker in workers]
+            for dataset, prompt in self._places:
+                # Counted so that each data set, too, has everyone first in turn.
+                first = prompt + list(self._prompts).index(dataset)
+                turns = [turn for turn in turns_of(wave, first) if turn.worker in workers]
                 if not self._is_whole((index, dataset, prompt), turns):
                     self._run_prompt((index, dataset, prompt), turns, workers, watcher)
 
@@ -185,6 +199,12 @@ class PeersRun:
         settings, (wave, dataset, prompt) = self._manifest.settings, place
         answer = worker.ask(turn.case, self._prompts[dataset][prompt], settings.max_tokens)
         tokens, num_later = self._counted(answer)
+        num_tokens = answer.get("num_tokens") or len(tokens)
+        if num_tokens < settings.max_tokens:
+            raise PeerError(
+                f"it ended after {num_tokens} of {settings.max_tokens} tokens, where everyone else goes on: "
+                "it must heed ignore_eos, or be asked for fewer with --max-tokens"
+            )
         if num_later < 1:
             raise PeerError("all its tokens came at once: nothing to time after the first")
         return PeerRecord(
