@@ -2,98 +2,145 @@
 
 import dataclasses
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ssd.cli.errors import user_errors
+from ssd.cli.options import with_options
 from ssd.cli.plan_questions import check_questions, kept_rows, run_rows
+from ssd.planning.models import Weights
 
 if TYPE_CHECKING:
-    from ssd.planning.deployment import Site
+    from ssd.planning.deployment import Site, Workload
 
 _MODELS, _DEVICES, _QUESTIONS = "Models", "Devices", "Questions"
 _MOST_DEVICES = 8
 
 
-def plan(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceOptions:
     hardware: Annotated[
         str, typer.Option(rich_help_panel=_DEVICES, help="A device of the table (--list), or a .toml file.")
-    ] = "h100",
+    ] = "h100"
     draft_hardware: Annotated[
         str | None, typer.Option(rich_help_panel=_DEVICES, help="The draft's, if it is another.")
-    ] = None,
+    ] = None
     devices: Annotated[
         int | None,
         typer.Option(
             rich_help_panel=_DEVICES, min=1, help=f"At most so many for one replica; {_MOST_DEVICES}."
         ),
-    ] = None,
+    ] = None
     price: Annotated[
         float | None, typer.Option(rich_help_panel=_DEVICES, help="Dollars an hour of a device.")
-    ] = None,
+    ] = None
     draft_price: Annotated[
         float | None, typer.Option(rich_help_panel=_DEVICES, help="Of the draft's device.")
-    ] = None,
+    ] = None
+
+    def site(self, workload: "Workload") -> "Site":
+        from ssd.planning.deployment import Site
+        from ssd.planning.hardware import find_device
+
+        # The same device has the same price, unless it is said.
+        draft_price = self.draft_price if self.draft_hardware else self.draft_price or self.price
+        return Site(
+            workload,
+            find_device(self.hardware, price=self.price),
+            find_device(self.draft_hardware or self.hardware, price=draft_price),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
     target: Annotated[
         str, typer.Option(rich_help_panel=_MODELS, help="70B, qwen3-32b … or a config.json.")
-    ] = "70B",
-    draft: Annotated[str, typer.Option(rich_help_panel=_MODELS, help="Likewise.")] = "1B",
+    ] = "70B"
+    draft: Annotated[str, typer.Option(rich_help_panel=_MODELS, help="Likewise.")] = "1B"
     target_weights: Annotated[
-        str, typer.Option(rich_help_panel=_MODELS, help="bf16, fp8, int8 or int4.")
-    ] = "bf16",
-    draft_weights: Annotated[str, typer.Option(rich_help_panel=_MODELS, help="Likewise.")] = "bf16",
+        Weights, typer.Option(rich_help_panel=_MODELS, help="How its weights are kept.")
+    ] = "bf16"
+    draft_weights: Annotated[Weights, typer.Option(rich_help_panel=_MODELS, help="Likewise.")] = "bf16"
     acceptance: Annotated[
         float, typer.Option(rich_help_panel=_MODELS, help="How often the draft's first guess is right.")
-    ] = 0.8,
+    ] = 0.8
     coverage: Annotated[
         float,
         typer.Option(
             rich_help_panel=_MODELS, help="If it is wrong: how often one of the next three is right."
         ),
-    ] = 0.75,
+    ] = 0.75
     repeats: Annotated[
         float,
         typer.Option(
             rich_help_panel=_MODELS, help="Share of places where the earlier text knows what follows."
         ),
-    ] = 0.0,
-    context: Annotated[
-        int, typer.Option(rich_help_panel=_QUESTIONS, min=1, help="Tokens, on average.")
-    ] = 1024,
-    batch: Annotated[
-        int | None, typer.Option(rich_help_panel=_QUESTIONS, min=1, help="Sequences at a time; 1.")
-    ] = None,
+    ] = 0.0
+    context: Annotated[int, typer.Option(rich_help_panel=_QUESTIONS, min=1, help="Tokens, on average.")] = (
+        1024
+    )
     max_width: Annotated[
         int,
         typer.Option(rich_help_panel=_QUESTIONS, min=12, help="Rows of a draft step: what the engine takes."),
-    ] = 64,
+    ] = 64
+
+    def workload(self) -> "Workload":
+        from ssd.planning.deployment import Workload
+        from ssd.planning.models import find_model
+
+        return Workload(
+            find_model(self.target, self.target_weights),
+            find_model(self.draft, self.draft_weights),
+            acceptance=self.acceptance,
+            coverage=self.coverage,
+            repeats=self.repeats,
+            context=self.context,
+            max_width=self.max_width,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionOptions:
+    batch: Annotated[
+        int | None, typer.Option(rich_help_panel=_QUESTIONS, min=1, help="Sequences at a time; 1.")
+    ] = None
     fleet: Annotated[
         float | None,
         typer.Option(
             rich_help_panel=_QUESTIONS, metavar="TOKENS/S", help="Plan a fleet for so many; a minute."
         ),
-    ] = None,
+    ] = None
     batches: Annotated[
         bool,
         typer.Option("--batches", rich_help_panel=_QUESTIONS, help="From which batch on SSD stops paying."),
-    ] = False,
+    ] = False
     validate: Annotated[
         bool, typer.Option("--validate", rich_help_panel=_QUESTIONS, help="Predictions beside measurements.")
-    ] = False,
+    ] = False
     run: Annotated[
         Path | None,
         typer.Option(
             rich_help_panel=_QUESTIONS, metavar="RUN", help="With --validate: a folder of `ssd bench run`."
         ),
-    ] = None,
+    ] = None
     show_list: Annotated[
         bool,
         typer.Option("--list", rich_help_panel=_QUESTIONS, help="The devices and models that are known."),
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-) -> None:
+    ] = False
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False
+
+    def check(self, devices: int | None) -> None:
+        check_questions(
+            {"--fleet": self.fleet, "--batches": self.batches or None, "--validate": self.validate or None},
+            {"--devices": devices, "--batch": self.batch, "--run": self.run},
+        )
+
+
+@with_options
+def plan(*, models: ModelOptions, devices: DeviceOptions, questions: QuestionOptions) -> None:
     """Predict AR, SD and SSD from data sheets: speed, best split of devices, cost, batches, fleets.
 
     Examples:
@@ -107,35 +154,20 @@ def plan(
     from ssd.cli import plan_tables
 
     with user_errors():
-        if show_list:
+        if questions.show_list:
             plan_tables.show_known()
             return
-        check_questions(
-            {"--fleet": fleet, "--batches": batches or None, "--validate": validate or None},
-            {"--devices": devices, "--batch": batch, "--run": run},
-        )
-        if validate:
-            _validate(run, coverage, as_json=as_json)
+        questions.check(devices.devices)
+        if questions.validate:
+            _validate(questions.run, models.coverage, as_json=questions.as_json)
             return
-        site = _site(
-            (hardware, price),
-            (draft_hardware or hardware, draft_price if draft_hardware else draft_price or price),
-            _workload(
-                (target, target_weights),
-                (draft, draft_weights),
-                acceptance=acceptance,
-                coverage=coverage,
-                repeats=repeats,
-                context=context,
-                max_width=max_width,
-            ),
-        )
-        if fleet is not None:
-            _plan_fleet(site, fleet, as_json=as_json)
-        elif batches:
-            _plan_batches(site, devices or _MOST_DEVICES, as_json=as_json)
+        site, most_devices = devices.site(models.workload()), devices.devices or _MOST_DEVICES
+        if questions.fleet is not None:
+            _plan_fleet(site, questions.fleet, as_json=questions.as_json)
+        elif questions.batches:
+            _plan_batches(site, most_devices, as_json=questions.as_json)
         else:
-            _plan_replica(site, devices or _MOST_DEVICES, batch or 1, as_json=as_json)
+            _plan_replica(site, most_devices, questions.batch or 1, as_json=questions.as_json)
 
 
 def _validate(run: Path | None, coverage: float, *, as_json: bool) -> None:
@@ -143,22 +175,6 @@ def _validate(run: Path | None, coverage: float, *, as_json: bool) -> None:
 
     rows, said = kept_rows() if run is None else run_rows(run, coverage)
     _show([*plan_tables.validation(rows), *said], [_row(each) for each in rows], as_json=as_json)
-
-
-def _workload(target: tuple[str, Any], draft: tuple[str, Any], **more: Any) -> Any:
-    from ssd.planning.deployment import Workload
-    from ssd.planning.models import find_model
-
-    return Workload(find_model(*target), find_model(*draft), **more)
-
-
-def _site(target: tuple[str, float | None], draft: tuple[str, float | None], workload: Any) -> "Site":
-    from ssd.planning.deployment import Site
-    from ssd.planning.hardware import find_device
-
-    name, price = target
-    draft_name, draft_price = draft
-    return Site(workload, find_device(name, price=price), find_device(draft_name, price=draft_price))
 
 
 def _plan_replica(site: "Site", devices: int, batch: int, *, as_json: bool) -> None:
