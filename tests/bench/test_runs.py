@@ -139,6 +139,17 @@ def test_going_on_with_other_code_or_elsewhere_is_refused_unless_said(tmp_path: 
     assert not begin(other, mixed=True).is_complete
 
 
+def test_prompts_without_room_are_refused_before_anything_is_measured(
+    tmp_path: Path, engines: CaseEngines, tiny_llama: Path, tiny_draft: str
+) -> None:
+    folder, asked = RunFolder(tmp_path), settings(tiny_llama, tiny_draft)
+    room = engines.engine.loaded.max_model_len
+    manifest = Manifest(settings=replace(asked, max_tokens=room - 2), sessions=[SESSION])
+    with pytest.raises(ValueError, match="at most 2 are possible: give more room with --max-model-len"):
+        Run(folder, manifest, CASES, PROMPTS).go_on(engines, lambda _case, _records: None)
+    assert folder.records() == []
+
+
 def test_turns_rotate_and_batches_are_full() -> None:
     cases = cases_of("ar,sd,ssd", [0.0], [1, 4])
     found = batches(cases, ["a", "b"], 6)

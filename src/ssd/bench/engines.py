@@ -5,7 +5,7 @@ process of its own on the draft's cores; the drafts that only lend their bare fo
 Prompts are never taken from the prefix cache: whoever came second would have its first token for nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
 
@@ -91,6 +91,16 @@ class CaseEngines:
     @property
     def measures_energy(self) -> bool:
         return self._energy.is_readable
+
+    def refuse_long(self, prompts: Iterable[str], max_tokens: int) -> None:
+        """Before anything is measured: a prompt without room for its answer would end a run hours later."""
+        most = self.engine.loaded.max_model_len - max_tokens
+        longest = max(len(self.engine.requests.tokenizer(prompt).input_ids) for prompt in prompts)
+        if longest > most:
+            raise ValueError(
+                f"a prompt has {longest} tokens, and with {max_tokens} to write after it at most {most} are "
+                "possible: give more room with --max-model-len"
+            )
 
     def warm_up(self, cases: Sequence[Case], prompt: str) -> None:
         """Outside the clock: kernels, caches and calibrations that a first text pays for."""

@@ -8,6 +8,7 @@ whole again when it goes on: cases of one prompt are never of two days.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from ssd.bench.bare import BareModels, DraftForm
@@ -95,6 +96,7 @@ class Run:
 
     def go_on(self, engines: CaseEngines, on_turn: OnTurn) -> None:
         """All that is left, with engines of the run's own cases."""
+        engines.refuse_long(chain.from_iterable(self._prompts.values()), self._manifest.settings.max_tokens)
         bare = BareModels(engines, self._cases)
         self._folder.begin_session(self._with_facts(engines))
         engines.warm_up(self._cases, next(iter(self._prompts.values()))[0])
