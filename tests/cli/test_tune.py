@@ -85,6 +85,7 @@ def _await(url: str, server: "subprocess.Popen[bytes]") -> None:
     [
         ((), "nothing to tune without a draft"),
         (("--draft", "d", "--lookahead", "4"), "--lookahead is what tuning finds out"),
+        (("--draft", "d", "--acceptance", "ratio"), "tuning does not know --acceptance"),
         (("--draft", "d", "--prompts", "missing.jsonl"), "no file"),
     ],
 )

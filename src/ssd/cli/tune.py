@@ -22,7 +22,7 @@ _WHAT = "What is measured"
 _FOUND_OUT = (
     "mode", "lookahead", "draft_width", "draft_lookup", "draft_precision", "growth", "backup",
 )  # fmt: skip
-_UNKNOWN = ("acceptance", "saguaro", "draft_children", "draft_head")
+_UNKNOWN = ("acceptance", "saguaro", "draft_children")
 """What its model of the round does not know, and so would not heed."""
 
 
