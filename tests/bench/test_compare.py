@@ -44,6 +44,15 @@ def test_a_difference_is_found_in_noise(tmp_path: Path, factor: float, verdict: 
     assert verdicts(tmp_path, noisy(1), noisy(2, factor)) == {verdict}
 
 
+def test_data_sets_together_say_more_than_each_alone(tmp_path: Path) -> None:
+    """Six prompts of each of two data sets, four cases: enough for four intervals, not for eight."""
+    for name, change in (("a", noisy(1)), ("b", noisy(2, 1.4))):
+        write_run(tmp_path / name, num_prompts=6, change=change)
+    found = compare_runs(tmp_path / "a", tmp_path / "b")
+    assert {row.verdict for row in found.rows} == {"too few prompts to tell"}
+    assert {row.verdict for row in found.together} == {"faster"}
+
+
 def test_a_faster_day_is_not_a_faster_engine(tmp_path: Path) -> None:
     """Everything 1.3 times as fast, bare forwards too."""
     found = verdicts(tmp_path, noisy(1), noisy(2, 1.3), forward_seconds=0.25 / 1.3)
@@ -62,6 +71,7 @@ def test_rows_pair_prompt_by_prompt(tmp_path: Path) -> None:
         ("humaneval", "ssd+t0+b1"), ("alpaca", "ssd+t0+b1"),
     ]  # fmt: skip
     assert found.rows[0].ratio.value == pytest.approx(2)
+    assert [(row.dataset, row.ratio.count, row.verdict) for row in found.together] == [("all", 16, "faster")]
     done = CliRunner().invoke(app, ["bench", "compare", str(tmp_path / "a"), str(tmp_path / "b")])
     assert done.exit_code == 0
     assert "faster" in done.output

@@ -3,7 +3,8 @@
 Ratios are taken within a prompt. But two runs are two days of the machine, which prompts know nothing of. So
 each rate is also taken in units of its own run's bare forwards, measured beside it: a case is called faster
 only where both ratios say so. Where the forwards alone changed (a faster day, other kernels), that is said.
-Intervals are wide enough to hold for all rows together: among many rows, some would differ by chance.
+Intervals are wide enough to hold for all rows together: among many rows, some would differ by chance. Rows of
+all data sets are a question of their own, with more prompts and fewer rows than those of single ones.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from ssd.bench.cases import parse_case
+from ssd.bench.figures import ALL
 from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import Manifest, ModelFacts, RunSettings, differences, places_apart
 from ssd.bench.records import Forwards
@@ -51,6 +53,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
+    together: Sequence[Row]
+    """All data sets taken together; empty where there is one."""
     rows: Sequence[Row]
     forwards: Estimate | None
     """Speed of the target's bare forward, after over before."""
@@ -63,16 +67,17 @@ def compare_runs(before: Path, after: Path) -> Comparison:
     _refuse_unlike(old.manifest, new.manifest)
     shared = [name for name in old.manifest.settings.datasets if name in new.manifest.settings.datasets]
     cases = [name for name in old.manifest.settings.cases if name in new.manifest.settings.cases]
-    confidence = joint_confidence(len(shared) * len(cases))
-    rows = [_row(old, new, dataset, case, confidence) for dataset in shared for case in cases]
-    found = [row for row in rows if row is not None]
+    together = _rows(old, new, [ALL] if len(shared) > 1 else [], cases)
+    found = _rows(old, new, shared, cases)
     if not found:
         raise ValueError("the two runs share no case and data set with records: nothing can be compared")
     keys = sorted(old.forwards.keys() & new.forwards.keys())
     forwards = None
     if keys:
         forwards = paired_ratio([old.forwards[key] for key in keys], [new.forwards[key] for key in keys])
-    return Comparison(rows=found, forwards=forwards, notes=_notes(old.manifest, new.manifest))
+    return Comparison(
+        together=together, rows=found, forwards=forwards, notes=_notes(old.manifest, new.manifest)
+    )
 
 
 class _Measured:
@@ -83,7 +88,7 @@ class _Measured:
         """Seconds of the target's forward of one row, beside each prompt."""
 
     def of(self, dataset: str, case: str) -> Mapping[Key, Unit]:
-        mine = [each for each in self.records if each.dataset == dataset and each.case == case]
+        mine = [each for each in self.records if dataset in (ALL, each.dataset) and each.case == case]
         first = self.manifest.settings.first_prompt
         return units(mine, batch_size=parse_case(case).batch_size, first_prompt=first)
 
@@ -93,6 +98,12 @@ class _Measured:
 
 def _by_prompt(forwards: Iterable[Forwards]) -> Mapping[Key, float]:
     return {(each.dataset, each.prompt): each.target_seconds[1] for each in forwards}
+
+
+def _rows(old: _Measured, new: _Measured, datasets: Sequence[str], cases: Sequence[str]) -> list[Row]:
+    confidence = joint_confidence(len(datasets) * len(cases))
+    found = (_row(old, new, dataset, case, confidence) for dataset in datasets for case in cases)
+    return [row for row in found if row is not None]
 
 
 def _row(old: _Measured, new: _Measured, dataset: str, case: str, confidence: float) -> Row | None:

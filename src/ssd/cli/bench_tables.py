@@ -1,17 +1,26 @@
 """A run's figures on the terminal: a table for each data set, and whether the modes wrote the same."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ssd.bench.compare import Comparison
+from ssd.bench.compare import Comparison, Row
 from ssd.bench.figures import Figures
 from ssd.bench.folder import RunFolder
+from ssd.bench.statistics import Verdict
 from ssd.bench.summary import RunFigures
 
 _SHOWN_DIFFERENCES = 10
+_VERDICTS: dict[Verdict, str] = {
+    "faster": "faster",
+    "slower": "slower",
+    "no difference that the noise allows": "no difference",
+    "too few prompts to tell": "too few prompts",
+}
 
 
 def show_run(folder: Path) -> int:
@@ -58,19 +67,35 @@ def _cells(row: Figures) -> list[str]:
     ]
 
 
+def _comparison_table(dataset: str, rows: Sequence[Row]) -> Table:
+    table = Table(title=dataset, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("case", "tok/s, A → B", "B/A", "beside bare forwards", "verdict"):
+        table.add_column(name, no_wrap=name != "case")
+    for row in rows:
+        style = {"faster": "green", "slower": "red"}.get(row.verdict, "none")
+        rates = f"{row.before:.2f} → {row.after:.2f}"
+        beside = str(row.beside_forwards or "-")
+        table.add_row(
+            _short(row.case), rates, str(row.ratio), beside, f"[{style}]{_VERDICTS[row.verdict]}[/]"
+        )
+    return table
+
+
+def _short(label: str) -> str:
+    """Without what nearly all runs share: greedy, one text at a time."""
+    return label.removesuffix("+t0+b1")
+
+
 def show_comparison(found: Comparison) -> None:
     console = Console(highlight=False)
-    table = Table(
-        title="B over A, prompt by prompt; intervals hold for all rows together at 95 %", title_justify="left"
-    )
-    for name in ("data set", "case", "A tok/s", "B tok/s", "B/A", "beside bare forwards", "verdict"):
-        table.add_column(name, justify="right" if "tok" in name or name in ("B/A",) else "left")
-    for row in found.rows:
-        style = {"faster": "green", "slower": "red"}.get(row.verdict, "")
-        verdict = row.verdict + (f" ({row.reason})" if row.reason else "")
-        cells = [f"{row.before:.2f}", f"{row.after:.2f}", str(row.ratio), str(row.beside_forwards or "-")]
-        table.add_row(row.dataset, row.case, *cells, f"[{style}]{verdict}[/]" if style else verdict)
-    console.print(table)
+    console.print("B over A, prompt by prompt; the intervals of a table hold together at 95 %.")
+    for rows in filter(None, (found.together, found.rows)):
+        for dataset in dict.fromkeys(row.dataset for row in rows):
+            of_dataset = [row for row in rows if row.dataset == dataset]
+            console.print(_comparison_table(dataset, of_dataset))
+            for row in of_dataset:
+                if row.reason:
+                    console.print(f"[dim]  {_short(row.case)}: {row.reason}[/]")
     if found.forwards is not None:
         console.print(f"The target's bare forward: {found.forwards} as fast in B as in A.")
     for note in found.notes:
