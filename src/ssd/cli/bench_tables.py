@@ -69,7 +69,7 @@ def _cells(row: Figures) -> list[str]:
 
 def _comparison_table(dataset: str, rows: Sequence[Row]) -> Table:
     table = Table(title=dataset, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in ("case", "tok/s, A → B", "B/A", "beside bare forwards", "verdict"):
+    for name in ("case", "tok/s, A → B", "B/A", "beside forwards", "verdict"):
         table.add_column(name, no_wrap=name != "case")
     for row in rows:
         style = {"faster": "green", "slower": "red"}.get(row.verdict, "none")
@@ -88,7 +88,10 @@ def _short(label: str) -> str:
 
 def show_comparison(found: Comparison) -> None:
     console = Console(highlight=False)
-    console.print("B over A, prompt by prompt; the intervals of a table hold together at 95 %.")
+    console.print(
+        "B over A, prompt by prompt, as it is and in units of each run's bare forwards. Intervals hold at 95 % "
+        "for all cases together, and for all single data sets together."
+    )
     for rows in filter(None, (found.together, found.rows)):
         for dataset in dict.fromkeys(row.dataset for row in rows):
             of_dataset = [row for row in rows if row.dataset == dataset]
