@@ -89,8 +89,8 @@ def _short(label: str) -> str:
 def show_comparison(found: Comparison) -> None:
     console = Console(highlight=False)
     console.print(
-        "B over A, prompt by prompt, as it is and in units of each run's bare forwards. Intervals hold at 95 % "
-        "for all cases together, and for all single data sets together."
+        "B over A, prompt by prompt, as it is and in units of each run's bare forwards. Intervals hold at 95 "
+        "% for all cases together, and for all single data sets together."
     )
     for rows in filter(None, (found.together, found.rows)):
         for dataset in dict.fromkeys(row.dataset for row in rows):
