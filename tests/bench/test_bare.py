@@ -62,12 +62,33 @@ def test_a_draft_computes_on_its_own_cores(
 ) -> None:
     bare, config = BareModels(own_cores, cases_of(cases, [0.0], [1])), own_cores.config
     with watched(monkeypatch) as seen:
-        found = bare.measure("fox", 0)
+        found = bare.forwards("fox", 0)
     target = id(own_cores.engine.loaded.runner)
     assert seen.pop(target) == {place(config.cores)}
     assert list(seen.values()) == [{place(getattr(config, name)) for name in computes_on}]
     assert set(found.draft_seconds["model"]) == rows
     assert os.sched_getaffinity(0) == set(config.cores), "the target is left where it was"
+
+
+def test_what_was_sampled_is_averaged_and_topped_up(
+    engines: CaseEngines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = BareModels(engines, cases_of("ar,ssd", [0.0], [1]))
+    num_forwards = len(bare.sample())
+    taken: list[list[float]] = []
+
+    def nine() -> list[float]:
+        taken.append([9.0] * num_forwards)
+        return taken[-1]
+
+    monkeypatch.setattr(bare, "sample", nine)
+    given = [[float(place)] * num_forwards for place in (1, 2, 6, 7)]
+    found = bare.forwards("fox", 0, given)
+    assert set(found.target_seconds.values()) == {4.0}
+    assert set(found.draft_seconds["model"].values()) == {4.0}
+    assert taken == []
+    assert set(bare.forwards("fox", 0, given[:2]).target_seconds.values()) == {4.0}  # 1, 2 and 9
+    assert len(taken) == 1
 
 
 def test_the_target_has_its_cores_again_whatever_happens(own_cores: CaseEngines) -> None:

@@ -94,7 +94,7 @@ def test_agreement_is_the_drafts_own_choice(engines: CaseEngines, tiny_draft: st
 
     bare, prompt = BareModels(engines, CASES), PROMPTS["fox"][0]
     tokens = engines.run(CASES[0], [prompt], max_tokens=6, seed=5)[0].tokens
-    found = bare.with_agreement(bare.measure("fox", 0), prompt, tokens).agreement["model"]
+    found = bare.with_agreement(bare.forwards("fox", 0), prompt, tokens).agreement["model"]
     with CaseEngines(
         EngineConfig(model=tiny_draft, device="cpu", dtype="float32"), None, CASES[:1]
     ) as draft_alone:

@@ -2,13 +2,15 @@
 
 A draft that always had a whole speculation ready would give E∞ tokens a verification; a draft that works
 ahead cannot give more than one token a step of its own (runs aside, see docs/ssd.md). So the roof is
-min(E∞ / T_v, 1 / T_d), with both times measured within the run, in turns, like everything else, each where it
-is spent (bare_forward.py). A draft's forward of one row, which drafting in turns is made of, is measured on
-the target's cores; one of a draft step's width on the draft's own.
+min(E∞ / T_v, 1 / T_d), with both times measured within the run, each where it is spent (bare_forward.py), and
+once after every turn of a case: a machine that is fast for some seconds and slow for others is sampled as the
+texts are. A draft's forward of one row, which drafting in turns is made of, is measured on the target's cores;
+one of a draft step's width on the draft's own.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Self
 
 from ssd.bench.bare_forward import BareForward, draft_cores, load_bare_draft, median_seconds
@@ -19,7 +21,7 @@ from ssd.config import EngineConfig, Precision
 from ssd.runtime.loading import LoadedModel
 from ssd.runtime.runner import RunnerRow
 
-_TURNS = 3
+_LEAST_SAMPLES = 3
 _IN_TURNS = 1
 """Rows of a draft's forward in mode `sd`."""
 
@@ -53,16 +55,25 @@ class BareModels:
             form: self._forwards_of(draft, [each for each in configs if DraftForm.of(each) == form])
             for form, draft in self._drafts.items()
         }
+        target, cores = engines.engine.loaded, engines.config.cores
+        self._wanted = [BareForward(target, rows, cores) for rows in self._target_rows]
+        self._wanted += [each for forwards in self._draft_forwards.values() for each in forwards]
 
-    def measure(self, dataset: str, prompt: int) -> Forwards:
-        target, cores = self._engines.engine.loaded, self._engines.config.cores
-        wanted = [BareForward(target, rows, cores) for rows in self._target_rows]
-        wanted += [each for forwards in self._draft_forwards.values() for each in forwards]
-        seconds = dict(zip(wanted, median_seconds(wanted, turns=_TURNS, home=cores), strict=True))
+    def sample(self) -> list[float]:
+        """Seconds of each forward, just now."""
+        return median_seconds(self._wanted, turns=1, home=self._engines.config.cores)
+
+    def forwards(self, dataset: str, prompt: int, samples: Sequence[Sequence[float]] = ()) -> Forwards:
+        """Means of what was sampled beside a prompt; of a few more samples, where these are too few.
+
+        Means, since the time of a text is one too: it is long if some of its forwards are.
+        """
+        taken = [*samples, *(self.sample() for _ in range(_LEAST_SAMPLES - len(samples)))]
+        seconds = dict(zip(self._wanted, map(fmean, zip(*taken, strict=True)), strict=True))
         return Forwards(
             dataset=dataset,
             prompt=prompt,
-            target_seconds={each.rows: seconds[each] for each in wanted[: len(self._target_rows)]},
+            target_seconds={each.rows: seconds[each] for each in self._wanted[: len(self._target_rows)]},
             draft_seconds={
                 form.name: {each.rows: seconds[each] for each in forwards}
                 for form, forwards in self._draft_forwards.items()

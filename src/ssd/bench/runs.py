@@ -100,12 +100,16 @@ class Run:
         bare = BareModels(engines, self._cases)
         self._folder.begin_session(self._with_facts(engines))
         engines.warm_up(self._cases, next(iter(self._prompts.values()))[0])
-        bare.measure("", 0)
+        bare.sample()  # warms up
         for batch in self._batches:
+            samples: list[list[float]] = []
             if not self._is_whole(batch):
                 for case in batch.cases:
                     on_turn(case, self._take_turn(engines, batch, case))
-            self._measure_forwards(bare, batch)
+                    if not self._has_forwards(batch):
+                        samples.append(bare.sample())
+            if not self._has_forwards(batch):
+                self._add_forwards(bare, batch, samples)
 
     def _take_turn(self, engines: CaseEngines, batch: Batch, case: Case) -> list[CaseRecord]:
         settings = self._manifest.settings
@@ -123,12 +127,13 @@ class Run:
         self._done |= {(each.dataset, each.prompt, each.case): each for each in records}
         return records
 
-    def _measure_forwards(self, bare: BareModels, batch: Batch) -> None:
+    def _has_forwards(self, batch: Batch) -> bool:
+        return (batch.dataset, self._manifest.settings.first_prompt + batch.start) in self._measured
+
+    def _add_forwards(self, bare: BareModels, batch: Batch, samples: Sequence[Sequence[float]]) -> None:
         """Once for each batch of the smallest size, beside its turns; agreement where greedy tokens are."""
         place = self._manifest.settings.first_prompt + batch.start
-        if (batch.dataset, place) in self._measured:
-            return
-        forwards = bare.measure(batch.dataset, place)
+        forwards = bare.forwards(batch.dataset, place, samples)
         greedy = [case for case in batch.cases if case.temperature == 0]
         if greedy:
             tokens = self._done[batch.dataset, place, greedy[0].label].tokens
