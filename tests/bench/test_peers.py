@@ -16,6 +16,7 @@ from ssd.bench.peers.run import turns_of
 from ssd.bench.peers.waves import continued_waves, into_waves
 from ssd.bench.peers.worker import Clock
 from ssd.bench.statistics import mean_of_medians
+from ssd.cli.bench_peers import PeersOptions, _places
 
 SETTINGS = PeersSettings(
     model="target", draft="small", dtype="bfloat16", peers=["vllm", "transformers"], ssd_cases=["ar", "ssd"],
@@ -102,6 +103,22 @@ def test_peers_get_all_cores_and_wait_as_they_like() -> None:
         assert not any(word.startswith(slowing) for word in environment_of(peer, Path("python"), [0, 1]))
     # This engine has threads of its own on each side.
     assert not any(word.startswith("OMP_NUM") for word in environment_of(PEERS["ssd"], Path("python"), []))
+
+
+def test_peers_are_found_where_the_setup_makes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in PEERS:
+        monkeypatch.delenv(f"SSD_PEER_{name.upper()}_PYTHON", raising=False)
+    python = tmp_path / "venvs/vllm/bin/python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    (tmp_path / "model").mkdir()
+    found = _places("model", PeersOptions(peer_python=["openvino=elsewhere"]))
+    assert found.pythons["vllm"] == Path("venvs/vllm/bin/python")
+    assert found.pythons["openvino"] == Path("elsewhere")
+    assert found.pythons["transformers"] == Path(sys.executable)
+    assert found.converted is None, "beside the model"
+    assert _places("Some/Model", PeersOptions()).converted == Path("converted")
 
 
 def test_conversions_lie_beside_the_model_or_where_one_says() -> None:

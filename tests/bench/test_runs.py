@@ -16,7 +16,7 @@ from ssd.bench.records import CaseRecord
 from ssd.bench.runs import Run, batches, digests
 from ssd.cli.main import app
 from ssd.config import EngineConfig
-from tests.bench.made_up import write_run
+from tests.bench.made_up import record, write_run
 
 CASES = cases_of("ar,sd2,ssd", [0.0], [1])
 PROMPTS = {"fox": ["The quick brown fox", "The lazy dog"], "code": ["def add(a, b):", "for i in range"]}
@@ -116,6 +116,10 @@ def test_another_run_is_refused(
     asked = settings(tiny_llama, tiny_draft)
     Run(RunFolder(tmp_path), Manifest(settings=asked, sessions=[SESSION]), CASES, PROMPTS)
     other = Manifest(settings=replace(asked, **change), sessions=[SESSION])  # type: ignore[arg-type]
+    # Nothing was measured yet: what was said wrong may be said right.
+    Run(RunFolder(tmp_path), other, CASES, PROMPTS)
+    Run(RunFolder(tmp_path), Manifest(settings=asked, sessions=[SESSION]), CASES, PROMPTS)
+    RunFolder(tmp_path).add([record(CASES[0], "fox", 0)])
     with pytest.raises(ValueError, match=said):
         Run(RunFolder(tmp_path), other, CASES, PROMPTS)
 

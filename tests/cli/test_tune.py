@@ -93,3 +93,15 @@ def test_mistakes_are_answered_with_a_remedy(arguments: tuple[str, ...], message
     done = CliRunner().invoke(app, ["tune", "m", *arguments])
     assert done.exit_code == 2
     assert message in " ".join(done.stderr.split())
+
+
+def test_a_file_of_prompts_is_taken_as_it_is(tmp_path: Path) -> None:
+    from ssd.cli.tune import TuneOptions
+
+    file = tmp_path / "mine.jsonl"
+    file.write_text("\n".join(json.dumps({"text": f"prompt {place}"}) for place in range(14)))
+    assert [len(half) for half in TuneOptions(prompts=file).texts()] == [7, 7]
+    assert [len(half) for half in TuneOptions(prompts=file, num_prompts=6).texts()] == [3, 3]
+    file.write_text("\n".join(json.dumps({"text": f"prompt {place}"}) for place in range(3)))
+    with pytest.raises(ValueError, match="3 prompts are too few to tune with"):
+        TuneOptions(prompts=file).texts()

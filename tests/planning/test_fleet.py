@@ -2,7 +2,7 @@
 
 import pytest
 
-from ssd.planning.advice import about_batches, about_extra_device
+from ssd.planning.advice import about_batches, about_extra_device, about_room
 from ssd.planning.deployment import Site, Workload
 from ssd.planning.fleet import batch_rows, by_speed, cheapest, fleet_of, offers, pools, sharers
 from ssd.planning.hardware import find_device
@@ -44,11 +44,20 @@ def test_no_room_for_the_target_is_an_error_with_a_remedy(site: Site) -> None:
         site.splits(1)
 
 
+def test_what_is_missing_is_said(site: Site) -> None:
+    assert about_room(site, 5, 1) == ["No sd on 2: target and draft have no room there together."]
+    core = find_device("spr-core")
+    small = Site(Workload(find_model("8B"), find_model("1B"), acceptance=0.8), core, core)
+    (said,) = about_room(small, 2, 1)
+    assert "no link between them is known" in said
+
+
 def test_a_draft_that_has_no_room_is_not_offered() -> None:
     work = Workload(find_model("70B"), find_model("qwen3-32b"), acceptance=0.88)
     small = Site(work, find_device("h200"), find_device("l40s"))
     assert not small.draft_fits(1)
     assert {each.way for each in small.splits(5)} == {"ar", "sd"}
+    assert "No ssd: qwen3-32b has no room" in " ".join(about_room(small, 5, 1))
     assert {each.way for each in offers(small, (1,))} == {"ar", "sd"}
     assert all(row.ssd is None for row in batch_rows(small, 4, (1,)))
 

@@ -119,6 +119,12 @@ def _field_of(word: str, text: str) -> tuple[str, Any]:
     return field, int(match[2]) if is_whole else float(match[2])
 
 
+def refuse_without_draft(cases: Sequence[Case], draft: str | None) -> None:
+    named = next((case.name for case in cases if case.mode != "ar"), None)
+    if draft is None and named is not None:
+        raise ValueError(f"case {named} needs a draft: name a small model of the same family with --draft")
+
+
 def cases_of(text: str, temperatures: Sequence[float], batch_sizes: Sequence[int]) -> list[Case]:
     """Every case named, at every temperature and batch size; one that names its own keeps it."""
     found: dict[Case, None] = {}

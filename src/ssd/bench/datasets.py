@@ -52,6 +52,11 @@ def load_prompts(name: str, folder: Path | None, count: int, first: int = 0) -> 
     return prompts
 
 
+def prompts_of(file: Path, count: int | None) -> list[str]:
+    """Of a .jsonl file of {"text": …} lines: all, or the first `count`."""
+    return list(_from_file(file.expanduser())) if count is None else load_prompts(str(file), None, count)
+
+
 def dataset_label(name: str) -> str:
     """What a data set is called in records: a file goes by its own name."""
     return Path(name).stem if name.endswith(".jsonl") else name

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
 
-from ssd.bench.cases import Case
+from ssd.bench.cases import Case, refuse_without_draft
 from ssd.bench.energy import EnergyMeter
 from ssd.bench.meter import BatchMeter
 from ssd.bench.records import PromptRecord
@@ -31,9 +31,7 @@ _WARM_UP_TOKENS = 8
 
 def bench_config(config: EngineConfig, draft: str | None, cases: Sequence[Case]) -> EngineConfig:
     """The target's settings as all cases share them, with cores and room for the largest batch."""
-    if draft is None and any(case.mode != "ar" for case in cases):
-        named = next(case.name for case in cases if case.mode != "ar")
-        raise ValueError(f"case {named} needs a draft: name a small model of the same family with --draft")
+    refuse_without_draft(cases, draft)
     if draft is not None and "://" in draft:
         raise ValueError("a bench starts its drafts itself: name a model with --draft, not an address")
     config = with_local_models(config)

@@ -32,14 +32,16 @@ class Equality:
     num_compared: int
     """Texts that had another to be compared with."""
     differences: Sequence[Difference]
+    reference: str = "plain decoding"
+    """Whose texts the others are compared with."""
 
     def in_words(self, *, deterministic: bool) -> str:
         count = len(self.differences)
         if not self.num_compared:
             return "Every prompt was written in one mode only: there was nothing to compare."
         if not count:
-            return f"All {self.num_compared} texts equal those of the reference, token for token."
-        said = f"{count} of {self.num_compared} texts differ from the reference's"
+            return f"All {self.num_compared} texts equal those of {self.reference}, token for token."
+        said = f"{count} of {self.num_compared} texts differ from those of {self.reference}"
         if deterministic:
             return f"OUTPUTS DIFFER: {said}, though the run is deterministic. This is a fault."
         return (
@@ -56,12 +58,17 @@ def check_equality(records: Iterable[CaseRecord]) -> Equality:
         if case.is_exact:
             groups[record.dataset, record.prompt, case.temperature].append(record)
     found, num_compared = list[Difference](), 0
+    has_plain = any(_is_plain(each) for group in groups.values() for each in group)
     for group in groups.values():
-        reference = min(group, key=lambda each: (not each.case.startswith("ar+t"), each.case))
+        reference = min(group, key=lambda each: (not _is_plain(each), each.case))
         others = [each for each in group if each is not reference]
         num_compared += len(others)
         found += [_difference(each, reference) for each in others if each.tokens != reference.tokens]
-    return Equality(num_compared, found)
+    return Equality(num_compared, found, "plain decoding" if has_plain else "the first case")
+
+
+def _is_plain(record: CaseRecord) -> bool:
+    return record.case.startswith("ar+t")
 
 
 def _difference(record: CaseRecord, reference: CaseRecord) -> Difference:

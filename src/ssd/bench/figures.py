@@ -69,7 +69,7 @@ class Figures:
     """Over the fastest of the run's `sd` cases."""
     roof: Roof | None
     differing: int
-    """Texts that are not the reference's (equality.py)."""
+    """Texts that are not plain decoding's (equality.py)."""
     verify_milliseconds: float
     """Of a round, prompts apart, as it ran beside everything else."""
     draft_milliseconds: float | None

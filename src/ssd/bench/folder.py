@@ -23,9 +23,12 @@ class RunFolder:
         self._files = {CaseRecord: path / "records.jsonl", Forwards: path / "forwards.jsonl"}
 
     def begin(self, manifest: Manifest) -> None:
-        """Starts a run, or finds it there; a folder that holds another run is refused."""
+        """Starts a run, or finds it there; a folder that holds another run is refused.
+
+        One that has no records yet is none: what was said wrong the first time may be said right.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
-        if self._manifest.exists():
+        if self._manifest.exists() and self.records():
             unlike = differences(manifest.settings, self.manifest().settings)
             if unlike:
                 raise ValueError(

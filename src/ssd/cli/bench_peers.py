@@ -61,7 +61,9 @@ class PeersOptions:
     ] = None
     ssd_cases: Annotated[
         str | None,
-        typer.Option(rich_help_panel=_WHAT, help="Of this engine; ar,ssd,ssd+int8, or ar+allcores."),
+        typer.Option(
+            rich_help_panel=_WHAT, help="Of this engine. Default ar,ssd,ssd+int8; no draft: ar+allcores."
+        ),
     ] = None
     peer_cases: Annotated[
         str, typer.Option(rich_help_panel=_WHAT, help="plain, draftK (K tokens ahead), draft (its own K).")
@@ -122,7 +124,7 @@ def peers(
     """
     with user_errors():
         if setup_help:
-            show_setup(model, draft, _split(options.peers), options.converted)
+            show_setup(model, draft, _split(options.peers), _converted(model, options))
             return
         if folder is None:
             raise ValueError("say where the run is kept: --run DIR")
@@ -140,7 +142,8 @@ def _measure(model: str, draft: str | None, path: Path, options: PeersOptions) -
     from ssd.models.hub import local_model
 
     need_scipy()  # before, not after, an hour of measuring
-    console, folder, places = Console(stderr=True, highlight=False), PeersFolder(path), _places(options)
+    console, folder = Console(stderr=True, highlight=False), PeersFolder(path)
+    places = _places(model, options)
     model, draft = local_model(model, hf_cache=None), draft and local_model(draft, hf_cache=None)
     prompts = load_token_prompts(
         model, _split(options.datasets), options.dataset_dir, options.num_prompts, options.first_prompt
@@ -193,7 +196,12 @@ def _settings(
     )
 
 
-def _places(options: PeersOptions) -> Places:
+def _converted(model: str, options: PeersOptions) -> Path | None:
+    """A model of the hub has no place beside it that one would look at."""
+    return options.converted or (None if Path(model).exists() else Path("converted"))
+
+
+def _places(model: str, options: PeersOptions) -> Places:
     from ssd.bench.peers.plans import Places
     from ssd.bench.peers.registry import PEERS, SSD, peer_named
 
@@ -201,14 +209,17 @@ def _places(options: PeersOptions) -> Places:
     for name in said:
         peer_named(name)
     variables = {name: os.environ.get(f"SSD_PEER_{name.upper()}_PYTHON") for name in PEERS}
-    # Whoever is not named may still be installed beside this engine.
-    pythons = {name: Path(said.get(name) or variables[name] or sys.executable) for name in PEERS}
+    # Whoever is not named may be where --setup-help makes it, or be installed beside this engine.
+    made = {name: path for name in PEERS if (path := Path("venvs") / name / "bin/python").exists()}
+    pythons = {
+        name: Path(said.get(name) or variables[name] or made.get(name) or sys.executable) for name in PEERS
+    }
     program = options.llama_server or shutil.which("llama-server")
     return Places(
         pythons={**pythons, SSD: Path(sys.executable)},
         programs={"llamacpp": program} if program and "llamacpp" not in said else {},
         urls=_named(options.url, "--url"),
-        converted=options.converted,
+        converted=_converted(model, options),
         api_key=options.api_key,
         served_model=options.served_model,
     )

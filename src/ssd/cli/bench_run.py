@@ -100,7 +100,7 @@ def run(
 
 
 def _measure(folder: Path, options: BenchOptions, engine: EngineOptions) -> int:
-    from ssd.bench.cases import cases_of
+    from ssd.bench.cases import cases_of, refuse_without_draft
     from ssd.bench.datasets import dataset_label, load_prompts
     from ssd.bench.folder import RunFolder
     from ssd.bench.manifest import Manifest
@@ -114,6 +114,7 @@ def _measure(folder: Path, options: BenchOptions, engine: EngineOptions) -> int:
     draft = said.pop("draft", None)
     _refuse(said)
     cases = cases_of(options.cases or ("ar,sd4,ssd" if draft else "ar"), *options.numbers())
+    refuse_without_draft(cases, draft)  # before data sets are fetched
     names = [name.strip() for name in options.datasets.split(",")]
     prompts = {
         dataset_label(name): load_prompts(

@@ -182,7 +182,7 @@ def _plan_replica(site: "Site", devices: int, batch: int, *, as_json: bool) -> N
     from ssd.planning import advice
 
     offers = site.splits(devices, batch)
-    said = advice.about_extra_device(offers)
+    said = [*advice.about_extra_device(offers), *advice.about_room(site, devices, batch)]
     _show(
         [plan_tables.replica(site, offers), *said],
         {"offers": [_row(each) for each in offers], "advice": said},

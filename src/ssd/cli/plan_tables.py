@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -17,18 +18,11 @@ def replica(site: Site, offers: Sequence[Offer]) -> Table:
         f"{work.target.name} ({work.target.weights}) with {work.draft.name} on {site.device.name}, "
         f"acceptance {work.acceptance:.2f}, batch {offers[0].batch}"
     )
-    table = Table("way", title=title, title_justify="left")
-    for name in (
-        "target devices",
-        "devices",
-        "K",
-        "tokens/s a user",
-        "tokens/s",
-        "roof",
-        "of it",
-        "a device",
-        "$ a million",
-    ):
+    table = Table("way", title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    batched = offers[0].batch > 1
+    for name in ("TP", "devices", "K", "tok/s a user", *(["tok/s"] if batched else []), "roof", "of it"):
+        table.add_column(name, justify="right")
+    for name in ("tok/s a device", "$ a million"):
         table.add_column(name, justify="right")
     best = max(offers, key=lambda each: each.per_user)
     for each in sorted(offers, key=lambda each: (each.num_devices, each.rate)):
@@ -38,7 +32,7 @@ def replica(site: Site, offers: Sequence[Offer]) -> Table:
             f"{each.num_devices:g}",
             str(each.lookahead or ""),
             f"{each.per_user:.1f}",
-            f"{each.rate:.0f}",
+            *([f"{each.rate:.0f}"] if batched else []),
             f"{each.roof:.0f}",
             f"{each.rate / each.roof:.2f}",
             f"{each.per_device:.1f}",

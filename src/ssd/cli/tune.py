@@ -22,6 +22,7 @@ _WHAT = "What is measured"
 _FOUND_OUT = (
     "mode", "lookahead", "draft_width", "draft_lookup", "draft_precision", "growth", "backup",
 )  # fmt: skip
+_LEAST_PROMPTS, _NUM_PROMPTS = 4, 12
 _UNKNOWN = ("acceptance", "saguaro", "draft_children")
 """What its model of the round does not know, and so would not heed."""
 
@@ -41,8 +42,13 @@ class TuneOptions:
         ),
     ] = None
     num_prompts: Annotated[
-        int, typer.Option(rich_help_panel=_WHAT, min=4, help="Half of them are used to tune, half held out.")
-    ] = 12
+        int | None,
+        typer.Option(
+            rich_help_panel=_WHAT,
+            min=_LEAST_PROMPTS,
+            help=f"Half to tune with, half held out; all of --prompts, or {_NUM_PROMPTS}.",
+        ),
+    ] = None
     max_tokens: Annotated[int, typer.Option(rich_help_panel=_WHAT, min=16, help="Written after each.")] = 96
     temperature: Annotated[float, typer.Option(rich_help_panel=_WHAT, min=0.0, help="0 is greedy.")] = 0.0
     seed: Annotated[int, typer.Option(rich_help_panel=_WHAT, help="Of the first prompt.")] = 1000
@@ -58,10 +64,17 @@ class TuneOptions:
 
     def texts(self) -> tuple[list[str], list[str]]:
         """To tune with, and held out; every other one, since files are often sorted."""
-        from ssd.bench.datasets import load_prompts
+        from ssd.bench.datasets import load_prompts, prompts_of
 
-        name = self.dataset if self.prompts is None else str(self.prompts)
-        found = load_prompts(name, self.dataset_dir, self.num_prompts)
+        if self.prompts is None:
+            found = load_prompts(self.dataset, self.dataset_dir, self.num_prompts or _NUM_PROMPTS)
+        else:
+            found = prompts_of(self.prompts, self.num_prompts)
+        if len(found) < _LEAST_PROMPTS:
+            raise ValueError(
+                f"{len(found)} prompts are too few to tune with, half of which are held out: give at least "
+                f"{_LEAST_PROMPTS}"
+            )
         return found[::2], found[1::2]
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ssd.planning.deployment import Offer
+from ssd.planning.deployment import TENSOR_PARALLEL, Offer, Site
 from ssd.planning.fleet import BatchRow
 
 
@@ -30,6 +30,23 @@ def about_extra_device(offers: Sequence[Offer]) -> list[str]:
         )
     share = best.rate / best.roof
     said.append(f"SSD reaches {share:.2f} of its roof, {best.roof:.0f} tokens/s.")
+    return said
+
+
+def about_room(site: Site, num_devices: int, batch: int) -> list[str]:
+    """Which ways a reader would look for, and why they are not there."""
+    if num_devices > 1 and not site.device.link:
+        return [f"Several {site.device.name} for one target: not offered, no link between them is known."]
+    cramped = [
+        tp
+        for tp in TENSOR_PARALLEL
+        if tp <= num_devices
+        and site.fits(tp, batch, beside_draft=False)
+        and not site.fits(tp, batch, beside_draft=True)
+    ]
+    said = [f"No sd on {tp}: target and draft have no room there together." for tp in cramped]
+    if not site.draft_fits(batch):
+        said.append(f"No ssd: {site.workload.draft.name} has no room on {site.draft_device.name}.")
     return said
 
 

@@ -62,7 +62,7 @@ SPEED = (
     Column("ms/token", "time per output token: median", lambda row: number(row.milliseconds_per_token.value)),
     Column("first token, ms", "from request to first token: median", _first_token),
     Column("output tok/s", "all texts over wall time, prompts included", lambda row: number(row.output_rate)),
-    Column("differ", "texts that are not the reference's, token for token", lambda row: str(row.differing)),
+    Column("differ", "texts that are not plain decoding's, token for token", lambda row: str(row.differing)),
 )
 DRAFTING = (
     Column("accepted a round", "drafted tokens accepted in one verification", _accepted),

@@ -116,6 +116,7 @@ _PEERS = (
             "python3 -m venv {venv}",
             # The package is built for any processor, a llama-server of one's own for this one: faster.
             "{venv}/bin/pip install xllamacpp    # or a llama-server on the PATH",
+            "git clone --depth 1 https://github.com/ggml-org/llama.cpp    # for its converter",
         ),
         convert="python llama.cpp/convert_hf_to_gguf.py {source} --outtype bf16 --outfile {converted}",
     ),
