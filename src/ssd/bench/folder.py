@@ -60,7 +60,10 @@ class RunFolder:
         except FileNotFoundError as error:
             raise ValueError(f"{self.path} holds no run: `ssd bench run --run DIR` makes one") from error
         except msgspec.DecodeError as error:
-            raise ValueError(f"{self._manifest} is no manifest of this version ({error})") from error
+            raise ValueError(
+                f"{self.path} holds no run of `ssd bench run` that this version reads ({error}); a run of "
+                "`ssd bench peers` has its own report.md"
+            ) from error
 
     def add(self, lines: Sequence[CaseRecord | Forwards]) -> None:
         for line in lines:

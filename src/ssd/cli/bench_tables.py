@@ -75,10 +75,13 @@ def _comparison_table(dataset: str, rows: Sequence[Row]) -> Table:
         style = {"faster": "green", "slower": "red"}.get(row.verdict, "none")
         rates = f"{row.before:.2f} → {row.after:.2f}"
         beside = str(row.beside_forwards or "-")
-        table.add_row(
-            _short(row.case), rates, str(row.ratio), beside, f"[{style}]{_VERDICTS[row.verdict]}[/]"
-        )
+        table.add_row(_short(row.case), rates, str(row.ratio), beside, f"[{style}]{_shown(row)}[/]")
     return table
+
+
+def _shown(row: Row) -> str:
+    is_the_machine = row.ratio.verdict in ("faster", "slower") and row.reason
+    return "the machine" if is_the_machine else _VERDICTS[row.verdict]
 
 
 def _short(label: str) -> str:
@@ -90,7 +93,8 @@ def show_comparison(found: Comparison) -> None:
     console = Console(highlight=False)
     console.print(
         "B over A, prompt by prompt, as it is and in units of each run's bare forwards. Intervals hold at 95 "
-        "% for all cases together, and for all single data sets together."
+        "% for all cases together, and for all single data sets together. Ratios are medians of those within "
+        "a prompt, not ratios of medians."
     )
     for rows in filter(None, (found.together, found.rows)):
         for dataset in dict.fromkeys(row.dataset for row in rows):
