@@ -84,7 +84,9 @@ def _check_facts(folder: RunFolder, engines: CaseEngines) -> None:
     for each in forwards:
         assert set(each.target_seconds) == {1, 3, 9}
         assert set(each.draft_seconds["model"]) == {1, 12}
-        assert len(each.agreement["model"]) == 12
+        assert len(each.agreement["model"]) == len(each.runs) == 12
+        assert [rank == 0 for rank in each.ranks["model"]] == each.agreement["model"]
+        assert set(each.ranks["model"]) <= set(range(-1, 8))
     assert 0 < sum(sum(each.agreement["model"]) for each in forwards) < 48
 
 

@@ -73,6 +73,14 @@ def _forwards(prompt: int, agrees: Sequence[bool]) -> Forwards:
     )  # fmt: skip
 
 
+def with_ranks(folder: RunFolder, ranks: Sequence[int], runs: Sequence[int]) -> RunFolder:
+    """The same run, as one that keeps which guess was right, and what the text foretells."""
+    kept = [replace(each, ranks={"model": ranks}, runs=runs) for each in folder.forwards()]
+    (folder.path / "forwards.jsonl").unlink()
+    folder.add(kept)
+    return folder
+
+
 def rows_of(folder: RunFolder) -> dict[str, Row]:
     return {row.what: row for row in run_rows(folder, coverage=0.75)}
 
@@ -112,3 +120,24 @@ def test_a_run_without_greedy_texts_is_refused_with_a_remedy(tmp_path: Path) -> 
     made = write(tmp_path, rates=[2.0], agrees=[True], cases=["ar+b2", "ssd+t0.8"])
     with pytest.raises(ValueError, match="temperature 0 and batch size 1"):
         run_rows(made, coverage=0.75)
+
+
+def test_ranks_of_the_run_stand_in_for_coverage(tmp_path: Path) -> None:
+    """Every third first guess is wrong: if the second is then right, more is foreseen than if none is."""
+    agrees = ([True, True, False] * 34)[:NUM_TOKENS]
+    found = {}
+    for name, other in (("covered", 1), ("missed", -1)):
+        folder = write(tmp_path / name, rates=[4.0], agrees=agrees, cases=["ssd"])
+        ranks = [0 if right else other for right in agrees]
+        found[name] = rows_of(with_ranks(folder, ranks, [0] * NUM_TOKENS))["ssd"]
+    assert "coverage" not in found["covered"].given
+    assert found["covered"].predicted > 1.1 * found["missed"].predicted
+
+
+def test_what_the_text_foretells_is_known_where_the_run_kept_it(tmp_path: Path) -> None:
+    """A draft that is never right: what is gained comes from the text alone."""
+    folder = write(tmp_path, rates=[4.0], agrees=[False] * NUM_TOKENS, cases=["ssd"])
+    missed = [-1] * NUM_TOKENS
+    plain = rows_of(with_ranks(folder, missed, [0] * NUM_TOKENS))["ssd"].predicted
+    foretold = rows_of(with_ranks(folder, missed, [4] * NUM_TOKENS))["ssd"].predicted
+    assert foretold > 1.5 * plain

@@ -17,7 +17,9 @@ from ssd.bench.bare_forward import BareForward, draft_cores, load_bare_draft, me
 from ssd.bench.cases import Case
 from ssd.bench.engines import CaseEngines
 from ssd.bench.records import Forwards
-from ssd.config import EngineConfig, Precision
+from ssd.config import MAX_CHILDREN, MAX_LOOKAHEAD, EngineConfig, Precision
+from ssd.draft.ngram import right_guesses
+from ssd.planning.text import MISSED
 from ssd.runtime.loading import LoadedModel
 from ssd.runtime.runner import RunnerRow
 
@@ -83,13 +85,18 @@ class BareModels:
 
     def with_agreement(self, forwards: Forwards, prompt: str, tokens: Sequence[int]) -> Forwards:
         """`tokens`: what the target writes after the prompt, greedily."""
-        ids = [*self._engines.engine.requests.tokenizer(prompt).input_ids, *tokens]
-        agreement = {
-            form.name: _agrees(each, ids, tokens)
+        before = self._engines.engine.requests.tokenizer(prompt).input_ids
+        ranks = {
+            form.name: _ranks(each, [*before, *tokens], len(tokens))
             for form, each in self._drafts.items()
-            if len(ids) <= each.max_model_len
+            if len(before) + len(tokens) <= each.max_model_len
         }
-        return replace(forwards, agreement=agreement)
+        return replace(
+            forwards,
+            agreement={name: [rank == 0 for rank in found] for name, found in ranks.items()},
+            ranks=ranks,
+            runs=right_guesses(before, tokens, MAX_LOOKAHEAD),
+        )
 
     def _load(self, form: DraftForm, configs: Sequence[EngineConfig]) -> LoadedModel:
         """On the draft's device; one that only drafts in turns is on the target's."""
@@ -108,10 +115,12 @@ class BareModels:
         return found
 
 
-def _agrees(draft: LoadedModel, ids: Sequence[int], tokens: Sequence[int]) -> list[bool]:
+def _ranks(draft: LoadedModel, ids: Sequence[int], count: int) -> list[int]:
+    """Of each of the last `count` tokens, its place among the draft's likeliest few, or MISSED."""
     blocks = list(range(-(-len(ids) // draft.pool.shape.block_size)))
-    rows = [RunnerRow(ids[:-1], 0, blocks, len(tokens), generated=False)]
-    guesses = draft.runner.forward(rows).argmax(-1)
+    logits = draft.runner.forward([RunnerRow(ids[:-1], 0, blocks, count, generated=False)])
+    guesses = logits.topk(MAX_CHILDREN).indices
     if draft.head_tokens is not None:
         guesses = draft.head_tokens[guesses]
-    return [guess == token for guess, token in zip(guesses.tolist(), tokens, strict=True)]
+    pairs = zip(guesses.tolist(), ids[-count:], strict=True)
+    return [likeliest.index(token) if token in likeliest else MISSED for likeliest, token in pairs]

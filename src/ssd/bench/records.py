@@ -5,7 +5,7 @@ what belongs to the whole batch (seconds, rows, joules): sums over records are t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Lane = Literal["target", "wait", "host", "draft"]
@@ -87,3 +87,7 @@ class Forwards:
     """By the draft's form, then by rows."""
     agreement: Mapping[str, Sequence[bool]]
     """By the draft's form: of each greedy token, whether the draft would have guessed it."""
+    ranks: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Likewise: which of the draft's guesses it was, counted from 0; MISSED (-1): none of the first few."""
+    runs: Sequence[int] = ()
+    """Of each greedy token: how many from there on a look at prompt and text before it gets right."""

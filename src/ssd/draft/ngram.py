@@ -5,6 +5,7 @@ Costs next to nothing, and is right where texts repeat themselves (code, quotati
 
 from array import array
 from collections.abc import Sequence
+from itertools import takewhile
 
 _LONGEST, _SHORTEST = 3, 2
 _WINDOW = 2048
@@ -22,6 +23,16 @@ def ngram_guess(prompt: Sequence[int], output: Sequence[int], count: int) -> tup
         if start >= 0:
             return tuple(recent[start + size : start + size + count])
     return ()
+
+
+def right_guesses(prompt: Sequence[int], written: Sequence[int], count: int) -> list[int]:
+    """By place of what was written: how many tokens from there on a guess of up to `count` gets right."""
+    found = []
+    for place in range(len(written)):
+        guess = ngram_guess(prompt, written[:place], count)
+        pairs = zip(guess, written[place:], strict=False)
+        found.append(len(list(takewhile(lambda pair: pair[0] == pair[1], pairs))))
+    return found
 
 
 def _latest(text: bytes, length: int, item: int) -> int:

@@ -13,14 +13,15 @@ from ssd.bench.cases import Case, parse_case
 from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import CaseFacts, Manifest
 from ssd.bench.records import CaseRecord, Forwards
+from ssd.config import MAX_LOOKAHEAD
+from ssd.draft.ngram import right_guesses
 from ssd.planning.followed_text import Shape
 from ssd.planning.rolling import simulate
-from ssd.planning.text import Text, agreeing_text
+from ssd.planning.text import Text, agreeing_text, replayed_text
 from ssd.planning.times import Forward, PairTimes, line_through
 from ssd.planning.validation import Row, median_row
 from ssd.tuning.measure import contention
 from ssd.tuning.search import shape_of
-from ssd.tuning.texts import runs_of
 
 _SHAPING = ("draft_children", "draft_lookup", "growth", "backup")
 """Settings of SSD beside lookahead and width, which the manifest knows of every case."""
@@ -59,11 +60,18 @@ class _Known:
             draft=mean(each.forwards.draft_seconds[self.form][width] for each in self.observed),
         )
 
+    @property
+    def has_ranks(self) -> bool:
+        """Runs of earlier versions tell only where the first guess was right."""
+        return all(self.form in each.forwards.ranks for each in self.observed)
+
     def text(self, one: _Observed, coverage: float) -> Text:
+        forwards, seed = one.forwards, one.record.prompt
+        if self.has_ranks:
+            return replayed_text(forwards.ranks[self.form], seed=seed, runs=forwards.runs)
         # The run keeps no prompts: what only these foretell is not known to be foretold.
-        runs = runs_of((), one.record.tokens)
-        agrees = one.forwards.agreement[self.form]
-        return agreeing_text(agrees, runs.tolist(), coverage=coverage, seed=one.record.prompt)
+        runs = right_guesses((), one.record.tokens, MAX_LOOKAHEAD)
+        return agreeing_text(forwards.agreement[self.form], runs, coverage=coverage, seed=seed)
 
 
 def run_rows(folder: RunFolder, *, coverage: float) -> list[Row]:
@@ -114,7 +122,7 @@ def _row(group: str, known: _Known, coverage: float) -> Row:
         predicted = [_sd_rate(known, each, coverage) for each in known.observed]
     else:
         beside = known.beside
-        given += ["agreement", f"coverage {coverage:g}"]
+        given += ["agreement"] if known.has_ranks else ["agreement", f"coverage {coverage:g}"]
         given.append("no contention" if beside is None else "contention {:.2f}, {:.2f}".format(*beside))
         predicted = [_ssd_rate(known, each, coverage, beside or (1.0, 1.0)) for each in known.observed]
     measured = [each.record.rate for each in known.observed]

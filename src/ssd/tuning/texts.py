@@ -12,7 +12,7 @@ import numpy as np
 from ssd.config import MAX_CHILDREN, MAX_LOOKAHEAD
 from ssd.draft.calibration import Calibration
 from ssd.draft.children import Children, likely_children
-from ssd.draft.ngram import ngram_guess
+from ssd.draft.ngram import right_guesses
 from ssd.draft.session import Observation
 from ssd.planning.text import MISSED, Text
 from ssd.runtime.loading import LoadedModel
@@ -41,7 +41,11 @@ def texts_of(draft: LoadedModel, written: Sequence[Written]) -> list[Text]:
         for children, rank in zip(found, taken, strict=True):
             calibration.learn(Observation(children.raws, None if rank == MISSED else rank))
     return [
-        Text(_chances(found, calibration), np.array(taken, dtype=np.int64), runs_of(each.prompt, each.tokens))
+        Text(
+            _chances(found, calibration),
+            np.array(taken, dtype=np.int64),
+            np.array(right_guesses(each.prompt, each.tokens, MAX_LOOKAHEAD), dtype=np.int64),
+        )
         for found, taken, each in zip(guesses, ranks, written, strict=True)
     ]
 
@@ -81,16 +85,3 @@ def _chances(
         said = np.exp(calibration.logprobs(children.raws))
         chances[place, : len(said)] = said
     return chances
-
-
-def runs_of(prompt: Sequence[int], written: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """By place: how many tokens from there on a look at the earlier text gets right."""
-    tokens = list(written)
-    found = np.zeros(len(tokens), dtype=np.int64)
-    for place in range(len(tokens)):
-        guess = ngram_guess(prompt, tokens[:place], MAX_LOOKAHEAD)
-        actual = tokens[place : place + len(guess)]
-        found[place] = next(
-            (i for i, (a, b) in enumerate(zip(guess, actual, strict=False)) if a != b), len(actual)
-        )
-    return found
