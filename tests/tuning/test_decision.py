@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from ssd.bench.cases import Case
+from ssd.bench.statistics import Estimate
 from ssd.config import EngineConfig
 from ssd.tuning.confirm import Measured, winner
 from ssd.tuning.grid import Point, distance, grid_cases
@@ -96,5 +97,6 @@ def test_the_file_has_settings_and_reasons() -> None:
 def test_the_grid_has_24_points_and_knows_how_far_off_one_is() -> None:
     assert len(set(grid_cases(FAST))) == 24
     assert {case.draft_precision for case in grid_cases(FAST)} == {"int8"}
-    assert distance([Point(FAST, 1.25), Point(FAST, 0.5)]) == pytest.approx(0.2)
-    assert distance([Point(FAST, 0.9)]) == 0.0
+    points = [Point(FAST, Estimate(value=ratio, count=6)) for ratio in (1.25, 0.5, 0.9)]
+    assert distance(points[:2]) == pytest.approx(0.2)
+    assert distance(points[2:]) == 0.0

@@ -24,7 +24,7 @@ def test_two_points_beside_the_tuned_settings(tiny_llama: Path, tiny_draft: Path
         )
     assert said == [f"{cases[0].name}, {cases[1].name}"]
     assert {point.case for point in points} == set(cases)
-    assert points[0].ratio >= points[1].ratio > 0
+    assert points[0].ratio.value >= points[1].ratio.value > 0
     assert 0 <= distance(points) < 1
 
 

@@ -15,7 +15,11 @@ from ssd.cli.errors import user_errors
 from ssd.cli.options import with_options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ssd.bench.cases import Case
     from ssd.bench.engines import CaseEngines
+    from ssd.tuning.grid import Point
     from ssd.tuning.tuned_file import Tuned
 
 _WHAT = "What is measured"
@@ -203,25 +207,37 @@ def _find(
 def _check(
     engines: CaseEngines, options: TuneOptions, tuned: Tuned, held_out: list[str], console: Console
 ) -> None:
-    from ssd.tuning.grid import distance, run_grid
+    from ssd.tuning.grid import AGAIN, distance, run_grid
+
+    def run(cases: list[Case] | None = None) -> list[Point]:
+        return run_grid(
+            engines,
+            tuned.chosen.case,
+            held_out,
+            max_tokens=options.max_tokens,
+            seed=options.seed,
+            say=lambda names: console.print(f"[dim]{names}[/]", highlight=False),
+            cases=cases,
+        )
 
     console.print(f"grid of 24 settings on {len(held_out)} prompts held out:")
-    points = run_grid(
-        engines,
-        tuned.chosen.case,
-        held_out,
-        max_tokens=options.max_tokens,
-        seed=options.seed,
-        say=lambda names: console.print(f"[dim]{names}[/]", highlight=False),
-    )
-    table = Table("settings", title="the grid, beside the tuned settings", title_justify="left")
-    table.add_column("× tuned", justify="right")
-    for point in points:
-        table.add_row(point.case.name, f"{point.ratio:.3f}")
-    console.print(table)
+    points = run()
+    console.print(_grid_table("the grid, beside the tuned settings", points))
+    again = run([point.case for point in points[:AGAIN]])
+    console.print(_grid_table("the best of these, again", again))
     console.print(
-        f"the tuned settings are {distance(points):.1%} behind the best of the grid", highlight=False
+        f"the tuned settings are {distance(again):.1%} behind the best of the grid; {distance(points):.1%} "
+        "the first time: the best of 24 is also the luckiest",
+        highlight=False,
     )
+
+
+def _grid_table(title: str, points: Sequence[Point]) -> Table:
+    table = Table("settings", title=title, title_justify="left")
+    table.add_column("× tuned (95 %)", justify="right")
+    for point in points:
+        table.add_row(point.case.name, str(point.ratio))
+    return table
 
 
 def _table(tuned: Tuned) -> Table:

@@ -1,7 +1,8 @@
 """A grid of settings, measured: the check of the tuner. Slow, and needed by nobody who trusts it.
 
 Drafts that work ahead are processes with a model each, so only a few points are there at a time, and the
-tuned settings run beside every group: points of different groups compare by their ratio to these.
+tuned settings run beside every group: points of different groups compare by their ratio to these. The best of
+many noisy points is also the luckiest, so the best few run a second time, and that is what counts.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from itertools import product
 
 from ssd.bench.cases import Case
 from ssd.bench.engines import CaseEngines
+from ssd.bench.statistics import Estimate
 from ssd.config import GrowthPolicyName
 from ssd.tuning.confirm import run_in_turns
 
@@ -17,12 +19,14 @@ WIDTHS = (4, 8, 12, 24)
 LOOKAHEADS = (4, 8, 16)
 POLICIES: tuple[GrowthPolicyName, ...] = ("value", "geometric")
 _GROUP = 3
+AGAIN = _GROUP
+"""So many of the best run a second time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
     case: Case
-    ratio: float
+    ratio: Estimate
     """Its speed as a multiple of the tuned settings'."""
 
 
@@ -58,9 +62,9 @@ def run_grid(
     for group in _groups(cases or grid_cases(tuned)):
         say(", ".join(case.name for case in group))
         measured = run_in_turns(engines, [apart, *group], prompts, max_tokens=max_tokens, seed=seed)
-        points += [Point(each.case, each.over(measured[0]).value) for each in measured[1:]]
+        points += [Point(each.case, each.over(measured[0])) for each in measured[1:]]
         engines.close()
-    return sorted(points, key=lambda point: -point.ratio)
+    return sorted(points, key=lambda point: -point.ratio.value)
 
 
 def _groups(cases: Sequence[Case]) -> list[Sequence[Case]]:
@@ -69,4 +73,4 @@ def _groups(cases: Sequence[Case]) -> list[Sequence[Case]]:
 
 def distance(points: Sequence[Point]) -> float:
     """How far the tuned settings are behind the best point; 0 where they are ahead of all."""
-    return max(0.0, 1 - 1 / points[0].ratio)
+    return max(0.0, 1 - 1 / points[0].ratio.value)
