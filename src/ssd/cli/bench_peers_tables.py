@@ -20,7 +20,7 @@ def show_peers(folder: PeersFolder) -> None:
     from ssd.bench.peers.report import COLUMNS, NUM_NAMES, cells, verdict_lines, write_report
 
     console, figures = Console(highlight=False), PeersFigures(folder.records())
-    for dataset in figures.datasets:
+    for dataset in figures.tables:
         table = Table(title=dataset, title_justify="left")
         for place, name in enumerate(COLUMNS):
             table.add_column(name, justify="left" if place < NUM_NAMES else "right")

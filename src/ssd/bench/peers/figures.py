@@ -89,6 +89,11 @@ class PeersFigures:
         self.waves = sorted({each.wave for each in records})
         self._reference = next((engine for engine in self._by_engine if engine[0] == SSD), None)
 
+    @property
+    def tables(self) -> list[str]:
+        """Data sets; several of them are also taken together."""
+        return [*self.datasets, TOGETHER] if len(self.datasets) > 1 else self.datasets
+
     def has_texts_of(self, worker: str) -> bool:
         """A worker is called by its peer, or by its peer and its case."""
         return any(worker in (peer, f"{peer}-{case}") for peer, case in self._by_engine)

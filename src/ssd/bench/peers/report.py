@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ssd.bench.peers.figures import TOGETHER, PeerFigures, PeersFigures
+from ssd.bench.peers.figures import PeerFigures, PeersFigures
 from ssd.bench.peers.records import PeersFolder, PeersManifest
 
 COLUMNS = (
@@ -28,8 +28,7 @@ def cells(row: PeerFigures) -> list[str]:
 
 def verdict_lines(figures: PeersFigures) -> list[str]:
     """With the draft that peers have too; then, if this engine has others, with whichever is best."""
-    names = [*figures.datasets, *([TOGETHER] if len(figures.datasets) > 1 else [])]
-    verdicts = [figures.verdict(name, drafts) for name in names for drafts in figures.drafts]
+    verdicts = [figures.verdict(name, drafts) for name in figures.tables for drafts in figures.drafts]
     verdicts += [figures.verdict_on_mean(drafts) for drafts in figures.drafts]
     return [
         f"{each.dataset}, {_DRAFTS[each.drafts]}: {each.ours} is {each.ratio} times as fast "
@@ -58,7 +57,7 @@ def _lines(manifest: PeersManifest, figures: PeersFigures) -> Iterator[str]:
         + "tok/s: median over prompts of the tokens after those that came first. Those of a wave were loaded "
         "together and took turns; rates of different waves do not compare, ratios are taken within one."
     )
-    for dataset in figures.datasets:
+    for dataset in figures.tables:
         yield from ("", f"## {dataset}", "", f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|")
         for row in figures.rows(dataset):
             yield f"| {' | '.join(cells(row))} |"
