@@ -47,6 +47,6 @@ def run_rows(run: Path, coverage: float) -> tuple[list[Row], list[str]]:
 
     said = (
         "Contention is how much longer verifications and draft steps took in the run than bare ones: "
-        "measured, not predicted. How often another guess was right where the first was wrong is --coverage."
+        "measured, not predicted. Runs that do not keep which guess was right have --coverage for it."
     )
     return rows_of(RunFolder(run), coverage=coverage), [said]
