@@ -241,15 +241,10 @@ def test_a_server_is_a_peer_by_its_address(tiny_llama: Path, tiny_draft: str, tm
     assert 0 < answer["seconds_later"] < 60
 
 
-@pytest.mark.parametrize(("usage", "num_later"), [(9, 6), (0, 5)])
-def test_the_first_burst_of_a_server_is_not_counted(
-    usage: int, num_later: int, tiny_llama: Path, tiny_draft: str, tmp_path: Path
-) -> None:
-    """Three tokens come with the first piece of text; how many there are in all, a server may not say."""
+def beside_texts(said: PeersSettings, folder: PeersFolder, tmp_path: Path, *, usage: int) -> None:
+    """A run beside a server that answers `abcdefgh`, three letters first, and counts `usage` tokens."""
     file = tmp_path / "texts.py"
     file.write_text(TEXTS.format(usage=usage))
-    said = settings(tiny_llama, tiny_draft, ssd_cases=["ar"], max_tokens=8)
-    folder = PeersFolder(tmp_path / "run")
     texts = WorkerPlan(
         peer=dataclasses.replace(endpoint("texts"), worker=str(file)), cases=["server"], num_bytes=0,
         python=Path(sys.executable), job={"cores": [], "packages": []},
@@ -259,6 +254,16 @@ def test_the_first_burst_of_a_server_is_not_counted(
         folder, manifest, [[plans(said)["ssd"], texts]], PROMPTS, lambda text: [ord(c) for c in text]
     )
     run.go_on(Watcher(on_text=lambda _text: None, on_note=lambda _note: None))
+
+
+@pytest.mark.parametrize(("usage", "num_later"), [(9, 6), (0, 5)])
+def test_the_first_burst_of_a_server_is_not_counted(
+    usage: int, num_later: int, tiny_llama: Path, tiny_draft: str, tmp_path: Path
+) -> None:
+    """Three tokens come with the first piece of text; how many there are in all, a server may not say."""
+    said = settings(tiny_llama, tiny_draft, ssd_cases=["ar"], max_tokens=8)
+    folder = PeersFolder(tmp_path / "run")
+    beside_texts(said, folder, tmp_path, usage=usage)
     found = [each for each in folder.records() if each.peer == "texts"]
     assert [each.seconds_per_token for each in found] == [3.0 / num_later] * 2
     assert all(list(each.tokens) == [ord(c) for c in "abcdefgh"] for each in found)
@@ -266,18 +271,8 @@ def test_the_first_burst_of_a_server_is_not_counted(
 
 def test_a_text_that_ends_early_is_none(tiny_llama: Path, tiny_draft: str, tmp_path: Path) -> None:
     """Eight tokens where everyone writes twelve: a server that does not heed ignore_eos."""
-    file, folder = tmp_path / "texts.py", PeersFolder(tmp_path / "run")
-    file.write_text(TEXTS.format(usage=8))
-    said = settings(tiny_llama, tiny_draft, ssd_cases=["ar"])
-    texts = WorkerPlan(
-        peer=dataclasses.replace(endpoint("texts"), worker=str(file)), cases=["server"], num_bytes=0,
-        python=Path(sys.executable), job={"cores": [], "packages": []},
-    )  # fmt: skip
-    manifest = folder.begin(PeersManifest(settings=said, sessions=[], engines={}))
-    run = PeersRun(
-        folder, manifest, [[plans(said)["ssd"], texts]], PROMPTS, lambda text: [ord(c) for c in text]
-    )
-    run.go_on(Watcher(on_text=lambda _text: None, on_note=lambda _note: None))
+    folder = PeersFolder(tmp_path / "run")
+    beside_texts(settings(tiny_llama, tiny_draft, ssd_cases=["ar"]), folder, tmp_path, usage=8)
     assert {each.peer for each in folder.records()} == {"ssd"}
     assert "ended after 8 of 12 tokens" in folder.manifest().absent["texts"]
 
