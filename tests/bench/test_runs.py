@@ -126,6 +126,17 @@ def test_another_run_is_refused(
         Run(RunFolder(tmp_path), other, CASES, PROMPTS)
 
 
+def test_what_is_no_run_of_ours_is_not_written_over(
+    tmp_path: Path, tiny_llama: Path, tiny_draft: str
+) -> None:
+    theirs = '{"settings": {"peers": []}}'
+    (tmp_path / "manifest.json").write_text(theirs)
+    manifest = Manifest(settings=settings(tiny_llama, tiny_draft), sessions=[SESSION])
+    with pytest.raises(ValueError, match="holds no run of `ssd bench run`"):
+        Run(RunFolder(tmp_path), manifest, CASES, PROMPTS)
+    assert (tmp_path / "manifest.json").read_text() == theirs
+
+
 def test_going_on_with_other_code_or_elsewhere_is_refused_unless_said(tmp_path: Path) -> None:
     made = write_run(tmp_path, num_prompts=2, cases=["ar", "ssd"])
     asked, (session,) = made.manifest().settings, made.manifest().sessions

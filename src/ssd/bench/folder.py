@@ -28,8 +28,9 @@ class RunFolder:
         One that has no records yet is none: what was said wrong the first time may be said right.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        if self._manifest.exists() and self.records():
-            unlike = differences(manifest.settings, self.manifest().settings)
+        before = self.manifest() if self._manifest.exists() else None
+        if before is not None and self.records():
+            unlike = differences(manifest.settings, before.settings)
             if unlike:
                 raise ValueError(
                     f"{self.path} holds another run: {'; '.join(unlike)}. "
