@@ -10,11 +10,11 @@ import argparse
 import multiprocessing
 import statistics
 from multiprocessing.connection import Connection
-from typing import get_args
 
 from ssd.bench.bare_forward import bare_forward
 from ssd.config import EngineConfig, Precision
 from ssd.runtime.loading import LoadedModel, load_draft, load_model
+from ssd.tuning.measure import precisions_of
 
 TARGET_ROWS, DRAFT_ROWS = 9, 12
 
@@ -64,7 +64,7 @@ def main() -> None:
     context = multiprocessing.get_context("spawn")
     target = load_model(config(options.target, options.core))
     bare_forward(target, TARGET_ROWS)
-    for precision in get_args(Precision):
+    for precision in precisions_of(config(options.draft, options.draft_core)):
         ours, theirs = context.Pipe()
         arguments = (theirs, options.draft, options.draft_core, precision)
         process = context.Process(target=draft_process, args=arguments)

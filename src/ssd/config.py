@@ -13,8 +13,8 @@ DType = Literal["auto", "bfloat16", "float16", "float32"]
 Mode = Literal["ar", "sd", "ssd"]
 GrowthPolicyName = Literal["value", "geometric", "uniform"]
 Backup = Literal["auto", "jit", "ngram", "none"]
-Precision = Literal["model", "int8"]
-"""How a model's weights are kept: in its own number format, or rounded to int8, as a draft's may be."""
+Precision = Literal["auto", "model", "int8"]
+"""How a draft's weights are kept: in its own number format, or rounded to int8."""
 Acceptance = Literal["coupled", "ratio"]
 MAX_LOOKAHEAD = 16
 MAX_WIDTH = 64
@@ -30,7 +30,8 @@ class EngineConfig:
     device: str = "auto"
     """`auto`, `cpu`, `cuda`, `cuda:1` …"""
     dtype: DType = "auto"
-    """`auto` takes bfloat16, or float32 on a CPU without bfloat16 instructions."""
+    """`auto` takes bfloat16, or float32 on a CPU without bfloat16 instructions; a checkpoint in float16 keeps
+    its bits."""
     deterministic: bool = False
     """Bitwise the same logits for a token whatever else is computed beside it."""
     cores: tuple[int, ...] = ()
@@ -67,8 +68,9 @@ class EngineConfig:
     draft_device: str = "auto"
     draft_cores: tuple[int, ...] = ()
     """CPU cores of the draft process; empty with `cores` empty too: both sides get cores of their own."""
-    draft_precision: Precision = "model"
-    """`int8` halves the draft's weights and saves about a quarter of its time, for a few guesses less."""
+    draft_precision: Precision = "auto"
+    """`int8` saves a quarter of the draft's time and more, for a few guesses less; `model` is its own number
+    format; `auto` takes int8 on CPUs that have it."""
     draft_head: int | None = None
     """The draft only guesses this many frequent tokens; None: any."""
     draft_width: int = 12

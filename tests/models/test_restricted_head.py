@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from ssd.config import EngineConfig
+from ssd.models.arithmetic import arithmetic
 from ssd.models.head_tokens import frequent_tokens
-from ssd.models.linear import can_quantise
 from ssd.runtime.loading import load_model
 from ssd.runtime.runner import RunnerRow
 from tests.tiny import tiny_tokenizer, write_checkpoint
 
 ROW = RunnerRow([(7 * i) % 390 + 2 for i in range(40)], 0, [0, 1, 2], 9, generated=False)
-needs_int8 = pytest.mark.skipif(not can_quantise(), reason="no int8 linears here")
+needs_int8 = pytest.mark.skipif(arithmetic().int8_steps is None, reason="int8 linears need AVX-512")
 
 
 def config(folder: Path) -> EngineConfig:

@@ -8,7 +8,9 @@ from ssd.bench.cases import Case
 from ssd.bench.engines import CaseEngines
 from ssd.bench.records import PromptRecord
 from ssd.config import EngineConfig
-from ssd.tuning.measure import DRAFT_ROWS, PRECISIONS, TARGET_ROWS, contention, measure
+from ssd.models import arithmetic
+from ssd.models.arithmetic import Arithmetic
+from ssd.tuning.measure import DRAFT_ROWS, TARGET_ROWS, contention, measure, precisions_of
 
 
 def record(*, prompt_seconds: float) -> PromptRecord:
@@ -29,6 +31,15 @@ def test_a_long_prompt_is_no_contention(prompt_seconds: float) -> None:
     assert contention([record(prompt_seconds=prompt_seconds)], target=0.5, draft=0.5) == (1, 1)
 
 
+@pytest.mark.parametrize(("int8_steps", "expected"), [(127, ("model", "int8")), (None, ("model",))])
+def test_only_what_the_cpu_can_do_is_tried(
+    int8_steps: int | None, expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has = Arithmetic(bfloat16=False, packs_float32=False, int8_steps=int8_steps)
+    monkeypatch.setattr(arithmetic, "arithmetic", lambda: has)
+    assert precisions_of(EngineConfig(model="m", device="cpu", draft_device="cpu")) == expected
+
+
 def test_everything_is_measured_on_a_real_pair(tiny_llama: Path, tiny_draft: Path) -> None:
     config = EngineConfig(model=str(tiny_llama), device="cpu", dtype="float32")
     said: list[str] = []
@@ -36,7 +47,7 @@ def test_everything_is_measured_on_a_real_pair(tiny_llama: Path, tiny_draft: Pat
         prompts = ["Once upon a time", "The quick brown fox"]
         facts = measure(engines, prompts, max_tokens=24, temperature=0.0, seed=1, say=said.append)
     assert set(facts.target_seconds) == set(TARGET_ROWS)
-    assert set(facts.drafts) == set(PRECISIONS)
+    assert tuple(facts.drafts) == precisions_of(config)
     for each in facts.drafts.values():
         assert set(each.seconds) == set(DRAFT_ROWS)
         assert [len(text) for text in each.texts] == [24, 24]

@@ -17,6 +17,7 @@ from ssd.config import EngineConfig
 from ssd.decoding.decoder import Decoder
 from ssd.engine.build import Engine, build_engine, make_decoder
 from ssd.engine.drafting import with_own_cores
+from ssd.engine.fit import refuse_another_tokenizer, refuse_what_the_machine_lacks
 from ssd.engine.prompts import Prompt
 from ssd.models.checkpoint import open_checkpoint
 from ssd.models.hub import local_model, with_local_models
@@ -34,6 +35,11 @@ def bench_config(config: EngineConfig, draft: str | None, cases: Sequence[Case])
     refuse_without_draft(cases, draft)
     if draft is not None and "://" in draft:
         raise ValueError("a bench starts its drafts itself: name a model with --draft, not an address")
+    if config.draft_precision == "auto":
+        # Cases name their draft's precision, so that they mean the same on every machine.
+        config = replace(config, draft_precision="model")
+    for case in cases:
+        refuse_what_the_machine_lacks(_with_case(config, case, draft))
     config = with_local_models(config)
     longest = min(_LONGEST, open_checkpoint(config.model).config.max_position)
     config = replace(
@@ -46,6 +52,10 @@ def bench_config(config: EngineConfig, draft: str | None, cases: Sequence[Case])
         return config
     ahead = with_own_cores(replace(config, mode="ssd", draft=draft))
     return replace(config, cores=ahead.cores, draft_cores=ahead.draft_cores)
+
+
+def _with_case(config: EngineConfig, case: Case, draft: str | None) -> EngineConfig:
+    return replace(config, **{**case.settings, "draft": None if case.mode == "ar" else draft})
 
 
 class CaseEngines:
@@ -66,6 +76,8 @@ class CaseEngines:
         self.draft = None if draft is None else local_model(draft, hf_cache=config.hf_cache)
         # All of them first: a case that makes no sense is found before anything is loaded.
         configs = {case: self.config_of(case) for case in cases}
+        for each in configs.values():
+            refuse_another_tokenizer(each)
         self.engine: Engine = build_engine(self.config, show_progress=show_progress)
         self._plain = self.engine.core.decoder
         self._decoders: dict[EngineConfig, Decoder] = {}
@@ -128,8 +140,7 @@ class CaseEngines:
 
     def config_of(self, case: Case) -> EngineConfig:
         """Without batch size and temperature: cases that differ in these alone share a decoder."""
-        draft = None if case.mode == "ar" else self.draft
-        return replace(self.config, **{**case.settings, "draft": draft})
+        return _with_case(self.config, case, self.draft)
 
     def num_devices(self, case: Case) -> int:
         """GPUs, or cores where a case runs on cores alone, that are kept busy or kept ready."""

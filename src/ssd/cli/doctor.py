@@ -28,6 +28,7 @@ _PACKAGES = {
     "triton": "GPU kernels (extra: gpu)",
     "vllm": "production target (extra: vllm)",
 }
+_WORTH_ALL_CORES = 1.15
 
 
 def doctor(
@@ -59,7 +60,6 @@ def _packages() -> Table:
 def _machine() -> Table:
     import torch
 
-    from ssd.models.linear import can_pack
     from ssd.runtime.host import resolve_device, resolve_dtype, usable_cores
 
     device = resolve_device("auto")
@@ -74,11 +74,45 @@ def _machine() -> Table:
     table.add_row("CPU cores", machine.kinds_of_cores(usable_cores()))
     table.add_row("instructions", f"{machine.instructions()}; torch uses {_capability()}")
     table.add_row("memory", machine.memory())
-    table.add_row("weights are read at", f"{machine.reading_rate() / 1e9:.1f} GB/s")
     table.add_row("torch", f"{torch.__version__}, {torch.get_num_threads()} threads, {_math_library()}")
-    table.add_row("packed bfloat16 linears", "yes" if can_pack() else "no: float32 or plain linears")
+    table.add_row("weights are read at", _reading_rates(len(usable_cores())))
+    table.add_row("bfloat16", _bfloat16())
+    table.add_row("drafts on CPU", _drafts())
     table.add_row("will use", f"[green]{device}[/], [green]{str(dtype).removeprefix('torch.')}[/]")
     return table
+
+
+def _reading_rates(num_cores: int) -> str:
+    alone = machine.reading_rate(1) / 1e9
+    if num_cores == 1:
+        return f"{alone:.1f} GB/s"
+    together = machine.reading_rate(num_cores) / 1e9
+    rates = f"{alone:.1f} GB/s by one core, {together:.1f} by all {num_cores}"
+    if together < _WORTH_ALL_CORES * alone:
+        return rates
+    # A draft takes cores from the target: where cores bring much, it has to bring more.
+    return (
+        f"{rates}: plain decoding on all cores gains up to {together / alone:.1f} ×, "
+        "and `ssd tune` tells whether a draft gains more"
+    )
+
+
+def _bfloat16() -> str:
+    from ssd.models.arithmetic import arithmetic
+
+    return "by instruction" if arithmetic().bfloat16 else "bfloat16 is emulated here: float32 is used"
+
+
+def _drafts() -> str:
+    from ssd.models.arithmetic import arithmetic
+
+    match arithmetic().int8_steps:
+        case None:
+            return "in the model's number format: int8 needs AVX-512"
+        case 127:
+            return "int8"
+        case _:
+            return "int8, weights in 7 bits: this CPU has no VNNI"
 
 
 def _capability() -> str:

@@ -32,8 +32,8 @@ def draft(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 …")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, bfloat16, float16 or float32.")] = "auto",
     precision: Annotated[
-        str, typer.Option(help="model, or int8: half the weights, about three quarters of the time.")
-    ] = "model",
+        str, typer.Option(help="model, int8 (less to read, faster), or auto: int8 on CPUs that have it.")
+    ] = "auto",
     head: Annotated[int | None, typer.Option(help="Guess only this many frequent tokens.")] = None,
     cores: Annotated[str, typer.Option(help="CPU cores to run on, such as 1 or 2,3.")] = "",
     width: Annotated[int, typer.Option(help="Nodes processed in one step.")] = 12,

@@ -69,13 +69,14 @@ def total_memory() -> str:
     return f"{total:.1f} GiB"
 
 
-def reading_rate(seconds: float = 1.0) -> float:
+def reading_rate(num_threads: int, seconds: float = 1.0) -> float:
     """Bytes a second at which a product of matrix and vector reads its matrix.
 
     Decoding on a CPU does little else, so this over a model's size is about the most tokens a second.
     """
     import torch
 
+    torch.set_num_threads(num_threads)
     matrix, vector = torch.ones(_SIDE, _SIDE), torch.ones(_SIDE)
     best, ends = float("inf"), time.perf_counter() + seconds
     while time.perf_counter() < ends:

@@ -22,7 +22,7 @@ class DraftConfig:
     model: str
     device: str = "auto"
     dtype: DType = "auto"
-    precision: Precision = "model"
+    precision: Precision = "auto"
     head: int | None = None
     cores: tuple[int, ...] = ()
     width: int = 12

@@ -11,6 +11,7 @@ from ssd.decoding.drafter import Drafter, DraftLimits, RatioDrafting
 from ssd.decoding.speculative import SpeculativeDecoder
 from ssd.engine.core import EngineCore
 from ssd.engine.drafting import parallel_decoder, with_own_cores
+from ssd.engine.fit import refuse_another_tokenizer, refuse_what_the_machine_lacks
 from ssd.engine.grammar import Grammars
 from ssd.engine.prompts import RequestFactory
 from ssd.engine.scheduler import SchedulerLimits
@@ -39,7 +40,7 @@ class Engine:
 
 
 def build_engine(config: EngineConfig, *, show_progress: ShowProgress = False) -> Engine:
-    config = with_own_cores(with_local_models(config))
+    config = _fitting(config)
     loaded = load_model(config, show_progress=show_progress)
     tokenizer = loaded.checkpoint.tokenizer()
     blocks = BlockManager(
@@ -56,6 +57,14 @@ def build_engine(config: EngineConfig, *, show_progress: ShowProgress = False) -
     return Engine(core, factory, config, loaded, blocks, grammars)
 
 
+def _fitting(config: EngineConfig) -> EngineConfig:
+    """With models that are here, and cores for everyone; what cannot be is refused before anything loads."""
+    refuse_what_the_machine_lacks(config)
+    config = with_local_models(config)
+    refuse_another_tokenizer(config)
+    return with_own_cores(config)
+
+
 def with_mode(engine: Engine, config: EngineConfig, *, show_progress: ShowProgress = False) -> Engine:
     """The same target and cache under another decoder; the engine given ends, unless the new one fails.
 
@@ -63,7 +72,7 @@ def with_mode(engine: Engine, config: EngineConfig, *, show_progress: ShowProgre
     """
     if engine.core.has_work:
         raise ValueError("the mode cannot change while requests run: let them end, or abort them")
-    config = with_own_cores(with_local_models(config))
+    config = _fitting(config)
     tokenizer = engine.requests.tokenizer
     decoder = make_decoder(config, engine.loaded, tokenizer, show_progress=show_progress)
     engine.core.close()

@@ -38,6 +38,8 @@ class ModelConfig:
     tie_embeddings: bool
     attention_bias: bool
     mlp_bias: bool
+    dtype: str | None = None
+    """The number format that the checkpoint declares; None: it declares none."""
 
     @property
     def num_parameters(self) -> int:
@@ -67,7 +69,13 @@ def model_config(config: Any, architecture: str) -> ModelConfig:
         tie_embeddings=bool(config.tie_word_embeddings),
         attention_bias=family.qkv_bias or bool(getattr(config, "attention_bias", False)),
         mlp_bias=bool(getattr(config, "mlp_bias", False)),
+        dtype=_declared_dtype(config),
     )
+
+
+def _declared_dtype(config: Any) -> str | None:
+    declared = getattr(config, "dtype", None)
+    return None if declared is None else str(declared).removeprefix("torch.")
 
 
 def _refuse_unsupported(config: Any, architecture: str) -> None:

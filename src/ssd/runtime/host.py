@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from ssd.config import DType
-from ssd.models.linear import can_pack
+from ssd.models import arithmetic
 
 
 def resolve_device(device: str) -> torch.device:
@@ -26,14 +26,27 @@ def resolve_device(device: str) -> torch.device:
     return resolved
 
 
-def resolve_dtype(dtype: DType, device: torch.device) -> torch.dtype:
-    if dtype == "auto":
-        has_fast_bfloat16 = device.type != "cpu" or can_pack()
-        return torch.bfloat16 if has_fast_bfloat16 else torch.float32
+def resolve_dtype(dtype: DType, device: torch.device, declared: str | None = None) -> torch.dtype:
+    """What `auto` means on this device, for a checkpoint that declares a number format or none."""
     names = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+    if dtype == "auto":
+        return _auto_on_gpu(declared) if device.type == "cuda" else _auto_on_cpu(declared)
     if dtype not in names:
         raise ValueError(f"dtype={dtype!r}: use 'auto' or one of {', '.join(names)}")
     return names[dtype]
+
+
+def _auto_on_cpu(declared: str | None) -> torch.dtype:
+    """The same in every mode, though one row alone is faster in emulated bfloat16: a mode changes no token.
+
+    No CPU here computes float16 as fast, and bfloat16 would drop three of its bits.
+    """
+    return torch.bfloat16 if arithmetic.arithmetic().bfloat16 and declared != "float16" else torch.float32
+
+
+def _auto_on_gpu(declared: str | None) -> torch.dtype:
+    has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.bfloat16 if has_bfloat16 and declared != "float16" else torch.float16
 
 
 def _cores_of_process() -> list[int]:

@@ -18,6 +18,7 @@ from ssd.models.checkpoint import Checkpoint, open_checkpoint
 from ssd.models.config import ModelConfig
 from ssd.models.decoder import DenseDecoder
 from ssd.models.head_tokens import frequent_tokens
+from ssd.models.linear import resolve_precision
 from ssd.models.weights import ProgressSource, ShowProgress
 from ssd.runtime.eager import CudaRunner, EagerRunner, Tiling
 from ssd.runtime.host import pin_to_cores, resolve_device, resolve_dtype
@@ -50,8 +51,8 @@ def load_model(
     if config.cores:
         pin_to_cores(config.cores)
     device = resolve_device(config.device)
-    dtype = resolve_dtype(config.dtype, device)
     checkpoint = open_checkpoint(config.model)
+    dtype = resolve_dtype(config.dtype, device, checkpoint.config.dtype)
     shape = _pool_shape(config, checkpoint.config, dtype, device)
     max_model_len = _max_model_len(config, checkpoint.config, shape)
     model = _load_decoder(
@@ -94,6 +95,7 @@ def _load_decoder(
     head_tokens: Sequence[int] | None,
     show_progress: ShowProgress,
 ) -> DenseDecoder:
+    precision = resolve_precision(precision, device, dtype)
     started = time.perf_counter()
     source = ProgressSource(checkpoint.weights(), f"loading {checkpoint.name}", show=show_progress)
     try:
@@ -108,7 +110,7 @@ def _load_decoder(
         )
     finally:
         source.close()
-    format_name = "int8" if precision == "int8" else str(dtype)
+    format_name = "int8" if precision == "int8" else str(dtype).removeprefix("torch.")
     seconds = time.perf_counter() - started
     logger.info("loaded %s as %s on %s in %.1f s", checkpoint.name, format_name, device, seconds)
     return model

@@ -13,14 +13,15 @@ from ssd.bench.bare_forward import BareForward, draft_cores, load_bare_draft, me
 from ssd.bench.cases import Case
 from ssd.bench.engines import CaseEngines
 from ssd.bench.records import PromptRecord
-from ssd.config import MAX_LOOKAHEAD, Precision
+from ssd.config import MAX_LOOKAHEAD, EngineConfig, Precision
+from ssd.models.linear import resolve_precision
 from ssd.planning.text import Text
 from ssd.planning.times import Forward, PairTimes, line_through
+from ssd.runtime.host import resolve_device, resolve_dtype
 from ssd.runtime.loading import LoadedModel
 from ssd.sampling import SamplingParams, mix_seed
 from ssd.tuning.texts import Written, texts_of
 
-PRECISIONS: tuple[Precision, ...] = ("model", "int8")
 TARGET_ROWS = (1, 5, 9, MAX_LOOKAHEAD + 1)
 DRAFT_ROWS = (1, 4, 12, 32)
 _TURNS, _BESIDE_TURNS = 5, 3
@@ -85,13 +86,13 @@ def measure(
         precision: load_bare_draft(
             engines.config, str(engines.draft), precision=precision, head=engines.config.draft_head
         )
-        for precision in PRECISIONS
+        for precision in precisions_of(engines.config)
     }
     bare = _bare_forwards(engines, drafts)
     spread = _spread(engines)
     texts = {precision: texts_of(draft, written) for precision, draft in drafts.items()}
     facts: dict[Precision, DraftFacts] = {}
-    for precision in PRECISIONS:
+    for precision in texts:
         say(f"how target and draft ({precision}) slow each other")
         probe = _Probe(engines, precision, drafts.pop(precision))
         target, draft = probe.beside(
@@ -101,6 +102,13 @@ def measure(
         facts[precision] = DraftFacts(seconds, texts[precision], target, draft, in_turns)
     engines.close()
     return Facts(bare.target, facts, spread)
+
+
+def precisions_of(config: EngineConfig) -> tuple[Precision, ...]:
+    """Those that the draft's device can do: its own number format, and int8 where it has that."""
+    device = resolve_device(config.draft_device)
+    best = resolve_precision("auto", device, resolve_dtype(config.dtype, device))
+    return ("model",) if best == "model" else ("model", best)
 
 
 def _written(engines: CaseEngines, prompt: str, max_tokens: int, temperature: float, seed: int) -> Written:

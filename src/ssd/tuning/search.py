@@ -3,7 +3,7 @@
 A candidate is a case of the bench, so that what was searched is what is run. Knows no engine.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -11,7 +11,7 @@ from ssd.bench.cases import Case
 from ssd.config import Backup, GrowthPolicyName, Precision
 from ssd.planning.followed_text import Shape
 from ssd.planning.rolling import simulate
-from ssd.tuning.measure import PRECISIONS, Facts
+from ssd.tuning.measure import Facts
 
 _SD_LOOKAHEADS = (2, 3, 4, 5, 6, 8)
 _CHOICES: dict[str, Sequence[Any]] = {
@@ -61,8 +61,8 @@ def shape_of(case: Case) -> Shape:
 
 def search(facts: Facts) -> list[Candidate]:
     """All that was looked at, the best first; one of each mode and precision at least."""
-    found = {case: Candidate(case, predicted_rate(facts, case)) for case in _simple_cases()}
-    for precision in PRECISIONS:
+    found = {case: Candidate(case, predicted_rate(facts, case)) for case in _simple_cases(facts.drafts)}
+    for precision in facts.drafts:
         for candidate in _climb(facts, _default_ssd(precision)):
             found[candidate.case] = candidate
     return sorted(found.values(), key=lambda each: -each.rate)
@@ -80,9 +80,9 @@ def _default_ssd(precision: Precision) -> Case:
     )
 
 
-def _simple_cases() -> Iterator[Case]:
+def _simple_cases(precisions: Iterable[Precision]) -> Iterator[Case]:
     yield Case(mode="ar")
-    for precision in PRECISIONS:
+    for precision in precisions:
         for lookahead in _SD_LOOKAHEADS:
             yield Case(mode="sd", lookahead=lookahead, draft_precision=precision)
 
