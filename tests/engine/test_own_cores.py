@@ -120,7 +120,7 @@ def test_of_a_start_that_fails_nothing_remains(tiny_llama: Path, spoilt: str, mo
     before = place()
     settings: dict[str, Any] = {"cores": (usable_cores()[0],), "device": "cpu", "dtype": "float32"}
     settings |= {"kv_cache_bytes": 10} if mode == "ar" else {"mode": mode, "draft": spoilt}
-    with pytest.raises(Exception, match=r"holds no block|draft did not start|safetensors|header|metadata"):
+    with pytest.raises(ValueError, match=r"holds no block|damaged or truncated|draft did not start"):
         LLM(str(tiny_llama), show_progress=False, **settings)
     assert place() == before
 
@@ -130,7 +130,7 @@ def test_of_a_switch_that_fails_nothing_remains(tiny_llama: Path, spoilt: str) -
     torch.set_num_threads(2)
     with LLM(str(tiny_llama), device="cpu", dtype="float32", show_progress=False) as llm:
         before = place()
-        with pytest.raises(Exception, match=r"safetensors|header|metadata"):
+        with pytest.raises(ValueError, match="damaged or truncated"):
             llm.switch_mode("sd", draft=spoilt, cores=(usable_cores()[0],))
         assert place() == before
 
