@@ -63,7 +63,10 @@ def address(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """A draft that someone else runs."""
     where = f"ipc://{tmp_path_factory.mktemp('socket')}/draft.sock"
     command = [sys.executable, "-m", "ssd", "draft", "--model", str(target), "--listen", where]
-    process = subprocess.Popen(command)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    # An engine does not wait long for a draft of others, and on a busy machine one takes its time to start.
+    assert process.stdout.readline().startswith("drafting with")
     yield where
     process.terminate()
     assert process.wait(10) == 0
