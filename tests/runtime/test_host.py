@@ -1,15 +1,11 @@
 """What `auto` means here, and refusals that say what to do."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from ssd.models import arithmetic
 from ssd.models.arithmetic import Arithmetic
-from ssd.runtime.host import pin_to_cores, resolve_device, resolve_dtype, usable_cores
+from ssd.runtime.host import resolve_device, resolve_dtype
 
 
 def test_auto_device_is_one_that_torch_has() -> None:
@@ -65,19 +61,3 @@ def test_auto_dtype_on_a_gpu(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bfloat16)
     assert resolve_dtype("auto", torch.device("cuda"), declared) == expected
-
-
-def test_missing_core_is_refused() -> None:
-    with pytest.raises(ValueError, match="usable are"):
-        pin_to_cores([100_000])
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="pinning needs Linux")
-def test_pinning_holds_in_a_process_of_its_own() -> None:
-    core = usable_cores()[-1]
-    program = (
-        "import os, torch; from ssd.runtime.host import pin_to_cores\n"
-        f"pin_to_cores([{core}])\n"
-        f"assert os.sched_getaffinity(0) == {{{core}}} and torch.get_num_threads() == 1"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
