@@ -9,15 +9,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
 
-from ssd.bench.cases import Case, refuse_without_draft
+from ssd.bench.cases import Case
 from ssd.bench.energy import EnergyMeter
+from ssd.bench.fit import refuse_cases, with_case
 from ssd.bench.meter import BatchMeter
 from ssd.bench.records import PromptRecord
 from ssd.config import EngineConfig
 from ssd.decoding.decoder import Decoder
-from ssd.engine.build import Engine, build_engine, make_decoder
+from ssd.engine.build import Engine, build_engine, make_decoder, refuse_another_tokenizer
 from ssd.engine.drafting import with_own_cores
-from ssd.engine.fit import refuse_another_tokenizer, refuse_what_the_machine_lacks
 from ssd.engine.prompts import Prompt
 from ssd.models.checkpoint import open_checkpoint
 from ssd.models.hub import local_model, with_local_models
@@ -32,14 +32,7 @@ _WARM_UP_TOKENS = 8
 
 def bench_config(config: EngineConfig, draft: str | None, cases: Sequence[Case]) -> EngineConfig:
     """The target's settings as all cases share them, with cores and room for the largest batch."""
-    refuse_without_draft(cases, draft)
-    if draft is not None and "://" in draft:
-        raise ValueError("a bench starts its drafts itself: name a model with --draft, not an address")
-    if config.draft_precision == "auto":
-        # Cases name their draft's precision, so that they mean the same on every machine.
-        config = replace(config, draft_precision="model")
-    for case in cases:
-        refuse_what_the_machine_lacks(_with_case(config, case, draft))
+    refuse_cases(config, draft, cases)
     config = with_local_models(config)
     longest = min(_LONGEST, open_checkpoint(config.model).config.max_position)
     config = replace(
@@ -52,10 +45,6 @@ def bench_config(config: EngineConfig, draft: str | None, cases: Sequence[Case])
         return config
     ahead = with_own_cores(replace(config, mode="ssd", draft=draft))
     return replace(config, cores=ahead.cores, draft_cores=ahead.draft_cores)
-
-
-def _with_case(config: EngineConfig, case: Case, draft: str | None) -> EngineConfig:
-    return replace(config, **{**case.settings, "draft": None if case.mode == "ar" else draft})
 
 
 class CaseEngines:
@@ -141,7 +130,7 @@ class CaseEngines:
 
     def config_of(self, case: Case) -> EngineConfig:
         """Without batch size and temperature: cases that differ in these alone share a decoder."""
-        return _with_case(self.config, case, self.draft)
+        return with_case(self.config, case, self.draft)
 
     def num_devices(self, case: Case) -> int:
         """GPUs, or cores where a case runs on cores alone, that are kept busy or kept ready."""

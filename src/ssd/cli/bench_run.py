@@ -95,12 +95,33 @@ def run(
     Exit code 1: outputs differ between modes, though the run is deterministic.
     """
     with user_errors():
-        code = _measure(folder, options, engine)
+        said = engine.settings()
+        draft = said.pop("draft", None)
+        cases = _possible_cases(options, engine.named_model, said, draft)
+        code = _measure(folder, options, engine.named_model, said, draft, cases)
     raise typer.Exit(code)
 
 
-def _measure(folder: Path, options: BenchOptions, engine: EngineOptions) -> int:
-    from ssd.bench.cases import cases_of, refuse_without_draft
+def _possible_cases(options: BenchOptions, model: str, said: dict[str, Any], draft: str | None) -> list[Case]:
+    """Before anything is fetched, loaded or even imported: what cannot run here is refused at once."""
+    from ssd.bench.cases import cases_of
+    from ssd.bench.fit import refuse_cases
+    from ssd.config import EngineConfig
+
+    _refuse(said)
+    cases = cases_of(options.cases or ("ar,sd4,ssd" if draft else "ar"), *options.numbers())
+    refuse_cases(EngineConfig.from_settings(model, said), draft, cases)
+    return cases
+
+
+def _measure(
+    folder: Path,
+    options: BenchOptions,
+    model: str,
+    said: dict[str, Any],
+    draft: str | None,
+    cases: list[Case],
+) -> int:
     from ssd.bench.datasets import dataset_label, load_prompts
     from ssd.bench.folder import RunFolder
     from ssd.bench.manifest import Manifest
@@ -110,11 +131,6 @@ def _measure(folder: Path, options: BenchOptions, engine: EngineOptions) -> int:
     from ssd.cli.provenance import provenance
 
     need_scipy()  # before, not after, an hour of measuring
-    said = engine.settings()
-    draft = said.pop("draft", None)
-    _refuse(said)
-    cases = cases_of(options.cases or ("ar,sd4,ssd" if draft else "ar"), *options.numbers())
-    refuse_without_draft(cases, draft)  # before data sets are fetched
     names = [name.strip() for name in options.datasets.split(",")]
     prompts = {
         dataset_label(name): load_prompts(
@@ -122,11 +138,11 @@ def _measure(folder: Path, options: BenchOptions, engine: EngineOptions) -> int:
         )
         for name in names
     }
-    settings = _settings(options, engine.named_model, draft, cases, said, prompts)
+    settings = _settings(options, model, draft, cases, said, prompts)
     manifest = Manifest(settings=settings, sessions=[provenance()])
     made = Run(RunFolder(folder), manifest, cases, prompts, mixed=options.mixed)
     if not made.is_complete:
-        _go_on(made, engine.named_model, said, draft, cases, quiet=options.quiet)
+        _go_on(made, model, said, draft, cases, quiet=options.quiet)
     return show_run(folder)
 
 

@@ -11,15 +11,16 @@ from ssd.decoding.drafter import Drafter, DraftLimits, RatioDrafting
 from ssd.decoding.speculative import SpeculativeDecoder
 from ssd.engine.core import EngineCore
 from ssd.engine.drafting import parallel_decoder, with_own_cores
-from ssd.engine.fit import refuse_another_tokenizer, refuse_what_the_machine_lacks
 from ssd.engine.grammar import Grammars
 from ssd.engine.prompts import RequestFactory
 from ssd.engine.scheduler import SchedulerLimits
 from ssd.kvcache.block_manager import BlockManager
+from ssd.models.checkpoint import open_checkpoint
 from ssd.models.hub import with_local_models
 from ssd.models.vocabulary import common_vocabulary
 from ssd.models.weights import ShowProgress
 from ssd.runtime.cores import move_to_cores, unmoved_if_it_fails
+from ssd.runtime.fit import has_own_draft, refuse_what_the_machine_lacks
 from ssd.runtime.loading import LoadedModel, load_draft, load_model
 
 
@@ -70,6 +71,12 @@ def _fitting(config: EngineConfig) -> EngineConfig:
     config = with_local_models(config)
     refuse_another_tokenizer(config)
     return with_own_cores(config)
+
+
+def refuse_another_tokenizer(config: EngineConfig) -> None:
+    """ValueError if draft and target mean different things by a token, from their headers alone."""
+    if has_own_draft(config):
+        common_vocabulary(open_checkpoint(config.model), open_checkpoint(str(config.draft)))
 
 
 def with_mode(engine: Engine, config: EngineConfig, *, show_progress: ShowProgress = False) -> Engine:
