@@ -14,8 +14,17 @@ import torch
 
 from tests.tiny import write_checkpoint
 
+LONGEST = ("e2e", "server", "cli", "bench")
+"""Folders whose files take longest, the longest first."""
+
 torch.set_num_threads(1)
 _CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first: with a file at a time for each of several workers, none is left to the end alone."""
+    rank = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path.parent.name, len(rank)))
 
 
 @pytest.fixture(autouse=True)

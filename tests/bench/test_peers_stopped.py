@@ -70,9 +70,11 @@ def test_who_waits_takes_no_cores_and_answers_again(plan: WorkerPlan, tmp_path: 
     awake = dataclasses.replace(plan, peer=dataclasses.replace(plan.peer, is_stopped_while_idle=False))
     with Worker(plan, tmp_path / "log") as stopped, Worker(awake, tmp_path / "log") as other:
         used = idle_cores({"just loaded": stopped.pid, "never stopped": other.pid})
-        assert used["just loaded"] < 0.05 < 0.3 < used["never stopped"]
+        # On a busy machine nobody gets whole cores: only the one that is stopped gets none.
+        assert used["just loaded"] < used["never stopped"] / 10
         assert stopped.ask("any", [7, 8], 2)["tokens"] == [7, 8]
-        assert idle_cores({"asked": stopped.pid})["asked"] < 0.05
+        used = idle_cores({"asked": stopped.pid, "never stopped": other.pid})
+        assert used["asked"] < used["never stopped"] / 10
         assert stopped.ask("any", [9], 1)["tokens"] == [9]
 
 
@@ -87,17 +89,16 @@ def test_one_that_failed_is_stopped_too(plan: WorkerPlan, tmp_path: Path) -> Non
     with Worker(plan, tmp_path / "log") as worker:
         with pytest.raises(PeerError, match="it cannot"):
             worker.ask("fails", [7], 1)
-        assert idle_cores({"failed": worker.pid})["failed"] < 0.05
+        assert idle_cores({"failed": worker.pid})["failed"] == 0
         assert worker.ask("any", [7], 1)["tokens"] == [7]
 
 
 def test_nobody_stopped_is_left_behind(plan: WorkerPlan, tmp_path: Path) -> None:
-    started = time.monotonic()
     with Worker(plan, tmp_path / "log") as worker:
         child = worker.ask("any", [7], 1)["child"]
         assert is_alive(child)
     # It was continued and heard the end, rather than being killed after a long wait.
-    assert time.monotonic() - started < 15
+    assert worker._process.returncode == 0
     assert is_soon_gone(worker.pid)
     assert is_soon_gone(child)
     worker.close()  # A second time there is nobody to hurt.

@@ -1,10 +1,11 @@
 """Deterministic mode: a request's tokens depend on nothing but the request.
 
 The full size (200 requests of SmolLM2) is `python -m tests.e2e.invariance`; CI runs the same
-code with 200 requests of a small random model and a few of SmolLM2.
+code with fewer requests of small random models and of SmolLM2's first layers, `-m slow` with more.
 """
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,12 +32,16 @@ def assert_invariant(loaded: LoadedModel, num_requests: int, max_tokens: int) ->
     assert cached > 0
 
 
+SIZES = [48, pytest.param(200, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("num_requests", SIZES)
 @pytest.mark.parametrize(
     ("kind", "dtype"), [("medium", "bfloat16"), ("medium", "float32"), ("qwen3", "bfloat16")]
 )
-def test_two_hundred_requests_of_a_random_model(kind: str, dtype: str, tmp_path: Path) -> None:
+def test_many_requests_of_a_random_model(kind: str, dtype: str, num_requests: int, tmp_path: Path) -> None:
     loaded = load(str(write_checkpoint(kind, tmp_path)), deterministic=True, dtype=dtype)
-    assert_invariant(loaded, num_requests=200, max_tokens=10)
+    assert_invariant(loaded, num_requests, max_tokens=10)
 
 
 @pytest.mark.parametrize(("num_threads", "dtype"), [(2, "bfloat16"), (3, "float32")])
@@ -60,15 +65,23 @@ def assert_rows_alone_equal_rows_together(loaded: LoadedModel) -> None:
 
 
 @pytest.mark.models
-def test_smollm2(smollm2: Path) -> None:
-    assert_invariant(load(str(smollm2), deterministic=True), num_requests=24, max_tokens=8)
+@pytest.mark.parametrize(
+    ("model", "num_requests"),
+    [("shallow_smollm2", 12), pytest.param("smollm2", 24, marks=pytest.mark.slow)],
+)
+def test_smollm2(model: str, num_requests: int, request: pytest.FixtureRequest) -> None:
+    """In the precision that this machine takes for it."""
+    folder: Any = request.getfixturevalue(model)
+    assert_invariant(load(str(folder), deterministic=True), num_requests, max_tokens=8)
 
 
-@pytest.mark.models
-def test_the_comparison_can_fail(smollm2: Path) -> None:
-    """Outside deterministic mode the same comparison does find ties that rounding decides."""
-    loaded = load(str(smollm2), deterministic=False)
-    requests = make_requests(loaded, 24, 16)
+def test_the_comparison_can_fail(tmp_path: Path) -> None:
+    """Outside deterministic mode the same comparison does find ties that rounding decides.
+
+    In bfloat16, where ties are common on every CPU: in float32 none may come up for thousands of tokens.
+    """
+    loaded = load(str(write_checkpoint("medium", tmp_path)), deterministic=False, dtype="bfloat16")
+    requests = make_requests(loaded, 60, 10)
     baseline = run(loaded, requests, CIRCUMSTANCES[0], deterministic=False)
     found = []
     for how in CIRCUMSTANCES[1:4]:

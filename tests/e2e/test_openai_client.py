@@ -1,4 +1,7 @@
-"""OpenAI's own client against real servers with a real model: every mode gives the same answers."""
+"""OpenAI's own client against real servers with a real model: every mode gives the same answers.
+
+CI takes the model's first layers, `-m slow` all of them.
+"""
 
 import json
 from pathlib import Path
@@ -21,6 +24,8 @@ PLACE: Any = {
     "required": ["animal", "legs"],
     "additionalProperties": False,
 }
+GREEDY: Any = {"temperature": 0, "frequency_penalty": 1.5}
+"""Without a penalty a few layers of a model repeat themselves."""
 FORM: Any = {"type": "json_schema", "json_schema": {"name": "animal", "schema": PLACE}}
 TOOLS: Any = [{"type": "function", "function": {"name": "describe", "parameters": PLACE}}]
 
@@ -69,18 +74,19 @@ def formed(server: ServerProcess, **settings: Any) -> dict[str, Any]:
 def tokenized(server: ServerProcess) -> dict[str, Any]:
     ids = server.http.post("/tokenize", json={"messages": MESSAGES}).json()["tokens"]
     text = server.http.post("/detokenize", json={"tokens": ids}).json()["prompt"]
-    answer = server.openai.completions.create(**MODEL, prompt=ids, temperature=0, max_tokens=6)
+    answer = server.openai.completions.create(**MODEL, prompt=ids, **GREEDY, max_tokens=6)
     return {"ids": ids, "text": text, "answer": answer.choices[0].text}
 
 
 def answers(server: ServerProcess) -> dict[str, Any]:
     chat = server.openai.chat.completions.create
-    greedy: Any = {"temperature": 0, "max_tokens": 24}
+    greedy: Any = {**GREEDY, "max_tokens": 24}
     scored: Any = {"logprobs": True, "top_logprobs": 2}
     whole = chat(**MODEL, messages=MESSAGES, **greedy, **scored)
-    stop = (whole.choices[0].message.content or "")[60:64]
+    text = whole.choices[0].message.content or ""
+    stop = text[2 * len(text) // 3 :][:4]
     several = chat(**MODEL, messages=MESSAGES, temperature=0.8, top_p=0.95, seed=5, max_tokens=12, n=3)
-    text = server.openai.completions.create(
+    scored_text = server.openai.completions.create(
         **MODEL, prompt="def fibonacci(n):", seed=1, max_tokens=16, logprobs=1, presence_penalty=0.5
     )
     plain = chat(**MODEL, messages=MESSAGES, **greedy, extra_body={"speculation": False})
@@ -92,28 +98,31 @@ def answers(server: ServerProcess) -> dict[str, Any]:
         "streamed": streamed(server, **greedy, **scored),
         "stop": stop,
         "stopped": streamed(server, **greedy, stop=[stop]),
-        "whole": whole.choices[0].message.content,
+        "whole": text,
         "whole logprobs": [entry.model_dump() for entry in whole.choices[0].logprobs.content or ()],
         "several": [choice.message.content for choice in several.choices],
-        "text": text.choices[0].model_dump(),
+        "text": scored_text.choices[0].model_dump(),
         "plain": plain.choices[0].message.content,
         "plain drafted": (plain.usage.model_extra or {})["speculation"]["drafted"] if plain.usage else None,
     }
 
 
-@pytest.fixture(scope="module")
-def by_mode(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+@pytest.fixture(scope="module", params=["shallow_smollm2", pytest.param("smollm2", marks=pytest.mark.slow)])
+def by_mode(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Any]]:
+    model: Path = request.getfixturevalue(request.param)
     # One core for the target in every mode: the last bits of sums depend on the number of threads.
     usable = usable_cores()
     found = {}
     for mode in MODES:
-        drafting: Any = {} if mode == "ar" else {"mode": mode, "draft": str(smollm2)}
+        drafting: Any = {} if mode == "ar" else {"mode": mode, "draft": str(model)}
         drafting["cores"] = (usable[0],)
         if mode == "ssd" and len(usable) > 1:
             drafting["draft_cores"] = (usable[-1],)
         log = tmp_path_factory.mktemp(mode) / "log"
         named = {"served_model_name": "smollm2", "tool_format": "hermes"}
-        with serving(smollm2, log, named, dtype="auto", kv_cache_bytes=1 << 28, **drafting) as server:
+        with serving(model, log, named, dtype="auto", kv_cache_bytes=1 << 28, **drafting) as server:
             accepted = "ssd_spec_decode_num_accepted_tokens_total"
             found[mode] = {**answers(server), "accepted": server.metric(accepted)}
     return found

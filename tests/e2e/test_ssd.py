@@ -70,7 +70,7 @@ def address(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     assert process.stdout.readline().startswith("drafting with")
     yield where
     process.terminate()
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
 
 
 @pytest.mark.parametrize("name", ["itself", "cut", "another", "padded"])
@@ -176,7 +176,7 @@ def test_the_draft_ends_with_an_engine_that_is_killed(target: Path) -> None:
     pid = int(engine.stdout.readline())
     engine.send_signal(signal.SIGKILL)
     engine.wait()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not is_alive(pid)

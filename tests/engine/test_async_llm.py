@@ -1,6 +1,7 @@
 """The front door for servers: streams, concurrency, aborts and failures."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,9 @@ def params(seed: int, **more: object) -> SamplingParams:
 
 
 async def until_idle(llm: AsyncLLM) -> None:
-    for _ in range(500):
-        if not llm._engine.core.has_work:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("the engine is still at work")
+    async with asyncio.timeout(60):
+        while llm._engine.core.has_work:
+            await asyncio.sleep(0.01)
 
 
 async def test_concurrent_streams_equal_the_offline_outputs(llm: AsyncLLM, tiny_llama: Path) -> None:
@@ -133,5 +132,8 @@ async def test_closing_ends_running_requests(tiny_llama: Path) -> None:
 
 async def test_progress_is_seen(llm: AsyncLLM) -> None:
     assert llm.seconds_without_progress == 0.0
-    async for _ in llm.stream("The quick", params(1)):
-        assert llm.seconds_without_progress < 5.0
+    began, standing = time.monotonic(), 0.0
+    async for _ in llm.stream("The quick", LONG):
+        standing = llm.seconds_without_progress
+    # Of the last of 400 steps, not of all.
+    assert standing < (time.monotonic() - began) / 2

@@ -68,7 +68,7 @@ async def ending(stream: AsyncIterator[Increment]) -> str | None:
 
 
 async def until_idle(llm: AsyncLLM) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while llm.seconds_without_progress:
         assert time.monotonic() < deadline, "the engine is still at work"
         await asyncio.sleep(0.001)

@@ -131,15 +131,29 @@ MILLIONS: dict[str, tuple[str, str]] = {
 }
 
 
+def parsing_seconds(body: bytes) -> float:
+    """Of this machine's processor: the least anybody spends who reads such a body."""
+    begun = time.thread_time()
+    json.loads(body)
+    return time.thread_time() - begun
+
+
 @pytest.mark.parametrize("kind", MILLIONS)
 def test_millions_of_things_are_refused_without_looking_at_each(server: ServerProcess, kind: str) -> None:
-    """Everybody waits while they are looked at; without limits that took one to twelve seconds."""
-    path, body = MILLIONS[kind]
-    begun = processor_seconds(server.process.pid)
-    headers = {"Content-Type": "application/json"}
-    response = server.http.post(path, content=body.encode(), headers=headers)
-    assert response.status_code == 400, response.text
-    assert processor_seconds(server.process.pid) - begun < 0.8
+    """Everybody waits while they are looked at.
+
+    A refusal takes one or two times as long as parsing alone; without limits it took 10 to 160 times.
+    """
+    path, text = MILLIONS[kind]
+    body, headers = text.encode(), {"Content-Type": "application/json"}
+    spent, parsing = [], []
+    for _ in range(2):  # The first of a kind may also load something.
+        parsing.append(parsing_seconds(body))
+        begun = processor_seconds(server.process.pid)
+        response = server.http.post(path, content=body, headers=headers)
+        spent.append(processor_seconds(server.process.pid) - begun)
+        assert response.status_code == 400, response.text
+    assert min(spent) < 5 * max(parsing)
 
 
 def test_the_queue_is_looked_at_before_the_request(tiny_llama: Path, tmp_path: Path) -> None:

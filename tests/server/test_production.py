@@ -124,7 +124,7 @@ def test_keys_guard_every_route_but_two(tiny_llama: Path, tmp_path: Path) -> Non
 
 
 def test_running_requests_finish_when_the_server_is_told_to_end(tiny_llama: Path, tmp_path: Path) -> None:
-    with serving(tiny_llama, tmp_path / "log", {"drain_seconds": 20.0}, max_num_seqs=1) as server:
+    with serving(tiny_llama, tmp_path / "log", {"drain_seconds": 600.0}, max_num_seqs=1) as server:
         engine = server.children
         kept: list[httpx.Response] = []
         bodies = [{**LONG, "n": 1}, {**LONG, "n": 1, "stream": True}]
@@ -139,14 +139,13 @@ def test_running_requests_finish_when_the_server_is_told_to_end(tiny_llama: Path
         for thread in threads:
             thread.start()
         until(lambda: server.num_at_work == 2)
-        started = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
         until(lambda: server.http.get("/ready").json() == {"status": "draining"})
         late = server.http.post("/v1/completions", json=LONG)
         assert late.status_code == 503
         assert late.json()["error"]["code"] == "draining"
-        assert server.process.wait(20) == 0
-        assert time.monotonic() - started < 20
+        # When they are done, not when nobody would wait any longer.
+        assert server.process.wait(60) == 0
         for thread in threads:
             thread.join()
         assert [answer.status_code for answer in kept] == [200, 200]
@@ -167,7 +166,7 @@ def test_what_takes_too_long_is_cut_off_at_the_end(tiny_llama: Path, tmp_path: P
         thread.start()
         until(lambda: server.num_at_work > 0)
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(8) == 0
+        assert server.process.wait(60) == 0
         thread.join()
         assert answers[0].status_code == 503
 
@@ -199,12 +198,12 @@ def test_a_killed_engine_takes_the_server_with_it(tiny_llama: Path, tmp_path: Pa
         thread.start()
         until(lambda: server.num_at_work > 0)
         os.kill(pids[0], signal.SIGKILL)
-        until(lambda: not is_healthy(server), seconds=10)
-        assert server.process.wait(10) != 0
+        until(lambda: not is_healthy(server))
+        assert server.process.wait(60) != 0
         thread.join()
         assert answers[0].status_code == 503
         assert answers[0].json()["error"]["code"] == "engine_dead"
-        until(lambda: not any(map(is_alive, pids)), seconds=10)
+        until(lambda: not any(map(is_alive, pids)))
 
 
 def test_a_stopped_engine_is_unhealthy_until_it_goes_on(tiny_llama: Path, tmp_path: Path) -> None:
@@ -212,10 +211,10 @@ def test_a_stopped_engine_is_unhealthy_until_it_goes_on(tiny_llama: Path, tmp_pa
         (pid,) = server.children
         assert is_healthy(server)
         os.kill(pid, signal.SIGSTOP)
-        until(lambda: not is_healthy(server), seconds=10)
+        until(lambda: not is_healthy(server))
         assert server.http.get("/ready").status_code == 503
         os.kill(pid, signal.SIGCONT)
-        until(lambda: is_healthy(server), seconds=5)
+        until(lambda: is_healthy(server))
         os.kill(pid, signal.SIGSTOP)
         # Told to end now, the server does not wait for it for ever, nor leave it behind.
         assert server.end() == 0

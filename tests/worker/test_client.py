@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -53,13 +53,18 @@ async def mortal(tiny_llama: Path) -> AsyncIterator[EngineClient]:
         yield client
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
 async def until_idle(client: EngineClient) -> None:
-    for _ in range(200):
+    def is_idle() -> bool:
         beat = client.heartbeat
-        if beat is not None and beat.num_running == beat.num_waiting == 0 and beat.kv_usage == 0:
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError(f"the engine is still at work: {client.heartbeat}")
+        return beat is not None and beat.num_running == beat.num_waiting == 0 and beat.kv_usage == 0
+
+    await until(is_idle)
 
 
 def num_steps(client: EngineClient) -> int:
@@ -67,8 +72,7 @@ def num_steps(client: EngineClient) -> int:
 
 
 async def until_running(client: EngineClient) -> None:
-    while client.heartbeat is None or not client.heartbeat.num_running:
-        await asyncio.sleep(0.02)
+    await until(lambda: client.heartbeat is not None and client.heartbeat.num_running > 0)
 
 
 async def test_outputs_equal_those_of_an_engine_in_this_process(
@@ -107,8 +111,7 @@ async def test_leaving_a_stream_frees_its_blocks(client: EngineClient) -> None:
     before = num_steps(client)
     async with aclosing(client.stream("The quick", LONG)) as stream:
         await anext(stream)
-    while num_steps(client) == before:  # what it said last may be older than the request
-        await asyncio.sleep(0.05)
+    await until(lambda: num_steps(client) > before)  # What it said last may be older than the request.
     await until_idle(client)
     assert num_steps(client) - before < 400, "nobody reads it, and yet it was written to its end"
 
@@ -145,7 +148,7 @@ async def test_a_killed_engine_tells_every_caller(mortal: EngineClient) -> None:
     await until_running(mortal)
     os.kill(mortal.pid, signal.SIGKILL)
     with pytest.raises(EngineDeadError, match="code -9"):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 60)
     assert mortal.state == "dead"
     assert mortal.seconds_without_progress == float("inf")
     with pytest.raises(EngineDeadError):
@@ -156,11 +159,9 @@ async def test_a_stopped_engine_is_seen_to_stand_still(mortal: EngineClient) -> 
     await until_idle(mortal)
     assert mortal.seconds_without_progress == 0
     os.kill(mortal.pid, signal.SIGSTOP)
-    await asyncio.sleep(2.5)
-    assert mortal.seconds_without_progress > 1.5
+    await until(lambda: mortal.seconds_without_progress > 1.5)
     os.kill(mortal.pid, signal.SIGCONT)
-    await asyncio.sleep(1.0)
-    assert mortal.seconds_without_progress < 1.0
+    await until(lambda: mortal.seconds_without_progress == 0)
 
 
 async def test_closing_ends_the_process_and_its_requests(mortal: EngineClient) -> None:
