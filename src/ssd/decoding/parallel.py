@@ -17,12 +17,12 @@ from functools import cache
 
 from ssd.config import Backup
 from ssd.decoding.autoregressive import AutoregressiveDecoder
-from ssd.decoding.controller import Controller
 from ssd.decoding.decoder import Decided, DecodeRow, DraftContext, DraftStep, Round, Speculation
-from ssd.decoding.worth import Worth
 from ssd.draft.client import DraftClient, LineSource, LineStats
+from ssd.draft.controller import Controller
 from ssd.draft.mirror import Knowledge, Path
 from ssd.draft.ngram import ngram_guess
+from ssd.draft.worth import Worth
 from ssd.runtime.runner import AsyncRunner, Runner
 
 logger = logging.getLogger(__name__)
