@@ -18,7 +18,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from ssd.draft.messages import Longs, Nodes, NodesHeads, unpack_floats, unpack_ints
+from ssd.draft.messages import Longs, Nodes, NodesHeads, SaidNodes, unpack_floats, unpack_ints
 from ssd.draft.tree import UNNAMED, Floats, Ints
 
 SLOTS = 4096
@@ -108,7 +108,7 @@ class Mirrors:
 
     def take(self, message: Nodes) -> None:
         """Takes a frame in, or drops it: whatever it holds, the tokens of the text stay the target's."""
-        part = _Part(message.columns(), message.node_columns(), unpack_floats(message.logprobs))
+        part = SaidNodes(message.columns(), message.node_columns(), unpack_floats(message.logprobs))
         part = part.of(self._due(part.heads))
         rows = part.heads.seq
         if not len(rows):
@@ -245,7 +245,7 @@ class Mirrors:
         taken: Bools = due & ~gap
         return taken
 
-    def _nonsense(self, part: "_Part") -> Bools:
+    def _nonsense(self, part: SaidNodes) -> Bools:
         """Which of the sequences contradict themselves, or what was said before."""
         heads = part.heads
         rows, is_new = heads.seq, heads.full == 0
@@ -289,7 +289,7 @@ class Mirrors:
         place, roots = place[self.ids[place] != roots], roots[self.ids[place] != roots]
         self.ids[place], self.counts[place] = roots, 0
 
-    def _graft(self, part: "_Part") -> None:
+    def _graft(self, part: SaidNodes) -> None:
         heads, owners, starts = part.heads, part.owners, part.starts
         ids, parents, tokens = part.nodes
         rows = heads.seq[owners] * SLOTS
@@ -366,29 +366,6 @@ class _View:
     counts: "memoryview[int]"
     logprobs: "memoryview[float]"
     recent: "memoryview[int]"
-
-
-class _Part:
-    """What a message says of some sequences, and how it hangs together."""
-
-    def __init__(self, heads: NodesHeads, nodes: Ints, logprobs: Floats) -> None:
-        self.heads, self.nodes, self.logprobs = heads, nodes, logprobs
-        self.owners = np.arange(len(heads.seq)).repeat(heads.num_nodes)
-        """Of each node: which of the sequences it belongs to."""
-        self.firsts = heads.num_nodes.cumsum() - heads.num_nodes
-        """Of each sequence, its first node."""
-        parents = nodes[1]
-        self.changes = np.ones(len(parents), np.bool_)
-        self.changes[1:] = (parents[1:] != parents[:-1]) | (self.owners[1:] != self.owners[:-1])
-        self.starts = np.flatnonzero(self.changes)
-        """The first of each group of siblings."""
-
-    def of(self, chosen: Bools) -> "_Part":
-        if chosen.all():
-            return self
-        mine = chosen.repeat(self.heads.num_nodes)
-        heads = NodesHeads(*(column[chosen] for column in self.heads))
-        return _Part(heads, self.nodes[:, mine], self.logprobs[mine])
 
 
 def _require(condition: object, message: str) -> None:
