@@ -23,6 +23,7 @@ from ssd.draft.client import DraftClient
 from ssd.draft.grower import Grower, GrowthLimits
 from ssd.draft.growth import growth_policy
 from ssd.draft.messages import PROTOCOL_VERSION, Hello
+from ssd.draft.policy import Policy
 from ssd.draft.service import DraftService
 from ssd.draft.supervisor import AddressSource
 from ssd.draft.transport import ZmqDraftLink, private_address
@@ -105,10 +106,11 @@ def run_engine(
     """Seconds between two verifications, those spent waiting for the draft among them, and the engine."""
     torch.set_num_threads(1)
     target = SleepingTarget()
-    client = DraftClient(AddressSource(address, hello("target"), timeout=10.0), lookahead=lookahead)
-    client.wait_until_ready(10.0)
+    client = DraftClient(AddressSource(address, hello("target"), timeout=60.0), lookahead=lookahead)
+    policy = Policy(client, lookahead=lookahead)
+    policy.start(60.0)
     limits = SchedulerLimits(batch, 16384, 4096)
-    decoder = ParallelDecoder(target, client, lookahead=lookahead)
+    decoder = ParallelDecoder(target, policy)
     core = EngineCore(decoder, BlockManager(NUM_BLOCKS, BLOCK), limits, tiny_tokenizer())
     params = SamplingParams(temperature=0, max_tokens=4000, ignore_eos=True)
     for index in range(batch):
@@ -118,6 +120,7 @@ def run_engine(
     for _ in range(steps):
         core.step()
         waits.append(decoder.times.wait)
+    policy.close()
     return target.gaps[steps // 4 :], waits[steps // 4 + 1 :], core
 
 

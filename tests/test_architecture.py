@@ -48,6 +48,12 @@ PURE = (
     "ssd.planning.fleet",
 )
 
+CLIENT = (
+    *("client", "codec", "connection", "controller", "greeting", "keeper", "line", "messages", "mirrors"),
+    *("ngram", "policy", "supervisor", "transport", "tree", "worth"),
+)
+"""The host's side of the draft: whoever verifies holds it, and may be no engine of ours."""
+
 
 def modules() -> list[str]:
     return ["ssd", *(info.name for info in pkgutil.walk_packages([str(ROOT)], "ssd."))]
@@ -105,6 +111,19 @@ def test_every_module_imports_without_any_extra() -> None:
 @pytest.mark.parametrize("module", PURE)
 def test_pure_modules_need_no_torch(module: str) -> None:
     program = f"import sys, importlib; sys.modules['torch'] = None; importlib.import_module({module!r})"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_the_client_side_of_the_draft_needs_no_engine() -> None:
+    """Neither by its own imports nor by theirs: no torch, no models, no runtime."""
+    names = [f"ssd.draft.{name}" for name in CLIENT]
+    foreign = ("torch", "gguf", "ssd.models", "ssd.runtime", "ssd.sampling", "ssd.decoding", "ssd.engine")
+    program = (
+        "import sys, importlib\n"
+        f"[importlib.import_module(name) for name in {names!r}]\n"
+        f"found = [name for name in {foreign!r} if name in sys.modules]\n"
+        "sys.exit(f'imported too: {found}' if found else 0)\n"
+    )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 

@@ -1,7 +1,10 @@
 """Frames for tests: one honest message of each kind, and ways to spoil a frame."""
 
 import random
-import struct
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from ssd.draft.messages import (
     PROTOCOL_VERSION,
@@ -11,12 +14,14 @@ from ssd.draft.messages import (
     Nodes,
     Open,
     Outcome,
+    OutcomeHeads,
     Resync,
     Sampling,
     Stats,
-    pack_floats,
+    TreePart,
     pack_ints,
 )
+from tests.draft.one_mirror import ROW
 
 VOCAB = 300
 
@@ -41,16 +46,28 @@ def sampling() -> Sampling:
 
 
 def opening() -> Open:
-    return Open(2**53, 0, pack_ints([0, 5, VOCAB - 1]), 3, 2**31 - 1, lookahead=64, sampling=sampling())
+    return Open(2**31 - 1, 0, pack_ints([0, 5, VOCAB - 1]), 3, 2**31 - 1, lookahead=64, sampling=sampling())
+
+
+def outcomes(*rows: Sequence[int], tokens: Sequence[int]) -> Outcome:
+    """Each row: seq, epoch, n, frames, tokens."""
+    return Outcome.of(OutcomeHeads(*np.array(rows).T), tokens)
 
 
 def outcome() -> Outcome:
-    return Outcome(7, 2**53, 2**31 - 1, [0, VOCAB - 1], 0)
+    return outcomes((7, 2**53, 2**31 - 1, 0, 2), (8, 1, 0, 3, 1), tokens=[0, VOCAB - 1, 5])
 
 
-def nodes() -> Nodes:
-    ids, parents = pack_ints([11, 12, 15]), pack_ints([10, 10, 12])
-    return Nodes(7, 3, 0, 2, 10, ids, parents, pack_ints([0, VOCAB - 1, 4]), pack_floats([0.0, -1.0, -9.5]))
+def part(**changes: object) -> TreePart:
+    """Root 10 with two children, and one below the second."""
+    ids, parents, tokens, logprobs = [11, 12, 15], [10, 10, 12], [0, VOCAB - 1, 4], [0.0, -1.0, -9.5]
+    honest = TreePart(7, 3, 0, 2, 10, 20, ids, parents, tokens, logprobs)
+    return replace(honest, **changes)  # type: ignore[arg-type]
+
+
+def nodes(**changes: object) -> Nodes:
+    """Of two sequences."""
+    return Nodes.of([part(seq=8, epoch=4, ids=(), parents=(), tokens=(), logprobs=()), part(**changes)])
 
 
 def stats() -> Stats:
@@ -84,30 +101,40 @@ def spoiled(frame: bytes, rng: random.Random) -> bytes:
 
 
 def hostile_nodes(
-    rng: random.Random, *, number: int, n: int, next_id: int, root: int, known: list[int], is_torn: bool
+    rng: random.Random,
+    *,
+    number: int,
+    n: int,
+    length: int,
+    next_id: int,
+    root: int,
+    known: list[int],
+    is_torn: bool,
 ) -> Nodes:
     """Well-formed at first sight: ids, parents, numbers and counts near those that mean something."""
     count = rng.choice((0, 1, 2, 3, 4, 8, 30))
     start = max(0, next_id + rng.choice((0, 0, 0, 0, 0, 1, 3, -2, -6)))
     step = rng.choice((1, 1, 1, 1, 2, 2, 1 if rng.random() < 0.9 else 0))
     ids = [start + step * place for place in range(count)]
-    parents = sorted(rng.choice((*known, root, root, start, *ids)) for _ in ids)
-    if rng.random() < 0.3:
+    parents = sorted(rng.choice((*known, root, root, *ids[:place])) for place in range(count))
+    if rng.random() < 0.1:
         rng.shuffle(parents)
     least = -1 if rng.random() < 0.02 else 0
     tokens = [rng.randrange(least, VOCAB if rng.random() < 0.7 else 6) for _ in ids]
     logprobs = [rng.choice((-0.5, -1.0, 0.0, -float("inf"), -3e38)) for _ in ids]
     if rng.random() < 0.05:
         logprobs[-1:] = [rng.choice((float("nan"), float("inf"), 0.5))]
-    return Nodes(
-        seq=0,
+    part = TreePart(
+        seq=rng.choice((ROW,) * 12 + (0, ROW + 1, 99)),
         epoch=rng.choice((1, 1, 1, 1, 1, 1, 1, 2)),
         number=max(0, number + rng.choice((0,) * 12 + (1, -1))),
         n=max(0, n + rng.choice((0, 0, 0, 0, -1, -2, 1))),
         root=rng.choice((root,) * 8 + (*known, start, rng.randrange(2**31))),
-        ids=pack_ints(ids),
-        parents=pack_ints(parents),
-        tokens=struct.pack(f"<{count}i", *tokens),
-        logprobs=pack_floats(logprobs[:count]),
+        length=max(0, length + rng.choice((0,) * 8 + (-1, -2, 1))),
+        ids=ids,
+        parents=parents,
+        tokens=tokens,
+        logprobs=logprobs[:count],
         full=rng.random() < (0.5 if is_torn else 0.1),
     )
+    return Nodes.of([part])

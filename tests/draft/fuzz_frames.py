@@ -14,12 +14,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
-
-from ssd.draft.messages import AnyMessage, FrameError, Nodes, Open, Outcome, decode, encode
-from ssd.draft.mirror import Mirror
+from ssd.draft.codec import FrameError, decode, encode
+from ssd.draft.messages import AnyMessage, Nodes, Open, Outcome, unpack_ints
 from ssd.draft.session import Session
 from tests.draft.frames import VOCAB, each_kind, hostile_nodes, spoiled
+from tests.draft.one_mirror import ROW, OneMirror
 
 _LIFE = 300
 """Inputs after which a mirror is replaced, so that all states are seen young and old."""
@@ -33,14 +32,14 @@ class Fuzz:
         self._rng = random.Random(seed)
         self._frames = [encode([message]) for message in each_kind()]
         self._frames += [encode(each_kind()), encode([*each_kind(), *each_kind()])]
-        self._mirror = Mirror(1, 0)
+        self._mirror = OneMirror(1)
         self._session: Session | None = None
         self.outcomes: Counter[str] = Counter()
 
     def run(self, num_inputs: int) -> None:
         for index in range(num_inputs):
             if index % _LIFE == 0:
-                self._mirror = Mirror(1, 0)
+                self._mirror = OneMirror(1)
             frame = self._frame(index % 3)
             try:
                 messages = decode(frame, vocab_size=VOCAB)
@@ -58,14 +57,15 @@ class Fuzz:
         if kind == 1:
             return spoiled(rng.choice(self._frames), rng)
         mirror = self._mirror
-        tree = mirror.tree
+        largest = max(0, int(mirror.table.largest[ROW]))
         nodes = hostile_nodes(
             rng,
             number=mirror.num_frames,
             n=mirror.n,
-            next_id=max(0, max(tree.ids)) + 1,
-            root=max(0, tree.root_id),
-            known=[max(0, node_id) for node_id in tree.ids[-5:]],
+            length=mirror.lengths[-1],
+            next_id=largest + 1,
+            root=max(0, int(mirror.table.root[ROW])),
+            known=[each[0] for each in mirror.content[-5:]] or [largest],
             is_torn=mirror.is_torn,
         )
         return encode([nodes])
@@ -78,22 +78,21 @@ class Fuzz:
             case Open():
                 self._open(message)
             case Outcome() if self._session is not None:
-                self._session.advance(message.n, message.tokens)
+                self._session.advance(int(message.columns().n[0]), unpack_ints(message.tokens).tolist())
 
     def _take_nodes(self, message: Nodes) -> None:
         rng, mirror = self._rng, self._mirror
         before = mirror.num_frames
-        with np.errstate(over="ignore", invalid="ignore"):
-            mirror.take(message)
-            path = mirror.speculation(16)
+        mirror.take(message)
+        path, _chances = mirror.speculation(16)
         taken = mirror.num_frames > before
         self.outcomes["frames taken" if taken else "frames dropped"] += 1
         self.outcomes["torn"] += mirror.is_torn
         if rng.random() < 0.4:
-            keep = rng.randint(0, len(path.tokens))
-            mirror.advance([*path.tokens[:keep], rng.randrange(6)])
+            keep = rng.randint(0, len(path))
+            mirror.advance([*path[:keep], rng.randrange(6)])
         if rng.randrange(_CHECKED) == 0:
-            mirror.tree.check_integrity()
+            mirror.check()
 
     def _open(self, message: Open) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Session and Mirror over a wire that delays, drops, doubles and reorders: they never disagree.
+"""Session and mirror over a wire that delays, drops, doubles and reorders: they never disagree.
 
 The draft's model is a function: three of six tokens may follow a text, and which ones depends on all of it.
 Its memory says for each slot which text was computed there. Both machines do what the service and the
@@ -15,14 +15,26 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ssd.draft import mirror as mirror_module
-from ssd.draft.messages import AnyMessage, Nodes, Open, Outcome, Resync, Sampling, decode, encode, pack_ints
-from ssd.draft.mirror import Knowledge, Mirror
+from ssd.draft.codec import decode, encode
+from ssd.draft.messages import (
+    AnyMessage,
+    Nodes,
+    Open,
+    Outcome,
+    OutcomeHeads,
+    Resync,
+    Sampling,
+    TreePart,
+    pack_ints,
+    unpack_ints,
+)
+from ssd.draft.mirrors import Knowledge
 from ssd.draft.session import Session
 from ssd.draft.tree import UNNAMED, Tree
+from tests.draft.one_mirror import ROW, OneMirror
 
 VOCAB = 6
-SEQ = 3
+SEQ = ROW
 Text = tuple[int, ...]
 
 
@@ -114,6 +126,12 @@ class Draft:
             assert slot < 0 or self.memory[slot] == self.path(node), "a grown node lies in another's slot"
 
 
+def epoch_of(message: AnyMessage) -> int | None:
+    if isinstance(message, Outcome):
+        return int(message.columns().epoch[0])
+    return message.epoch if isinstance(message, Resync | Open) else None
+
+
 class QuietWire(RuleBasedStateMachine):
     """Everything arrives, in order, at any time."""
 
@@ -143,7 +161,7 @@ class QuietWire(RuleBasedStateMachine):
     def open(self) -> None:
         self.epoch += 1
         self.arrived = set()
-        self.mirror = Mirror(self.epoch, self.text[-1])
+        self.mirror = OneMirror(self.epoch, len(self.text))
         tokens = pack_ints(self.text)
         self.to_draft.append(
             encode([Open(SEQ, self.epoch, tokens, 1, 10_000, lookahead=3, sampling=Sampling(seed=0))])
@@ -155,9 +173,9 @@ class QuietWire(RuleBasedStateMachine):
     )
     def outcome(self, accepted: int, own: str) -> None:
         """Along the mirror's speculation, then the target's own token."""
-        tokens = list(self.mirror.speculation(accepted).tokens)
+        tokens = self.mirror.speculation(accepted)[0] if accepted else []
         expected = followers((*self.text, *tokens))
-        known = self.mirror.speculation(len(tokens) + 1).tokens[len(tokens) :]
+        known = self.mirror.speculation(len(tokens) + 1)[0][len(tokens) :]
         strangers = [token for token in range(VOCAB) if token not in expected]
         ranks = {"likely": 0, "second": 1, "third": 2, "speculated": 0}
         token = strangers[0] if own == "stranger" else expected[ranks[own]]
@@ -174,18 +192,20 @@ class QuietWire(RuleBasedStateMachine):
     def decide(self, tokens: list[int]) -> None:
         self.text += tokens
         knowledge = self.mirror.advance(tokens)
-        assert knowledge is not Knowledge.HIT or self.mirror.speculation(1).tokens
+        assert knowledge is not Knowledge.HIT or self.mirror.speculation(1)[0]
         if tuple(self.text) in self.arrived and not self.mirror.is_torn and self.is_lossless:
             assert knowledge in (Knowledge.HIT, Knowledge.LATE), "a token that had arrived was not known"
         mirror = self.mirror
-        self.to_draft.append(encode([Outcome(SEQ, mirror.epoch, mirror.n, tokens, mirror.num_frames)]))
+        numbers = (SEQ, mirror.epoch, mirror.n, mirror.num_frames, len(tokens))
+        heads = OutcomeHeads(*(np.array([number]) for number in numbers))
+        self.to_draft.append(encode([Outcome.of(heads, tokens)]))
 
     def take_at_engine(self, message: AnyMessage) -> None:
         match message:
             case Nodes():
                 self.mirror.take(message)
-                if message.epoch == self.epoch:
-                    ids = np.frombuffer(message.ids, dtype=np.int32).tolist()
+                if message.columns().epoch[0] == self.epoch:
+                    ids = message.node_columns()[0].tolist()
                     self.arrived |= {self.proposed[self.epoch, node_id] for node_id in ids}
             case Resync() if message.epoch == self.epoch:
                 self.open()
@@ -198,12 +218,13 @@ class QuietWire(RuleBasedStateMachine):
             if message.epoch >= self.greeted and (session is None or message.epoch > session.epoch):
                 self.draft = Draft(message)
                 self.note_root()
-        elif session is None or self.draft is None or getattr(message, "epoch", None) != session.epoch:
+        elif session is None or self.draft is None or epoch_of(message) != session.epoch:
             return
         elif isinstance(message, Outcome):
-            session.note_arrival(message.num_frames)
+            heads = message.columns()
+            session.note_arrival(int(heads.num_frames[0]))
             was_torn = session.is_torn
-            self.draft.advance(message.n, message.tokens)
+            self.draft.advance(int(heads.n[0]), unpack_ints(message.tokens).tolist())
             self.note_root()
             if session.is_torn and not was_torn:
                 self.to_engine.append(encode([Resync(SEQ, session.epoch)]))
@@ -265,13 +286,13 @@ class QuietWire(RuleBasedStateMachine):
     def note(self, epoch: int, node_id: int, path: Text) -> None:
         assert self.proposed.setdefault((epoch, node_id), path) == path, "an id was used for two nodes"
 
-    def send(self, frame: Nodes) -> None:
+    def send(self, frame: TreePart) -> None:
         assert self.draft is not None
         tree = self.draft.session.tree
         for node in range(tree.size):
             self.note(frame.epoch, int(tree.ids[node]), self.draft.path(node))
         self.num_sent[frame.epoch] = self.num_sent.get(frame.epoch, 0) + 1
-        self.to_engine.append(encode([frame]))
+        self.to_engine.append(encode([Nodes.of([frame])]))
 
     # What the wire does.
 
@@ -308,20 +329,22 @@ class QuietWire(RuleBasedStateMachine):
 
     @invariant()
     def both_sides_are_whole(self) -> None:
-        self.mirror.tree.check_integrity()
+        self.mirror.check()
         if self.draft:
             self.draft.check()
             assert self.draft.session.tokens == self.text[: len(self.draft.session.tokens)]
 
     @invariant()
     def the_mirror_holds_what_the_draft_proposed(self) -> None:
-        tree, text = self.mirror.tree, tuple(self.text)
-        assert int(tree.tokens[tree.root]) == text[-1]
-        assert tree.root_id == UNNAMED or self.proposed[self.epoch, tree.root_id] == text
+        mirror, text = self.mirror, tuple(self.text)
+        assert mirror.table.length[ROW] == len(text)
+        assert mirror.root_id == UNNAMED or self.proposed[self.epoch, mirror.root_id] == text
         logprobs = np.array(logprobs_of(self.epoch), dtype=np.float32)
-        for node, (_parent, path) in below_root(tree).items():
-            assert self.proposed[self.epoch, int(tree.ids[node])] == text + path
-            assert tree.logprobs[node] in logprobs, "a node of another epoch"
+        for node, parent, token, logprob in mirror.content:
+            path = self.proposed[self.epoch, node]
+            assert (path[: len(text)], path[-1]) == (text, token)
+            assert self.proposed[self.epoch, parent] == path[:-1]
+            assert np.float32(logprob) in logprobs, "a node of another epoch"
 
     @invariant()
     def nothing_that_arrived_is_lost(self) -> None:
@@ -329,7 +352,7 @@ class QuietWire(RuleBasedStateMachine):
             assert not self.mirror.is_torn
             assert self.session is None or not self.session.is_torn
             text = tuple(self.text)
-            held = {text + path for _parent, path in below_root(self.mirror.tree).values()}
+            held = {self.proposed[self.epoch, node] for node, *_ in self.mirror.content}
             due = {each for each in self.arrived if len(each) > len(text) and each[: len(text)] == text}
             assert held == due
 
@@ -341,8 +364,8 @@ class QuietWire(RuleBasedStateMachine):
         if session.is_torn or mirror.is_torn or (session.epoch, session.n) != (mirror.epoch, mirror.n):
             return
         if mirror.num_frames == self.num_sent.get(self.epoch, 0):
-            assert content(mirror.tree) == content(session.tree)
-            assert mirror.tree.root_id == session.tree.root_id or not content(session.tree)
+            assert mirror.content == content(session.tree)
+            assert mirror.root_id == session.tree.root_id or not content(session.tree)
 
     @rule()
     def settle(self) -> None:
@@ -441,15 +464,6 @@ class LossyWire(QuietWire):
         assert session
         assert (session.epoch, session.n, session.is_torn) == (self.epoch, self.mirror.n, False)
         assert session.tokens == self.text
-
-
-@pytest.fixture(autouse=True, scope="module")
-def compacts_early() -> object:
-    """The mirror compacts from a dozen nodes on, so that these short lives see it happen."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(mirror_module, "_COMPACT_FROM", 12)
-    yield
-    patch.undo()
 
 
 RELAXED = {

@@ -15,7 +15,7 @@ from ssd.config import EngineConfig
 from ssd.draft.children import likely_children
 from ssd.draft.grower import Grower, GrowthLimits
 from ssd.draft.growth import growth_policy
-from ssd.draft.messages import Nodes, Open, Sampling, pack_ints, unpack_ints
+from ssd.draft.messages import Open, Sampling, TreePart, pack_ints
 from ssd.draft.session import CREDIT, Session
 from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
 from ssd.runtime.loading import LoadedModel, load_model
@@ -122,7 +122,7 @@ class Bench:
         self.sessions[session_id] = session
         return session
 
-    def step(self) -> tuple[dict[int, Nodes], int]:
+    def step(self) -> tuple[dict[int, TreePart], int]:
         frames, num_rows = self.grower.step()
         self.check()
         for session_id, frame in frames.items():
@@ -134,9 +134,9 @@ class Bench:
         self.grower.advance(session_id, self.sessions[session_id].n + 1, tokens)
         self.check()
 
-    def compare(self, session: Session, frame: Nodes) -> None:
+    def compare(self, session: Session, frame: TreePart) -> None:
         tree = session.tree
-        parents = [tree.index_of(parent) for parent in dict.fromkeys(unpack_ints(frame.parents).tolist())]
+        parents = [tree.index_of(parent) for parent in dict.fromkeys(frame.parents)]
         nodes = [node for node in parents if node is not None]
         assert len(nodes) == len(parents)
         texts = [[*session.tokens, *path_to(session, node)] for node in nodes]

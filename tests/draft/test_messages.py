@@ -10,15 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ssd.draft import messages as wire
+from ssd.draft.codec import FrameError, decode, encode
 from ssd.draft.messages import (
     AnyMessage,
     Close,
-    FrameError,
+    Drawn,
     Nodes,
+    Outcome,
     Resync,
     Sampling,
-    decode,
-    encode,
+    TreePart,
     pack_floats,
     pack_ints,
     unpack_floats,
@@ -53,18 +54,30 @@ def test_packed_columns_survive_their_way() -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_any_honest_nodes_survive_their_way(data: st.DataObject) -> None:
-    count = data.draw(st.integers(0, 40))
-    steps = data.draw(st.lists(st.integers(1, 1000), min_size=count, max_size=count))
-    ids = np.cumsum([0, *steps])[1:].astype(np.int32)
-    tokens = data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=count, max_size=count))
-    logprobs = data.draw(st.lists(st.floats(max_value=0.0, width=32), min_size=count, max_size=count))
-    sent = Nodes(
-        1, 2, 3, 4, 0, pack_ints(ids), pack_ints(ids - 1), pack_ints(tokens), pack_floats(logprobs), full=True
-    )
+    parts = []
+    for seq in range(data.draw(st.integers(1, 4))):
+        count = data.draw(st.integers(0, 40))
+        steps = data.draw(st.lists(st.integers(1, 1000), min_size=count, max_size=count))
+        ids = np.cumsum([0, *steps])[1:].tolist()
+        tokens = data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=count, max_size=count))
+        logprobs = data.draw(st.lists(st.floats(max_value=0.0, width=32), min_size=count, max_size=count))
+        parents = [each - 1 for each in ids]
+        parts.append(TreePart(seq, 2, 3, 4, 0, 9, ids, parents, tokens, logprobs, full=seq % 2 == 0))
+    sent = Nodes.of(parts)
     (received,) = decode(encode([sent]), vocab_size=VOCAB)
     assert received == sent
     assert isinstance(received, Nodes)
-    assert unpack_ints(received.tokens).tolist() == tokens
+    heads, (ids, parents, tokens) = received.columns(), received.node_columns()
+    ends = np.cumsum(heads.num_nodes).tolist()
+    for each, start, end in zip(parts, [0, *ends], ends, strict=False):
+        assert [column[start:end].tolist() for column in (ids, parents, tokens)] == [
+            each.ids,
+            each.parents,
+            each.tokens,
+        ]
+        assert unpack_floats(received.logprobs)[start:end].tolist() == each.logprobs
+    assert heads.seq.tolist() == [each.seq for each in parts]
+    assert heads.full.tolist() == [int(each.full) for each in parts]
 
 
 MANY = wire.MAX_LIST + 1
@@ -72,56 +85,64 @@ FEW = pack_ints([11])
 
 # Of each rule, a message that breaks it and no other.
 BROKEN: dict[str, AnyMessage] = {
-    "nodes: seq below 0": replace(frames.nodes(), seq=-1),
-    "nodes: seq too large": replace(frames.nodes(), seq=2**53 + 1),
-    "nodes: epoch below 0": replace(frames.nodes(), epoch=-1),
-    "nodes: epoch too large": replace(frames.nodes(), epoch=2**53 + 1),
-    "nodes: number below 0": replace(frames.nodes(), number=-1),
-    "nodes: number too large": replace(frames.nodes(), number=2**31),
-    "nodes: n below 0": replace(frames.nodes(), n=-1),
-    "nodes: n too large": replace(frames.nodes(), n=2**31),
-    "nodes: root below 0": replace(frames.nodes(), root=-1),
-    "nodes: root too large": Nodes(7, 3, 0, 2, 2**31, b"", b"", b"", b""),
-    "nodes: too many": Nodes(
-        7,
-        3,
-        0,
-        2,
-        0,
-        pack_ints(range(1, wire.MAX_NODES + 2)),
-        bytes(4 * wire.MAX_NODES + 4),
-        bytes(4 * wire.MAX_NODES + 4),
-        bytes(4 * wire.MAX_NODES + 4),
+    "nodes: seq below 0": frames.nodes(seq=-1),
+    "nodes: seq too large": frames.nodes(seq=2**31),
+    "nodes: a sequence twice": frames.nodes(seq=8),
+    "nodes: epoch below 0": frames.nodes(epoch=-1),
+    "nodes: epoch too large": frames.nodes(epoch=2**53 + 1),
+    "nodes: number below 0": frames.nodes(number=-1),
+    "nodes: number too large": frames.nodes(number=2**31),
+    "nodes: n below 0": frames.nodes(n=-1),
+    "nodes: n too large": frames.nodes(n=2**31),
+    "nodes: root below 0": frames.nodes(root=-1),
+    "nodes: root too large": frames.nodes(root=2**31, ids=(), parents=(), tokens=(), logprobs=()),
+    "nodes: length below 0": frames.nodes(length=-1),
+    "nodes: length too large": frames.nodes(length=2**31),
+    "nodes: full is no truth": frames.nodes(full=2),
+    "nodes: too many": frames.nodes(
+        ids=range(11, wire.MAX_NODES + 12),
+        parents=[10] * (wire.MAX_NODES + 1),
+        tokens=[0] * (wire.MAX_NODES + 1),
+        logprobs=[0.0] * (wire.MAX_NODES + 1),
     ),
-    "nodes: fewer parents": replace(frames.nodes(), parents=FEW),
-    "nodes: fewer tokens": replace(frames.nodes(), tokens=FEW),
+    "nodes: no sequence": Nodes(b"", b"", b""),
+    "nodes: too many sequences": Nodes.of(
+        [TreePart(seq, 1, 0, 0, 0, 1) for seq in range(wire.MAX_SEQUENCES + 1)]
+    ),
+    "nodes: no whole heads": replace(frames.nodes(), heads=frames.nodes().heads[:-8]),
+    "nodes: fewer parents": replace(frames.nodes(), nodes=frames.nodes().nodes[:-4]),
+    "nodes: more than announced": replace(frames.nodes(), nodes=frames.nodes().nodes + bytes(12)),
     "nodes: fewer logprobs": replace(frames.nodes(), logprobs=FEW),
-    "nodes: fewer ids": replace(frames.nodes(), ids=FEW),
-    "nodes: no whole number of columns": Nodes(7, 3, 0, 2, 0, b"12345", b"12345", b"12345", b"12345"),
-    "nodes: an id below 0": replace(frames.nodes(), ids=pack_ints([-5, 12, 15])),
-    "nodes: ids fall": replace(frames.nodes(), ids=pack_ints([11, 15, 12])),
-    "nodes: an id twice": replace(frames.nodes(), ids=pack_ints([11, 11, 12])),
-    "nodes: the root's id": replace(frames.nodes(), ids=pack_ints([10, 11, 12])),
-    "nodes: a parent below 0": replace(frames.nodes(), parents=pack_ints([10, -1, 12])),
-    "nodes: a token below 0": replace(frames.nodes(), tokens=pack_ints([0, -1, 4])),
-    "nodes: a token too large": replace(frames.nodes(), tokens=pack_ints([0, VOCAB, 4])),
-    "nodes: a logprob above 0": replace(frames.nodes(), logprobs=pack_floats([0.0, 0.1, -1.0])),
-    "nodes: a logprob is NaN": replace(frames.nodes(), logprobs=pack_floats([0.0, float("nan"), -1.0])),
-    "outcome: seq below 0": replace(frames.outcome(), seq=-1),
-    "outcome: seq too large": replace(frames.outcome(), seq=2**53 + 1),
-    "outcome: epoch below 0": replace(frames.outcome(), epoch=-1),
-    "outcome: epoch too large": replace(frames.outcome(), epoch=2**53 + 1),
-    "outcome: n below 0": replace(frames.outcome(), n=-1),
-    "outcome: n too large": replace(frames.outcome(), n=2**31),
-    "outcome: num_frames below 0": replace(frames.outcome(), num_frames=-1),
-    "outcome: num_frames too large": replace(frames.outcome(), num_frames=2**31),
-    "outcome: a token below 0": replace(frames.outcome(), tokens=[-1]),
-    "outcome: a token too large": replace(frames.outcome(), tokens=[VOCAB]),
-    "outcome: no tokens": replace(frames.outcome(), tokens=[]),
-    "outcome: too many tokens": replace(frames.outcome(), tokens=[1] * MANY),
+    "nodes: no whole number of columns": replace(frames.nodes(), nodes=frames.nodes().nodes + b"1"),
+    "nodes: an id below 0": frames.nodes(ids=[-5, 12, 15], parents=[-6, 10, 10]),
+    "nodes: ids fall": frames.nodes(ids=[11, 15, 12], parents=[10, 10, 10]),
+    "nodes: an id twice": frames.nodes(ids=[11, 11, 12], parents=[10, 10, 10]),
+    "nodes: the root's id": frames.nodes(ids=[10, 11, 12], parents=[9, 9, 9]),
+    "nodes: a parent below 0": frames.nodes(parents=[10, -1, 12]),
+    "nodes: its own parent": frames.nodes(parents=[10, 10, 15]),
+    "nodes: a token below 0": frames.nodes(tokens=[0, -1, 4]),
+    "nodes: a token too large": frames.nodes(tokens=[0, VOCAB, 4]),
+    "nodes: a logprob above 0": frames.nodes(logprobs=[0.0, 0.1, -1.0]),
+    "nodes: a logprob is NaN": frames.nodes(logprobs=[0.0, float("nan"), -1.0]),
+    "nodes: drawn for nobody": replace(frames.nodes(), drawn=[Drawn(-1, 2, FEW, pack_floats([1.0]))]),
+    "outcome: seq below 0": frames.outcomes((-1, 3, 1, 0, 1), tokens=[0]),
+    "outcome: seq too large": frames.outcomes((2**31, 3, 1, 0, 1), tokens=[0]),
+    "outcome: a sequence twice": frames.outcomes((1, 3, 1, 0, 1), (1, 3, 2, 0, 1), tokens=[0, 0]),
+    "outcome: epoch below 0": frames.outcomes((7, -1, 1, 0, 1), tokens=[0]),
+    "outcome: epoch too large": frames.outcomes((7, 2**53 + 1, 1, 0, 1), tokens=[0]),
+    "outcome: n below 0": frames.outcomes((7, 3, -1, 0, 1), tokens=[0]),
+    "outcome: n too large": frames.outcomes((7, 3, 2**31, 0, 1), tokens=[0]),
+    "outcome: num_frames below 0": frames.outcomes((7, 3, 1, -1, 1), tokens=[0]),
+    "outcome: num_frames too large": frames.outcomes((7, 3, 1, 2**31, 1), tokens=[0]),
+    "outcome: a token below 0": frames.outcomes((7, 3, 1, 0, 1), tokens=[-1]),
+    "outcome: a token too large": frames.outcomes((7, 3, 1, 0, 1), tokens=[VOCAB]),
+    "outcome: no tokens": frames.outcomes((7, 3, 1, 0, 0), tokens=[]),
+    "outcome: too many tokens": frames.outcomes((7, 3, 1, 0, MANY), tokens=[1] * MANY),
+    "outcome: fewer tokens than announced": frames.outcomes((7, 3, 1, 0, 2), tokens=[1]),
+    "outcome: no sequence": Outcome(b"", b""),
     "resync: seq below 0": Resync(-1, 3),
     "resync: epoch too large": Resync(7, 2**53 + 1),
-    "close: seq too large": Close(2**53 + 1, 3),
+    "close: seq too large": Close(2**31, 3),
     "close: epoch below 0": Close(7, -1),
     "close: reason too long": Close(7, 3, "x" * (wire.MAX_TEXT + 1)),
     "hello: tokenizer too long": replace(frames.hello(), tokenizer="x" * (wire.MAX_TEXT + 1)),
@@ -134,7 +155,7 @@ BROKEN: dict[str, AnyMessage] = {
     "hello: version below 0": replace(frames.hello(), version=-1),
     "stats: too many spans": replace(frames.stats(), step_spans=[(0.0, 1.0, 1)] * MANY),
     "open: seq below 0": replace(frames.opening(), seq=-1),
-    "open: seq too large": replace(frames.opening(), seq=2**53 + 1),
+    "open: seq too large": replace(frames.opening(), seq=2**31),
     "open: epoch below 0": replace(frames.opening(), epoch=-1),
     "open: epoch too large": replace(frames.opening(), epoch=2**53 + 1),
     "open: no tokens": replace(frames.opening(), tokens=b"", num_prompt=0),
@@ -159,6 +180,7 @@ BROKEN: dict[str, AnyMessage] = {
     "open: an end id below 0": open_with(end_ids=[-1]),
     "open: an end id too large": open_with(end_ids=[2**31]),
     "open: seed below 0": open_with(seed=-1),
+    "open: noise too long": open_with(noise="x" * (wire.MAX_TEXT + 1)),
 }
 
 
@@ -189,7 +211,7 @@ FOREIGN = {
     "a map": raw({"type": "resync", "seq": 1, "epoch": 2}),
     "something behind the end": encode([Resync(1, 2)]) + b"\x00",
     "an array of 4 GiB": b"\xdd\xff\xff\xff\xff",
-    "bytes of 4 GiB": b"\x91\x9a\xa5nodes\x01\x01\x00\x00\x00\xc6\xff\xff\xff\xff",
+    "bytes of 4 GiB": b"\x91\x94\xa5nodes\xc6\xff\xff\xff\xff",
     "a hundred thousand lists in each other": b"\x91" * 100_000,
     "a frame too long": encode([Close(1, 2, "x" * wire.MAX_FRAME_BYTES)]),
     "too many messages": encode([Resync(1, 2)] * (wire.MAX_MESSAGES + 1)),
@@ -209,8 +231,8 @@ def test_a_frame_too_long_is_refused_before_it_is_read() -> None:
 
 def test_the_largest_honest_frames_are_taken() -> None:
     count = wire.MAX_NODES
-    largest = Nodes(
-        7, 3, 0, 2, 0, pack_ints(range(1, count + 1)), bytes(4 * count), bytes(4 * count), bytes(4 * count)
+    largest = frames.nodes(
+        ids=range(11, count + 11), parents=[10] * count, tokens=[0] * count, logprobs=[0.0] * count
     )
     longest = replace(frames.opening(), tokens=bytes(4 * wire.MAX_TOKENS))
     many = [Resync(1, 2)] * wire.MAX_MESSAGES

@@ -1,56 +1,47 @@
-"""The mirror's rules one by one: what it grafts, holds, drops and asks for again."""
+"""The mirrors' rules one by one: what it grafts, holds, drops and asks for again."""
 
 import numpy as np
 import pytest
 
-from ssd.draft import mirror as mirror_module
-from ssd.draft.messages import Nodes, pack_floats, pack_ints
-from ssd.draft.mirror import Knowledge, Mirror
+from ssd.draft import mirrors as mirrors_module
+from ssd.draft.messages import Nodes, TreePart
+from ssd.draft.mirrors import Knowledge, Mirrors
 from ssd.draft.tree import UNNAMED
+from tests.draft.one_mirror import ROW
+from tests.draft.one_mirror import OneMirror as Mirror
 
 Group = tuple[int, int, list[int]]
 """A parent's id, the first child's id, and the children's tokens."""
 
 
-def nodes(number: int, n: int, root: int, *groups: Group, full: bool = False, epoch: int = 1) -> Nodes:
+def nodes(number: int, n: int, root: int, *groups: Group, full: bool = False, epoch: int = 1) -> TreePart:
     ids, parents, tokens, logprobs = list[int](), list[int](), list[int](), list[float]()
     for parent, first, followers in groups:
         ids += range(first, first + len(followers))
         parents += [parent] * len(followers)
         tokens += followers
         logprobs += np.log(0.5 ** np.arange(1, len(followers) + 1)).tolist()
-    return Nodes(
-        0,
-        epoch,
-        number,
-        n,
-        root,
-        pack_ints(ids),
-        pack_ints(parents),
-        pack_ints(tokens),
-        pack_floats(logprobs),
-        full,
-    )
+    return TreePart(ROW, epoch, number, n, root, 0, ids, parents, tokens, logprobs, full)
 
 
 def fresh_mirror() -> Mirror:
     """Root 0; its children 1, 2, 3 are tokens 11, 12, 13; below 1 lie 4 and 5, tokens 14 and 15."""
-    mirror = Mirror(1, 9)
+    mirror = Mirror(1)
     mirror.take(nodes(0, 0, 0, (0, 1, [11, 12, 13])))
     mirror.take(nodes(1, 0, 0, (1, 4, [14, 15])))
     return checked(mirror)
 
 
 def checked(mirror: Mirror) -> Mirror:
-    mirror.tree.check_integrity()
+    mirror.check()
     return mirror
 
 
 def test_speculates_along_the_likeliest_path_with_falling_chances() -> None:
-    path = fresh_mirror().speculation(5)
-    assert path.tokens == (11, 14)
-    assert path.chances == pytest.approx((0.5, 0.25))
-    assert fresh_mirror().speculation(1).tokens == (11,)
+    tokens, chances = fresh_mirror().speculation(5)
+    assert tokens == [11, 14]
+    assert chances == pytest.approx([0.5, 0.25])
+    assert fresh_mirror().speculation(1)[0] == [11]
 
 
 def test_knowledge_of_an_outcome() -> None:
@@ -59,34 +50,34 @@ def test_knowledge_of_an_outcome() -> None:
     assert fresh_mirror().advance([11, 15]) is Knowledge.LATE
     assert fresh_mirror().advance([20]) is Knowledge.UNKNOWN
     assert fresh_mirror().advance([11, 20]) is Knowledge.UNKNOWN
-    assert Mirror(1, 9).advance([11]) is Knowledge.UNHEARD
+    assert Mirror(1).advance([11]) is Knowledge.UNHEARD
 
 
 def test_chances_count_from_the_new_root() -> None:
     mirror = fresh_mirror()
     mirror.advance([11])
-    path = mirror.speculation(5)
-    assert path.tokens == (14,)
-    assert path.chances == pytest.approx((0.5,))
+    tokens, chances = mirror.speculation(5)
+    assert tokens == [14]
+    assert chances == pytest.approx([0.5])
 
 
 def test_another_epoch_means_nothing() -> None:
-    mirror = Mirror(2, 9)
+    mirror = Mirror(2)
     mirror.take(nodes(0, 0, 0, (0, 1, [11]), epoch=1))
     mirror.take(nodes(0, 0, 0, (0, 1, [11]), epoch=3))
-    assert (mirror.num_frames, mirror.tree.size, mirror.is_torn) == (0, 1, False)
+    assert (mirror.num_frames, mirror.content, mirror.is_torn) == (0, [], False)
 
 
 def test_a_frame_that_came_before_is_dropped() -> None:
     mirror = fresh_mirror()
     mirror.take(nodes(1, 0, 0, (2, 6, [16])))
-    assert (mirror.num_frames, mirror.tree.size, mirror.is_torn) == (2, 6, False)
+    assert (mirror.num_frames, len(mirror.content), mirror.is_torn) == (2, 5, False)
 
 
 def test_a_frame_from_the_future_is_dropped() -> None:
     mirror = fresh_mirror()
     mirror.take(nodes(2, 1, 1, (2, 6, [16])))
-    assert (mirror.num_frames, mirror.tree.size, mirror.is_torn) == (2, 6, False)
+    assert (mirror.num_frames, len(mirror.content), mirror.is_torn) == (2, 5, False)
 
 
 def test_a_gap_tears_and_the_whole_tree_mends() -> None:
@@ -100,25 +91,25 @@ def test_a_gap_tears_and_the_whole_tree_mends() -> None:
     mirror.advance([30])
     mirror.take(nodes(4, 1, 1, (1, 4, [14, 30]), (5, 9, [17]), full=True))
     assert (mirror.is_torn, mirror.num_frames) == (False, 5)
-    assert checked(mirror).tree.root_id == 5
-    assert mirror.speculation(9).tokens == (17,)
+    assert checked(mirror).root_id == 5
+    assert mirror.speculation(9)[0] == [17]
     mirror.take(nodes(5, 2, 5, (9, 10, [18])))
-    assert checked(mirror).speculation(9).tokens == (17, 18)
+    assert checked(mirror).speculation(9)[0] == [17, 18]
 
 
 def test_children_of_a_lost_branch_are_dropped() -> None:
     mirror = fresh_mirror()
     mirror.advance([11, 20])
     mirror.take(nodes(2, 0, 0, (2, 6, [16]), (4, 7, [17])))
-    assert (checked(mirror).tree.size, mirror.is_torn) == (1, False)
+    assert (checked(mirror).content, mirror.is_torn) == ([], False)
 
 
 def test_a_late_frame_names_the_root() -> None:
     mirror = fresh_mirror()
     assert mirror.advance([11, 14, 21]) is Knowledge.UNKNOWN
     mirror.take(nodes(2, 0, 0, (4, 6, [20, 21]), (7, 8, [22])))
-    assert checked(mirror).tree.root_id == 7
-    assert mirror.speculation(9).tokens == (22,)
+    assert checked(mirror).root_id == 7
+    assert mirror.speculation(9)[0] == [22]
 
 
 def test_a_late_frame_names_the_root_several_tokens_on() -> None:
@@ -127,15 +118,15 @@ def test_a_late_frame_names_the_root_several_tokens_on() -> None:
     assert mirror.advance([22]) is Knowledge.UNKNOWN
     mirror.take(nodes(2, 0, 0, (2, 6, [20, 21])))
     mirror.take(nodes(3, 0, 0, (7, 8, [22, 23]), (8, 10, [24])))
-    assert checked(mirror).tree.root_id == 8
-    assert mirror.speculation(9).tokens == (24,)
+    assert checked(mirror).root_id == 8
+    assert mirror.speculation(9)[0] == [24]
 
 
 def test_a_frame_before_the_first_outcome_may_come_after_it() -> None:
-    mirror = Mirror(1, 9)
+    mirror = Mirror(1)
     assert mirror.advance([11, 14]) is Knowledge.UNHEARD
     mirror.take(nodes(0, 0, 0, (0, 1, [11, 12]), (1, 3, [14])))
-    assert checked(mirror).tree.root_id == 3
+    assert checked(mirror).root_id == 3
 
 
 def test_a_draft_that_lags_behind_a_miss_is_still_understood() -> None:
@@ -145,10 +136,10 @@ def test_a_draft_that_lags_behind_a_miss_is_still_understood() -> None:
     assert mirror.advance([31]) is Knowledge.UNKNOWN
     mirror.take(nodes(2, 1, 6, (6, 7, [30, 31])))
     mirror.take(nodes(3, 1, 6, (8, 9, [32])))
-    assert checked(mirror).tree.root_id == 8
-    assert mirror.speculation(9).tokens == (32,)
+    assert checked(mirror).root_id == 8
+    assert mirror.speculation(9)[0] == [32]
     mirror.take(nodes(4, 2, 8, (9, 10, [33])))
-    assert checked(mirror).speculation(9).tokens == (32, 33)
+    assert checked(mirror).speculation(9)[0] == [32, 33]
 
 
 def test_an_older_root_does_not_replace_a_nearer_anchor() -> None:
@@ -157,7 +148,7 @@ def test_an_older_root_does_not_replace_a_nearer_anchor() -> None:
     mirror.advance([22])
     mirror.take(nodes(2, 0, 0, (4, 6, [21])))
     mirror.take(nodes(3, 0, 0, (6, 7, [22, 23])))
-    assert checked(mirror).tree.root_id == 7
+    assert checked(mirror).root_id == 7
 
 
 def test_a_root_that_has_its_name_keeps_it() -> None:
@@ -166,7 +157,7 @@ def test_a_root_that_has_its_name_keeps_it() -> None:
     mirror.advance([20])
     mirror.take(nodes(2, 1, 6))
     mirror.take(nodes(3, 1, 6, (0, 7, [20])))
-    assert checked(mirror).tree.root_id == 6
+    assert checked(mirror).root_id == 6
 
 
 @pytest.mark.parametrize(
@@ -180,31 +171,65 @@ def test_a_root_that_has_its_name_keeps_it() -> None:
     ],
     ids=["another root", "an id twice", "children twice", "children in two parts", "a token twice"],
 )
-def test_nonsense_tears(frame: Nodes) -> None:
+def test_nonsense_tears(frame: TreePart) -> None:
     mirror = fresh_mirror()
     mirror.take(frame)
     assert checked(mirror).is_torn
     assert mirror.num_frames == 3
 
 
-def test_a_tree_larger_than_any_honest_one_tears(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirror_module, "MAX_ALIVE", 20)
-    monkeypatch.setattr(mirror_module, "_COMPACT_FROM", 10)
-    mirror, node_id = Mirror(1, 9), 1
+def test_what_is_written_over_is_gone_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More nodes than the table has places: a draft that sends so many loses guesses, and no more."""
+    monkeypatch.setattr(mirrors_module, "SLOTS", 16)
+    mirror, node_id = Mirror(1), 1
     for number in range(40):
         mirror.take(nodes(number, 0, 0, (max(0, node_id - 1), node_id, [1, 2])))
         node_id += 2
-    assert checked(mirror).is_torn
-    assert mirror.tree.size < 30
+        assert len(checked(mirror).content) <= 16
+    assert mirror.num_frames == 40
+    mirror.advance([5])
+    mirror.take(nodes(40, 1, node_id, (node_id, node_id + 1, [7])))
+    assert checked(mirror).speculation(9)[0] == [7]
 
 
-def test_lost_branches_are_cleared_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirror_module, "_COMPACT_FROM", 10)
-    mirror, root, node_id = Mirror(1, 9), 0, 1
+def test_a_long_text_is_followed_in_a_small_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirrors_module, "SLOTS", 16)
+    mirror, root, node_id = Mirror(1), 0, 1
     for number in range(60):
         mirror.take(nodes(number, number, root, (root, node_id, [1, 2, 3])))
-        mirror.advance([1])
+        assert mirror.advance([1]) is Knowledge.LATE
         root, node_id = node_id, node_id + 3
         assert not checked(mirror).is_torn
-        assert mirror.tree.size <= 14
-    assert mirror.tree.root_id == root != UNNAMED
+        assert mirror.root_id == root != UNNAMED
+
+
+def test_rows_of_one_message_do_not_touch_each_other() -> None:
+    """One is torn, one talks nonsense, one is of another epoch, one is unknown: the others are taken."""
+    table = Mirrors()
+    for row in range(4):
+        table.open(row, row + 1, length=1)
+
+    def part(row: int, number: int = 0, tokens: list[int] | None = None, epoch: int = 0) -> TreePart:
+        children = tokens or [11 + row, 30]
+        logprobs = [-0.5] * len(children)
+        ids = range(1, 1 + len(children))
+        parents = [0] * len(children)
+        return TreePart(row, epoch or row + 1, number, 0, 0, 1, ids, parents, children, logprobs)
+
+    table.take(Nodes.of([part(0), part(1, number=1), part(9), part(2, tokens=[5, 5]), part(3)]))
+    table.check_integrity()
+    assert table.is_torn[:4].tolist() == [False, True, True, False]
+    assert [table.path(row, 2)[0] for row in range(4)] == [[11], [], [], [14]]
+    known = table.advance(range(4), [[30], [1], [1, 1], [14, 2]])
+    assert known == [Knowledge.LATE, Knowledge.UNHEARD, Knowledge.UNHEARD, Knowledge.UNKNOWN]
+    table.take(Nodes.of([part(0, number=1, epoch=7)]))
+    assert table.num_frames[0] == 1
+
+
+def test_a_node_that_was_written_over_ends_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirrors_module, "SLOTS", 8)
+    mirror = Mirror(1)
+    mirror.take(nodes(0, 0, 0, (0, 1, [11]), (1, 2, [12])))
+    assert mirror.speculation(5)[0] == [11, 12]
+    mirror.take(nodes(1, 0, 0, (1000, 1010, [7])))  # 1010 lies where 2 lay.
+    assert checked(mirror).speculation(5)[0] == [11]

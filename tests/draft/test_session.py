@@ -1,14 +1,19 @@
 """One session: which slots move where, and what an outcome teaches."""
 
 import numpy as np
+import pytest
 
 from ssd.draft.messages import Open, Sampling, pack_ints
 from ssd.draft.session import Move, Session
 
 
+def opening(**sampling: object) -> Open:
+    return Open(0, 1, pack_ints([1, 2, 3, 4, 5]), 5, 100, 4, Sampling(seed=0, **sampling))  # type: ignore[arg-type]
+
+
 def opened() -> Session:
     """Five tokens, read; after the root come 10, 11, 12 (nodes 1, 2, 3)."""
-    session = Session(Open(0, 1, pack_ints([1, 2, 3, 4, 5]), 5, 100, 4, Sampling(seed=0)), max_len=100)
+    session = Session(opening(), max_len=100)
     session.num_read = 5
     grow(session, 0, 10)
     return session
@@ -71,14 +76,24 @@ def test_frames_tell_what_is_new_and_full_frames_everything() -> None:
     session = opened()
     first = session.frame()
     assert first is not None
-    assert (first.number, first.n, first.root, len(first.ids) // 4, first.full) == (0, 0, 0, 3, False)
+    assert (first.number, first.n, first.root, first.length) == (0, 0, 0, 5)
+    assert (len(first.ids), first.full) == (3, False)
     assert session.frame() is None
     grow(session, 2, 20)
     second = session.frame()
     assert second is not None
-    assert (second.number, second.ids, second.parents) == (1, pack_ints([4, 5, 6]), pack_ints([2, 2, 2]))
+    assert (second.number, second.ids, second.parents) == (1, [4, 5, 6], [2, 2, 2])
     whole = session.full_frame()
-    assert (whole.number, whole.full, whole.ids) == (2, True, pack_ints([1, 2, 3, 4, 5, 6]))
+    assert (whole.number, whole.full, whole.ids) == (2, True, [1, 2, 3, 4, 5, 6])
     session.advance(1, [11])
     whole = session.full_frame()
-    assert (whole.n, whole.root, whole.ids) == (1, 2, pack_ints([4, 5, 6]))
+    assert (whole.n, whole.root, whole.length, whole.ids) == (1, 2, 6, [4, 5, 6])
+
+
+def test_noise_that_the_draft_cannot_foretell_is_declined_with_a_remedy() -> None:
+    with pytest.raises(ValueError, match=r"'murmur3'.*knows philox.*temperature of 0"):
+        Session(opening(noise="murmur3", temperature=0.7), max_len=100)
+    # Where nothing is drawn with it, it does not matter.
+    Session(opening(noise="murmur3"), max_len=100)
+    Session(opening(noise="murmur3", temperature=0.7, ratio=True), max_len=100)
+    Session(opening(noise="philox", temperature=0.7), max_len=100)

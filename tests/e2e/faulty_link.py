@@ -9,7 +9,8 @@ from typing import Literal, get_args
 
 import msgspec
 
-from ssd.draft.messages import AnyMessage, Nodes, encode, pack_ints, unpack_ints
+from ssd.draft.codec import encode
+from ssd.draft.messages import AnyMessage, Nodes
 from ssd.draft.transport import EngineLink
 
 WireFault = Literal["drop", "duplicate", "delay", "reorder", "corrupt", "replay", "lie"]
@@ -87,10 +88,9 @@ class Mangler:
         return encode([self._lie(each) if isinstance(each, Nodes) else each for each in messages])
 
     def _lie(self, nodes: Nodes) -> Nodes:
-        tokens = unpack_ints(nodes.tokens)
-        return msgspec.structs.replace(
-            nodes, tokens=pack_ints((tokens + 1 + self._random.randrange(5)) % 400)
-        )
+        columns = nodes.node_columns().copy()
+        columns[-1] = (columns[-1] + 1 + self._random.randrange(5)) % 400
+        return msgspec.structs.replace(nodes, nodes=columns.tobytes())
 
 
 class FaultyLink:

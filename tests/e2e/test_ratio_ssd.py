@@ -15,8 +15,8 @@ import scipy.stats
 from ssd import SamplingParams
 from ssd.decoding.parallel import ParallelDecoder
 from ssd.draft.client import DraftClient
-from ssd.draft.messages import PROTOCOL_VERSION, Hello
-from ssd.models.vocabulary import tokenizer_fingerprint
+from ssd.draft.greeting import greeting
+from ssd.draft.policy import Policy
 from ssd.runtime.runner import RunnerRow
 from ssd.sampling import History, SamplingRow
 from ssd.sampling.ratio import target_probabilities
@@ -53,14 +53,16 @@ def law(bench: Bench) -> dict[tuple[int, ...], float]:
 
 
 def drawn(bench: Bench, draft: Path, saguaro: float) -> tuple[Counter[tuple[int, ...]], int]:
-    hello = Hello(PROTOCOL_VERSION, tokenizer_fingerprint(bench.llm.tokenizer), 512, "target", "engine", 512)
+    hello = greeting(bench.llm.tokenizer, vocab_size=512, name="target", max_model_len=512)
     trial = Trial("none", "none", seed=7)
     trial.draft = InMemoryDraft(draft, hello, trial.clock, width=64)
-    client = DraftClient(trial.draft, lookahead=3, acceptance="ratio", saguaro=saguaro, clock=trial.clock)
+    trial.client = DraftClient(trial.draft, lookahead=3, clock=trial.clock)
+    policy = Policy(trial.client, lookahead=3, backup="none", clock=trial.clock)
+    target = Target(bench._runner, trial)
     core = bench.llm._engine.core
     plain, core._decoder, core._acceptance = (
         core._decoder,
-        ParallelDecoder(Target(bench._runner, trial), client, lookahead=3, backup="none", clock=trial.clock),
+        ParallelDecoder(target, policy, acceptance="ratio", saguaro=saguaro),
         "ratio",
     )
     try:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ssd.decoding.decoder import Round
+from ssd.draft.policy import Round
 from ssd.engine.outputs import SpeculationStats
 
 

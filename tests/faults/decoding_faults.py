@@ -79,10 +79,10 @@ FAULTS = [
     ),
     Fault(
         "rows that hit wait for rows that miss",
-        "src/ssd/decoding/parallel.py",
-        "waited = not self._num_ready and self._wait(contexts)",
-        "waited = self._wait(contexts)",
-        "tests/decoding/test_parallel.py::test_rows_that_hit_do_not_wait_for_rows_that_miss",
+        "src/ssd/draft/policy.py",
+        "has_waited = not num_ready and (waited := self._wait(request_ids)) > 0",
+        "has_waited = (waited := self._wait(request_ids)) > 0",
+        "tests/draft/test_policy.py::test_rows_that_hit_do_not_wait_for_rows_that_miss",
     ),
     Fault(
         "noise keyed by row",
@@ -107,10 +107,10 @@ FAULTS = [
     ),
     Fault(
         "a drawn guess is looked at before it is checked",
-        "src/ssd/decoding/parallel.py",
-        "return path.chances if path.proposals is None else (1.0, *path.chances[:-1])[: len(path.chances)]",
+        "src/ssd/draft/policy.py",
+        "return path.chances if path.drawn is None else [1.0, *path.chances[:-1]][: len(path.chances)]",
         "return path.chances",
-        "tests/decoding/test_parallel.py::test_a_drawn_token_is_cut_by_its_parents_chance",
+        "tests/draft/test_policy.py::test_a_drawn_token_is_cut_by_its_parents_chance",
     ),
     Fault(
         "a grammar that failed allows the end",

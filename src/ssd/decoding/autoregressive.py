@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from ssd.decoding.decoder import Decided, DecodeRow, DraftContext, DraftStep, Speculation, StepTimes
 from ssd.decoding.verification import verify
-from ssd.draft.client import LineStats
+from ssd.draft.line import LineStats
 from ssd.runtime.runner import AsyncRunner, Runner
 
 
@@ -52,9 +52,6 @@ class AutoregressiveDecoder:
             is_generating=all(row.generated for row in rows),
         )
         return decided
-
-    def idle(self) -> None:
-        pass
 
     def forget(self, seq_id: int) -> None:
         pass

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ssd.config import Acceptance
-from ssd.draft.client import LineStats
+from ssd.draft.line import LineStats
+from ssd.draft.policy import Round
 from ssd.runtime.runner import RunnerRow
 from ssd.sampling import Proposal, SampledToken, SamplingRow, TokenLogprobs
 
@@ -67,16 +68,6 @@ class DecodeRow:
     def to_runner(self) -> RunnerRow:
         num_logits = len(self.tokens) if self.scoring is not None else self.num_decided
         return RunnerRow(self.tokens, self.start, self.blocks, num_logits, self.generated)
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """How a verification came about: for people and meters, not for decoding."""
-
-    cause: str = "first"
-    """What was known when the sequence's last verification ended: hit, late, unknown, unheard or first."""
-    source: str = "none"
-    """Where the drafted tokens came from: draft, ngram or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +136,6 @@ class Decoder(Protocol):
 
     def step(self, rows: Sequence[DecodeRow], meanwhile: Callable[[], None]) -> list[Decided]:
         """One forward; `meanwhile` is called once it is under way."""
-        ...
-
-    def idle(self) -> None:
-        """There is nothing to decode just now: time to look after whoever drafts."""
         ...
 
     def forget(self, seq_id: int) -> None:

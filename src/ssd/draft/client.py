@@ -1,20 +1,23 @@
-"""The engine's end of the draft: mirrors of all its sequences, whatever happens to the other side.
+"""The host's end of the draft: mirrors of all its sequences, whatever happens to the other side.
 
-Nothing here waits unless told how long. A line that is lost takes the mirrors with it; when the
-next one is ready every sequence is opened again from its tokens. Knows the protocol and the
-mirrors. Does not know processes (the `source` of lines does) or the target.
+Nothing here waits unless told how long. A line that is lost takes the mirrors with it; when the next one is
+ready every sequence is opened again from its tokens. Knows the protocol, the mirrors and tokens. Does not
+know the target or an engine: sequences go by any key, sampling parameters come as they travel.
 """
 
 import itertools
 import logging
 import time
+from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import chain
 
-from ssd.config import Acceptance
-from ssd.draft.connection import Connection, LineState
+import msgspec
+import numpy as np
+
+from ssd.draft.line import Line, LineSource, LineStats
 from ssd.draft.messages import (
     MAX_ID,
     AnyMessage,
@@ -22,348 +25,298 @@ from ssd.draft.messages import (
     Nodes,
     Open,
     Outcome,
+    OutcomeHeads,
     Resync,
     Sampling,
     Stats,
     pack_ints,
 )
-from ssd.draft.mirror import Knowledge, Mirror, Path
-from ssd.draft.wire_sampling import wire_sampling
-from ssd.sampling import SamplingRow
+from ssd.draft.mirrors import Distribution, Knowledge, Mirrors
 
 logger = logging.getLogger(__name__)
 
 _ROUNDS_BETWEEN_RESYNCS = 4
 _KEPT_SPANS = 256
-_RETRY_SECONDS = 2.0
 
 
-class LineSource(Protocol):
-    """Where lines come from: a supervised process, or an address."""
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A speculation: tokens, and the chance that the text runs through each of them."""
 
-    def connect(self) -> Connection | None:
-        """A new line, or None while it is too early for one."""
-        ...
+    tokens: Sequence[int] = ()
+    chances: Sequence[float] = ()
+    drawn: Sequence[Distribution] | None = None
+    """Under ratio acceptance, what each token was drawn from."""
 
-    def is_broken(self) -> str:
-        """Why the line cannot live on, as far as the source knows: a process that ended. Empty: it can."""
-        ...
-
-    def close(self) -> None: ...
+    def cut(self, length: int) -> "Path":
+        drawn = None if self.drawn is None else self.drawn[:length]
+        return Path(self.tokens[:length], self.chances[:length], drawn)
 
 
 @dataclass(slots=True)
 class _Followed:
     """A sequence that is to be speculated for."""
 
-    tokens: list[int]
-    sampling: SamplingRow
+    row: int
+    """Of the mirrors, and its name on the wire."""
+    tokens: "array[int]"
+    num_prompt: int
+    sampling: Sampling
     max_len: int
-    mirror: Mirror | None = None
-    """None: not open with the draft."""
+    is_open: bool = False
+    """With the draft."""
     is_declined: bool = False
     asked_at: int = -_ROUNDS_BETWEEN_RESYNCS
     """The round of the last request for the whole tree."""
 
-
-@dataclass(slots=True)
-class LineStats:
-    """Since the engine started."""
-
-    num_connects: int = 0
-    num_losses: int = 0
-    num_declined: int = 0
-    num_resyncs: int = 0
-    num_frames: int = 0
-    num_steps: int = 0
-    step_seconds: float = 0.0
-    """Of the latest draft step."""
-    draft_seconds: float = 0.0
-    num_sequences: int = 0
-    """Open at the draft, for whichever engine, by its latest word."""
-    kv_usage: float = 0.0
+    @property
+    def room(self) -> int:
+        """Drafted tokens that may follow: the target adds the last one itself."""
+        return max(0, self.max_len - len(self.tokens) - 1)
 
 
 class DraftClient:
     def __init__(
-        self,
-        source: LineSource,
-        *,
-        lookahead: int,
-        acceptance: Acceptance = "coupled",
-        saguaro: float = 1.0,
-        clock: Callable[[], float] = time.monotonic,
+        self, source: LineSource, *, lookahead: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._ratio, self._saguaro = acceptance == "ratio", saguaro
-        self._source = source
         self._lookahead = lookahead
-        self._clock = clock
-        self._line: Connection | None = None
-        self._successor: tuple[LineSource, Connection] | None = None
-        """Another draft that is about to take over."""
-        self._followed: dict[int, _Followed] = {}
+        self.line = Line(source, self, clock)
+        self._followed: dict[Hashable, _Followed] = {}
+        self._by_row: dict[int, _Followed] = {}
+        self._free_rows: list[int] = []
+        self._mirrors = Mirrors()
+        self.is_paused = False
+        """The draft rests: nothing is told to it."""
         self._next_epoch = itertools.count(1).__next__
         self._last_stats: Stats | None = None
-        self._not_before = 0.0
-        self._refusal = ""
-        self.stats = LineStats()
-        self.last_loss = ""
-        """Why the last line was lost."""
         self._step_spans: deque[tuple[float, float, int]] = deque(maxlen=_KEPT_SPANS)
 
     @property
-    def is_ready(self) -> bool:
-        return self._line is not None and self._line.state is LineState.READY
+    def stats(self) -> LineStats:
+        return self.line.stats
 
     @property
-    def refusal(self) -> str:
-        """Why the draft will never work with this engine; empty if it may."""
-        return self._refusal
+    def is_ready(self) -> bool:
+        return self.line.is_ready
 
-    def follow(self, seq_id: int, sampling: SamplingRow, max_len: int) -> None:
-        """Speculates for a sequence from here on."""
-        if seq_id in self._followed:
-            return
-        followed = _Followed([*sampling.prompt, *sampling.output], sampling, max_len)
-        self._followed[seq_id] = followed
-        if self.is_ready:
-            self._open(seq_id, followed)
-            self.flush()
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._followed
 
-    def forget(self, seq_id: int) -> None:
-        followed = self._followed.pop(seq_id, None)
-        if followed is not None and followed.mirror is not None:
-            self._post(Close(seq_id, followed.mirror.epoch))
-            self.flush()
+    def follow(
+        self, key: Hashable, tokens: Iterable[int], num_prompt: int, sampling: Sampling, max_len: int
+    ) -> None:
+        """Speculates for a sequence from here on; one that goes by this key already begins again."""
+        with self.line.lock:
+            self.forget(key)
+            row = self._free_rows.pop() if self._free_rows else len(self._by_row)
+            followed = _Followed(row, array("i", tokens), num_prompt, sampling, max_len)
+            self._followed[key] = self._by_row[row] = followed
+            self._open(followed)
+            self.line.flush()
 
-    def forget_all(self) -> None:
-        for seq_id in list(self._followed):
-            self.forget(seq_id)
+    def forget(self, key: Hashable) -> None:
+        with self.line.lock:
+            followed = self._followed.pop(key, None)
+            if followed is not None:
+                self._close(followed)
+                self.line.flush()
+                del self._by_row[followed.row]
+                self._free_rows.append(followed.row)
 
-    def outcome(self, seq_id: int, tokens: Sequence[int]) -> Knowledge:
-        """A verification has ended: what is known about what follows?"""
-        followed = self._followed.get(seq_id)
-        if followed is None:
-            return Knowledge.UNHEARD
-        followed.tokens.extend(tokens)
-        mirror = followed.mirror
-        if mirror is None or not self._is_sayable(seq_id, followed, tokens):
-            return Knowledge.UNHEARD
-        knowledge = mirror.advance(tokens)
-        self._post(Outcome(seq_id, mirror.epoch, mirror.n, list(tokens), mirror.num_frames))
-        if mirror.is_torn and mirror.n - followed.asked_at >= _ROUNDS_BETWEEN_RESYNCS:
-            followed.asked_at = mirror.n
-            self.stats.num_resyncs += 1
-            self._post(Resync(seq_id, mirror.epoch))
-        return knowledge
+    def pause(self) -> None:
+        """Tells the draft nothing more, so that it rests."""
+        with self.line.lock:
+            self.is_paused = True
+            self.leave()
+            self.line.flush()
 
-    def speculation(self, seq_id: int, limit: int) -> Path:
-        followed = self._followed.get(seq_id)
-        if followed is None or followed.mirror is None or followed.mirror.is_torn:
+    def resume(self) -> None:
+        with self.line.lock:
+            self.is_paused = False
+            self.greeted()
+            self.line.flush()
+
+    def text_of(self, key: Hashable) -> "tuple[array[int], int]":
+        """The text so far, and how many drafted tokens may follow; empty where nobody follows it."""
+        followed = self._followed.get(key)
+        return (followed.tokens, followed.room) if followed is not None else (array("i"), 0)
+
+    def outcomes(self, outcomes: Sequence[tuple[Hashable, Sequence[int]]]) -> list[Knowledge]:
+        """Verifications have ended with these tokens: what is known about what follows each?"""
+        found = [Knowledge.UNHEARD] * len(outcomes)
+        with self.line.lock:
+            told = list[tuple[int, _Followed, Sequence[int]]]()
+            for place, (key, tokens) in enumerate(outcomes):
+                followed = self._followed.get(key)
+                if followed is not None:
+                    followed.tokens.extend(tokens)
+                    if followed.is_open and self._is_sayable(followed, tokens):
+                        told.append((place, followed, tokens))
+            if told:
+                places, sequences, texts = zip(*told, strict=True)
+                for place, knowledge in zip(places, self._advance(sequences, texts), strict=True):
+                    found[place] = knowledge
+                self.line.flush()
+        return found
+
+    def paths(self, keys: Sequence[Hashable], limit: int) -> list[Path]:
+        """Of each sequence its most likely known continuation."""
+        with self.line.lock:
+            return [self._path(followed, limit) for followed in map(self._followed.get, keys)]
+
+    def _path(self, followed: _Followed | None, limit: int) -> Path:
+        if followed is None or not followed.is_open:
             return Path()
-        return followed.mirror.speculation(limit)
+        tokens, chances = self._mirrors.path(followed.row, min(limit, followed.room))
+        if not tokens or not self._mirrors.has_drawn(followed.row):
+            return Path(tokens, chances)
+        # As far as it is known what the tokens were drawn from.
+        drawn = self._mirrors.drawn_along(followed.row, tokens)
+        return Path(tokens[: len(drawn)], chances[: len(drawn)], drawn)
 
-    def poll(self, timeout: float = 0.0) -> None:
-        """Takes in what has arrived, waiting at most so long for it; mends the line where it is broken."""
-        if self._successor is not None:
-            self._poll_successor(*self._successor)
-        if self._line is None:
-            self._connect()
-            return
-        broken = self._source.is_broken()
-        if broken:
-            self._line.lose(broken)
-        was_ready = self.is_ready
-        for message in self._line.receive(timeout):
-            self._take(message)
-        if self._line.state is LineState.REFUSED:
-            self._refusal = self._line.reason
-        if self._line.state in (LineState.LOST, LineState.REFUSED):
-            self._drop_line()
-        elif self.is_ready and not was_ready:
-            self._reopen_all()
-
-    def flush(self) -> None:
-        """Sends what has been said since the last time."""
-        if self._line is not None:
-            self._line.flush()
-
-    def wait(self, seq_ids: Iterable[int], timeout: float) -> None:
+    def wait(self, keys: Sequence[Hashable], timeout: float) -> None:
         """Until something is known of one of the sequences, but no longer than so many seconds."""
-        waiting, deadline = list(seq_ids), self._clock() + timeout
-        while self.is_ready and not any(self.speculation(each, 1).tokens for each in waiting):
-            left = deadline - self._clock()
+        clock = self.line.clock
+        deadline = clock() + timeout
+        while self.is_ready and not any(path.tokens for path in self.paths(keys, 1)):
+            left = deadline - clock()
             if left <= 0:
                 return
-            self.poll(left)
-
-    def wait_until_ready(self, timeout: float) -> None:
-        """Until the draft is there, has refused, is lost or the time is over."""
-        deadline = self._clock() + timeout
-        while not self.is_ready and not self.refusal and not self.last_loss and self._clock() < deadline:
-            self.poll(0.1)
-
-    def replace(self, source: LineSource) -> None:
-        """Another draft takes over once it is ready; until then, and if it never is, the old one goes on."""
-        self._drop_successor()
-        line = source.connect()
-        if line is not None:
-            self._successor = (source, line)
+            self.line.read(left)
 
     def take_step_spans(self) -> list[tuple[float, float, int]]:
         """Start, end and rows of the draft's latest steps, since the last call."""
-        spans = list(self._step_spans)
-        self._step_spans.clear()
-        return spans
+        with self.line.lock:
+            spans = list(self._step_spans)
+            self._step_spans.clear()
+            return spans
 
-    def close(self) -> None:
-        self._drop_successor()
-        if self._line is not None:
-            self._line.close()
-        self._source.close()
+    def check_integrity(self) -> None:
+        self._mirrors.check_integrity()
+        if sorted([*self._by_row, *self._free_rows]) != list(range(len(self._by_row) + len(self._free_rows))):
+            raise RuntimeError("a row of the mirrors is lost or used twice")
 
-    def _poll_successor(self, source: LineSource, line: Connection) -> None:
-        broken = source.is_broken()
-        if broken:
-            line.lose(broken)
-        for _message in line.receive():
-            pass  # Before it is told anything it has nothing to tell but HELLO.
-        if line.state in (LineState.LOST, LineState.REFUSED):
-            logger.warning("the draft is not replaced: %s", line.reason)
-            self._drop_successor()
-        elif line.state is LineState.READY:
-            self._successor = None
-            self._switch(source, line)
+    # What the line says.
 
-    def _switch(self, source: LineSource, line: Connection) -> None:
-        if self._line is not None:
-            for seq_id, followed in self._followed.items():
-                if followed.mirror is not None:
-                    self._post(Close(seq_id, followed.mirror.epoch))
-            self.flush()
-            self._line.close()
-        self._source.close()
-        self._source, self._line, self._last_stats = source, line, None
-        self._forget_mirrors()
-        self._reopen_all()
-
-    def _drop_successor(self) -> None:
-        if self._successor is not None:
-            source, line = self._successor
-            self._successor = None
-            line.close()
-            source.close()
-
-    def _connect(self) -> None:
-        if self._clock() < self._not_before:
-            return
-        try:
-            self._line = self._source.connect()
-        except (OSError, ValueError) as error:
-            # No process, socket, folder or key to be had just now: the target goes on alone.
-            logger.warning("no line to a draft: %s", error)
-            self.last_loss, self._not_before = str(error), self._clock() + _RETRY_SECONDS
-
-    def _drop_line(self) -> None:
-        if self._line is None:
-            return
-        logger.warning("speculation is off: %s", self._line.reason)
-        self.stats.num_losses += 1
-        self.last_loss = self._line.reason
-        self._line.close()
-        self._line = None
-        self._last_stats = None
-        self._forget_mirrors()
-
-    def _forget_mirrors(self) -> None:
+    def greeted(self) -> None:
         for followed in self._followed.values():
-            followed.mirror = None
-            followed.is_declined = False
+            self._open(followed)
 
-    def _reopen_all(self) -> None:
-        self.stats.num_connects += 1
-        self._refusal = ""
-        if self._line is not None:
-            logger.info("speculation is on: %s drafts", self._line.name)
-        for seq_id, followed in self._followed.items():
-            self._open(seq_id, followed)
-        self.flush()
+    def lost(self) -> None:
+        self._last_stats = None
+        for followed in self._followed.values():
+            self._mirrors.close(followed.row)
+            followed.is_open = followed.is_declined = False
 
-    def _is_sayable(self, seq_id: int, followed: _Followed, tokens: Sequence[int]) -> bool:
-        """False, and the sequence goes on alone, where it holds tokens that the draft does not have."""
-        if self._line is None or max(tokens) < self._line.vocab_size:
-            return True
-        if followed.mirror is not None:
-            self._post(Close(seq_id, followed.mirror.epoch))
-        self._decline(seq_id, followed, "it holds tokens the draft does not know")
-        return False
+    def leave(self) -> None:
+        for followed in self._followed.values():
+            self._close(followed)
 
-    def _decline(self, seq_id: int, followed: _Followed, reason: str) -> None:
-        logger.info("sequence %d goes on without speculation: %s", seq_id, reason)
-        self.stats.num_declined += 1
-        followed.mirror, followed.is_declined = None, True
-
-    def _open(self, seq_id: int, followed: _Followed) -> None:
-        if followed.is_declined or not self._is_sayable(seq_id, followed, followed.tokens):
-            return
-        epoch = self._next_epoch()
-        followed.mirror = Mirror(epoch, followed.tokens[-1])
-        followed.asked_at = -_ROUNDS_BETWEEN_RESYNCS
-        sampling = followed.sampling
-        self._post(
-            Open(
-                seq=seq_id,
-                epoch=epoch,
-                tokens=pack_ints(followed.tokens),
-                num_prompt=len(sampling.prompt),
-                max_len=followed.max_len,
-                lookahead=self._lookahead,
-                sampling=self._wire_sampling(sampling),
-            )
-        )
-
-    def _wire_sampling(self, row: SamplingRow) -> Sampling:
-        vocab_size = self._line.vocab_size if self._line is not None else MAX_ID
-        return wire_sampling(row, vocab_size, ratio=self._ratio, saguaro=self._saguaro)
-
-    def _take(self, message: AnyMessage) -> None:
+    def take(self, message: AnyMessage) -> None:
         match message:
             case Nodes():
                 self.stats.num_frames += 1
-                followed = self._followed.get(message.seq)
-                if followed is not None and followed.mirror is not None:
-                    followed.mirror.take(message)
+                self._mirrors.take(message)
             case Resync():
                 followed = self._current(message.seq, message.epoch)
                 if followed is not None:
                     self.stats.num_resyncs += 1
-                    self._open(message.seq, followed)
-                    self.flush()
+                    self._open(followed)
+                    self.line.flush()
             case Close():
                 followed = self._current(message.seq, message.epoch)
                 if followed is not None:
-                    self._decline(message.seq, followed, message.reason)
+                    self._decline(followed, message.reason)
             case Stats():
                 self._note_stats(message)
 
-    def _current(self, seq_id: int, epoch: int) -> _Followed | None:
+    def _advance(self, sequences: Sequence[_Followed], texts: Sequence[Sequence[int]]) -> list[Knowledge]:
+        mirrors, rows = self._mirrors, [each.row for each in sequences]
+        knowledge = mirrors.advance(rows, texts)
+        named, counts = np.array(rows), np.array([len(tokens) for tokens in texts])
+        heads = OutcomeHeads(named, mirrors.epoch[named], mirrors.n[named], mirrors.num_frames[named], counts)
+        self.line.post(Outcome.of(heads, [*chain.from_iterable(texts)]))
+        if mirrors.is_torn[named].any():
+            for followed in sequences:
+                self._ask_if_torn(followed)
+        return knowledge
+
+    def _ask_if_torn(self, followed: _Followed) -> None:
+        row, n = followed.row, int(self._mirrors.n[followed.row])
+        if self._mirrors.is_torn[row] and n - followed.asked_at >= _ROUNDS_BETWEEN_RESYNCS:
+            followed.asked_at = n
+            self.stats.num_resyncs += 1
+            self.line.post(Resync(row, int(self._mirrors.epoch[row])))
+
+    @property
+    def _vocab_size(self) -> int:
+        connection = self.line.connection
+        return connection.vocab_size if connection is not None else MAX_ID
+
+    def _is_sayable(self, followed: _Followed, tokens: Sequence[int]) -> bool:
+        """False, and the sequence goes on alone, where it holds tokens that the draft does not have."""
+        if max(tokens) < self._vocab_size:
+            return True
+        self._close(followed)
+        self._decline(followed, "it holds tokens the draft does not know")
+        return False
+
+    def _decline(self, followed: _Followed, reason: str) -> None:
+        logger.info("sequence %d goes on without speculation: %s", followed.row, reason)
+        self.stats.num_declined += 1
+        self._mirrors.close(followed.row)
+        followed.is_open, followed.is_declined = False, True
+
+    def _open(self, followed: _Followed) -> None:
+        if not self.is_ready or self.is_paused or followed.is_declined:
+            return
+        if not self._is_sayable(followed, followed.tokens):
+            return
+        epoch = self._next_epoch()
+        self._mirrors.open(followed.row, epoch, len(followed.tokens))
+        followed.is_open, followed.asked_at = True, -_ROUNDS_BETWEEN_RESYNCS
+        self.line.post(
+            Open(
+                seq=followed.row,
+                epoch=epoch,
+                tokens=pack_ints(followed.tokens),
+                num_prompt=followed.num_prompt,
+                max_len=min(followed.max_len, MAX_ID),
+                lookahead=self._lookahead,
+                sampling=_known_to(self._vocab_size, followed.sampling),
+            )
+        )
+
+    def _close(self, followed: _Followed) -> None:
+        if followed.is_open:
+            self.line.post(Close(followed.row, int(self._mirrors.epoch[followed.row])))
+            self._mirrors.close(followed.row)
+            followed.is_open = False
+
+    def _current(self, seq: int, epoch: int) -> _Followed | None:
         """The sequence, if the epoch is the one it is open under: an older one's words mean nothing."""
-        followed = self._followed.get(seq_id)
-        is_current = followed is not None and followed.mirror is not None and followed.mirror.epoch == epoch
+        followed = self._by_row.get(seq)
+        is_current = followed is not None and followed.is_open and self._mirrors.epoch[seq] == epoch
         return followed if is_current else None
 
     def _note_stats(self, stats: Stats) -> None:
         last, self._last_stats = self._last_stats, stats
-        self.stats.num_sequences, self.stats.kv_usage = stats.num_sequences, stats.kv_usage
+        ours = self.stats
+        ours.num_sequences, ours.kv_usage = stats.num_sequences, stats.kv_usage
         if last is None:
             return  # What it did for others, or before, is not this engine's.
         steps, seconds = stats.num_steps - last.num_steps, stats.seconds - last.seconds
         if steps > 0:
-            self.stats.num_steps += steps
-            self.stats.draft_seconds += seconds
-            self.stats.step_seconds = seconds / steps
+            ours.num_steps += steps
+            ours.draft_seconds += seconds
+            ours.step_seconds = seconds / steps
         self._step_spans.extend(stats.step_spans)
 
-    def _post(self, message: AnyMessage) -> None:
-        if self._line is not None and self.is_ready:
-            self._line.post(message)
+
+def _known_to(vocab_size: int, sampling: Sampling) -> Sampling:
+    """What concerns tokens that the draft does not have is left out: it never guesses them."""
+    return msgspec.structs.replace(
+        sampling,
+        logit_bias=[each for each in sampling.logit_bias if each[0] < vocab_size],
+        bad_word_ids=[word for word in sampling.bad_word_ids if max(word, default=0) < vocab_size],
+    )

@@ -9,15 +9,13 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 
+from ssd.draft.codec import FrameError, decode, encode
 from ssd.draft.messages import (
     MAX_FRAME_BYTES,
     MAX_MESSAGES,
     PROTOCOL_VERSION,
     AnyMessage,
-    FrameError,
     Hello,
-    decode,
-    encode,
 )
 from ssd.draft.transport import EngineLink, LinkError
 
@@ -72,9 +70,9 @@ class Connection:
             for frame in _frames(messages):
                 self._send(frame)
 
-    def receive(self, timeout: float = 0.0) -> Iterator[AnyMessage]:
-        """What has arrived; waits for the first frame if asked to."""
-        for _ in range(_FRAMES_AT_ONCE):
+    def receive(self, timeout: float = 0.0, *, most: int = _FRAMES_AT_ONCE) -> Iterator[AnyMessage]:
+        """What has arrived, at most so many frames; waits for the first if asked to."""
+        for _ in range(most):
             if self.state not in (LineState.GREETING, LineState.READY):
                 return
             frame = self._next_frame(timeout)

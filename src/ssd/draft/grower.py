@@ -19,7 +19,7 @@ from torch import Tensor
 from ssd.draft.calibration import Calibration
 from ssd.draft.children import Drawing, DrawnChildren, drawn_children, likely_children
 from ssd.draft.growth import NEVER, GrowthPolicy
-from ssd.draft.messages import Nodes
+from ssd.draft.messages import TreePart
 from ssd.draft.session import Move, Session
 from ssd.draft.tree import UNGROWN
 from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
@@ -126,7 +126,7 @@ class Grower:
         self._blocks.commit(session_id, session.tokens, session.num_read, session.num_read)
         self._check_length(session)
 
-    def step(self) -> tuple[dict[int, Nodes], int]:
+    def step(self) -> tuple[dict[int, TreePart], int]:
         """One forward; the new nodes of each tree it touched, and how many rows it had. 0: nothing to do."""
         readings = self._choose_readings()
         spare = max(0, self._limits.width - sum(len(each.tokens) for each in readings))

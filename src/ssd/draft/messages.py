@@ -1,37 +1,41 @@
-"""What engine and draft say to each other: typed, versioned, checked on arrival.
+"""What engine and draft say to each other: typed and versioned.
 
-A frame on the wire is a msgpack list of messages. The schema refuses what it does not know,
-and `decode` refuses what the schema cannot say: sizes, ranges, arrays of unlike length. Nothing
-here knows sockets. Arrays travel as packed little-endian int32 and float32.
+What a step has to say of all its sequences is one message: NODES after a draft's step, OUTCOME after a
+verification. Arrays travel as packed little-endian numbers. How frames are read and checked is in
+codec.py; nothing here knows sockets.
 
     engine → draft   HELLO, OPEN, OUTCOME, RESYNC (send me your tree), CLOSE
     draft → engine   HELLO, NODES, RESYNC (send me your tokens), CLOSE (declined), STATS
 """
 
 from collections.abc import Sequence
-from operator import lt
-from struct import unpack as _unpack
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from ssd.draft.tree import Floats, Ints
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 MAX_FRAME_BYTES = 4 << 20
 MAX_MESSAGES = 1024
+MAX_SEQUENCES = 4096
 MAX_NODES = 4096
+"""Of one sequence in one message."""
 MAX_ID = 2**31 - 1
+MAX_EPOCH = 2**53
 MAX_TOKENS = 1 << 19
 MAX_LIST = 1024
 MAX_TEXT = 1000
 
 _INT = np.dtype("<i4")
+_LONG = np.dtype("<i8")
 _FLOAT = np.dtype("<f4")
 
-
-class FrameError(ValueError):
-    """The other side sent something that no honest peer of this version sends."""
+Longs = NDArray[np.int64]
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -67,6 +71,8 @@ class Sampling(Message, frozen=True, tag="sampling"):
     logit_bias: list[tuple[int, float]] = []
     end_ids: list[int] = []
     bad_word_ids: list[list[int]] = []
+    noise: str = "philox"
+    """What the target's choices are made with; a draft that does not know it declines."""
     ratio: bool = False
     """Guesses are drawn, and sent with what they were drawn from, for ratio acceptance."""
     saguaro: float = 1.0
@@ -85,38 +91,131 @@ class Open(Message, frozen=True, tag="open"):
     sampling: Sampling
 
 
-class Outcome(Message, frozen=True, tag="outcome"):
-    """The n-th outcome of a sequence: accepted tokens and the target's own, and how many frames arrived."""
+class OutcomeHeads(NamedTuple):
+    """One column for each number that OUTCOME says of a sequence."""
 
-    seq: int
-    epoch: int
-    n: int
-    tokens: list[int]
-    num_frames: int
+    seq: Longs
+    epoch: Longs
+    n: Longs
+    num_frames: Longs
+    """How many frames of it arrived."""
+    num_tokens: Longs
+
+
+class Outcome(Message, frozen=True, tag="outcome"):
+    """The n-th outcome of each sequence of a step: accepted tokens and the target's own."""
+
+    heads: bytes
+    """Packed int64: the columns of OutcomeHeads, one after the other."""
+    tokens: bytes
+    """Of all sequences, in their order."""
+
+    @classmethod
+    def of(cls, heads: OutcomeHeads, tokens: Sequence[int] | Ints) -> "Outcome":
+        return cls(np.array(heads, dtype=_LONG).tobytes(), pack_ints(tokens))
+
+    def columns(self) -> OutcomeHeads:
+        return OutcomeHeads(*packed_columns(self.heads, len(OutcomeHeads._fields)))
+
+
+class NodesHeads(NamedTuple):
+    """One column for each number that NODES says of a sequence."""
+
+    seq: Longs
+    epoch: Longs
+    number: Longs
+    """Of this frame, from 0; a gap means that one is missing."""
+    n: Longs
+    """The last outcome the draft had applied: the acknowledgement."""
+    root: Longs
+    length: Longs
+    """Tokens of the text up to the root."""
+    num_nodes: Longs
+    full: Longs
+    """1: the whole tree; 0: what is new."""
 
 
 class Nodes(Message, frozen=True, tag="nodes"):
-    """New nodes of a tree, children next to each other and most likely first; `full`: the whole tree."""
+    """New nodes of all trees of a step; siblings next to each other, numbered on, most likely first."""
+
+    heads: bytes
+    """Packed int64: the columns of NodesHeads, one after the other."""
+    nodes: bytes
+    """Packed int32: ids, then parents, then tokens, of all sequences in their order."""
+    logprobs: bytes
+    drawn: list["Drawn"] = []
+    """Under ratio acceptance: of each parent among these, what its first child was drawn from."""
+
+    @classmethod
+    def of(cls, parts: Sequence["TreePart"]) -> "Nodes":
+        heads = [
+            (each.seq, each.epoch, each.number, each.n, each.root, each.length, len(each.ids), each.full)
+            for each in parts
+        ]
+        columns = (chain.from_iterable(getattr(each, name) for each in parts) for name in _NODE_COLUMNS)
+        return cls(
+            np.array(heads, dtype=_LONG).T.tobytes(),
+            np.array([*chain.from_iterable(columns)], dtype=_INT).tobytes(),
+            pack_floats([*chain.from_iterable(each.logprobs for each in parts)]),
+            [drawn for each in parts for drawn in each.drawn],
+        )
+
+    def columns(self) -> NodesHeads:
+        return NodesHeads(*packed_columns(self.heads, len(NodesHeads._fields)))
+
+    def node_columns(self) -> Ints:
+        """Three rows: ids, parents, tokens."""
+        return unpack_ints(self.nodes).reshape(len(_NODE_COLUMNS), -1)
+
+
+_NODE_COLUMNS = ("ids", "parents", "tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class TreePart:
+    """What NODES says of one sequence."""
 
     seq: int
     epoch: int
     number: int
-    """Of this frame, from 0; a gap means that one is missing."""
     n: int
-    """The last outcome the draft had applied: the acknowledgement."""
     root: int
-    ids: bytes
-    parents: bytes
-    tokens: bytes
-    logprobs: bytes
+    length: int
+    ids: Sequence[int] = ()
+    parents: Sequence[int] = ()
+    tokens: Sequence[int] = ()
+    logprobs: Sequence[float] = ()
     full: bool = False
-    drawn: list["Drawn"] = []
-    """Under ratio acceptance: of each parent among these, what its first child was drawn from."""
+    drawn: Sequence["Drawn"] = ()
+
+
+class SaidNodes:
+    """What NODES says of some sequences, as arrays, and how it hangs together."""
+
+    def __init__(self, heads: NodesHeads, nodes: Ints, logprobs: Floats) -> None:
+        self.heads, self.nodes, self.logprobs = heads, nodes, logprobs
+        self.owners = np.arange(len(heads.seq)).repeat(heads.num_nodes)
+        """Of each node: which of the sequences it belongs to."""
+        self.firsts = heads.num_nodes.cumsum() - heads.num_nodes
+        """Of each sequence, its first node."""
+        parents = nodes[1]
+        self.changes = np.ones(len(parents), np.bool_)
+        self.changes[1:] = (parents[1:] != parents[:-1]) | (self.owners[1:] != self.owners[:-1])
+        self.starts = np.flatnonzero(self.changes)
+        """The first of each group of siblings."""
+
+    def of(self, chosen: NDArray[np.bool_]) -> "SaidNodes":
+        if chosen.all():
+            return self
+        mine = chosen.repeat(self.heads.num_nodes)
+        heads = NodesHeads(*(column[chosen] for column in self.heads))
+        return SaidNodes(heads, self.nodes[:, mine], self.logprobs[mine])
 
 
 class Drawn(Message, frozen=True, tag="drawn"):
     """A sparse distribution, as in sampling/ratio.py: packed token ids and weights, largest first."""
 
+    seq: int
     parent: int
     tokens: bytes
     weights: bytes
@@ -152,28 +251,6 @@ class Stats(Message, frozen=True, tag="stats"):
 
 AnyMessage = Hello | Open | Outcome | Nodes | Resync | Close | Stats
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(list[AnyMessage])
-
-
-def encode(messages: Sequence[AnyMessage]) -> bytes:
-    return _encoder.encode(list(messages))
-
-
-def decode(frame: bytes, *, vocab_size: int) -> list[AnyMessage]:
-    """The messages of a frame, or FrameError."""
-    if len(frame) > MAX_FRAME_BYTES:
-        raise FrameError(f"a frame of {len(frame)} bytes: at most {MAX_FRAME_BYTES} are taken")
-    try:
-        messages = _decoder.decode(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FrameError(f"not a frame of this protocol: {error}") from error
-    if len(messages) > MAX_MESSAGES:
-        raise FrameError(f"{len(messages)} messages in a frame: at most {MAX_MESSAGES} are taken")
-    for message in messages:
-        _check(message, vocab_size)
-    return messages
-
 
 def pack_ints(values: Sequence[int] | Ints) -> bytes:
     return np.asarray(values, dtype=_INT).tobytes()
@@ -191,109 +268,5 @@ def unpack_floats(packed: bytes) -> Floats:
     return np.frombuffer(packed, dtype=_FLOAT)
 
 
-def listed_ints(packed: bytes) -> list[int]:
-    """For the few numbers of a step's nodes: arrays would cost more to make than to read."""
-    return [*_unpack(f"<{len(packed) // 4}i", packed)]
-
-
-def listed_floats(packed: bytes) -> list[float]:
-    return [*_unpack(f"<{len(packed) // 4}f", packed)]
-
-
-def _check(message: AnyMessage, vocab_size: int) -> None:
-    match message:
-        case Nodes():
-            _check_nodes(message, vocab_size)
-        case Outcome():
-            _check_key(message.seq, message.epoch)
-            _check_range("n", [message.n, message.num_frames], MAX_ID)
-            _check_range("token", message.tokens, vocab_size - 1)
-            _check_count("tokens", len(message.tokens), 1, MAX_LIST)
-        case Open():
-            _check_open(message, vocab_size)
-        case Resync() | Close():
-            _check_key(message.seq, message.epoch)
-            _check_count("reason", len(getattr(message, "reason", "")), 0, MAX_TEXT)
-        case Hello():
-            _check_hello(message)
-        case Stats():
-            _check_count("step_spans", len(message.step_spans), 0, MAX_LIST)
-
-
-def _check_hello(message: Hello) -> None:
-    for name in ("tokenizer", "name", "instance", "refusal"):
-        _check_count(name, len(getattr(message, name)), 0, MAX_TEXT)
-    _check_range("size", [message.vocab_size, message.max_model_len, message.version], MAX_ID)
-
-
-def _check_nodes(message: Nodes, vocab_size: int) -> None:
-    _check_key(message.seq, message.epoch)
-    _check_range("number", [message.number, message.n, message.root], MAX_ID)
-    size = len(message.ids)
-    _check_count("nodes", size // 4, 0, MAX_NODES)
-    if size % 4 or {len(message.parents), len(message.tokens), len(message.logprobs)} != {size}:
-        raise FrameError("the columns of NODES are of unlike length")
-    _check_count("drawn", len(message.drawn), 0, MAX_NODES)
-    for drawn in message.drawn:
-        _check_drawn(drawn, vocab_size)
-    if not size:
-        return
-    ids, tokens, parents = (listed_ints(each) for each in (message.ids, message.tokens, message.parents))
-    if ids[0] < 0 or min(parents) < 0 or not all(map(lt, ids, ids[1:])):
-        raise FrameError("the ids of NODES are negative or do not ascend")
-    if ids[0] <= message.root:
-        raise FrameError("a node of NODES is not younger than its root")
-    if min(tokens) < 0 or max(tokens) >= vocab_size:
-        raise FrameError("a token of NODES is not in the vocabulary")
-    # NaN fails the comparison, and so does what is no probability.
-    if not all(logprob <= 0.0 for logprob in listed_floats(message.logprobs)):
-        raise FrameError("a log-probability of NODES is no such thing")
-
-
-def _check_drawn(drawn: Drawn, vocab_size: int) -> None:
-    size = len(drawn.tokens)
-    if not size or size % 4 or len(drawn.weights) != size:
-        raise FrameError("the columns of a distribution are empty or of unlike length")
-    _check_count("weights", size // 4, 1, MAX_LIST)
-    tokens, weights = unpack_ints(drawn.tokens), unpack_floats(drawn.weights)
-    if tokens.min() < 0 or tokens.max() >= vocab_size or len(set(tokens.tolist())) != len(tokens):
-        raise FrameError("the tokens of a distribution are not in the vocabulary, or repeat")
-    if not ((weights > 0) & np.isfinite(weights)).all():
-        raise FrameError("a weight of a distribution is no such thing")
-
-
-def _check_open(message: Open, vocab_size: int) -> None:
-    _check_key(message.seq, message.epoch)
-    if not message.tokens or len(message.tokens) % 4 or len(message.tokens) // 4 > MAX_TOKENS:
-        raise FrameError(f"OPEN holds 1 to {MAX_TOKENS} packed tokens")
-    tokens = unpack_ints(message.tokens)
-    if tokens.min() < 0 or tokens.max() >= vocab_size:
-        raise FrameError("a token of OPEN is not in the vocabulary")
-    _check_range("num_prompt", [message.num_prompt], len(tokens))
-    _check_range("max_len", [message.max_len], MAX_ID)
-    _check_range("lookahead", [message.lookahead - 1], 63)
-    sampling = message.sampling
-    for name in ("logit_bias", "end_ids", "bad_word_ids"):
-        _check_count(name, len(getattr(sampling, name)), 0, MAX_LIST)
-    biased = [token for token, _bias in sampling.logit_bias]
-    words = [token for word in sampling.bad_word_ids for token in word]
-    _check_count("bad_word_ids", len(words), 0, 64 * MAX_LIST)
-    _check_range("token", biased + words, vocab_size - 1)
-    _check_range("end id", sampling.end_ids, MAX_ID)
-    _check_range("seed", [sampling.seed], 2**64 - 1)
-    if not 0 < sampling.saguaro <= 1:
-        raise FrameError("saguaro is not in (0, 1]")
-
-
-def _check_key(seq: int, epoch: int) -> None:
-    _check_range("key", [seq, epoch], 2**53)
-
-
-def _check_range(name: str, values: Sequence[int], largest: int) -> None:
-    if values and (min(values) < 0 or max(values) > largest):
-        raise FrameError(f"a {name} is not in 0…{largest}")
-
-
-def _check_count(name: str, count: int, least: int, most: int) -> None:
-    if not least <= count <= most:
-        raise FrameError(f"{count} {name}: {least} to {most} are taken")
+def packed_columns(packed: bytes, count: int) -> Longs:
+    return np.frombuffer(packed, dtype=_LONG).reshape(count, -1)

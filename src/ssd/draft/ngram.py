@@ -16,10 +16,15 @@ def ngram_guess(prompt: Sequence[int], output: Sequence[int], count: int) -> tup
     """Up to `count` tokens that followed the latest earlier occurrence of the text's end; none if new."""
     generated = list(output[-_WINDOW:])
     missing = _WINDOW - len(generated)
-    recent = [*prompt[-missing:], *generated] if missing else generated
-    packed = array("i", recent)
+    return guess_after(array("i", [*prompt[-missing:], *generated] if missing else generated), count)
+
+
+def guess_after(text: "array[int]", count: int) -> tuple[int, ...]:
+    """The same for a text that is one array: a host asks this of every row without a draft's tokens."""
+    recent = text[-_WINDOW:]
+    packed = recent.tobytes()
     for size in range(_LONGEST, _SHORTEST - 1, -1):
-        start = _latest(packed.tobytes(), size * packed.itemsize, packed.itemsize)
+        start = _latest(packed, size * recent.itemsize, recent.itemsize)
         if start >= 0:
             return tuple(recent[start + size : start + size + count])
     return ()

@@ -1,17 +1,15 @@
 """A draft service from its settings: model, blocks, grower and socket put together."""
 
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 from ssd.config import DType, EngineConfig, GrowthPolicyName, Precision
+from ssd.draft.greeting import greeting
 from ssd.draft.grower import Grower, GrowthLimits
 from ssd.draft.growth import growth_policy
-from ssd.draft.messages import PROTOCOL_VERSION, Hello
 from ssd.draft.service import DraftService
 from ssd.draft.transport import DraftLink, Keys, ZmqDraftLink
 from ssd.kvcache.block_manager import BlockManager
-from ssd.models.vocabulary import tokenizer_fingerprint
 from ssd.runtime.loading import load_draft
 
 
@@ -66,7 +64,6 @@ def build_service(config: DraftConfig, link: DraftLink) -> DraftService:
         precision=config.precision,
         head=config.head,
     )
-    model = loaded.checkpoint.config
     limits = GrowthLimits(
         width=config.width,
         num_children=config.children,
@@ -76,12 +73,10 @@ def build_service(config: DraftConfig, link: DraftLink) -> DraftService:
     blocks = BlockManager(loaded.pool.shape.num_blocks, config.block_size)
     policy = growth_policy(config.growth, width=config.width)
     grower = Grower(loaded.runner, loaded.pool, blocks, limits, policy, head_tokens=loaded.head_tokens)
-    hello = Hello(
-        version=PROTOCOL_VERSION,
-        tokenizer=tokenizer_fingerprint(loaded.checkpoint.tokenizer()),
-        vocab_size=model.vocab_size,
+    hello = greeting(
+        loaded.checkpoint.tokenizer(),
+        vocab_size=loaded.checkpoint.config.vocab_size,
         name=loaded.checkpoint.path.name,
-        instance=uuid.uuid4().hex,
         max_model_len=loaded.max_model_len,
     )
     return DraftService(grower, link, hello)

@@ -11,20 +11,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ssd.draft.codec import FrameError, decode, encode
 from ssd.draft.grower import Grower
 from ssd.draft.messages import (
     PROTOCOL_VERSION,
     AnyMessage,
     Close,
-    FrameError,
     Hello,
     Nodes,
     Open,
     Outcome,
     Resync,
     Stats,
-    decode,
-    encode,
+    TreePart,
+    unpack_ints,
 )
 from ssd.draft.session import Session
 from ssd.draft.transport import DraftLink, LinkError
@@ -89,11 +89,11 @@ class DraftService:
             self._take(*received)
         self._give_signs_of_life()
         started = self._clock()
-        frames, num_rows = self._grower.step()
+        parts, num_rows = self._grower.step()
         if not num_rows:
             return False
         self._note_step(started, self._clock(), num_rows)
-        self._send_nodes(frames)
+        self._send_nodes(parts)
         return True
 
     def check_integrity(self) -> None:
@@ -124,10 +124,11 @@ class DraftService:
             case Open():
                 return self._open(known, message)
             case Outcome():
-                return self._outcome(known, message)
+                return self._outcomes(known, message)
             case Resync():
                 found = known.sessions.get(message.seq)
-                return [found[1].full_frame()] if found and found[1].epoch == message.epoch else []
+                if found is not None and found[1].epoch == message.epoch:
+                    return [Nodes.of([found[1].full_frame()])]
             case Close():
                 self._close(known, message.seq, message.epoch)
                 # Whoever has nothing more to say about a sequence says so: silence means trouble.
@@ -171,17 +172,26 @@ class DraftService:
         peer.sessions[message.seq] = (session_id, session)
         return []
 
-    def _outcome(self, peer: _Peer, message: Outcome) -> list[AnyMessage]:
-        found = peer.sessions.get(message.seq)
-        if found is None or found[1].epoch != message.epoch:
-            return []
+    def _outcomes(self, peer: _Peer, message: Outcome) -> list[AnyMessage]:
+        answers, tokens, start = list[AnyMessage](), unpack_ints(message.tokens).tolist(), 0
+        columns = (each.tolist() for each in message.columns())
+        for seq, epoch, n, num_frames, count in zip(*columns, strict=True):
+            found = peer.sessions.get(seq)
+            if found is not None and found[1].epoch == epoch:
+                found[1].note_arrival(num_frames)
+                answers += self._outcome(peer, found, n, tokens[start : start + count])
+            start += count
+        return answers
+
+    def _outcome(
+        self, peer: _Peer, found: tuple[int, Session], n: int, tokens: Sequence[int]
+    ) -> list[AnyMessage]:
         session_id, session = found
-        session.note_arrival(message.num_frames)
         try:
-            self._grower.advance(session_id, message.n, message.tokens)
+            self._grower.advance(session_id, n, tokens)
         except ValueError as error:
-            self._close(peer, message.seq, message.epoch)
-            return [Close(message.seq, message.epoch, str(error)[:500])]
+            self._close(peer, session.seq, session.epoch)
+            return [Close(session.seq, session.epoch, str(error)[:500])]
         if session.is_torn:
             # With every outcome, until it is opened again: the request may have been lost too.
             return [Resync(session.seq, session.epoch)]
@@ -198,11 +208,11 @@ class DraftService:
         for session_id, _session in known.sessions.values() if known else ():
             self._grower.close(session_id)
 
-    def _send_nodes(self, frames: Mapping[int, Nodes]) -> None:
+    def _send_nodes(self, parts: Mapping[int, TreePart]) -> None:
         for peer, known in list(self._peers.items()):
-            mine = [frames[each] for each, _session in known.sessions.values() if each in frames]
+            mine = [parts[each] for each, _session in known.sessions.values() if each in parts]
             if known.sessions:
-                self._answer(peer, [*mine, self._stats()])
+                self._answer(peer, [Nodes.of(mine), self._stats()] if mine else [self._stats()])
         self._last_spans = []
 
     def _answer(self, peer: bytes, messages: Sequence[AnyMessage]) -> None:

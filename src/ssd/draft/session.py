@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssd.attention.backend import Branches
-from ssd.draft.messages import MAX_ID, Drawn, Nodes, Open, pack_floats, pack_ints, unpack_ints
+from ssd.draft.messages import MAX_ID, Drawn, Open, TreePart, pack_floats, pack_ints, unpack_ints
 from ssd.draft.ngram import ngram_guess
 from ssd.draft.tree import BARREN, UNGROWN, Floats, Ints, Tree
-from ssd.draft.wire_sampling import sampling_params
+from ssd.draft.wire_sampling import check_noise, sampling_params
 from ssd.sampling import History, SamplingRow, mix_seed
 from ssd.sampling.ratio import DraftDistribution
 
@@ -56,6 +56,7 @@ class Session:
         self.tree = Tree(0, self.tokens[-1])
         self.num_grown = 0
         """Nodes that occupy a slot behind the trunk."""
+        check_noise(opening.sampling)
         self.params = sampling_params(opening.sampling)
         self._sampling = opening.sampling
         self._prompt = self.tokens[: opening.num_prompt]
@@ -218,13 +219,13 @@ class Session:
     def note_arrival(self, num_frames: int) -> None:
         self._num_arrived = max(self._num_arrived, num_frames)
 
-    def frame(self) -> Nodes | None:
+    def frame(self) -> TreePart | None:
         """The nodes that are new since the last frame."""
-        return self._nodes(full=False) if self._fresh else None
+        return self._part(full=False) if self._fresh else None
 
-    def full_frame(self) -> Nodes:
+    def full_frame(self) -> TreePart:
         self._fresh = list(range(1, self.tree.size))
-        return self._nodes(full=True)
+        return self._part(full=True)
 
     def check_integrity(self) -> None:
         self.tree.check_integrity()
@@ -256,28 +257,29 @@ class Session:
         self.num_grown = len(grown)
         return old
 
-    def _nodes(self, *, full: bool) -> Nodes:
+    def _part(self, *, full: bool) -> TreePart:
         tree, fresh = self.tree, self._fresh
         self._fresh = []
         self._num_sent += 1
         parents = [tree.ids[tree.parents[node]] for node in fresh]
-        return Nodes(
+        return TreePart(
             seq=self.seq,
             epoch=self.epoch,
             number=self._num_sent - 1,
             n=self.n,
             root=tree.root_id,
-            ids=pack_ints([tree.ids[node] for node in fresh]),
-            parents=pack_ints(parents),
-            tokens=pack_ints([tree.tokens[node] for node in fresh]),
-            logprobs=pack_floats([tree.logprobs[node] for node in fresh]),
+            length=len(self.tokens),
+            ids=[tree.ids[node] for node in fresh],
+            parents=parents,
+            tokens=[tree.tokens[node] for node in fresh],
+            logprobs=[tree.logprobs[node] for node in fresh],
             full=full,
             drawn=self._drawn(dict.fromkeys(parents)) if self._drawn_from else [],
         )
 
     def _drawn(self, parents: Iterable[int]) -> list[Drawn]:
         return [
-            Drawn(parent, pack_ints(q.token_ids), pack_floats(q.weights))
+            Drawn(self.seq, parent, pack_ints(q.token_ids), pack_floats(q.weights))
             for parent in parents
             if (q := self._drawn_from.get(parent)) is not None
         ]

@@ -6,11 +6,11 @@ Only what decides tokens travels; stops in text, log-probabilities and counts st
 from ssd.draft.messages import Sampling
 from ssd.sampling import SamplingParams, SamplingRow
 
+NOISES = ("philox",)
+"""What this draft can foretell."""
 
-def wire_sampling(
-    row: SamplingRow, vocab_size: int, *, ratio: bool = False, saguaro: float = 1.0
-) -> Sampling:
-    """What concerns tokens that the draft does not have is left out: it never guesses them."""
+
+def wire_sampling(row: SamplingRow, *, ratio: bool = False, saguaro: float = 1.0) -> Sampling:
     params = row.params
     return Sampling(
         seed=row.seed,
@@ -22,12 +22,22 @@ def wire_sampling(
         presence_penalty=params.presence_penalty,
         frequency_penalty=params.frequency_penalty,
         min_tokens=params.min_tokens,
-        logit_bias=[(token, bias) for token, bias in params.bias if token < vocab_size],
+        logit_bias=list(params.bias),
         end_ids=list(row.end_ids),
-        bad_word_ids=[list(word) for word in row.bad_word_ids if max(word, default=0) < vocab_size],
+        bad_word_ids=[list(word) for word in row.bad_word_ids],
         ratio=ratio,
         saguaro=saguaro,
     )
+
+
+def check_noise(sampling: Sampling) -> None:
+    """ValueError where the target's choices depend on noise that this draft cannot foretell."""
+    depends = sampling.temperature > 0 and not sampling.ratio
+    if depends and sampling.noise not in NOISES:
+        raise ValueError(
+            f"the target draws with the noise {sampling.noise!r}, and this draft knows {', '.join(NOISES)}: "
+            "use a draft of a version that knows it, or a temperature of 0"
+        )
 
 
 def sampling_params(sampling: Sampling) -> SamplingParams:

@@ -32,9 +32,6 @@ class EngineDeadError(RuntimeError):
 _LONG_TEXT = 10_000
 """Characters from which tokenising would hold up the event loop for milliseconds."""
 
-_IDLE_SECONDS = 0.5
-"""How often an engine without work looks after its draft."""
-
 Event = Increment | RequestOutput | Exception
 
 
@@ -211,12 +208,9 @@ class AsyncLLM:
             has_work = self._engine.core.has_work
             self._busy_since = time.monotonic() if has_work else None
             try:
-                command = self._commands.get(block=not has_work, timeout=_IDLE_SECONDS)
+                command = self._commands.get(block=not has_work)
             except queue.Empty:
-                if has_work:
-                    return True
-                self._engine.core.idle()
-                continue
+                return True
             if isinstance(command, _Stop):
                 return False
             if isinstance(command, _Add):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
-from ssd.decoding.decoder import Round
+from ssd.draft.policy import Round
 from ssd.engine.outputs import Origin
 from ssd.sampling import SampledToken
 

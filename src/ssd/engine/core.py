@@ -211,10 +211,6 @@ class EngineCore:
             raise ValueError("the decoder cannot change while requests run: let them end, or abort them")
         self._decoder, self._acceptance = decoder, acceptance
 
-    def idle(self) -> None:
-        """For the time without work: a draft that died is replaced before it is needed."""
-        self._decoder.idle()
-
     def close(self) -> None:
         self._decoder.close()
 

@@ -5,7 +5,6 @@ is lost later costs speed only.
 """
 
 import logging
-import uuid
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,13 @@ import torch
 from ssd.config import EngineConfig
 from ssd.decoding.decoder import Decoder
 from ssd.decoding.parallel import ParallelDecoder
-from ssd.draft.client import DraftClient, LineSource
-from ssd.draft.messages import PROTOCOL_VERSION, Hello
+from ssd.draft.client import DraftClient
+from ssd.draft.greeting import greeting
+from ssd.draft.line import Line, LineSource
+from ssd.draft.messages import Hello
+from ssd.draft.policy import Policy
 from ssd.draft.supervisor import START_SECONDS, AddressSource, SupervisedSource
 from ssd.draft.transport import Keys
-from ssd.models.vocabulary import tokenizer_fingerprint
 from ssd.runtime.cores import share_out
 from ssd.runtime.loading import LoadedModel
 
@@ -44,19 +45,15 @@ def with_own_cores(config: EngineConfig) -> EngineConfig:
 
 
 def parallel_decoder(config: EngineConfig, target: LoadedModel, tokenizer: Any) -> Decoder:
-    hello = _hello(target, tokenizer)
-    client = DraftClient(
-        draft_source(config, hello),
-        lookahead=config.max_lookahead,
-        acceptance=config.acceptance,
-        saguaro=config.saguaro,
-    )
+    client = DraftClient(draft_source(config, _hello(target, tokenizer)), lookahead=config.max_lookahead)
+    policy = Policy(client, lookahead=config.max_lookahead, backup=config.backup)
     try:
-        _await_draft(client)
+        policy.start(START_SECONDS)
+        _require_ready(client.line)
     except BaseException:
-        client.close()
+        policy.close()
         raise
-    return ParallelDecoder(target.runner, client, lookahead=config.max_lookahead, backup=config.backup)
+    return ParallelDecoder(target.runner, policy, acceptance=config.acceptance, saguaro=config.saguaro)
 
 
 def replace_draft(decoder: Decoder, config: EngineConfig, target: LoadedModel, tokenizer: Any) -> None:
@@ -67,12 +64,11 @@ def replace_draft(decoder: Decoder, config: EngineConfig, target: LoadedModel, t
 
 
 def _hello(target: LoadedModel, tokenizer: Any) -> Hello:
-    return Hello(
-        version=PROTOCOL_VERSION,
-        tokenizer=tokenizer_fingerprint(tokenizer),
-        vocab_size=target.checkpoint.config.vocab_size,
-        name=target.checkpoint.name,
-        instance=uuid.uuid4().hex,
+    checkpoint = target.checkpoint
+    return greeting(
+        tokenizer,
+        vocab_size=checkpoint.config.vocab_size,
+        name=checkpoint.name,
         max_model_len=target.max_model_len,
     )
 
@@ -104,12 +100,11 @@ def draft_arguments(config: EngineConfig) -> list[str]:
     return [text for name, value in pairs.items() if value is not None for text in (name, str(value))]
 
 
-def _await_draft(client: DraftClient) -> None:
-    client.wait_until_ready(START_SECONDS)
-    if client.refusal:
-        raise ValueError(client.refusal)
-    if not client.is_ready:
-        reason = client.last_loss or f"it did not answer within {START_SECONDS:.0f} s"
+def _require_ready(line: Line) -> None:
+    if line.refusal:
+        raise ValueError(line.refusal)
+    if not line.is_ready:
+        reason = line.last_loss or f"it did not answer within {START_SECONDS:.0f} s"
         raise ValueError(f"the draft did not start: {reason}; see what it says above, or check its address")
 
 

@@ -6,8 +6,8 @@ Plain values; they know nothing of how they came about.
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ssd.decoding.decoder import Round
-from ssd.draft.client import LineStats
+from ssd.draft.line import LineStats
+from ssd.draft.policy import Round
 from ssd.sampling import TokenLogprobs
 
 FinishReason = Literal["stop", "length", "abort", "error"]

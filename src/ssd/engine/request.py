@@ -8,7 +8,7 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ssd.decoding.decoder import Round
+from ssd.draft.policy import Round
 from ssd.engine.burst import Burst
 from ssd.engine.detokenizer import Detokenizer
 from ssd.engine.outputs import (

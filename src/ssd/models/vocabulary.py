@@ -4,7 +4,6 @@ Models of one family often pad their embeddings differently, and one may name sp
 are padding to the other: neither is a conflict.
 """
 
-from hashlib import blake2b
 from typing import Any
 
 from ssd.models.checkpoint import Checkpoint
@@ -25,16 +24,6 @@ def common_vocabulary(target: Checkpoint, draft: Checkpoint) -> int:
             f"{token} is {theirs[token]!r} and {ours[token]!r}); use a draft of the same family"
         )
     return vocab_size
-
-
-def tokenizer_fingerprint(tokenizer: Any) -> str:
-    """The same for tokenizers that differ in added tokens only: those are where families pad."""
-    added = set(tokenizer.get_added_vocab().values())
-    vocabulary = _vocabulary(tokenizer)
-    digest = blake2b(digest_size=16)
-    for token in sorted(vocabulary.keys() - added):
-        digest.update(f"{token}\0{vocabulary[token]}\0".encode())
-    return digest.hexdigest()
 
 
 def _vocabulary(tokenizer: Any) -> dict[int, str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ssd.decoding.controller import Controller
+from ssd.draft.controller import Controller
 from ssd.draft.growth import NEVER, GrowthPolicy, growth_policy
 from ssd.draft.tree import UNGROWN, Tree
 from ssd.planning.followed_text import FollowedText, Shape

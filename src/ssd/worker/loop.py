@@ -29,7 +29,7 @@ from ssd.worker.messages import (
 
 HEARTBEAT_SECONDS = 0.5
 _IDLE_SECONDS = 0.1
-"""How long an idle engine waits for a command before it looks after its draft."""
+"""How long an idle engine waits for a command before it looks whether it is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,6 @@ class EngineLoop:
             if self._core.has_work:
                 self.pulse = self._take_pulse()
                 self._deliver(self._core.step())
-            else:
-                self._look_after_draft()
         self._deliver(self._core.tell())
 
     def _take_commands(self, timeout: float) -> None:
@@ -98,14 +96,10 @@ class EngineLoop:
     def _say(self, *events: Event) -> None:
         self._link.send(encode(events))
 
-    def _look_after_draft(self) -> None:
-        """As steps do while there is work: a draft that was lost meanwhile is started again."""
-        self._core.idle()
-
     def _take_pulse(self) -> Pulse:
         core = self._core
         decoder = core.decoder
-        is_draft_ready = decoder.client.is_ready if isinstance(decoder, ParallelDecoder) else None
+        is_draft_ready = decoder.policy.client.is_ready if isinstance(decoder, ParallelDecoder) else None
         figures = Heartbeat(
             0.0, core.num_running, core.num_waiting, core.kv_usage, is_draft_ready, core.stats
         )

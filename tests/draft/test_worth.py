@@ -1,6 +1,6 @@
 """A draft that is never right rests, for longer each time; one that is right never does."""
 
-from ssd.decoding.worth import Worth
+from ssd.draft.worth import Worth
 
 
 def rounds_until_rest(worth: Worth, accepted: int = 0) -> int:

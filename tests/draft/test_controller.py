@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from ssd.decoding.controller import Controller, VerifyTimes
+from ssd.draft.controller import Controller, VerifyTimes
 from ssd.draft.ngram import ngram_guess
 
 

@@ -1,0 +1,279 @@
+"""The line to whoever drafts: found, kept, mended and replaced, while a host goes on with its work.
+
+The host reads where it waits anyway. Whatever may take time (connecting, starting a process, closing) is done
+by `tend`, which a thread of its own calls (keeper.py), and which reads only while the host is idle or the
+other side has not greeted yet: Python's lock never stands in the way of a launch.
+
+Knows lines and who listens to them. Does not know processes (the `source` of lines does), trees or tokens.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ssd.draft.connection import Connection, LineState
+from ssd.draft.keeper import Keeper
+from ssd.draft.messages import AnyMessage
+
+logger = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 2.0
+_IDLE_SECONDS = 0.1
+"""A host that has not come for so long has nothing to do."""
+_FRAMES_WHILE_IDLE = 8
+"""Read at a time for an idle host: one that comes back does not wait for more."""
+
+
+class LineSource(Protocol):
+    """Where lines come from: a supervised process, or an address."""
+
+    def connect(self) -> Connection | None:
+        """A new line, or None while it is too early for one."""
+        ...
+
+    def is_broken(self) -> str:
+        """Why the line cannot live on, as far as the source knows: a process that ended. Empty: it can."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class _Nowhere:
+    def connect(self) -> Connection | None:
+        return None
+
+    def is_broken(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        pass
+
+
+class Listener(Protocol):
+    """Called with the line's lock held."""
+
+    def greeted(self) -> None:
+        """Another line is ready: whoever is there knows nothing yet."""
+        ...
+
+    def lost(self) -> None:
+        """Whoever was there is gone, with everything it knew."""
+        ...
+
+    def take(self, message: AnyMessage) -> None: ...
+
+    def leave(self) -> None:
+        """Another draft takes over: what is open is to be closed."""
+        ...
+
+
+@dataclass(slots=True)
+class LineStats:
+    """Since the engine started."""
+
+    num_connects: int = 0
+    num_losses: int = 0
+    num_declined: int = 0
+    num_resyncs: int = 0
+    num_frames: int = 0
+    num_steps: int = 0
+    step_seconds: float = 0.0
+    """Of the latest draft step."""
+    draft_seconds: float = 0.0
+    num_sequences: int = 0
+    """Open at the draft, for whichever engine, by its latest word."""
+    kv_usage: float = 0.0
+
+
+class Line:
+    def __init__(
+        self, source: LineSource, listener: Listener, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.source = source
+        self._listener = listener
+        self.clock = clock
+        self.lock = threading.RLock()
+        """Held for what is quick: the host may come at any time."""
+        self._tending = threading.Lock()
+        self._keeper: Keeper | None = None
+        self.connection: Connection | None = None
+        self._successor: tuple[LineSource, Connection] | None = None
+        """Another draft that is about to take over."""
+        self._finished: list[Connection] = []
+        """To be closed, which may take a moment."""
+        self._not_before = 0.0
+        self._last_read = clock()
+        self.stats = LineStats()
+        self.refusal = ""
+        """Why the draft will never work with this engine; empty if it may."""
+        self.last_loss = ""
+        """Why the last line was lost."""
+
+    @property
+    def is_ready(self) -> bool:
+        return self.connection is not None and self.connection.state is LineState.READY
+
+    def start(self) -> None:
+        """From here on a thread tends the line, whatever the host does."""
+        if self._keeper is None:
+            self._keeper = Keeper(self)
+
+    def post(self, message: AnyMessage) -> None:
+        if self.connection is not None and self.is_ready:
+            self.connection.post(message)
+
+    def flush(self) -> None:
+        """Sends what has been posted since the last time."""
+        if self.connection is not None:
+            self.connection.flush()
+
+    def read(self, timeout: float = 0.0) -> None:
+        """For the host: hands on what has arrived, waiting at most so long for it."""
+        with self.lock:
+            self._last_read = self.clock()
+            self._read(timeout)
+
+    def wait_until_ready(self, timeout: float) -> None:
+        """Until the draft is there, has refused, is lost or the time is over."""
+        deadline = self.clock() + timeout
+        while not self.is_ready and not self.refusal and not self.last_loss and self.clock() < deadline:
+            self.tend()
+            if self.connection is None:
+                time.sleep(0.01)
+            self.read(0.1)
+
+    def replace(self, source: LineSource) -> None:
+        """Another draft takes over once it is ready; until then, and if it never is, the old one goes on."""
+        connection = source.connect()
+        with self._tending:
+            self._drop_successor()
+            if connection is not None:
+                self._successor = (source, connection)
+
+    def tend(self) -> None:
+        """Mends what is broken, and reads for a host that is idle."""
+        if not self._tending.acquire(blocking=False):
+            return
+        try:
+            self._close_finished()
+            if self._successor is not None:
+                self._tend_successor(*self._successor)
+            if self.connection is None:
+                self._connect()
+                return
+            broken = self.source.is_broken()
+            with self.lock:
+                if broken and self.connection is not None:
+                    self.connection.lose(broken)
+                if broken or not self.is_ready or self.clock() - self._last_read > _IDLE_SECONDS:
+                    self._read(0.0, most=_FRAMES_WHILE_IDLE)
+        finally:
+            self._tending.release()
+
+    def lose(self, reason: str) -> None:
+        """Gives the line up; the next one may be better."""
+        with self.lock:
+            if self.connection is not None:
+                self.connection.lose(reason)
+                self._drop()
+
+    def close(self) -> None:
+        if self._keeper is not None:
+            self._keeper.stop()
+        with self._tending, self.lock:
+            self._drop_successor()
+            source, self.source = self.source, _Nowhere()
+            if self.connection is not None:
+                self._finished.append(self.connection)
+            self.connection = None
+            self._close_finished()
+            source.close()
+
+    def abandon(self) -> None:
+        """In a forked child: line, process and thread are the parent's."""
+        self.lock, self._tending, self._keeper = threading.RLock(), threading.Lock(), None
+        self.connection, self._successor, self.source, self._finished = None, None, _Nowhere(), []
+        self._listener.lost()
+
+    def _read(self, timeout: float, **limits: int) -> None:
+        connection = self.connection
+        if connection is None:
+            return
+        was_ready = self.is_ready
+        for message in connection.receive(timeout, **limits):
+            self._listener.take(message)
+        if connection.state is LineState.REFUSED:
+            self.refusal = connection.reason
+        if connection.state in (LineState.LOST, LineState.REFUSED):
+            self._drop()
+        elif self.is_ready and not was_ready:
+            self._greeted(connection)
+
+    def _greeted(self, connection: Connection) -> None:
+        self.stats.num_connects += 1
+        self.refusal = ""
+        logger.info("speculation is on: %s drafts", connection.name)
+        self._listener.greeted()
+        self.flush()
+
+    def _drop(self) -> None:
+        if self.connection is None:
+            return
+        logger.warning("speculation is off: %s", self.connection.reason)
+        self.stats.num_losses += 1
+        self.last_loss = self.connection.reason
+        self._finished.append(self.connection)
+        self.connection = None
+        self._listener.lost()
+
+    def _connect(self) -> None:
+        if self.clock() < self._not_before:
+            return
+        try:
+            connection = self.source.connect()
+        except (OSError, ValueError) as error:
+            # No process, socket, folder or key to be had just now: the target goes on alone.
+            logger.warning("no line to a draft: %s", error)
+            self.last_loss, self._not_before = str(error), self.clock() + _RETRY_SECONDS
+            return
+        with self.lock:
+            self.connection = connection
+
+    def _tend_successor(self, source: LineSource, connection: Connection) -> None:
+        broken = source.is_broken()
+        if broken:
+            connection.lose(broken)
+        for _message in connection.receive():
+            pass  # Before it is told anything it has nothing to tell but HELLO.
+        if connection.state in (LineState.LOST, LineState.REFUSED):
+            logger.warning("the draft is not replaced: %s", connection.reason)
+            self._drop_successor()
+        elif connection.state is LineState.READY:
+            self._successor = None
+            self._switch(source, connection)
+
+    def _switch(self, source: LineSource, connection: Connection) -> None:
+        with self.lock:
+            if self.connection is not None:
+                self._listener.leave()
+                self.flush()
+                self._finished.append(self.connection)
+            before, self.source, self.connection = self.source, source, connection
+            self._listener.lost()
+            self._greeted(connection)
+        self._close_finished()
+        before.close()
+
+    def _drop_successor(self) -> None:
+        if self._successor is not None:
+            source, connection = self._successor
+            self._successor = None
+            connection.close()
+            source.close()
+
+    def _close_finished(self) -> None:
+        while self._finished:
+            self._finished.pop().close()

@@ -1,0 +1,251 @@
+"""What to speculate, by whom, and how much of it: the policy of SSD for whoever verifies.
+
+    verify ████ verify ████ verify ████        the target never stops
+    draft  ▒▒▒▒ draft  ▒▒▒▒ draft  ▒▒▒▒        the draft grows a tree of what may come
+
+A host tells which requests begin and end, asks for proposals before a verification, reads while it computes,
+and tells the outcomes after it. When a verification ends, the mirror's root moves along its outcome and the
+next speculation is the best known path from there: nothing is asked, nothing is waited for. A row whose token
+the mirror does not know is a miss, and the backup decides, for that row only.
+
+Knows tokens, chances and times. Does not know runners, engines or sampling: the host verifies, and every
+token is the target's own, so the draft may be slow, wrong or dead.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import chain
+
+from ssd.config import Backup
+from ssd.draft.client import DraftClient, Path
+from ssd.draft.controller import Controller
+from ssd.draft.line import LineSource, LineStats
+from ssd.draft.messages import Sampling
+from ssd.draft.mirrors import Knowledge
+from ssd.draft.ngram import guess_after
+from ssd.draft.worth import Worth
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The outcome of one sequence: accepted tokens, then the target's own; how many were proposed to it."""
+
+    request_id: Hashable
+    tokens: Sequence[int]
+    num_drafted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """How a verification came about: for people and meters, not for decoding."""
+
+    cause: str = "first"
+    """What was known when the sequence's last verification ended: hit, late, unknown, unheard or first."""
+    source: str = "none"
+    """Where the drafted tokens came from: draft, ngram or none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """How the latest proposals came about."""
+
+    waited: float = 0.0
+    """Seconds."""
+    num_ready: int = 0
+    """Sequences whose drafted tokens were there without waiting."""
+
+
+class Policy:
+    """Request ids are whatever the host has: strings, numbers. Not for use by several threads."""
+
+    def __init__(
+        self,
+        client: DraftClient,
+        *,
+        lookahead: int,
+        backup: Backup = "auto",
+        controller: Controller | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.client = client
+        self.controller = controller or Controller()
+        self.proposed = Proposed()
+        self._lookahead = lookahead
+        self._backup = backup
+        self._clock = clock
+        self._worth = Worth()
+        self._knowledge: dict[Hashable, Knowledge] = {}
+        """Of each sequence, what was known when its last verification ended."""
+        self._sources: dict[Hashable, str] = {}
+        """Of each sequence that was proposed something, where it came from."""
+        self._num_connects, self._num_frames = 0, 0
+
+    @property
+    def stats(self) -> LineStats:
+        return replace(self.client.stats)
+
+    def start(self, timeout: float) -> None:
+        """Looks for the draft, from now on and in the background; waits for it at most so long."""
+        self.client.line.start()
+        self.client.line.wait_until_ready(timeout)
+
+    def __contains__(self, request_id: Hashable) -> bool:
+        return request_id in self.client
+
+    def begin(
+        self,
+        request_id: Hashable,
+        prompt: Sequence[int],
+        output: Sequence[int],
+        sampling: Sampling,
+        max_len: int,
+    ) -> None:
+        """A request whose prompt is about to be computed: the draft can read it at the same time.
+
+        `max_len`: its prompt and the most it may generate. An id that is live begins again.
+        """
+        self._forget_state(request_id)
+        self.client.follow(request_id, chain(prompt, output), len(prompt), sampling, max_len)
+
+    def forget(self, request_id: Hashable) -> None:
+        """The request has ended, or gives way and will begin again."""
+        self._forget_state(request_id)
+        self.client.forget(request_id)
+
+    def take_in(self) -> None:
+        """For the time in which a verification computes: what the draft says is known when it ends."""
+        self.client.line.read()
+
+    def propose(self, request_ids: Sequence[Hashable]) -> list[Path]:
+        """Of each sequence the tokens that are worth verifying next; none where there is no guess."""
+        self.client.line.read()
+        paths = self._paths(request_ids)
+        num_ready, waited = sum(bool(path.tokens) for path in paths), 0.0
+        # Rows that hit never wait for rows that miss.
+        has_waited = not num_ready and (waited := self._wait(request_ids)) > 0
+        if has_waited:
+            paths = self._paths(request_ids)
+        self.proposed = Proposed(waited, num_ready)
+        pairs = zip(request_ids, paths, strict=True)
+        self._sources = {each: "draft" for each, path in pairs if path.tokens}
+        if self._backup in ("auto", "ngram"):
+            paths = [self._or_guess(*each) for each in zip(request_ids, paths, strict=True)]
+        lengths = self.controller.choose([_chances(path) for path in paths], len(paths))
+        if has_waited and not any(lengths):
+            # What is not even worth verifying was not worth waiting for either.
+            self.controller.note_first(accepted=False)
+        return [path.cut(length) for path, length in zip(paths, lengths, strict=True)]
+
+    def settle(
+        self, outcomes: Sequence[Verified], num_rows: int = 0, seconds: float | None = None
+    ) -> list[Round]:
+        """Tells the draft what came out, and the host how it went.
+
+        `seconds` is what the verification of `num_rows` query rows took; None where it read prompts too.
+        """
+        if seconds is not None:
+            self.controller.times.note(num_rows, seconds)
+        has_spoken = self._look_at_line()
+        rounds, accepted = list[Round](), list[int]()
+        for each in outcomes:
+            before, num_accepted = self._knowledge.get(each.request_id), len(each.tokens) - 1
+            source = self._sources.get(each.request_id, "none") if each.num_drafted else "none"
+            self._note_first(source, accepted=num_accepted > 0)
+            if before not in (None, Knowledge.UNHEARD):
+                accepted.append(num_accepted if source == "draft" else 0)
+            rounds.append(_round(before, source))
+        knowledge = self.client.outcomes([(each.request_id, each.tokens) for each in outcomes])
+        if not self._worth.is_resting:
+            self._knowledge.update(
+                (each.request_id, known)
+                for each, known in zip(outcomes, knowledge, strict=True)
+                if each.request_id in self.client
+            )
+        if accepted and has_spoken:
+            self._worth.note_round(sum(accepted) / len(accepted))
+        self._let_rest()
+        self.proposed = Proposed()
+        return rounds
+
+    def replace(self, source: LineSource) -> None:
+        """Another draft takes over as soon as it is ready."""
+        self.client.line.replace(source)
+
+    def close(self) -> None:
+        self.client.line.close()
+
+    def _forget_state(self, request_id: Hashable) -> None:
+        self._knowledge.pop(request_id, None)
+        self._sources.pop(request_id, None)
+
+    def _look_at_line(self) -> bool:
+        """Another draft, or one that was started again, is judged anew; one that is silent not at all."""
+        stats = self.client.stats
+        if stats.num_connects != self._num_connects:
+            self._worth, self._num_connects = Worth(), stats.num_connects
+        has_spoken, self._num_frames = stats.num_frames > self._num_frames, stats.num_frames
+        return has_spoken
+
+    def _let_rest(self) -> None:
+        """A draft that is never right is told nothing for a while, and then computes nothing."""
+        self._worth.note_step()
+        if self._worth.is_resting and not self.client.is_paused:
+            logger.info("the draft rests for a while: hardly any of its tokens is accepted")
+            self.client.pause()
+            self._knowledge.clear()
+        elif self.client.is_paused and not self._worth.is_resting:
+            self.client.resume()
+
+    def _paths(self, request_ids: Sequence[Hashable]) -> list[Path]:
+        return self.client.paths(request_ids, self._lookahead)
+
+    def _wait(self, request_ids: Sequence[Hashable]) -> float:
+        """`jit`: waits for a draft step, if no row has anything to verify and it pays; how many seconds."""
+        awaited = [
+            each for each in request_ids if self._knowledge.get(each) in (Knowledge.LATE, Knowledge.UNKNOWN)
+        ]
+        if not awaited or self._backup not in ("auto", "jit"):
+            return 0.0
+        longest = self.controller.longest_wait(len(request_ids), self.client.stats.step_seconds)
+        if longest <= 0:
+            return 0.0
+        started = self._clock()
+        self.client.wait(awaited, longest)
+        waited = self._clock() - started
+        self.controller.note_wait(waited)
+        return waited
+
+    def _or_guess(self, request_id: Hashable, path: Path) -> Path:
+        if path.tokens:
+            return path
+        text, room = self.client.text_of(request_id)
+        tokens = guess_after(text, min(room, self._lookahead))
+        if not tokens:
+            return path
+        self._sources[request_id] = "ngram"
+        rate = self.controller.ngram_rate
+        return Path(tokens, [rate ** (place + 1) for place in range(len(tokens))])
+
+    def _note_first(self, source: str, *, accepted: bool) -> None:
+        if source == "draft":
+            self.controller.note_first(accepted=accepted)
+        elif source == "ngram":
+            self.controller.note_ngram(accepted=accepted)
+
+
+@cache
+def _round(before: Knowledge | None, source: str) -> Round:
+    return Round(cause=before.value if before is not None else "first", source=source)
+
+
+def _chances(path: Path) -> Sequence[float]:
+    """What the controller may know of each token when it decides where to cut.
+
+    A token that was drawn must not be looked at before it is checked: its parent's chance stands for it.
+    """
+    return path.chances if path.drawn is None else [1.0, *path.chances[:-1]][: len(path.chances)]

@@ -1,0 +1,167 @@
+"""What a speculation shows the controller, who waits for the draft, and when a draft rests."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ssd.draft import worth
+from ssd.draft.client import Path
+from ssd.draft.line import LineStats
+from ssd.draft.messages import Sampling
+from ssd.draft.mirrors import Distribution, Knowledge
+from ssd.draft.policy import Policy, Round, Verified, _chances
+
+Q: Distribution = (np.array([1, 2, 3], np.int32), np.array([0.5, 0.3, 0.2], np.float32))
+
+
+def test_a_guess_is_cut_by_its_own_chance() -> None:
+    assert tuple(_chances(Path((1, 2, 3), (0.9, 0.4, 0.1)))) == (0.9, 0.4, 0.1)
+
+
+def test_a_drawn_token_is_cut_by_its_parents_chance() -> None:
+    """Whether it is checked must not depend on which token it is."""
+    assert tuple(_chances(Path((1, 2, 3), (0.9, 0.4, 0.1), [Q] * 3))) == (1.0, 0.9, 0.4)
+
+
+def test_tokens_and_their_distributions_are_cut_alike() -> None:
+    path = Path((1, 2, 3), (0.9, 0.4, 0.1), [Q] * 3).cut(2)
+    assert (path.tokens, path.chances, path.drawn) == ((1, 2), (0.9, 0.4), [Q] * 2)
+    assert Path((1, 2), (0.9, 0.4)).cut(1).drawn is None
+
+
+class Client:
+    """A draft that knows what it is told to know, from the first wait on or before."""
+
+    def __init__(self, known: dict[str, Path], later: dict[str, Path]) -> None:
+        self.known, self.later = known, later
+        self.stats = LineStats(step_seconds=0.01)
+        self.line = self
+        self.is_paused = False
+        self.knowledge = Knowledge.HIT
+        self.texts: dict[str, list[int]] = {}
+        self.num_waits = 0
+        self.now = 0.0
+
+    def read(self) -> None:
+        pass
+
+    def follow(self, key: str, tokens: Any, *_: object) -> None:
+        self.texts[key] = list(tokens)
+
+    def forget(self, key: str) -> None:
+        self.texts.pop(key, None)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.texts
+
+    def text_of(self, key: str) -> tuple[Any, int]:
+        from array import array
+
+        return array("i", self.texts.get(key, [])), 100
+
+    def paths(self, keys: list[str], _limit: int) -> list[Path]:
+        return [self.known.get(key, Path()) for key in keys]
+
+    def outcomes(self, outcomes: list[tuple[str, list[int]]]) -> list[Knowledge]:
+        self.stats.num_frames += 1
+        for key, tokens in outcomes:
+            self.texts.get(key, []).extend(tokens)
+        return [self.knowledge] * len(outcomes)
+
+    def wait(self, _keys: object, _timeout: float) -> None:
+        self.num_waits += 1
+        self.now += 0.02
+        self.known = {**self.known, **self.later}
+
+    def pause(self) -> None:
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self.is_paused = False
+
+
+IDS = ["a", "b"]
+
+
+def policy(known: dict[str, Path], later: dict[str, Path], backup: Any = "jit") -> tuple[Policy, Client]:
+    client: Any = Client(known, later)
+    found = Policy(client, lookahead=4, backup=backup, clock=lambda: client.now)
+    for each in IDS:
+        found.begin(each, [1, 2, 3], [], Sampling(seed=0), 100)
+    found._knowledge = dict.fromkeys(IDS, Knowledge.UNKNOWN)
+    for _ in range(5):
+        found.controller.times.note(1, 1.0)
+    return found, client
+
+
+LIKELY, UNLIKELY = Path((7,), (0.9,)), Path((7,), (0.01,))
+
+
+def tokens_of(paths: list[Path]) -> list[tuple[int, ...]]:
+    return [tuple(path.tokens) for path in paths]
+
+
+def test_rows_that_hit_do_not_wait_for_rows_that_miss() -> None:
+    found, client = policy({"a": LIKELY}, {"b": LIKELY})
+    assert tokens_of(found.propose(IDS)) == [(7,), ()]
+    assert (client.num_waits, found.proposed.num_ready) == (0, 1)
+
+
+def test_where_all_miss_one_step_is_waited_for() -> None:
+    found, client = policy({}, {"b": LIKELY})
+    assert tokens_of(found.propose(IDS)) == [(), (7,)]
+    assert (client.num_waits, found.proposed.num_ready) == (1, 0)
+    assert found.proposed.waited == pytest.approx(0.02)
+
+
+def test_waiting_ends_where_what_comes_is_not_worth_verifying() -> None:
+    found, client = policy({}, {"b": UNLIKELY})
+    for _ in range(150):
+        assert not any(tokens_of(found.propose(IDS)))
+        client.known = {}
+    assert client.num_waits < 110
+    before = client.num_waits
+    found.propose(IDS)
+    assert client.num_waits == before
+
+
+def test_a_round_says_what_was_known_and_who_guessed() -> None:
+    found, client = policy({"a": LIKELY}, {}, backup="ngram")
+    found.begin("b", [5, 6, 9, 5, 6], [], Sampling(seed=0), 100)
+    assert tokens_of(found.propose(IDS))[1][:1] == (9,)
+    outcomes = [Verified("a", [7, 8], 1), Verified("b", [4], 1), Verified("stranger", [4], 0)]
+    assert found.settle(outcomes) == [Round("unknown", "draft"), Round("first", "ngram"), Round()]
+    client.knowledge = Knowledge.LATE
+    assert found.settle([Verified("a", [7], 0)]) == [Round("hit", "none")]
+    found.forget("a")
+    assert "a" not in found
+    assert found.settle([Verified("a", [7], 0)]) == [Round("first", "none")]
+
+
+def test_an_id_that_is_live_and_begins_again_is_another_request() -> None:
+    found, client = policy({"a": LIKELY}, {})
+    found.settle([Verified("a", [7, 8], 1)])
+    found.begin("a", [4, 4], [9], Sampling(seed=0), 100)
+    assert client.texts["a"] == [4, 4, 9]
+    assert found.settle([Verified("a", [7], 0)]) == [Round("first", "none")]
+
+
+def test_a_draft_that_is_never_right_rests_and_is_tried_again() -> None:
+    found, client = policy({"a": LIKELY}, {}, backup="none")
+    for _ in range(40):
+        found.propose(["a"])
+        found.settle([Verified("a", [9], 1)])
+    assert client.is_paused
+    for _ in range(worth._FIRST_REST):
+        assert "a" in found
+        found.settle([Verified("a", [9], 0)])
+    assert not client.is_paused
+    # Another draft is judged anew.
+    for _ in range(40):
+        found.propose(["a"])
+        found.settle([Verified("a", [9], 1)])
+    assert client.is_paused
+    client.stats.num_connects += 1
+    found.settle([Verified("a", [9], 0)])
+    assert not client.is_paused
