@@ -91,7 +91,7 @@ def policy(known: dict[str, Path], later: dict[str, Path], backup: Any = "jit") 
         found.begin(each, [1, 2, 3], [], Sampling(seed=0), 100)
     found._knowledge = dict.fromkeys(IDS, Knowledge.UNKNOWN)
     for _ in range(5):
-        found.controller.times.note(1, 1.0)
+        found.controller.times.note(1, 1.0, is_speculating=False)
     return found, client
 
 

@@ -149,7 +149,8 @@ class Policy:
         `seconds` is what the verification of `num_rows` query rows took; None where it read prompts too.
         """
         if seconds is not None:
-            self.controller.times.note(num_rows, seconds)
+            is_speculating = any(each.num_drafted for each in outcomes)
+            self.controller.times.note(num_rows, seconds, is_speculating=is_speculating)
         has_spoken = self._look_at_line()
         rounds, accepted = list[Round](), list[int]()
         for each in outcomes:

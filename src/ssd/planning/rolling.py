@@ -93,7 +93,7 @@ class Simulation:
             self._controller.note_first(accepted=False)
         rows = len(alive) + sum(lengths)
         seconds = self._target.seconds(rows)
-        self._controller.times.note(rows, seconds)
+        self._controller.times.note(rows, seconds, is_speculating=any(lengths))
         self._now += seconds + self._host
         self._advance_draft(self._now, tally)
         for each, guess, length in zip(alive, guessed, lengths, strict=True):
