@@ -53,7 +53,7 @@ import signal, sys
 from ssd import LLM
 
 llm = LLM(sys.argv[1], mode="ssd", draft=sys.argv[2], device="cpu", show_progress=False)
-print(llm._engine.core.decoder.client._source.pid, flush=True)
+print(llm._engine.core.decoder.policy.client.line.source.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
