@@ -48,8 +48,9 @@ class Draft:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        command = [*self._command, "--listen", self.address]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        # It ends with this program, however that ends.
+        command = [*self._command, "--listen", self.address, "--lifeline"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
     def kill(self) -> None:
         if self._process is not None:
@@ -76,7 +77,7 @@ class Target:
             **ssd_arguments(address, lookahead=arguments.lookahead, **settings),
         )
         self._num_tokens, self._prompts = arguments.tokens, PROMPTS[: arguments.prompts]
-        self._pace = arguments.pace
+        self._patience = arguments.patience
 
     def report(self) -> dict[str, float]:
         found: dict[str, float] = self._llm.collective_rpc("ssd_report")[0]
@@ -91,20 +92,33 @@ class Target:
             time.sleep(0.05)
         return time.monotonic() - started
 
+    def _let_draft_speak(self) -> None:
+        """On a machine with other work a draft may get no turn for many steps."""
+        deadline, before = time.monotonic() + self._patience, self.report()
+        while time.monotonic() < deadline and (now := self.report())["draft_up"]:
+            if now["draft_frames"] > before["draft_frames"]:
+                return
+            time.sleep(0.01)
+
     def generate(self, params: dict[str, Any], *, attached: bool) -> tuple[list[list[int]], dict[str, float]]:
         """Tokens of each prompt, and what was counted meanwhile."""
         from vllm import SamplingParams
+        from vllm.sampling_params import StructuredOutputsParams
 
+        params = dict(params)
+        if "regex" in params:
+            params["structured_outputs"] = StructuredOutputsParams(regex=params.pop("regex"))
         self._llm.collective_rpc("ssd_attach" if attached else "ssd_detach")
         before, engine = self.report(), self._llm.llm_engine
-        given = SamplingParams(max_tokens=self._num_tokens, ignore_eos=True, **params)
+        given = SamplingParams(max_tokens=self._num_tokens, **{"ignore_eos": True, **params})
         for number, prompt in enumerate(self._prompts):
             engine.add_request(str(number), prompt, given)
         texts = dict[str, list[int]]()
         while engine.has_unfinished_requests():
             for each in engine.step():
                 texts[each.request_id] = list(each.outputs[0].token_ids)
-            time.sleep(self._pace if attached else 0)
+            if attached:
+                self._let_draft_speak()
         after = self.report()
         counted = {name: value - before.get(name, 0) for name, value in after.items()}
         return [texts[key] for key in sorted(texts)], counted
@@ -115,6 +129,7 @@ def cases(temperatures: list[float]) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"T={temperature} seeded", {"temperature": temperature, "seed": 7}
         if temperature > 0:
             yield f"T={temperature} unseeded", {"temperature": temperature}
+    yield "grammar", {"temperature": 0.8, "seed": 3, "regex": "([a-z]{1,8}[ ,])+", "ignore_eos": False}
     yield (
         "truncated, penalties, minimum",
         {"temperature": 0.9, "top_p": 0.9, "top_k": 50, "presence_penalty": 0.6, "min_tokens": 4, "seed": -2},
@@ -129,6 +144,9 @@ def compared(target: Target, params: dict[str, Any]) -> dict[str, Any]:
         "equal": sum(a == b for a, b in zip(alone, drafted, strict=True)),
         "hits": counted["spec_hits"],
         "rounds": counted["rounds"],
+        "misses": {
+            name: value for name, value in counted.items() if name.startswith("spec_misses") and value
+        },
         "drafted": counted.get("spec_decode_num_draft_tokens.draft", 0),
         "accepted": counted.get("spec_decode_num_accepted_tokens.draft", 0),
         "padding": counted["spec_padding_tokens"],
@@ -179,7 +197,7 @@ def main() -> None:
     parser.add_argument("--temperatures", type=float, nargs="*", default=[0.0, 0.7, 1.0])
     parser.add_argument("--faults", type=int, default=0)
     parser.add_argument("--padded", action="store_true")
-    parser.add_argument("--pace", type=float, default=0.0, help="seconds left to the draft after each step")
+    parser.add_argument("--patience", type=float, default=0.0, help="seconds that a step waits for a word")
     arguments = parser.parse_args()
     os.environ.update(ENVIRONMENT)
     known = set[str]()
