@@ -7,17 +7,15 @@ by forward; ratios to the first variant are taken within a round.
 """
 
 import argparse
-import os
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Sequence
 
-import torch
-
 from ssd.config import EngineConfig
 from ssd.models.checkpoint import open_checkpoint
 from ssd.models.head_tokens import frequent_tokens
+from ssd.runtime.cores import pin_to_cores
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.runtime.runner import RunnerRow
 
@@ -71,8 +69,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--head", type=int, default=32_768, help="tokens of the restricted head")
     options = parser.parse_args()
-    os.sched_setaffinity(0, {options.core})
-    torch.set_num_threads(1)
+    pin_to_cores([options.core])
     variants = load_variants(options.model, options.head)
     found = measure(variants, options.rounds)
     first = next(iter(variants))

@@ -29,6 +29,7 @@ from ssd.engine.request import Request
 from ssd.engine.scheduler import SchedulerLimits
 from ssd.kvcache.block_manager import BlockManager
 from ssd.kvcache.pool import KVPool
+from ssd.runtime.cores import pin_to_cores
 from ssd.runtime.eager import EagerRunner, Tiling
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.runtime.runner import RunnerRow
@@ -230,8 +231,7 @@ def main() -> None:
     parser.add_argument("--vllm-model", help="the same weights as a safetensors folder")
     parser.add_argument("--vllm-preload", default="", help="libraries vLLM's documentation has one preload")
     options = parser.parse_args()
-    os.sched_setaffinity(0, {options.core})
-    torch.set_num_threads(1)
+    pin_to_cores([options.core])
     config = EngineConfig(
         model=options.model, max_model_len=MAX_LEN, num_blocks=16 * BLOCKS_EACH, device="cpu"
     )

@@ -18,7 +18,8 @@ def main() -> None:
     parser.add_argument("--core", type=int, required=True)
     parser.add_argument("--context", type=int, default=256)
     options = parser.parse_args()
-    os.sched_setaffinity(0, {options.core})
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {options.core})
     os.environ.update(
         OMP_NUM_THREADS="1",
         VLLM_CPU_OMP_THREADS_BIND=str(options.core),

@@ -34,7 +34,7 @@ class EngineConfig:
     deterministic: bool = False
     """Bitwise the same logits for a token whatever else is computed beside it."""
     cores: tuple[int, ...] = ()
-    """CPU cores to pin this process to; empty leaves threads and affinity alone."""
+    """CPU cores to pin this process to, a thread for each; empty leaves threads and affinity alone."""
     hf_cache: str | None = None
     """Where models of the hub are kept; None: the hub's own cache."""
 
@@ -66,7 +66,8 @@ class EngineConfig:
     """Tokens guessed for one verification at most; None takes 4 in mode `sd` and 8 in mode `ssd`."""
     draft_device: str = "auto"
     draft_cores: tuple[int, ...] = ()
-    """CPU cores of the draft process; empty with `cores` empty too: both sides get cores of their own."""
+    """CPU cores of the draft process. On CPUs, target and draft get cores of their own in mode `ssd`: a
+    side that is not named gets of the others, one of each physical core."""
     draft_precision: Precision = "model"
     """`int8` halves the draft's weights and saves about a quarter of its time, for a few guesses less."""
     draft_head: int | None = None

@@ -14,8 +14,8 @@ from ssd.bench.bare import BareModels
 from ssd.bench.bare_forward import BareForward, load_bare_draft, median_seconds
 from ssd.bench.cases import cases_of
 from ssd.bench.engines import CaseEngines
+from ssd.runtime.cores import can_pin, move_to_cores
 from ssd.runtime.eager import EagerRunner
-from ssd.runtime.host import move_to_cores
 
 Cores = frozenset[int]
 
@@ -41,7 +41,7 @@ def place(cores: tuple[int, ...]) -> tuple[Cores, int]:
 
 @pytest.fixture
 def own_cores(engines: CaseEngines) -> CaseEngines:
-    if not engines.config.draft_cores:
+    if not engines.config.draft_cores or not can_pin():
         pytest.skip("target and draft have no cores of their own here")
     # Tests before this one may have left the process elsewhere.
     move_to_cores(engines.config.cores)

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from ssd.bench.peers import idle
 from ssd.bench.peers.idle import idle_cores
 from ssd.bench.peers.process import PeerError, Worker, WorkerPlan
 from ssd.bench.peers.registry import endpoint
+from tests.processes import is_alive
 
 SPINNING = """
 import subprocess, sys, threading
@@ -57,14 +59,6 @@ def plan(tmp_path: Path) -> WorkerPlan:
     )
 
 
-def is_alive(pid: int) -> bool:
-    """A zombie is not: it only waits to be counted."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def is_soon_gone(pid: int) -> bool:
     deadline = time.monotonic() + 20
     while is_alive(pid) and time.monotonic() < deadline:
@@ -80,6 +74,13 @@ def test_who_waits_takes_no_cores_and_answers_again(plan: WorkerPlan, tmp_path: 
         assert stopped.ask("any", [7, 8], 2)["tokens"] == [7, 8]
         assert idle_cores({"asked": stopped.pid})["asked"] < 0.05
         assert stopped.ask("any", [9], 1)["tokens"] == [9]
+
+
+def test_where_the_system_does_not_tell_nothing_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(idle, "_PROCESSES", tmp_path / "missing")
+    assert idle_cores({"this": os.getpid()}) == {}
 
 
 def test_one_that_failed_is_stopped_too(plan: WorkerPlan, tmp_path: Path) -> None:

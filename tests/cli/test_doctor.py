@@ -3,10 +3,13 @@
 import re
 from pathlib import Path
 
+import pytest
+import torch
 from typer.testing import CliRunner
 
 from ssd.cli.main import app
-from ssd.runtime.host import usable_cores
+from ssd.runtime import cores
+from ssd.runtime.cores import usable_cores
 from ssd.version import __version__
 
 
@@ -24,6 +27,27 @@ def test_packages_machine_and_what_will_be_used(tmp_path: Path) -> None:
     assert rate is not None
     assert float(rate[1]) > 0.1
     assert re.search(rf"CPU cores\s+│ {len(usable_cores())}, on \d+ physical", shown)
+
+
+@pytest.mark.parametrize(
+    ("groups", "seats"),
+    [
+        ([(core, core + 8) for core in range(8)],
+         "target on 0,1,2,3,4,5; draft on 6,7; one of each physical core, its sibling (SMT) stays free"),
+        ([(0,), (1,)], "target on 0; draft on 1; no siblings (SMT) are known"),
+        ([(0, 1)], "target on 0; draft on 1; both on one physical core (SMT): little is gained over mode sd"),
+        ([(0,)], "one for target and draft together: nothing is gained over mode sd"),
+    ],
+)  # fmt: skip
+def test_who_would_sit_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: list[tuple[int, ...]], seats: str
+) -> None:
+    monkeypatch.setattr(cores, "physical_cores", lambda: groups)
+    monkeypatch.setattr(cores, "can_pin", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    shown = doctor(tmp_path)
+    assert re.search(rf"CPU cores\s+│ {sum(map(len, groups))}, on {len(groups)} physical", shown)
+    assert re.search(rf"cores in mode ssd\s+│ {re.escape(seats)}", shown)
 
 
 def test_instructions_are_those_the_processor_names(tmp_path: Path) -> None:

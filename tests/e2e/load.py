@@ -28,11 +28,11 @@ import torch
 
 from tests.e2e.load_clients import PATIENCE, Client, Tally
 from tests.e2e.load_requests import Case, make_cases
+from tests.processes import is_alive
 from tests.server.process import (
     ServerProcess,
     children_of,
     free_port,
-    is_alive,
     is_ready,
     resident_bytes,
     until,

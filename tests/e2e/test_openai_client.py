@@ -1,13 +1,13 @@
 """OpenAI's own client against real servers with a real model: every mode gives the same answers."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
+from ssd.runtime.cores import usable_cores
 from tests.server.process import ServerProcess, serving
 
 pytestmark = pytest.mark.models
@@ -104,7 +104,7 @@ def answers(server: ServerProcess) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def by_mode(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     # One core for the target in every mode: the last bits of sums depend on the number of threads.
-    usable = sorted(os.sched_getaffinity(0))
+    usable = usable_cores()
     found = {}
     for mode in MODES:
         drafting: Any = {} if mode == "ar" else {"mode": mode, "draft": str(smollm2)}

@@ -14,6 +14,7 @@ import pytest
 
 from ssd import LLM, AsyncLLM, SamplingParams
 from tests.e2e.process_faults import Slow, Struck, spoilable_links
+from tests.processes import is_alive
 from tests.tiny import cut_layers, write_checkpoint
 
 PROMPTS = ["The quick brown fox jumps over", "def add(a, b):\n    return a + b\n", "Once upon a time"]
@@ -62,7 +63,10 @@ def address(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """A draft that someone else runs."""
     where = f"ipc://{tmp_path_factory.mktemp('socket')}/draft.sock"
     command = [sys.executable, "-m", "ssd", "draft", "--model", str(target), "--listen", where]
-    process = subprocess.Popen(command)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    # An engine does not wait long for a draft of others, and on a busy machine one takes its time to start.
+    assert process.stdout.readline().startswith("drafting with")
     yield where
     process.terminate()
     assert process.wait(10) == 0
@@ -119,7 +123,7 @@ def test_a_killed_draft_comes_back(tmp_path: Path) -> None:
         assert struck.llm.stats.draft.num_losses >= 1
         pid = struck.pid
         struck.close()
-    assert not _is_running(pid)
+    assert not is_alive(pid)
 
 
 async def test_a_killed_draft_comes_back_without_being_asked_for(target: Path) -> None:
@@ -149,9 +153,9 @@ def test_a_draft_is_replaced_while_requests_run(
         while decoder.policy.client.line.source.pid == old_pid and time.monotonic() < deadline:
             assert outputs(llm) == expected
         # Whoever looks after the line ends the old one in the background.
-        while _is_running(old_pid) and time.monotonic() < deadline:
+        while is_alive(old_pid) and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert not _is_running(old_pid)
+        assert not is_alive(old_pid)
         hits = llm.stats.speculation.hits
         assert outputs(llm) == expected
         assert llm.stats.speculation.hits > hits
@@ -169,9 +173,9 @@ def test_the_draft_ends_with_an_engine_that_is_killed(target: Path) -> None:
     engine.send_signal(signal.SIGKILL)
     engine.wait()
     deadline = time.monotonic() + 10
-    while _is_running(pid) and time.monotonic() < deadline:
+    while is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not _is_running(pid)
+    assert not is_alive(pid)
 
 
 def test_tcp_needs_keys_and_lets_only_their_holder_in(
@@ -215,11 +219,3 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return "zombie" not in Path(f"/proc/{pid}/status").read_text() if Path("/proc").exists() else True

@@ -9,10 +9,14 @@ import torch
 
 from ssd import LLM, SamplingParams
 from ssd.engine.outputs import RequestOutput
-from ssd.runtime.host import usable_cores
+from ssd.runtime.cores import can_pin, usable_cores
+from tests.processes import is_alive
 from tests.tiny import cut_layers
 
 PARAMS = SamplingParams(temperature=0.8, seed=5, max_tokens=24, ignore_eos=True)
+needs_two_cores = pytest.mark.skipif(
+    not can_pin() or len(usable_cores()) < 2, reason="needs two cores and a way to pin"
+)
 PROMPT = "The quick brown fox jumps over the lazy dog. Once upon a time there was a small model"
 
 
@@ -51,14 +55,13 @@ def test_the_draft_process_ends_with_its_mode(llm: LLM, draft: str) -> None:
     llm.switch_mode("ssd", draft=draft)
     source = llm._engine.core.decoder.policy.client.line.source  # type: ignore[attr-defined]
     pid = source.pid
-    assert Path(f"/proc/{pid}").exists()
+    assert is_alive(pid)
     llm.switch_mode("ar")
-    assert not Path(f"/proc/{pid}").exists()
+    assert not is_alive(pid)
 
 
+@needs_two_cores
 def test_cores_follow_the_mode(llm: LLM, draft: str) -> None:
-    if len(usable_cores()) < 2:
-        pytest.skip("one core cannot be shared out")
     threads = torch.get_num_threads()
     llm.switch_mode("ssd", draft=draft)
     assert len(os.sched_getaffinity(0)) < len(usable_cores())
@@ -69,10 +72,9 @@ def test_cores_follow_the_mode(llm: LLM, draft: str) -> None:
     torch.set_num_threads(threads)
 
 
+@needs_two_cores
 def test_closing_gives_the_cores_back(tiny_llama: Path, draft: str) -> None:
     """What the process starts later would otherwise be born on the target's core alone."""
-    if len(usable_cores()) < 2:
-        pytest.skip("one core cannot be shared out")
     with LLM(str(tiny_llama), draft=draft, mode="ssd", device="cpu", dtype="float32", show_progress=False):
         assert len(os.sched_getaffinity(0)) < len(usable_cores())
     assert os.sched_getaffinity(0) == set(usable_cores())

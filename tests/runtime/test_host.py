@@ -1,13 +1,9 @@
 """What `auto` means here, and refusals that say what to do."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
-from ssd.runtime.host import pin_to_cores, resolve_device, resolve_dtype, usable_cores
+from ssd.runtime.host import resolve_device, resolve_dtype
 
 
 def test_auto_device_is_one_that_torch_has() -> None:
@@ -28,19 +24,3 @@ def test_nonsense_device_is_refused() -> None:
 def test_unknown_dtype_is_refused() -> None:
     with pytest.raises(ValueError, match="bfloat16, float16, float32"):
         resolve_dtype("int3", torch.device("cpu"))  # type: ignore[arg-type]
-
-
-def test_missing_core_is_refused() -> None:
-    with pytest.raises(ValueError, match="usable are"):
-        pin_to_cores([100_000])
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="pinning needs Linux")
-def test_pinning_holds_in_a_process_of_its_own() -> None:
-    core = usable_cores()[-1]
-    program = (
-        "import os, torch; from ssd.runtime.host import pin_to_cores\n"
-        f"pin_to_cores([{core}])\n"
-        f"assert os.sched_getaffinity(0) == {{{core}}} and torch.get_num_threads() == 1"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -18,6 +18,7 @@ import openai
 
 from ssd.config import EngineConfig
 from ssd.server.config import ServerConfig
+from tests.processes import is_alive
 
 _PROGRAM = """
 import json, sys
@@ -141,11 +142,3 @@ def processor_seconds(pid: int) -> float:
     """What a process has computed so far, whoever else computes beside it."""
     ticks = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[11:13]
     return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.server.process import ServerProcess, is_alive, serving, until
+from tests.processes import is_alive
+from tests.server.process import ServerProcess, serving, until
 
 LONG: dict[str, Any] = {"prompt": "The quick", "temperature": 0, "max_tokens": 480, "ignore_eos": True}
 STUCK: dict[str, Any] = {"stuck_seconds": 3.0}

@@ -17,6 +17,7 @@ from ssd.config import EngineConfig
 from ssd.engine.async_llm import EngineDeadError
 from ssd.engine.prompts import Prompt
 from ssd.worker.client import EngineClient
+from tests.processes import is_alive
 
 SETTINGS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "deterministic": True}
 LONG = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
@@ -68,14 +69,6 @@ def num_steps(client: EngineClient) -> int:
 async def until_running(client: EngineClient) -> None:
     while client.heartbeat is None or not client.heartbeat.num_running:
         await asyncio.sleep(0.02)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 async def test_outputs_equal_those_of_an_engine_in_this_process(

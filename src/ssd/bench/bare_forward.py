@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ssd.config import EngineConfig, Precision
-from ssd.runtime.host import move_to_cores
+from ssd.runtime.cores import move_to_cores
 from ssd.runtime.loading import LoadedModel, load_draft
 from ssd.runtime.runner import RunnerRow
 

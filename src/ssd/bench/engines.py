@@ -21,7 +21,7 @@ from ssd.engine.prompts import Prompt
 from ssd.models.checkpoint import open_checkpoint
 from ssd.models.hub import local_model, with_local_models
 from ssd.models.weights import ShowProgress
-from ssd.runtime.host import move_to_cores, usable_cores
+from ssd.runtime.cores import move_to_cores, usable_cores
 from ssd.sampling import SamplingParams
 
 _LONGEST = 4096
@@ -76,6 +76,7 @@ class CaseEngines:
                 self._decoder_of(each)
         except BaseException:
             self.close()
+            self.engine.close()
             raise
 
     def __enter__(self) -> "CaseEngines":

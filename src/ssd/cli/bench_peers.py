@@ -170,10 +170,9 @@ def _settings(
     model: str, draft: str | None, options: PeersOptions, digests: dict[str, str], places: Places
 ) -> PeersSettings:
     from ssd.bench.peers.records import PeersSettings
-    from ssd.runtime.host import usable_cores
+    from ssd.runtime.cores import share_out
 
-    cores = usable_cores()
-    target = parse_cores(options.cores) or tuple(cores[:-1] or cores)
+    cores = share_out(target=parse_cores(options.cores), draft=parse_cores(options.draft_cores))
     peer_cases = _split(options.peer_cases) if draft else ["plain"]
     ssd_cases = _split(options.ssd_cases or ("ar,ssd,ssd+int8" if draft else "ar+allcores"))
     unknown = [case for case in peer_cases if not re.fullmatch(r"plain|draft\d*", case)]
@@ -186,8 +185,8 @@ def _settings(
         peers=[*_split(options.peers), *places.urls],
         ssd_cases=ssd_cases,
         peer_cases=peer_cases,
-        target_cores=list(target),
-        draft_cores=list(parse_cores(options.draft_cores) or [c for c in cores if c not in target]),
+        target_cores=list(cores.target),
+        draft_cores=list(cores.draft),
         datasets=list(digests),
         num_prompts=options.num_prompts,
         first_prompt=options.first_prompt,

@@ -60,7 +60,8 @@ def _machine() -> Table:
     import torch
 
     from ssd.models.linear import can_pack
-    from ssd.runtime.host import resolve_device, resolve_dtype, usable_cores
+    from ssd.runtime.cores import can_pin, physical_cores, share_out
+    from ssd.runtime.host import resolve_device, resolve_dtype
 
     device = resolve_device("auto")
     dtype = resolve_dtype("auto", device)
@@ -71,7 +72,9 @@ def _machine() -> Table:
     if not torch.cuda.device_count():
         table.add_row("GPUs", "none that torch can use")
     table.add_row("processor", machine.processor())
-    table.add_row("CPU cores", machine.kinds_of_cores(usable_cores()))
+    table.add_row("CPU cores", machine.kinds_of_cores(physical_cores()))
+    if device.type == "cpu":
+        table.add_row("cores in mode ssd", machine.seats(share_out(), physical_cores(), can_pin=can_pin()))
     table.add_row("instructions", f"{machine.instructions()}; torch uses {_capability()}")
     table.add_row("memory", machine.memory())
     table.add_row("weights are read at", f"{machine.reading_rate() / 1e9:.1f} GB/s")

@@ -3,11 +3,18 @@
 Whatever a system does not tell is left out. Linux tells most.
 """
 
+from __future__ import annotations
+
 import os
 import platform
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ssd.runtime.cores import CoreSplit
 
 _INSTRUCTIONS = {
     "avx2": "AVX2",
@@ -22,7 +29,6 @@ _INSTRUCTIONS = {
     "i8mm": "int8 matrices",
 }
 _HYBRID = {"performance": "/sys/devices/cpu_core/cpus", "efficiency": "/sys/devices/cpu_atom/cpus"}
-_TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 _SIDE = 8192
 
 
@@ -38,14 +44,34 @@ def instructions() -> str:
     return ", ".join(name for flag, name in _INSTRUCTIONS.items() if flag in flags) or "unknown"
 
 
-def kinds_of_cores(cores: list[int]) -> str:
-    """`8: 4 physical with 2 threads each`, and which are fast where they differ."""
-    physical = {_text(_TOPOLOGY.format(core)) or str(core) for core in cores}
-    parts = [f"{len(cores)}, on {len(physical)} physical"]
+def kinds_of_cores(physical: Sequence[Sequence[int]]) -> str:
+    """`8, on 4 physical` of siblings, and which are fast where they differ."""
+    parts = [f"{sum(map(len, physical))}, on {len(physical)} physical"]
     for kind, file in _HYBRID.items():
         if listed := _text(file):
             parts.append(f"{kind}: {listed}")
     return "; ".join(parts)
+
+
+def seats(split: CoreSplit, physical: Sequence[Sequence[int]], *, can_pin: bool) -> str:
+    """Who would compute where in mode `ssd`, in plain words."""
+    if not split.draft:
+        return "one for target and draft together: nothing is gained over mode sd"
+    if not can_pin:
+        return (
+            f"{len(split.target)} of the target, {len(split.draft)} of the draft: that many threads, "
+            "where they run is up to this system"
+        )
+    target, draft = (",".join(map(str, cores)) for cores in (split.target, split.draft))
+    return f"target on {target}; draft on {draft}; {_about_siblings(split, physical)}"
+
+
+def _about_siblings(split: CoreSplit, physical: Sequence[Sequence[int]]) -> str:
+    if split.shares_physical_cores:
+        return "both on one physical core (SMT): little is gained over mode sd"
+    if any(len(siblings) > 1 for siblings in physical):
+        return "one of each physical core, its sibling (SMT) stays free"
+    return "no siblings (SMT) are known"
 
 
 def memory() -> str:

@@ -18,7 +18,7 @@ from ssd.kvcache.block_manager import BlockManager
 from ssd.models.hub import with_local_models
 from ssd.models.vocabulary import common_vocabulary
 from ssd.models.weights import ShowProgress
-from ssd.runtime.host import move_to_cores
+from ssd.runtime.cores import move_to_cores, unmoved_if_it_fails
 from ssd.runtime.loading import LoadedModel, load_draft, load_model
 
 
@@ -39,7 +39,13 @@ class Engine:
 
 
 def build_engine(config: EngineConfig, *, show_progress: ShowProgress = False) -> Engine:
+    """Of a start that fails nothing remains: no draft, and no core less."""
     config = with_own_cores(with_local_models(config))
+    with unmoved_if_it_fails():
+        return _engine_on_its_cores(config, show_progress=show_progress)
+
+
+def _engine_on_its_cores(config: EngineConfig, *, show_progress: ShowProgress) -> Engine:
     loaded = load_model(config, show_progress=show_progress)
     tokenizer = loaded.checkpoint.tokenizer()
     blocks = BlockManager(
@@ -47,12 +53,13 @@ def build_engine(config: EngineConfig, *, show_progress: ShowProgress = False) -
         config.block_size,
         enable_prefix_caching=config.enable_prefix_caching,
     )
-    decoder = make_decoder(config, loaded, tokenizer, show_progress=show_progress)
     end_ids, vocab_size = loaded.checkpoint.end_ids(tokenizer), loaded.checkpoint.config.vocab_size
     grammars = Grammars(tokenizer, end_ids, vocab_size)
-    core = _core_around(decoder, config, loaded, blocks, tokenizer, grammars)
     seeds = random.SystemRandom() if config.seed is None else random.Random(config.seed)
     factory = RequestFactory(tokenizer, end_ids, vocab_size, seeds, grammars)
+    # Last, since it may start a process.
+    decoder = make_decoder(config, loaded, tokenizer, show_progress=show_progress)
+    core = _core_around(decoder, config, loaded, blocks, tokenizer, grammars)
     return Engine(core, factory, config, loaded, blocks, grammars)
 
 
@@ -65,7 +72,8 @@ def with_mode(engine: Engine, config: EngineConfig, *, show_progress: ShowProgre
         raise ValueError("the mode cannot change while requests run: let them end, or abort them")
     config = with_own_cores(with_local_models(config))
     tokenizer = engine.requests.tokenizer
-    decoder = make_decoder(config, engine.loaded, tokenizer, show_progress=show_progress)
+    with unmoved_if_it_fails():
+        decoder = make_decoder(config, engine.loaded, tokenizer, show_progress=show_progress)
     engine.core.close()
     move_to_cores(config.cores)
     core = _core_around(decoder, config, engine.loaded, engine.blocks, tokenizer, engine.grammars)

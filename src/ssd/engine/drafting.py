@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ssd.config import EngineConfig
 from ssd.decoding.decoder import Decoder
 from ssd.decoding.parallel import ParallelDecoder
@@ -19,27 +21,27 @@ from ssd.draft.messages import Hello
 from ssd.draft.policy import Policy
 from ssd.draft.supervisor import START_SECONDS, AddressSource, SupervisedSource
 from ssd.draft.transport import Keys
-from ssd.runtime.host import usable_cores
+from ssd.runtime.cores import share_out
 from ssd.runtime.loading import LoadedModel
 
 logger = logging.getLogger(__name__)
 
 
 def with_own_cores(config: EngineConfig) -> EngineConfig:
-    """On CPUs alone, target and draft get cores of their own where nobody said which."""
-    on_cpu = config.device in ("cpu", "auto") and config.draft_device in ("cpu", "auto")
-    if config.mode != "ssd" or config.draft_cores or not on_cpu or _is_address(config):
+    """On CPUs alone, target and draft get cores of their own; those that someone named are kept."""
+    if config.mode != "ssd" or _is_address(config) or not _is_on_cpus(config):
         return config
-    if config.device == "auto" and _has_gpu():
+    split = share_out(target=config.cores, draft=config.draft_cores)
+    if not (split.target and split.draft):
+        logger.warning("no core is left for one of target and draft: nothing is gained over mode 'sd'")
         return config
-    cores = [core for core in usable_cores() if core not in config.cores]
-    if config.cores and cores:
-        return replace(config, draft_cores=tuple(cores))
-    if len(cores) < 2:
-        logger.warning("target and draft share one core: nothing is gained over mode 'sd'")
-        return config
-    num_draft = max(1, len(cores) // 4)
-    return replace(config, cores=tuple(cores[:-num_draft]), draft_cores=tuple(cores[-num_draft:]))
+    if split.shares_physical_cores:
+        logger.warning(
+            "target (cores %s) and draft (%s) share a physical core and slow each other: "
+            "give them others, if there are any, or use mode 'sd'",
+            *(",".join(map(str, cores)) for cores in (split.target, split.draft)),
+        )
+    return replace(config, cores=split.target, draft_cores=split.draft)
 
 
 def parallel_decoder(config: EngineConfig, target: LoadedModel, tokenizer: Any) -> Decoder:
@@ -110,7 +112,7 @@ def _is_address(config: EngineConfig) -> bool:
     return config.draft is not None and "://" in config.draft
 
 
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
+def _is_on_cpus(config: EngineConfig) -> bool:
+    if config.device not in ("cpu", "auto") or config.draft_device not in ("cpu", "auto"):
+        return False
+    return config.device == "cpu" or not torch.cuda.is_available()

@@ -1,12 +1,7 @@
-"""The machine a runner runs on: devices, number formats, cores.
+"""The machine a runner runs on: devices and number formats; its cores are in cores.py.
 
-Knows what torch reports and how to pin a process. Decides what `auto` means.
+Knows what torch reports. Decides what `auto` means.
 """
-
-import contextlib
-import os
-from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
@@ -34,43 +29,3 @@ def resolve_dtype(dtype: DType, device: torch.device) -> torch.dtype:
     if dtype not in names:
         raise ValueError(f"dtype={dtype!r}: use 'auto' or one of {', '.join(names)}")
     return names[dtype]
-
-
-def _cores_of_process() -> list[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
-_CORES_AT_START = _cores_of_process()
-_THREADS_AT_START = torch.get_num_threads()
-
-
-def usable_cores() -> list[int]:
-    """The cores this process was started on; pinning it later does not change them."""
-    return _CORES_AT_START
-
-
-def pin_to_cores(cores: Sequence[int]) -> None:
-    """Keeps this process, and the threads torch starts from here on, on these cores."""
-    if hasattr(os, "sched_setaffinity"):
-        try:
-            os.sched_setaffinity(0, cores)
-            unusable = set(cores) - os.sched_getaffinity(0)
-        except OSError:
-            unusable = set(cores)
-        if unusable:
-            raise ValueError(f"cores {sorted(unusable)} are not usable here; usable are {usable_cores()}")
-    torch.set_num_threads(len(cores))
-
-
-def move_to_cores(cores: Sequence[int]) -> None:
-    """As pin_to_cores, with the threads that run already; no cores: as many as at the start."""
-    if cores:
-        pin_to_cores(cores)
-    if hasattr(os, "sched_setaffinity"):
-        for thread in Path("/proc/self/task").glob("*"):
-            # A thread may end meanwhile.
-            with contextlib.suppress(OSError):
-                os.sched_setaffinity(int(thread.name), cores or _CORES_AT_START)
-    torch.set_num_threads(len(cores) or _THREADS_AT_START)

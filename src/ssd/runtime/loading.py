@@ -19,8 +19,9 @@ from ssd.models.config import ModelConfig
 from ssd.models.decoder import DenseDecoder
 from ssd.models.head_tokens import frequent_tokens
 from ssd.models.weights import ProgressSource, ShowProgress
+from ssd.runtime.cores import pin_to_cores
 from ssd.runtime.eager import CudaRunner, EagerRunner, Tiling
-from ssd.runtime.host import pin_to_cores, resolve_device, resolve_dtype
+from ssd.runtime.host import resolve_device, resolve_dtype
 from ssd.runtime.huge_pages import request_huge_pages
 
 logger = logging.getLogger(__name__)

@@ -9,15 +9,19 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+_PROCESSES = Path("/proc")
 _SECONDS = 2.0
 
 
 def idle_cores(pids: Mapping[str, int]) -> dict[str, float]:
     """By name, how many cores a process and all below it keep busy while nobody asks them anything."""
-    before, started = {name: _ticks(pid) for name, pid in pids.items()}, time.monotonic()
+    known = {name: pid for name, pid in pids.items() if (_PROCESSES / str(pid)).exists()}
+    if not known:
+        return {}
+    before, started = {name: _ticks(pid) for name, pid in known.items()}, time.monotonic()
     time.sleep(_SECONDS)
     scale = os.sysconf("SC_CLK_TCK") * (time.monotonic() - started)
-    return {name: round(max(0, _ticks(pid) - before[name]) / scale, 3) for name, pid in pids.items()}
+    return {name: round(max(0, _ticks(pid) - before[name]) / scale, 3) for name, pid in known.items()}
 
 
 def _ticks(pid: int) -> int:
@@ -37,7 +41,7 @@ def _ticks(pid: int) -> int:
 
 def _processes() -> Iterator[tuple[int, int, int]]:
     """Number, parent and clock ticks of each."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for stat in _PROCESSES.glob("[0-9]*/stat"):
         try:
             # The name, in parentheses, may hold anything; what follows it is numbers.
             fields = stat.read_text().rpartition(")")[2].split()

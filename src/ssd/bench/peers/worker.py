@@ -99,7 +99,10 @@ def _ready(file: Path, job: dict[str, Any], loaded: list[Generate]) -> dict[str,
 
 
 def _go_on_if_alone() -> None:
-    """Stopped when the run is killed, nobody would continue it: the system does, and it reads the end."""
+    """Stopped when the run is killed, nobody would continue it: the system does, and it reads the end.
+
+    Linux only. Elsewhere a worker that is stopped just then stays so, until someone ends it.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT))
 
