@@ -27,7 +27,8 @@ LAYERS = (
     {"worker"},
     {"server", "bench"},
     {"tuning"},
-    {"cli", "integrations"},
+    {"integrations"},
+    {"cli"},
     {"__main__"},
 )
 OPTIONAL = (
@@ -49,8 +50,8 @@ PURE = (
 )
 
 CLIENT = (
-    *("client", "codec", "connection", "controller", "greeting", "keeper", "line", "messages", "mirrors"),
-    *("ngram", "policy", "supervisor", "transport", "tree", "worth"),
+    *("child", "client", "codec", "connection", "controller", "greeting", "keeper", "lifeline", "line"),
+    *("messages", "mirrors", "ngram", "policy", "supervisor", "transport", "tree", "worth"),
 )
 """The host's side of the draft: whoever verifies holds it, and may be no engine of ours."""
 
