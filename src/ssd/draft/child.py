@@ -42,6 +42,7 @@ class Child:
         self._grace, self._tells_ready, self._clock = grace, tells_ready, clock
         self._process: subprocess.Popen[bytes] | None = None
         self._healthy_since: float | None = None
+        self._ended_at: float | None = None
         self._not_before = 0.0
         self._backoff = _FIRST_BACKOFF
 
@@ -52,7 +53,10 @@ class Child:
     @property
     def exit_code(self) -> int | None:
         """Of the last one that ran; None while it runs, or if none was started. Negative: the signal."""
-        return self._process.poll() if self._process else None
+        code = self._process.poll() if self._process else None
+        if code is not None and self._ended_at is None:
+            self._ended_at = self._clock()
+        return code
 
     def start(self) -> bool:
         """Starts it, in place of the one before; False while it is too early, or that one still there."""
@@ -62,11 +66,10 @@ class Child:
         if self._process is not None:
             # It did not answer, so it is not asked; and what does not end at once is waited for later.
             self._process.kill()
-            if self._process.poll() is None:
+            if self.exit_code is None:
                 return False
             self.end()
-            lived_long = self._healthy_since is not None and now - self._healthy_since > _LONG_LIFE
-            self._backoff = _FIRST_BACKOFF if lived_long else min(2 * self._backoff, _LONGEST_BACKOFF)
+            self._backoff = _FIRST_BACKOFF if self._lived_long() else min(2 * self._backoff, _LONGEST_BACKOFF)
         self._not_before = now + self._backoff
         self._process = subprocess.Popen(
             self._command,
@@ -75,7 +78,7 @@ class Child:
             # In a session of its own: Ctrl-C is for its parent, which ends it in its own time.
             start_new_session=True,
         )
-        self._healthy_since = None if self._tells_ready else now
+        self._healthy_since, self._ended_at = None if self._tells_ready else now, None
         logger.info("started %s, process %d", self.name, self._process.pid)
         return True
 
@@ -86,6 +89,12 @@ class Child:
     def signal(self, number: int) -> None:
         if self._process is not None:
             self._process.send_signal(number)
+
+    def _lived_long(self) -> bool:
+        """What has ended does not live on while it is waited for."""
+        if self._healthy_since is None or self._ended_at is None:
+            return False
+        return self._ended_at - self._healthy_since > _LONG_LIFE
 
     def end(self) -> None:
         """Asks it to end, does not wait for ever, and leaves nothing of it."""
