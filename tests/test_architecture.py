@@ -49,6 +49,9 @@ PURE = (
     "ssd.planning.fleet",
 )
 
+VLLM = tuple(f"ssd.integrations.vllm.{name}" for name in ("present", "sampler", "worker"))
+"""What vLLM itself imports, and nobody else: it stands on vLLM."""
+
 CLIENT = (
     *("child", "client", "codec", "connection", "controller", "greeting", "keeper", "lifeline", "line"),
     *("messages", "mirrors", "ngram", "policy", "supervisor", "transport", "tree", "worth"),
@@ -100,7 +103,7 @@ def test_every_module_is_in_a_layer_and_has_a_docstring() -> None:
 
 def test_every_module_imports_without_any_extra() -> None:
     """In a fresh interpreter in which the optional packages cannot be imported."""
-    names = [name for name in modules() if not name.startswith(SERVER)]
+    names = [name for name in modules() if not name.startswith(SERVER) and name not in VLLM]
     program = (
         "import sys, importlib\n"
         f"sys.modules.update(dict.fromkeys({OPTIONAL!r}))\n"
@@ -128,6 +131,30 @@ def test_the_client_side_of_the_draft_needs_no_engine() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
+def test_what_runs_inside_another_engine_needs_none_of_ours() -> None:
+    """Neither by its own imports nor by theirs: no models, no runtime, no engine, and no vLLM either."""
+    names = [name for name in modules() if name.startswith("ssd.integrations") and name not in VLLM]
+    foreign = ("vllm", "gguf", "ssd.models", "ssd.runtime", "ssd.decoding", "ssd.engine", "ssd.server")
+    program = (
+        "import sys, importlib\n"
+        f"[importlib.import_module(name) for name in {names!r}]\n"
+        f"found = [name for name in {foreign!r} if name in sys.modules]\n"
+        "sys.exit(f'imported too: {found}' if found else 0)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    for name in VLLM:
+        imported = imports_of(ROOT.parent.joinpath(*name.split(".")).with_suffix(".py"))
+        allowed = ("ssd.integrations.vllm.", "ssd.sampling.", "ssd.draft.")
+        assert all(each.startswith(allowed) for each in imported if each.startswith("ssd.")), name
+
+
+@pytest.mark.parametrize("module", VLLM)
+def test_what_needs_vllm_says_how_to_get_it(module: str) -> None:
+    program = f"import sys, importlib; sys.modules['vllm'] = None; importlib.import_module({module!r})"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert "ImportError: SSD inside vLLM needs vLLM: pip install" in run.stderr
+
+
 def test_public_names() -> None:
     for name in ssd.__all__:
         assert getattr(ssd, name) is not None
@@ -148,4 +175,5 @@ def test_no_prints_and_no_environment_reads_in_the_engine() -> None:
 
 def test_modules_are_importable() -> None:
     for name in modules():
-        importlib.import_module(name)
+        if name not in VLLM:
+            importlib.import_module(name)

@@ -24,8 +24,8 @@ FAULTS = [
     Fault(
         "greedy acceptance at T > 0",
         "src/ssd/sampling/sampler.py",
-        "        if not row.params.greedy:\n",
-        "        if not row.params.greedy and i == 0:\n",
+        "    is_greedy = all(row.params.greedy for row in rows)\n",
+        "    is_greedy = True\n",
         _DEFINITION,
     ),
     Fault(
@@ -86,9 +86,9 @@ FAULTS = [
     ),
     Fault(
         "noise keyed by row",
-        "src/ssd/sampling/draw.py",
-        "[draw.position for draw in draws], [ids",
-        "list(range(len(draws))), [ids",
+        "src/ssd/sampling/sampler.py",
+        "[row.position for row in rows]",
+        "list(range(len(rows)))",
         "tests/sampling/test_sampler.py::test_a_row_alone_equals_the_row_in_company_to_the_bit",
     ),
     Fault(
@@ -122,8 +122,8 @@ FAULTS = [
     Fault(
         "min_tokens holds a complete text open",
         "src/ssd/sampling/processors.py",
-        "if _ends_forbidden(row) and leaves_nothing(scores, row):",
-        "if False:",
+        "torch.where(is_over[places // scores.shape[1]], values, -math.inf)",
+        "-math.inf",
         "tests/engine/test_grammar.py::test_a_complete_text_ends_before_min_tokens",
     ),
 ]

@@ -30,6 +30,15 @@ def test_the_path_does_not_choose_the_architecture(tmp_path: Path) -> None:
     assert open_checkpoint(str(folder)).config.family.architecture == "Qwen2ForCausalLM"
 
 
+def test_a_folder_that_names_no_architecture_is_known_by_its_type(tmp_path: Path) -> None:
+    write_checkpoint("qwen2", tmp_path)
+    edit_config(tmp_path, architectures=None)
+    assert open_checkpoint(str(tmp_path)).config.family.architecture == "Qwen2ForCausalLM"
+    edit_config(tmp_path, model_type="mamba")
+    with pytest.raises(ValueError, match="MambaForCausalLM"):
+        open_checkpoint(str(tmp_path))
+
+
 def test_sliding_window_is_refused(tmp_path: Path) -> None:
     write_checkpoint("mistral", tmp_path)
     edit_config(tmp_path, sliding_window=4096)

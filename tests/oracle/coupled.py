@@ -163,15 +163,15 @@ def injected_noise(cases: Sequence[Case]) -> Iterator[None]:
         case = by_number[seed]
         return case.spread(case.noise[position], 0.0)
 
-    def whole(seeds: Sequence[int], positions: Sequence[int], size: int, *, device: object) -> Tensor:
-        return torch.stack([at(*row) for row in zip(seeds, positions, strict=True)])
+    def whole(seeds: Tensor, positions: Tensor, size: int) -> Tensor:
+        return torch.stack([at(*row) for row in zip(seeds.tolist(), positions.tolist(), strict=True)])
 
-    def ragged(seeds: Sequence[int], positions: Sequence[int], ids: Sequence[Tensor]) -> list[Tensor]:
-        return [at(*row)[some] for *row, some in zip(seeds, positions, ids, strict=True)]
+    def single(seeds: Tensor, positions: Tensor, owners: Tensor, ids: Tensor) -> Tensor:
+        return whole(seeds, positions, 0)[owners, ids]
 
     with (
-        mock.patch("ssd.sampling.draw.gumbel_noise", whole),
-        mock.patch("ssd.sampling.draw.gumbel_noise_ragged", ragged),
+        mock.patch("ssd.sampling.whole.noise_of_rows", whole),
+        mock.patch("ssd.sampling.pruned.noise_of_tokens", single),
     ):
         yield
 

@@ -12,12 +12,13 @@ from ssd.sampling import (
     SampledToken,
     SamplingParams,
     SamplingRow,
-    draw,
     gumbel_noise,
     process_logits,
+    pruned,
     sample,
     token_logprobs,
 )
+from ssd.sampling.whole import draw_whole
 from tests.sampling.reference import sampling_row
 
 SETTINGS: list[dict[str, Any]] = [
@@ -79,12 +80,22 @@ def test_every_path_keeps_to_the_definition(vocab_size: int, scale: float) -> No
     assert torch.equal(logits, before), "the logits belong to the caller"
 
 
+def narrow_rows_by(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
+    """Which rows get noise for single tokens: none, as usual, all."""
+    monkeypatch.setattr(pruned, "_WORTHWHILE", share)
+    monkeypatch.setattr(pruned, "_CLEAR", min(share, 0.02))
+
+
 def test_few_tokens_or_all_of_them_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = {"whole": 0, "among": 0}
-    whole, among = draw._whole, draw._among
-    monkeypatch.setattr(draw, "_whole", lambda d: (calls.update(whole=calls["whole"] + 1), whole(d))[1])
+    whole, among = draw_whole, pruned._note_winners
     monkeypatch.setattr(
-        draw, "_among", lambda d, f: (calls.update(among=calls["among"] + len(d)), among(d, f))[1]
+        pruned, "draw_whole", lambda *a: (calls.update(whole=calls["whole"] + len(a[0])), whole(*a))[1]
+    )
+    monkeypatch.setattr(
+        pruned,
+        "_note_winners",
+        lambda t, e, d: (calls.update(among=calls["among"] + len(e)), among(t, e, d))[1],
     )
     mixture: list[dict[str, Any]] = [{}, {"top_p": 0.9}, {"temperature": 0.5}, {"min_p": 1e-6}]
     rows = [
@@ -94,13 +105,13 @@ def test_few_tokens_or_all_of_them_make_no_difference(monkeypatch: pytest.Monkey
     ]
     logits = make_logits(len(rows), 5000, 8.0)
     tokens = {}
-    for share in (-1.0, 0.2, 1.0):
+    for share in (-1.0, 0.15, 1.0):
         calls.update(whole=0, among=0)
-        monkeypatch.setattr(draw, "_WORTHWHILE", share)
+        narrow_rows_by(monkeypatch, share)
         tokens[share] = sample(logits, rows)
         assert (calls["whole"] == 0) == (share == 1.0)
         assert (calls["among"] == 0) == (share == -1.0)
-    assert tokens[-1.0] == tokens[0.2] == tokens[1.0]
+    assert tokens[-1.0] == tokens[0.15] == tokens[1.0]
 
 
 @pytest.mark.parametrize("vocab_size", [1003, 20_011])
@@ -144,10 +155,10 @@ def test_plain_greedy_rows_touch_neither_noise_nor_processors(monkeypatch: pytes
     def unexpected(*_: object) -> None:
         raise AssertionError("a greedy row needs none of this")
 
-    monkeypatch.setattr("ssd.sampling.sampler.edit_logits", unexpected)
-    monkeypatch.setattr("ssd.sampling.sampler.scale_logits", unexpected)
-    monkeypatch.setattr("ssd.sampling.draw.gumbel_noise_ragged", unexpected)
-    monkeypatch.setattr("ssd.sampling.draw.gumbel_noise", unexpected)
+    monkeypatch.setattr("ssd.sampling.processors._penalise", unexpected)
+    monkeypatch.setattr("ssd.sampling.processors._forbid", unexpected)
+    monkeypatch.setattr("ssd.sampling.pruned.noise_of_tokens", unexpected)
+    monkeypatch.setattr("ssd.sampling.whole.noise_of_rows", unexpected)
     logits = make_logits(4, 1000, 1.0).bfloat16()
     results = sample(logits, [sampling_row(SamplingParams(temperature=0))] * 4)
     assert results == [SampledToken(int(row.float().argmax()), None) for row in logits]
@@ -180,7 +191,7 @@ def test_forbidden_tokens_never_come(monkeypatch: pytest.MonkeyPatch) -> None:
         for i in range(200)
     ]
     for share in (-1.0, 1.0):
-        monkeypatch.setattr(draw, "_WORTHWHILE", share)
+        narrow_rows_by(monkeypatch, share)
         assert {result.token for result in sample(torch.zeros(200, 4), rows)} == {3}
 
 

@@ -12,7 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ssd.sampling import SamplingParams, truncation
-from ssd.sampling.select import WideRow
+from ssd.sampling.ragged import RaggedRows
+from ssd.sampling.select import WideRow, grouped
 from ssd.sampling.truncation import truncation_floor
 from tests.sampling.reference import reference_truncation
 
@@ -111,6 +112,8 @@ def test_looking_at_a_part_gives_the_answer_of_a_full_sort(
 
 
 def test_weights_of_a_flat_row_are_summed_exactly() -> None:
-    row = WideRow.of(torch.zeros(2**19))
-    assert truncation._mass(row, 0.0, -math.inf) == 2.0**53
-    assert truncation_floor(row, SamplingParams(top_p=0.5)) == 0.0
+    logits = torch.zeros(2, 2**19)
+    groups = grouped(logits)
+    rows = RaggedRows(groups, groups.amax(-1), np.arange(2), np.ones(2, np.float32))
+    assert truncation._masses(rows, np.full(2, -1, np.float32), np.zeros(2)).tolist() == [2.0**53] * 2
+    assert truncation_floor(WideRow.of(logits[0]), SamplingParams(top_p=0.5)) == 0.0

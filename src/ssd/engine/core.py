@@ -275,6 +275,7 @@ class EngineCore:
             end_ids=(*request.end_ids, *request.params.stop_token_ids),
             bad_word_ids=request.bad_word_ids,
             constraint=generation.constraint,
+            tally=generation.tally,
         )
 
     def _scoring(self, row: ScheduledRow, generation: Generation) -> PromptScoring | None:

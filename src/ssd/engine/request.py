@@ -21,7 +21,7 @@ from ssd.engine.outputs import (
 )
 from ssd.engine.sequence import Sequence
 from ssd.engine.stopping import NO_TOKEN_LEFT, Stop, StopText, token_stop
-from ssd.sampling import SampledToken, SamplingParams, TokenLogprobs
+from ssd.sampling import SampledToken, SamplingParams, Tally, TokenLogprobs
 from ssd.sampling.constraint import Constraint
 
 
@@ -73,6 +73,7 @@ class Generation:
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.stop: Stop | None = None
         self.constraint = constraint
+        self.tally = Tally(request.prompt_token_ids) if params.penalised else None
 
     def settle(
         self, tokens: Tokens[SampledToken], max_model_len: int, num_drafted: int = 0, how: Round | None = None

@@ -65,11 +65,17 @@ def open_checkpoint(model: str) -> Checkpoint:
 
 def _open_folder(path: Path) -> Checkpoint:
     try:
-        declared = json.loads((path / "config.json").read_text()).get("architectures") or ["none"]
+        architecture = _declared(json.loads((path / "config.json").read_text()))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path / 'config.json'} is not valid JSON: download it again") from error
-    family_of(declared[0])
-    return Checkpoint(path, model_config(AutoConfig.from_pretrained(path), declared[0]), path)
+    family_of(architecture)
+    return Checkpoint(path, model_config(AutoConfig.from_pretrained(path), architecture), path)
+
+
+def _declared(config: dict[str, Any]) -> str:
+    """Where no architecture is named, as in converted folders, the type of model stands for it."""
+    named = config.get("architectures") or [f"{str(config.get('model_type')).capitalize()}ForCausalLM"]
+    return str(named[0])
 
 
 def _open_gguf(path: Path) -> Checkpoint:

@@ -5,19 +5,25 @@ Knows logits and tokens. Does not know models, requests, tokenizers, or who draf
 
 from ssd.sampling.chooser import Chooser, ChooserOf, PhiloxChooser, Stream
 from ssd.sampling.constraint import Grammar
+from ssd.sampling.coupled import NOTHING, count_accepted, decide_tokens, emitted_tokens
+from ssd.sampling.draws import Draws, Truncation
 from ssd.sampling.history import History
 from ssd.sampling.logprobs import token_logprobs
-from ssd.sampling.noise import gumbel_noise, gumbel_noise_at, gumbel_noise_ragged, mix_seed
+from ssd.sampling.noise import gumbel_noise, gumbel_noise_at, gumbel_noise_ragged
 from ssd.sampling.params import SamplingParams
 from ssd.sampling.processors import process_logits
 from ssd.sampling.ratio import DraftDistribution, Proposal
 from ssd.sampling.rows import SampledToken, SamplingRow, TokenLogprobs
-from ssd.sampling.sampler import decide_plain, is_plain, sample
+from ssd.sampling.sampler import decide_plain, draws_of, is_plain, sample
+from ssd.sampling.seeds import mix_seed, seed_of, seed_tensor
+from ssd.sampling.tally import Tally
 
 __all__ = [
+    "NOTHING",
     "Chooser",
     "ChooserOf",
     "DraftDistribution",
+    "Draws",
     "Grammar",
     "History",
     "PhiloxChooser",
@@ -26,8 +32,14 @@ __all__ = [
     "SamplingParams",
     "SamplingRow",
     "Stream",
+    "Tally",
     "TokenLogprobs",
+    "Truncation",
+    "count_accepted",
     "decide_plain",
+    "decide_tokens",
+    "draws_of",
+    "emitted_tokens",
     "gumbel_noise",
     "gumbel_noise_at",
     "gumbel_noise_ragged",
@@ -35,5 +47,7 @@ __all__ = [
     "mix_seed",
     "process_logits",
     "sample",
+    "seed_of",
+    "seed_tensor",
     "token_logprobs",
 ]

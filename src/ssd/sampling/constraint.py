@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 Allowed = NDArray[np.int32]
 """One bit for each token of the vocabulary, 32 to a number, lowest first."""
@@ -58,9 +56,8 @@ class Constraint(Protocol):
         ...
 
 
-def forbid_all_but(scores: Tensor, allowed: Allowed) -> None:
-    """Everything else becomes −inf, in place, on one row [V]."""
-    bits = np.unpackbits(allowed.view(np.uint8), bitorder="little")[: len(scores)]
-    # A row longer than the mask has padding at its end, which no text holds.
-    padded = np.pad(bits, (0, len(scores) - len(bits)))
-    scores.masked_fill_(torch.from_numpy(padded == 0).to(scores.device), -torch.inf)
+def allowed_tokens(masks: Sequence[Allowed], width: int) -> NDArray[np.bool_]:
+    """Whether each token may stand [R, width], of masks of one length."""
+    bits = np.unpackbits(np.stack(masks).view(np.uint8), axis=1, bitorder="little")[:, :width]
+    # A row longer than its mask has padding at its end, which no text holds.
+    return np.pad(bits, ((0, 0), (0, width - bits.shape[1]))).view(np.bool_)

@@ -28,6 +28,20 @@ class History(Sequence[int]):
         longer._stop = self._stop
         return longer
 
+    @property
+    def num_decided(self) -> int:
+        """How many of the tokens stand in the base."""
+        return self._stop - self._start
+
+    def decided_from(self, first: int) -> Sequence[int]:
+        """Those from the first-th on."""
+        return self._base[self._start + first : self._stop]
+
+    @property
+    def drafted(self) -> Sequence[int]:
+        """The tokens that follow the base."""
+        return self._more
+
     def __len__(self) -> int:
         return self._stop - self._start + len(self._more)
 

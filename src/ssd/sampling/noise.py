@@ -24,57 +24,27 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ssd.sampling.philox import round_keys, run_rounds
+from ssd.sampling.philox import run_rounds
+from ssd.sampling.seeds import seed_tensor
 
-# Every g is below this.
+# Every g lies between these.
+NOISE_BOTTOM = -3.2
 NOISE_CEILING = 23.0
 
 MAX_POSITION = 2**32 - 1
-_SEED_MASK = 2**64 - 1
 _WORD_MASK = 2**32 - 1
 
-# Philox blocks worked on at once: six int64 buffers of this length (0.9 MB) stay within a core's L2 cache.
-_CHUNK_BLOCKS = 19_000
-
-
-def mix_seed(seed: int, index: int) -> int:
-    """The seed of the index-th sequence of a request; index 0 keeps the seed as it is.
-
-    Two splitmix64 finalizers: with one, mix(s, i) would equal mix(s + constant, i − 1).
-    """
-    if index < 0:
-        raise ValueError(f"index={index} is refused: sequences count from 0")
-    seed &= _SEED_MASK
-    return seed if index == 0 else _finalize(_finalize(seed) + index * 0x9E3779B97F4A7C15)
+# Six int64 buffers of this length (0.9 MB) stay within a core's L2 cache.
+_CACHED_BLOCKS = 19_000
+# Elsewhere they are to be few launches, and at most 200 MB.
+_DEVICE_BLOCKS = 1 << 22
 
 
 def gumbel_noise(
     seeds: Sequence[int], positions: Sequence[int], vocab_size: int, *, device: torch.device | str = "cpu"
 ) -> Tensor:
     """Noise [R, V] in float32 for R (seed, position) rows and the tokens 0..V−1."""
-    keys, places = _row_words(seeds, positions, torch.device(device))
-    keys, places = keys.unsqueeze(-1), places.unsqueeze(-1)
-    num_rows, num_blocks = len(seeds), -(-vocab_size // 4)
-    noise = torch.empty(num_rows, num_blocks, 4, device=device)
-    # Many narrow rows go together; one wide row goes in equal pieces.
-    rows_step = max(1, _CHUNK_BLOCKS // max(num_blocks, 1))
-    pieces = max(1, -(-num_blocks // _CHUNK_BLOCKS))
-    blocks_step = max(1, -(-num_blocks // pieces))
-    # One scratch for all pieces: fresh memory costs more in page faults than the arithmetic saves.
-    scratch = torch.empty(6 * rows_step * blocks_step, dtype=torch.int64, device=device)
-    for row in range(0, num_rows, rows_step):
-        rows = slice(row, row + rows_step)
-        for block in range(0, num_blocks, blocks_step):
-            columns = slice(block, block + blocks_step)
-            part = noise[rows, columns]
-            blocks = torch.arange(block, block + part.shape[1], device=device)
-            state, spare = _counters(blocks, places[rows], part.shape[:2], scratch)
-            run_rounds(state, spare, keys[:, :, rows])
-            for parity in range(2):
-                values = gumbel_from_bits(state[parity], scratch=spare)
-                part[..., parity] = values[0]
-                part[..., parity + 2] = values[1]
-    return noise.view(num_rows, 4 * num_blocks)[:, :vocab_size]
+    return noise_of_rows(seed_tensor(seeds, device), _position_tensor(positions, device), vocab_size)
 
 
 def gumbel_noise_at(seed: int, position: int, token_ids: Tensor) -> Tensor:
@@ -85,28 +55,61 @@ def gumbel_noise_at(seed: int, position: int, token_ids: Tensor) -> Tensor:
 def gumbel_noise_ragged(
     seeds: Sequence[int], positions: Sequence[int], token_ids: Sequence[Tensor]
 ) -> list[Tensor]:
-    """`gumbel_noise_at` for R rows in one go, each row with its own (one-dimensional) choice of tokens.
-
-    A token costs a whole block here, four times its share in `gumbel_noise`.
-    """
+    """`gumbel_noise_at` for R rows in one go, each row with its own (one-dimensional) choice of tokens."""
     if not token_ids:
         return []
     device = token_ids[0].device
-    keys, places = _row_words(seeds, positions, device)
     sizes = [len(ids) for ids in token_ids]
-    tokens = torch.cat(list(token_ids))
     owners = torch.repeat_interleave(torch.tensor(sizes, device=device))
-    noise = torch.empty(len(tokens), device=device)
-    scratch = torch.empty(6 * min(len(tokens), _CHUNK_BLOCKS), dtype=torch.int64, device=device)
-    for start in range(0, len(tokens), _CHUNK_BLOCKS):
-        part = slice(start, start + _CHUNK_BLOCKS)
-        ids, owner = tokens[part], owners[part]
-        state, spare = _counters(ids >> 2, places[owner], ids.shape, scratch)
-        run_rounds(state, spare, (key[:, owner] for key in keys))
+    keys, places = seed_tensor(seeds, device), _position_tensor(positions, device)
+    return list(torch.split(noise_of_tokens(keys, places, owners, torch.cat(list(token_ids))), sizes))
+
+
+def noise_of_rows(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
+    """Noise [R, V] in float32 of R (seed, position) rows, both int64."""
+    device, num_rows, num_blocks = seeds.device, len(seeds), -(-vocab_size // 4)
+    keys, places = _keys(seeds).unsqueeze(-1), positions.unsqueeze(-1)
+    noise = torch.empty(num_rows, num_blocks, 4, device=device)
+    most = _most_blocks(device)
+    # Many narrow rows go together; one wide row goes in equal pieces.
+    rows_step = max(1, min(num_rows, most // max(num_blocks, 1)))
+    pieces = max(1, -(-num_blocks // most))
+    blocks_step = max(1, -(-num_blocks // pieces))
+    # One scratch for all pieces: fresh memory costs more in page faults than the arithmetic saves.
+    scratch = torch.empty(6 * rows_step * blocks_step, dtype=torch.int64, device=device)
+    for row in range(0, num_rows, rows_step):
+        rows = slice(row, row + rows_step)
+        for block in range(0, num_blocks, blocks_step):
+            columns = slice(block, block + blocks_step)
+            part = noise[rows, columns]
+            blocks = torch.arange(block, block + part.shape[1], device=device)
+            state, spare = _counters(blocks, places[rows], part.shape[:2], scratch)
+            run_rounds(state, spare, keys[:, rows])
+            for parity in range(2):
+                values = gumbel_from_bits(state[parity], scratch=spare)
+                part[..., parity] = values[0]
+                part[..., parity + 2] = values[1]
+    return noise.view(num_rows, 4 * num_blocks)[:, :vocab_size]
+
+
+def noise_of_tokens(seeds: Tensor, positions: Tensor, owners: Tensor, token_ids: Tensor) -> Tensor:
+    """Noise [N] of single tokens, each with the seed and position of the row that owns it.
+
+    A token costs a whole block here, four times its share in `noise_of_rows`.
+    """
+    device, most = token_ids.device, _most_blocks(token_ids.device)
+    keys = _keys(seeds)
+    noise = torch.empty(len(token_ids), device=device)
+    scratch = torch.empty(6 * min(len(token_ids), most), dtype=torch.int64, device=device)
+    for start in range(0, len(token_ids), most):
+        part = slice(start, start + most)
+        ids, owner = token_ids[part], owners[part]
+        state, spare = _counters(ids >> 2, positions[owner], ids.shape, scratch)
+        run_rounds(state, spare, keys[:, owner])
         lanes = ids & 3
         words = state.flatten(0, 1).gather(0, ((lanes & 1) * 2 + (lanes >> 1)).unsqueeze(0))
         noise[part] = gumbel_from_bits(words[0], scratch=spare[0])
-    return list(torch.split(noise, sizes))
+    return noise
 
 
 def gumbel_from_bits(bits: Tensor, *, scratch: Tensor | None = None) -> Tensor:
@@ -115,8 +118,8 @@ def gumbel_from_bits(bits: Tensor, *, scratch: Tensor | None = None) -> Tensor:
     1 − u = (1 − 2⁻³³) − n·2⁻³² is exact in float64, so log of it is as good as log1p(−u), and faster.
     """
     values = (torch.empty_like(bits) if scratch is None else scratch).view(torch.float64)
-    ones = torch.tensor(1.0 - 2.0**-33, dtype=torch.float64, device=bits.device)
-    torch.sub(ones, bits, alpha=2.0**-32, out=values)
+    # Step by step: an operation that converts on the way takes five times as long.
+    values.copy_(bits).mul_(-(2.0**-32)).add_(1.0 - 2.0**-33)
     return values.log_().neg_().log_().neg_()
 
 
@@ -129,18 +132,18 @@ def _counters(blocks: Tensor, places: Tensor, shape: Sequence[int], scratch: Ten
     return buffer[:2], buffer[2]
 
 
-def _row_words(seeds: Sequence[int], positions: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Round keys [10, 2, R] and positions [R]."""
+def _keys(seeds: Tensor) -> Tensor:
+    """Keys [2, R] of 64-bit seeds [R]."""
+    return torch.stack((seeds & _WORD_MASK, (seeds >> 32) & _WORD_MASK))
+
+
+def _position_tensor(positions: Sequence[int], device: torch.device | str) -> Tensor:
     for position in positions:
         if not 0 <= position <= MAX_POSITION:
             raise ValueError(f"position={position} is refused: use 0 to {MAX_POSITION}")
-    words = [[seed & _WORD_MASK for seed in seeds], [(seed & _SEED_MASK) >> 32 for seed in seeds]]
-    keys = round_keys(torch.tensor(words, dtype=torch.int64, device=device))
-    return keys, torch.tensor(list(positions), dtype=torch.int64, device=device)
+    return torch.tensor(list(positions), dtype=torch.int64, device=device)
 
 
-def _finalize(value: int) -> int:
-    value &= _SEED_MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _SEED_MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _SEED_MASK
-    return value ^ (value >> 31)
+def _most_blocks(device: torch.device) -> int:
+    """Philox blocks worked on at once."""
+    return _CACHED_BLOCKS if device.type == "cpu" else _DEVICE_BLOCKS

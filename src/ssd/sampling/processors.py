@@ -2,31 +2,35 @@
 
 The order is vLLM's: logit_bias, min_tokens, bad words, then repetition, frequency and presence penalty, then
 what a grammar leaves, then temperature, then min_p, top_k, top_p (`truncation.py`). At temperature 0 the
-order ends there, since nothing later moves the argmax.
+order ends there, since nothing later moves the argmax. Prohibitions are written last: −inf stays −inf
+under all that comes before.
 
-Each row is worked on by itself, with calls whose shapes do not depend on other rows, so its bits do not
-either. Token ids outside the row are skipped: a draft may have a smaller head than the target whose
-parameters it applies (`SamplingParams.check_vocabulary` refuses them for the target itself). Where everything
-ends up forbidden the row is −inf throughout, never NaN, and the sampler takes token 0; where a grammar is
-involved it says that the token is void.
+All rows are edited together, each entry by itself, so that a row's bits do not depend on its company. Token
+ids outside the row are skipped: a draft may have a smaller head than the target whose parameters it applies
+(`SamplingParams.check_vocabulary` refuses them for the target itself). Where everything ends up forbidden the
+row is −inf throughout, never NaN, and the sampler takes token 0; where a grammar is involved it says that the
+token is void.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ssd.sampling.constraint import forbid_all_but
-from ssd.sampling.params import BiasPairs, SamplingParams
+from ssd.sampling.constraint import allowed_tokens
+from ssd.sampling.history import History
 from ssd.sampling.rows import SamplingRow
 from ssd.sampling.select import WideRow
+from ssd.sampling.tally import Tally
 from ssd.sampling.truncation import truncation_floor
+
+Ints = NDArray[np.int64]
+_NO_IDS = np.empty(0, np.int64)
 
 
 def needs_edits(row: SamplingRow) -> bool:
@@ -42,22 +46,24 @@ def needs_edits(row: SamplingRow) -> bool:
     )
 
 
+def edit_rows(logits: Tensor, rows: Sequence[SamplingRow]) -> tuple[Tensor, Tensor | None]:
+    """Bias, prohibitions and penalties on rows [R, V]; and which rows [R] a grammar left nothing.
+
+    The same tensor where nothing applies, and a float32 copy otherwise; None where no grammar is involved.
+    """
+    if not any(map(needs_edits, rows)):
+        return logits, None
+    scores = logits.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
+    _add_bias(scores, rows)
+    _penalise(scores, rows)
+    _forbid(scores, [bad_word_endings(row.bad_word_ids, row.prompt, row.output) for row in rows])
+    _keep_allowed(scores, rows)
+    return scores, _forbid_ends(scores, rows)
+
+
 def edit_logits(logits: Tensor, row: SamplingRow) -> Tensor:
-    """Bias, prohibitions and penalties on one row [V]; float32. The same tensor where nothing applies."""
-    scores = logits.float()
-    if not needs_edits(row):
-        return scores
-    scores = scores.clone() if scores is logits else scores
-    add_bias(scores, row.params.bias)
-    forbid(scores, row.end_ids if _ends_forbidden(row) else ())
-    forbid(scores, bad_word_endings(row.bad_word_ids, row.prompt, row.output))
-    penalise(scores, row.params, row.prompt, row.output)
-    if row.allowed is not None:
-        forbid_all_but(scores, row.allowed)
-        if _ends_forbidden(row) and leaves_nothing(scores, row):
-            # The text is complete, and min_tokens wants more of it: the grammar wins.
-            return edit_logits(logits, replace(row, end_ids=()))
-    return scores
+    """The same for one row [V]; float32."""
+    return edit_rows(logits.unsqueeze(0), [row])[0][0].float()
 
 
 def leaves_nothing(scores: Tensor, row: SamplingRow) -> bool:
@@ -86,21 +92,6 @@ def process_logits(logits: Tensor, row: SamplingRow) -> Tensor:
     return scores if floor == -math.inf else torch.where(scores >= floor, scores, -math.inf)
 
 
-def add_bias(scores: Tensor, bias: BiasPairs) -> None:
-    """Add each bias to its token's logit, in place."""
-    pairs = [(token, value) for token, value in bias if token < len(scores)]
-    if pairs:
-        ids = torch.tensor([token for token, _ in pairs], device=scores.device)
-        scores[ids] += torch.tensor([value for _, value in pairs], device=scores.device)
-
-
-def forbid(scores: Tensor, token_ids: Sequence[int]) -> None:
-    """Set tokens to −inf, in place."""
-    ids = [token for token in token_ids if 0 <= token < len(scores)]
-    if ids:
-        scores[torch.tensor(ids, device=scores.device)] = -math.inf
-
-
 def bad_word_endings(
     words: Sequence[tuple[int, ...]], prompt: Sequence[int], output: Sequence[int]
 ) -> list[int]:
@@ -112,24 +103,97 @@ def bad_word_endings(
     return [word[-1] for word in words if word and _ends_with(tail, word[:-1])]
 
 
-def penalise(scores: Tensor, params: SamplingParams, prompt: Sequence[int], output: Sequence[int]) -> None:
+def _add_bias(scores: Tensor, rows: Sequence[SamplingRow]) -> None:
+    """Adds each bias to its token's logit, in place."""
+    width = scores.shape[1]
+    pairs = [[pair for pair in row.params.bias if pair[0] < width] for row in rows]
+    places = _places(scores, [[token for token, _ in mine] for mine in pairs])
+    if len(places):
+        values = [value for mine in pairs for _, value in mine]
+        scores.view(-1)[places] += torch.tensor(values, device=scores.device)
+
+
+def _penalise(scores: Tensor, rows: Sequence[SamplingRow]) -> None:
     """Repetition penalty over prompt and output, then frequency and presence over output, in place.
 
     Repetition divides positive logits and multiplies negative ones, once per token however often it occurred.
     """
-    if not params.penalised:
+    if not any(row.params.penalised for row in rows):
         return
-    written, counts = _distinct(output, len(scores))
-    if params.repetition_penalty != 1.0:
-        seen = np.union1d(_distinct(prompt, len(scores))[0], written)
-        ids = torch.from_numpy(seen).to(scores.device)
-        values = scores[ids]
-        penalty = torch.full((1,), params.repetition_penalty, device=scores.device)
-        scores[ids] = torch.where(values > 0, values / penalty, values * penalty)
-    if params.frequency_penalty != 0.0 or params.presence_penalty != 0.0:
-        ids = torch.from_numpy(written).to(scores.device)
-        times = torch.from_numpy(counts).to(scores.device, torch.float32)
-        scores[ids] = scores[ids] - params.frequency_penalty * times - params.presence_penalty
+    seen = [_seen(row, scores.shape[1]) for row in rows]
+    sizes = [len(ids) for ids, _ in seen]
+    offsets = np.repeat(np.arange(len(rows)) * scores.shape[1], sizes)
+    places = _on(scores, np.concatenate([ids for ids, _ in seen]) + offsets)
+
+    def spread(numbers: Iterable[float]) -> Tensor:
+        """A number of each row, for each of its tokens."""
+        return _on(scores, np.repeat(np.fromiter(numbers, np.float32, len(rows)), sizes))
+
+    values, penalty = scores.view(-1)[places], spread(row.params.repetition_penalty for row in rows)
+    values = torch.where(values > 0, values / penalty, values * penalty)
+    times = _on(scores, np.concatenate([counts for _, counts in seen]).astype(np.float32))
+    values -= spread(row.params.frequency_penalty for row in rows) * times
+    values -= spread(row.params.presence_penalty for row in rows) * times.clamp(max=1.0)
+    scores.view(-1)[places] = values
+
+
+def _seen(row: SamplingRow, width: int) -> tuple[Ints, Ints]:
+    """Tokens that a row's penalties concern, and how often each stands in its output."""
+    if not row.params.penalised:
+        return _NO_IDS, _NO_IDS
+    tally = row.tally or Tally(row.prompt)
+    ids, counts = tally.written(row.output if isinstance(row.output, History) else History(row.output))
+    if row.params.repetition_penalty != 1.0:
+        # What stands in the prompt only was written no times.
+        others = np.setdiff1d(tally.prompt_ids, ids, assume_unique=True)
+        ids, counts = np.concatenate([ids, others]), np.concatenate([counts, np.zeros_like(others)])
+    kept = (ids >= 0) & (ids < width)
+    return ids[kept], counts[kept]
+
+
+def _forbid(scores: Tensor, token_ids: Sequence[Sequence[int]]) -> None:
+    """Sets some tokens of each row to −inf, in place."""
+    places = _places(scores, token_ids)
+    if len(places):
+        scores.view(-1)[places] = -math.inf
+
+
+def _keep_allowed(scores: Tensor, rows: Sequence[SamplingRow]) -> None:
+    """Sets what grammars do not allow to −inf, in place."""
+    masks = {i: row.allowed for i, row in enumerate(rows) if row.allowed is not None}
+    if masks:
+        allowed = torch.from_numpy(allowed_tokens(list(masks.values()), scores.shape[1])).to(scores.device)
+        masked = torch.tensor(list(masks), device=scores.device)
+        scores[masked] = torch.where(allowed, scores[masked], -math.inf)
+
+
+def _forbid_ends(scores: Tensor, rows: Sequence[SamplingRow]) -> Tensor | None:
+    """Forbids the end where min_tokens wants more text, in place; which rows [R] a grammar leaves nothing.
+
+    Where the text is complete by its grammar, the end is all that is left, and the grammar wins.
+    """
+    ends = [row.end_ids if _ends_forbidden(row) else () for row in rows]
+    places, constrained = _places(scores, ends), [row.allowed is not None for row in rows]
+    values = scores.view(-1)[places]
+    scores.view(-1)[places] = -math.inf
+    if not any(constrained):
+        return None
+    has_grammar = _on(scores, np.array(constrained))
+    if len(places):
+        is_over = has_grammar & (scores.amax(1) == -math.inf)
+        scores.view(-1)[places] = torch.where(is_over[places // scores.shape[1]], values, -math.inf)
+    return has_grammar & (scores.amax(1) == -math.inf)
+
+
+def _places(scores: Tensor, token_ids: Sequence[Sequence[int]]) -> Tensor:
+    """Where some tokens of each row stand in the rows laid end to end; what no row has is left out."""
+    width = scores.shape[1]
+    places = [row * width + token for row, ids in enumerate(token_ids) for token in ids if 0 <= token < width]
+    return torch.tensor(places, dtype=torch.int64, device=scores.device)
+
+
+def _on(scores: Tensor, values: NDArray[np.generic]) -> Tensor:
+    return torch.from_numpy(values).to(scores.device)
 
 
 def _ends_forbidden(row: SamplingRow) -> bool:
@@ -147,10 +211,3 @@ def _tail(prompt: Sequence[int], output: Sequence[int], count: int) -> list[int]
 
 def _ends_with(tail: list[int], tokens: tuple[int, ...]) -> bool:
     return not tokens or tuple(tail[-len(tokens) :]) == tokens
-
-
-def _distinct(tokens: Sequence[int], vocab_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Distinct tokens inside the vocabulary and how often each occurs. Arrays are taken without a copy."""
-    ids, counts = np.unique(np.asarray(tokens, dtype=np.int64), return_counts=True)
-    inside = (ids >= 0) & (ids < vocab_size)
-    return ids[inside], counts[inside]

@@ -1,7 +1,8 @@
 """The records that go into and come out of the sampler. Data only.
 
 A row is everything that decides one token: its own logits, its parameters, and the tokens before it. There is
-no state beside it. Drafted tokens extend `output`; rolling back means not passing them.
+no state beside it (a tally only spares counting). Drafted tokens extend `output`; rolling back means not
+passing them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from ssd.sampling.constraint import Allowed, Constraint
 from ssd.sampling.history import History
 from ssd.sampling.params import SamplingParams
+from ssd.sampling.tally import Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,7 @@ class SamplingRow:
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
     constraint: Constraint | None = None  # what this text must keep to; it gives `allowed` for each position
     allowed: Allowed | None = None  # the tokens that may stand here; None: all
+    tally: Tally | None = None  # what the sequence keeps for its penalties; None: counted anew
 
 
 @dataclass(frozen=True, slots=True)

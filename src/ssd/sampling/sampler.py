@@ -1,21 +1,24 @@
 """One decision per row of logits: y = argmax(z/T + g(seed, position, ·)), and the argmax of z at T = 0.
 
 z are the processed logits in float32. The token of a row is a function of that row alone, to the bit. Knows
-the order of the work; the parts are in `processors`, `truncation`, `draw` and `logprobs`.
+the order of the work; the parts are in `processors`, `coupled` and `logprobs`. All rows go together, and what
+is decided is read once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
-from ssd.sampling.draw import Draw, draw_tokens
+from ssd.sampling.coupled import decide_tokens
+from ssd.sampling.draws import Draws, Truncation
 from ssd.sampling.logprobs import token_logprobs
-from ssd.sampling.processors import edit_logits, leaves_nothing, needs_edits, scale_logits
+from ssd.sampling.processors import edit_rows, needs_edits
 from ssd.sampling.rows import SampledToken, SamplingRow, TokenLogprobs
-from ssd.sampling.select import WideRow, argmax
-from ssd.sampling.truncation import truncation_floor
+from ssd.sampling.seeds import seed_tensor
+from ssd.sampling.select import argmax
 
 
 def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[SampledToken]:
@@ -24,23 +27,27 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[SampledToken]:
         raise ValueError(
             f"logits of shape {tuple(logits.shape)} for {len(rows)} rows: pass one row of logits for each"
         )
-    tokens = [0] * len(rows)
-    plain, edited, random = _sort_by_work(rows)
-    if plain:
-        scores = logits if len(plain) == len(rows) else logits[plain]
-        for i, token in zip(plain, argmax(scores).tolist(), strict=True):
-            tokens[i] = token
-    void: set[int] = set()
-    for i in edited:
-        scores = edit_logits(logits[i], rows[i])
-        tokens[i] = int(argmax(scores.unsqueeze(0)))
-        void |= {i} if leaves_nothing(scores, rows[i]) else set()
-    draws = [_prepare(logits[i], rows[i]) for i in random]
-    for i, draw, token in zip(random, draws, draw_tokens(draws), strict=True):
-        tokens[i] = token
-        void |= {i} if leaves_nothing(draw.scores, rows[i]) else set()
-    logprobs = _logprobs(logits, rows, tokens)
-    return [SampledToken(token, logprobs.get(i), i in void) for i, token in enumerate(tokens)]
+    if not rows:
+        return []
+    scores, void = edit_rows(logits, rows)
+    is_greedy = all(row.params.greedy for row in rows)
+    tokens = argmax(scores) if is_greedy else decide_tokens(scores, draws_of(rows, logits.device))
+    if void is None:
+        decided = [(token, False) for token in tokens.tolist()]
+    else:
+        decided = [(token, bool(nothing)) for token, nothing in torch.stack((tokens, void), 1).tolist()]
+    logprobs = _logprobs(logits, rows, [token for token, _ in decided])
+    return [SampledToken(token, logprobs.get(i), is_void) for i, (token, is_void) in enumerate(decided)]
+
+
+def draws_of(rows: Sequence[SamplingRow], device: torch.device | str) -> Draws:
+    """What rows say of their draw, as tensors."""
+    return Draws(
+        seed_tensor([row.seed for row in rows], device),
+        torch.tensor([row.position for row in rows], device=device),
+        torch.tensor([row.params.temperature for row in rows], device=device),
+        Truncation.of([row.params for row in rows], device),
+    )
 
 
 def is_plain(row: SamplingRow) -> bool:
@@ -53,27 +60,6 @@ def decide_plain(logits: Tensor) -> list[int]:
     """The tokens of plain rows [R, V]: what `sample` gives, without a record for each."""
     tokens: list[int] = argmax(logits).tolist()
     return tokens
-
-
-def _sort_by_work(rows: Sequence[SamplingRow]) -> tuple[list[int], list[int], list[int]]:
-    """Rows that need a bare argmax, those that need edits before it, and those that need a draw."""
-    plain: list[int] = []
-    edited: list[int] = []
-    random: list[int] = []
-    for i, row in enumerate(rows):
-        if not row.params.greedy:
-            random.append(i)
-        elif needs_edits(row):
-            edited.append(i)
-        else:
-            plain.append(i)
-    return plain, edited, random
-
-
-def _prepare(logits: Tensor, row: SamplingRow) -> Draw:
-    scores = scale_logits(edit_logits(logits, row), row.params.temperature)
-    wide = WideRow.of(scores)
-    return Draw(scores, wide, truncation_floor(wide, row.params), row.seed, row.position)
 
 
 def _logprobs(logits: Tensor, rows: Sequence[SamplingRow], tokens: Sequence[int]) -> dict[int, TokenLogprobs]:

@@ -15,27 +15,31 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-_GROUP = 64
+GROUP = 64
 _LOWEST = float(torch.finfo(torch.float32).min)
 
 
 def argmax(scores: Tensor) -> Tensor:
     """Index [R] of the largest entry of each row [R, V]; the lowest index wins a tie, also among −inf."""
-    groups = _grouped(scores)
+    groups = grouped(scores)
+    return argmax_of_groups(groups, groups.amax(-1), torch.arange(len(groups), device=groups.device))
+
+
+def argmax_of_groups(groups: Tensor, peaks: Tensor, rows: Tensor) -> Tensor:
+    """The same of some rows, given all as groups [R, G, 64] with their maxima [R, G]."""
     # torch.argmax is documented to return the first of equal maxima, and so keeps the order at both levels.
-    best = groups.amax(-1).argmax(-1)
-    inner = groups[torch.arange(len(groups), device=groups.device), best].argmax(-1)
-    return best * _GROUP + inner
+    best = peaks[rows].argmax(-1)
+    return best * GROUP + groups[rows, best].argmax(-1)
 
 
 def largest_of_rows(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Ids and values [R, k] of the k largest entries of each row [R, V], largest first; ties as they fall."""
-    groups = _grouped(scores)
+    groups = grouped(scores)
     # The k largest entries lie in the k groups of largest maxima.
     reached = groups.amax(-1).topk(min(k, groups.shape[1])).indices
-    inner = groups.gather(1, reached.unsqueeze(-1).expand(-1, -1, _GROUP)).flatten(1)
+    inner = groups.gather(1, reached.unsqueeze(-1).expand(-1, -1, GROUP)).flatten(1)
     values, places = inner.topk(k)
-    return reached.gather(1, places // _GROUP) * _GROUP + places % _GROUP, values
+    return reached.gather(1, places // GROUP) * GROUP + places % GROUP, values
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class WideRow:
     @classmethod
     def of(cls, scores: Tensor) -> WideRow:
         """The row of a one-dimensional float32 tensor, which is not copied where its length allows."""
-        groups = _grouped(scores)
+        groups = grouped(scores)
         return cls(groups, groups.amax(-1))
 
     @property
@@ -65,7 +69,7 @@ class WideRow:
         reached = (self.peaks >= floor).nonzero().squeeze(1)
         values = self.groups[reached].flatten()
         kept = (values >= floor).nonzero().squeeze(1)
-        return reached[kept // _GROUP] * _GROUP + kept % _GROUP, values[kept]
+        return reached[kept // GROUP] * GROUP + kept % GROUP, values[kept]
 
     def kth_largest(self, k: int) -> float:
         """Value of the k-th largest entry, or −inf where there are fewer."""
@@ -81,8 +85,9 @@ class WideRow:
         return ids[order[:k]], values[:k]
 
 
-def _grouped(scores: Tensor) -> Tensor:
-    lacking = -scores.shape[-1] % _GROUP
+def grouped(scores: Tensor) -> Tensor:
+    """[..., V] as [..., G, 64], padded with −inf; not copied where the width allows."""
+    lacking = -scores.shape[-1] % GROUP
     if lacking:
         scores = functional.pad(scores, (0, lacking), value=-float("inf"))
-    return scores.reshape(*scores.shape[:-1], -1, _GROUP)
+    return scores.reshape(*scores.shape[:-1], -1, GROUP)

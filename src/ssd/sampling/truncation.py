@@ -1,4 +1,4 @@
-"""min_p, top_k and top_p, in this order, as one number: the value under which a row's tokens are dropped.
+"""min_p, top_k and top_p, in this order, as one number a row: the value under which tokens are dropped.
 
 All three keep the tokens that reach some border, so their composition does too, and no masked copy of the
 row is needed. **Ties**: tokens equal to the border are all kept. top_k=5 may keep six tokens, top_p a little
@@ -7,69 +7,147 @@ more mass than the smallest set; no token is preferred for its id, and no sort o
 top_p weighs tokens with whole numbers, exp(z − max) in units of 2⁻³⁴, whose sums are exact in float64: the
 border cannot depend on the order of summation, and looking at a part of the row gives the same answer as
 sorting it all. Probabilities under 2⁻³⁵ of the largest count as nothing.
+
+Two forms with the same answer: one sorts whole rows, with tensors of fixed shape, for any device; the other
+looks at few entries, on a CPU.
 """
 
 from __future__ import annotations
 
-import math
-
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from ssd.sampling.draws import Truncation
 from ssd.sampling.params import SamplingParams
+from ssd.sampling.ragged import ABSENT, Entries, Flags, Floats, Ints, RaggedRows
 from ssd.sampling.select import WideRow
 
 _UNIT = 2.0**34  # 2**19 tokens of the largest weight sum to 2**53, up to where float64 holds every integer
 _WEIGHTLESS = 24.3  # exp(−24.3)·2³⁴ rounds to 0
+_FAR_DOWN = 40.0  # and this all the more
 
 # How far below the maximum top_p looks, step by step, before it takes everything that weighs at all.
 _DEPTHS: tuple[float, ...] = (3.0, 6.0, 12.0, _WEIGHTLESS)
 
 
 def truncation_floor(row: WideRow, params: SamplingParams) -> float:
-    """The smallest value (of z/T) that min_p, then top_k, then top_p keep; −inf where they are off.
+    """The floor of one row of z/T."""
+    truncation = Truncation.of([params], row.peaks.device)
+    if truncation is None:
+        return -float("inf")
+    if row.peaks.device.type != "cpu":
+        return float(whole_floors(row.groups.reshape(1, -1), truncation))
+    peaks, only = row.peaks.unsqueeze(0), np.zeros(1, np.int64)
+    rows = RaggedRows(row.groups.unsqueeze(0), peaks, only, np.ones(1, np.float32))
+    return float(ragged_floors(rows, truncation)[0])
+
+
+def whole_floors(scores: Tensor, truncation: Truncation) -> Tensor:
+    """The smallest value of each row of z/T [R, V] that is kept; −inf where truncation is off.
 
     A row where everything is forbidden, or which holds NaN or +inf, has no floor: −inf.
     """
-    if not params.truncated:
-        return -math.inf
-    floor = -math.inf
-    if params.min_p > 0.0:
-        # p ≥ min_p · p_max, in logarithms.
-        floor = max(floor, row.maximum + math.log(params.min_p))
-    if params.top_k > 0:
-        # Where min_p left fewer than k tokens its floor is the higher one, and stands.
-        floor = max(floor, row.kth_largest(params.top_k))
-    if params.top_p < 1.0:
-        floor = max(floor, _top_p_floor(row, params.top_p, floor))
-    return floor
+    nothing, width = -torch.inf, scores.shape[1]
+    ordered = scores.sort(dim=1, descending=True).values
+    peaks = ordered[:, :1]
+    # p ≥ min_p · p_max, in logarithms.
+    floors = (peaks.double() + truncation.log_min_p.unsqueeze(1)).float()
+    # Where min_p left fewer than k tokens its floor is the higher one, and stands.
+    top_k = truncation.top_k.unsqueeze(1)
+    kth = ordered.gather(1, (top_k - 1).clamp(0, width - 1))
+    floors = floors.maximum(torch.where((top_k > 0) & (top_k <= width), kth, nothing))
+    weights = _weights(torch.where(ordered >= floors, ordered, nothing), peaks.double())
+    masses = weights.cumsum(1)
+    top_p = truncation.top_p.unsqueeze(1)
+    needed = (top_p * masses[:, -1:]).clamp(min=1.0)
+    border = ordered.gather(1, torch.searchsorted(masses, needed).clamp(max=width - 1))
+    floors = torch.where(top_p < 1.0, floors.maximum(border), floors)
+    return torch.where(peaks.isfinite(), floors, nothing).squeeze(1)
 
 
-def _top_p_floor(row: WideRow, top_p: float, floor: float) -> float:
-    """Value of the token with which the mass of the larger ones first reaches top_p of what `floor` keeps."""
-    peak = row.maximum
-    if not math.isfinite(peak):
-        return -math.inf
-    total = _mass(row, peak, floor)
-    needed = max(top_p * total, 1.0)
+def ragged_floors(rows: RaggedRows, truncation: Truncation) -> Floats:
+    """The same, on a CPU."""
+    is_sound = np.isfinite(rows.maxima)
+    peaks = np.where(is_sound, rows.maxima, 0.0).astype(np.float64)
+    floors = np.where(is_sound, peaks + truncation.log_min_p.numpy(), -np.inf).astype(np.float32)
+    top_k, top_p = truncation.top_k.numpy(), truncation.top_p.numpy()
+    cut = is_sound & (top_k > 0) & (top_k < rows.width)
+    if cut.any():
+        floors = np.maximum(floors, _top_k_floors(rows, top_k, floors, cut))
+    cut = is_sound & (top_p < 1.0)
+    if cut.any():
+        floors = np.maximum(floors, _top_p_floors(rows, top_p, floors, cut))
+    return floors
+
+
+def _top_k_floors(rows: RaggedRows, top_k: Ints, floors: Floats, cut: Flags) -> Floats:
+    """Value of the k-th largest entry, or −inf where fewer reach the floor."""
+    num_groups = rows.peaks.shape[1]
+    found = np.full(len(rows), -np.inf, np.float32)
+    by_peaks = rows.kth_peaks(np.clip(top_k, 1, num_groups))
+    lowest = np.where(top_k <= num_groups, by_peaks, -np.inf)
+    entries = rows.at_least(np.where(cut, np.maximum(floors, lowest), ABSENT)).descending()
+    if len(entries):
+        starts = entries.starts
+        owners, counts = entries.rows[starts], np.diff(starts, append=len(entries))
+        enough = counts >= top_k[owners]
+        found[owners[enough]] = entries.values[(starts + top_k[owners] - 1)[enough]]
+    return found
+
+
+def _top_p_floors(rows: RaggedRows, top_p: NDArray[np.float64], floors: Floats, cut: Flags) -> Floats:
+    """Value of the token with which the mass of the larger ones first reaches top_p of what `floors` keep."""
+    found = np.full(len(rows), -np.inf, np.float32)
+    peaks = np.where(cut, rows.maxima, 0.0).astype(np.float64)
+    lowest = np.where(cut, np.maximum(floors, (peaks - _WEIGHTLESS).astype(np.float32)), ABSENT)
+    needed = np.ceil(np.maximum(top_p * _masses(rows, lowest, peaks), 1.0)).astype(np.int64)
     for depth in _DEPTHS:
-        values = row.at_least(max(floor, peak - depth))[1]
-        if float(_weights(values, peak).sum()) >= needed:
+        entries = rows.at_least(np.maximum(lowest, (peaks - depth).astype(np.float32)))
+        weights = _weights_of(entries, peaks)
+        reached = cut & (np.bincount(entries.rows, weights, minlength=len(rows)) >= needed)
+        _note_borders(found, entries.of(reached), peaks, needed)
+        cut = cut & ~reached
+        if not cut.any():
             break
-    values = values.sort(descending=True).values
-    reached = torch.searchsorted(_weights(values, peak).cumsum(0), needed)
-    return float(values[reached])
+        lowest = np.where(cut, lowest, ABSENT)
+    return found
 
 
-def _mass(row: WideRow, peak: float, floor: float) -> float:
-    """Weight of all tokens ≥ floor."""
-    lightest = peak - _WEIGHTLESS
-    # Without a higher floor there is nothing to pick out: what lies lower weighs 0.
-    values = row.groups if floor <= lightest else row.at_least(floor)[1]
-    return float(_weights(values, peak).sum())
+def _masses(rows: RaggedRows, floors: Floats, peaks: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Weight of all of each row's tokens ≥ its floor."""
+    totals = np.zeros(len(rows))
+    for owners, values in rows.pieces(floors):
+        reached = torch.from_numpy(values), torch.from_numpy(floors[owners]).unsqueeze(1)
+        kept = torch.where(torch.ge(*reached), reached[0], -torch.inf)
+        weights = _weights(kept, torch.from_numpy(peaks[owners]).unsqueeze(1))
+        totals += np.bincount(owners, weights.sum(1).numpy(), minlength=len(rows))
+    return totals
 
 
-def _weights(values: Tensor, peak: float) -> Tensor:
-    """Unnormalised probabilities in whole units."""
-    # In place: a fresh buffer of a megabyte costs more in page faults than the arithmetic.
-    return values.double().sub_(peak).exp_().mul_(_UNIT).round_()
+def _note_borders(found: Floats, entries: Entries, peaks: NDArray[np.float64], needed: Ints) -> None:
+    """Into `found`, for each row that has entries: the value at which their mass is what is needed."""
+    if not len(entries):
+        return
+    ordered = entries.descending()
+    # Whole numbers: the sum runs on through all rows, and a difference of two is one row's own.
+    masses = _weights_of(ordered, peaks).astype(np.int64).cumsum()
+    starts = ordered.starts
+    owners = ordered.rows[starts]
+    before = np.where(starts > 0, masses[starts - 1], 0)
+    found[owners] = ordered.values[np.searchsorted(masses, before + needed[owners])]
+
+
+def _weights_of(entries: Entries, peaks: NDArray[np.float64]) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = _weights(
+        torch.from_numpy(entries.values), torch.from_numpy(peaks[entries.rows])
+    ).numpy()
+    return found
+
+
+def _weights(values: Tensor, peaks: Tensor) -> Tensor:
+    """Unnormalised probabilities in whole units, in float64."""
+    # In place: a fresh buffer of a megabyte costs more in page faults than the arithmetic. Clamped: exp of
+    # −inf, which is what a prohibition leaves behind, takes twenty times as long.
+    return values.double().sub_(peaks).clamp_(min=-_FAR_DOWN).exp_().mul_(_UNIT).round_()

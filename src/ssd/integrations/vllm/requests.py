@@ -1,0 +1,50 @@
+"""A request of vLLM as the draft sees it: which ones are drafted, and by which parameters.
+
+Takes vLLM's records by the names of their fields, so it needs no vLLM. Wrong guesses cost time only: what
+cannot travel is left out.
+"""
+
+from typing import Any
+
+from ssd.draft.messages import MAX_LIST, MAX_TOKENS, Sampling
+
+_SEED_MASK = 2**64 - 1
+
+
+def why_declined(new: Any) -> str:
+    """Why a new request runs without a draft: a short word for the metrics. Empty: it is drafted."""
+    if new.pooling_params is not None or new.sampling_params is None:
+        return "pooling"
+    if new.prompt_embeds is not None or new.prompt_token_ids is None:
+        return "prompt_embeds"
+    if new.mm_features:
+        return "images"
+    if not 0 < len(new.prompt_token_ids) <= MAX_TOKENS:
+        return "length"
+    return ""
+
+
+def max_len_of(new: Any, max_model_len: int) -> int:
+    """Its prompt and the most it may generate."""
+    most = new.sampling_params.max_tokens
+    longest = max_model_len if most is None else len(new.prompt_token_ids) + most
+    return min(longest, max_model_len)
+
+
+def wire_sampling(params: Any, seed: int, *, coupled: bool) -> Sampling:
+    """vLLM's parameters as they travel.
+
+    Without coupling the target's choices are beyond foretelling: the likeliest tokens are guessed.
+    """
+    return Sampling(
+        seed=seed & _SEED_MASK,
+        temperature=params.temperature if coupled else 0.0,
+        top_k=max(params.top_k, 0),
+        top_p=params.top_p,
+        repetition_penalty=params.repetition_penalty,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        min_tokens=params.min_tokens,
+        end_ids=sorted(params.all_stop_token_ids)[:MAX_LIST],
+        bad_word_ids=[list(word) for word in params.bad_words_token_ids or ()][:MAX_LIST],
+    )

@@ -1,0 +1,182 @@
+"""vLLM's samplers with the coupled decision: token = argmax(z/T + g(seed, position)), drafted or not.
+
+Whatever vLLM does to logits (penalties, bad words, allowed tokens, grammars, minimum lengths) it does before,
+in its own code, and log-probabilities are gathered by its own code. Truncation is ours: its sums are exact,
+so that a row keeps the same tokens whatever is computed beside it. Rows are decided all together, without a
+read from the device. Knows vLLM's metadata; who drafted does not matter.
+"""
+
+# isort: off
+import ssd.integrations.vllm.present  # noqa: F401  # says how to get vLLM, before anything else fails
+
+# isort: on
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.config.model import PROCESSED_LOGPROBS_MODES
+from vllm.utils.torch_utils import async_tensor_h2d
+from vllm.v1.outputs import SamplerOutput
+from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
+from vllm.v1.sample.rejection_sampler import RejectionSampler
+from vllm.v1.sample.sampler import Sampler
+
+from ssd.integrations.vllm.batch_rows import BatchRows
+from ssd.sampling.coupled import NOTHING, count_accepted, decide_tokens, emitted_tokens
+from ssd.sampling.draws import Draws, Truncation
+
+
+def couple(runner: Any, rows: BatchRows) -> None:
+    """The runner decides by seed and position from here on."""
+    runner.sampler = CoupledSampler(runner, rows)
+    if hasattr(runner, "rejection_sampler"):  # The last stage of a pipeline.
+        runner.rejection_sampler = CoupledRejectionSampler(runner.sampler)
+
+
+class CoupledSampler(Sampler):  # type: ignore[misc]  # vLLM has no types here
+    def __init__(self, runner: Any, rows: BatchRows) -> None:
+        stock = runner.sampler
+        super().__init__(stock.logprobs_mode, stock.use_fp64_gumbel)
+        self._runner, self._rows = runner, rows
+
+    @property
+    def shows_processed(self) -> bool:
+        """Log-probabilities are asked for as they are after temperature and truncation."""
+        return self.logprobs_mode in PROCESSED_LOGPROBS_MODES
+
+    def sample(
+        self, logits: Tensor, sampling_metadata: Any, logprobs_mode_override: str | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """What vLLM calls for rows without drafted tokens; `logits` are processed."""
+        owners, draws = self.draws(logits, sampling_metadata, None)
+        tokens = self.decide(logits, sampling_metadata, draws)
+        if not self.shows_processed or sampling_metadata.max_num_logprobs is None:
+            return tokens, None
+        shown = self.truncated(logits, sampling_metadata, owners)
+        return tokens, shown if self.logprobs_mode == "processed_logits" else self.compute_logprobs(shown)
+
+    def decide(self, logits: Tensor, sampling_metadata: Any, draws: Draws) -> Tensor:
+        if sampling_metadata.all_greedy:
+            tokens: Tensor = self.greedy_sample(logits)
+            return tokens
+        return decide_tokens(logits, draws)
+
+    def draws(
+        self, logits: Tensor, sampling_metadata: Any, num_drafted: list[int] | None
+    ) -> tuple[Tensor, Draws]:
+        """Which batch row each row of logits belongs to, and how it is decided."""
+        columns = self._columns(len(logits), num_drafted)
+        owners, positions, seeds = async_tensor_h2d(columns, logits.device)
+        if sampling_metadata.temperature is None:
+            return owners, Draws(seeds, positions, torch.zeros(len(logits), device=logits.device))
+        temperatures = sampling_metadata.temperature[owners]
+        return owners, Draws(seeds, positions, temperatures, _truncation(sampling_metadata, owners, logits))
+
+    def _columns(self, num_rows: int, num_drafted: list[int] | None) -> Tensor:
+        batch = self._runner.input_batch
+        if len(batch.req_ids) == (num_rows if num_drafted is None else len(num_drafted)):
+            return torch.from_numpy(self._rows.decisions(batch, num_drafted))
+        # vLLM warms up with rows that are nobody's.
+        counts = torch.tensor([1] * num_rows if num_drafted is None else [each + 1 for each in num_drafted])
+        owners = torch.arange(len(counts)).repeat_interleave(counts)
+        return torch.stack((owners, torch.zeros_like(owners), torch.zeros_like(owners)))
+
+    def truncated(self, logits: Tensor, sampling_metadata: Any, owners: Tensor) -> Tensor:
+        """z/T with what truncation drops at −inf, as vLLM shows it."""
+        if sampling_metadata.all_greedy:
+            return logits
+        top_k, top_p = (
+            None if each is None else each[owners]
+            for each in (sampling_metadata.top_k, sampling_metadata.top_p)
+        )
+        scores = self.apply_temperature(
+            logits.clone(), sampling_metadata.temperature[owners], sampling_metadata.all_random
+        )
+        kept: Tensor = apply_top_k_top_p(scores, top_k, top_p)
+        return kept
+
+
+class CoupledRejectionSampler(RejectionSampler):  # type: ignore[misc]  # vLLM has no types here
+    """A drafted token is accepted if it is the one that would have been decided without it."""
+
+    def __init__(self, sampler: CoupledSampler) -> None:
+        super().__init__(sampler)
+
+    def forward(
+        self, metadata: Any, draft_probs: Tensor | None, logits: Tensor, sampling_metadata: Any
+    ) -> SamplerOutput:
+        processed = self._processed(metadata, logits, sampling_metadata)
+        owners, draws = self.sampler.draws(processed, sampling_metadata, metadata.num_draft_tokens)
+        tokens = self.sampler.decide(processed, sampling_metadata, draws)
+        output = _emitted(tokens, metadata)
+        logprobs = None
+        if sampling_metadata.max_num_logprobs is not None:
+            shown = logits
+            if self.sampler.shows_processed:
+                shown = self.sampler.truncated(processed, sampling_metadata, owners)
+            logprobs = self._get_logprobs_tensors(
+                sampling_metadata.max_num_logprobs,
+                metadata,
+                logits,
+                shown[metadata.target_logits_indices],
+                shown[metadata.bonus_logits_indices],
+                output,
+            )
+        return SamplerOutput(sampled_token_ids=output, logprobs_tensors=logprobs)
+
+    def _processed(self, metadata: Any, logits: Tensor, sampling_metadata: Any) -> Tensor:
+        """What vLLM's own processors make of the rows: of a text's last row first, as it does."""
+        if _is_untouched(sampling_metadata):
+            return logits.float()
+        bonus = logits[metadata.bonus_logits_indices].float()
+        bonus = self.sampler.apply_logits_processors(bonus, sampling_metadata, predict_bonus_token=True)
+        target = logits[metadata.target_logits_indices].float()
+        target = self.apply_logits_processors(target, sampling_metadata, metadata)
+        processed = torch.empty_like(logits, dtype=torch.float32)
+        processed[metadata.bonus_logits_indices] = bonus
+        processed[metadata.target_logits_indices] = target
+        return processed
+
+
+def _emitted(tokens: Tensor, metadata: Any) -> Tensor:
+    """Accepted tokens and the one after, by batch row, in vLLM's form."""
+    drafted = torch.full_like(tokens, NOTHING)
+    drafted[metadata.target_logits_indices] = metadata.draft_token_ids.to(tokens.dtype)
+    ends = metadata.cu_num_sampled_tokens.long()
+    starts = torch.cat((torch.zeros_like(ends[:1]), ends[:-1]))
+    accepted = count_accepted(tokens, drafted, starts)
+    return emitted_tokens(tokens, accepted, starts, metadata.max_spec_len + 1).to(torch.int32)
+
+
+def _truncation(sampling_metadata: Any, owners: Tensor, logits: Tensor) -> Truncation | None:
+    top_k, top_p = sampling_metadata.top_k, sampling_metadata.top_p
+    if top_k is None and top_p is None:
+        return None
+
+    def off(value: float, dtype: torch.dtype) -> Tensor:
+        return torch.full((len(owners),), value, dtype=dtype, device=logits.device)
+
+    # vLLM writes the vocabulary's size where top_k is off.
+    ks = off(0, torch.int64) if top_k is None else top_k[owners].long()
+    return Truncation(
+        off(-torch.inf, torch.float64),
+        torch.where(ks >= logits.shape[1], 0, ks),
+        off(1.0, torch.float64) if top_p is None else top_p[owners].double(),
+    )
+
+
+def _is_untouched(sampling_metadata: Any) -> bool:
+    """No processor of vLLM would change any logit."""
+    holder = sampling_metadata.thinking_budget_state_holder
+    return (
+        sampling_metadata.no_penalties
+        and not sampling_metadata.bad_words_token_ids
+        and sampling_metadata.allowed_token_ids_mask is None
+        and (holder is None or not holder.has_tracked_requests())
+        and not any(map(_is_at_work, sampling_metadata.logitsprocs.non_argmax_invariant))
+    )
+
+
+def _is_at_work(processor: Any) -> bool:
+    """Of vLLM's own two, by what they have to do; of any other it is not known, so it is."""
+    return bool(getattr(processor, "min_toks", True) and getattr(processor, "biases", True))

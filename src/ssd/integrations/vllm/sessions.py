@@ -1,0 +1,170 @@
+"""Requests of vLLM as sequences of the draft: opened, told of outcomes, asked for paths, closed.
+
+Follows what the scheduler tells a worker, by request id, and hands it to the policy. Knows vLLM's records by
+the names of their fields and needs no vLLM. Everything here may be dropped at any time: it guesses, and
+decides no token.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ssd.draft.policy import Policy, Round, Verified
+from ssd.integrations.vllm.meter import Meter
+from ssd.integrations.vllm.requests import max_len_of, why_declined, wire_sampling
+
+_PADDING = 0
+"""A token as good as any: what is decided does not depend on it."""
+
+
+class Sessions:
+    def __init__(
+        self,
+        policy: Policy,
+        seed_of: Callable[[str], int],
+        *,
+        max_model_len: int,
+        coupled: bool = True,
+        padded_to: int = 0,
+        meter: Meter | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`seed_of` tells the seed that a request draws with; `padded_to` 0: proposals are ragged."""
+        self.policy = policy
+        self.meter = meter or Meter()
+        self._seed_of = seed_of
+        self._max_model_len = max_model_len
+        self._coupled, self._padded_to = coupled, padded_to
+        self._clock = clock
+        self._live: dict[str, int] = {}
+        """Of each followed request, how many proposed tokens are no padding."""
+        self._num_drafted: dict[str, int] = {}
+        """Of the step that runs: tokens under verification."""
+        self._num_rows, self._is_generating, self._started = 0, False, 0.0
+        self._unasked: deque[list[str]] = deque()
+        """Of each step that was settled, the requests to propose for."""
+        self.is_attached = True
+
+    def begin(self, scheduled: Any) -> None:
+        """Before a forward: who is gone, who is new, what is verified."""
+        started = self._clock()
+        for request_id in scheduled.finished_req_ids:
+            self._forget(request_id)
+        for new in scheduled.scheduled_new_reqs:
+            self._open(new)
+        drafted = scheduled.scheduled_spec_decode_tokens
+        self._num_drafted = {request_id: len(tokens) for request_id, tokens in drafted.items()}
+        self._num_rows = scheduled.total_num_scheduled_tokens
+        num_texts = len(scheduled.num_scheduled_tokens)
+        self._is_generating = not scheduled.scheduled_new_reqs and self._num_rows == num_texts + sum(
+            self._num_drafted.values()
+        )
+        self._started = self._clock()
+        self.meter.add("host_seconds", "begin", self._started - started)
+
+    def take_in(self) -> None:
+        """While the device computes: what the draft has said meanwhile."""
+        self.policy.take_in()
+
+    def settle(self, request_ids: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
+        """After a verification: what came out of each request; nothing where its prompt is still read."""
+        started = self._clock()
+        outcomes = [
+            Verified(request_id, decided, self._verified(request_id))
+            for request_id, decided in zip(request_ids, tokens, strict=True)
+            if decided and request_id in self._live
+        ]
+        seconds = started - self._started if self._is_generating else None
+        rounds = self.policy.settle(outcomes, self._num_rows, seconds)
+        for outcome, how in zip(outcomes, rounds, strict=True):
+            self._count(outcome, how)
+        self._unasked.append([each.request_id for each in outcomes])  # type: ignore[misc]  # ids are texts
+        self._show()
+        self.meter.add("host_seconds", "settle", self._clock() - started)
+
+    def propose(self) -> tuple[list[str], list[list[int]]]:
+        """For the oldest settled step that nobody asked for: its requests, and what to verify of each."""
+        started = self._clock()
+        if not self._unasked:
+            return [], []
+        asked = [each for each in self._unasked.popleft() if each in self._live]
+        if not asked or not self.is_attached:
+            return asked, [[] for _ in asked]
+        paths = [[int(token) for token in path.tokens] for path in self.policy.propose(asked)]
+        self._live.update((each, len(path)) for each, path in zip(asked, paths, strict=True))
+        if self._padded_to and any(paths):
+            paths = [path + [_PADDING] * (self._padded_to - len(path)) for path in paths]
+        waited = self.policy.proposed.waited
+        self.meter.add("wait_seconds", amount=waited)
+        self.meter.add("host_seconds", "propose", self._clock() - started - waited)
+        return asked, paths
+
+    def attach(self) -> None:
+        """Requests that begin from here on are drafted."""
+        self.is_attached = True
+
+    def detach(self) -> None:
+        """Nothing is drafted any more; the line stays."""
+        self.is_attached = False
+        for request_id in list(self._live):
+            self._forget(request_id)
+
+    def report(self) -> dict[str, float]:
+        self._show()
+        fixed, each_row = self.policy.controller.times.line()
+        return {**self.meter.report(), "step_seconds": fixed, "step_seconds_per_row": each_row}
+
+    def close(self) -> None:
+        self.policy.close()
+
+    def _open(self, new: Any) -> None:
+        if not self.is_attached:
+            return
+        if new.req_id in self._live:
+            self.meter.add("spec_sessions_reopened")
+            self._forget(new.req_id)
+        reason = why_declined(new)
+        if reason:
+            self.meter.add("spec_declined", reason)
+            return
+        sampling = wire_sampling(new.sampling_params, self._seed_of(new.req_id), coupled=self._coupled)
+        max_len = max_len_of(new, self._max_model_len)
+        self.policy.begin(new.req_id, new.prompt_token_ids, (), sampling, max_len)
+        self._live[new.req_id] = 0
+        self.meter.add("spec_sessions_opened")
+
+    def _forget(self, request_id: str) -> None:
+        if self._live.pop(request_id, None) is not None:
+            self.policy.forget(request_id)
+
+    def _verified(self, request_id: str) -> int:
+        """How many of the tokens under verification were guessed, not padding."""
+        return min(self._num_drafted.get(request_id, 0), self._live[request_id])
+
+    def _count(self, outcome: Verified, how: Round) -> None:
+        add = self.meter.add
+        add("rounds")
+        if how.cause == "hit":
+            add("spec_hits")
+        elif how.cause != "first":
+            add("spec_misses", how.cause)
+        under_way = self._num_drafted.get(str(outcome.request_id), 0)
+        if under_way > outcome.num_drafted:
+            add("spec_padding_tokens", amount=under_way - outcome.num_drafted)
+        if outcome.num_drafted:
+            add("spec_decode_num_draft_tokens", how.source, outcome.num_drafted)
+            num_accepted = min(len(outcome.tokens) - 1, outcome.num_drafted)
+            if num_accepted:
+                add("spec_decode_num_accepted_tokens", how.source, num_accepted)
+
+    def _show(self) -> None:
+        stats = self.policy.client.stats
+        self.meter.show(
+            spec_sessions=len(self._live),
+            draft_up=float(self.policy.client.is_ready),
+            draft_connects=stats.num_connects,
+            draft_losses=stats.num_losses,
+            draft_declined=stats.num_declined,
+            draft_step_seconds=stats.step_seconds,
+        )

@@ -1,0 +1,126 @@
+"""What `--worker-cls` names: vLLM's own worker, which also talks to a draft and couples its samplers.
+
+    execute_model          who is new, who is gone → the draft; the forward; what the draft says meanwhile
+    sample_tokens          tokens by seed and position, which go to the draft too
+    take_draft_token_ids   the draft's best known paths, for vLLM's scheduler
+
+One class over vLLM's workers for CPU and GPU. Only the rank whose tokens vLLM reads opens a line. Whatever
+goes wrong with drafting turns drafting off and nothing else: no request notices.
+"""
+
+# isort: off
+import ssd.integrations.vllm.present  # noqa: F401  # says how to get vLLM, before anything else fails
+
+# isort: on
+import copy
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import vllm
+from vllm.platforms import current_platform
+from vllm.v1.outputs import DraftTokenIds
+
+from ssd.integrations.vllm.batch_rows import BatchRows
+from ssd.integrations.vllm.fitting import checked_settings, output_rank, worker_base
+from ssd.integrations.vllm.opening import open_sessions
+from ssd.integrations.vllm.sampler import couple
+from ssd.integrations.vllm.sessions import Sessions
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known only where vLLM runs
+    def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+        self._settings = checked_settings(vllm_config, Path(vllm.__file__).parent)
+        self._rows = BatchRows(self._settings.salt or vllm_config.instance_id)
+        self._sessions: Sessions | None = None
+        super().__init__(vllm_config, *args, **kwargs)
+
+    def init_device(self) -> None:
+        super().init_device()
+        if self._settings.coupled:
+            couple(self.model_runner, self._rows)
+
+    def load_model(self, *args: Any, **kwargs: Any) -> None:
+        super().load_model(*args, **kwargs)
+        is_output = self.rank == output_rank(self.vllm_config.parallel_config)
+        if is_output and self._settings.draft is not None:
+            self._sessions = open_sessions(self.vllm_config, self._settings, self._rows)
+
+    def execute_model(self, scheduler_output: Any) -> Any:
+        self._rows.follow(scheduler_output)
+        self._drafting(lambda sessions: sessions.begin(scheduler_output))
+        if self._settings.coupled:
+            scheduler_output = without_seeds(scheduler_output)
+        output = super().execute_model(scheduler_output)
+        # A GPU computes by now.
+        self._drafting(Sessions.take_in)
+        return output
+
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        output = super().sample_tokens(grammar_output)
+        # Stages of a pipeline other than the last have no tokens.
+        if getattr(output, "req_ids", None):
+            self._drafting(lambda sessions: sessions.settle(output.req_ids, output.sampled_token_ids))
+        return output
+
+    def take_draft_token_ids(self) -> DraftTokenIds | None:
+        proposed = self._drafting(Sessions.propose)
+        return None if proposed is None or not proposed[0] else DraftTokenIds(*proposed)
+
+    def shutdown(self) -> None:
+        self._drafting(Sessions.close)
+        self._sessions = None
+        super().shutdown()
+
+    def ssd_report(self) -> dict[str, float] | None:
+        """Counts since the start, from the rank that has them; by `collective_rpc`."""
+        return self._drafting(Sessions.report)
+
+    def ssd_attach(self) -> None:
+        self._drafting(Sessions.attach)
+
+    def ssd_detach(self) -> None:
+        """Requests run without the draft until it is attached again."""
+        self._drafting(Sessions.detach)
+
+    def _drafting(self, work: Callable[[Sessions], Result]) -> Result | None:
+        """Does it where there are sessions; an error ends them, and no request."""
+        sessions = self._sessions
+        if sessions is None:
+            return None
+        try:
+            return work(sessions)
+        except Exception:
+            logger.exception("drafting is off until the next start; requests go on without it")
+            self._sessions = None
+            sessions.policy.client.line.lose("the worker gave drafting up")
+            return None
+
+
+def without_seeds(scheduled: Any) -> Any:
+    """A copy for vLLM's runner, which makes no generators of its own where requests bring no seeds.
+
+    The scheduler, which may be in this process, keeps its records as they are.
+    """
+    if all(
+        new.sampling_params is None or new.sampling_params.seed is None
+        for new in scheduled.scheduled_new_reqs
+    ):
+        return scheduled
+    changed = copy.copy(scheduled)
+    changed.scheduled_new_reqs = [_without_seed(new) for new in scheduled.scheduled_new_reqs]
+    return changed
+
+
+def _without_seed(new: Any) -> Any:
+    if new.sampling_params is None or new.sampling_params.seed is None:
+        return new
+    changed = copy.copy(new)
+    changed.sampling_params = copy.copy(new.sampling_params)
+    changed.sampling_params.seed = None
+    return changed

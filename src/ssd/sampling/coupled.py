@@ -1,0 +1,55 @@
+"""The coupled decision as tensors: a token for each row of logits, and how many drafted ones it accepts.
+
+    y = argmax(z/T + g(seed, position, ·));   T = 0: argmax(z);   a drafted token is accepted if it is y
+
+z are logits after everything that depends on tokens (penalties, masks); truncation is given along, or done
+already. No Python works row by row, and nothing is read back to the host: who needs the tokens there reads
+them once. Knows no requests, no models, and not who drafts.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ssd.sampling.draws import Draws
+from ssd.sampling.pruned import decide_pruned
+from ssd.sampling.whole import decide_whole
+
+NOTHING = -1
+"""In the place of a token where there is none."""
+
+# So few get their noise sooner than some of them are picked out.
+_FEW_TOKENS = 512
+
+
+def decide_tokens(logits: Tensor, draws: Draws) -> Tensor:
+    """The token [R] of each row of logits [R, V], which are left as they are."""
+    if logits.ndim != 2 or len(logits) != len(draws):
+        raise ValueError(
+            f"logits of shape {tuple(logits.shape)} for {len(draws)} rows: pass one row of logits for each"
+        )
+    is_worth_pruning = logits.device.type == "cpu" and logits.shape[1] > _FEW_TOKENS
+    return decide_pruned(logits, draws) if is_worth_pruning else decide_whole(logits, draws)
+
+
+def count_accepted(tokens: Tensor, drafted: Tensor, starts: Tensor) -> Tensor:
+    """How many drafted tokens each sequence keeps [S]: those from its first row on that were decided.
+
+    `drafted` [R] holds what was guessed for each row's own token, `NOTHING` where nothing was. A sequence
+    has the rows from its start [S] to the next one's.
+    """
+    num_rows = len(tokens)
+    places = torch.arange(num_rows + 1, device=tokens.device)
+    missed = torch.where(tokens == drafted, num_rows, places[:-1])
+    # From each row on, the first that was not foretold; and after the last row, the end.
+    ahead = torch.cat((missed, places[-1:])).flip(0).cummin(0).values.flip(0)
+    ends = torch.cat((starts[1:], places[-1:]))
+    return ahead[starts].minimum(ends) - starts
+
+
+def emitted_tokens(tokens: Tensor, accepted: Tensor, starts: Tensor, width: int) -> Tensor:
+    """What each sequence gains [S, width]: its accepted tokens and the one after, then `NOTHING`."""
+    steps = torch.arange(width, device=tokens.device)
+    places = (starts.unsqueeze(1) + steps).clamp(max=len(tokens) - 1)
+    return torch.where(steps <= accepted.unsqueeze(1), tokens[places], NOTHING)

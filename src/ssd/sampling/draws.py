@@ -1,0 +1,56 @@
+"""What the coupled decision is given, as tensors: one entry for each row of logits. Data only.
+
+y = argmax(z/T + g(seed, position, ·)) over the tokens that truncation keeps;   T = 0: argmax(z)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ssd.sampling.params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """min_p, then top_k, then top_p, where the logits are not truncated already."""
+
+    log_min_p: Tensor  # [R] float64; −inf: off
+    top_k: Tensor  # [R] int64; 0: off
+    top_p: Tensor  # [R] float64; 1: off
+
+    @classmethod
+    def of(cls, params: Sequence[SamplingParams], device: torch.device | str = "cpu") -> Truncation | None:
+        """None where nobody asks for any."""
+        if not any(each.truncated for each in params):
+            return None
+        least = [math.log(each.min_p) if each.min_p > 0.0 else -math.inf for each in params]
+        return cls(
+            torch.tensor(least, dtype=torch.float64).to(device),
+            torch.tensor([each.top_k for each in params]).to(device),
+            torch.tensor([each.top_p for each in params], dtype=torch.float64).to(device),
+        )
+
+    def at(self, rows: Tensor) -> Truncation:
+        return Truncation(self.log_min_p[rows], self.top_k[rows], self.top_p[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """How each row is decided. Positions are those of the tokens being decided; the prompt counts."""
+
+    seeds: Tensor  # [R] int64: the 64 bits of each seed
+    positions: Tensor  # [R] int64, from 0 to 2**32 − 1
+    temperatures: Tensor  # [R] float32; 0: greedy
+    truncation: Truncation | None = None
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def at(self, rows: Tensor) -> Draws:
+        truncation = None if self.truncation is None else self.truncation.at(rows)
+        return Draws(self.seeds[rows], self.positions[rows], self.temperatures[rows], truncation)

@@ -1,0 +1,252 @@
+"""What a worker tells the draft of vLLM's requests, and asks of it, step by step."""
+
+from array import array
+from collections.abc import Hashable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ssd.draft.client import Path
+from ssd.draft.controller import Controller
+from ssd.draft.line import LineStats
+from ssd.draft.messages import MAX_LIST, MAX_TOKENS, Sampling
+from ssd.draft.policy import Proposed, Round, Verified
+from ssd.integrations.vllm.meter import Meter
+from ssd.integrations.vllm.requests import max_len_of, wire_sampling
+from ssd.integrations.vllm.sessions import Sessions
+from tests.vllm.records import new, params, scheduled
+
+
+class FakePolicy:
+    """Takes notes, and knows the paths it is told to know."""
+
+    def __init__(self) -> None:
+        self.paths: dict[str, list[int]] = {}
+        self.texts: dict[Hashable, list[int]] = {}
+        self.begun: list[tuple[str, Sampling, int]] = []
+        self.settled: list[tuple[list[Verified], int, float | None]] = []
+        self.asked: list[list[str]] = []
+        self.client = SimpleNamespace(stats=LineStats(num_connects=1), is_ready=True)
+        self.controller = Controller()
+        self.proposed = Proposed(waited=0.5)
+        self.how = Round("hit", "draft")
+
+    def begin(
+        self, request_id: str, prompt: Sequence[int], output: Sequence[int], sampling: Sampling, max_len: int
+    ) -> None:
+        assert request_id not in self.texts, "begun twice without an end"
+        self.texts[request_id] = [*prompt, *output]
+        self.begun.append((request_id, sampling, max_len))
+
+    def forget(self, request_id: str) -> None:
+        del self.texts[request_id]
+
+    def propose(self, request_ids: list[str]) -> list[Path]:
+        self.asked.append(request_ids)
+        return [Path(array("i", self.paths.get(each, [])), []) for each in request_ids]
+
+    def settle(self, outcomes: list[Verified], num_rows: int, seconds: float | None) -> list[Round]:
+        self.settled.append((outcomes, num_rows, seconds))
+        for each in outcomes:
+            self.texts[each.request_id].extend(each.tokens)
+        return [self.how] * len(outcomes)
+
+
+class Ticking:
+    now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+@pytest.fixture
+def policy() -> FakePolicy:
+    return FakePolicy()
+
+
+def sessions_of(policy: Any, **changes: Any) -> Sessions:
+    usual: dict[str, Any] = {"max_model_len": 100, "meter": Meter(exported=False), "clock": Ticking()}
+    return Sessions(policy, lambda request_id: len(request_id), **{**usual, **changes})
+
+
+def test_a_request_is_opened_told_asked_and_closed(policy: FakePolicy) -> None:
+    sessions = sessions_of(policy)
+    sessions.begin(scheduled(new("a", [5, 6, 7])))
+    sessions.settle(["a"], [[8]])
+    policy.paths = {"a": [9, 10]}
+    assert sessions.propose() == (["a"], [[9, 10]])
+    sessions.begin(scheduled(running={"a": 3}, drafted={"a": [9, 10]}))
+    sessions.settle(["a"], [[9, 11]])
+    assert policy.texts == {"a": [5, 6, 7, 8, 9, 11]}
+    assert policy.settled[-1][0] == [Verified("a", [9, 11], 2)]
+    sessions.begin(scheduled(finished=["a"]))
+    assert policy.texts == {}
+    report = sessions.report()
+    assert report["spec_sessions"] == 0
+    assert report["spec_sessions_opened"] == 1
+    assert report["rounds"] == 2
+    assert report["spec_hits"] == 2
+    assert report["spec_decode_num_draft_tokens.draft"] == 2
+    assert report["spec_decode_num_accepted_tokens.draft"] == 1
+    assert report["wait_seconds"] == 0.5
+
+
+def test_a_prompt_that_is_still_read_has_no_outcome_and_gets_no_proposal(policy: FakePolicy) -> None:
+    sessions = sessions_of(policy)
+    policy.paths = {"a": [1], "b": [1]}
+    sessions.begin(scheduled(new("a"), new("b")))
+    sessions.settle(["a", "b"], [[], [4]])
+    assert sessions.propose() == (["b"], [[1]])
+    assert [each.request_id for each in policy.settled[0][0]] == ["b"]
+
+
+def test_only_steps_that_generate_are_timed(policy: FakePolicy) -> None:
+    sessions = sessions_of(policy)
+    sessions.begin(scheduled(new("a")))
+    sessions.settle(["a"], [[4]])
+    assert policy.settled[-1][1:] == (3, None)
+    sessions.begin(scheduled(running={"a": 3}, drafted={"a": [1, 2]}))
+    sessions.settle(["a"], [[4]])
+    assert policy.settled[-1][1:] == (3, 1.0)
+    # A request that was preempted reads its text again.
+    sessions.begin(scheduled(running={"a": 7}))
+    sessions.settle(["a"], [[4]])
+    assert policy.settled[-1][1:] == (7, None)
+
+
+def test_an_id_that_ends_and_comes_again_in_one_step_begins_anew(policy: FakePolicy) -> None:
+    sessions = sessions_of(policy)
+    sessions.begin(scheduled(new("a", [1])))
+    sessions.begin(scheduled(new("a", [2, 3]), finished=["a"]))
+    assert policy.texts == {"a": [2, 3]}
+    assert sessions.report()["spec_sessions_reopened"] == 0
+
+
+def test_a_live_id_that_comes_again_as_new_is_opened_again(policy: FakePolicy) -> None:
+    sessions = sessions_of(policy)
+    sessions.begin(scheduled(new("a", [1])))
+    sessions.begin(scheduled(new("a", [1, 2, 3])))
+    assert policy.texts == {"a": [1, 2, 3]}
+    assert sessions.report()["spec_sessions_reopened"] == 1
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (new("x", mm_features=["image"]), "images"),
+        (new("x", None, prompt_embeds=object()), "prompt_embeds"),
+        (new("x", prompt_embeds=object()), "prompt_embeds"),
+        (new("x", sampling_params=None, pooling_params=object()), "pooling"),
+        (new("x", []), "length"),
+        (new("x", [1] * (MAX_TOKENS + 1)), "length"),
+    ],
+)
+def test_what_is_not_drafted_is_counted_and_harmless(
+    policy: FakePolicy, request_: SimpleNamespace, reason: str
+) -> None:
+    sessions = sessions_of(policy)
+    sessions.begin(scheduled(request_))
+    sessions.settle(["x"], [[4]])
+    assert sessions.propose() == ([], [])
+    sessions.begin(scheduled(finished=["x"]))
+    assert policy.begun == []
+    assert sessions.report()[f"spec_declined.{reason}"] == 1
+
+
+def test_padding_makes_proposals_equally_long_and_is_counted_apart(policy: FakePolicy) -> None:
+    sessions = sessions_of(policy, padded_to=3)
+    sessions.begin(scheduled(new("a"), new("b")))
+    sessions.settle(["a", "b"], [[4], [4]])
+    assert sessions.propose() == (["a", "b"], [[], []])  # Nothing to verify: a plain step.
+    sessions.begin(scheduled(running={"a": 1, "b": 1}))
+    sessions.settle(["a", "b"], [[4], [4]])
+    policy.paths = {"a": [7, 8]}
+    assert sessions.propose() == (["a", "b"], [[7, 8, 0], [0, 0, 0]])
+    sessions.begin(scheduled(running={"a": 4, "b": 4}, drafted={"a": [7, 8, 0], "b": [0, 0, 0]}))
+    # Padding may be right by chance, and is not the draft's merit.
+    sessions.settle(["a", "b"], [[7, 8, 0, 5], [0, 1]])
+    assert policy.settled[-1][0] == [Verified("a", [7, 8, 0, 5], 2), Verified("b", [0, 1], 0)]
+    report = sessions.report()
+    assert report["spec_padding_tokens"] == 4
+    assert report["spec_decode_num_draft_tokens.draft"] == 2
+    assert report["spec_decode_num_accepted_tokens.draft"] == 2
+
+
+def test_what_the_scheduler_cut_was_not_verified(policy: FakePolicy) -> None:
+    """A grammar may forbid drafted tokens, and a preempted request loses its own."""
+    sessions = sessions_of(policy)
+    sessions.begin(scheduled(new("a")))
+    sessions.settle(["a"], [[4]])
+    policy.paths = {"a": [1, 2, 3]}
+    sessions.propose()
+    sessions.begin(scheduled(running={"a": 2}, drafted={"a": [1]}))
+    sessions.settle(["a"], [[1, 9]])
+    assert policy.settled[-1][0][0].num_drafted == 1
+    sessions.begin(scheduled(running={"a": 6}))
+    sessions.settle(["a"], [[4]])
+    assert policy.settled[-1][0][0].num_drafted == 0
+
+
+def test_steps_are_asked_for_in_their_order(policy: FakePolicy) -> None:
+    """A pipeline has several under way."""
+    sessions = sessions_of(policy)
+    sessions.begin(scheduled(new("a")))
+    sessions.settle(["a"], [[4]])
+    sessions.begin(scheduled(new("b")))
+    sessions.settle(["b"], [[4]])
+    assert [sessions.propose()[0] for _ in range(3)] == [["a"], ["b"], []]
+
+
+def test_a_request_that_ended_meanwhile_gets_no_proposal(policy: FakePolicy) -> None:
+    sessions = sessions_of(policy)
+    sessions.begin(scheduled(new("a")))
+    sessions.settle(["a"], [[4]])
+    sessions.begin(scheduled(finished=["a"]))
+    assert sessions.propose() == ([], [])
+    assert policy.asked == []
+
+
+def test_detached_nothing_is_told_or_proposed_until_attached_again(policy: FakePolicy) -> None:
+    sessions = sessions_of(policy)
+    policy.paths = {"a": [1], "b": [1], "c": [1]}
+    sessions.begin(scheduled(new("a")))
+    sessions.detach()
+    assert policy.texts == {}
+    sessions.begin(scheduled(new("b")))
+    sessions.settle(["a", "b"], [[4], [4]])
+    assert sessions.propose() == ([], [])
+    sessions.attach()
+    sessions.begin(scheduled(new("c")))
+    sessions.settle(["a", "b", "c"], [[4], [4], [4]])
+    assert sessions.propose() == (["c"], [[1]])
+
+
+def test_parameters_travel_as_far_as_they_decide_tokens() -> None:
+    given = params(top_k=-1, top_p=0.9, min_tokens=3, all_stop_token_ids={9, 2}, bad_words_token_ids=[[4, 5]])
+    sampling = wire_sampling(given, -1, coupled=True)
+    assert sampling == Sampling(
+        seed=2**64 - 1,
+        temperature=0.7,
+        top_k=0,
+        top_p=0.9,
+        min_tokens=3,
+        end_ids=[2, 9],
+        bad_word_ids=[[4, 5]],
+    )
+
+
+def test_without_coupling_the_likeliest_tokens_are_guessed() -> None:
+    assert wire_sampling(params(), 1, coupled=False).temperature == 0.0
+
+
+def test_lists_stay_within_what_the_protocol_takes() -> None:
+    many = params(all_stop_token_ids=set(range(2 * MAX_LIST)), bad_words_token_ids=[[1]] * (2 * MAX_LIST))
+    sampling = wire_sampling(many, 1, coupled=True)
+    assert len(sampling.end_ids) == len(sampling.bad_word_ids) == MAX_LIST
+
+
+@pytest.mark.parametrize(("most", "expected"), [(8, 11), (None, 100), (500, 100)])
+def test_the_longest_text_a_request_may_become(most: int | None, expected: int) -> None:
+    assert max_len_of(new("a", [1, 2, 3], sampling_params=params(max_tokens=most)), 100) == expected
