@@ -27,7 +27,8 @@ LAYERS = (
     {"worker"},
     {"server", "bench"},
     {"tuning"},
-    {"cli", "integrations"},
+    {"integrations"},
+    {"cli"},
     {"__main__"},
 )
 OPTIONAL = (
@@ -52,8 +53,8 @@ VLLM = tuple(f"ssd.integrations.vllm.{name}" for name in ("present", "sampler", 
 """What vLLM itself imports, and nobody else: it stands on vLLM."""
 
 CLIENT = (
-    *("client", "codec", "connection", "controller", "greeting", "keeper", "line", "messages", "mirrors"),
-    *("ngram", "policy", "supervisor", "transport", "tree", "worth"),
+    *("child", "client", "codec", "connection", "controller", "greeting", "keeper", "lifeline", "line"),
+    *("messages", "mirrors", "ngram", "policy", "supervisor", "transport", "tree", "worth"),
 )
 """The host's side of the draft: whoever verifies holds it, and may be no engine of ours."""
 

@@ -191,7 +191,7 @@ def test_speculative_configs_that_are_wrong_are_refused_by_name(text: str, messa
     [
         ((), "no model is named"),
         (("a", "--model", "b"), "two models, a and b"),
-        (("m", "--tensor-parallel-size", "2"), "a target runs on one device so far"),
+        (("m", "--tensor-parallel-size", "2"), "our own target runs on one device so far"),
         (("m", "--draft-cores", "x"), "numbers and ranges"),
         (("m", "--growth", "wild"), "'wild'"),
         (("m", "--saguaro", "0.5"), "needs acceptance='ratio'"),

@@ -1,10 +1,7 @@
 """`ssd draft`: the draft service as a program of its own."""
 
 import logging
-import os
-import select
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,7 +46,9 @@ def draft(
     log_format: Annotated[
         str, typer.Option(envvar="SSD_LOG_FORMAT", help="text, or json: one object a line.")
     ] = "text",
-    lifeline: Annotated[bool, typer.Option(hidden=True, help="End when standard input ends.")] = False,
+    lifeline: Annotated[
+        bool, typer.Option(hidden=True, help="End, with the folder of --listen, when standard input ends.")
+    ] = False,
 ) -> None:
     """Run a draft that any number of engines can use.
 
@@ -59,8 +58,10 @@ def draft(
 
         ssd generate MODEL --draft ipc:///tmp/draft.sock -p "Once upon a time"
     """
+    from ssd.draft.lifeline import end_with_parent
     from ssd.draft.program import DraftConfig, build_service, open_link
     from ssd.draft.transport import make_keys as write_keys
+    from ssd.draft.transport import private_folder
     from ssd.models.hub import local_model
 
     with _start_log(log_format):
@@ -84,7 +85,9 @@ def draft(
             kv_cache_bytes=kv_cache_bytes,
             max_num_seqs=max_num_seqs,
         )
-        is_over = _End(lifeline=lifeline)
+        is_over = _End()
+        if lifeline:
+            end_with_parent(folder=private_folder(listen))
         link = open_link(listen, keys)
         service = build_service(config, link)
         if not lifeline:
@@ -114,20 +117,15 @@ def _start_log(form: str) -> Iterator[None]:
 
 
 class _End:
-    """Whether it is time to stop: a signal came, or the engine that held the other end is gone."""
+    """Whether it is time to stop: a signal came."""
 
-    def __init__(self, *, lifeline: bool) -> None:
+    def __init__(self) -> None:
         self._was_signalled = False
-        self._lifeline = lifeline
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note)
 
     def __call__(self) -> bool:
-        return self._was_signalled or (self._lifeline and self._is_cut())
+        return self._was_signalled
 
     def _note(self, number: int, frame: object) -> None:
         self._was_signalled = True
-
-    def _is_cut(self) -> bool:
-        readable, _, _ = select.select([sys.stdin], [], [], 0)
-        return bool(readable) and not os.read(sys.stdin.fileno(), 1)

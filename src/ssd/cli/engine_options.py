@@ -152,7 +152,10 @@ class EngineOptions:
     decode_tile: Annotated[int | None, _option("decode_tile", "Rows of a tile, generated.", _MACHINE)] = None
     prefill_tile: Annotated[int | None, _option("prefill_tile", "Rows of a tile, prompts.", _MACHINE)] = None
     tensor_parallel_size: Annotated[
-        int, typer.Option("--tensor-parallel-size", "-tp", rich_help_panel=_MACHINE, help="Only 1 so far.")
+        int,
+        typer.Option(
+            "--tensor-parallel-size", "-tp", rich_help_panel=_MACHINE, help="Only with --engine vllm."
+        ),
     ] = 1
     hf_cache: Annotated[
         str | None,
@@ -175,12 +178,12 @@ class EngineOptions:
             raise ValueError(f"no model is named. {MODEL_HELP}")
         return named
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self, *, for_vllm: bool = False) -> dict[str, Any]:
         """What was said, as settings of EngineConfig; a draft alone means that it works ahead."""
-        if self.tensor_parallel_size != 1:
+        if self.tensor_parallel_size != 1 and not for_vllm:
             raise ValueError(
-                f"--tensor-parallel-size {self.tensor_parallel_size}: a target runs on one device so far; "
-                "leave it at 1"
+                f"--tensor-parallel-size {self.tensor_parallel_size}: our own target runs on one device so "
+                "far; leave it at 1, or use `ssd serve --engine vllm`"
             )
         ours = {field.name for field in dataclasses.fields(self)} - {"model"}
         said = {name: getattr(self, name) for name in _DEFAULTS if name in ours}

@@ -21,7 +21,8 @@ app = typer.Typer(
 )
 app.command()(generate)
 app.command()(chat)
-app.command()(serve)
+# What follows `--` is for vLLM.
+app.command(context_settings={"allow_extra_args": True})(serve)
 app.command()(draft)
 app.command()(doctor)
 app.command()(plan)

@@ -1,68 +1,23 @@
-"""`ssd serve`: OpenAI's API over HTTP. The server is imported when the command runs."""
+"""`ssd serve`: OpenAI's API over HTTP, by our own engine or by vLLM.
 
-from dataclasses import dataclass, fields
+What serves is imported when the command runs.
+"""
+
+from dataclasses import replace
 from importlib.util import find_spec
-from typing import Annotated, Any
 
 import typer
 
+from ssd.cli import serve_vllm
 from ssd.cli.engine_options import EngineOptions
 from ssd.cli.errors import user_errors
 from ssd.cli.options import with_options
-
-_SERVER, _LIMITS = "Server", "Limits of a request"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerOptions:
-    """Settings of ServerConfig; None stands for its own default."""
-
-    host: Annotated[
-        str | None, typer.Option(rich_help_panel=_SERVER, help="0.0.0.0: reached from elsewhere too.")
-    ] = None
-    port: Annotated[int | None, typer.Option(rich_help_panel=_SERVER, help="8000; 0 takes a free one.")] = (
-        None
-    )
-    api_key: Annotated[
-        list[str] | None,
-        typer.Option(envvar="SSD_API_KEY", rich_help_panel=_SERVER, help="What clients send; repeatable."),
-    ] = None
-    served_model_name: Annotated[
-        str | None, typer.Option(rich_help_panel=_SERVER, help="What clients call the model.")
-    ] = None
-    drain_seconds: Annotated[
-        float | None, typer.Option(rich_help_panel=_SERVER, help="Time to finish after SIGTERM: 30.")
-    ] = None
-    stuck_seconds: Annotated[
-        float | None,
-        typer.Option(rich_help_panel=_SERVER, help="Of no progress, until /health says 503: 8."),
-    ] = None
-    log_level: Annotated[
-        str | None, typer.Option(rich_help_panel=_SERVER, help="debug, info, warning or error.")
-    ] = None
-    otlp_endpoint: Annotated[
-        str | None, typer.Option(rich_help_panel=_SERVER, help="Where traces go; needs the extra otel.")
-    ] = None
-    tool_format: Annotated[
-        str | None, typer.Option(rich_help_panel=_SERVER, help="auto, hermes, llama3 or none.")
-    ] = None
-    reasoning_format: Annotated[
-        str | None, typer.Option(rich_help_panel=_SERVER, help="auto, think or none.")
-    ] = None
-    max_queue: Annotated[
-        int | None, typer.Option(rich_help_panel=_LIMITS, help="Sequences that may wait; more get 429.")
-    ] = None
-    max_body_bytes: Annotated[int | None, typer.Option(rich_help_panel=_LIMITS, help="Of a request.")] = None
-    max_n: Annotated[int | None, typer.Option(rich_help_panel=_LIMITS, help="Answers to one prompt.")] = None
-
-    def settings(self) -> dict[str, Any]:
-        said = {field.name: getattr(self, field.name) for field in fields(self)}
-        said["api_keys"] = tuple(said.pop("api_key") or ())
-        return {name: value for name, value in said.items() if value is not None}
+from ssd.cli.serve_vllm import VllmOptions, VllmServer
+from ssd.cli.server_options import ServerOptions
 
 
 @with_options
-def serve(*, engine: EngineOptions, server: ServerOptions) -> None:
+def serve(context: typer.Context, *, engine: EngineOptions, server: ServerOptions, vllm: VllmOptions) -> None:
     """Serve a model over HTTP, as OpenAI's API does; a chat for the browser is at /.
 
     Examples:
@@ -70,12 +25,43 @@ def serve(*, engine: EngineOptions, server: ServerOptions) -> None:
         ssd serve Qwen/Qwen3-8B --draft Qwen/Qwen3-0.6B
 
         ssd serve MODEL --config server.yaml --port 8080 --api-key SECRET
+
+        ssd serve MODEL --draft SMALL --engine vllm -- --gpu-memory-utilization 0.8
     """
     with user_errors():
-        if find_spec("fastapi") is None or find_spec("uvicorn") is None:
-            raise ValueError("the server's packages are not installed: pip install 'ssd[server]'")
-        from ssd.server.config import ServerConfig
-        from ssd.server.run import run_server
-
-        code = run_server(engine.engine_config(), ServerConfig(**server.settings()))
+        engine, flags = _apart(engine, context.args)
+        if _is_for_vllm(engine, vllm):
+            code = VllmServer(engine=engine, server=server, vllm=vllm, flags=flags).run()
+        else:
+            vllm.require_none()
+            if flags:
+                raise ValueError(f"{flags[0]!r} is more than this command takes: flags after `--` are vLLM's")
+            code = _serve_ourselves(engine, server)
     raise typer.Exit(code)
+
+
+def _apart(engine: EngineOptions, rest: list[str]) -> tuple[EngineOptions, list[str]]:
+    """The flags of vLLM: with the model named by an option, the first of them came in its place."""
+    if engine.model_argument is not None and engine.model_argument.startswith("-"):
+        return replace(engine, model_argument=None), [engine.model_argument, *rest]
+    return engine, rest
+
+
+def _is_for_vllm(engine: EngineOptions, vllm: VllmOptions) -> bool:
+    if vllm.engine_name is not None:
+        return vllm.engine_name == "vllm"
+    if engine.device == "cpu" or not serve_vllm.visible_gpus():
+        return False
+    reason = serve_vllm.why_unreadable(engine.named_model) or serve_vllm.why_missing()
+    if reason:
+        typer.echo(f"our own engine serves, and it has never run on a GPU; {reason}", err=True)
+    return not reason
+
+
+def _serve_ourselves(engine: EngineOptions, server: ServerOptions) -> int:
+    if find_spec("fastapi") is None or find_spec("uvicorn") is None:
+        raise ValueError("the server's packages are not installed: pip install 'ssd[server]'")
+    from ssd.server.config import ServerConfig
+    from ssd.server.run import run_server
+
+    return run_server(engine.engine_config(), ServerConfig(**server.settings()))

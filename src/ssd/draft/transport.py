@@ -80,6 +80,11 @@ def private_address() -> str:
     return f"ipc://{tempfile.mkdtemp(prefix='ssd-')}/draft.sock"
 
 
+def private_folder(address: str) -> Path:
+    """What private_address made."""
+    return Path(address.removeprefix("ipc://")).parent
+
+
 def check_address(address: str, keys: Keys | None) -> None:
     if address.startswith("ipc://"):
         return

@@ -96,6 +96,7 @@ def draft_arguments(config: EngineConfig) -> list[str]:
         "--cores": ",".join(map(str, config.draft_cores)) or None,
         "--kv-cache-bytes": config.kv_cache_bytes,
         "--max-num-seqs": config.max_num_seqs,
+        "--hf-cache": config.hf_cache,
     }
     return [text for name, value in pairs.items() if value is not None for text in (name, str(value))]
 

@@ -1,0 +1,318 @@
+"""`ssd serve --engine vllm`: from the options of `ssd serve` to two commands, vLLM's and the draft's.
+
+Knows which option is which flag of vLLM. One that vLLM has no place for is refused by name, with what to
+say instead; none is dropped. Needs no vLLM but to run it.
+"""
+
+import json
+import logging
+import math
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from ssd.cli.engine_options import EngineOptions
+from ssd.cli.options import parse_cores
+from ssd.cli.server_options import ServerOptions
+from ssd.config import EngineConfig
+from ssd.integrations.vllm import arguments
+from ssd.integrations.vllm.fitting import installed_version, why_unfit
+from ssd.integrations.vllm.pair import Program, Programs, run_pair
+from ssd.integrations.vllm.placement import CORES, Placement, on_cores, on_gpus
+
+if TYPE_CHECKING:
+    from ssd.server.config import ServerConfig
+
+HOW_TO_GET = "pip install vllm (or pip install 'ssd[vllm]')"
+_PANEL = "vLLM"
+_METRICS = "PROMETHEUS_MULTIPROC_DIR"
+_SOMEWHERE = "ipc:///run/ssd/draft.sock"
+"""Stands for the draft's socket in commands that someone else will run."""
+
+_FLAGS = {
+    "max_model_len": "--max-model-len",
+    "max_num_seqs": "--max-num-seqs",
+    "max_num_batched_tokens": "--max-num-batched-tokens",
+    "enable_chunked_prefill": "--enable-chunked-prefill",
+    "enable_prefix_caching": "--enable-prefix-caching",
+    "block_size": "--block-size",
+    "kv_cache_bytes": "--kv-cache-memory-bytes",
+    "dtype": "--dtype",
+    "hf_cache": "--download-dir",
+    "served_model_name": "--served-model-name",
+    "otlp_endpoint": "--otlp-traces-endpoint",
+}
+_REFUSED = {
+    "saguaro": "it is for acceptance by ratio in our own engine",
+    "num_blocks": "say -- --num-gpu-blocks-override",
+    "deterministic": "vLLM's own way, on GPUs, is the variable VLLM_BATCH_INVARIANT=1",
+    "decode_tile": "it is for --deterministic in our own engine",
+    "prefill_tile": "it is for --deterministic in our own engine",
+    "stuck_seconds": "vLLM's /health is its own",
+    "tool_format": "say -- --enable-auto-tool-choice --tool-call-parser NAME",
+    "reasoning_format": "say -- --reasoning-parser NAME",
+    "max_queue": "vLLM queues without a bound",
+    "max_body_bytes": "vLLM has no such bound",
+    "max_n": "vLLM has no such bound",
+}
+_OURS = ("--worker-cls", "--speculative-config", "-sc", "--additional-config")
+"""Flags of vLLM by which a draft is attached."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmOptions:
+    engine_name: Annotated[
+        Literal["ssd", "vllm"] | None,
+        typer.Option(
+            "--engine",
+            rich_help_panel=_PANEL,
+            help="Who verifies: our own engine, or vLLM, which takes its own flags after `--`. "
+            "Default: vllm where there is a GPU and vLLM, else ssd.",
+            show_default=False,
+        ),
+    ] = None
+    print_commands: Annotated[
+        bool, typer.Option(rich_help_panel=_PANEL, help="Only show the two commands that would run.")
+    ] = False
+    float32_head: Annotated[
+        bool,
+        typer.Option(
+            rich_help_panel=_PANEL,
+            help="vLLM computes scores of tokens in float32: fewer ties than in bfloat16.",
+        ),
+    ] = False
+    pad_drafts: Annotated[
+        bool,
+        typer.Option(rich_help_panel=_PANEL, help="Proposals of equal length, for captured graphs of GPUs."),
+    ] = False
+
+    def require_none(self) -> None:
+        """For our own engine."""
+        for name in ("print_commands", "float32_head", "pad_drafts"):
+            if getattr(self, name):
+                raise ValueError(f"{_spelled(name)} is for --engine vllm")
+
+
+def is_installed() -> bool:
+    return find_spec("vllm") is not None
+
+
+def visible_gpus() -> list[str]:
+    """As CUDA_VISIBLE_DEVICES names them, or by number."""
+    import torch
+
+    listed = [each.strip() for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
+    count = torch.cuda.device_count()
+    return listed[:count] or [str(index) for index in range(count)]
+
+
+def why_unreadable(model: str) -> str:
+    """Why no vLLM can serve this model; empty: it can, as far as its name tells."""
+    if not model.lower().partition("@")[0].endswith(".gguf"):
+        return ""
+    return (
+        f"{model} is a GGUF file, and vLLM 0.32 reads none: name the folder or the hub's name of the "
+        "model it was made from, or use --engine ssd"
+    )
+
+
+def why_missing() -> str:
+    """Why there is no vLLM here that fits; empty: there is."""
+    if not is_installed():
+        return f"vLLM is not installed: {HOW_TO_GET}, or use --engine ssd"
+    [folder] = find_spec("vllm").submodule_search_locations or [""]  # type: ignore[union-attr]
+    return why_unfit(installed_version(), Path(folder))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmServer:
+    """One `ssd serve --engine vllm`, as it was asked for."""
+
+    engine: EngineOptions
+    server: ServerOptions
+    vllm: VllmOptions
+    flags: Sequence[str] = ()
+    """Those of vLLM's own, which come last and win."""
+
+    def run(self) -> int:
+        placement = self.placement()
+        if self.vllm.print_commands:
+            typer.echo(self.shown(placement))
+            return 0
+        if reason := why_missing():
+            raise ValueError(reason)
+        logging.basicConfig(level=logging.INFO, format="ssd: %(message)s")
+        typer.echo(f"{placement.words}. By hand:\n\n{self.shown(placement)}\n", err=True)
+        return run_pair(lambda folder: self.programs(placement, folder))
+
+    def shown(self, placement: Placement) -> str:
+        """The plain commands, for whoever runs them in manifests of their own."""
+        said = [[*_assigned(placement.target), *self._words(placement, _SOMEWHERE)]]
+        if self.server.api_key:
+            said[0].insert(0, "VLLM_API_KEY=…")
+        if drafting := self._draft_words(placement.config, _SOMEWHERE):
+            said.insert(0, [*_assigned(placement.draft), "ssd", *drafting])
+        return "\n\n".join(map(_joined, said))
+
+    def programs(self, placement: Placement, folder: Path) -> Programs:
+        address = f"ipc://{folder}/draft.sock"
+        launched = ["-m", "ssd.integrations.vllm.launch", str(folder), *self._words(placement, address)[1:]]
+        drafting = self._draft_words(placement.config, address)
+        return Programs(
+            server=Program(arguments=launched, environment={**placement.target, **self._variables(folder)}),
+            draft=Program(arguments=["-m", "ssd", *drafting, "--lifeline"], environment=placement.draft)
+            if drafting
+            else None,
+            drain_seconds=self._settings.drain_seconds,
+        )
+
+    def placement(self) -> Placement:
+        self._refuse()
+        config, ranks = self._config(), self.engine.tensor_parallel_size
+        gpus = [] if config.device == "cpu" else visible_gpus()
+        if gpus:
+            return on_gpus(config, gpus, ranks=ranks)
+        return on_cores(config, ranks=ranks, bound=os.environ.get(CORES))
+
+    def _config(self) -> EngineConfig:
+        """Checked as our own engine's settings are; the draft's part of it is what `ssd draft` is told."""
+        said = self.engine.settings(for_vllm=True)
+        bound = os.environ.get(CORES, "auto").replace("|", ",")
+        if "cores" not in said and bound not in ("auto", "nobind"):
+            said["cores"] = parse_cores(bound)
+        if said.get("draft") is None:
+            # Nothing of drafting is used then.
+            said = {name: value for name, value in said.items() if name not in ("acceptance", "backup")}
+        return EngineConfig.from_settings(self.engine.named_model, said)
+
+    def _refuse(self) -> None:
+        if reason := why_unreadable(self.engine.named_model):
+            raise ValueError(reason)
+        for options in (self.engine, self.server):
+            for field in fields(options):
+                if field.name in _REFUSED and getattr(options, field.name) is not None:
+                    raise ValueError(
+                        f"{_spelled(field.name)} is not for --engine vllm: {_REFUSED[field.name]}"
+                    )
+        if self.engine.mode not in (None, "ssd"):
+            raise ValueError(
+                f"--mode {self.engine.mode} is not for --engine vllm: leave --draft out for vLLM alone, or "
+                "give vLLM's own draft after `--` with its --speculative-config"
+            )
+        if len(self.server.api_key or ()) > 1:
+            raise ValueError("--api-key: vLLM takes one from here; say -- --api-key ONE TWO for more")
+        taken = [flag for flag in _OURS if self.engine.draft and _is_said(flag, self.flags)]
+        if self.vllm.float32_head and _is_said("--hf-overrides", self.flags):
+            taken.append("--hf-overrides")
+        if taken:
+            raise ValueError(
+                f"{taken[0]} after `--` stands against what `ssd serve` says itself: "
+                "see --print-commands, and run the two commands by hand"
+            )
+
+    def _words(self, placement: Placement, address: str) -> list[str]:
+        """vLLM's command."""
+        model, _, revision = self._model_and_revision()
+        words = ["vllm", "serve", model, *(["--revision", revision] if revision else [])]
+        words += ["--host", self._settings.host, "--port", str(self._settings.port)]
+        words += ["--shutdown-timeout", str(math.ceil(self._settings.drain_seconds))]
+        for name, flag in _FLAGS.items():
+            value = getattr(self.engine, name, None)
+            value = getattr(self.server, name, None) if value is None else value
+            words += _flag(flag, value)
+        if self.engine.tensor_parallel_size != 1:
+            words += ["--tensor-parallel-size", str(self.engine.tensor_parallel_size)]
+        if self.vllm.float32_head:
+            words += ["--hf-overrides", '{"head_dtype": "float32"}']
+        return [*words, *self._attached(placement.config, address), *self.flags]
+
+    def _attached(self, config: EngineConfig, address: str) -> list[str]:
+        """How vLLM is told of the draft."""
+        if config.draft is None:
+            return []
+        chosen = arguments(
+            config.draft if "://" in config.draft else address,
+            **({"lookahead": config.lookahead} if config.lookahead else {}),
+            draft_keys=config.draft_keys,
+            coupled=config.acceptance == "coupled",
+            padded=self.vllm.pad_drafts,
+            backup=config.backup,
+            draft_timeout=config.draft_timeout,
+        )
+        return [
+            *("--worker-cls", chosen["worker_cls"]),
+            *("--speculative-config", json.dumps(chosen["speculative_config"])),
+            *("--additional-config", json.dumps(chosen["additional_config"])),
+        ]
+
+    def _draft_words(self, config: EngineConfig, address: str) -> list[str]:
+        """`ssd draft`, after the program's name; empty where it runs elsewhere or nowhere."""
+        from ssd.engine.drafting import draft_arguments
+
+        if config.draft is None or "://" in config.draft:
+            return []
+        return ["draft", *draft_arguments(config), "--listen", address]
+
+    def _variables(self, folder: Path) -> dict[str, str]:
+        """What vLLM is told by its environment, beside its place."""
+        variables = {}
+        if _METRICS not in os.environ:
+            (folder / "metrics").mkdir()
+            variables[_METRICS] = str(folder / "metrics")
+        if self.server.api_key:
+            # Not among the arguments, which every user of the machine can read.
+            variables["VLLM_API_KEY"] = self.server.api_key[0]
+        if self.server.log_level:
+            variables["VLLM_LOGGING_LEVEL"] = self.server.log_level.upper()
+        return variables
+
+    @property
+    def _settings(self) -> "ServerConfig":
+        """Checked as our own server's are, and with its defaults: this machine only, time to drain."""
+        from ssd.server.config import ServerConfig
+
+        return ServerConfig(**self.server.settings())
+
+    def _model_and_revision(self) -> tuple[str, str, str]:
+        model = self.engine.named_model
+        return (model, "", "") if Path(model).expanduser().exists() else model.partition("@")
+
+
+def _flag(flag: str, value: Any) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        return [flag if value else flag.replace("--", "--no-", 1)]
+    return [flag, str(value)]
+
+
+def _is_said(flag: str, flags: Sequence[str]) -> bool:
+    """`--flag`, `--flag=…` or `--flag.key`, with vLLM's underscores."""
+    return any(each.replace("_", "-").partition("=")[0].partition(".")[0] == flag for each in flags)
+
+
+def _spelled(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _assigned(variables: Any) -> list[str]:
+    return [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+
+
+def _joined(words: Sequence[str]) -> str:
+    """A command as a shell reads it, an option a line."""
+    lines: list[str] = []
+    for word in words:
+        is_name = word.startswith("-")
+        quoted = word if "=" in word and not is_name and not lines else shlex.quote(word)
+        if is_name or not lines:
+            lines.append(quoted)
+        else:
+            lines[-1] += f" {quoted}"
+    return " \\\n    ".join(lines)

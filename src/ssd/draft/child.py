@@ -1,0 +1,116 @@
+"""A child process, whatever it runs: started, watched, started again, and ended with all that it started.
+
+Knows processes, signals and time. The child hangs on a lifeline, its standard input (lifeline.py): when
+this process ends, however it ends, the child reads the end of it and stops. Restarts wait longer each
+time, until the child has lived for a while. Nothing here blocks but `end`.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+logger = logging.getLogger(__name__)
+
+_FIRST_BACKOFF = 0.5
+_LONGEST_BACKOFF = 30.0
+_LONG_LIFE = 10.0
+"""Seconds after which a child counts as healthy: its end is then news, not a habit."""
+_GRACE = 2.0
+
+
+class Child:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        name: str,
+        environment: Mapping[str, str] | None = None,
+        grace: float = _GRACE,
+        tells_ready: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`environment` is added to that of this process; `grace` are seconds to end when asked to.
+
+        `tells_ready`: someone calls note_ready once it works; getting there is not a long life then.
+        """
+        self.name = name
+        self._command, self._environment = list(command), dict(environment or {})
+        self._grace, self._tells_ready, self._clock = grace, tells_ready, clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._healthy_since: float | None = None
+        self._ended_at: float | None = None
+        self._not_before = 0.0
+        self._backoff = _FIRST_BACKOFF
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of the last one that ran; None while it runs, or if none was started. Negative: the signal."""
+        code = self._process.poll() if self._process else None
+        if code is not None and self._ended_at is None:
+            self._ended_at = self._clock()
+        return code
+
+    def start(self) -> bool:
+        """Starts it, in place of the one before; False while it is too early, or that one still there."""
+        now = self._clock()
+        if now < self._not_before:
+            return False
+        if self._process is not None:
+            # It did not answer, so it is not asked; and what does not end at once is waited for later.
+            self._process.kill()
+            if self.exit_code is None:
+                return False
+            self.end()
+            self._backoff = _FIRST_BACKOFF if self._lived_long() else min(2 * self._backoff, _LONGEST_BACKOFF)
+        self._not_before = now + self._backoff
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            env={**os.environ, **self._environment},
+            # In a session of its own: Ctrl-C is for its parent, which ends it in its own time.
+            start_new_session=True,
+        )
+        self._healthy_since, self._ended_at = None if self._tells_ready else now, None
+        logger.info("started %s, process %d", self.name, self._process.pid)
+        return True
+
+    def note_ready(self) -> None:
+        if self._healthy_since is None:
+            self._healthy_since = self._clock()
+
+    def signal(self, number: int) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def _lived_long(self) -> bool:
+        """What has ended does not live on while it is waited for."""
+        if self._healthy_since is None or self._ended_at is None:
+            return False
+        return self._ended_at - self._healthy_since > _LONG_LIFE
+
+    def end(self) -> None:
+        """Asks it to end, does not wait for ever, and leaves nothing of it."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+        try:
+            process.terminate()
+            process.wait(self._grace)
+        except subprocess.TimeoutExpired:
+            # A stopped process does not hear the polite signal.
+            process.kill()
+        # What it started is in its session, and may have outlived it.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

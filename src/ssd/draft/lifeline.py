@@ -1,0 +1,47 @@
+"""A child's end of its lifeline: the standard input that its parent holds the other end of.
+
+Whoever started this process may be killed and tell nobody. The system then closes what it held, so a
+thread that reads from it knows. Does not know what the process does.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+_GRACE = 5.0
+"""Seconds to end in one's own way, once the parent is gone: who still loads a model hears no signal."""
+
+
+def end_with_parent(*, folder: Path | None = None, grace: float = _GRACE) -> None:
+    """From here on the end of standard input ends this process and all that it started.
+
+    `folder` was made by the parent for this process alone, and goes with it.
+    """
+    lifeline = sys.stdin.fileno()
+    threading.Thread(
+        target=_wait_for_the_end, args=(lifeline, folder, grace), name="lifeline", daemon=True
+    ).start()
+
+
+def _wait_for_the_end(lifeline: int, folder: Path | None, grace: float) -> None:
+    with contextlib.suppress(OSError):
+        while os.read(lifeline, 4096):
+            pass
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+    _signal_all(signal.SIGTERM)
+    time.sleep(grace)
+    _signal_all(signal.SIGKILL)
+
+
+def _signal_all(number: signal.Signals) -> None:
+    """A parent starts its children as leaders of a group; what was started by hand shares the shell's."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, number)
+    else:
+        os.kill(os.getpid(), number)

@@ -1,0 +1,160 @@
+"""vLLM and its draft as two processes of one command: started together, watched, and ended together.
+
+The draft is started again when it ends, and vLLM goes on meanwhile. When vLLM ends, so does the command,
+with its exit code. A signal goes on to vLLM, which finishes in its own way; a second one ends all at once.
+Knows processes (draft/child.py) and signals; not what they are told.
+"""
+
+import logging
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ssd.draft.child import Child
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.1
+_VLLM_GRACE = 10.0
+"""Seconds that vLLM has to close its processes, beside those that requests may finish in."""
+_DRAFT_GRACE = 2.0
+_OVERDUE = 1
+_USER_ERROR = 2
+"""The draft's exit code for settings that cannot work; it has said what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What to run, after the interpreter's own name."""
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Programs:
+    server: Program
+    draft: Program | None = None
+    drain_seconds: float = 0.0
+    """After a signal, what the server takes to finish requests."""
+
+
+def run_pair(programs: Callable[[Path], Programs]) -> int:
+    """Runs what is made for a private folder, until the server ends; its exit code."""
+    with _Signals.noted() as signals, _private_folder() as folder:
+        return _Pair(programs(folder), signals).run()
+
+
+class _Signals:
+    """Those that came, for a loop that looks for them."""
+
+    def __init__(self) -> None:
+        self._came: list[int] = []
+        self._event = threading.Event()
+
+    @classmethod
+    @contextmanager
+    def noted(cls) -> "Iterator[_Signals]":
+        signals, before = cls(), {}
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.signal(number, signals._note)
+        try:
+            yield signals
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _note(self, number: int, frame: object) -> None:
+        self._came.append(number)
+        self._event.set()
+
+    def wait(self, seconds: float) -> list[int]:
+        """All so far; comes back early when another one does."""
+        self._event.wait(seconds)
+        self._event.clear()
+        return list(self._came)
+
+
+@contextmanager
+def _private_folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="ssd-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Pair:
+    def __init__(self, programs: Programs, signals: _Signals) -> None:
+        self._server = _child(programs.server, "vLLM", grace=_VLLM_GRACE)
+        self._draft = _child(programs.draft, "the draft", grace=_DRAFT_GRACE) if programs.draft else None
+        self._patience = programs.drain_seconds + _VLLM_GRACE
+        self._signals = signals
+        self._asked_by: int | None = None
+        self._has_restarted = False
+        self._deadline = float("inf")
+
+    def run(self) -> int:
+        try:
+            self._server.start()
+            if self._draft is not None:
+                self._draft.start()
+            while True:
+                code = self._look(self._signals.wait(_LOOK_SECONDS))
+                if code is not None:
+                    return code
+        finally:
+            # The server first: whoever listens to the draft then does not miss it.
+            self._server.end()
+            if self._draft is not None:
+                self._draft.end()
+
+    def _look(self, signals: list[int]) -> int | None:
+        """What has happened since the last time; the exit code, once all is over."""
+        code = self._server.exit_code
+        if code is not None:
+            return self._final_code(code)
+        if signals and self._asked_by is None:
+            self._ask_to_end(signals[0])
+        if len(signals) > 1:
+            return 0
+        if time.monotonic() > self._deadline:
+            logger.error("vLLM did not end in time")
+            return _OVERDUE
+        return self._watch_draft()
+
+    def _ask_to_end(self, number: int) -> None:
+        logger.warning("ending: vLLM has %.0f s; a second signal ends it at once", self._patience)
+        self._asked_by, self._deadline = number, time.monotonic() + self._patience
+        self._server.signal(number)
+
+    def _watch_draft(self) -> int | None:
+        if self._draft is None or self._asked_by is not None:
+            return None
+        code = self._draft.exit_code
+        if code == _USER_ERROR and not self._has_restarted:
+            logger.error("the draft cannot start as it is told: it says above why")
+            return code
+        if code is not None and self._draft.start():
+            self._has_restarted = True
+            logger.warning("the draft ended with code %d and is started again; vLLM goes on", code)
+        return None
+
+    def _final_code(self, code: int) -> int:
+        was_asked = self._asked_by is not None and code in (0, -self._asked_by, 128 + self._asked_by)
+        if was_asked:
+            return 0
+        logger.error("vLLM ended with code %d", code)
+        return code if code >= 0 else 128 - code
+
+
+def _child(program: Program, name: str, *, grace: float) -> Child:
+    command = [sys.executable, *program.arguments]
+    return Child(command, name=name, environment=program.environment, grace=grace)

@@ -1,0 +1,122 @@
+"""Who computes where: vLLM and its draft on devices or cores of their own, and the sentence that says so.
+
+Knows names of GPUs, numbers of cores and the variables that bind a process to them. Does not ask the machine:
+what there is comes in.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ssd.config import EngineConfig
+
+_GPUS = "CUDA_VISIBLE_DEVICES"
+CORES = "VLLM_CPU_OMP_THREADS_BIND"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    config: EngineConfig
+    """With the draft's device and cores filled in."""
+    words: str
+    target: Mapping[str, str] = field(default_factory=dict)
+    """Variables for vLLM."""
+    draft: Mapping[str, str] = field(default_factory=dict)
+
+
+def on_cores(config: EngineConfig, *, ranks: int, bound: str | None = None) -> Placement:
+    """On CPUs, as our own engine shares cores out; `bound` is what vLLM was told already."""
+    from ssd.engine.drafting import with_own_cores
+
+    config = with_own_cores(config)
+    if bound is not None:
+        target, seat = {}, f"vLLM where {CORES} says ({bound})"
+    elif config.cores:
+        bind = "|".join(_spelled(share) for share in _shares(config.cores, ranks))
+        target, seat = {CORES: bind}, f"vLLM on cores {bind}"
+    else:
+        target, seat = {}, "vLLM on all cores"
+    if config.draft is None:
+        words = seat
+    else:
+        cores = _spelled(config.draft_cores)
+        words = f"{seat}; the draft on {f'cores {cores}' if cores else 'any core'}"
+    return Placement(config=config, words=words, target=target)
+
+
+def on_gpus(config: EngineConfig, gpus: Sequence[str], *, ranks: int) -> Placement:
+    """`gpus` are those this process may use, as CUDA_VISIBLE_DEVICES names them.
+
+    The draft gets the last one that vLLM's ranks leave; where they leave none it goes to the CPU.
+    """
+    targets = [_named(config.device, gpus)] if ":" in config.device else list(gpus)
+    drafting = _draft_gpu(config, targets, gpus, ranks=ranks)
+    others = [gpu for gpu in targets if gpu != drafting]
+    shares = len(others) < ranks and drafting in targets and len(targets) >= ranks
+    targets = targets if shares else others
+    if len(targets) < ranks:
+        raise ValueError(
+            f"{ranks} ranks of vLLM and the draft need more than the {len(gpus)} GPUs there are: "
+            "lower --tensor-parallel-size, or use --draft-device cpu"
+        )
+    seat = f"vLLM on GPU {','.join(targets)}"
+    if config.draft is None:
+        return Placement(config=config, words=seat, target={_GPUS: ",".join(targets)})
+    if drafting is None:
+        words = f"{seat}; the draft on the CPU, as no GPU is left for it"
+        if config.draft_device == "cpu":
+            words = f"{seat}; the draft on the CPU"
+        device, visible = "cpu", ""
+    else:
+        words = f"{seat}; the draft on GPU {drafting}"
+        if shares:
+            words += ", which they share: it will slow vLLM down"
+        device, visible = "cuda", drafting
+    return Placement(
+        config=replace(config, draft_device=device),
+        words=words,
+        target={_GPUS: ",".join(targets)},
+        draft={_GPUS: visible},
+    )
+
+
+def _draft_gpu(
+    config: EngineConfig, targets: Sequence[str], gpus: Sequence[str], *, ranks: int
+) -> str | None:
+    """None: the draft runs on the CPU, or there is none."""
+    if config.draft is None or config.draft_device == "cpu":
+        return None
+    if ":" in config.draft_device:
+        return _named(config.draft_device, gpus)
+    left = [gpu for gpu in gpus if gpu not in targets] or list(targets[ranks:])
+    if left:
+        return left[-1]
+    if config.draft_device == "cuda":
+        raise ValueError(
+            f"no GPU is left for the draft beside {ranks} of vLLM: name one with --draft-device cuda:N "
+            "to share it, or use --draft-device cpu"
+        )
+    return None
+
+
+def _named(device: str, gpus: Sequence[str]) -> str:
+    """`cuda:1` is the second of those that are visible."""
+    number = device.rpartition(":")[2]
+    if not number.isdigit() or int(number) >= len(gpus):
+        raise ValueError(
+            f"there is no {device}: {len(gpus)} GPUs are visible, cuda:0 to cuda:{len(gpus) - 1}"
+        )
+    return gpus[int(number)]
+
+
+def _shares(cores: Sequence[int], ranks: int) -> list[Sequence[int]]:
+    """Cores of each rank, as alike as can be."""
+    if len(cores) < ranks:
+        raise ValueError(
+            f"{ranks} ranks of vLLM need a core each, and it has {len(cores)}: name more with --cores"
+        )
+    ends = [len(cores) * (rank + 1) // ranks for rank in range(ranks)]
+    return [cores[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _spelled(cores: Sequence[int]) -> str:
+    return ",".join(map(str, cores))

@@ -1,0 +1,267 @@
+"""`ssd serve --engine vllm`: the commands it makes, what it refuses, and when it is the engine."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from ssd.cli import serve as serve_command
+from ssd.cli import serve_vllm
+from ssd.cli.engine_options import EngineOptions
+from ssd.cli.main import app
+from ssd.cli.server_options import ServerOptions
+from ssd.integrations.vllm.pair import Programs
+from ssd.runtime import cores
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four cores, no GPU, a vLLM that fits; variables of this shell do not matter."""
+    monkeypatch.setattr(cores, "physical_cores", lambda: [(core,) for core in range(4)])
+    monkeypatch.setattr(serve_vllm, "visible_gpus", list)
+    monkeypatch.setattr(serve_vllm, "why_missing", lambda: "")
+    for name in ("VLLM_CPU_OMP_THREADS_BIND", "PROMETHEUS_MULTIPROC_DIR", "SSD_API_KEY", "SSD_HF_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def serve(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["serve", *arguments], env={"COLUMNS": "200"})
+
+
+def printed(*arguments: str) -> list[list[str]]:
+    """The words of each command that would run."""
+    result = serve("--engine", "vllm", "--print-commands", *arguments)
+    assert result.exit_code == 0, result.output
+    return [shlex.split(command.replace("\\\n", " ")) for command in result.stdout.strip().split("\n\n")]
+
+
+def value(words: list[str], flag: str) -> str:
+    return words[words.index(flag) + 1]
+
+
+def refusal(*arguments: str) -> str:
+    result = serve(*arguments)
+    assert result.exit_code == 2, result.output
+    return " ".join(result.stderr.split())
+
+
+def test_two_plain_commands() -> None:
+    draft, vllm = printed("org/model", "--draft", "org/small")
+    assert draft[:4] == ["ssd", "draft", "--model", "org/small"]
+    assert value(draft, "--cores") == "3"
+    assert vllm[:4] == ["VLLM_CPU_OMP_THREADS_BIND=0,1,2", "vllm", "serve", "org/model"]
+    assert value(vllm, "--host") == "127.0.0.1"
+    assert value(vllm, "--port") == "8000"
+    assert value(vllm, "--worker-cls") == "ssd.integrations.vllm.worker.SSDWorker"
+    assert json.loads(value(vllm, "--speculative-config")) == {
+        "method": "custom_class",
+        "model": "ssd.integrations.vllm.proposer.SilentProposer",
+        "num_speculative_tokens": 4,
+    }
+    assert json.loads(value(vllm, "--additional-config")) == {"ssd": {"draft": value(draft, "--listen")}}
+
+
+def test_options_have_their_flags() -> None:
+    said = (
+        "--max-model-len 4096 --max-num-seqs 8 --max-num-batched-tokens 1024 --block-size 32 --dtype float32 "
+        "--kv-cache-bytes 1000000 --hf-cache /models --served-model-name mine --port 80 --host 0.0.0.0 "
+        "--no-enable-prefix-caching --enable-chunked-prefill --drain-seconds 2.5 -tp 2 --otlp-endpoint http://o"
+    )
+    draft, vllm = printed("org/model@v1", "--draft", "small", *said.split(), "--lookahead", "6")
+    expected = (
+        "--revision v1 --host 0.0.0.0 --port 80 --shutdown-timeout 3 --max-model-len 4096 --max-num-seqs 8 "
+        "--max-num-batched-tokens 1024 --enable-chunked-prefill --no-enable-prefix-caching --block-size 32 "
+        "--kv-cache-memory-bytes 1000000 --dtype float32 --download-dir /models --served-model-name mine "
+        "--otlp-traces-endpoint http://o --tensor-parallel-size 2 --worker-cls"
+    )
+    assert " ".join(vllm).startswith(f"VLLM_CPU_OMP_THREADS_BIND=0|1,2 vllm serve org/model {expected}")
+    assert json.loads(value(vllm, "--speculative-config"))["num_speculative_tokens"] == 6
+    assert value(draft, "--hf-cache") == "/models"
+    assert value(draft, "--dtype") == "float32"
+    assert value(draft, "--max-num-seqs") == "8"
+
+
+def test_settings_of_the_worker() -> None:
+    said = "--acceptance ratio --backup none --draft-timeout 3 --pad-drafts --float32-head --draft-keys /keys"
+    [vllm] = printed("m", "--draft", "tcp://host:1", *said.split())
+    assert json.loads(value(vllm, "--additional-config")) == {
+        "ssd": {
+            "draft": "tcp://host:1",
+            "draft_keys": "/keys",
+            "coupled": False,
+            "padded": True,
+            "backup": "none",
+            "draft_timeout": 3,
+        }
+    }
+    assert json.loads(value(vllm, "--hf-overrides")) == {"head_dtype": "float32"}
+
+
+def test_settings_of_the_draft() -> None:
+    said = (
+        "--draft-width 8 --draft-children 2 --draft-lookup 0 --draft-precision int8 --draft-head 99 "
+        "--growth uniform"
+    )
+    draft, _ = printed("m", "--draft", "small", *said.split())
+    for flag in re.findall(r"--(?:draft-)?(\S+ \S+)", said):
+        assert f"--{flag}" in " ".join(draft)
+
+
+@pytest.mark.parametrize("model", [["m"], ["--model", "m"]])
+def test_flags_of_vllm_come_last(model: list[str]) -> None:
+    draft, vllm = printed(*model, "--draft", "s", "--", "--enforce-eager", "--dtype", "half")
+    assert vllm[-3:] == ["--enforce-eager", "--dtype", "half"]
+    assert "--enforce-eager" not in draft
+
+
+def test_without_a_draft_it_is_stock_vllm() -> None:
+    [vllm] = printed("m")
+    assert vllm[:3] == ["vllm", "serve", "m"]
+    assert "--worker-cls" not in vllm
+
+
+def test_gpus_by_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve_vllm, "visible_gpus", lambda: ["0", "1", "2"])
+    draft, vllm = printed("m", "--draft", "s", "--draft-device", "cuda:0")
+    assert draft[:3] == ["CUDA_VISIBLE_DEVICES=0", "ssd", "draft"]
+    assert value(draft, "--device") == "cuda"
+    assert vllm[:3] == ["CUDA_VISIBLE_DEVICES=1,2", "vllm", "serve"]
+
+
+def test_cores_that_vllm_was_given_are_not_the_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0-1|2")
+    draft, vllm = printed("m", "--draft", "s", "-tp", "2")
+    assert value(draft, "--cores") == "3"
+    assert vllm[0] == "vllm"
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (
+            ["model.Q4_K_M.gguf"],
+            "is a GGUF file, and vLLM 0.32 reads none: name the folder",
+        ),
+        (["org/repo/file.GGUF@main"], "is a GGUF file"),
+        (["m", "--max-n", "4"], "--max-n is not for --engine vllm: vLLM has no such bound"),
+        (["m", "--deterministic"], "VLLM_BATCH_INVARIANT=1"),
+        (["m", "--tool-format", "hermes"], "--tool-call-parser"),
+        (["m", "--draft", "s", "--mode", "sd"], "--mode sd is not for --engine vllm"),
+        (["m", "--draft", "s", "--draft-width", "99"], "draft_width=99"),
+        (["m", "--port", "99999"], "port=99999"),
+        (["m", "--api-key", "a", "--api-key", "b"], "vLLM takes one from here"),
+        (["m", "--draft", "s", "--", "--worker-cls", "x"], "--worker-cls after `--` stands against"),
+        (["m", "--draft", "s", "--", "--speculative_config.method", "ngram"], "--speculative-config after"),
+        (["m", "--draft", "s", "--", "--additional-config={}"], "--additional-config after"),
+        (["m", "--float32-head", "--", "--hf-overrides", "{}"], "--hf-overrides after"),
+    ],
+)
+def test_what_has_no_place_is_refused_by_name(said: list[str], why: str) -> None:
+    model, *rest = said
+    assert why in refusal(model, "--engine", "vllm", *rest)
+
+
+def test_every_option_of_a_server_is_mapped_or_refused_by_name() -> None:
+    """A new one cannot be forgotten: it would be dropped in silence."""
+    handled = {
+        *serve_vllm._FLAGS,
+        *serve_vllm._REFUSED,
+        *("model_argument", "model", "config", "speculative_config", "mode", "draft", "lookahead"),
+        *(
+            "acceptance",
+            "backup",
+            "growth",
+            "draft_width",
+            "draft_children",
+            "draft_lookup",
+            "draft_precision",
+        ),
+        *("draft_head", "draft_device", "draft_cores", "draft_keys", "draft_timeout", "device", "cores"),
+        *("tensor_parallel_size", "host", "port", "api_key", "drain_seconds", "log_level"),
+    }
+    options = EngineOptions.__dataclass_fields__ | ServerOptions.__dataclass_fields__
+    assert set(options) == handled
+
+
+def test_a_missing_vllm_is_refused_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(serve_vllm, "is_installed", lambda: False)
+    said = refusal("m", "--engine", "vllm")
+    assert "vLLM is not installed: pip install vllm (or pip install 'ssd[vllm]')" in said
+
+
+def test_programs_that_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found: list[Programs] = []
+
+    def run(programs: Any) -> int:
+        found.append(programs(tmp_path))
+        return 7
+
+    monkeypatch.setattr(serve_vllm, "run_pair", run)
+    result = serve("m", "--draft", "s", "--engine", "vllm", "--api-key", "secret", "--log-level", "debug")
+    assert result.exit_code == 7
+    assert "vLLM on cores 0,1,2; the draft on cores 3. By hand:" in result.stderr
+    assert "secret" not in result.output
+    [programs] = found
+    launched = ["-m", "ssd.integrations.vllm.launch", str(tmp_path), "serve", "m"]
+    assert list(programs.server.arguments[:5]) == launched
+    assert programs.server.environment == {
+        "VLLM_CPU_OMP_THREADS_BIND": "0,1,2",
+        "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "metrics"),
+        "VLLM_API_KEY": "secret",
+        "VLLM_LOGGING_LEVEL": "DEBUG",
+    }
+    assert (tmp_path / "metrics").is_dir()
+    assert programs.draft is not None
+    assert list(programs.draft.arguments[:3]) == ["-m", "ssd", "draft"]
+    assert list(programs.draft.arguments[-3:]) == ["--listen", f"ipc://{tmp_path}/draft.sock", "--lifeline"]
+    assert f"ipc://{tmp_path}/draft.sock" in " ".join(programs.server.arguments)
+    assert programs.drain_seconds == 30
+
+
+@pytest.fixture
+def who_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    def vllm(*_: Any) -> int:
+        raise ValueError("by vLLM")
+
+    def ourselves(*_: Any) -> int:
+        raise ValueError("by ourselves")
+
+    monkeypatch.setattr(serve_vllm, "run_pair", vllm)
+    monkeypatch.setattr(serve_command, "_serve_ourselves", ourselves)
+
+
+NEVER = "our own engine serves, and it has never run on a GPU; "
+
+
+@pytest.mark.usefixtures("who_serves")
+@pytest.mark.parametrize(
+    ("said", "gpus", "missing", "by", "line"),
+    [
+        (["m"], [], "", "by ourselves", ""),
+        (["m"], ["0"], "", "by vLLM", ""),
+        (["m", "--engine", "ssd"], ["0"], "", "by ourselves", ""),
+        (["m", "--engine", "vllm"], [], "", "by vLLM", ""),
+        (["m", "--device", "cpu"], ["0"], "", "by ourselves", ""),
+        (["m"], ["0"], "no vLLM: get it", "by ourselves", f"{NEVER}no vLLM: get it"),
+        (["m.gguf"], ["0"], "", "by ourselves", f"{NEVER}m.gguf is a GGUF file"),
+    ],
+)  # fmt: skip
+def test_who_serves(
+    monkeypatch: pytest.MonkeyPatch, said: list[str], gpus: list[str], missing: str, by: str, line: str
+) -> None:
+    monkeypatch.setattr(serve_vllm, "visible_gpus", lambda: gpus)
+    monkeypatch.setattr(serve_vllm, "why_missing", lambda: missing)
+    result = serve(*said)
+    assert re.search(rf"error: {by}$", result.stderr.strip())
+    assert line in result.stderr
+    assert (NEVER in result.stderr) == bool(line)
+
+
+def test_our_own_engine_takes_no_flags_of_vllm() -> None:
+    assert "flags after `--` are vLLM's" in refusal("m", "--engine", "ssd", "--", "--enforce-eager")
+    assert "--pad-drafts is for --engine vllm" in refusal("m", "--engine", "ssd", "--pad-drafts")

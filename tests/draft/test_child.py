@@ -1,0 +1,188 @@
+"""A child process, whatever it runs: real processes, small programs."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ssd.draft.child import Child
+from tests.processes import is_alive
+from tests.server.process import until
+
+_SLEEPS = "import time; time.sleep(60)"
+_WITH_GRANDCHILD = """
+import subprocess, sys, time
+from pathlib import Path
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+Path(sys.argv[1]).write_text(str(child.pid) + " ")
+time.sleep(float(sys.argv[2]))
+"""
+_DEAF = """
+import signal, sys, time
+from pathlib import Path
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+Path(sys.argv[1]).write_text("ready ")
+time.sleep(60)
+"""
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def child(program: str, *arguments: str, clock: Clock | None = None, **more: bool | float) -> Child:
+    command = [sys.executable, "-c", program, *arguments]
+    return Child(command, name="a test", clock=clock or Clock(), **more)  # type: ignore[arg-type]
+
+
+def written(path: Path) -> str:
+    until(lambda: path.exists() and path.read_text().endswith(" "))
+    return path.read_text()
+
+
+def test_its_exit_code_is_known_once_it_has_ended() -> None:
+    ran = child("import sys; sys.exit(7)")
+    assert ran.exit_code is None
+    assert ran.start()
+    until(lambda: ran.exit_code is not None)
+    assert ran.exit_code == 7
+    ran.end()
+    assert ran.pid is None
+
+
+def test_variables_are_added_to_those_of_this_process(tmp_path: Path) -> None:
+    program = "import os, sys; sys.exit(0 if os.environ['MINE'] == 'yes' and 'PATH' in os.environ else 1)"
+    ran = Child([sys.executable, "-c", program], name="a test", environment={"MINE": "yes"})
+    ran.start()
+    until(lambda: ran.exit_code is not None)
+    assert ran.exit_code == 0
+
+
+def test_each_new_start_waits_longer_until_one_lived_long() -> None:
+    clock = Clock()
+    ran = child("", clock=clock)
+    waits = []
+    for _ in range(8):
+        started = clock.now
+        while not ran.start():
+            clock.now += 0.25
+        waits.append(clock.now - started)
+        until(lambda: ran.exit_code is not None)
+    assert waits == [0, 0.5, 1, 2, 4, 8, 16, 30]
+    ran.end()
+
+
+def test_after_a_long_life_it_comes_back_soon() -> None:
+    clock = Clock()
+    ran = child(_SLEEPS, clock=clock)
+    for wait in (0, 0.5, 1, 2):
+        clock.now += wait
+        until(ran.start)
+    clock.now += 60
+    ran.signal(signal.SIGKILL)
+    until(lambda: ran.exit_code is not None)
+    clock.now += 60
+    assert ran.start()
+    clock.now += 0.5
+    until(ran.start)
+    ran.end()
+
+
+def test_loading_is_no_long_life() -> None:
+    clock = Clock()
+    ran = child(_SLEEPS, clock=clock, tells_ready=True)
+    for wait in (0, 100, 100):
+        clock.now += wait
+        until(ran.start)
+    clock.now += 1.9
+    assert not ran.start()
+    ran.note_ready()
+    clock.now += 100
+    until(ran.start)
+    clock.now += 0.5
+    until(ran.start)
+    ran.end()
+
+
+def test_one_that_runs_is_replaced() -> None:
+    clock = Clock()
+    ran = child(_SLEEPS, clock=clock)
+    ran.start()
+    first = ran.pid
+    assert first is not None
+    clock.now = 1
+    until(ran.start)
+    assert ran.pid != first
+    assert not is_alive(first)
+    ran.end()
+
+
+@pytest.mark.parametrize("seconds", ["60", "0"], ids=["it still runs", "it has ended before"])
+def test_what_it_started_ends_with_it(tmp_path: Path, seconds: str) -> None:
+    ran = child(_WITH_GRANDCHILD, str(tmp_path / "pid"), seconds)
+    ran.start()
+    grandchild = int(written(tmp_path / "pid"))
+    if seconds == "0":
+        until(lambda: ran.exit_code is not None)
+        assert is_alive(grandchild)
+    ran.end()
+    until(lambda: not is_alive(grandchild))
+
+
+def test_one_that_does_not_listen_is_killed(tmp_path: Path) -> None:
+    ran = child(_DEAF, str(tmp_path / "ready"), grace=0.2)
+    ran.start()
+    written(tmp_path / "ready")
+    pid = ran.pid
+    assert pid is not None
+    started = time.monotonic()
+    ran.end()
+    assert time.monotonic() - started < 5
+    assert not is_alive(pid)
+
+
+def test_signals_reach_it() -> None:
+    ran = child(_SLEEPS)
+    ran.signal(signal.SIGTERM)  # Nobody is there yet.
+    ran.start()
+    ran.signal(signal.SIGINT)
+    until(lambda: ran.exit_code is not None)
+    assert ran.exit_code in (-signal.SIGINT, 1)
+
+
+_PARENT = """
+import sys, time
+from ssd.draft.child import Child
+Child([sys.executable, "-c", sys.argv[1], *sys.argv[2:]], name="a test").start()
+time.sleep(60)
+"""
+_ON_A_LIFELINE = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+from ssd.draft.lifeline import end_with_parent
+folder = Path(sys.argv[1])
+(folder / "private").mkdir()
+end_with_parent(folder=folder / "private", grace=0.5)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+if sys.argv[2] == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+(folder / "pids").write_text(f"{os.getpid()} {child.pid} ")
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("manner", ["listens", "deaf"])
+def test_a_killed_parent_takes_all_with_it(tmp_path: Path, manner: str) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", _PARENT, _ON_A_LIFELINE, str(tmp_path), manner])
+    pids = [int(pid) for pid in written(tmp_path / "pids").split()]
+    assert all(map(is_alive, pids))
+    parent.kill()
+    parent.wait()
+    until(lambda: not any(map(is_alive, pids)))
+    assert not (tmp_path / "private").exists()

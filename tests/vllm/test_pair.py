@@ -1,0 +1,173 @@
+"""vLLM and its draft as two processes of one command, with small programs in their places."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.processes import is_alive
+from tests.server.process import until
+
+_COMMAND = """
+import logging, sys
+from pathlib import Path
+from ssd.integrations.vllm.pair import Program, Programs, run_pair
+logging.basicConfig(level=logging.INFO, format="ssd: %(message)s")
+notes, server, draft = sys.argv[1:]
+def programs(folder):
+    (Path(notes) / "folder").write_text(f"{folder} ")
+    told = [notes, str(folder)]
+    return Programs(
+        server=Program(arguments=["-c", server, "server", *told], environment={"MINE": "server"}),
+        draft=Program(arguments=["-c", draft, "draft", *told], environment={"MINE": "draft"}) if draft
+        else None,
+        drain_seconds=0,
+    )
+sys.exit(run_pair(programs))
+"""
+_CHILD = """
+import os, signal, sys, time
+from pathlib import Path
+from ssd.draft.lifeline import end_with_parent
+name, notes, folder = sys.argv[1:]
+assert os.environ["MINE"] == name
+end_with_parent(folder=Path(folder))
+{more}
+with (Path(notes) / name).open("a") as file:
+    file.write(f"{{os.getpid()}} ")
+time.sleep(60)
+"""
+LIVES = _CHILD.format(more="")
+SAYS_ITS_SIGNAL = _CHILD.format(
+    more="""
+def said(number, frame):
+    (Path(notes) / "signal").write_text(f"{number} ")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, said)
+signal.signal(signal.SIGINT, said)
+"""
+)
+DEAF = _CHILD.format(more="signal.signal(signal.SIGTERM, signal.SIG_IGN)")
+
+
+class Pair:
+    def __init__(self, folder: Path, server: str = LIVES, draft: str = LIVES) -> None:
+        self._folder = folder
+        command = [sys.executable, "-c", _COMMAND, str(folder), server, draft]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+    def pids(self, name: str) -> list[int]:
+        path = self._folder / name
+        return [int(pid) for pid in path.read_text().split()] if path.exists() else []
+
+    def until_both_run(self) -> None:
+        until(lambda: bool(self.pids("server") and self.pids("draft")))
+
+    def ended(self) -> tuple[int, str]:
+        """Exit code and what was said; nothing of it is left."""
+        _, said = self.process.communicate(timeout=30)
+        until(self.is_gone)
+        return self.process.returncode, said
+
+    def is_gone(self) -> bool:
+        folder = Path((self._folder / "folder").read_text().strip())
+        return not folder.exists() and not any(map(is_alive, self.pids("server") + self.pids("draft")))
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[list[Pair]]:
+    pairs: list[Pair] = []
+    yield pairs
+    for pair in pairs:
+        pair.process.kill()
+        pair.process.wait()
+
+
+def start(started: list[Pair], tmp_path: Path, **programs: str) -> Pair:
+    started.append(Pair(tmp_path, **programs))
+    return started[-1]
+
+
+@pytest.mark.parametrize("code", [0, 1, 9])
+def test_the_servers_exit_code_is_the_commands(started: list[Pair], tmp_path: Path, code: int) -> None:
+    ends = _CHILD.format(more=f"time.sleep(0.5); sys.exit({code})")
+    found, said = start(started, tmp_path, server=ends).ended()
+    assert found == code
+    assert f"vLLM ended with code {code}" in said
+
+
+def test_a_server_that_was_killed_is_told_as_shells_do(started: list[Pair], tmp_path: Path) -> None:
+    pair = start(started, tmp_path)
+    pair.until_both_run()
+    os.kill(pair.pids("server")[0], signal.SIGKILL)
+    assert pair.ended()[0] == 128 + signal.SIGKILL
+
+
+def test_a_draft_that_dies_comes_back_and_the_server_goes_on(started: list[Pair], tmp_path: Path) -> None:
+    pair = start(started, tmp_path)
+    pair.until_both_run()
+    os.kill(pair.pids("draft")[0], signal.SIGKILL)
+    until(lambda: len(pair.pids("draft")) == 2)
+    assert len(pair.pids("server")) == 1
+    assert is_alive(pair.pids("server")[0])
+    pair.process.send_signal(signal.SIGTERM)
+    code, said = pair.ended()
+    assert code == 0
+    assert "the draft ended with code -9 and is started again; vLLM goes on" in said
+
+
+def test_a_draft_that_cannot_work_ends_it_all(started: list[Pair], tmp_path: Path) -> None:
+    code, said = start(started, tmp_path, draft="import sys; sys.exit(2)").ended()
+    assert code == 2
+    assert "the draft cannot start as it is told" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_goes_on_to_the_server(started: list[Pair], tmp_path: Path, number: signal.Signals) -> None:
+    pair = start(started, tmp_path, server=SAYS_ITS_SIGNAL)
+    pair.until_both_run()
+    pair.process.send_signal(number)
+    assert pair.ended()[0] == 0
+    assert (tmp_path / "signal").read_text() == f"{number.value} "
+
+
+def test_a_second_signal_ends_it_at_once(started: list[Pair], tmp_path: Path) -> None:
+    # That it waits, and is not merely slow, shows in what it says.
+    pair = start(started, tmp_path, server=_CHILD.format(more="signal.signal(signal.SIGINT, signal.SIG_IGN)"))
+    pair.until_both_run()
+    pair.process.send_signal(signal.SIGINT)
+    time.sleep(1)
+    assert pair.process.poll() is None
+    pair.process.send_signal(signal.SIGINT)
+    started_at = time.monotonic()
+    assert pair.ended()[0] == 0
+    assert time.monotonic() - started_at < 8
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.15, 0.3, 0.6, 1.2])
+def test_it_ends_without_a_trace_at_any_moment(
+    started: list[Pair], tmp_path: Path, number: signal.Signals, delay: float
+) -> None:
+    """Also while its processes start."""
+    pair = start(started, tmp_path)
+    until((tmp_path / "folder").exists)
+    time.sleep(delay)
+    pair.process.send_signal(number)
+    _, _ = pair.process.communicate(timeout=30)
+    until(pair.is_gone)
+    time.sleep(0.2)  # Whoever was about to write its number.
+    assert pair.is_gone()
+
+
+def test_it_runs_without_a_draft(started: list[Pair], tmp_path: Path) -> None:
+    pair = start(started, tmp_path, draft="")
+    until(lambda: bool(pair.pids("server")))
+    pair.process.send_signal(signal.SIGTERM)
+    assert pair.ended()[0] == 0
+    assert not pair.pids("draft")
