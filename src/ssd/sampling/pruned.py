@@ -22,7 +22,7 @@ from ssd.sampling.whole import draw_whole, scaled
 # A token costs four times as much noise on its own as within a whole row, and has to be picked out.
 _WORTHWHILE = 0.15
 # Where so small a share of the groups is left, looking for a bound costs more than it saves.
-_CLEAR = 0.02
+_CLEAR = 0.1
 # How many groups' best tokens are tried to find a bound.
 _SCOUTS = 32
 # Entries of whole rows that get noise at once: their scores stay in a core's cache.
@@ -60,8 +60,15 @@ def _draw(rows: RaggedRows, draws: Draws, logits: Tensor, numbers: Tensor) -> Te
         some = many[start : start + step]
         mine = draws.at(some)
         kept = None if mine.truncation is None else torch.from_numpy(floors)[some]
-        found[some] = draw_whole(scaled(logits[numbers[some]], mine.temperatures), mine, kept)
+        scores = scaled(_rows_at(logits, numbers[some]), mine.temperatures)
+        found[some] = draw_whole(scores, mine, kept)
     return found
+
+
+def _rows_at(logits: Tensor, numbers: Tensor) -> Tensor:
+    """Some rows, ascending; not copied where they lie side by side."""
+    first, last = numbers.numpy()[[0, -1]].tolist()
+    return logits[first : last + 1] if last - first == len(numbers) - 1 else logits[numbers]
 
 
 def _few(rows: RaggedRows, floors: Floats, draws: Draws) -> tuple[Flags, Floats]:

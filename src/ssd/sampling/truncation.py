@@ -29,6 +29,7 @@ Doubles = NDArray[np.float64]
 _UNIT = 2.0**34  # 2**19 tokens of the largest weight sum to 2**53, up to where float64 holds every integer
 _WEIGHTLESS = 24.3  # exp(−24.3)·2³⁴ rounds to 0
 _FAR_DOWN = 40.0  # and this all the more
+_FLAT = 200 * _UNIT  # the mass of a row whose likeliest token has a probability of half a percent
 
 # How far below the maximum top_p looks, step by step, before it takes everything that weighs at all.
 _DEPTHS: tuple[float, ...] = (3.0, 6.0, 12.0, _WEIGHTLESS)
@@ -103,8 +104,12 @@ def _top_p_floors(rows: RaggedRows, top_p: Doubles, floors: Floats, cut: Flags) 
     """Value of the token with which the mass of the larger ones first reaches top_p of what `floors` keep."""
     peaks = np.where(cut, rows.maxima, 0.0).astype(np.float64)
     lowest = np.maximum(floors, (peaks - _WEIGHTLESS).astype(np.float32))
-    # Where the least and the most that the mass can be lead to the same border, that is the border.
+    # Where the least and the most that the mass can be lead to the same border, that is the border. Where no
+    # token stands out, they will not.
     masses = _mass_bounds(rows, np.where(cut, lowest, ABSENT), peaks)
+    flat = cut & (masses[1] > _FLAT)
+    if flat.any():
+        masses[:, flat] = _masses(rows, np.where(flat, lowest, ABSENT), peaks)[flat]
     borders = _borders(rows, lowest, cut, peaks, top_p * masses)
     unsure = cut & (borders[0] != borders[1])
     if unsure.any():
