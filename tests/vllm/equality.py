@@ -96,7 +96,8 @@ class Target:
         """On a machine with other work a draft may get no turn for many steps."""
         deadline, before = time.monotonic() + self._patience, self.report()
         while time.monotonic() < deadline and (now := self.report())["draft_up"]:
-            if now["draft_frames"] > before["draft_frames"]:
+            # The first may have been on its way before the draft heard of this step.
+            if now["draft_frames"] > before["draft_frames"] + 1:
                 return
             time.sleep(0.01)
 

@@ -114,6 +114,9 @@ def test_only_steps_that_generate_are_timed(policy: FakePolicy) -> None:
     sessions.begin(scheduled(running={"a": 7}))
     sessions.settle(["a"], [[4]])
     assert policy.settled[-1][1:] == (7, None)
+    sessions.begin(scheduled())
+    sessions.settle([], [])
+    assert policy.settled[-1][1:] == (0, None)
 
 
 def test_an_id_that_ends_and_comes_again_in_one_step_begins_anew(policy: FakePolicy) -> None:

@@ -56,10 +56,9 @@ class Sessions:
         drafted = scheduled.scheduled_spec_decode_tokens
         self._num_drafted = {request_id: len(tokens) for request_id, tokens in drafted.items()}
         self._num_rows = scheduled.total_num_scheduled_tokens
-        num_texts = len(scheduled.num_scheduled_tokens)
-        self._is_generating = not scheduled.scheduled_new_reqs and self._num_rows == num_texts + sum(
-            self._num_drafted.values()
-        )
+        # Who reads a prompt, or its text again after a preemption, has more rows than drafted tokens and one.
+        num_generated = len(scheduled.num_scheduled_tokens) + sum(self._num_drafted.values())
+        self._is_generating = not scheduled.scheduled_new_reqs and self._num_rows == num_generated > 0
         self._started = self._clock()
         self.meter.add("host_seconds", "begin", self._started - started)
 
