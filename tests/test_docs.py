@@ -9,6 +9,8 @@ import pytest
 
 from ssd import SamplingParams
 from ssd.config import EngineConfig
+from ssd.integrations.vllm.meter import COUNTERS, GAUGES
+from ssd.integrations.vllm.settings import Settings as VllmSettings
 from ssd.server.config import ServerConfig
 from ssd.server.schemas import ChatCompletionRequest, CompletionRequest
 
@@ -22,6 +24,12 @@ def test_every_setting_and_parameter_is_documented() -> None:
     assert [f.name for f in dataclasses.fields(ServerConfig) if f"`{f.name}`" not in server] == []
     sampling = (ROOT / "docs/sampling.md").read_text()
     assert [f.name for f in dataclasses.fields(SamplingParams) if f"`{f.name}`" not in sampling] == []
+
+
+def test_every_setting_and_metric_inside_vllm_is_documented() -> None:
+    page = (ROOT / "docs/vllm.md").read_text()
+    assert [f.name for f in dataclasses.fields(VllmSettings) if f"`{f.name}`" not in page] == []
+    assert [name for name in {**COUNTERS, **GAUGES} if f"`ssd_{name}" not in page] == []
 
 
 def test_every_field_of_a_request_is_documented() -> None:

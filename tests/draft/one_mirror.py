@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
-
 from ssd.draft.messages import Nodes, TreePart
 from ssd.draft.mirrors import Knowledge, Mirrors
 from ssd.draft.tree import UNNAMED
@@ -49,15 +47,12 @@ class OneMirror:
 
     def advance(self, tokens: list[int]) -> Knowledge:
         self.lengths.append(self.lengths[-1] + len(tokens))
-        counts = np.array([len(tokens)])
-        [knowledge] = self.table.advance(np.array([ROW]), np.array(tokens, np.int32), counts)
+        [knowledge] = self.table.advance([ROW], [tokens])
         return knowledge
 
     def speculation(self, limit: int) -> tuple[list[int], list[float]]:
         """Tokens and chances."""
-        ids, tokens, logprobs = self.table.paths(np.array([ROW]), limit)
-        count = int((ids >= 0).sum())
-        return tokens[0, :count].tolist(), np.exp(np.cumsum(logprobs[0, :count], dtype=np.float64)).tolist()
+        return self.table.path(ROW, limit)
 
     def check(self) -> None:
         self.table.check_integrity()

@@ -219,10 +219,8 @@ def test_rows_of_one_message_do_not_touch_each_other() -> None:
     table.take(Nodes.of([part(0), part(1, number=1), part(9), part(2, tokens=[5, 5]), part(3)]))
     table.check_integrity()
     assert table.is_torn[:4].tolist() == [False, True, True, False]
-    rows = np.arange(4)
-    ids, tokens, _ = table.paths(rows, 2)
-    assert [path[mask].tolist() for path, mask in zip(tokens, ids >= 0, strict=True)] == [[11], [], [], [14]]
-    known = table.advance(rows, np.array([30, 1, 1, 1, 14, 2], np.int32), np.array([1, 1, 2, 2]))
+    assert [table.path(row, 2)[0] for row in range(4)] == [[11], [], [], [14]]
+    known = table.advance(range(4), [[30], [1], [1, 1], [14, 2]])
     assert known == [Knowledge.LATE, Knowledge.UNHEARD, Knowledge.UNHEARD, Knowledge.UNKNOWN]
     table.take(Nodes.of([part(0, number=1, epoch=7)]))
     assert table.num_frames[0] == 1
@@ -235,22 +233,3 @@ def test_a_node_that_was_written_over_ends_the_path(monkeypatch: pytest.MonkeyPa
     assert mirror.speculation(5)[0] == [11, 12]
     mirror.take(nodes(1, 0, 0, (1000, 1010, [7])))  # 1010 lies where 2 lay.
     assert checked(mirror).speculation(5)[0] == [11]
-
-
-def test_rows_that_were_not_proposed_anything_do_not_follow_older_paths() -> None:
-    """A path is remembered from before the text went elsewhere; beside it a row for which it holds."""
-    table = Mirrors()
-    for row in (0, 1):
-        table.open(row, row + 1, length=1)
-    ids, parents = [1, 2, 3], [0, 0, 1]
-
-    def part(row: int) -> TreePart:
-        return TreePart(row, row + 1, 0, 0, 0, 1, ids, parents, [5, 6, 5], [-0.5] * 3)
-
-    table.take(Nodes.of([part(0), part(1)]))
-    both = np.arange(2)
-    table.paths(both, 2)
-    table.advance(both[:1], np.array([6], np.int32), np.array([1]))
-    known = table.advance(both, np.array([5, 5], np.int32), np.array([1, 1]))
-    assert known == [Knowledge.UNKNOWN, Knowledge.HIT]
-    table.check_integrity()

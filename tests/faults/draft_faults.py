@@ -193,7 +193,7 @@ MIRROR = [
     Fault(
         "a late token is not looked for",
         _MIRRORS,
-        "        self._follow(rows)\n\n    def advance",
+        "        self._follow(rows.tolist())\n\n    def advance",
         "\n    def advance",
         _QUIET,
     ),
@@ -214,8 +214,8 @@ MIRROR = [
     Fault(
         "the unknown tokens of a miss are written to another place",
         _MIRRORS,
-        "self._recent[rows.repeat(counts) * _RECENT + positions % _RECENT] = tokens",
-        "self._recent[rows.repeat(counts) * _RECENT + (positions + 1) % _RECENT] = tokens",
+        "view.recent[row * _RECENT + position % _RECENT] = token",
+        "view.recent[row * _RECENT + (position + 1) % _RECENT] = token",
         _QUIET,
     ),
     Fault(
@@ -235,16 +235,9 @@ MIRROR = [
     Fault(
         "what was written over is still believed",
         _MIRRORS,
-        "            goes_on &= self.ids[place] == node\n",
+        "            if view.ids[place] != node:\n                break\n",
         "",
         f"{_MIRROR}::test_a_node_that_was_written_over_ends_the_path",
-    ),
-    Fault(
-        "a path of before is followed as if it were of now",
-        _MIRRORS,
-        "        moved[self._ahead_at[rows] != lengths] = 0\n",
-        "",
-        f"{_MIRROR}::test_rows_that_were_not_proposed_anything_do_not_follow_older_paths",
     ),
 ]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from ssd.sampling import gumbel_noise, gumbel_noise_at, gumbel_noise_ragged, mix_seed
-from ssd.sampling.noise import NOISE_CEILING, gumbel_from_bits
+from ssd.sampling.noise import NOISE_BOTTOM, NOISE_CEILING, gumbel_from_bits
 from tests.sampling.test_philox import plain_philox
 
 P_VALUE = 1e-6
@@ -57,6 +57,8 @@ def test_a_subset_has_the_bits_of_the_whole() -> None:
     assert torch.equal(gumbel_noise_at(5, 70, shuffled), whole[0, shuffled])
     square = shuffled[:12].view(3, 4)
     assert torch.equal(gumbel_noise_at(5, 70, square), whole[0, square])
+    few = shuffled[:5]
+    assert torch.equal(gumbel_noise_at(5, 70, few), whole[0, few])
     sizes = [0, 1, 7, 40_000]
     choices = list(torch.split(shuffled[: sum(sizes)], sizes))
     parts = gumbel_noise_ragged([5, 6, 5, 6], [70, 80, 70, 80], choices)
@@ -72,6 +74,7 @@ def test_never_infinite_and_within_its_bounds() -> None:
     assert noise[0] == pytest.approx(33 * math.log(2), abs=1e-5)
     assert noise[-1] == pytest.approx(-math.log(33 * math.log(2)), abs=1e-6)
     assert float(noise.max()) < NOISE_CEILING
+    assert float(noise.min()) > NOISE_BOTTOM
     assert (noise[:-1] > noise[1:]).logical_or(extremes[1:] - extremes[:-1] == 1).all()
 
 

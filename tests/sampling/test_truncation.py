@@ -11,7 +11,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ssd.sampling import SamplingParams, truncation
+from ssd.sampling import SamplingParams, Truncation, truncation
 from ssd.sampling.ragged import RaggedRows
 from ssd.sampling.select import WideRow, grouped
 from ssd.sampling.truncation import truncation_floor
@@ -111,9 +111,38 @@ def test_looking_at_a_part_gives_the_answer_of_a_full_sort(
     assert stepwise == float(ordered[border])
 
 
+def ragged(scores: torch.Tensor) -> RaggedRows:
+    groups = grouped(scores)
+    return RaggedRows(groups, groups.amax(-1), np.arange(len(scores)), np.ones(len(scores), np.float32))
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.1, 1.0, 3.0, 10.0, 300.0])
+@pytest.mark.parametrize("shift", [0.0, 50.0, -1000.0])
+def test_the_quick_mass_is_as_near_as_it_says(scale: float, shift: float) -> None:
+    scores = torch.randn(5, 20_011, generator=torch.Generator().manual_seed(6)) * scale + shift
+    scores[2, 100:] = -math.inf
+    rows = ragged(scores)
+    peaks = rows.maxima.astype(np.float64)
+    for depth in (2.0, 24.3):
+        floors = (peaks - depth).astype(np.float32)
+        low, high = truncation._mass_bounds(rows, floors, peaks)
+        exact = truncation._masses(rows, floors, peaks)
+        assert (low <= exact).all()
+        assert (exact <= high).all()
+        assert ((high - low) < 1e-4 * exact + 4 * rows.width).all()
+
+
+def test_where_the_quick_mass_cannot_tell_the_exact_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = ragged(torch.randn(6, 5000, generator=torch.Generator().manual_seed(7)))
+    wanted = Truncation.of([SamplingParams(top_p=p) for p in (0.1, 0.5, 0.9, 0.99, 0.9999, 1.0)])
+    assert wanted is not None
+    usual = truncation.ragged_floors(rows, wanted)
+    monkeypatch.setattr(truncation, "_mass_bounds", lambda r, f, p: np.stack((np.zeros(6), np.full(6, 1e17))))
+    assert truncation.ragged_floors(rows, wanted).tolist() == usual.tolist()
+
+
 def test_weights_of_a_flat_row_are_summed_exactly() -> None:
     logits = torch.zeros(2, 2**19)
-    groups = grouped(logits)
-    rows = RaggedRows(groups, groups.amax(-1), np.arange(2), np.ones(2, np.float32))
+    rows = ragged(logits)
     assert truncation._masses(rows, np.full(2, -1, np.float32), np.zeros(2)).tolist() == [2.0**53] * 2
     assert truncation_floor(WideRow.of(logits[0]), SamplingParams(top_p=0.5)) == 0.0

@@ -131,7 +131,7 @@ def test_the_draft_is_used_and_counted(server: Served) -> None:
     names = ("ssd_spec_sessions_opened_total", "ssd_rounds_total", "vllm:generation_tokens_total")
     before = [server.counted(name) for name in names]
     for _ in range(4):
-        ask(server, max_tokens=48)
+        ask(server, max_tokens=48, extra_body={"ignore_eos": True})
     opened, rounds, tokens = (server.counted(name) - was for name, was in zip(names, before, strict=True))
     assert opened == 4
     assert tokens == 4 * 48

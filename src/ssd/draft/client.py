@@ -22,7 +22,6 @@ from ssd.draft.messages import (
     MAX_ID,
     AnyMessage,
     Close,
-    Longs,
     Nodes,
     Open,
     Outcome,
@@ -162,25 +161,18 @@ class DraftClient:
 
     def paths(self, keys: Sequence[Hashable], limit: int) -> list[Path]:
         """Of each sequence its most likely known continuation."""
-        found = [Path()] * len(keys)
         with self.line.lock:
-            known = [self._followed.get(key) for key in keys]
-            places = [place for place, each in enumerate(known) if each is not None and each.is_open]
-            if not places:
-                return found
-            followed = [each for each in known if each is not None and each.is_open]
-            rows = _rows(followed)
-            ids, tokens, logprobs = self._mirrors.paths(rows, limit)
-            lengths = np.minimum((ids >= 0).sum(axis=1), [each.room for each in followed]).tolist()
-            chances = np.exp(np.cumsum(logprobs, axis=1, dtype=np.float64)).tolist()
-            for place, each, count, path, ahead in zip(
-                places, followed, lengths, tokens.tolist(), chances, strict=True
-            ):
-                if count:
-                    found[place] = Path(path[:count], ahead[:count])
-                    if self._mirrors.has_drawn(each.row):
-                        found[place] = self._drawn_path(each.row, found[place])
-        return found
+            return [self._path(followed, limit) for followed in map(self._followed.get, keys)]
+
+    def _path(self, followed: _Followed | None, limit: int) -> Path:
+        if followed is None or not followed.is_open:
+            return Path()
+        tokens, chances = self._mirrors.path(followed.row, min(limit, followed.room))
+        if not tokens or not self._mirrors.has_drawn(followed.row):
+            return Path(tokens, chances)
+        # As far as it is known what the tokens were drawn from.
+        drawn = self._mirrors.drawn_along(followed.row, tokens)
+        return Path(tokens[: len(drawn)], chances[: len(drawn)], drawn)
 
     def wait(self, keys: Sequence[Hashable], timeout: float) -> None:
         """Until something is known of one of the sequences, but no longer than so many seconds."""
@@ -239,13 +231,12 @@ class DraftClient:
                 self._note_stats(message)
 
     def _advance(self, sequences: Sequence[_Followed], texts: Sequence[Sequence[int]]) -> list[Knowledge]:
-        mirrors, rows = self._mirrors, _rows(sequences)
-        counts = np.array([len(tokens) for tokens in texts])
-        tokens = np.array([*chain.from_iterable(texts)], dtype=np.int32)
-        knowledge = mirrors.advance(rows, tokens, counts)
-        heads = OutcomeHeads(rows, mirrors.epoch[rows], mirrors.n[rows], mirrors.num_frames[rows], counts)
-        self.line.post(Outcome.of(heads, tokens))
-        if mirrors.is_torn[rows].any():
+        mirrors, rows = self._mirrors, [each.row for each in sequences]
+        knowledge = mirrors.advance(rows, texts)
+        named, counts = np.array(rows), np.array([len(tokens) for tokens in texts])
+        heads = OutcomeHeads(named, mirrors.epoch[named], mirrors.n[named], mirrors.num_frames[named], counts)
+        self.line.post(Outcome.of(heads, [*chain.from_iterable(texts)]))
+        if mirrors.is_torn[named].any():
             for followed in sequences:
                 self._ask_if_torn(followed)
         return knowledge
@@ -256,11 +247,6 @@ class DraftClient:
             followed.asked_at = n
             self.stats.num_resyncs += 1
             self.line.post(Resync(row, int(self._mirrors.epoch[row])))
-
-    def _drawn_path(self, row: int, path: Path) -> Path:
-        """As far as it is known what the tokens were drawn from."""
-        drawn = self._mirrors.drawn_along(row, path.tokens)
-        return Path(path.tokens[: len(drawn)], path.chances[: len(drawn)], drawn)
 
     @property
     def _vocab_size(self) -> int:
@@ -325,10 +311,6 @@ class DraftClient:
             ours.draft_seconds += seconds
             ours.step_seconds = seconds / steps
         self._step_spans.extend(stats.step_spans)
-
-
-def _rows(sequences: Sequence[_Followed]) -> Longs:
-    return np.array([each.row for each in sequences])
 
 
 def _known_to(vocab_size: int, sampling: Sampling) -> Sampling:

@@ -189,6 +189,29 @@ class TreePart:
     drawn: Sequence["Drawn"] = ()
 
 
+class SaidNodes:
+    """What NODES says of some sequences, as arrays, and how it hangs together."""
+
+    def __init__(self, heads: NodesHeads, nodes: Ints, logprobs: Floats) -> None:
+        self.heads, self.nodes, self.logprobs = heads, nodes, logprobs
+        self.owners = np.arange(len(heads.seq)).repeat(heads.num_nodes)
+        """Of each node: which of the sequences it belongs to."""
+        self.firsts = heads.num_nodes.cumsum() - heads.num_nodes
+        """Of each sequence, its first node."""
+        parents = nodes[1]
+        self.changes = np.ones(len(parents), np.bool_)
+        self.changes[1:] = (parents[1:] != parents[:-1]) | (self.owners[1:] != self.owners[:-1])
+        self.starts = np.flatnonzero(self.changes)
+        """The first of each group of siblings."""
+
+    def of(self, chosen: NDArray[np.bool_]) -> "SaidNodes":
+        if chosen.all():
+            return self
+        mine = chosen.repeat(self.heads.num_nodes)
+        heads = NodesHeads(*(column[chosen] for column in self.heads))
+        return SaidNodes(heads, self.nodes[:, mine], self.logprobs[mine])
+
+
 class Drawn(Message, frozen=True, tag="drawn"):
     """A sparse distribution, as in sampling/ratio.py: packed token ids and weights, largest first."""
 

@@ -8,16 +8,17 @@ to graft, what to drop and when something is missing. No sockets, no clock, no t
 A sequence has a row, and in it SLOTS places for nodes; node `id` lies at place id % SLOTS. Ids are never used
 twice, so a place that holds another id says that the node is gone. Lost branches stay until they are written
 over: nothing leads to them. Siblings have consecutive ids, so a node knows its children by the first one's id
-and their count. All work is done on the rows of a step at once.
+and their count. A frame is taken in for all its sequences at once.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ssd.draft.messages import Longs, Nodes, NodesHeads, unpack_floats, unpack_ints
+from ssd.draft.messages import Longs, Nodes, NodesHeads, SaidNodes, unpack_floats, unpack_ints
 from ssd.draft.tree import UNNAMED, Floats, Ints
 
 SLOTS = 4096
@@ -25,8 +26,6 @@ SLOTS = 4096
 _RECENT = 1024
 """Tokens at the end of a text that a late frame may still have to follow."""
 _EMPTY = -2
-_LONGEST_PATH = 64
-"""The protocol's largest lookahead."""
 
 Bools = NDArray[np.bool_]
 Distribution = tuple[Ints, Floats]
@@ -83,15 +82,15 @@ class Mirrors:
     firsts: Longs
     counts: Ints
     logprobs: Floats
+    recent: Ints
 
     def __init__(self) -> None:
-        self._recent = np.zeros(0, np.int32)
-        self._ahead, self._ahead_at = np.zeros((0, _LONGEST_PATH), np.int64), np.zeros(0, np.int64)
-        """The latest paths by row, and how long the texts were then."""
+        self.recent = np.zeros(0, np.int32)
         self._drawn: dict[int, dict[int, Distribution]] = {}
         """Under ratio acceptance, by row and a node's id: what its first child was drawn from."""
         for name, (kind, value) in (_ROW_COLUMNS | _NODE_COLUMNS).items():
             setattr(self, name, np.full(0, value, kind))
+        self._view = _View(self)
 
     def open(self, row: int, epoch: int, length: int) -> None:
         """A tree begins at the end of a text of so many tokens."""
@@ -99,7 +98,7 @@ class Mirrors:
             self._make_room(max(8, len(self.epoch)))
         for name, (_kind, value) in _ROW_COLUMNS.items():
             getattr(self, name)[row] = value
-        self.epoch[row], self.length[row], self._ahead_at[row] = epoch, length, 0
+        self.epoch[row], self.length[row] = epoch, length
         self._forget_nodes(row)
 
     def close(self, row: int) -> None:
@@ -109,7 +108,7 @@ class Mirrors:
 
     def take(self, message: Nodes) -> None:
         """Takes a frame in, or drops it: whatever it holds, the tokens of the text stay the target's."""
-        part = _Part(message.columns(), message.node_columns(), unpack_floats(message.logprobs))
+        part = SaidNodes(message.columns(), message.node_columns(), unpack_floats(message.logprobs))
         part = part.of(self._due(part.heads))
         rows = part.heads.seq
         if not len(rows):
@@ -130,45 +129,47 @@ class Mirrors:
             if each.seq in rows:
                 q = unpack_ints(each.tokens), unpack_floats(each.weights)
                 self._keep_drawn(each.seq, each.parent, q)
+        self._follow(rows.tolist())
+
+    def advance(self, rows: Sequence[int], texts: Sequence[Sequence[int]]) -> list[Knowledge]:
+        """Moves the roots along the new tokens of their texts."""
+        view = self._view
+        for row, tokens in zip(rows, texts, strict=True):
+            start = view.length[row]
+            for position, token in enumerate(tokens, start):
+                view.recent[row * _RECENT + position % _RECENT] = token
+            view.length[row] = start + len(tokens)
+            view.n[row] += 1
         self._follow(rows)
+        return [self.knowledge(row) for row in rows]
 
-    def advance(self, rows: Longs, tokens: Ints, counts: Longs) -> list[Knowledge]:
-        """Moves the roots along the new tokens of the texts: `counts` of them each, one after the other."""
-        lengths = self.length[rows]
-        positions = np.arange(len(tokens)) + (lengths - counts.cumsum() + counts).repeat(counts)
-        self._recent[rows.repeat(counts) * _RECENT + positions % _RECENT] = tokens
-        self.length[rows] = lengths + counts
-        self.n[rows] += 1
-        self._follow_proposed(rows, lengths, counts)
-        self._follow(rows)
-        return self.knowledge(rows)
+    def knowledge(self, row: int) -> Knowledge:
+        view = self._view
+        if view.is_torn[row] or not view.was_heard[row]:
+            return Knowledge.UNHEARD
+        if view.root_length[row] < view.length[row]:
+            return Knowledge.UNKNOWN
+        root = view.root[row]
+        place = row * SLOTS + root % SLOTS
+        return Knowledge.HIT if view.ids[place] == root and view.counts[place] else Knowledge.LATE
 
-    def knowledge(self, rows: Longs) -> list[Knowledge]:
-        is_known = self.root_length[rows] == self.length[rows]
-        codes = 1 + is_known + (is_known & (self._num_children(rows, self.root[rows]) > 0))
-        codes[self.is_torn[rows] | ~self.was_heard[rows]] = 0
-        return [_BY_CODE[code] for code in codes.tolist()]
-
-    def paths(self, rows: Longs, limit: int) -> tuple[Longs, Ints, Floats]:
-        """The likeliest known continuations: ids (negative from their end on), tokens, log-probabilities."""
-        found = np.full((limit, len(rows)), _EMPTY, np.int64)
-        places = np.zeros((limit, len(rows)), np.int64)
-        usable = (self.epoch[rows] > 0) & ~self.is_torn[rows] & (self.root_length[rows] == self.length[rows])
-        node = np.where(usable, self.root[rows], _EMPTY)
-        place = rows * SLOTS + (node & (SLOTS - 1))
-        goes_on = usable & (self.ids[place] == node)
-        for depth in range(limit):
-            goes_on &= self.counts[place] > 0
-            if not goes_on.any():
+    def path(self, row: int, limit: int) -> tuple[list[int], list[float]]:
+        """The most likely known continuation: its tokens, and the chance that the text runs through each."""
+        view, start = self._view, row * SLOTS
+        tokens, chances, value = list[int](), list[float](), 0.0
+        if not view.epoch[row] or view.is_torn[row] or view.root_length[row] < view.length[row]:
+            return tokens, chances
+        node = view.root[row]
+        place = start + node % SLOTS
+        while len(tokens) < limit and view.ids[place] == node and view.counts[place]:
+            node = view.firsts[place]
+            place = start + node % SLOTS
+            if view.ids[place] != node:
                 break
-            node = np.where(goes_on, self.firsts[place], _EMPTY)
-            place = rows * SLOTS + (node & (SLOTS - 1))
-            goes_on &= self.ids[place] == node
-            found[depth, goes_on] = node[goes_on]
-            places[depth] = place
-        self._ahead[rows], self._ahead_at[rows] = _EMPTY, self.length[rows]
-        self._ahead[rows, :limit] = found.T
-        return found.T, self.tokens[places].T, self.logprobs[places].T
+            value += view.logprobs[place]
+            tokens.append(view.tokens[place])
+            chances.append(math.exp(value))
+        return tokens, chances
 
     def has_drawn(self, row: int) -> bool:
         return row in self._drawn
@@ -219,9 +220,8 @@ class Mirrors:
         for columns, size in ((_ROW_COLUMNS, count), (_NODE_COLUMNS, count * SLOTS)):
             for name, (kind, value) in columns.items():
                 setattr(self, name, np.concatenate((getattr(self, name), np.full(size, value, kind))))
-        self._recent = np.concatenate((self._recent, np.zeros(count * _RECENT, np.int32)))
-        self._ahead = np.concatenate((self._ahead, np.zeros((count, _LONGEST_PATH), np.int64)))
-        self._ahead_at = np.concatenate((self._ahead_at, np.zeros(count, np.int64)))
+        self.recent = np.concatenate((self.recent, np.zeros(count * _RECENT, np.int32)))
+        self._view = _View(self)
 
     def _forget_nodes(self, row: int) -> None:
         self.ids[row * SLOTS : (row + 1) * SLOTS] = _EMPTY
@@ -245,7 +245,7 @@ class Mirrors:
         taken: Bools = due & ~gap
         return taken
 
-    def _nonsense(self, part: "_Part") -> Bools:
+    def _nonsense(self, part: SaidNodes) -> Bools:
         """Which of the sequences contradict themselves, or what was said before."""
         heads = part.heads
         rows, is_new = heads.seq, heads.full == 0
@@ -289,7 +289,7 @@ class Mirrors:
         place, roots = place[self.ids[place] != roots], roots[self.ids[place] != roots]
         self.ids[place], self.counts[place] = roots, 0
 
-    def _graft(self, part: "_Part") -> None:
+    def _graft(self, part: SaidNodes) -> None:
         heads, owners, starts = part.heads, part.owners, part.starts
         ids, parents, tokens = part.nodes
         rows = heads.seq[owners] * SLOTS
@@ -307,44 +307,30 @@ class Mirrors:
         last = ids[part.firsts[some] + heads.num_nodes[some] - 1]
         self.largest[heads.seq[some]] = np.maximum(self.largest[heads.seq[some]], last)
 
-    def _follow_proposed(self, rows: Longs, lengths: Longs, counts: Longs) -> None:
-        """What was proposed at these lengths of the texts is the first thing to look along."""
-        if not (self._ahead_at[rows] == lengths).any():
-            return
-        order = np.arange(min(_LONGEST_PATH, int(counts.max())))
-        wanted = self._recent[rows[:, None] * _RECENT + (lengths[:, None] + order) % _RECENT]
-        ahead = self._ahead[rows, : len(order)]
-        place = rows[:, None] * SLOTS + (ahead & (SLOTS - 1))
-        fits = (self.tokens[place] == wanted) & (self.ids[place] == ahead) & (ahead >= 0)
-        fits &= order < counts[:, None]
-        moved = fits.cumprod(axis=1).sum(axis=1)
-        moved[self._ahead_at[rows] != lengths] = 0
-        some = moved > 0
-        self.root[rows[some]] = ahead[some, moved[some] - 1]
-        self.root_length[rows[some]] += moved[some]
-
-    def _follow(self, rows: Longs) -> None:
+    def _follow(self, rows: Iterable[int]) -> None:
         """Moves roots along their texts, as far as these are known."""
-        while True:
-            missing = self.length[rows] - self.root_length[rows]
-            rows = rows[(missing > 0) & (missing <= _RECENT)]
-            if not len(rows):
-                return
-            count = self._num_children(rows, self.root[rows])
-            order = np.arange(count.max())
-            if not len(order):
-                return
-            parent = rows * SLOTS + (self.root[rows] & (SLOTS - 1))
-            children = self.firsts[parent][:, None] + order
-            place = rows[:, None] * SLOTS + (children & (SLOTS - 1))
-            wanted = self._recent[rows * _RECENT + self.root_length[rows] % _RECENT]
-            fits = (self.tokens[place] == wanted[:, None]) & (self.ids[place] == children)
-            fits &= order < count[:, None]
-            which = fits.argmax(axis=1)
-            found = fits[np.arange(len(rows)), which]
-            rows = rows[found]
-            self.root[rows] = children[found, which[found]]
-            self.root_length[rows] += 1
+        view = self._view
+        for row in rows:
+            at, end, node = view.root_length[row], view.length[row], view.root[row]
+            if end - at > _RECENT:
+                continue
+            while at < end:
+                child = self._child(row, node, view.recent[row * _RECENT + at % _RECENT])
+                if child is None:
+                    break
+                node, at = child, at + 1
+            view.root[row], view.root_length[row] = node, at
+
+    def _child(self, row: int, node: int, token: int) -> int | None:
+        view, start = self._view, row * SLOTS
+        place = start + node % SLOTS
+        if view.ids[place] == node:
+            first = view.firsts[place]
+            for child in range(first, first + view.counts[place]):
+                place = start + child % SLOTS
+                if view.tokens[place] == token and view.ids[place] == child:
+                    return child
+        return None
 
     def _keep_drawn(self, row: int, parent: int, distribution: Distribution) -> None:
         drawn = self._drawn.setdefault(row, {})
@@ -356,27 +342,30 @@ class Mirrors:
             }
 
 
-class _Part:
-    """What a message says of some sequences, and how it hangs together."""
+class _View:
+    """The same memory, read and written number by number.
 
-    def __init__(self, heads: NodesHeads, nodes: Ints, logprobs: Floats) -> None:
-        self.heads, self.nodes, self.logprobs = heads, nodes, logprobs
-        self.owners = np.arange(len(heads.seq)).repeat(heads.num_nodes)
-        """Of each node: which of the sequences it belongs to."""
-        self.firsts = heads.num_nodes.cumsum() - heads.num_nodes
-        """Of each sequence, its first node."""
-        parents = nodes[1]
-        self.changes = np.ones(len(parents), np.bool_)
-        self.changes[1:] = (parents[1:] != parents[:-1]) | (self.owners[1:] != self.owners[:-1])
-        self.starts = np.flatnonzero(self.changes)
-        """The first of each group of siblings."""
+    A frame brings many nodes, and for them arrays are fast; a round follows a handful of links, and for that
+    an array's every access costs twenty times as much.
+    """
 
-    def of(self, chosen: Bools) -> "_Part":
-        if chosen.all():
-            return self
-        mine = chosen.repeat(self.heads.num_nodes)
-        heads = NodesHeads(*(column[chosen] for column in self.heads))
-        return _Part(heads, self.nodes[:, mine], self.logprobs[mine])
+    def __init__(self, table: Mirrors) -> None:
+        for name in (*_ROW_COLUMNS, *_NODE_COLUMNS, "recent"):
+            setattr(self, name, memoryview(getattr(table, name)))
+
+    epoch: "memoryview[int]"
+    n: "memoryview[int]"
+    length: "memoryview[int]"
+    root: "memoryview[int]"
+    root_length: "memoryview[int]"
+    is_torn: "memoryview[bool]"
+    was_heard: "memoryview[bool]"
+    ids: "memoryview[int]"
+    tokens: "memoryview[int]"
+    firsts: "memoryview[int]"
+    counts: "memoryview[int]"
+    logprobs: "memoryview[float]"
+    recent: "memoryview[int]"
 
 
 def _require(condition: object, message: str) -> None:

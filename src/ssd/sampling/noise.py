@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ssd.sampling.philox import run_rounds
+from ssd.sampling.philox import philox4x32_block, run_rounds
 from ssd.sampling.seeds import seed_tensor
 
 # Every g lies between these.
@@ -38,6 +38,8 @@ _WORD_MASK = 2**32 - 1
 _CACHED_BLOCKS = 19_000
 # Elsewhere they are to be few launches, and at most 200 MB.
 _DEVICE_BLOCKS = 1 << 22
+# So few are sooner made of plain integers than of arrays.
+_SINGLES = 16
 
 
 def gumbel_noise(
@@ -98,6 +100,8 @@ def noise_of_tokens(seeds: Tensor, positions: Tensor, owners: Tensor, token_ids:
     A token costs a whole block here, four times its share in `noise_of_rows`.
     """
     device, most = token_ids.device, _most_blocks(token_ids.device)
+    if device.type == "cpu" and len(token_ids) <= _SINGLES:
+        return _noise_of_singles(seeds, positions, owners, token_ids)
     keys = _keys(seeds)
     noise = torch.empty(len(token_ids), device=device)
     scratch = torch.empty(6 * min(len(token_ids), most), dtype=torch.int64, device=device)
@@ -110,6 +114,19 @@ def noise_of_tokens(seeds: Tensor, positions: Tensor, owners: Tensor, token_ids:
         words = state.flatten(0, 1).gather(0, ((lanes & 1) * 2 + (lanes >> 1)).unsqueeze(0))
         noise[part] = gumbel_from_bits(words[0], scratch=spare[0])
     return noise
+
+
+def _noise_of_singles(seeds: Tensor, positions: Tensor, owners: Tensor, token_ids: Tensor) -> Tensor:
+    """The same for a handful of tokens, one after the other."""
+    keys, places = (
+        [(seed & _WORD_MASK, seed >> 32 & _WORD_MASK) for seed in seeds.tolist()],
+        positions.tolist(),
+    )
+    bits = [
+        philox4x32_block((token >> 2, places[row], 0, 0), keys[row])[token & 3]
+        for row, token in zip(owners.tolist(), token_ids.tolist(), strict=True)
+    ]
+    return gumbel_from_bits(torch.tensor(bits, dtype=torch.int64)).float()
 
 
 def gumbel_from_bits(bits: Tensor, *, scratch: Tensor | None = None) -> Tensor:

@@ -52,7 +52,8 @@ def _draw(rows: RaggedRows, draws: Draws, logits: Tensor, numbers: Tensor) -> Te
         floors = ragged_floors(rows, draws.truncation)
     few, bounds = _few(rows, floors, draws)
     tokens = np.zeros(len(rows), np.int64)
-    _note_winners(tokens, rows.at_least(np.where(few, bounds, ABSENT)), draws)
+    if few.any():
+        _note_winners(tokens, rows.at_least(np.where(few, bounds, ABSENT)), draws)
     found = torch.from_numpy(tokens)
     many, step = torch.from_numpy(np.flatnonzero(~few)), max(1, _WHOLE_ENTRIES // rows.width)
     for start in range(0, len(many), step):
@@ -93,10 +94,13 @@ def _scouted(rows: RaggedRows, floors: Floats, wanted: Flags, draws: Draws) -> F
 
 
 def _below(reached: Floats) -> Floats:
-    """What cannot win against a score that is reached with noise; with room for rounding to float32."""
+    """The floor under which nothing wins against a score that is reached with noise.
+
+    The last term is for rounding to float32, of this and of score + g: what lies lower cannot even tie.
+    """
+    best = reached.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        floors = reached - np.float32(NOISE_CEILING) - np.abs(reached) * np.float32(2.0**-22)
-    return floors.astype(np.float32, copy=False)
+        return (best - NOISE_CEILING - np.abs(best) * 2.0**-21).astype(np.float32)
 
 
 def _note_winners(tokens: Ints, entries: Entries, draws: Draws) -> None:

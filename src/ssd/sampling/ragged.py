@@ -113,12 +113,13 @@ class RaggedRows:
 
     def at_least(self, floors: Floats) -> Entries:
         """The entries that reach their row's floor. −inf counts as absent; `ABSENT` skips a row."""
-        owners, groups, values = self._taken(np.flatnonzero(self._reached(floors)))
+        owners, groups, taken = self._taken(np.flatnonzero(self._reached(floors)))
+        values: Floats = taken.numpy()
         kept = np.flatnonzero(values >= np.maximum(floors, _LOWEST)[owners][:, None])
         inside = kept // GROUP
         return Entries(owners[inside], groups[inside] * GROUP + kept % GROUP, values.ravel()[kept])
 
-    def pieces(self, floors: Floats) -> Iterator[tuple[Ints, Floats]]:
+    def pieces(self, floors: Floats) -> Iterator[tuple[Ints, Tensor]]:
         """The groups [N, 64] that `at_least` would look into, with their rows [N]: some at a time."""
         reached = np.flatnonzero(self._reached(floors))
         for start in range(0, len(reached), _PIECE):
@@ -129,10 +130,14 @@ class RaggedRows:
         reached: Flags = self.peaks >= np.maximum(floors, _LOWEST)[:, None]
         return reached
 
-    def _taken(self, places: Ints) -> tuple[Ints, Ints, Floats]:
+    def _taken(self, places: Ints) -> tuple[Ints, Ints, Tensor]:
         """Rows, numbers and scores [N, 64] of some groups, counted through all rows."""
         num_groups = self.peaks.shape[1]
         owners, groups = np.divmod(places, num_groups)
-        there = torch.from_numpy(self._numbers[owners] * num_groups + groups)
-        values: Floats = self._flat.index_select(0, there).float().numpy()
-        return owners, groups, np.divide(values, self._temperatures[owners][:, None], out=values)
+        there = self._numbers[owners] * num_groups + groups
+        if len(there) and there[-1] - there[0] == len(there) - 1:
+            # All that lies between: nothing needs to be gathered.
+            raw = self._flat[there[0] : there[-1] + 1]
+        else:
+            raw = self._flat.index_select(0, torch.from_numpy(there))
+        return owners, groups, raw.float() / torch.from_numpy(self._temperatures[owners]).unsqueeze(1)

@@ -59,6 +59,7 @@ v1/sample/metadata.py
     SamplingMetadata.top_k
     SamplingMetadata.top_p
     SamplingMetadata.max_num_logprobs
+    SamplingMetadata.logprob_token_ids
     SamplingMetadata.no_penalties
     SamplingMetadata.bad_words_token_ids
     SamplingMetadata.allowed_token_ids_mask

@@ -28,6 +28,7 @@ GAUGES: Mapping[str, str] = {
     "draft_connects": "Times the draft became ready.",
     "draft_losses": "Times the draft was lost.",
     "draft_declined": "Sequences the draft declined.",
+    "draft_frames": "Messages of the draft that brought nodes.",
     "draft_step_seconds": "Of the draft's latest steps, one.",
 }
 

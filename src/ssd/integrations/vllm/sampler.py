@@ -50,7 +50,8 @@ class CoupledSampler(Sampler):  # type: ignore[misc]  # vLLM has no types here
         """What vLLM calls for rows without drafted tokens; `logits` are processed."""
         owners, draws = self.draws(logits, sampling_metadata, None)
         tokens = self.decide(logits, sampling_metadata, draws)
-        if not self.shows_processed or sampling_metadata.max_num_logprobs is None:
+        is_asked = sampling_metadata.max_num_logprobs is not None or sampling_metadata.logprob_token_ids
+        if not self.shows_processed or not is_asked:
             return tokens, None
         shown = self.truncated(logits, sampling_metadata, owners)
         return tokens, shown if self.logprobs_mode == "processed_logits" else self.compute_logprobs(shown)

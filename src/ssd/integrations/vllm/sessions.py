@@ -6,7 +6,7 @@ decides no token.
 """
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -77,8 +77,7 @@ class Sessions:
         ]
         seconds = started - self._started if self._is_generating else None
         rounds = self.policy.settle(outcomes, self._num_rows, seconds)
-        for outcome, how in zip(outcomes, rounds, strict=True):
-            self._count(outcome, how)
+        self._count(outcomes, rounds)
         self._unasked.append([each.request_id for each in outcomes])  # type: ignore[misc]  # ids are texts
         self._show()
         self.meter.add("host_seconds", "settle", self._clock() - started)
@@ -142,21 +141,25 @@ class Sessions:
         """How many of the tokens under verification were guessed, not padding."""
         return min(self._num_drafted.get(request_id, 0), self._live[request_id])
 
-    def _count(self, outcome: Verified, how: Round) -> None:
-        add = self.meter.add
-        add("rounds")
-        if how.cause == "hit":
-            add("spec_hits")
-        elif how.cause != "first":
-            add("spec_misses", how.cause)
-        under_way = self._num_drafted.get(str(outcome.request_id), 0)
-        if under_way > outcome.num_drafted:
-            add("spec_padding_tokens", amount=under_way - outcome.num_drafted)
-        if outcome.num_drafted:
-            add("spec_decode_num_draft_tokens", how.source, outcome.num_drafted)
-            num_accepted = min(len(outcome.tokens) - 1, outcome.num_drafted)
-            if num_accepted:
-                add("spec_decode_num_accepted_tokens", how.source, num_accepted)
+    def _count(self, outcomes: Sequence[Verified], rounds: Sequence[Round]) -> None:
+        tally: Counter[tuple[str, str]] = Counter()
+        for outcome, how in zip(outcomes, rounds, strict=True):
+            if how.cause == "hit":
+                tally["spec_hits", ""] += 1
+            elif how.cause != "first":
+                tally["spec_misses", how.cause] += 1
+            num_drafted = outcome.num_drafted
+            tally["spec_padding_tokens", ""] += (
+                self._num_drafted.get(str(outcome.request_id), 0) - num_drafted
+            )
+            tally["spec_decode_num_draft_tokens", how.source] += num_drafted
+            num_accepted = min(len(outcome.tokens) - 1, num_drafted)
+            tally["spec_decode_num_accepted_tokens", how.source] += num_accepted
+        tally["rounds", ""] = len(outcomes)
+        # Once a step, not once a request: exported counters take their time.
+        for (name, label), amount in tally.items():
+            if amount:
+                self.meter.add(name, label, amount)
 
     def _show(self) -> None:
         stats = self.policy.client.stats
@@ -166,5 +169,6 @@ class Sessions:
             draft_connects=stats.num_connects,
             draft_losses=stats.num_losses,
             draft_declined=stats.num_declined,
+            draft_frames=stats.num_frames,
             draft_step_seconds=stats.step_seconds,
         )

@@ -1,0 +1,204 @@
+"""The line is looked after by a thread of its own: while the host is idle, when it ends, when it forks."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ssd.draft.client import DraftClient
+from ssd.draft.codec import decode, encode
+from ssd.draft.connection import Connection
+from ssd.draft.messages import PROTOCOL_VERSION, Close, Hello, Nodes, Open, Sampling, TreePart
+from ssd.draft.mirrors import Knowledge
+
+HELLO = Hello(PROTOCOL_VERSION, "same", 100, "someone", "one", 512)
+
+
+class Link:
+    """The other end answers at once: with a greeting, and for each OPEN with two nodes."""
+
+    def __init__(self, greets: Hello) -> None:
+        self._greets = greets
+        self._answers: list[bytes] = []
+        self.opened: list[Open] = []
+        self.is_closed = False
+
+    def send(self, frame: bytes) -> None:
+        for message in decode(frame, vocab_size=100):
+            if isinstance(message, Hello):
+                self._answers.append(encode([self._greets]))
+            if isinstance(message, Open):
+                self.opened.append(message)
+                length = len(message.tokens) // 4
+                nodes = ([1, 2], [0, 1], [7, 8], [-0.1, -0.1])
+                part = TreePart(message.seq, message.epoch, 0, 0, 0, length, *nodes)
+                self._answers.append(encode([Nodes.of([part])]))
+
+    def receive(self, timeout: float) -> bytes | None:
+        return self._answers.pop(0) if self._answers else None
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Source:
+    def __init__(self, greets: Hello = HELLO) -> None:
+        self._greets = greets
+        self.links: list[Link] = []
+        self.broken = ""
+        self.errors: list[Exception] = []
+        self.is_closed = False
+
+    def connect(self) -> Connection | None:
+        if self.errors:
+            raise self.errors.pop()
+        self.broken = ""
+        self.links.append(Link(self._greets))
+        return Connection(self.links[-1], HELLO, time.monotonic, timeout=5.0, greeting_timeout=5.0)
+
+    def is_broken(self) -> str:
+        return self.broken
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def source() -> Source:
+    return Source()
+
+
+@pytest.fixture
+def client(source: Source) -> Any:
+    found = DraftClient(source, lookahead=4)
+    found.line.start()
+    yield found
+    found.line.close()
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def keepers() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "ssd-draft-line"]
+
+
+def test_a_line_comes_back_and_is_read_although_the_host_is_idle(source: Source, client: DraftClient) -> None:
+    until(lambda: client.is_ready)
+    client.follow("a", [1, 2, 3], 3, Sampling(seed=0), 100)
+    for num_lines in (1, 2, 3):
+        until(lambda: len(source.links) == num_lines and client.paths(["a"], 4)[0].tokens)  # noqa: B023
+        assert client.paths(["a"], 4)[0].tokens == [7, 8]
+        source.broken = "it ended"
+    until(lambda: client.stats.num_losses == 3)
+    until(lambda: source.links[0].is_closed)
+
+
+def test_a_host_that_is_busy_reads_for_itself(source: Source) -> None:
+    client = DraftClient(source, lookahead=4)
+    client.line.tend()
+    client.line.tend()
+    assert client.is_ready
+    client.follow("a", [1], 1, Sampling(seed=0), 100)
+    client.line.read()
+    assert client.paths(["a"], 4)[0].tokens == [7, 8]
+    client.forget("a")
+    client.follow("b", [1, 2], 1, Sampling(seed=0), 100)
+    client.line._last_read = time.monotonic() + 60  # It has just been here.
+    client.line.tend()
+    assert not client.paths(["b"], 4)[0].tokens
+    assert client.outcomes([("b", [5])]) == [Knowledge.UNHEARD]
+    client.line.read()
+    client.check_integrity()
+
+
+def test_what_fails_in_the_thread_is_told_and_tried_again(
+    source: Source, caplog: pytest.LogCaptureFixture
+) -> None:
+    source.errors = [RuntimeError("nobody thought of this")]
+    client = DraftClient(source, lookahead=4)
+    with caplog.at_level(logging.ERROR):
+        client.line.start()
+        until(lambda: client.is_ready)
+    assert "nobody thought of this" in caplog.text
+    client.line.close()
+
+
+def test_closing_ends_the_thread_and_everything_else(source: Source) -> None:
+    before = len(keepers())
+    client = DraftClient(source, lookahead=4)
+    client.line.start()
+    until(lambda: client.is_ready)
+    assert len(keepers()) == before + 1
+    client.line.close()
+    client.line.close()
+    assert len(keepers()) == before
+    assert source.is_closed
+    assert source.links[0].is_closed
+    assert client.outcomes([("a", [1])]) == [Knowledge.UNHEARD]
+
+
+def test_whoever_forgets_to_close_leaves_no_thread(source: Source) -> None:
+    import gc
+
+    before = len(keepers())
+    client = DraftClient(source, lookahead=4)
+    client.line.start()
+    del client
+    gc.collect()
+    until(lambda: len(keepers()) == before)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_is_silent_and_the_parent_goes_on(source: Source, client: DraftClient) -> None:
+    until(lambda: client.is_ready)
+    client.follow("a", [1, 2, 3], 3, Sampling(seed=0), 100)
+    with client.line.lock:  # As the thread may hold it at that moment.
+        pid = os.fork()
+        if pid == 0:
+            silent = not client.is_ready and not client.paths(["a"], 4)[0].tokens
+            client.outcomes([("a", [4])])
+            client.line.close()
+            os._exit(0 if silent and not source.is_closed else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    until(lambda: client.paths(["a"], 4)[0].tokens == [7, 8])
+
+
+def test_an_id_that_begins_again_is_opened_under_another_epoch(source: Source, client: DraftClient) -> None:
+    until(lambda: client.is_ready)
+    for tokens in ([1, 2, 3], [4, 5]):
+        client.follow("a", tokens, 2, Sampling(seed=0), 100)
+    first, second = source.links[0].opened
+    assert (first.seq, first.epoch < second.epoch) == (second.seq, True)
+    client.line.read()
+    assert client.paths(["a"], 4)[0].tokens == [7, 8]
+    with client.line.lock:
+        client.take(Close(first.seq, first.epoch, "meant for the first"))
+    assert client.stats.num_declined == 0
+    client.check_integrity()
+
+
+def test_nothing_is_proposed_beyond_the_longest_text(client: DraftClient) -> None:
+    until(lambda: client.is_ready)
+    client.follow("a", [1, 2, 3], 3, Sampling(seed=0), 5)
+    client.line.read()
+    assert client.paths(["a"], 4)[0].tokens == [7]
+    client.outcomes([("a", [7])])
+    assert client.paths(["a"], 4)[0].tokens == []
+
+
+def test_another_version_is_refused_with_its_reason() -> None:
+    refusal = "the draft speaks protocol version 1 and the engine 2: install the same version of ssd"
+    client = DraftClient(Source(Hello(1, "same", 100, "old", "x", 0, refusal)), lookahead=4)
+    client.line.wait_until_ready(5.0)
+    assert not client.is_ready
+    assert client.line.refusal == refusal
