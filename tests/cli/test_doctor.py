@@ -7,6 +7,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from ssd.cli import serve_vllm
 from ssd.cli.main import app
 from ssd.runtime import cores
 from ssd.runtime.cores import usable_cores
@@ -66,3 +67,21 @@ def test_models_in_the_cache_are_listed(tmp_path: Path) -> None:
     shown = doctor(tmp_path)
     assert "tiny/model" in shown
     assert "some/data" not in shown
+
+
+@pytest.mark.parametrize(
+    ("installed", "reason", "runner", "words"),
+    [
+        (False, "", "", "ssd serve --engine vllm \\(extra: vllm\\)\\s+│"),
+        (True, "", "", "fits, on its V1 runner; 0.32 was run with it"),
+        (True, "vLLM 0.20.0 is too old", "", "vLLM 0.20.0 is too old"),
+        (True, "", "1", "needs its V1 runner; unset VLLM_USE_V2_MODEL_RUNNER"),
+    ],
+)
+def test_whether_vllm_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool, reason: str, runner: str, words: str
+) -> None:
+    monkeypatch.setattr(serve_vllm, "is_installed", lambda: installed)
+    monkeypatch.setattr(serve_vllm, "why_missing", lambda: reason)
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", runner)
+    assert re.search(words, doctor(tmp_path))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ssd.draft.child import Child
+from ssd.draft.transport import remove_socket
 from tests.processes import is_alive
 from tests.server.process import until
 
@@ -159,6 +160,7 @@ def test_signals_reach_it() -> None:
 _PARENT = """
 import sys, time
 from ssd.draft.child import Child
+from ssd.draft.transport import remove_socket
 Child([sys.executable, "-c", sys.argv[1], *sys.argv[2:]], name="a test").start()
 time.sleep(60)
 """
@@ -168,7 +170,7 @@ from pathlib import Path
 from ssd.draft.lifeline import end_with_parent
 folder = Path(sys.argv[1])
 (folder / "private").mkdir()
-end_with_parent(folder=folder / "private", grace=0.5)
+end_with_parent((folder / "private").rmdir, grace=0.5)
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 if sys.argv[2] == "deaf":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -186,3 +188,15 @@ def test_a_killed_parent_takes_all_with_it(tmp_path: Path, manner: str) -> None:
     parent.wait()
     until(lambda: not any(map(is_alive, pids)))
     assert not (tmp_path / "private").exists()
+
+
+def test_only_a_folder_with_nothing_else_goes_with_its_socket(tmp_path: Path) -> None:
+    (tmp_path / "alone").mkdir()
+    for folder in (tmp_path, tmp_path / "alone"):
+        (folder / "draft.sock").touch()
+    remove_socket(f"ipc://{tmp_path}/alone/draft.sock")
+    assert not (tmp_path / "alone").exists()
+    (tmp_path / "other").touch()
+    remove_socket(f"ipc://{tmp_path}/draft.sock")
+    assert [each.name for each in tmp_path.iterdir()] == ["other"]
+    remove_socket("tcp://127.0.0.1:1")

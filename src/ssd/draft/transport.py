@@ -4,6 +4,7 @@ Knows addresses, keys and bytes. Does not know messages. No call blocks longer t
 to: a full queue is reported, never waited for.
 """
 
+import contextlib
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,9 +81,13 @@ def private_address() -> str:
     return f"ipc://{tempfile.mkdtemp(prefix='ssd-')}/draft.sock"
 
 
-def private_folder(address: str) -> Path:
-    """What private_address made."""
-    return Path(address.removeprefix("ipc://")).parent
+def remove_socket(address: str) -> None:
+    """The file of a Unix socket that nobody needs any more, and its folder if that was all in it."""
+    if address.startswith("ipc://"):
+        path = Path(address.removeprefix("ipc://"))
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.parent.rmdir()
 
 
 def check_address(address: str, keys: Keys | None) -> None:

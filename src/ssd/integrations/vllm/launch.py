@@ -5,15 +5,16 @@
 `FOLDER` was made for this run, and goes with it. Adds nothing else to vLLM's command.
 """
 
+import shutil
 import sys
-from pathlib import Path
+from functools import partial
 
 from ssd.draft.lifeline import end_with_parent
 
 
 def main() -> None:
     folder, *words = sys.argv[1:]
-    end_with_parent(folder=Path(folder))
+    end_with_parent(partial(shutil.rmtree, folder, ignore_errors=True))
     sys.argv = ["vllm", *words]
     from vllm.entrypoints.cli.main import main as run_vllm
 
