@@ -30,7 +30,7 @@ from ssd.integrations.vllm.placement import CORES, Placement, on_cores, on_gpus
 if TYPE_CHECKING:
     from ssd.server.config import ServerConfig
 
-HOW_TO_GET = "pip install vllm (or pip install 'ssd[vllm]')"
+HOW_TO_GET = "pip install vllm"
 _PANEL = "vLLM"
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
 _SOMEWHERE = "ipc:///run/ssd/draft.sock"
