@@ -74,7 +74,8 @@ def _open_folder(path: Path) -> Checkpoint:
 
 def _declared(config: dict[str, Any]) -> str:
     """Where no architecture is named, as in converted folders, the type of model stands for it."""
-    named = config.get("architectures") or [f"{str(config.get('model_type')).capitalize()}ForCausalLM"]
+    kind = config.get("model_type")
+    named = config.get("architectures") or [f"{str(kind).capitalize()}ForCausalLM" if kind else "none"]
     return str(named[0])
 
 
