@@ -47,9 +47,14 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         super().load_model(*args, **kwargs)
-        is_output = self.rank == output_rank(self.vllm_config.parallel_config)
-        if is_output and self._settings.draft is not None:
-            self._sessions = open_sessions(self.vllm_config, self._settings, self._rows)
+        parallel = self.vllm_config.parallel_config
+        if self._settings.draft is None or self.rank != output_rank(parallel):
+            return
+        if parallel.pipeline_parallel_size > 1:
+            # With several steps under way vLLM asks for proposals before it has taken their tokens in.
+            logger.warning("nothing is drafted across pipeline stages: requests run plainly")
+            return
+        self._sessions = open_sessions(self.vllm_config, self._settings, self._rows)
 
     def execute_model(self, scheduler_output: Any) -> Any:
         self._rows.follow(scheduler_output)
