@@ -12,6 +12,7 @@ goes wrong with drafting turns drafting off and nothing else: no request notices
 import ssd.integrations.vllm.present  # noqa: F401  # says how to get vLLM, before anything else fails
 
 # isort: on
+import contextlib
 import copy
 import logging
 from collections.abc import Callable
@@ -103,7 +104,9 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
         except Exception:
             logger.exception("drafting is off until the next start; requests go on without it")
             self._sessions = None
-            sessions.policy.client.line.lose("the worker gave drafting up")
+            # Or the line would mend itself, and the draft follow texts that nobody tells it.
+            with contextlib.suppress(Exception):
+                sessions.close()
             return None
 
 
