@@ -33,7 +33,6 @@ ENVIRONMENT = {
     # Requests without a seed draw by their ids: those have to be the same twice.
     "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "HF_HUB_OFFLINE": "1",
     "OMP_WAIT_POLICY": "passive",
@@ -74,14 +73,17 @@ class Target:
             # Prompts are read in chunks.
             max_num_batched_tokens=8 * len(PROMPTS),
             disable_log_stats=True,
+            tensor_parallel_size=arguments.tensor_parallel,
+            pipeline_parallel_size=arguments.pipeline_parallel,
             **ssd_arguments(address, lookahead=arguments.lookahead, **settings),
         )
         self._num_tokens, self._prompts = arguments.tokens, PROMPTS[: arguments.prompts]
         self._patience = arguments.patience
 
     def report(self) -> dict[str, float]:
-        found: dict[str, float] = self._llm.collective_rpc("ssd_report")[0]
-        return found
+        """Of the one rank that has a line."""
+        (found,) = [each for each in self._llm.collective_rpc("ssd_report") if each is not None]
+        return dict(found)
 
     def wait_for_draft(self, seconds: float) -> float:
         """How long it took."""
@@ -197,10 +199,14 @@ def main() -> None:
     parser.add_argument("--lookahead", type=int, default=4)
     parser.add_argument("--temperatures", type=float, nargs="*", default=[0.0, 0.7, 1.0])
     parser.add_argument("--faults", type=int, default=0)
+    parser.add_argument("--tensor-parallel", type=int, default=1)
+    parser.add_argument("--pipeline-parallel", type=int, default=1)
     parser.add_argument("--padded", action="store_true")
     parser.add_argument("--patience", type=float, default=0.0, help="seconds that a step waits for a word")
     arguments = parser.parse_args()
-    os.environ.update(ENVIRONMENT)
+    num_ranks = arguments.tensor_parallel * arguments.pipeline_parallel
+    binding = "nobind" if num_ranks == 1 else "|".join(map(str, range(num_ranks)))
+    os.environ.update({**ENVIRONMENT, "VLLM_CPU_OMP_THREADS_BIND": binding})
     known = set[str]()
     if arguments.record.is_file():
         known = {json.loads(line)["case"] for line in arguments.record.read_text().splitlines()}

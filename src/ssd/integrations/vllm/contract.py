@@ -119,6 +119,7 @@ config/parallel.py
     ParallelConfig.worker_cls
     ParallelConfig.world_size
     ParallelConfig.tensor_parallel_size
+    ParallelConfig.pipeline_parallel_size
     ParallelConfig.prefill_context_parallel_size
 config/speculative.py
     SpeculativeConfig.method

@@ -12,6 +12,7 @@ goes wrong with drafting turns drafting off and nothing else: no request notices
 import ssd.integrations.vllm.present  # noqa: F401  # says how to get vLLM, before anything else fails
 
 # isort: on
+import contextlib
 import copy
 import logging
 from collections.abc import Callable
@@ -47,9 +48,14 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         super().load_model(*args, **kwargs)
-        is_output = self.rank == output_rank(self.vllm_config.parallel_config)
-        if is_output and self._settings.draft is not None:
-            self._sessions = open_sessions(self.vllm_config, self._settings, self._rows)
+        parallel = self.vllm_config.parallel_config
+        if self._settings.draft is None or self.rank != output_rank(parallel):
+            return
+        if parallel.pipeline_parallel_size > 1:
+            # With several steps under way vLLM asks for proposals before it has taken their tokens in.
+            logger.warning("nothing is drafted across pipeline stages: requests run plainly")
+            return
+        self._sessions = open_sessions(self.vllm_config, self._settings, self._rows)
 
     def execute_model(self, scheduler_output: Any) -> Any:
         self._rows.follow(scheduler_output)
@@ -98,7 +104,9 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
         except Exception:
             logger.exception("drafting is off until the next start; requests go on without it")
             self._sessions = None
-            sessions.policy.client.line.lose("the worker gave drafting up")
+            # Or the line would mend itself, and the draft follow texts that nobody tells it.
+            with contextlib.suppress(Exception):
+                sessions.close()
             return None
 
 
