@@ -101,6 +101,8 @@ def test_what_does_not_fit_is_refused(settings: dict[str, Any], ranks: int, reas
         on_gpus(config(**settings), ["0", "1"], ranks=ranks)
 
 
-def test_vllm_alone_has_all_gpus() -> None:
-    found = on_gpus(config(**ALONE), ["0", "1"], ranks=1)
+@pytest.mark.parametrize("drafting", [ALONE, {"draft": "ipc:///elsewhere"}])
+def test_vllm_alone_has_all_gpus(drafting: dict[str, Any]) -> None:
+    found = on_gpus(config(**drafting), ["0", "1"], ranks=1)
+    assert found.words == "vLLM on GPU 0,1"
     assert (found.target, found.draft) == ({"CUDA_VISIBLE_DEVICES": "0,1"}, {})

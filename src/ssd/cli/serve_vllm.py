@@ -193,6 +193,8 @@ class VllmServer:
         self._refuse()
         config, ranks = self._config(), self.engine.tensor_parallel_size
         gpus = [] if config.device == "cpu" else visible_gpus()
+        if config.device.startswith("cuda") and not gpus:
+            raise ValueError(f"--device {config.device}: torch sees no GPU here")
         if gpus:
             return on_gpus(config, gpus, ranks=ranks)
         return on_cores(config, ranks=ranks, bound=os.environ.get(CORES))
@@ -203,9 +205,6 @@ class VllmServer:
         bound = os.environ.get(CORES, "auto").replace("|", ",")
         if "cores" not in said and bound not in ("auto", "nobind"):
             said["cores"] = parse_cores(bound)
-        if said.get("draft") is None:
-            # Nothing of drafting is used then.
-            said = {name: value for name, value in said.items() if name not in ("acceptance", "backup")}
         return EngineConfig.from_settings(self.engine.named_model, said)
 
     def _refuse(self) -> None:
@@ -222,6 +221,8 @@ class VllmServer:
                 f"--mode {self.engine.mode} is not for --engine vllm: leave --draft out for vLLM alone, or "
                 "give vLLM's own draft after `--` with its --speculative-config"
             )
+        if self.vllm.pad_drafts and not self.engine.draft:
+            raise ValueError("--pad-drafts needs --draft: nothing is drafted without one")
         if len(self.server.api_key or ()) > 1:
             raise ValueError("--api-key: vLLM takes one from here; say -- --api-key ONE TWO for more")
         taken = [flag for flag in _OURS if self.engine.draft and _is_said(flag, self.flags)]
@@ -297,8 +298,8 @@ class VllmServer:
         return ServerConfig(**self.server.settings())
 
     def _model_and_revision(self) -> tuple[str, str, str]:
-        model = self.engine.named_model
-        return (model, "", "") if Path(model).expanduser().exists() else model.partition("@")
+        path = Path(self.engine.named_model).expanduser()
+        return (str(path), "", "") if path.exists() else self.engine.named_model.partition("@")
 
 
 def _flag(flag: str, value: Any) -> list[str]:

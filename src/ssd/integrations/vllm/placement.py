@@ -35,7 +35,7 @@ def on_cores(config: EngineConfig, *, ranks: int, bound: str | None = None) -> P
         target, seat = {CORES: bind}, f"vLLM on cores {bind}"
     else:
         target, seat = {}, "vLLM on all cores"
-    if config.draft is None:
+    if not _runs_here(config):
         words = seat
     else:
         cores = _spelled(config.draft_cores)
@@ -59,7 +59,7 @@ def on_gpus(config: EngineConfig, gpus: Sequence[str], *, ranks: int) -> Placeme
             "lower --tensor-parallel-size, or use --draft-device cpu"
         )
     seat = f"vLLM on GPU {','.join(targets)}"
-    if config.draft is None:
+    if not _runs_here(config):
         return Placement(config=config, words=seat, target={_GPUS: ",".join(targets)})
     if drafting is None:
         words = f"{seat}; the draft on the CPU, as no GPU is left for it"
@@ -79,11 +79,16 @@ def on_gpus(config: EngineConfig, gpus: Sequence[str], *, ranks: int) -> Placeme
     )
 
 
+def _runs_here(config: EngineConfig) -> bool:
+    """Whether there is a draft, and not at an address."""
+    return config.draft is not None and "://" not in config.draft
+
+
 def _draft_gpu(
     config: EngineConfig, targets: Sequence[str], gpus: Sequence[str], *, ranks: int
 ) -> str | None:
     """None: the draft runs on the CPU, or there is none."""
-    if config.draft is None or config.draft_device == "cpu":
+    if not _runs_here(config) or config.draft_device == "cpu":
         return None
     if ":" in config.draft_device:
         return _named(config.draft_device, gpus)

@@ -1,0 +1,74 @@
+"""Faults of who watches child processes, and of `ssd serve --engine vllm`."""
+
+from tests.faults.fault import Fault
+
+_CHILD, _LIFELINE = "src/ssd/draft/child.py", "src/ssd/draft/lifeline.py"
+_PAIR, _PLACEMENT = "src/ssd/integrations/vllm/pair.py", "src/ssd/integrations/vllm/placement.py"
+_COMMAND = "src/ssd/cli/serve_vllm.py"
+_OF_CHILD, _OF_PAIR = "tests/draft/test_child.py", "tests/vllm/test_pair.py"
+
+FAULTS = [
+    Fault(
+        "what a child started outlives it",
+        _CHILD,
+        "os.killpg(process.pid, signal.SIGKILL)",
+        "process.poll()",
+        f"{_OF_CHILD}::test_what_it_started_ends_with_it",
+    ),
+    Fault(
+        "waiting for a restart counts as life",
+        _CHILD,
+        "return self._ended_at - self._healthy_since > _LONG_LIFE",
+        "return self._clock() - self._healthy_since > _LONG_LIFE",
+        f"{_OF_CHILD}::test_each_new_start_waits_longer_until_one_lived_long",
+    ),
+    Fault(
+        "loading counts as life",
+        _CHILD,
+        "None if self._tells_ready else now, None",
+        "now, None",
+        f"{_OF_CHILD}::test_loading_is_no_long_life",
+    ),
+    Fault(
+        "an orphan that hears no signal lives on",
+        _LIFELINE,
+        "    _signal_all(signal.SIGKILL)\n",
+        "",
+        f"{_OF_CHILD}::test_a_killed_parent_takes_all_with_it",
+    ),
+    Fault(
+        "a draft that ended is not started again",
+        _PAIR,
+        "if code is not None and self._draft.start():",
+        "if code is not None and False:",
+        f"{_OF_PAIR}::test_a_draft_that_dies_comes_back_and_the_server_goes_on",
+    ),
+    Fault(
+        "a signal is kept from the server",
+        _PAIR,
+        "        self._server.signal(number)\n",
+        "        self._server.end()\n",
+        f"{_OF_PAIR}::test_a_signal_goes_on_to_the_server",
+    ),
+    Fault(
+        "a server that was killed ended well",
+        _PAIR,
+        "return code if code >= 0 else 128 - code",
+        "return max(code, 0)",
+        f"{_OF_PAIR}::test_a_server_that_was_killed_is_told_as_shells_do",
+    ),
+    Fault(
+        "a draft elsewhere keeps a GPU from vLLM",
+        _PLACEMENT,
+        'return config.draft is not None and "://" not in config.draft',
+        "return config.draft is not None",
+        "tests/vllm/test_placement.py::test_vllm_alone_has_all_gpus",
+    ),
+    Fault(
+        "the key stands in the shown command",
+        _COMMAND,
+        '"VLLM_API_KEY=…"',
+        'f"VLLM_API_KEY={self.server.api_key[0]}"',
+        "tests/cli/test_serve_vllm.py::test_programs_that_run",
+    ),
+]
