@@ -85,7 +85,7 @@ def test_int8_is_near_plain(rows: int, with_bias: bool, dtype: torch.dtype) -> N
     errors = (found.double() - expected).abs()
     assert bool((errors <= 0.01 * sizes + 0.01 * expected.abs()).all())
     if bias is None and rows == 200:  # Truncation instead of rounding shows only on average.
-        assert float((errors / sizes).mean()) < 0.00095
+        assert float((errors / sizes).mean()) < (0.00095 if HAS.int8_steps == 127 else 0.0014)
 
 
 @needs_int8
