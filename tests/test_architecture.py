@@ -6,6 +6,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -118,30 +119,28 @@ def test_pure_modules_need_no_torch(module: str) -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
+def assert_never_imported(foreign: Sequence[str], *, by: Sequence[str]) -> None:
+    program = (
+        "import sys, importlib\n"
+        f"[importlib.import_module(name) for name in {by!r}]\n"
+        f"found = [name for name in {list(foreign)!r} if name in sys.modules]\n"
+        "sys.exit(f'imported too: {found}' if found else 0)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
 def test_the_client_side_of_the_draft_needs_no_engine() -> None:
     """Neither by its own imports nor by theirs: no torch, no models, no runtime."""
     names = [f"ssd.draft.{name}" for name in CLIENT]
     foreign = ("torch", "gguf", "ssd.models", "ssd.runtime", "ssd.sampling", "ssd.decoding", "ssd.engine")
-    program = (
-        "import sys, importlib\n"
-        f"[importlib.import_module(name) for name in {names!r}]\n"
-        f"found = [name for name in {foreign!r} if name in sys.modules]\n"
-        "sys.exit(f'imported too: {found}' if found else 0)\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert_never_imported(foreign, by=names)
 
 
 def test_what_runs_inside_another_engine_needs_none_of_ours() -> None:
     """Neither by its own imports nor by theirs: no models, no runtime, no engine, and no vLLM either."""
     names = [name for name in modules() if name.startswith("ssd.integrations") and name not in VLLM]
     foreign = ("vllm", "gguf", "ssd.models", "ssd.runtime", "ssd.decoding", "ssd.engine", "ssd.server")
-    program = (
-        "import sys, importlib\n"
-        f"[importlib.import_module(name) for name in {names!r}]\n"
-        f"found = [name for name in {foreign!r} if name in sys.modules]\n"
-        "sys.exit(f'imported too: {found}' if found else 0)\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert_never_imported(foreign, by=names)
     for name in VLLM:
         imported = imports_of(ROOT.parent.joinpath(*name.split(".")).with_suffix(".py"))
         allowed = ("ssd.integrations.vllm.", "ssd.sampling.", "ssd.draft.")

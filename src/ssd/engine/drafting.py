@@ -22,6 +22,7 @@ from ssd.draft.policy import Policy
 from ssd.draft.supervisor import START_SECONDS, AddressSource, SupervisedSource
 from ssd.draft.transport import Keys
 from ssd.runtime.cores import share_out
+from ssd.runtime.fit import has_own_draft
 from ssd.runtime.loading import LoadedModel
 
 logger = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 def with_own_cores(config: EngineConfig) -> EngineConfig:
     """On CPUs alone, target and draft get cores of their own; those that someone named are kept."""
-    if config.mode != "ssd" or _is_address(config) or not _is_on_cpus(config):
+    if config.mode != "ssd" or not has_own_draft(config) or not _is_on_cpus(config):
         return config
     split = share_out(target=config.cores, draft=config.draft_cores)
     if not (split.target and split.draft):
@@ -75,7 +76,7 @@ def _hello(target: LoadedModel, tokenizer: Any) -> Hello:
 
 def draft_source(config: EngineConfig, hello: Hello) -> LineSource:
     """Lines to the draft that the settings name: an address, or a process of our own."""
-    if _is_address(config):
+    if not has_own_draft(config):
         keys = Keys(Path(config.draft_keys)) if config.draft_keys else None
         return AddressSource(str(config.draft), hello, timeout=config.draft_timeout, keys=keys)
     return SupervisedSource(draft_arguments(config), hello, timeout=config.draft_timeout)
@@ -107,10 +108,6 @@ def _require_ready(line: Line) -> None:
     if not line.is_ready:
         reason = line.last_loss or f"it did not answer within {START_SECONDS:.0f} s"
         raise ValueError(f"the draft did not start: {reason}; see what it says above, or check its address")
-
-
-def _is_address(config: EngineConfig) -> bool:
-    return config.draft is not None and "://" in config.draft
 
 
 def _is_on_cpus(config: EngineConfig) -> bool:
