@@ -1,0 +1,164 @@
+"""A real vLLM in this process and a real draft beside it, for programs that compare what they say.
+
+Knows how both are started and how texts are generated; does not know what they are compared with.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SALT = "equality"
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    # Requests without a seed draw by their ids: those have to be the same twice.
+    "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_WAIT_POLICY": "passive",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What a vLLM is started with."""
+
+    target: Path
+    dtype: str = "float32"
+    head_dtype: str = ""
+    lookahead: int = 4
+    padded: bool = False
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    at_once: int = 8
+
+    @property
+    def ranks(self) -> int:
+        return self.tensor_parallel * self.pipeline_parallel
+
+    def settings(self) -> dict[str, Any]:
+        chosen = {
+            "model": str(self.target),
+            "dtype": self.dtype,
+            "enforce_eager": True,
+            "max_model_len": 1024,
+            "max_num_seqs": self.at_once,
+            # Prompts are read in chunks.
+            "max_num_batched_tokens": 8 * max(self.at_once, 4),
+            "disable_log_stats": True,
+            "tensor_parallel_size": self.tensor_parallel,
+            "pipeline_parallel_size": self.pipeline_parallel,
+        }
+        return chosen | ({"hf_overrides": {"head_dtype": self.head_dtype}} if self.head_dtype else {})
+
+
+def prepare(ranks: int) -> None:
+    """Before vLLM is imported: its cores are the first ones, as many as it has ranks."""
+    cores = sorted(os.sched_getaffinity(0))[:ranks]
+    os.environ.update({**ENVIRONMENT, "VLLM_CPU_OMP_THREADS_BIND": "|".join(map(str, cores))})
+
+
+class Draft:
+    def __init__(self, model: Path, dtype: str) -> None:
+        self.address = f"ipc://{tempfile.mkdtemp(prefix='ssd-')}/draft.sock"
+        core = max(os.sched_getaffinity(0))
+        self._command = [sys.executable, "-m", "ssd", "draft", "--model", str(model), "--dtype", dtype]
+        self._command += ["--listen", self.address, "--cores", str(core)]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        # It ends with this program, however that ends.
+        command = [*self._command, "--lifeline"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+class StockTarget:
+    """vLLM with nothing of ours in it."""
+
+    def __init__(self, setup: Setup, **more: Any) -> None:
+        from vllm import LLM
+
+        self.setup = setup
+        self._llm = LLM(**setup.settings(), **more)
+
+    def generate(self, prompts: Sequence[str], params: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+        """Tokens of each prompt; ids of requests are their numbers."""
+        engine = self._llm.llm_engine
+        for number, (prompt, each) in enumerate(zip(prompts, params, strict=True)):
+            engine.add_request(str(number), prompt, _sampling(each))
+        texts = dict[str, list[int]]()
+        while engine.has_unfinished_requests():
+            for found in engine.step():
+                texts[found.request_id] = list(found.outputs[0].token_ids)
+            self._after_step()
+        return [texts[str(number)] for number in range(len(prompts))]
+
+    def prompt_lengths(self, prompts: Sequence[str]) -> list[int]:
+        return [len(self._llm.get_tokenizer().encode(each)) for each in prompts]
+
+    def _after_step(self) -> None:
+        pass
+
+
+class Target(StockTarget):
+    def __init__(self, setup: Setup, address: str, *, patience: float = 0.0) -> None:
+        """`patience`: seconds that a step waits for the draft's word, where it may get no turn."""
+        from ssd.integrations.vllm import arguments
+
+        settings = {"backup": "none", "salt": SALT, "padded": setup.padded}
+        super().__init__(setup, **arguments(address, lookahead=setup.lookahead, **settings))
+        self._patience, self._is_attached = patience, True
+
+    def attach(self) -> None:
+        self._is_attached = True
+        self._llm.collective_rpc("ssd_attach")
+
+    def detach(self) -> None:
+        self._is_attached = False
+        self._llm.collective_rpc("ssd_detach")
+
+    def report(self) -> dict[str, float]:
+        """Of the one rank that has a line."""
+        (found,) = [each for each in self._llm.collective_rpc("ssd_report") if each is not None]
+        return dict(found)
+
+    def wait_for_draft(self, seconds: float) -> float:
+        """How long it took."""
+        started = time.monotonic()
+        while not self.report()["draft_up"]:
+            if time.monotonic() - started > seconds:
+                raise TimeoutError(f"no draft within {seconds} s")
+            time.sleep(0.05)
+        return time.monotonic() - started
+
+    def _after_step(self) -> None:
+        if not self._is_attached or not self._patience:
+            return
+        deadline, before = time.monotonic() + self._patience, self.report()
+        while time.monotonic() < deadline and (now := self.report())["draft_up"]:
+            # The first may have been on its way before the draft heard of this step.
+            if now["draft_frames"] > before["draft_frames"] + 1:
+                return
+            time.sleep(0.01)
+
+
+def _sampling(params: Mapping[str, Any]) -> Any:
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    given = {"ignore_eos": True, **params}
+    if "regex" in given:
+        given["structured_outputs"] = StructuredOutputsParams(regex=given.pop("regex"))
+    return SamplingParams(**given)
