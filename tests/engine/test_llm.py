@@ -140,6 +140,29 @@ def test_stream_joins_to_the_output_and_can_be_left(llm: LLM) -> None:
     assert not llm._engine.core.has_work
 
 
+def test_e1_streams_and_answers_that_run_at_once_each_get_their_own(llm: LLM) -> None:
+    prompts = ["The quick brown", "def fibonacci(n):", "Once upon a time"]
+    expected = [output.outputs[0].text for output in llm.generate(prompts, GREEDY, use_tqdm=False)]
+    streams = [llm.stream(prompt, GREEDY) for prompt in prompts[:2]]
+    texts = ["", ""]
+    for number in (0, 1, 1, 0):
+        texts[number] += next(streams[number]).text
+    # An answer in the middle takes nothing from the streams.
+    assert llm.generate(prompts[2], GREEDY, use_tqdm=False)[0].outputs[0].text == expected[2]
+    for number in (1, 0):
+        texts[number] += "".join(part.text for part in streams[number])
+    assert texts == expected[:2]
+
+
+def test_a_stream_that_is_left_takes_nothing_from_another(llm: LLM) -> None:
+    expected = llm.generate("The quick brown", GREEDY, use_tqdm=False)[0].outputs[0].text
+    kept, left = (llm.stream("The quick brown", GREEDY) for _ in range(2))
+    text = next(kept).text
+    next(left)
+    left.close()
+    assert text + "".join(part.text for part in kept) == expected
+
+
 def test_the_reported_seed_repeats_a_request(llm: LLM) -> None:
     first = llm.generate("The quick", SamplingParams(max_tokens=8), use_tqdm=False)[0]
     again = llm.generate("The quick", SamplingParams(max_tokens=8, seed=first.seed), use_tqdm=False)[0]

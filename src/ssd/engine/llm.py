@@ -11,6 +11,7 @@ from ssd.decoding.timeline import Timeline
 from ssd.engine.build import build_engine, with_mode
 from ssd.engine.drafting import replace_draft
 from ssd.engine.outputs import EngineStats, Increment, RequestOutput
+from ssd.engine.post import Post
 from ssd.engine.prompts import Message, Prompt
 from ssd.models.hub import with_local_models
 from ssd.models.weights import ShowProgress
@@ -29,6 +30,7 @@ class LLM:
         self._asked = EngineConfig.from_settings(str(model), settings)
         """What modes with a draft are built from, should the mode change."""
         self._engine = build_engine(self._asked, show_progress=show_progress)
+        self._post = Post(self._engine.core)
 
     def __enter__(self) -> "LLM":
         return self
@@ -61,6 +63,7 @@ class LLM:
         alone: dict[str, Any] = {"draft": None, "acceptance": "coupled", "saguaro": 1.0}
         config = replace(self._asked, mode=mode, **(alone if mode == "ar" else {}) | settings)
         self._engine = with_mode(self._engine, config, show_progress=show_progress)
+        self._post = Post(self._engine.core)
         if mode != "ar":
             self._asked = config
 
@@ -114,15 +117,19 @@ class LLM:
     def stream(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None
     ) -> Generator[Increment, None, None]:
-        """Increments of one request as they are decided. Leaving the loop early ends the request."""
-        core = self._engine.core
+        """Increments of one request as they are decided. Leaving the loop early ends the request.
+
+        Others may be streamed or generated meanwhile: each gets its own.
+        """
+        post = self._post
         request = self._engine.requests.request(prompt, sampling_params or SamplingParams())
-        core.add(request)
+        post.add(request)
         try:
-            while core.has_work:
-                yield from core.step().increments
+            for each in post.receive([request.request_id]):
+                if isinstance(each, Increment):
+                    yield each
         finally:
-            core.abort(request.request_id)
+            post.leave(request.request_id)
 
     def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a conversation, to pass to `stream` or `generate`."""
@@ -131,23 +138,23 @@ class LLM:
     def _run(
         self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], *, use_tqdm: bool
     ) -> list[RequestOutput]:
-        core = self._engine.core
+        post = self._post
         requests = [
             self._engine.requests.request(prompt, each) for prompt, each in zip(prompts, params, strict=True)
         ]
         done: dict[str, RequestOutput] = {}
         try:
             for request in requests:
-                core.add(request)
+                post.add(request)
             with tqdm(total=len(requests), desc="generating", unit="req", disable=not use_tqdm) as bar:
-                while core.has_work:
-                    for output in core.step().finished:
-                        done[output.request_id] = output
+                for each in post.receive([request.request_id for request in requests]):
+                    if isinstance(each, RequestOutput):
+                        done[each.request_id] = each
                         bar.update(1)
         finally:
             # An error or Ctrl-C leaves nothing behind for the next call to stumble over.
             for request in requests:
-                core.abort(request.request_id)
+                post.leave(request.request_id)
         return [done[request.request_id] for request in requests]
 
 
