@@ -14,6 +14,7 @@ from ssd.cli.errors import user_errors
 from ssd.cli.main import app as ssd_app
 from ssd.cli.options import with_options
 from ssd.cli.sampling_options import SamplingOptions
+from ssd.cli.server_options import ServerOptions
 from ssd.config import EngineConfig
 
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -210,3 +211,11 @@ def test_help_groups_options_and_shows_examples() -> None:
     text = CliRunner().invoke(ssd_app, ["generate", "--help"], env={"COLUMNS": "220"}).stdout
     for part in ("Drafting", "Memory and batching", "Sampling", "Examples:", "Default 2048", "SSD_HF_CACHE"):
         assert part in text
+
+
+def test_s8_an_empty_key_in_the_environment_opens_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSD_API_KEY", "")
+    with pytest.raises(ValueError, match="SSD_API_KEY is set but empty"):
+        ServerOptions(host="0.0.0.0").settings()
+    monkeypatch.delenv("SSD_API_KEY")
+    assert ServerOptions(host="0.0.0.0").settings()["api_keys"] == ()

@@ -10,6 +10,7 @@ import pytest
 
 from ssd import LLM, AsyncLLM, SamplingParams
 from ssd.engine.async_llm import EngineDeadError
+from ssd.engine.build import Engine
 from ssd.engine.core import StepOutput
 
 SETTINGS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "deterministic": True}
@@ -119,6 +120,22 @@ async def test_a_failing_engine_tells_every_caller(llm: AsyncLLM, monkeypatch: p
     with pytest.raises(EngineDeadError):
         await llm.generate("The quick", params(1))
     assert llm.seconds_without_progress == float("inf")
+
+
+async def test_e14_an_engine_that_cannot_even_be_closed_tells_every_caller(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = AsyncLLM(str(tiny_llama), **SETTINGS)
+    waiting = asyncio.create_task(llm.generate("The quick", LONG))
+    await asyncio.sleep(0.05)
+
+    def fail(_: Engine) -> None:
+        raise OSError("the draft will not go")
+
+    monkeypatch.setattr(Engine, "close", fail)
+    await asyncio.to_thread(llm.close)
+    with pytest.raises(EngineDeadError, match="the draft will not go"):
+        await asyncio.wait_for(waiting, 10)
 
 
 async def test_closing_ends_running_requests(tiny_llama: Path) -> None:

@@ -1,11 +1,13 @@
 """What a server can be told on the command line; one definition, whoever verifies."""
 
+import os
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 import typer
 
 _SERVER, _LIMITS = "Server", "Limits of a request"
+_KEY = "SSD_API_KEY"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +22,7 @@ class ServerOptions:
     )
     api_key: Annotated[
         list[str] | None,
-        typer.Option(envvar="SSD_API_KEY", rich_help_panel=_SERVER, help="What clients send; repeatable."),
+        typer.Option(envvar=_KEY, rich_help_panel=_SERVER, help="What clients send; repeatable."),
     ] = None
     served_model_name: Annotated[
         str | None, typer.Option(rich_help_panel=_SERVER, help="What clients call the model.")
@@ -52,5 +54,12 @@ class ServerOptions:
 
     def settings(self) -> dict[str, Any]:
         said = {field.name: getattr(self, field.name) for field in fields(self)}
-        said["api_keys"] = tuple(said.pop("api_key") or ())
+        said["api_keys"] = tuple(said.pop("api_key") or _none_meant())
         return {name: value for name, value in said.items() if value is not None}
+
+
+def _none_meant() -> tuple[str, ...]:
+    """No keys; a variable that is set to nothing was meant to be one, and would open the server to all."""
+    if os.environ.get(_KEY) == "":
+        raise ValueError(f"{_KEY} is set but empty: give it a key, or unset it to serve without one")
+    return ()

@@ -188,7 +188,10 @@ class AsyncLLM:
             failure = error
         with suppress(Exception):  # Whoever has all its tokens gets them; the rest hear of the end.
             self._deliver(self._engine.core.tell())
-        self._engine.close()
+        try:
+            self._engine.close()
+        except BaseException as error:
+            failure = failure or error
         with self._end_lock:
             self._failure, self._is_over = failure, True
         for subscriber in self._unanswered():
