@@ -72,6 +72,7 @@ class Client:
     def wait(self, _keys: object, _timeout: float) -> None:
         self.num_waits += 1
         self.now += 0.02
+        self.stats.num_frames += bool(self.later)
         self.known = {**self.known, **self.later}
 
     def pause(self) -> None:
@@ -124,6 +125,18 @@ def test_waiting_ends_where_what_comes_is_not_worth_verifying() -> None:
     before = client.num_waits
     found.propose(IDS)
     assert client.num_waits == before
+
+
+def test_a_draft_that_does_not_answer_is_waited_for_once() -> None:
+    """A frozen one says nothing, whatever is asked of it; one that speaks again is worth another wait."""
+    found, client = policy({}, {})
+    for _ in range(20):
+        found.propose(IDS)
+    assert client.num_waits == 1
+    client.stats.num_frames += 1
+    found.propose(IDS)
+    found.propose(IDS)
+    assert client.num_waits == 2
 
 
 def test_a_round_says_what_was_known_and_who_guessed() -> None:

@@ -20,6 +20,7 @@ import numpy as np
 from ssd.draft.line import Line, LineSource, LineStats
 from ssd.draft.messages import (
     MAX_ID,
+    MAX_TOKENS,
     AnyMessage,
     Close,
     Nodes,
@@ -77,14 +78,20 @@ class _Followed:
 
 class DraftClient:
     def __init__(
-        self, source: LineSource, *, lookahead: int, clock: Callable[[], float] = time.monotonic
+        self,
+        source: LineSource,
+        *,
+        lookahead: int,
+        num_sequences: int = 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`num_sequences`: there is room for so many from the start; with more it grows, which takes time."""
         self._lookahead = lookahead
         self.line = Line(source, self, clock)
         self._followed: dict[Hashable, _Followed] = {}
         self._by_row: dict[int, _Followed] = {}
         self._free_rows: list[int] = []
-        self._mirrors = Mirrors()
+        self._mirrors = Mirrors(num_sequences)
         self.is_paused = False
         """The draft rests: nothing is told to it."""
         self._next_epoch = itertools.count(1).__next__
@@ -255,7 +262,8 @@ class DraftClient:
 
     def _is_sayable(self, followed: _Followed, tokens: Sequence[int]) -> bool:
         """False, and the sequence goes on alone, where it holds tokens that the draft does not have."""
-        if max(tokens) < self._vocab_size:
+        largest = np.frombuffer(tokens, np.int32).max() if isinstance(tokens, array) else max(tokens)
+        if largest < self._vocab_size:
             return True
         self._close(followed)
         self._decline(followed, "it holds tokens the draft does not know")
@@ -270,7 +278,9 @@ class DraftClient:
     def _open(self, followed: _Followed) -> None:
         if not self.is_ready or self.is_paused or followed.is_declined:
             return
-        if not self._is_sayable(followed, followed.tokens):
+        if len(followed.tokens) > MAX_TOKENS:
+            self._decline(followed, "it is too long to be told")
+        if followed.is_declined or not self._is_sayable(followed, followed.tokens):
             return
         epoch = self._next_epoch()
         self._mirrors.open(followed.row, epoch, len(followed.tokens))
