@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 _ROUNDS_BETWEEN_RESYNCS = 4
 _KEPT_SPANS = 256
+_ROOMY = 0.7
+"""Share of the draft's KV cache in use below which those come back that there was no room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class _Followed:
     is_open: bool = False
     """With the draft."""
     is_declined: bool = False
+    may_return: bool = False
+    """Declined for lack of room."""
     asked_at: int = -_ROUNDS_BETWEEN_RESYNCS
     """The round of the last request for the whole tree."""
 
@@ -213,7 +217,7 @@ class DraftClient:
         self._last_stats = None
         for followed in self._followed.values():
             self._mirrors.close(followed.row)
-            followed.is_open = followed.is_declined = False
+            followed.is_open = followed.is_declined = followed.may_return = False
 
     def leave(self) -> None:
         for followed in self._followed.values():
@@ -234,6 +238,7 @@ class DraftClient:
                 followed = self._current(message.seq, message.epoch)
                 if followed is not None:
                     self._decline(followed, message.reason)
+                    followed.may_return = message.may_return
             case Stats():
                 self._note_stats(message)
 
@@ -297,6 +302,15 @@ class DraftClient:
             )
         )
 
+    def _bring_back(self) -> None:
+        """One of those that there was no room for."""
+        for followed in self._followed.values():
+            if followed.may_return:
+                followed.is_declined = followed.may_return = False
+                self._open(followed)
+                self.line.flush()
+                return
+
     def _close(self, followed: _Followed) -> None:
         if followed.is_open:
             self.line.post(Close(followed.row, int(self._mirrors.epoch[followed.row])))
@@ -313,6 +327,8 @@ class DraftClient:
         last, self._last_stats = self._last_stats, stats
         ours = self.stats
         ours.num_sequences, ours.kv_usage = stats.num_sequences, stats.kv_usage
+        if stats.kv_usage < _ROOMY:
+            self._bring_back()
         if last is None:
             return  # What it did for others, or before, is not this engine's.
         steps, seconds = stats.num_steps - last.num_steps, stats.seconds - last.seconds
