@@ -165,11 +165,11 @@ def test_a_draft_that_is_never_right_rests_and_is_tried_again() -> None:
     for _ in range(40):
         found.propose(["a"])
         found.settle([Verified("a", [9], 1)])
-    assert client.is_paused
+    assert (client.is_paused, found.stats.is_resting) == (True, True)
     for _ in range(worth._FIRST_REST):
         assert "a" in found
         found.settle([Verified("a", [9], 0)])
-    assert not client.is_paused
+    assert (client.is_paused, found.stats.is_resting) == (False, False)
     # Another draft is judged anew.
     for _ in range(40):
         found.propose(["a"])

@@ -27,7 +27,8 @@ class FakePolicy:
         self.begun: list[tuple[str, Sampling, int]] = []
         self.settled: list[tuple[list[Verified], int, float | None]] = []
         self.asked: list[list[str]] = []
-        self.client = SimpleNamespace(stats=LineStats(num_connects=1), is_ready=True)
+        self.stats = LineStats(num_connects=1)
+        self.client = SimpleNamespace(stats=self.stats, is_ready=True)
         self.controller = Controller()
         self.proposed = Proposed(waited=0.5)
         self.how = Round("hit", "draft")

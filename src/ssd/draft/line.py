@@ -88,6 +88,8 @@ class LineStats:
     num_sequences: int = 0
     """Open at the draft, for whichever engine, by its latest word."""
     kv_usage: float = 0.0
+    is_resting: bool = False
+    """Nothing is told to the draft for a while: hardly any of its tokens was accepted."""
 
 
 class Line:

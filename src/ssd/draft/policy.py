@@ -89,7 +89,7 @@ class Policy:
 
     @property
     def stats(self) -> LineStats:
-        return replace(self.client.stats)
+        return replace(self.client.stats, is_resting=self._worth.is_resting)
 
     def start(self, timeout: float) -> None:
         """Looks for the draft, from now on and in the background; waits for it at most so long."""

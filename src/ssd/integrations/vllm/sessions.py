@@ -159,10 +159,11 @@ class Sessions:
                 self.meter.add(name, label, amount)
 
     def _show(self) -> None:
-        stats = self.policy.client.stats
+        stats = self.policy.stats
         self.meter.show(
             spec_sessions=len(self._live),
             draft_up=float(self.policy.client.is_ready),
+            draft_resting=float(stats.is_resting),
             draft_connects=stats.num_connects,
             draft_losses=stats.num_losses,
             draft_declined=stats.num_declined,
