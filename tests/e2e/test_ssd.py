@@ -195,8 +195,10 @@ def test_tcp_needs_keys_and_lets_only_their_holder_in(
     make_keys(tmp_path / "keys")
     make_keys(tmp_path / "strange")
     where = f"tcp://127.0.0.1:{_free_port()}"
-    keys, strange = str(tmp_path / "keys"), str(tmp_path / "strange")
-    options = ["--model", str(target), "--listen", where, "--keys", keys]
+    # A stranger who has got hold of the draft's public key is a stranger still.
+    shutil.copy(tmp_path / "keys/engine/draft.key", tmp_path / "strange/engine/draft.key")
+    keys, strange = str(tmp_path / "keys/engine"), str(tmp_path / "strange/engine")
+    options = ["--model", str(target), "--listen", where, "--keys", str(tmp_path / "keys/draft")]
     draft = subprocess.Popen([sys.executable, "-m", "ssd", "draft", *options])
     try:
         with LLM(str(target), mode="ssd", draft=where, draft_keys=keys, draft_timeout=60, **COMMON) as llm:

@@ -68,7 +68,10 @@ def draft(
     with _start_log(log_format):
         if make_keys is not None:
             write_keys(make_keys)
-            typer.echo(f"keys are in {make_keys}: give the folder to both sides (--keys, draft_keys)")
+            typer.echo(
+                f"keys are made: {make_keys / 'draft'} is for the draft (--keys), {make_keys / 'engine'} for "
+                "whoever verifies (draft_keys), on its machine; neither needs the other's folder"
+            )
             return
         if not model or not listen:
             raise ValueError("a draft needs --model and --listen (or --make-keys): see ssd draft --help")

@@ -5,6 +5,7 @@ to: a full queue is reported, never waited for.
 """
 
 import contextlib
+import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,7 @@ class DraftLink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """A folder of CURVE certificates, as `make_keys` writes it: draft, engine and their secret halves."""
+    """One side's folder of CURVE certificates, as `make_keys` writes it: its own pair, the other's public."""
 
     folder: Path
 
@@ -63,17 +64,28 @@ class Keys:
     def _file(self, name: str) -> Path:
         path = self.folder / name
         if not path.is_file():
-            raise ValueError(f"{path} is missing: make keys with `ssd draft --make-keys {self.folder}`")
+            raise ValueError(
+                f"{path} is missing: make keys with `ssd draft --make-keys FOLDER`, and give the draft "
+                "FOLDER/draft and the engine FOLDER/engine"
+            )
         return path
 
 
 def make_keys(folder: Path) -> None:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name in ("draft", "engine"):
-        if (folder / f"{name}.key_secret").exists():
-            raise ValueError(f"{folder} already holds keys: choose another folder or remove them first")
-    for name in ("draft", "engine"):
-        zmq.auth.create_certificates(str(folder), name)
+    """A folder for each side, with its own secret and the other's public key; only this user can enter."""
+    sides = {name: folder / name for name in ("draft", "engine")}
+    for path in sides.values():
+        if path.exists():
+            raise ValueError(f"{path} is there already: choose another folder or remove it first")
+    with tempfile.TemporaryDirectory() as made:
+        for name, path in sides.items():
+            path.mkdir(mode=0o700, parents=True)
+            zmq.auth.create_certificates(made, name)
+        for name, other in (("draft", "engine"), ("engine", "draft")):
+            secret, public = Path(made, f"{name}.key_secret"), Path(made, f"{name}.key")
+            secret.chmod(0o600)
+            shutil.move(secret, sides[name])
+            shutil.move(public, sides[other])
 
 
 def private_address() -> str:
@@ -97,8 +109,8 @@ def check_address(address: str, keys: Keys | None) -> None:
         raise ValueError(f"{address!r} is no address: use ipc:///path/to/socket or tcp://host:port")
     if keys is None:
         raise ValueError(
-            f"{address} can be reached by others, so it needs keys: make them with "
-            "`ssd draft --make-keys FOLDER`, give the folder to both sides (draft_keys)"
+            f"{address} can be reached by others, so it needs keys: make them with `ssd draft --make-keys "
+            "FOLDER`, give the draft FOLDER/draft (--keys) and the engine FOLDER/engine (draft_keys)"
         )
 
 

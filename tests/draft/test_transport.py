@@ -1,0 +1,74 @@
+"""Keys that each side keeps for itself, and sockets that take no more than they should."""
+
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from ssd.draft.messages import MAX_FRAME_BYTES
+from ssd.draft.transport import Keys, ZmqDraftLink, ZmqEngineLink, make_keys
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """One that others may look into, as most are."""
+    found = tmp_path / "keys"
+    found.mkdir(mode=0o755)
+    make_keys(found)
+    return found
+
+
+def test_s5_secrets_are_for_their_side_and_this_user_only(folder: Path) -> None:
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*.*")}
+    assert found == {
+        "draft/draft.key_secret",
+        "draft/engine.key",
+        "engine/engine.key_secret",
+        "engine/draft.key",
+    }
+    for secret in folder.rglob("*.key_secret"):
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+        assert stat.S_IMODE(secret.parent.stat().st_mode) == 0o700
+    with pytest.raises(ValueError, match="is there already"):
+        make_keys(folder)
+
+
+def test_a_folder_for_both_sides_says_which_one_to_give(folder: Path) -> None:
+    with pytest.raises(ValueError, match="the engine FOLDER/engine"):
+        Keys(folder).pair("engine")
+
+
+@pytest.fixture
+def draft(folder: Path) -> Iterator[ZmqDraftLink]:
+    link = ZmqDraftLink("tcp://127.0.0.1:0", Keys(folder / "draft"))
+    yield link
+    link.close()
+
+
+def connect(draft: ZmqDraftLink, keys: Path) -> ZmqEngineLink:
+    return ZmqEngineLink(bytes(draft._socket.last_endpoint).decode(), Keys(keys))  # type: ignore[arg-type]
+
+
+def test_s6_only_the_engines_key_is_let_in(draft: ZmqDraftLink, folder: Path, tmp_path: Path) -> None:
+    """The stranger knows where the draft is and its public key; what it lacks is the engine's secret."""
+    make_keys(tmp_path / "strange")
+    shutil.copy(folder / "engine/draft.key", tmp_path / "strange/engine/draft.key")
+    with closing(connect(draft, tmp_path / "strange/engine")) as stranger:
+        stranger.send(b"let me in")
+        assert draft.receive(1.0) is None
+    with closing(connect(draft, folder / "engine")) as engine:
+        engine.send(b"it is me")
+        received = draft.receive(5.0)
+    assert received is not None
+    assert received[1] == b"it is me"
+
+
+def test_s6_a_frame_that_is_too_large_does_not_arrive(draft: ZmqDraftLink, folder: Path) -> None:
+    with closing(connect(draft, folder / "engine")) as engine:
+        engine.send(b"small")
+        assert draft.receive(5.0) is not None
+        engine.send(bytes(MAX_FRAME_BYTES + 1))
+        assert draft.receive(1.0) is None
