@@ -100,9 +100,9 @@ def test_a_full_queue_is_answered_with_429(tiny_llama: Path, tmp_path: Path) -> 
         assert server.http.post("/v1/completions", json={**LONG, "max_tokens": 2}).status_code == 200
 
 
-def test_keys_guard_every_route_but_two(tiny_llama: Path, tmp_path: Path) -> None:
+def test_keys_guard_every_route_but_three(tiny_llama: Path, tmp_path: Path) -> None:
     with serving(tiny_llama, tmp_path / "log", {"api_keys": ("first-key", "second-key")}) as server:
-        for path in ("/health", "/ready"):
+        for path in ("/health", "/livez", "/ready"):
             assert httpx.get(server.url + path).status_code == 200
         for path in ("/metrics", "/v1/models", "/version", "/", "/docs", "/openapi.json", "/nothing"):
             for headers in ({}, {"Authorization": "Bearer first-ke"}, {"Authorization": "Basic first-key"}):
@@ -272,21 +272,26 @@ def test_an_idle_line_outlives_its_client(server: ServerProcess) -> None:
             time.sleep(pause)
 
 
-def test_a_server_that_loads_says_so(tiny_llama: Path, tmp_path: Path) -> None:
+def test_s13_a_server_that_loads_says_so(tiny_llama: Path, tmp_path: Path) -> None:
     with serving(tiny_llama, tmp_path / "log", wait=False) as server:
-        seen = set()
+        seen, healths = set[str](), set[tuple[int, str]]()
 
         def is_up() -> bool:
             try:
                 seen.add(server.http.get("/ready").json()["status"])
                 if "loading" in seen and "ready" not in seen:
-                    assert server.http.get("/health").status_code == 200
+                    assert server.http.get("/livez").status_code == 200
+                    health = server.http.get("/health")
+                    healths.add((health.status_code, health.json()["status"]))
             except httpx.TransportError:
                 return False
             return "ready" in seen
 
         until(is_up, seconds=60)
         assert seen == {"loading", "ready"}
+        # It may have become ready between two questions.
+        assert (503, "loading") in healths <= {(503, "loading"), (200, "ok")}
+        assert server.http.get("/health").status_code == 200
 
 
 def test_a_model_that_is_not_there_is_a_sentence_and_an_exit_code(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from ssd.server.chat import ChatJob
 from ssd.server.completions import CompletionJob
 from ssd.server.connection import ClientGoneError, EventStream, unless_gone
 from ssd.server.errors import ApiError, add_error_handlers, refusal
-from ssd.server.health import health, readiness
+from ssd.server.health import health, liveness, readiness
 from ssd.server.middleware import AccessLog, ApiKeys, BodyLimit
 from ssd.server.openapi import describe
 from ssd.server.prompts import conversation
@@ -145,6 +145,11 @@ def _operations_routes(serving: Serving) -> APIRouter:
     @routes.get("/version")
     async def version() -> Response:
         return JSONResponse({"version": __version__})
+
+    @routes.get("/livez")
+    async def is_alive() -> Response:
+        found = liveness(serving)
+        return JSONResponse(found.body, found.status)
 
     @routes.get("/health")
     async def is_healthy() -> Response:

@@ -17,7 +17,7 @@ class ServerConfig:
     port: int = 8000
     """0 takes a free one and logs it."""
     api_keys: tuple[str, ...] = ()
-    """Any of them opens every route; /health and /ready are always open. Empty: no key is asked for."""
+    """Any of them opens every route; /health, /livez and /ready are always open. Empty: none is asked for."""
     served_model_name: str | None = None
     """What clients call the model; None takes the name of its folder or file, or its name on the hub."""
     max_queue: int = 256
@@ -31,7 +31,7 @@ class ServerConfig:
     drain_seconds: float = 30.0
     """After SIGTERM running requests have this long to finish."""
     stuck_seconds: float = 8.0
-    """Seconds without progress after which /health says 503."""
+    """Seconds without progress after which /livez and /health say 503."""
     log_level: LogLevel = "info"
     otlp_endpoint: str | None = None
     """Where traces go (OTLP over HTTP); None: nowhere. Needs the extra `otel`."""

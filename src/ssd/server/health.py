@@ -1,7 +1,8 @@
-"""/health: does the engine move? /ready: should requests be sent here?
+"""/livez: does the engine move? /health: does it answer? /ready: should requests be sent here?
 
-Health is forward progress, not a process that exists. A server that loads is healthy but not ready; one whose
-draft is away is ready but degraded: the same tokens, more slowly.
+Alive means forward progress, not a process that exists; a server that loads a model is alive. Healthy is what
+clients and load tools of other servers wait for: alive, and loaded. One whose draft is away is ready but
+degraded: the same tokens, more slowly.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ class Finding:
     body: dict[str, Any]
 
 
-def health(serving: Serving) -> Finding:
+def liveness(serving: Serving) -> Finding:
     client = serving.client
     waiting = client.seconds_without_progress
     if client.state == "dead":
@@ -26,11 +27,15 @@ def health(serving: Serving) -> Finding:
     return Finding(200, {"status": "ok", "seconds_without_progress": round(waiting, 1)})
 
 
+def health(serving: Serving) -> Finding:
+    if serving.client.state == "loading":
+        return Finding(503, {"status": "loading"})
+    return liveness(serving)
+
+
 def readiness(serving: Serving) -> Finding:
     if serving.gate.is_draining:
         return Finding(503, {"status": "draining"})
-    if serving.client.state == "loading":
-        return Finding(503, {"status": "loading"})
     found = health(serving)
     if found.status != 200:
         return found

@@ -11,7 +11,7 @@ from ssd.worker.client import EngineClient
 
 _PATHS = (
     *("/v1/models", "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"),
-    *("/version", "/health", "/ready", "/metrics", "/"),
+    *("/version", "/health", "/livez", "/ready", "/metrics", "/"),
 )
 _FIRST_TOKEN = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)

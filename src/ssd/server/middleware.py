@@ -21,7 +21,7 @@ logger = logging.getLogger("ssd.server.access")
 
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 _DISCARDED_BYTES = 64 << 20
-OPEN_PATHS = ("/health", "/ready")
+OPEN_PATHS = ("/health", "/livez", "/ready")
 
 
 class AccessLog:
