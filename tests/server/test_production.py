@@ -100,10 +100,33 @@ def test_a_full_queue_is_answered_with_429(tiny_llama: Path, tmp_path: Path) -> 
         assert server.http.post("/v1/completions", json={**LONG, "max_tokens": 2}).status_code == 200
 
 
+def test_s9_only_this_machines_names_are_answered_without_a_key(server: ServerProcess) -> None:
+    """What a site would send whose name points here."""
+    for name, status in (
+        ("evil.example", 403),
+        ("localhost.evil.example:80", 403),
+        ("192.168.1.4", 403),
+        ("localhost:1234", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:8000", 200),
+    ):
+        answer = httpx.get(f"{server.url}/v1/models", headers={"Host": name})
+        assert answer.status_code == status, name
+    assert "--api-key" in httpx.get(server.url, headers={"Host": "evil.example"}).json()["error"]["message"]
+
+
+def test_s9_pages_load_nothing_from_elsewhere(server: ServerProcess) -> None:
+    page = server.http.get("/")
+    assert "frame-ancestors 'none'" in page.headers["Content-Security-Policy"]
+    assert page.headers["X-Content-Type-Options"] == "nosniff"
+    assert server.http.get("/docs").status_code == 404
+
+
 def test_keys_guard_every_route_but_three(tiny_llama: Path, tmp_path: Path) -> None:
     with serving(tiny_llama, tmp_path / "log", {"api_keys": ("first-key", "second-key")}) as server:
         for path in ("/health", "/livez", "/ready"):
-            assert httpx.get(server.url + path).status_code == 200
+            # Whoever has a key may come by any name: through a proxy, say.
+            assert httpx.get(server.url + path, headers={"Host": "models.example"}).status_code == 200
         for path in ("/metrics", "/v1/models", "/version", "/", "/docs", "/openapi.json", "/nothing"):
             for headers in ({}, {"Authorization": "Bearer first-ke"}, {"Authorization": "Basic first-key"}):
                 answer = httpx.get(server.url + path, headers=headers)

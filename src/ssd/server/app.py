@@ -13,7 +13,7 @@ from ssd.server.completions import CompletionJob
 from ssd.server.connection import ClientGoneError, EventStream, unless_gone
 from ssd.server.errors import ApiError, add_error_handlers, refusal
 from ssd.server.health import health, liveness, readiness
-from ssd.server.middleware import AccessLog, ApiKeys, BodyLimit
+from ssd.server.middleware import AccessLog, ApiKeys, BodyLimit, KnownHosts
 from ssd.server.openapi import describe
 from ssd.server.prompts import conversation
 from ssd.server.schemas import ChatCompletionRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
@@ -22,18 +22,28 @@ from ssd.server.tracing import Traced
 from ssd.version import __version__
 
 _PAGE = Path(__file__).parent / "static" / "index.html"
+_PAGE_HEADERS = {
+    # All that the page needs is in it, and it speaks with this server only.
+    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
 _CLIENT_GONE = 499
 """nginx's status for a client that went away; nobody receives it, but the log does."""
 
 
 def build_app(serving: Serving) -> ASGIApp:
-    app = FastAPI(title="SSD", version=__version__)
+    # Their pages would load scripts from elsewhere; /openapi.json has all that they show.
+    app = FastAPI(title="SSD", version=__version__, docs_url=None, redoc_url=None)
     app.include_router(_openai_routes(serving))
     app.include_router(_token_routes(serving))
     app.include_router(_operations_routes(serving))
     describe(app, serving.config, serving.model_name)
     add_error_handlers(app)
-    guarded: ASGIApp = ApiKeys(BodyLimit(app, serving.config.max_body_bytes), serving.config.api_keys)
+    config = serving.config
+    guarded: ASGIApp = ApiKeys(BodyLimit(app, config.max_body_bytes), config.api_keys)
+    guarded = KnownHosts(guarded, config.host, config.api_keys)
     if serving.traces is not None:
         guarded = Traced(guarded, serving.traces)
     return AccessLog(guarded, serving.metrics.note_http)
@@ -168,8 +178,8 @@ def _operations_routes(serving: Serving) -> APIRouter:
     @routes.get("/")
     async def page() -> Response:
         if not _PAGE.is_file():
-            raise ApiError(404, "there is no page here: see /docs for the routes")
+            raise ApiError(404, "there is no page here: see /openapi.json for the routes")
         # Whole, whatever range a client asks for: it is small.
-        return HTMLResponse(_PAGE.read_bytes())
+        return HTMLResponse(_PAGE.read_bytes(), headers=_PAGE_HEADERS)
 
     return routes

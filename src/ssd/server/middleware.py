@@ -1,4 +1,4 @@
-"""What every HTTP request passes: its id and log line, the key, the size of its body.
+"""What every HTTP request passes: its id and log line, the host it names, the key, the size of its body.
 
 Plain ASGI, so that nothing stands between a route and the client's disconnecting.
 """
@@ -6,6 +6,7 @@ Plain ASGI, so that nothing stands between a route and the client's disconnectin
 import base64
 import binascii
 import hmac
+import ipaddress
 import logging
 import re
 import time
@@ -107,6 +108,40 @@ def _offered_key(headers: Headers) -> bytes:
         except (binascii.Error, ValueError):
             return b""
     return b""
+
+
+class KnownHosts:
+    """Where no key is asked for and only this machine is served, a name that is not its own is refused.
+
+    A page of another site may have its own name point here (DNS rebinding), and its browser would then send
+    what it likes. With keys, or for a server that is reached from elsewhere, any name will do.
+    """
+
+    def __init__(self, app: ASGIApp, host: str, keys: Sequence[str]) -> None:
+        self._app, self._is_strict = app, not keys and _is_local(host)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        name = Headers(scope=scope).get("host", "localhost") if scope["type"] == "http" else "localhost"
+        if self._is_strict and not _is_local(_without_port(name)):
+            reason = f"this server is for this machine only, and {name[:100]!r} is not its name"
+            error = ApiError(403, f"{reason}: use --host or --api-key", code="unknown_host")
+            await error.response()(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+def _without_port(host: str) -> str:
+    return host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
+
+
+def _is_local(name: str) -> bool:
+    name = name.lower().rstrip(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 class BodyLimit:
