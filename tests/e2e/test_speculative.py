@@ -131,3 +131,27 @@ def test_a_draft_with_a_short_context_declines(target: Path, tmp_path: Path) -> 
 def test_wrong_drafting_settings_are_refused(target: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LLM(str(target), show_progress=False, **settings)
+
+
+def test_e10_nothing_is_guessed_beyond_the_end_of_a_text(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two tokens the first comes with the prompt, and the last is the target's own."""
+    settings: Any = {"draft": str(target), "mode": "sd", "lookahead": 4, "deterministic": True}
+    with LLM(str(target), device="cpu", show_progress=False, **settings) as llm:
+        drafter: Any = llm._engine.core._decoder._drafter  # type: ignore[attr-defined]
+        forward, num_rows = drafter._runner.forward, list[int]()
+
+        def counted(rows: list[RunnerRow]) -> Tensor:
+            num_rows.append(len(rows))
+            found: Tensor = forward(rows)
+            return found
+
+        monkeypatch.setattr(drafter._runner, "forward", counted)
+        for max_tokens, expected in ((2, 0), (3, 1), (4, 2), (7, 4)):
+            num_rows.clear()
+            params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, logprobs=3)
+            found = llm.generate(PROMPTS[0], params, use_tqdm=False)[0].outputs[0]
+            assert len(found.token_ids) == max_tokens
+            assert len(found.logprobs or ()) == max_tokens
+            assert len(num_rows) == expected

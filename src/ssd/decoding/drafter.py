@@ -45,6 +45,8 @@ class _Guess:
     """A sequence while its tokens are guessed."""
 
     context: DraftContext
+    most: int
+    """Tokens worth guessing: the target adds the last one of a text itself."""
     tokens: list[int] = field(default_factory=list)
     proposals: list[Proposal] = field(default_factory=list)
 
@@ -58,7 +60,8 @@ class _Guess:
 
     def is_over(self) -> bool:
         """After an end token nothing is worth guessing."""
-        return bool(self.tokens) and self.tokens[-1] in self.context.sampling.end_ids
+        ends = bool(self.tokens) and self.tokens[-1] in self.context.sampling.end_ids
+        return ends or len(self.tokens) >= self.most
 
 
 class Drafter:
@@ -80,7 +83,10 @@ class Drafter:
         """Of each sequence, the tokens whose keys and values are in its blocks."""
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[Speculation]:
-        guesses = {context.seq_id: _Guess(context) for context in contexts if self._prepare(context)}
+        begun = (_Guess(_unscored(context), self._most(context)) for context in contexts)
+        guesses = {
+            each.context.seq_id: each for each in begun if each.most > 0 and self._prepare(each.context)
+        }
         self._catch_up(list(guesses.values()))
         for _ in range(self._limits.lookahead - 1):
             growing = [guess for guess in guesses.values() if not guess.is_over()]
@@ -96,6 +102,9 @@ class Drafter:
         self._blocks.check_integrity()
         if set(self._blocks.seq_ids) != set(self._read):
             raise RuntimeError("the draft holds blocks of sequences it does not know")
+
+    def _most(self, context: DraftContext) -> int:
+        return min(self._limits.lookahead, context.max_len - context.sampling.position - 1)
 
     def _prepare(self, context: DraftContext) -> bool:
         """Blocks for what is known and what will be guessed; False declines the sequence."""
@@ -174,6 +183,14 @@ class Drafter:
         while length < min(len(read), len(known)) and read[length] == known[length]:
             length += 1
         return length
+
+
+def _unscored(context: DraftContext) -> DraftContext:
+    """Nobody asks how likely a guess is."""
+    row = context.sampling
+    if row.params.logprobs is None:
+        return context
+    return replace(context, sampling=replace(row, params=replace(row.params, logprobs=None)))
 
 
 def _draw(ratio: RatioDrafting, logits: Tensor, row: SamplingRow) -> Proposal:
