@@ -1,4 +1,4 @@
-"""Who is loaded together: as many workers as memory holds, this engine in every wave.
+"""Who is loaded together: as many workers as memory holds, this engine, if it takes part, in every wave.
 
 Peers take turns prompt by prompt within a wave, so a ratio is taken between neighbours in time. Those that do
 not fit wait for the next wave, in which this engine is measured again beside them.
@@ -52,6 +52,6 @@ def continued_waves(
     known = {name for wave in names for name in wave}
     waves = [[by_name[name] for name in wave if name in by_name] for wave in names]
     new = [plan for plan in plans if plan.name not in known or plan.peer.name == SSD]
-    if not names or len(new) > 1:
+    if not names or any(plan.peer.name != SSD for plan in new):
         waves += into_waves(new, memory)
     return waves
