@@ -59,6 +59,22 @@ def drafting(model: str, core: int) -> Iterator[str]:
     process.communicate()
 
 
+def withhold() -> None:
+    """From here on sessions in this process do all their work and propose nothing of it."""
+    from ssd.draft.policy import Policy
+    from ssd.integrations.vllm.sessions import Sessions
+
+    propose = Sessions.propose
+
+    def kept(sessions: Sessions) -> tuple[list[str], list[list[int]]]:
+        asked, paths = propose(sessions)
+        return asked, [[] for _ in paths]
+
+    Sessions.propose = kept  # type: ignore[method-assign]
+    # None of its tokens is ever accepted here: it would soon be told to rest.
+    Policy._let_rest = lambda policy: None  # type: ignore[method-assign]
+
+
 class Target:
     def __init__(self, options: argparse.Namespace, address: str) -> None:
         from vllm import LLM, SamplingParams
@@ -76,10 +92,7 @@ class Target:
             enable_prefix_caching=False,
             enforce_eager=options.eager,
             disable_log_stats=True,
-            **{
-                **arguments(address, lookahead=4, backup="none"),
-                "worker_cls": "bench.vllm_withholding.WithholdingWorker",
-            },
+            **arguments(address, lookahead=4, backup="none"),
         )
         self._params = SamplingParams(
             temperature=0, max_tokens=max_len - PROMPT - 1, ignore_eos=True, detokenize=False
@@ -172,6 +185,7 @@ def main() -> None:
     draft, core = options.draft or options.model, options.draft_core
     with computing(draft, core) as line, drafting(draft, core) as address:
         _stay_on(options.core)
+        withhold()
         target = Target(options, address)
         for batch in options.batch:
             show(batch, *measure(target, line, batch, options.turns))
