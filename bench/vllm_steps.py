@@ -70,9 +70,9 @@ def withhold() -> None:
         asked, paths = propose(sessions)
         return asked, [[] for _ in paths]
 
-    Sessions.propose = kept  # type: ignore[method-assign]
+    Sessions.propose = kept  # type: ignore[assignment, method-assign]
     # None of its tokens is ever accepted here: it would soon be told to rest.
-    Policy._let_rest = lambda policy: None  # type: ignore[method-assign]
+    Policy._let_rest = lambda policy: None  # type: ignore[assignment, method-assign]
 
 
 class Target:

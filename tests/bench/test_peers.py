@@ -192,6 +192,17 @@ def test_this_engine_is_in_every_wave() -> None:
     assert into_waves([ours], 1) == [[ours]]
 
 
+def test_without_this_engine_our_draft_is_in_every_wave() -> None:
+    inside, a, b = plan("vllm", ["ssd4"], 6), plan("vllm", ["plain"], 5), plan("vllm", ["draft4"], 6)
+    waves = into_waves([a, b, inside], 12)
+    assert [[each.name for each in wave] for wave in waves] == [
+        ["vllm-ssd4", "vllm-plain"], ["vllm-ssd4", "vllm-draft4"],
+    ]  # fmt: skip
+    assert continued_waves([["vllm-ssd4", "vllm-plain"]], [a, inside], 12) == [[inside, a]]
+    new = continued_waves([["vllm-ssd4", "vllm-plain"]], [a, b, inside], 12)
+    assert new == [[inside, a], [inside, b]]
+
+
 def test_who_is_new_comes_in_later_waves() -> None:
     ours, old, new = plan("ssd", ["ar"]), plan("transformers", ["plain"]), plan("vllm", ["plain"])
     assert continued_waves([["ssd", "transformers"]], [ours, old], 9) == [[ours, old]]

@@ -43,7 +43,7 @@ class PeersManifest:
     engines: Mapping[str, str]
     """By peer, what answers under its name: an interpreter or a program with its weights, or an address."""
     waves: Sequence[Sequence[str]] = ()
-    """Names of the workers that were loaded together. This engine is in every wave, if it takes part."""
+    """Names of the workers that were loaded together. Ours are in every wave."""
     versions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By worker. One that has another later is refused: there is one for all its texts."""
     absent: Mapping[str, str] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ssd.bench.manifest import Provenance, places_apart
+from ssd.bench.peers.cases import has_our_draft
 from ssd.bench.peers.idle import idle_cores
 from ssd.bench.peers.process import PeerError, Worker, WorkerPlan
 from ssd.bench.peers.records import PeerRecord, PeersFolder, PeersManifest
@@ -120,10 +121,11 @@ class PeersRun:
     def _is_whole(self, place: Place, turns: Sequence[Turn]) -> bool:
         """Whether each of them has answered in a sitting in which this engine did, in all its cases.
 
-        Where it takes no part, all of them have to be of one sitting.
+        Where it takes no part, others with our draft inside them stand for it, or else everyone.
         """
         everyone = {(turn.peer, turn.case) for turn in turns}
-        ours = {engine for engine in everyone if engine[0] == SSD} or everyone
+        ours = {engine for engine in everyone if engine[0] == SSD}
+        ours = ours or {engine for engine in everyone if has_our_draft(engine[1])} or everyone
         sittings = self._done[place].values()
         return all(any(ours | {(turn.peer, turn.case)} <= done for done in sittings) for turn in turns)
 
