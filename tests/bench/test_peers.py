@@ -14,7 +14,7 @@ from ssd.bench.peers.records import PeerRecord, PeersFolder, PeersManifest, Peer
 from ssd.bench.peers.registry import PEERS, converted, endpoint, environment_of, peer_named, setup_commands
 from ssd.bench.peers.report import verdict_lines, write_report
 from ssd.bench.peers.run import turns_of
-from ssd.bench.peers.waves import continued_waves, into_waves
+from ssd.bench.peers.waves import continued_waves, expected_bytes, into_waves
 from ssd.bench.peers.worker import Clock
 from ssd.bench.statistics import mean_of_medians
 from ssd.cli.bench_peers import PeersOptions, _places
@@ -190,6 +190,14 @@ def test_this_engine_is_in_every_wave() -> None:
     names = [[each.name for each in wave] for wave in into_waves([ours, a, b, c], 12)]
     assert names == [["ssd", "vllm-plain", "transformers"], ["ssd", "vllm-draft4"]]
     assert into_waves([ours], 1) == [[ours]]
+
+
+def test_float32_takes_twice_what_the_folder_holds(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(bytes(1000))
+    least = expected_bytes(PEERS["transformers"], tmp_path, None, "bfloat16") - 1000
+    assert expected_bytes(PEERS["transformers"], tmp_path, tmp_path, "float32") == least + 4000
+    assert expected_bytes(PEERS["vllm"], tmp_path, None, "float32") == least + 4000, "two copies"
+    assert expected_bytes(PEERS["openvino"], tmp_path, None, "float32") == least + 1000, "converted"
 
 
 def test_without_this_engine_our_draft_is_in_every_wave() -> None:

@@ -141,7 +141,7 @@ def _plan(
     if not is_ours and has_our_draft(cases[0]):
         job["draft_command"] = _draft_command(settings, places)
     python = places.pythons.get(peer.name, places.pythons[SSD])
-    num_bytes = 0 if is_remote else expected_bytes(peer, target, draft)
+    num_bytes = 0 if is_remote else expected_bytes(peer, target, draft, settings.dtype)
     return WorkerPlan(peer=peer, cases=cases, python=python, job=job, num_bytes=num_bytes)
 
 

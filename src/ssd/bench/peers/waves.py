@@ -23,9 +23,11 @@ def weights_of(path: Path) -> int:
     return sum(each.stat().st_size for each in path.glob("*") if each.suffix in suffixes)
 
 
-def expected_bytes(peer: Peer, target: Path, draft: Path | None) -> int:
+def expected_bytes(peer: Peer, target: Path, draft: Path | None, dtype: str) -> int:
     weights = weights_of(target) + (weights_of(draft) if draft is not None else 0)
-    return _OF_ITS_OWN + int(peer.copies * weights)
+    # Nearly every folder holds 16 bits a weight.
+    growth = 2 if dtype == "float32" and peer.form == "folder" else 1
+    return _OF_ITS_OWN + int(peer.copies * growth * weights)
 
 
 def always_there(plans: Sequence[WorkerPlan]) -> list[WorkerPlan]:
