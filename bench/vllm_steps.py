@@ -1,6 +1,6 @@
 """What an open line to a draft adds to a step of real vLLM. Run with the python of vLLM's venv.
 
-    python -m bench.vllm_steps --model FOLDER [--draft FOLDER] [--batch 1 8] [--turns 6] [--steps 100]
+    python -m bench.vllm_steps --model FOLDER [--draft FOLDER] [--batch 1 8] [--turns 6] [--steps 60]
 
 vLLM in this process on one core, a real draft on another, in turns and in one vLLM:
 
@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--draft")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--turns", type=int, default=6)
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--core", type=int, default=0)
     parser.add_argument("--draft-core", type=int, default=1)
     parser.add_argument("--eager", action="store_true", help="vLLM does not compile")
