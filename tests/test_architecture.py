@@ -26,9 +26,9 @@ LAYERS = (
     {"decoding"},
     {"engine", "planning"},
     {"worker"},
+    {"integrations"},
     {"server", "bench"},
     {"tuning"},
-    {"integrations"},
     {"cli"},
     {"__main__"},
 )

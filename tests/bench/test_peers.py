@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ssd.bench.peers.cases import check_peer_cases
 from ssd.bench.peers.figures import PeersFigures, first_difference
 from ssd.bench.peers.plans import Places, _plans_of, plan_workers
 from ssd.bench.peers.process import WorkerPlan
@@ -13,7 +14,7 @@ from ssd.bench.peers.records import PeerRecord, PeersFolder, PeersManifest, Peer
 from ssd.bench.peers.registry import PEERS, converted, endpoint, environment_of, peer_named, setup_commands
 from ssd.bench.peers.report import verdict_lines, write_report
 from ssd.bench.peers.run import turns_of
-from ssd.bench.peers.waves import continued_waves, into_waves
+from ssd.bench.peers.waves import continued_waves, expected_bytes, into_waves
 from ssd.bench.peers.worker import Clock
 from ssd.bench.statistics import mean_of_medians
 from ssd.cli.bench_peers import PeersOptions, _places
@@ -90,6 +91,59 @@ def test_a_peer_without_a_length_of_its_own_has_no_case_for_it() -> None:
     assert "name one with --peer-cases, such as draft4" in plan_workers(only, places, 128)[1]["vllm"]
 
 
+def test_our_draft_runs_inside_engines_that_take_it() -> None:
+    """It verifies on the target's cores; the draft is told what this engine would tell it."""
+    python = Path("venv/python")
+    places = Places(pythons={"ssd": Path("our/python"), "vllm": python, "transformers": python})
+    cases = ["plain", "plain+targetcores", "draft4", "ssd4"]
+    settings = dataclasses.replace(SETTINGS, peer_cases=cases)
+    found = {plan.name: plan for plan in _plans_of(PEERS["vllm"], settings, places, 128)}
+    assert list(found) == [f"vllm-{case}" for case in cases]
+    assert [plan.job["cores"] for plan in found.values()] == [[0, 1], [0], [0, 1], [0]]
+    # A draft that is stopped is taken for dead.
+    assert [plan.is_stopped_while_idle for plan in found.values()] == [True, True, True, False]
+    assert [plan.job["draft"] for plan in found.values()] == [None, None, "small", "small"]
+    command = found["vllm-ssd4"].job["draft_command"]
+    assert command[:4] == ["our/python", "-m", "ssd", "draft"]
+    said = dict(zip(command[4::2], command[5::2], strict=True))
+    assert (said["--model"], said["--cores"], said["--precision"]) == ("small", "1", "auto")
+    assert not any(plan.job["draft_command"] for name, plan in found.items() if name != "vllm-ssd4")
+    (others,) = _plans_of(PEERS["transformers"], settings, places, 128)
+    assert others.cases == ["plain", "draft4"]
+    (ours,) = _plans_of(PEERS["ssd"], settings, places, 128)
+    assert (ours.job["cores"], ours.job["draft_command"]) == ([], [])
+
+
+def test_where_our_package_is_missing_only_its_case_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interpreter that has the peer, and one that has both."""
+    without = tmp_path / "python"
+    without.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    without.chmod(0o755)
+    monkeypatch.setitem(PEERS, "vllm", dataclasses.replace(PEERS["vllm"], module="json"))
+    for name in ("target", "small"):
+        (tmp_path / name).mkdir()
+    settings = dataclasses.replace(
+        SETTINGS, model=str(tmp_path / "target"), draft=str(tmp_path / "small"), peers=["vllm"],
+        ssd_cases=[], peer_cases=["plain", "ssd4"],
+    )  # fmt: skip
+    plans, absent = plan_workers(settings, Places(pythons={"ssd": without, "vllm": without}), 128)
+    assert [plan.name for plan in plans] == ["vllm-plain"]
+    assert f"{without} cannot import this package" in absent["vllm-ssd4"]
+    assert "pip install -e ." in absent["vllm-ssd4"]
+    there = Places(pythons=dict.fromkeys(("ssd", "vllm"), Path(sys.executable)))
+    plans, absent = plan_workers(settings, there, 128)
+    assert ([plan.name for plan in plans], absent) == (["vllm-plain", "vllm-ssd4"], {})
+
+
+def test_cases_are_spelled_so() -> None:
+    check_peer_cases(["plain", "plain+targetcores", "draft", "draft12", "ssd4"])
+    for wrong in ("ssd", "draft4+targetcores", "ssd4+int8", "sd4", ""):
+        with pytest.raises(ValueError, match=r"--peer-cases: .* is none; use plain, plain\+targetcores"):
+            check_peer_cases(["plain", wrong])
+
+
 def test_an_unknown_peer_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no peer .sglang.*--url sglang="):
         peer_named("sglang")
@@ -138,11 +192,31 @@ def test_this_engine_is_in_every_wave() -> None:
     assert into_waves([ours], 1) == [[ours]]
 
 
+def test_float32_takes_twice_what_the_folder_holds(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(bytes(1000))
+    least = expected_bytes(PEERS["transformers"], tmp_path, None, "bfloat16") - 1000
+    assert expected_bytes(PEERS["transformers"], tmp_path, tmp_path, "float32") == least + 4000
+    assert expected_bytes(PEERS["vllm"], tmp_path, None, "float32") == least + 4000, "two copies"
+    assert expected_bytes(PEERS["openvino"], tmp_path, None, "float32") == least + 1000, "converted"
+
+
+def test_without_this_engine_our_draft_is_in_every_wave() -> None:
+    inside, a, b = plan("vllm", ["ssd4"], 6), plan("vllm", ["plain"], 5), plan("vllm", ["draft4"], 6)
+    waves = into_waves([a, b, inside], 12)
+    assert [[each.name for each in wave] for wave in waves] == [
+        ["vllm-ssd4", "vllm-plain"], ["vllm-ssd4", "vllm-draft4"],
+    ]  # fmt: skip
+    assert continued_waves([["vllm-ssd4", "vllm-plain"]], [a, inside], 12) == [[inside, a]]
+    new = continued_waves([["vllm-ssd4", "vllm-plain"]], [a, b, inside], 12)
+    assert new == [[inside, a], [inside, b]]
+
+
 def test_who_is_new_comes_in_later_waves() -> None:
     ours, old, new = plan("ssd", ["ar"]), plan("transformers", ["plain"]), plan("vllm", ["plain"])
     assert continued_waves([["ssd", "transformers"]], [ours, old], 9) == [[ours, old]]
     assert continued_waves([["ssd", "transformers"]], [ours, old, new], 9) == [[ours, old], [ours, new]]
     assert continued_waves([["ssd", "transformers"]], [ours], 9) == [[ours]]
+    assert continued_waves([["transformers"]], [old, new], 9) == [[old], [new]], "without this engine"
 
 
 def test_everyone_is_first_at_some_prompt() -> None:
@@ -210,6 +284,38 @@ def test_a_draft_in_another_precision_has_a_verdict_of_its_own(tmp_path: Path) -
     assert [" is 2.00 (2.00–2.00) times" in line for line in lines] == [True, False] * 4
     assert all(" is 2.80 " in line for line in lines[1::2])
     assert all(line.endswith("the best peer, vllm draft4") for line in lines)
+
+
+def test_a_prompt_counts_with_the_median_of_its_turns() -> None:
+    """Turns are no further prompts: an interval over one prompt is none, however often it is written."""
+    turns = [record("ssd", "ssd", rate, turn=turn) for turn, rate in enumerate((8.0, 2.0, 4.0) * 3)]
+    turns += [record("vllm", "plain", rate, turn=turn) for turn, rate in enumerate((4.0, 2.0, 1.0) * 3)]
+    rows = {row.peer: row for row in PeersFigures(turns).rows("code")}
+    assert (rows["ssd"].rate.value, rows["ssd"].rate.count) == (4.0, 1)
+    found = rows["vllm"].ratio
+    assert found is not None
+    assert (found.value, found.count, found.low) == (2.0, 1, None), "of 2, 1 and 4"
+    assert str(rows["vllm"].agreement) == "9/9"
+
+
+def test_our_draft_inside_another_engine_is_beside_its_own_cases() -> None:
+    rates = {"plain": 4.0, "plain+targetcores": 2.0, "draft4": 5.0, "ssd2": 6.0, "ssd4": 8.0}
+    records = [
+        record("vllm", case, rate * (1 + place), place) for case, rate in rates.items() for place in range(6)
+    ]
+    lines = verdict_lines(PeersFigures(records))
+    assert lines == [
+        "code: vllm ssd4 is 2.00 (2.00–2.00) times as fast as vllm plain",
+        "code: vllm ssd4 is 4.00 (4.00–4.00) times as fast as vllm plain+targetcores",
+        "code: vllm ssd4 is 1.60 (1.60–1.60) times as fast as vllm draft4",
+    ]
+    rows = {row.case: row for row in PeersFigures(records).rows("code")}
+    assert rows["ssd4"].ratio is None, "the best of ours, where this engine takes no part"
+    assert rows["plain"].agreement is None
+    # Beside this engine it is no rival: with its own draft, vLLM is.
+    ours = [record("ssd", "ssd", 9.0 + place, place) for place in range(6)]
+    lines = verdict_lines(PeersFigures([*ours, *records]))
+    assert lines[0].endswith("times as fast as the best peer, vllm draft4")
 
 
 def test_prompts_pair_within_a_wave_only() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,34 @@ def test_a_run_takes_turns_and_goes_on(tiny_llama: Path, tiny_draft: str, tmp_pa
     # The other one is stopped while it waits.
     assert set(folder.manifest().idle) == {"ssd"}
     assert [note for note in notes if "left out" in note] == []
+
+
+def test_texts_are_written_again_in_each_turn_also_without_this_engine(
+    tiny_llama: Path, tiny_draft: str, tmp_path: Path
+) -> None:
+    said = settings(tiny_llama, tiny_draft, ssd_cases=[], turns=2)
+    folder, wave = PeersFolder(tmp_path / "run"), list(plans(said).values())
+    assert [plan.name for plan in wave] == ["transformers"]
+    manifest = folder.begin(PeersManifest(settings=said, sessions=[], engines={}))
+
+    def go_on(on_text: Callable[[PeerRecord], None]) -> None:
+        run = PeersRun(folder, manifest, [wave], PROMPTS, lambda _text: [])
+        run.go_on(Watcher(on_text=on_text, on_note=lambda _note: None))
+
+    def stop_at_the_end(text: PeerRecord) -> None:
+        if (text.prompt, text.turn) == (1, 1):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        go_on(stop_at_the_end)
+    go_on(lambda _text: None)
+    found = [(each.sitting, each.turn, each.prompt, each.case) for each in folder.records()]
+    assert found == [
+        (0, 0, 0, "plain"), (0, 0, 0, "draft3"), (0, 0, 1, "draft3"), (0, 0, 1, "plain"),
+        (0, 1, 0, "draft3"), (0, 1, 0, "plain"), (0, 1, 1, "plain"),
+        # Both again: they are compared with each other.
+        (1, 1, 1, "plain"), (1, 1, 1, "draft3"),
+    ]  # fmt: skip
 
 
 def test_a_peer_that_fails_is_left_out_and_the_others_go_on(

@@ -80,6 +80,26 @@ def test_noise_does_not_make_rows_dear() -> None:
     assert sum(carried[20:]) / 380 > 7
 
 
+def test_no_other_number_of_tokens_yields_more() -> None:
+    """Against all numbers of them, also where the first one is dear and the others are not."""
+    draw = random.Random(5)
+    for _ in range(200):
+        batch, slope, jump = draw.randint(1, 6), draw.choice([0.0, 0.01, 0.04]), draw.choice([0.0, 0.1])
+        controller = Controller()
+        for _ in range(200):
+            rows, drafted = draw.randint(1, 6), draw.choice([0, 1, 5])
+            seconds = 0.1 + slope * (rows + drafted) + jump * (drafted > 0)
+            controller.times.note(rows + drafted, seconds, is_speculating=drafted > 0)
+        paths = [sorted((draw.uniform(0.05, 1) for _ in range(8)), reverse=True) for _ in range(batch)]
+        offered = sorted((chance for path in paths for chance in path), reverse=True)
+        cost = controller.times.cost()
+        rates = [
+            (batch + sum(offered[:count])) / cost.seconds(batch, count) for count in range(len(offered) + 1)
+        ]
+        carried = sum(controller.choose(paths, batch))
+        assert rates[carried] == pytest.approx(max(rates), rel=1e-12)
+
+
 def test_the_best_chances_of_a_batch_come_first() -> None:
     controller = measured({8: 1.0, 16: 1.25, 32: 1.75})
     lengths = controller.choose([(0.95, 0.9, 0.85), (0.3, 0.1, 0.05)], 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 from dataclasses import dataclass, replace
@@ -62,11 +61,16 @@ class PeersOptions:
     ssd_cases: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel=_WHAT, help="Of this engine. Default ar,ssd,ssd+int8; no draft: ar+allcores."
+            rich_help_panel=_WHAT,
+            help="Of this engine. Default ar,ssd,ssd+int8; no draft: ar+allcores. none: it takes no part.",
         ),
     ] = None
     peer_cases: Annotated[
-        str, typer.Option(rich_help_panel=_WHAT, help="plain, draftK (K tokens ahead), draft (its own K).")
+        str,
+        typer.Option(
+            rich_help_panel=_WHAT,
+            help="plain, plain+targetcores, draftK (K tokens ahead), draft (its own K), ssdK (our draft).",
+        ),
     ] = "plain,draft,draft4"
     datasets: Annotated[str, typer.Option(rich_help_panel=_WHAT, help="Names, or .jsonl files.")] = (
         "humaneval,alpaca,gsm8k,ultrafeedback"
@@ -76,6 +80,9 @@ class PeersOptions:
         typer.Option(envvar="SSD_DATASET_DIR", rich_help_panel=_WHAT, help="Of NAME*.jsonl; else the hub."),
     ] = None
     num_prompts: Annotated[int, typer.Option(rich_help_panel=_WHAT, min=1, help="Of each data set.")] = 12
+    turns: Annotated[
+        int, typer.Option(rich_help_panel=_WHAT, min=1, help="How often each text is written.")
+    ] = 1
     first_prompt: Annotated[int, typer.Option(rich_help_panel=_WHAT, help="Skip so many.")] = 0
     max_tokens: Annotated[
         int, typer.Option(rich_help_panel=_WHAT, min=8, help="Written after each prompt.")
@@ -169,21 +176,20 @@ def _measure(model: str, draft: str | None, path: Path, options: PeersOptions) -
 def _settings(
     model: str, draft: str | None, options: PeersOptions, digests: dict[str, str], places: Places
 ) -> PeersSettings:
+    from ssd.bench.peers.cases import check_peer_cases
     from ssd.bench.peers.records import PeersSettings
     from ssd.runtime.cores import share_out
 
     cores = share_out(target=parse_cores(options.cores), draft=parse_cores(options.draft_cores))
     peer_cases = _split(options.peer_cases) if draft else ["plain"]
     ssd_cases = _split(options.ssd_cases or ("ar,ssd,ssd+int8" if draft else "ar+allcores"))
-    unknown = [case for case in peer_cases if not re.fullmatch(r"plain|draft\d*", case)]
-    if unknown:
-        raise ValueError(f"--peer-cases: {unknown[0]!r} is none; use plain, draft, draft3, draft4 …")
+    check_peer_cases(peer_cases)
     return PeersSettings(
         model=model,
         draft=draft,
         dtype=options.dtype,
         peers=[*_split(options.peers), *places.urls],
-        ssd_cases=ssd_cases,
+        ssd_cases=[] if ssd_cases == ["none"] else ssd_cases,
         peer_cases=peer_cases,
         target_cores=list(cores.target),
         draft_cores=list(cores.draft),
@@ -192,6 +198,7 @@ def _settings(
         first_prompt=options.first_prompt,
         max_tokens=options.max_tokens,
         prompts=digests,
+        turns=options.turns,
     )
 
 

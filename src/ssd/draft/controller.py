@@ -3,18 +3,13 @@
 A step with r query rows takes T(r); it yields one token for each sequence and, with the chance the
 draft gives it, each drafted token. The controller takes drafted tokens in the order of their
 chances, over all sequences, up to the number that yields most per second. Where plain decoding is
-faster that number is 0. Knows times and chances; no tokens, no draft.
+faster that number is 0. Knows times and chances; no tokens, no draft. Plain numbers throughout: there are a
+few of them in each step, and calls of numpy would take longer than the arithmetic.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
-
-import numpy as np
-from numpy.typing import NDArray
-
-Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
+from operator import itemgetter
 
 _SMOOTHING = 0.25
 """Weight of the newest wait."""
@@ -43,10 +38,9 @@ class StepCost:
     slope: float
     jump: float = 0.0
 
-    def seconds(self, num_rows: int, num_drafted: "Counts | int" = 0) -> "Floats":
+    def seconds(self, num_rows: int, num_drafted: int = 0) -> float:
         """Of plain rows and drafted ones."""
-        drafted = np.asarray(num_drafted)
-        return self.fixed + self.slope * (num_rows + drafted) + self.jump * (drafted > 0)
+        return self.fixed + self.slope * (num_rows + num_drafted) + (self.jump if num_drafted else 0.0)
 
 
 class VerifyTimes:
@@ -57,15 +51,18 @@ class VerifyTimes:
     """
 
     def __init__(self) -> None:
-        self._level = np.zeros(4)
+        self._level = [0.0] * 4
         """Sums over the latest steps: 1, rows, whether it speculates, seconds."""
-        self._products = np.zeros((4, 4))
-        """Of the same with each other, over many more."""
+        self._products = [[0.0] * 4] * 3
+        """Of the same (but for the last) with each of the same, over many more."""
 
     def note(self, num_rows: int, seconds: float, *, is_speculating: bool) -> None:
-        step = np.array([1.0, num_rows, is_speculating, seconds])
-        self._level = _LEVEL_MEMORY * self._level + step
-        self._products = _SLOPE_MEMORY * self._products + np.outer(step, step)
+        step = (1.0, float(num_rows), float(is_speculating), seconds)
+        self._level = [_LEVEL_MEMORY * old + new for old, new in zip(self._level, step, strict=True)]
+        self._products = [
+            [_SLOPE_MEMORY * old + factor * new for old, new in zip(sums, step, strict=True)]
+            for sums, factor in zip(self._products, step[:3], strict=True)
+        ]
 
     @property
     def is_in_doubt(self) -> bool:
@@ -75,7 +72,7 @@ class VerifyTimes:
 
     def cost(self) -> StepCost:
         """A time of 1 until something was measured."""
-        weight, rows, speculating, seconds = self._level.tolist()
+        weight, rows, speculating, seconds = self._level
         if not weight:
             return StepCost(1.0, 0.0)
         slope, jump = self._slopes()
@@ -86,7 +83,7 @@ class VerifyTimes:
 
     def expected(self, num_rows: int) -> float:
         """Of a step that carries no drafted token."""
-        return float(self.cost().seconds(num_rows))
+        return self.cost().seconds(num_rows)
 
     def _slopes(self) -> tuple[float, float]:
         """What a row adds, and what speculating does: least squares that doubt both without evidence."""
@@ -104,9 +101,12 @@ class VerifyTimes:
 
     def _centred(self) -> tuple[list[float], list[float]]:
         """Of rows and of speculating: sums of products with rows, speculating and seconds, about means."""
-        total = max(float(self._products[0, 0]), 1e-30)
-        centred = self._products - np.outer(self._products[0], self._products[0]) / total
-        rows, speculating = centred[1:3, 1:].tolist()
+        sums, *products = self._products
+        total = max(sums[0], 1e-30)
+        rows, speculating = (
+            [each - mean * other / total for each, other in zip(product[1:], sums[1:], strict=True)]
+            for product, mean in zip(products, sums[1:3], strict=True)
+        )
         return rows, speculating
 
 
@@ -125,16 +125,29 @@ class Controller:
         """How many drafted tokens of each sequence to verify, `num_rows` being verified anyway."""
         if not chances:
             return []
-        offered = np.fromiter(chain.from_iterable(chances), dtype=np.float64)
-        owners = np.repeat(np.arange(len(chances)), [len(each) for each in chances])
-        worth = offered > _LEAST_CHANCE
-        offered, owners = offered[worth], owners[worth]
-        best_first = np.argsort(-offered, kind="stable")
-        yielded = len(chances) + np.concatenate(([0.0], np.cumsum(offered[best_first])))
-        rates = yielded / self.times.cost().seconds(num_rows, np.arange(len(yielded)))
-        taken = owners[best_first[: int(np.argmax(rates))]]
-        lengths: list[int] = np.bincount(taken, minlength=len(chances)).tolist()
+        offered = [
+            (chance, owner) for owner, path in enumerate(chances) for chance in path if chance > _LEAST_CHANCE
+        ]
+        offered.sort(key=itemgetter(0), reverse=True)
+        lengths = [0] * len(chances)
+        for _chance, owner in offered[: self._num_worthwhile(offered, len(chances), num_rows)]:
+            lengths[owner] += 1
         return self._now_and_then(lengths) if self.times.is_in_doubt else lengths
+
+    def _num_worthwhile(self, offered: Sequence[tuple[float, int]], num_sequences: int, num_rows: int) -> int:
+        """How many of the tokens, the likeliest first, yield most per second."""
+        cost = self.times.cost()
+        yielded = float(num_sequences)
+        plain, best, found = yielded / cost.seconds(num_rows), 0.0, 0
+        for count, (chance, _owner) in enumerate(offered, start=1):
+            yielded += chance
+            rate = yielded / cost.seconds(num_rows, count)
+            if rate < best:
+                # Each further one is less likely and costs as much.
+                break
+            if rate > best:
+                best, found = rate, count
+        return found if best > plain else 0
 
     def _now_and_then(self, lengths: list[int]) -> list[int]:
         """One time in four nothing is carried: what always is would never be seen to be dear."""

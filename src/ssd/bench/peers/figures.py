@@ -1,18 +1,20 @@
 """What a run among peers says: rates, how much faster this engine's best case is, and where tokens part.
 
-Ratios are taken within a prompt of a wave and a sitting, where everyone took turns, with bootstrap intervals
-over prompts. Waves are days of their own: this engine has a row in each of them. A prompt that was measured
-again counts once, as it was measured last. Whether two engines agree is reported, not judged: in bfloat16
-they round differently, and a tie may fall either way.
+Ratios are taken within a prompt of a wave, a turn and a sitting, where everyone came one after the other; a
+prompt counts with the median of its turns, and bootstrap intervals are over prompts. Waves are days of their
+own: this engine has a row in each of them. A prompt that was measured again counts once, as it was measured
+last. Whether two engines agree is reported, not judged: in bfloat16 they round differently, and a tie may
+fall either way.
 """
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ssd.bench.cases import parse_case
+from ssd.bench.peers.cases import has_our_draft
 from ssd.bench.peers.records import PeerRecord
 from ssd.bench.peers.registry import SSD
 from ssd.bench.statistics import Estimate, mean_of_medians, median_with_interval
@@ -21,8 +23,8 @@ ALL = "mean of the data sets"
 TOGETHER = "prompts of all data sets together"
 Drafts = Literal["same", "any"]
 """Which cases of this engine count: those whose draft is the peers' own, weight for weight; or all."""
-Key = tuple[int, str, int]
-"""Wave, data set, prompt: what records are paired by, within a sitting."""
+Key = tuple[int, str, int, int]
+"""Wave, data set, prompt, turn: what records are paired by, within a sitting."""
 Engine = tuple[str, str]
 """A peer and its case."""
 
@@ -52,17 +54,20 @@ class PeerFigures:
     first_token: float
     """Median seconds."""
     ratio: Estimate | None
-    """This engine's best case over this one; None for itself."""
+    """Our best case over this one; None for itself."""
     agreement: Agreement | None
     """None for the case that others are compared with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """This engine's best beside the best that any peer has, plain or speculative."""
+    """This engine's best beside the best that any peer has, plain or speculative.
+
+    Or, where `drafts` is None, another engine with our draft beside one of its own cases.
+    """
 
     dataset: str
-    drafts: Drafts
+    drafts: Drafts | None
     ours: str
     theirs: str
     ratio: Estimate
@@ -84,10 +89,13 @@ class PeersFigures:
         self._by_engine = defaultdict[Engine, dict[Key, dict[int, PeerRecord]]](dict)
         for each in records:
             sittings = self._by_engine[each.peer, each.case]
-            sittings.setdefault((each.wave, each.dataset, each.prompt), {})[each.sitting] = each
+            key = (each.wave, each.dataset, each.prompt, each.turn)
+            sittings.setdefault(key, {})[each.sitting] = each
         self.datasets = list(dict.fromkeys(each.dataset for each in records))
         self.waves = sorted({each.wave for each in records})
-        self._reference = next((engine for engine in self._by_engine if engine[0] == SSD), None)
+        ours = (engine for engine in self._by_engine if engine[0] == SSD)
+        self._reference = next(ours, next(iter(self._by_engine)))
+        """Whose texts the others are compared with."""
 
     @property
     def tables(self) -> list[str]:
@@ -106,17 +114,18 @@ class PeersFigures:
 
     def best_case(self, dataset: str, drafts: Drafts = "any") -> Engine | None:
         """Of this engine, by its median rate."""
-        rates = {
-            engine: statistics.median(each.rate for each in found.values())
-            for engine in self._by_engine
-            if engine[0] == SSD
-            and (drafts == "any" or has_same_draft(engine[1]))
-            and (found := self._of(engine, dataset))
-        }
-        return max(rates, key=lambda engine: rates[engine]) if rates else None
+        ours = [engine for engine in self._by_engine if engine[0] == SSD]
+        return self._fastest(
+            [engine for engine in ours if drafts == "any" or has_same_draft(engine[1])], dataset
+        )
+
+    def best_inside(self, dataset: str, peer: str | None = None) -> Engine | None:
+        """Of our draft inside other engines, or inside this one."""
+        inside = [engine for engine in self._by_engine if _is_inside(engine) and peer in (None, engine[0])]
+        return self._fastest(inside, dataset)
 
     def rows(self, dataset: str) -> list[PeerFigures]:
-        ours = self.best_case(dataset)
+        ours = self.best_case(dataset) or self.best_inside(dataset)
         return [
             self._row(engine, dataset, wave, ours)
             for wave in self.waves
@@ -149,6 +158,30 @@ class PeersFigures:
             ratio=mean_of_medians([each.ratios for each in found]),
         )
 
+    def verdicts_inside(self, dataset: str) -> list[Verdict]:
+        """Of an engine that our draft runs inside of: with it beside each case without."""
+        return [
+            Verdict(
+                dataset=dataset,
+                drafts=None,
+                ours=" ".join(ours),
+                theirs=" ".join(theirs),
+                ratio=median_with_interval(ratios),
+            )
+            for theirs in self._by_engine
+            if not _is_inside(theirs)
+            and (ours := self.best_inside(dataset, theirs[0]))
+            and (ratios := self._ratios(ours, theirs, dataset))
+        ]
+
+    def _fastest(self, engines: Sequence[Engine], dataset: str) -> Engine | None:
+        rates = {
+            engine: statistics.median(each.rate for each in found.values())
+            for engine in engines
+            if (found := self._of(engine, dataset))
+        }
+        return max(rates, key=lambda engine: rates[engine]) if rates else None
+
     def _beside(self, dataset: str, drafts: Drafts) -> _Beside | None:
         ours = self.best_case(dataset, drafts)
         if ours is None:
@@ -156,7 +189,7 @@ class PeersFigures:
         peers = {
             engine: ratios
             for engine in self._by_engine
-            if engine[0] != SSD and (ratios := self._ratios(ours, engine, dataset))
+            if engine[0] != SSD and not _is_inside(engine) and (ratios := self._ratios(ours, engine, dataset))
         }
         if not peers:
             return None
@@ -165,12 +198,13 @@ class PeersFigures:
         return _Beside(ours, theirs, peers[theirs])
 
     def _ratios(self, ours: Engine, theirs: Engine, dataset: str, wave: int | None = None) -> list[float]:
-        return [above.rate / below.rate for above, below in self._pairs(ours, theirs, dataset, wave)]
+        pairs = self._pairs(ours, theirs, dataset, wave)
+        return _by_prompt((above, above.rate / below.rate) for above, below in pairs)
 
     def _pairs(
         self, one: Engine, other: Engine, dataset: str, wave: int | None
     ) -> Iterator[tuple[PeerRecord, PeerRecord]]:
-        """Of each prompt, what both wrote in the last sitting in which both did."""
+        """Of each prompt and turn, what both wrote in the last sitting in which both did."""
         ones, others = self._by_engine[one], self._by_engine[other]
         for key in ones:
             both = ones[key].keys() & others.get(key, {}).keys()
@@ -185,14 +219,14 @@ class PeersFigures:
             wave=wave,
             peer=engine[0],
             case=engine[1],
-            rate=median_with_interval([each.rate for each in found.values()]),
+            rate=median_with_interval(_by_prompt((each, each.rate) for each in found.values())),
             first_token=statistics.median(each.first_token for each in found.values()),
             ratio=median_with_interval(ratios) if ratios else None,
             agreement=self._agreement(engine, dataset, wave),
         )
 
     def _agreement(self, engine: Engine, dataset: str, wave: int) -> Agreement | None:
-        if self._reference is None or engine == self._reference:
+        if engine == self._reference:
             return None
         pairs = self._pairs(engine, self._reference, dataset, wave)
         parted = [first_difference(theirs.tokens, ours.tokens) for theirs, ours in pairs]
@@ -204,9 +238,22 @@ class PeersFigures:
         )
 
     def _of(self, engine: Engine, dataset: str, wave: int | None = None) -> Mapping[Key, PeerRecord]:
-        """The last text of each prompt, of one wave or of all."""
+        """The last text of each prompt and turn, of one wave or of all."""
         by_key = self._by_engine[engine].items()
         return {key: sittings[max(sittings)] for key, sittings in by_key if _is_of(key, dataset, wave)}
+
+
+def _is_inside(engine: Engine) -> bool:
+    """Whether our draft runs in another engine there."""
+    return engine[0] != SSD and has_our_draft(engine[1])
+
+
+def _by_prompt(values: Iterable[tuple[PeerRecord, float]]) -> list[float]:
+    """The median of each prompt's turns."""
+    found = defaultdict[tuple[int, str, int], list[float]](list)
+    for record, value in values:
+        found[record.wave, record.dataset, record.prompt].append(value)
+    return [statistics.median(each) for each in found.values()]
 
 
 def _is_of(key: Key, dataset: str, wave: int | None) -> bool:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ssd.bench.peers.registry import Peer, environment_of
+from ssd.bench.peers.cases import has_our_draft
+from ssd.bench.peers.registry import SSD, Peer, environment_of
 
 _LOAD_SECONDS, _ANSWER_SECONDS, _END_SECONDS = 1800.0, 1200.0, 20.0
 
@@ -41,6 +42,16 @@ class WorkerPlan:
     def name(self) -> str:
         """One name for each worker of a run: a peer with a process for each case has several."""
         return self.peer.name if self.peer.shares_weights else f"{self.peer.name}-{self.cases[0]}"
+
+    @property
+    def has_our_draft(self) -> bool:
+        """Inside another engine."""
+        return self.peer.name != SSD and any(map(has_our_draft, self.cases))
+
+    @property
+    def is_stopped_while_idle(self) -> bool:
+        """A draft of ours must give signs of life, and hear some."""
+        return self.peer.is_stopped_while_idle and not self.has_our_draft
 
     @property
     def engine(self) -> str:
@@ -113,7 +124,7 @@ class Worker:
 
     def _send(self, number: signal.Signals) -> None:
         """To the worker and all it started, if they are stopped between questions and still there."""
-        if self.plan.peer.is_stopped_while_idle and self._process.poll() is None:
+        if self.plan.is_stopped_while_idle and self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 

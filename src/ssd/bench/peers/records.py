@@ -21,6 +21,7 @@ class PeersSettings:
     dtype: str
     peers: Sequence[str]
     ssd_cases: Sequence[str]
+    """None: this engine itself takes no part."""
     peer_cases: Sequence[str]
     target_cores: Sequence[int]
     draft_cores: Sequence[int]
@@ -31,6 +32,8 @@ class PeersSettings:
     max_tokens: int
     prompts: Mapping[str, str]
     """Of each data set, a digest of the prompts' text."""
+    turns: int = 1
+    """How often everyone writes each text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,7 @@ class PeersManifest:
     engines: Mapping[str, str]
     """By peer, what answers under its name: an interpreter or a program with its weights, or an address."""
     waves: Sequence[Sequence[str]] = ()
-    """Names of the workers that were loaded together. This engine is in every wave."""
+    """Names of the workers that were loaded together. Ours are in every wave."""
     versions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By worker. One that has another later is refused: there is one for all its texts."""
     absent: Mapping[str, str] = field(default_factory=dict)
@@ -65,6 +68,8 @@ class PeerRecord:
     """Seconds from the request to its first token."""
     seconds_per_token: float
     """Mean of the tokens after those that came first."""
+    turn: int = 0
+    """Of those in which this text was written again."""
 
     @property
     def rate(self) -> float:

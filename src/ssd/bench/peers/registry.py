@@ -41,6 +41,8 @@ class Peer:
     """What it can be given here; empty: any."""
     has_own_length: bool = True
     """Whether it knows by itself how many tokens to draft: the case `draft`."""
+    takes_our_draft: bool = False
+    """Whether it can verify what our draft prepares: the case `ssd4`. Then it imports this package too."""
     is_stopped_while_idle: bool = True
     """Threads of an engine that waits may spin, on the cores that another one is measured on."""
 
@@ -70,6 +72,7 @@ _PEERS = (
         form="folder",
         shares_weights=False,
         has_own_length=False,
+        takes_our_draft=True,
         copies=2.0,
         setup=(
             "python3 -m venv {venv}",

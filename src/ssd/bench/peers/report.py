@@ -27,14 +27,21 @@ def cells(row: PeerFigures) -> list[str]:
 
 
 def verdict_lines(figures: PeersFigures) -> list[str]:
-    """With the draft that peers have too; then, if this engine has others, with whichever is best."""
+    """With the draft that peers have too; then, if this engine has others, with whichever is best.
+
+    At last, engines with our draft inside them beside themselves without it.
+    """
     verdicts = [figures.verdict(name, drafts) for name in figures.tables for drafts in figures.drafts]
     verdicts += [figures.verdict_on_mean(drafts) for drafts in figures.drafts]
     return [
         f"{each.dataset}, {_DRAFTS[each.drafts]}: {each.ours} is {each.ratio} times as fast "
         f"as the best peer, {each.theirs}"
         for each in verdicts
-        if each is not None
+        if each is not None and each.drafts is not None
+    ] + [
+        f"{each.dataset}: {each.ours} is {each.ratio} times as fast as {each.theirs}"
+        for name in figures.tables
+        for each in figures.verdicts_inside(name)
     ]
 
 
@@ -52,7 +59,7 @@ def _lines(manifest: PeersManifest, figures: PeersFigures) -> Iterator[str]:
     yield (
         f"{settings.model} with {settings.draft or 'no draft'}, {settings.dtype}, greedy, "
         f"{settings.max_tokens} tokens whatever they are, one text at a time, {settings.num_prompts} prompts "
-        "of each data set, everyone in turns on each prompt. "
+        f"of each data set, everyone in turns on each prompt{_turns(settings.turns)}. "
         + _cores(manifest)
         + "tok/s: median over prompts of the tokens after those that came first. Those of a wave were loaded "
         "together and took turns; rates of different waves do not compare, ratios are taken within one."
@@ -91,5 +98,10 @@ def _cores(manifest: PeersManifest) -> str:
     both = ", ".join(map(str, (*target, *draft)))
     return (
         f"This engine: target on core {', '.join(map(str, target))}, draft on core "
-        f"{', '.join(map(str, draft))} (case ar: the former alone). Peers: cores {both}. "
+        f"{', '.join(map(str, draft))} (case ar: the former alone). Peers: cores {both}; in cases "
+        "+targetcores the former alone, in cases ssd… as this engine. "
     )
+
+
+def _turns(count: int) -> str:
+    return "" if count == 1 else f", {count} times over, of which a prompt's median counts"

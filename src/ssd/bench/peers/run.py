@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ssd.bench.manifest import Provenance, places_apart
+from ssd.bench.peers.cases import has_our_draft
 from ssd.bench.peers.idle import idle_cores
 from ssd.bench.peers.process import PeerError, Worker, WorkerPlan
 from ssd.bench.peers.records import PeerRecord, PeersFolder, PeersManifest
@@ -22,8 +23,8 @@ _WARM_UP_TOKENS = 8
 TokenPrompts = Mapping[str, Sequence[Sequence[int]]]
 """By data set, prompts as token ids: everyone reads exactly the same."""
 
-Place = tuple[int, str, int]
-"""Wave, data set, and which of its prompts."""
+Place = tuple[int, str, int, int]
+"""Wave, data set, which of its prompts, and which turn of it."""
 Engine = tuple[str, str]
 """A peer and its case."""
 
@@ -101,11 +102,15 @@ class PeersRun:
                 self._run_wave(index, wave, watcher)
 
     @property
-    def _places(self) -> list[tuple[str, int]]:
-        """Data sets take turns too."""
+    def _places(self) -> list[tuple[str, int, int]]:
+        """Data sets take turns too, and all of it comes again in the next turn."""
         longest = max(len(prompts) for prompts in self._prompts.values())
         return [
-            (name, i) for i in range(longest) for name, all_of in self._prompts.items() if i < len(all_of)
+            (name, i, turn)
+            for turn in range(self._manifest.settings.turns)
+            for i in range(longest)
+            for name, all_of in self._prompts.items()
+            if i < len(all_of)
         ]
 
     def _num_left(self, index: int, wave: Sequence[WorkerPlan]) -> int:
@@ -114,25 +119,31 @@ class PeersRun:
         return sum(not self._is_whole((index, *place), turns) for place in self._places)
 
     def _is_whole(self, place: Place, turns: Sequence[Turn]) -> bool:
-        """Whether each of them has answered in a sitting in which this engine did, in all its cases."""
-        ours = {(turn.peer, turn.case) for turn in turns if turn.peer == SSD}
+        """Whether each of them has answered in a sitting in which this engine did, in all its cases.
+
+        Where it takes no part, others with our draft inside them stand for it, or else everyone.
+        """
+        everyone = {(turn.peer, turn.case) for turn in turns}
+        ours = {engine for engine in everyone if engine[0] == SSD}
+        ours = ours or {engine for engine in everyone if has_our_draft(engine[1])} or everyone
         sittings = self._done[place].values()
         return all(any(ours | {(turn.peer, turn.case)} <= done for done in sittings) for turn in turns)
 
     def _note_done(self, record: PeerRecord) -> None:
-        place = (record.wave, record.dataset, record.prompt - self._manifest.settings.first_prompt)
+        prompt = record.prompt - self._manifest.settings.first_prompt
+        place = (record.wave, record.dataset, prompt, record.turn)
         self._done[place].setdefault(record.sitting, set()).add((record.peer, record.case))
 
     def _run_wave(self, index: int, wave: Sequence[WorkerPlan], watcher: Watcher) -> None:
         with ExitStack() as stack:
             workers = self._start(wave, stack, watcher)
             self._note_idle(workers, watcher)
-            for dataset, prompt in self._places:
-                # Counted so that each data set, too, has everyone first in turn.
-                first = prompt + list(self._prompts).index(dataset)
+            for dataset, prompt, again in self._places:
+                # Counted so that each data set, and each text, too, has everyone first in turn.
+                first = prompt + list(self._prompts).index(dataset) + again
                 turns = [turn for turn in turns_of(wave, first) if turn.worker in workers]
-                if not self._is_whole((index, dataset, prompt), turns):
-                    self._run_prompt((index, dataset, prompt), turns, workers, watcher)
+                if not self._is_whole((index, dataset, prompt, again), turns):
+                    self._run_prompt((index, dataset, prompt, again), turns, workers, watcher)
 
     def _run_prompt(
         self, place: Place, turns: Sequence[Turn], workers: dict[str, Worker], watcher: Watcher
@@ -196,7 +207,7 @@ class PeersRun:
             )
 
     def _measure(self, place: Place, turn: Turn, worker: Worker) -> PeerRecord:
-        settings, (wave, dataset, prompt) = self._manifest.settings, place
+        settings, (wave, dataset, prompt, again) = self._manifest.settings, place
         answer = worker.ask(turn.case, self._prompts[dataset][prompt], settings.max_tokens)
         tokens, num_later = self._counted(answer)
         num_tokens = answer.get("num_tokens") or len(tokens)
@@ -217,6 +228,7 @@ class PeersRun:
             tokens=tokens,
             first_token=answer["first_token"],
             seconds_per_token=answer["seconds_later"] / num_later,
+            turn=again,
         )
 
     def _counted(self, answer: Mapping[str, Any]) -> tuple[list[int], int]:
@@ -228,7 +240,7 @@ class PeersRun:
 
     def _note_idle(self, workers: Mapping[str, Worker], watcher: Watcher) -> None:
         """Of those that are not stopped while others are measured."""
-        awake = {name: each for name, each in workers.items() if not each.plan.peer.is_stopped_while_idle}
+        awake = {name: each for name, each in workers.items() if not each.plan.is_stopped_while_idle}
         busy = idle_cores({name: worker.pid for name, worker in awake.items()})
         self._keep(replace(self._manifest, idle={**self._manifest.idle, **busy}))
         for name, cores in busy.items():

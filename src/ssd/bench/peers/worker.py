@@ -2,7 +2,7 @@
 
     PYTHON worker.py worker_vllm.py
 
-Run by the peer's own interpreter, in which nothing of this project is installed: it imports the standard
+Run by the peer's own interpreter, in which nothing of this project need be installed: it imports the standard
 library only, and the peer's file by its path. That file has `load(job)`, which returns
 `generate(case, prompt, max_tokens, note)`; `note(token_ids)` is called as tokens come, and the clock is here.
 What `generate` returns is added to the answer and goes before what the clock says: this engine's own file

@@ -25,7 +25,7 @@ def load(job: dict[str, Any]) -> Any:
         scheduler.cache_size = 1
         scheduler.max_num_batched_tokens = job["max_model_len"]
         options: dict[str, Any] = {**properties, "scheduler_config": scheduler}
-        if case != "plain":
+        if case.startswith("draft"):
             options["draft_model"] = genai.draft_model(job["draft"], "CPU", **properties)
         return genai.LLMPipeline(job["model"], "CPU", **options)
 
@@ -48,9 +48,10 @@ def load(job: dict[str, Any]) -> Any:
         inputs = genai.TokenizedInputs(ids, openvino.Tensor(numpy.ones((1, len(prompt)), dtype=numpy.int64)))
         config = genai.GenerationConfig()
         config.max_new_tokens, config.ignore_eos, config.do_sample = max_tokens, True, False
-        if case not in ("plain", "draft"):
+        lookahead = case.removeprefix("draft")
+        if lookahead.isdigit():
             # Else OpenVINO's own default.
-            config.num_assistant_tokens = int(case.removeprefix("draft"))
+            config.num_assistant_tokens = int(lookahead)
         pipelines[case].generate(inputs, config, Tokens(note))
         return {}
 

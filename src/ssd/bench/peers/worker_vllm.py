@@ -1,9 +1,14 @@
-"""vLLM in this process, CPU or CUDA build: greedy, alone or with a draft model. Depends on vLLM only.
+"""vLLM in this process, CPU or CUDA build: greedy, alone, with a draft of its own, or with ours.
 
-One engine is one case: speculation is decided when vLLM starts.
+One engine is one case: speculation is decided when vLLM starts. Depends on vLLM only, but for our own case,
+where our package runs inside it; our draft is a process of its own, which ends with this one.
 """
 
+import atexit
+import time
 from typing import Any
+
+_DRAFT_SECONDS = 600.0
 
 
 def load(job: dict[str, Any]) -> Any:
@@ -14,8 +19,11 @@ def load(job: dict[str, Any]) -> Any:
         # Before the first linear: oneDNN decides once whether it may use the tiles.
         torch.cpu._init_amx()
     (case,) = job["cases"]
+    draft = _OurDraft(job["draft_command"]) if case.startswith("ssd") else None
     settings: dict[str, Any] = {}
-    if case != "plain":
+    if draft is not None:
+        settings = draft.arguments(lookahead=int(case.removeprefix("ssd")))
+    elif case.startswith("draft"):
         settings["speculative_config"] = {
             "method": "draft_model",
             "model": job["draft"],
@@ -31,6 +39,8 @@ def load(job: dict[str, Any]) -> Any:
         seed=0,
         **settings,
     )
+    if draft is not None:
+        draft.wait_for(llm)
     engine = llm.llm_engine
     names = iter(range(1 << 62))
 
@@ -46,3 +56,35 @@ def load(job: dict[str, Any]) -> Any:
         return {}
 
     return generate
+
+
+class _OurDraft:
+    """`ssd draft`, started before vLLM is: it reads its weights while vLLM does."""
+
+    def __init__(self, command: list[str]) -> None:
+        from ssd.draft.child import Child
+        from ssd.draft.transport import private_address, remove_socket
+
+        self._address = private_address()
+        # What vLLM's documents say to load first is for vLLM.
+        environment = {"LD_PRELOAD": ""}
+        words = [*command, "--listen", self._address, "--lifeline"]
+        self._child = Child(words, name="our draft", environment=environment)
+        atexit.register(remove_socket, self._address)
+        atexit.register(self._child.end)
+        self._child.start()
+
+    def arguments(self, *, lookahead: int) -> dict[str, Any]:
+        from ssd.integrations.vllm import arguments
+
+        return arguments(self._address, lookahead=lookahead)
+
+    def wait_for(self, llm: Any) -> None:
+        """Until vLLM's worker has greeted it."""
+        deadline = time.monotonic() + _DRAFT_SECONDS
+        while not llm.collective_rpc("ssd_report")[0]["draft_up"]:
+            if self._child.exit_code is not None:
+                raise ValueError(f"our draft ended with code {self._child.exit_code}")
+            if time.monotonic() > deadline:
+                raise ValueError(f"our draft was not there within {_DRAFT_SECONDS:.0f} s")
+            time.sleep(0.1)
