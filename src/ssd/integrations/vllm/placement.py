@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ssd.config import EngineConfig
-from ssd.runtime.cores import share_out
 
 _GPUS = "CUDA_VISIBLE_DEVICES"
 CORES = "VLLM_CPU_OMP_THREADS_BIND"
@@ -68,7 +67,7 @@ def on_gpus(config: EngineConfig, gpus: Sequence[str], *, ranks: int) -> Placeme
             words = f"{seat}; the draft on the CPU"
         device, visible = "cpu", ""
         # Not all of them: vLLM's own work on the host is what a step of a GPU waits for.
-        config = replace(config, draft_cores=config.draft_cores or share_out().draft)
+        config = replace(config, draft_cores=config.draft_cores or _cores_beside())
     else:
         words = f"{seat}; the draft on GPU {drafting}"
         if shares:
@@ -80,6 +79,12 @@ def on_gpus(config: EngineConfig, gpus: Sequence[str], *, ranks: int) -> Placeme
         target={_GPUS: ",".join(targets)},
         draft={_GPUS: visible},
     )
+
+
+def _cores_beside() -> tuple[int, ...]:
+    from ssd.runtime.cores import share_out
+
+    return share_out().draft
 
 
 def _runs_here(config: EngineConfig) -> bool:
