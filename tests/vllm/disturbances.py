@@ -1,0 +1,102 @@
+"""What may happen to a draft while vLLM serves eight streams: it is killed, or stands still for a while.
+
+No request may be lost, no token changed, none wait for it; and hits return soon after the draft does, also
+for a server that had nothing to do meanwhile. What was seen of each case is a line of plain values; `wrong`
+says in words what should not have been.
+"""
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from tests.processes import is_alive
+from tests.server.process import until
+from tests.vllm.served import Served
+from tests.vllm.streams import Seen, Streams, Undisturbed
+
+RETURN_SECONDS = 10.0
+"""In which hits come back once the draft has."""
+_RESTART_SECONDS = 120.0
+_STALL_SECONDS = 2.0
+"""Between two pieces of a text, over what is usual: far less than the silence after which a draft is lost."""
+
+
+@dataclass(slots=True)
+class Disturbances:
+    server: Served
+    usual: Undisturbed
+    num_tokens: int
+
+    def kill(self, chance: Random, *, idle: bool) -> dict[str, Any]:
+        streams = None if idle else self._streams()
+        time.sleep(chance.uniform(0.2, 5.0))
+        pid, engines, at = self.server.draft_pid(), self.server.engine_pids(), time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not is_alive(pid))
+        came_back = self.server.await_draft(_RESTART_SECONDS)
+        back = time.monotonic()
+        found = self._after(streams, chance, (at, back))
+        if not came_back:
+            found["wrong"].append(f"no draft within {_RESTART_SECONDS} s")
+        if self.server.engine_pids() != engines or not engines:
+            found["wrong"].append("vLLM was started again")
+        return {"away_seconds": round(back - at, 2), **found}
+
+    def freeze(self, chance: Random, *, idle: bool) -> dict[str, Any]:
+        streams = None if idle else self._streams()
+        time.sleep(chance.uniform(0.2, 5.0))
+        pid, at = self.server.draft_pid(), time.monotonic()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            time.sleep(chance.uniform(0.5, 15.0))
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        back = time.monotonic()
+        found = self._after(streams, chance, (at, back))
+        if self.server.draft_pid() != pid:
+            found["wrong"].append("the draft was started again")
+        return {"away_seconds": round(back - at, 2), **found}
+
+    def _after(self, streams: Streams | None, chance: Random, away: tuple[float, float]) -> dict[str, Any]:
+        """How it went on, counted from the draft's return or, for an idle server, from the next request."""
+        is_idle, since = streams is None, away[1]
+        if streams is None:
+            time.sleep(chance.uniform(0.0, 3.0))
+            streams, since = self._streams(), time.monotonic()
+        hits = self._await_hits(since)
+        time.sleep(chance.uniform(0.0, 1.0))
+        seen = streams.stop()
+        window = (since, since + RETURN_SECONDS) if is_idle else away
+        return {
+            "idle": is_idle,
+            "hits_after_seconds": round(hits, 2),
+            "requests": len(seen.texts) + len(seen.lost),
+            "equal": len(seen.texts) - len(self.usual.changed(seen)),
+            "longest_gap": round(seen.longest_gap(*window), 3),
+            "wrong": self._wrong(seen, hits),
+        }
+
+    def _await_hits(self, since: float) -> float:
+        """Seconds until there were more; endless where there were none in good time."""
+        before = self.server.counted("ssd_spec_hits_total")
+        while time.monotonic() - since < 3 * RETURN_SECONDS:
+            if self.server.counted("ssd_spec_hits_total") > before:
+                return time.monotonic() - since
+            time.sleep(0.05)
+        return float("inf")
+
+    def _wrong(self, seen: Seen, hits: float) -> list[str]:
+        wrong = [*seen.lost, *self.usual.changed(seen)]
+        if hits > RETURN_SECONDS:
+            wrong.append(f"hits returned after {hits:.1f} s")
+        if seen.longest_gap() > self.usual.longest_gap + _STALL_SECONDS:
+            wrong.append(f"a stream stood still for {seen.longest_gap():.1f} s")
+        if self.server.counted("ssd_draft_up") != 1:
+            wrong.append("the draft is back, and the worker does not know")
+        return wrong
+
+    def _streams(self) -> Streams:
+        return Streams(self.server, num_tokens=self.num_tokens)

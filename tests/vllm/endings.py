@@ -1,0 +1,65 @@
+"""The server ended at any moment, while it starts or while it streams: nothing of it may be left.
+
+What was seen is a line of plain values; `wrong` says in words what should not have been.
+"""
+
+import contextlib
+import signal
+import subprocess
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.vllm.served import Served, start, until_ready
+from tests.vllm.streams import Streams
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
+_START_SECONDS = 25.0
+"""A start takes about so long where nothing else runs."""
+_END_SECONDS = 60.0
+
+
+def end_while_starting(place: Path, models: tuple[Path, Path], number: int, chance: Random) -> dict[str, Any]:
+    server, ends = start(place, *models), time.monotonic() + chance.uniform(0.0, _START_SECONDS)
+    while time.monotonic() < ends:
+        server.look()
+        time.sleep(0.05)
+    return _end(server, number)
+
+
+def end_while_serving(place: Path, models: tuple[Path, Path], number: int, chance: Random) -> dict[str, Any]:
+    server = start(place, *models)
+    try:
+        until_ready(server)
+    except BaseException:
+        server.process.kill()
+        raise
+    streams = Streams(server, num_tokens=128)
+    time.sleep(chance.uniform(0.0, 6.0))
+    found = _end(server, number)
+    # Those who were served when it ended have nothing to expect.
+    return {**found, "requests": len(streams.stop().texts)}
+
+
+def _end(server: Served, number: int) -> dict[str, Any]:
+    server.look()
+    server.process.send_signal(number)
+    at, code = time.monotonic(), None
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        code = server.process.wait(_END_SECONDS)
+    ended_after = time.monotonic() - at
+    left = server.until_nothing_is_left()
+    gone_after = time.monotonic() - at
+    server.process.kill()
+    wrong = [f"left: {each}" for each in left]
+    # One that is ended before it has started anything ends as Python does.
+    if code != (-number if number == signal.SIGKILL else 0) and (server.seen or code is None):
+        wrong.append(f"it ended with code {code}: {server.said[-500:]}")
+    return {
+        "signal": signal.Signals(number).name,
+        "processes": len(server.seen),
+        "ended_after_seconds": round(ended_after, 2),
+        "gone_after_seconds": round(gone_after, 2),
+        "wrong": wrong,
+    }
