@@ -8,6 +8,7 @@ says in words what should not have been.
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -31,62 +32,64 @@ class Disturbances:
     num_tokens: int
 
     def kill(self, chance: Random, *, idle: bool) -> dict[str, Any]:
-        streams = None if idle else self._streams()
-        time.sleep(chance.uniform(0.2, 5.0))
-        pid, engines, at = self.server.draft_pid(), self.server.engine_pids(), time.monotonic()
-        os.kill(pid, signal.SIGKILL)
-        until(lambda: not is_alive(pid))
-        came_back = self.server.await_draft(_RESTART_SECONDS)
-        back = time.monotonic()
-        found = self._after(streams, chance, (at, back))
-        if not came_back:
-            found["wrong"].append(f"no draft within {_RESTART_SECONDS} s")
-        if self.server.engine_pids() != engines or not engines:
-            found["wrong"].append("vLLM was started again")
-        return {"away_seconds": round(back - at, 2), **found}
+        def until_started_again() -> list[str]:
+            pid, engines = self.server.draft_pid(), self.server.engine_pids()
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: not is_alive(pid))
+            is_back = self.server.await_draft(_RESTART_SECONDS)
+            return [
+                *([] if is_back else [f"no draft within {_RESTART_SECONDS} s"]),
+                *([] if engines and self.server.engine_pids() == engines else ["vLLM was started again"]),
+            ]
+
+        return self._disturb(until_started_again, chance, is_idle=idle)
 
     def freeze(self, chance: Random, *, idle: bool) -> dict[str, Any]:
-        streams = None if idle else self._streams()
-        time.sleep(chance.uniform(0.2, 5.0))
-        pid, at = self.server.draft_pid(), time.monotonic()
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            time.sleep(chance.uniform(0.5, 15.0))
-        finally:
-            os.kill(pid, signal.SIGCONT)
-        back = time.monotonic()
-        found = self._after(streams, chance, (at, back))
-        if self.server.draft_pid() != pid:
-            found["wrong"].append("the draft was started again")
-        return {"away_seconds": round(back - at, 2), **found}
+        def stand_still() -> list[str]:
+            pid = self.server.draft_pid()
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                time.sleep(chance.uniform(0.5, 15.0))
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            return [] if self.server.draft_pid() == pid else ["the draft was started again"]
 
-    def _after(self, streams: Streams | None, chance: Random, away: tuple[float, float]) -> dict[str, Any]:
-        """How it went on, counted from the draft's return or, for an idle server, from the next request."""
-        is_idle, since = streams is None, away[1]
-        if streams is None:
-            time.sleep(chance.uniform(0.0, 3.0))
-            streams, since = self._streams(), time.monotonic()
-        hits = self._await_hits(since)
-        time.sleep(chance.uniform(0.0, 1.0))
-        seen = streams.stop()
-        window = (since, since + RETURN_SECONDS) if is_idle else away
+        return self._disturb(stand_still, chance, is_idle=idle)
+
+    def _disturb(self, happens: Callable[[], list[str]], chance: Random, *, is_idle: bool) -> dict[str, Any]:
+        """`happens` comes back when the draft does, and says what is wrong."""
+        streams = None if is_idle else self._streams()
+        try:
+            time.sleep(chance.uniform(0.2, 5.0))
+            left = time.monotonic()
+            wrong = happens()
+            since = back = time.monotonic()
+            if streams is None:
+                time.sleep(chance.uniform(0.0, 3.0))
+                streams, since = self._streams(), time.monotonic()
+            hits = self._await_hits(since)
+            time.sleep(chance.uniform(0.0, 1.0))
+        finally:
+            seen = streams.stop() if streams is not None else Seen()
+        during = seen.longest_gap() if is_idle else seen.longest_gap(left, back)
         return {
             "idle": is_idle,
+            "away_seconds": round(back - left, 2),
             "hits_after_seconds": round(hits, 2),
             "requests": len(seen.texts) + len(seen.lost),
             "equal": len(seen.texts) - len(self.usual.changed(seen)),
-            "longest_gap": round(seen.longest_gap(*window), 3),
-            "wrong": self._wrong(seen, hits),
+            "longest_gap": round(during, 3),
+            "wrong": [*wrong, *self._wrong(seen, hits)],
         }
 
     def _await_hits(self, since: float) -> float:
-        """Seconds until there were more; endless where there were none in good time."""
+        """Seconds until there were more, or until it was given up."""
         before = self.server.counted("ssd_spec_hits_total")
-        while time.monotonic() - since < 3 * RETURN_SECONDS:
+        while (waited := time.monotonic() - since) < 3 * RETURN_SECONDS:
             if self.server.counted("ssd_spec_hits_total") > before:
-                return time.monotonic() - since
+                break
             time.sleep(0.05)
-        return float("inf")
+        return waited
 
     def _wrong(self, seen: Seen, hits: float) -> list[str]:
         wrong = [*seen.lost, *self.usual.changed(seen)]
