@@ -85,11 +85,11 @@ class Disturbances:
     def _await_hits(self, since: float) -> float:
         """Seconds until there were more, or until it was given up."""
         before = self.server.counted("ssd_spec_hits_total")
-        while (waited := time.monotonic() - since) < 3 * RETURN_SECONDS:
-            if self.server.counted("ssd_spec_hits_total") > before:
+        while self.server.counted("ssd_spec_hits_total") <= before:
+            if time.monotonic() - since > 3 * RETURN_SECONDS:
                 break
             time.sleep(0.05)
-        return waited
+        return time.monotonic() - since
 
     def _wrong(self, seen: Seen, hits: float) -> list[str]:
         wrong = [*seen.lost, *self.usual.changed(seen)]
