@@ -26,6 +26,9 @@ _VLLM_GRACE = 10.0
 """Seconds that vLLM has to close its processes, beside those that requests may finish in."""
 _DRAFT_GRACE = 2.0
 _OVERDUE = 1
+_ENDINGS = (signal.SIGTERM, signal.SIGINT)
+_ENDED_AS_ASKED = {0, *(-number for number in _ENDINGS), *(128 + number for number in _ENDINGS)}
+"""Whichever of them was sent: while it starts, vLLM calls every signal an interrupt."""
 _USER_ERROR = 2
 """The draft's exit code for settings that cannot work; it has said what to do."""
 
@@ -63,7 +66,7 @@ class _Signals:
     @contextmanager
     def noted(cls) -> "Iterator[_Signals]":
         signals, before = cls(), {}
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _ENDINGS:
             before[number] = signal.signal(number, signals._note)
         try:
             yield signals
@@ -148,8 +151,7 @@ class _Pair:
         return None
 
     def _final_code(self, code: int) -> int:
-        was_asked = self._asked_by is not None and code in (0, -self._asked_by, 128 + self._asked_by)
-        if was_asked:
+        if self._asked_by is not None and code in _ENDED_AS_ASKED:
             return 0
         logger.error("vLLM ended with code %d", code)
         return code if code >= 0 else 128 - code
