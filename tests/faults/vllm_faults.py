@@ -58,6 +58,20 @@ FAULTS = [
         f"{_OF_PAIR}::test_a_server_that_was_killed_is_told_as_shells_do",
     ),
     Fault(
+        "ended while it starts, vLLM has failed",
+        _PAIR,
+        "code in _ENDED_AS_ASKED:",
+        "code in (0, -self._asked_by):",
+        f"{_OF_PAIR}::test_one_that_calls_every_signal_an_interrupt_has_ended_well",
+    ),
+    Fault(
+        "sockets of vLLM outlive it",
+        _COMMAND,
+        "            variables[_SOCKETS] = str(folder)\n",
+        "            pass\n",
+        "tests/cli/test_serve_vllm.py::test_programs_that_run",
+    ),
+    Fault(
         "a draft elsewhere keeps a GPU from vLLM",
         _PLACEMENT,
         'return config.draft is not None and "://" not in config.draft',
