@@ -67,11 +67,11 @@ class Record:
 
 def disturb(arguments: argparse.Namespace, record: Record) -> None:
     """One server for all cases of a run."""
-    kinds = {
-        f"{kind} {number}": (kind, number % _IDLE_EVERY == 1)
-        for kind, count in (("kill", arguments.kills), ("freeze", arguments.freezes))
-        for number in range(count)
-    }
+    counts = {"kill": arguments.kills, "freeze": arguments.freezes}
+    in_turn = sorted(
+        (number / count, number, kind) for kind, count in counts.items() for number in range(count)
+    )
+    kinds = {f"{kind} {number}": (kind, number % _IDLE_EVERY == 1) for _, number, kind in in_turn}
     if not record.missing(kinds):
         return
     began = time.monotonic()
