@@ -152,6 +152,18 @@ signal.signal(signal.SIGTERM, interrupt)
     assert code == 0, said
 
 
+def test_one_that_does_not_end_in_time_is_ended(started: list[Pair], tmp_path: Path) -> None:
+    """vLLM waits for ever for streams that its engine has left. Who asked for the end gets it, and once."""
+    pair = start(started, tmp_path, server=DEAF)
+    pair.until_both_run()
+    pair.process.send_signal(signal.SIGTERM)
+    started_at = time.monotonic()
+    code, said = pair.ended()
+    assert code == 0, said
+    assert "vLLM did not end in time, and is ended" in said
+    assert 10 < time.monotonic() - started_at < 16
+
+
 def test_a_second_signal_ends_it_at_once(started: list[Pair], tmp_path: Path) -> None:
     # That it waits, and is not merely slow, shows in what it says.
     pair = start(started, tmp_path, server=_CHILD.format(more="signal.signal(signal.SIGINT, signal.SIG_IGN)"))

@@ -25,7 +25,6 @@ _LOOK_SECONDS = 0.1
 _VLLM_GRACE = 10.0
 """Seconds that vLLM has to close its processes, beside those that requests may finish in."""
 _DRAFT_GRACE = 2.0
-_OVERDUE = 1
 _ENDINGS = (signal.SIGTERM, signal.SIGINT)
 _ENDED_AS_ASKED = {0, *(-number for number in _ENDINGS), *(128 + number for number in _ENDINGS)}
 """Whichever of them was sent: while it starts, vLLM calls every signal an interrupt."""
@@ -129,8 +128,9 @@ class _Pair:
         if len(signals) > 1:
             return 0
         if time.monotonic() > self._deadline:
-            logger.error("vLLM did not end in time")
-            return _OVERDUE
+            logger.warning("vLLM did not end in time, and is ended")
+            self._server.signal(signal.SIGKILL)
+            return 0
         return self._watch_draft()
 
     def _ask_to_end(self, number: int) -> None:
