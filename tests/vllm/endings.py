@@ -56,6 +56,7 @@ def _started(place: Path, models: tuple[Path, Path]) -> Iterator[Served]:
 
 def _end(server: Served, number: int) -> dict[str, Any]:
     was_healthy = is_healthy(server)
+    server.look_at_memory()
     server.look()
     server.process.send_signal(number)
     at, code = time.monotonic(), None

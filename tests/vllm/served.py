@@ -26,6 +26,7 @@ from tests.server.process import ServerProcess, children_of, free_port, until
 
 START_SECONDS = 400
 KEY = "secret"
+_SHARED = ("/dev/shm/psm_", "/dev/shm/sem.")
 PROMPT = "The three largest cities of France are"
 
 
@@ -49,6 +50,7 @@ class Served(ServerProcess):
         self._port, self._temporary = port, temporary
         self.seen: set[int] = set()
         """Processes that it was seen to have started."""
+        self._memory: set[Path] = set()
 
     @property
     def said(self) -> str:
@@ -85,6 +87,13 @@ class Served(ServerProcess):
     def look(self) -> None:
         self.seen.update(children_of(self.process.pid))
 
+    def look_at_memory(self) -> None:
+        """Which shared memory its processes have."""
+        for pid in self.children:
+            with contextlib.suppress(OSError):
+                mapped = Path(f"/proc/{pid}/maps").read_text().split()
+                self._memory.update(Path(each) for each in mapped if each.startswith(_SHARED))
+
     def left(self) -> list[str]:
         """What is still there of a server that has ended, in words."""
         pids = [each for each in self.seen | _inheritors(self._temporary) if is_alive(each)]
@@ -96,6 +105,7 @@ class Served(ServerProcess):
             *(f"socket {line}" for line in bound),
             *(f"socket {file}" for file in files),
             *(f"folder {folder}" for folder in folders),
+            *(f"shared memory {each}" for each in self._memory if each.exists()),
             *([f"port {self._port}"] if _is_open(self._port) else []),
         ]
 
@@ -158,6 +168,7 @@ def serving(place: Path, target: Path, draft: Path) -> Iterator[Served]:
         yield server
     finally:
         server.look()
+        server.look_at_memory()
         code = server.end()
     left = server.until_nothing_is_left()
     assert code == 0, server.said
