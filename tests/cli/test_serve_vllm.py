@@ -217,6 +217,7 @@ def test_programs_that_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert programs.server.environment == {
         "VLLM_CPU_OMP_THREADS_BIND": "0,1,2",
         "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "metrics"),
+        "VLLM_RPC_BASE_PATH": str(tmp_path),
         "VLLM_API_KEY": "secret",
         "VLLM_LOGGING_LEVEL": "DEBUG",
     }

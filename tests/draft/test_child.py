@@ -190,6 +190,39 @@ def test_a_killed_parent_takes_all_with_it(tmp_path: Path, manner: str) -> None:
     assert not (tmp_path / "private").exists()
 
 
+_SHARES_MEMORY = """
+import signal, sys, time
+from multiprocessing import shared_memory
+from pathlib import Path
+from ssd.draft.lifeline import end_with_parent
+folder = Path(sys.argv[1])
+end_with_parent(lambda: None, grace=0.5)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+memory = shared_memory.SharedMemory(create=True, size=16)
+(folder / "name").write_text(f"{memory.name} ")
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/shm").exists(), reason="shared memory is not seen as files here")
+@pytest.mark.parametrize("ended_by", ["its parent", "its lifeline"])
+def test_shared_memory_goes_with_who_made_it(tmp_path: Path, ended_by: str) -> None:
+    """As vLLM's: who is killed cannot remove it, and leaves that to a process of Python's own."""
+    if ended_by == "its parent":
+        ran = child(_SHARES_MEMORY, str(tmp_path), grace=0.2)
+        ran.start()
+        memory = Path("/dev/shm") / written(tmp_path / "name").strip()
+        assert memory.exists()
+        ran.end()
+    else:
+        parent = subprocess.Popen([sys.executable, "-c", _PARENT, _SHARES_MEMORY, str(tmp_path)])
+        memory = Path("/dev/shm") / written(tmp_path / "name").strip()
+        assert memory.exists()
+        parent.kill()
+        parent.wait()
+    until(lambda: not memory.exists(), seconds=10)
+
+
 def test_only_a_folder_with_nothing_else_goes_with_its_socket(tmp_path: Path) -> None:
     (tmp_path / "alone").mkdir()
     for folder in (tmp_path, tmp_path / "alone"):

@@ -2,6 +2,7 @@
 
 from tests.faults.fault import Fault
 
+_GROUP = "src/ssd/draft/process_group.py"
 _CHILD, _LIFELINE = "src/ssd/draft/child.py", "src/ssd/draft/lifeline.py"
 _PAIR, _PLACEMENT = "src/ssd/integrations/vllm/pair.py", "src/ssd/integrations/vllm/placement.py"
 _COMMAND = "src/ssd/cli/serve_vllm.py"
@@ -11,8 +12,8 @@ FAULTS = [
     Fault(
         "what a child started outlives it",
         _CHILD,
-        "os.killpg(process.pid, signal.SIGKILL)",
-        "process.poll()",
+        "        kill_group(process.pid)\n",
+        "",
         f"{_OF_CHILD}::test_what_it_started_ends_with_it",
     ),
     Fault(
@@ -32,9 +33,16 @@ FAULTS = [
     Fault(
         "an orphan that hears no signal lives on",
         _LIFELINE,
-        "    _signal_all(signal.SIGKILL)\n",
-        "",
+        "        kill_group(os.getpid())\n    os.kill(os.getpid(), signal.SIGKILL)\n",
+        "        pass\n",
         f"{_OF_CHILD}::test_a_killed_parent_takes_all_with_it",
+    ),
+    Fault(
+        "who tidies up after others is killed with them",
+        _GROUP,
+        "if _TRACKER not in _command(each)",
+        "if each",
+        f"{_OF_CHILD}::test_shared_memory_goes_with_who_made_it",
     ),
     Fault(
         "a draft that ended is not started again",
@@ -56,6 +64,20 @@ FAULTS = [
         "return code if code >= 0 else 128 - code",
         "return max(code, 0)",
         f"{_OF_PAIR}::test_a_server_that_was_killed_is_told_as_shells_do",
+    ),
+    Fault(
+        "ended while it starts, vLLM has failed",
+        _PAIR,
+        "code in _ENDED_AS_ASKED:",
+        "code in (0, -self._asked_by):",
+        f"{_OF_PAIR}::test_one_that_calls_every_signal_an_interrupt_has_ended_well",
+    ),
+    Fault(
+        "sockets of vLLM outlive it",
+        _COMMAND,
+        "            variables[_SOCKETS] = str(folder)\n",
+        "            pass\n",
+        "tests/cli/test_serve_vllm.py::test_programs_that_run",
     ),
     Fault(
         "a draft elsewhere keeps a GPU from vLLM",

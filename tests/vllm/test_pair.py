@@ -157,6 +157,34 @@ def test_a_signal_goes_on_to_the_server(started: list[Pair], tmp_path: Path, num
     assert (tmp_path / "signal").read_text() == f"{number.value} "
 
 
+def test_one_that_calls_every_signal_an_interrupt_has_ended_well(started: list[Pair], tmp_path: Path) -> None:
+    """As vLLM does while it starts: the command was asked to end, and did."""
+    interrupted = _CHILD.format(
+        more="""
+def interrupt(number, frame):
+    raise KeyboardInterrupt
+signal.signal(signal.SIGTERM, interrupt)
+"""
+    )
+    pair = start(started, tmp_path, server=interrupted)
+    pair.until_both_run()
+    pair.process.send_signal(signal.SIGTERM)
+    code, said = pair.ended()
+    assert code == 0, said
+
+
+def test_one_that_does_not_end_in_time_is_ended(started: list[Pair], tmp_path: Path) -> None:
+    """vLLM waits for ever for streams that its engine has left. Who asked for the end gets it, and once."""
+    pair = start(started, tmp_path, server=DEAF)
+    pair.until_both_run()
+    pair.process.send_signal(signal.SIGTERM)
+    started_at = time.monotonic()
+    code, said = pair.ended()
+    assert code == 0, said
+    assert "vLLM did not end in time, and is ended" in said
+    assert 10 < time.monotonic() - started_at < 16
+
+
 def test_a_second_signal_ends_it_at_once(started: list[Pair], tmp_path: Path) -> None:
     # That it waits, and is not merely slow, shows in what it says.
     pair = start(started, tmp_path, server=_CHILD.format(more="signal.signal(signal.SIGINT, signal.SIG_IGN)"))

@@ -3,128 +3,31 @@
 Needs vLLM beside this package, and SmolLM2 as a folder (SSD_TEST_MODELS/folders/smollm2).
 """
 
-import contextlib
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.processes import is_alive
-
 pytest.importorskip("openai")
 pytest.importorskip("httpx")
-from tests.server.process import ServerProcess, children_of, free_port, until
+from tests.server.process import until
+from tests.vllm.served import Served, ask, serving, smollm2
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
-_START_SECONDS = 400
-PROMPT = "The three largest cities of France are"
-
-
-def folder() -> Path:
-    found = Path(os.environ.get("SSD_TEST_MODELS", ".")) / "folders" / "smollm2"
-    if not (found / "config.json").exists():
-        pytest.skip("no folder of SmolLM2: make folders/smollm2 in SSD_TEST_MODELS")
-    try:
-        version("vllm")
-    except PackageNotFoundError:
-        pytest.skip("vLLM is not installed as a package `vllm`")
-    return found
-
-
-class Served(ServerProcess):
-    """As our own server, without what only that one tells."""
-
-    @property
-    def said(self) -> str:
-        return self._log.read_text()
-
-    def counted(self, name: str, **labels: str) -> float:
-        """The sum of a counter over all its lines with these labels."""
-        total = 0.0
-        for line in self.http.get("/metrics").text.splitlines():
-            if line.startswith((f"{name}{{", f"{name} ")) and all(
-                f'{label}="{value}"' in line for label, value in labels.items()
-            ):
-                total += float(line.rpartition(" ")[2])
-        return total
-
-    def draft_pid(self) -> int:
-        [pid] = [each for each in self.children if "--lifeline" in _command(each)]
-        return pid
-
-
-def _command(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    return ""
-
-
-def start(log: Path, temporary: Path) -> Served:
-    port = free_port()
-    command = [
-        *(sys.executable, "-m", "ssd", "serve", str(folder()), "--draft", str(folder())),
-        *("--engine", "vllm", "--port", str(port), "--served-model-name", "smol", "--dtype", "float32"),
-        *("--max-model-len", "1024", "--max-num-seqs", "8", "--kv-cache-bytes", str(400 << 20)),
-        *("--api-key", "secret", "--drain-seconds", "5", "--", "--enforce-eager"),
-    ]
-    temporary.mkdir(exist_ok=True)
-    with log.open("w") as sink:
-        process = subprocess.Popen(
-            command, stdout=sink, stderr=sink, text=True, env={**os.environ, "TMPDIR": str(temporary)}
-        )
-    return Served(process, f"http://127.0.0.1:{port}", log, "secret")
-
-
-def is_healthy(server: Served) -> bool:
-    import httpx
-
-    with contextlib.suppress(httpx.TransportError):
-        return server.http.get("/health").status_code == 200
-    return False
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    place = tmp_path_factory.mktemp("served")
-    found = start(place / "log", place / "tmp")
-    try:
-        until(lambda: is_healthy(found) or found.process.poll() is not None, seconds=_START_SECONDS)
-        assert found.process.poll() is None, found.said
-        until(lambda: has_draft(found), seconds=120)
+    model = smollm2()
+    with serving(tmp_path_factory.mktemp("served"), model, model) as found:
         yield found
-    finally:
-        pids = found.children
-        code = found.end()
-    until(lambda: not any(map(is_alive, pids)))
-    assert code == 0, found.said
-    assert "secret" not in found.said
-    assert list((place / "tmp").glob("ssd-*")) == []
-
-
-def ask(server: Served, **more: Any) -> Any:
-    usual = {"model": "smol", "prompt": PROMPT, "max_tokens": 24, "temperature": 0}
-    return server.openai.completions.create(**{**usual, **more})
-
-
-def has_draft(server: Served) -> bool:
-    """By the worker's own word, which it renews with every step."""
-    ask(server, max_tokens=2)
-    return server.counted("ssd_draft_up") == 1
 
 
 def test_who_has_no_key_does_not_come_in(server: Served) -> None:
     import httpx
 
     assert httpx.get(f"{server.url}/v1/models").status_code == 401
-    assert [model.id for model in server.openai.models.list()] == ["smol"]
+    assert [model.id for model in server.openai.models.list()] == ["served"]
 
 
 def test_the_draft_is_used_and_counted(server: Served) -> None:
@@ -168,7 +71,7 @@ def test_a_json_schema_is_kept(server: Served) -> None:
         "additionalProperties": False,
     }
     answer = server.openai.chat.completions.create(
-        model="smol",
+        model="served",
         messages=[{"role": "user", "content": "Name a city of France and how many people live there."}],
         response_format={
             "type": "json_schema",
@@ -208,35 +111,3 @@ def test_an_abort_leaves_nothing_behind(server: Served) -> None:
     until(lambda: server.counted("vllm:num_requests_running") == 0)
     ask(server)
     assert server.counted("ssd_spec_sessions") <= 1  # The last one: it hears of an end with the next step.
-
-
-def test_vllm_goes_on_while_the_draft_is_away(server: Served) -> None:
-    expected = ask(server, temperature=0.9, seed=2, max_tokens=64).choices[0].text
-    pid, vllm = server.draft_pid(), [each for each in server.children if "EngineCore" in _command(each)]
-    connects = server.counted("ssd_draft_connects")
-    os.kill(pid, signal.SIGKILL)
-    assert ask(server, temperature=0.9, seed=2, max_tokens=64).choices[0].text == expected
-    until(lambda: server.draft_pid() != pid, seconds=60)
-    until(lambda: has_draft(server) and server.counted("ssd_draft_connects") == connects + 1, seconds=120)
-    assert ask(server, temperature=0.9, seed=2, max_tokens=64).choices[0].text == expected
-    assert all(map(is_alive, vllm))
-    assert "the draft ended with code -9 and is started again; vLLM goes on" in server.said
-
-
-@pytest.mark.parametrize(
-    ("number", "seconds"), [(signal.SIGTERM, 3.0), (signal.SIGINT, 9.0), (signal.SIGKILL, 12.0)]
-)
-def test_ended_while_it_starts_it_leaves_nothing(
-    tmp_path: Path, number: signal.Signals, seconds: float
-) -> None:
-    server = start(tmp_path / "log", tmp_path / "tmp")
-    seen: set[int] = set()
-    ends = time.monotonic() + seconds
-    while time.monotonic() < ends:
-        seen.update(children_of(server.process.pid))
-        time.sleep(0.05)
-    server.process.send_signal(number)
-    code = server.process.wait(60)
-    assert code == (0 if number != signal.SIGKILL else -signal.SIGKILL) or not seen, server.said
-    until(lambda: not any(map(is_alive, seen)), seconds=30)
-    assert list((tmp_path / "tmp").glob("ssd-*")) == []

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 HOW_TO_GET = "pip install vllm"
 _PANEL = "vLLM"
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
+_SOCKETS = "VLLM_RPC_BASE_PATH"
 _SOMEWHERE = "ipc:///run/ssd/draft.sock"
 """Stands for the draft's socket in commands that someone else will run."""
 
@@ -299,6 +300,9 @@ class VllmServer:
     def _variables(self, folder: Path) -> dict[str, str]:
         """What vLLM is told by its environment, beside its place."""
         variables = {}
+        if _SOCKETS not in os.environ:
+            # vLLM leaves the files of its sockets behind, however it ends: here they go with the folder.
+            variables[_SOCKETS] = str(folder)
         if _METRICS not in os.environ:
             (folder / "metrics").mkdir()
             variables[_METRICS] = str(folder / "metrics")

@@ -8,10 +8,11 @@ time, until the child has lived for a while. Nothing here blocks but `end`.
 import contextlib
 import logging
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+
+from ssd.draft.process_group import kill_group
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +112,5 @@ class Child:
             # A stopped process does not hear the polite signal.
             process.kill()
         # What it started is in its session, and may have outlived it.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+        kill_group(process.pid)
         process.wait()

@@ -12,6 +12,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from ssd.draft.process_group import kill_group
+
 _GRACE = 5.0
 """Seconds to end in one's own way, once the parent is gone: who still loads a model hears no signal."""
 
@@ -30,14 +32,13 @@ def _wait_for_the_end(lifeline: int, clean_up: Callable[[], None], grace: float)
         while os.read(lifeline, 4096):
             pass
     clean_up()
-    _signal_all(signal.SIGTERM)
-    time.sleep(grace)
-    _signal_all(signal.SIGKILL)
-
-
-def _signal_all(number: signal.Signals) -> None:
-    """A parent starts its children as leaders of a group; what was started by hand shares the shell's."""
-    if os.getpgrp() == os.getpid():
-        os.killpg(0, number)
+    # A parent starts its children as leaders of a group; what was started by hand shares the shell's.
+    is_leader = os.getpgrp() == os.getpid()
+    if is_leader:
+        os.killpg(0, signal.SIGTERM)
     else:
-        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(grace)
+    if is_leader:
+        kill_group(os.getpid())
+    os.kill(os.getpid(), signal.SIGKILL)

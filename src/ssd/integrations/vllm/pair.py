@@ -25,7 +25,9 @@ _LOOK_SECONDS = 0.1
 _VLLM_GRACE = 10.0
 """Seconds that vLLM has to close its processes, beside those that requests may finish in."""
 _DRAFT_GRACE = 2.0
-_OVERDUE = 1
+_ENDINGS = (signal.SIGTERM, signal.SIGINT)
+_ENDED_AS_ASKED = {0, *(-number for number in _ENDINGS), *(128 + number for number in _ENDINGS)}
+"""Whichever of them was sent: while it starts, vLLM calls every signal an interrupt."""
 _USER_ERROR = 2
 """The draft's exit code for settings that cannot work; it has said what to do."""
 
@@ -63,7 +65,7 @@ class _Signals:
     @contextmanager
     def noted(cls) -> "Iterator[_Signals]":
         signals, before = cls(), {}
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _ENDINGS:
             before[number] = signal.signal(number, signals._note)
         try:
             yield signals
@@ -126,8 +128,9 @@ class _Pair:
         if len(signals) > 1:
             return 0
         if time.monotonic() > self._deadline:
-            logger.error("vLLM did not end in time")
-            return _OVERDUE
+            logger.warning("vLLM did not end in time, and is ended")
+            self._server.signal(signal.SIGKILL)
+            return 0
         return self._watch_draft()
 
     def _ask_to_end(self, number: int) -> None:
@@ -158,8 +161,7 @@ class _Pair:
             logger.warning("the draft %s and is started again; vLLM goes on", ended)
 
     def _final_code(self, code: int) -> int:
-        was_asked = self._asked_by is not None and code in (0, -self._asked_by, 128 + self._asked_by)
-        if was_asked:
+        if self._asked_by is not None and code in _ENDED_AS_ASKED:
             return 0
         logger.error("vLLM ended with code %d", code)
         return code if code >= 0 else 128 - code

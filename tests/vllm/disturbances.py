@@ -1,0 +1,105 @@
+"""What may happen to a draft while vLLM serves eight streams: it is killed, or stands still for a while.
+
+No request may be lost, no token changed, none wait for it; and hits return soon after the draft does, also
+for a server that had nothing to do meanwhile. What was seen of each case is a line of plain values; `wrong`
+says in words what should not have been.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from tests.processes import is_alive
+from tests.server.process import until
+from tests.vllm.served import Served
+from tests.vllm.streams import Seen, Streams, Undisturbed
+
+RETURN_SECONDS = 10.0
+"""In which hits come back once the draft has."""
+_RESTART_SECONDS = 120.0
+_STALL_SECONDS = 2.0
+"""Between two pieces of a text, over what is usual: far less than the silence after which a draft is lost."""
+
+
+@dataclass(slots=True)
+class Disturbances:
+    server: Served
+    usual: Undisturbed
+    num_tokens: int
+
+    def kill(self, chance: Random, *, idle: bool) -> dict[str, Any]:
+        def until_started_again() -> list[str]:
+            pid, engines = self.server.draft_pid(), self.server.engine_pids()
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: not is_alive(pid))
+            is_back = self.server.await_draft(_RESTART_SECONDS)
+            return [
+                *([] if is_back else [f"no draft within {_RESTART_SECONDS} s"]),
+                *([] if engines and self.server.engine_pids() == engines else ["vLLM was started again"]),
+            ]
+
+        return self._disturb(until_started_again, chance, is_idle=idle)
+
+    def freeze(self, chance: Random, *, idle: bool) -> dict[str, Any]:
+        def stand_still() -> list[str]:
+            pid = self.server.draft_pid()
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                time.sleep(chance.uniform(0.5, 15.0))
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            return [] if self.server.draft_pid() == pid else ["the draft was started again"]
+
+        return self._disturb(stand_still, chance, is_idle=idle)
+
+    def _disturb(self, happens: Callable[[], list[str]], chance: Random, *, is_idle: bool) -> dict[str, Any]:
+        """`happens` comes back when the draft does, and says what is wrong."""
+        streams = None if is_idle else self._streams()
+        try:
+            time.sleep(chance.uniform(0.2, 5.0))
+            left = time.monotonic()
+            wrong = happens()
+            since = back = time.monotonic()
+            if streams is None:
+                time.sleep(chance.uniform(0.0, 3.0))
+                streams, since = self._streams(), time.monotonic()
+            hits = self._await_hits(since)
+            time.sleep(chance.uniform(0.0, 1.0))
+        finally:
+            seen = streams.stop() if streams is not None else Seen()
+        during = seen.longest_gap() if is_idle else seen.longest_gap(left, back)
+        return {
+            "idle": is_idle,
+            "away_seconds": round(back - left, 2),
+            "hits_after_seconds": round(hits, 2),
+            "requests": len(seen.texts) + len(seen.lost),
+            "equal": len(seen.texts) - len(self.usual.changed(seen)),
+            "longest_gap": round(during, 3),
+            "wrong": [*wrong, *self._wrong(seen, hits)],
+        }
+
+    def _await_hits(self, since: float) -> float:
+        """Seconds until there were more, or until it was given up."""
+        before = self.server.counted("ssd_spec_hits_total")
+        while self.server.counted("ssd_spec_hits_total") <= before:
+            if time.monotonic() - since > 3 * RETURN_SECONDS:
+                break
+            time.sleep(0.05)
+        return time.monotonic() - since
+
+    def _wrong(self, seen: Seen, hits: float) -> list[str]:
+        wrong = [*seen.lost, *self.usual.changed(seen)]
+        if hits > RETURN_SECONDS:
+            wrong.append(f"hits returned after {hits:.1f} s")
+        if seen.longest_gap() > self.usual.longest_gap + _STALL_SECONDS:
+            wrong.append(f"a stream stood still for {seen.longest_gap():.1f} s")
+        if self.server.counted("ssd_draft_up") != 1:
+            wrong.append("the draft is back, and the worker does not know")
+        return wrong
+
+    def _streams(self) -> Streams:
+        return Streams(self.server, num_tokens=self.num_tokens)

@@ -1,0 +1,150 @@
+"""Real vLLM with a real draft behind `ssd serve`, and everything that may happen to both of them.
+
+    python -m tests.vllm.faults --target FOLDER --draft FOLDER --record FILE.jsonl
+
+The draft is killed and frozen under eight concurrent streams (disturbances.py), the server ended at random
+moments (endings.py). Each case is a line of the record, and one that stands there is not run again: a run
+may be ended at any time, or told to after some `--seconds`. What a case draws depends on `--seed` and its
+name alone. Ends with 1 if anything went wrong in any case of the record.
+"""
+
+import argparse
+import json
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from ssd.cli.provenance import provenance
+from tests.vllm.disturbances import Disturbances
+from tests.vllm.endings import SIGNALS, end_while_serving, end_while_starting
+from tests.vllm.served import serving
+from tests.vllm.streams import Undisturbed
+
+Case = Callable[[Random], dict[str, Any]]
+_IDLE_EVERY = 5
+"""Of so many disturbances one finds a server that has nothing to do."""
+
+
+class Record:
+    def __init__(self, path: Path, seed: int, seconds: float) -> None:
+        self._path, self._seed = path, seed
+        self._deadline = time.monotonic() + seconds
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        written = self._path.read_text().splitlines() if self._path.is_file() else []
+        return [json.loads(line) for line in written]
+
+    def run(self, cases: Mapping[str, Case]) -> None:
+        """Those that are missing, as long as there is time."""
+        for name in self.missing(cases):
+            if time.monotonic() > self._deadline:
+                return
+            began = time.monotonic()
+            try:
+                found = cases[name](Random(f"{self._seed} {name}"))
+            except AssertionError as error:
+                found = {"wrong": [str(error) or "it did not happen"]}
+            self.write({"case": name, "seconds": round(time.monotonic() - began, 1), **found})
+
+    def missing(self, cases: Mapping[str, Any]) -> list[str]:
+        known = {line["case"] for line in self.lines}
+        return [name for name in cases if name not in known]
+
+    def write(self, line: dict[str, Any]) -> None:
+        print(json.dumps(line), flush=True)
+        with self._path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def disturb(arguments: argparse.Namespace, record: Record) -> None:
+    """One server for all cases of a run."""
+    counts = {"kill": arguments.kills, "freeze": arguments.freezes}
+    in_turn = sorted(
+        (number / count, number, kind) for kind, count in counts.items() for number in range(count)
+    )
+    kinds = {f"{kind} {number}": (kind, number % _IDLE_EVERY == 1) for _, number, kind in in_turn}
+    if not record.missing(kinds):
+        return
+    began = time.monotonic()
+    with _new_folder() as place, serving(place, arguments.target, arguments.draft) as server:
+        started = round(time.monotonic() - began, 1)
+        usual = Undisturbed.of(server, num_tokens=arguments.tokens)
+        gap = round(usual.longest_gap, 3)
+        told = {"start_seconds": started, "longest_gap": gap, "wrong": [], **asdict(provenance())}
+        record.write({"case": "undisturbed", **told})
+        happens = Disturbances(server, usual, arguments.tokens)
+        does = {"kill": happens.kill, "freeze": happens.freeze}
+        record.run({name: partial(does[kind], idle=idle) for name, (kind, idle) in kinds.items()})
+
+
+def end(arguments: argparse.Namespace, record: Record) -> None:
+    """Half of them during the start; each half with all signals in turn."""
+    cases = dict[str, Case]()
+    for number in range(arguments.endings):
+        moment, ending = (("starting", end_while_starting), ("serving", end_while_serving))[number % 2]
+        cases[f"ending {number} while {moment}"] = partial(
+            _end_one, ending, (arguments.target, arguments.draft), SIGNALS[number // 2 % len(SIGNALS)]
+        )
+    record.run(cases)
+
+
+def _end_one(
+    ending: Callable[..., dict[str, Any]], models: tuple[Path, Path], number: int, chance: Random
+) -> dict[str, Any]:
+    with _new_folder() as place:
+        return ending(place, models, number, chance)
+
+
+@contextmanager
+def _new_folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+        yield Path(folder)
+
+
+def summary(lines: list[dict[str, Any]]) -> str:
+    """One line for people."""
+    said = []
+    for kind in ("kill", "freeze", "ending", "undisturbed"):
+        cases = [line for line in lines if line["case"].startswith(kind)]
+        words = [f"{len(cases)} × {kind}"]
+        if gaps := [line["longest_gap"] for line in cases if "longest_gap" in line]:
+            words.append(f"longest gap {max(gaps)} s")
+        if hits := [line["hits_after_seconds"] for line in cases if "hits_after_seconds" in line]:
+            equal, all_texts = (sum(line.get(name, 0) for line in cases) for name in ("equal", "requests"))
+            words.append(f"{equal} of {all_texts} texts equal, hits after at most {max(hits)} s")
+        said.append(", ".join(words))
+    return "; ".join([*said, f"{sum(bool(line['wrong']) for line in lines)} went wrong"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--target", type=Path, required=True)
+    parser.add_argument("--draft", type=Path, required=True)
+    parser.add_argument("--record", type=Path, required=True)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--freezes", type=int, default=10)
+    parser.add_argument("--endings", type=int, default=20)
+    parser.add_argument("--tokens", type=int, default=64, help="of each text")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="after which no case is begun")
+    arguments = parser.parse_args()
+    # Whoever ends this program ends its server too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    record = Record(arguments.record, arguments.seed, arguments.seconds)
+    disturb(arguments, record)
+    end(arguments, record)
+    print(summary(record.lines))
+    sys.exit(any(line["wrong"] for line in record.lines))
+
+
+if __name__ == "__main__":
+    main()
