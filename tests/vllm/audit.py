@@ -22,22 +22,26 @@ from tests.vllm.record import Record
 MOST = 16
 MUST_HAPPEN = ("compared", "preempted", "aborted", "reused", "chunked", "prefix hits", "accepted")
 _MAX_LEN = 128
-_BLOCK, _NUM_BLOCKS = 16, 48
+_BLOCK, _NUM_BLOCKS = 32, 24
 """Of tokens: enough for sixteen prompts, and not for what follows them."""
 _BUDGET = 64
 """Tokens of a step: less than the prompts that may come with it."""
 _PREFIXES = (
-    "You are a careful assistant. Answer in one short sentence, and say so when you do not know. Question: ",
-    "def solve(numbers):\n    # Returns the sum of all even numbers greater than ten.\n    total = 0\n",
-    "Once upon a time, in a small village by the sea, there lived an old fisherman and his daughter. ",
+    "You are a careful assistant. Answer in one short sentence, and say so when you do not know. Be kind to "
+    "those who ask, and never tell them that a question is too simple to be answered. Question: ",
+    "def solve(numbers):\n    # Returns the sum of all even numbers greater than ten.\n    total = 0\n"
+    "    assert all(isinstance(each, int) for each in numbers), numbers\n",
+    "Once upon a time, in a small village by the sea, there lived an old fisherman and his daughter. Every "
+    "morning they went out with their boat, and every evening they came home with empty nets. ",
 )
+"""Longer than a block."""
 _ENDINGS = (
     "What is the capital of France?",
     "One day they found",
     "for number in numbers:",
-    "Why is the sky blue, and why does it turn red in the evening when the sun goes down behind the hills?",
     "The storm",
-    "return total\n\nprint(solve([1, 2, 3, 4, 12, 14, 16]))\n\ndef main():",
+    "Why is the sky blue, and why does it turn red in the evening?",
+    "return total\n\nprint(solve([1, 2, 12]))",
 )
 _SAMPLING: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},
@@ -82,15 +86,17 @@ class Audit:
         self.counted: Counter[str] = Counter()
 
     def run(self, num_requests: int) -> None:
+        # All at once, each long enough for another block: the cache cannot hold what becomes of them.
+        for _ in range(MOST):
+            self._ask(self._arrival(shortest=18))
         while self._live or len(self.asked) < num_requests:
-            for _ in range(
-                min(self._chance.randrange(4), num_requests - len(self.asked), MOST - len(self._live))
-            ):
-                self._ask(self._arrival())
+            room = min(MOST - len(self._live), num_requests - len(self.asked))
+            for _ in range(min(self._chance.randrange(4), max(room, 0))):
+                self._ask(self._arrival(shortest=4))
             self._ended = []
             for request_id in [each for each in self._live if self._chance.random() < 0.02]:
                 self._abort(request_id)
-            self._step(turns=3)
+            self._step(turns=2)
             self.check()
         # vLLM tells a worker of those who ended with the next step.
         self._step(turns=1)
@@ -121,7 +127,7 @@ class Audit:
             self._add(each)
         found = dict[str, list[int]]()
         while self.vllm.engine.has_unfinished_requests():
-            for output in self.vllm.step(turns=3):
+            for output in self.vllm.step(turns=2):
                 found[output.request_id] = list(output.outputs[0].token_ids)
         self.vllm.step(turns=1)
         return [found[each.request_id] for each in asked]
@@ -130,14 +136,14 @@ class Audit:
         [*_, last] = [each for each in self.asked if each.request_id == request_id]
         return last.prompt + last.tokens
 
-    def _arrival(self) -> Asked:
+    def _arrival(self, shortest: int) -> Asked:
         chance = self._chance
         fresh = f"r{len(self.asked)}"
         # Ids of those who ended come again at once.
         request_id = self._ended.pop() if self._ended else fresh
         self.counted["reused"] += request_id != fresh
         prompt = self._encode(chance.choice(_PREFIXES) + chance.choice(_ENDINGS))
-        return Asked(request_id, prompt, chance.choice(_SAMPLING), chance.randint(4, 28))
+        return Asked(request_id, prompt, chance.choice(_SAMPLING), chance.randint(shortest, 24))
 
     def _ask(self, asked: Asked) -> None:
         self._add(asked)
@@ -190,7 +196,7 @@ def alone(audit: Audit) -> int:
 
 def after_an_error(audit: Audit) -> dict[str, Any]:
     """An error as soon as some drafted token was taken: texts go on, the draft does not."""
-    asked = list({each.request_id: each for each in audit.asked if not each.is_aborted}.values())[:MOST]
+    asked = list({each.request_id: each for each in audit.asked if not each.is_aborted}.values())[:6]
     sessions = audit.vllm.worker._sessions
     settle, taken = (
         sessions.settle,
