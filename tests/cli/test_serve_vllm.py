@@ -161,6 +161,8 @@ def test_cores_that_vllm_was_given_are_not_the_drafts(monkeypatch: pytest.Monkey
         (["m", "--draft", "s", "--", "--speculative_config.method", "ngram"], "--speculative-config after"),
         (["m", "--draft", "s", "--", "--additional-config={}"], "--additional-config after"),
         (["m", "--float32-head", "--", "--hf-overrides", "{}"], "--hf-overrides after"),
+        (["m", "--draft", "s", "--", "-tp", "8"], "-tp belongs before `--`"),
+        (["m", "--draft", "s", "--", "--pipeline-parallel-size=2"], "name it with --draft-device"),
     ],
 )
 def test_what_has_no_place_is_refused_by_name(said: list[str], why: str) -> None:

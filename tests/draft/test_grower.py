@@ -286,12 +286,24 @@ def test_a_root_that_is_one_token_behind_does_not_wait_for_a_prompt(bench: Bench
     assert num_rows == 16
 
 
-def test_what_is_read_counts_towards_the_width(bench: Bench) -> None:
+def test_e6_a_prompt_that_is_read_starves_nobodys_tree(bench: Bench) -> None:
     rng = random.Random(18)
-    bench.open(0, words(rng, 5))
+    running = bench.open(0, words(rng, 5))
     bench.step()
     bench.step()
-    bench.open(1, words(rng, 4))
+    bench.open(1, words(rng, 40))
+    before = running.num_grown
+    assert bench.step()[1] == LIMITS.prefill_chunk + LIMITS.width
+    assert running.num_grown == before + LIMITS.width
+
+
+def test_what_a_text_has_gained_counts_towards_the_width(bench: Bench) -> None:
+    rng = random.Random(19)
+    for session_id in range(2):
+        bench.open(session_id, words(rng, 5))
+    for _ in range(3):
+        bench.step()
+    bench.outcome(0, [END + 7, END + 8])
     assert bench.step()[1] == LIMITS.width
 
 

@@ -12,7 +12,7 @@ import pytest
 from ssd.draft.client import DraftClient
 from ssd.draft.codec import decode, encode
 from ssd.draft.connection import Connection
-from ssd.draft.messages import PROTOCOL_VERSION, Close, Hello, Nodes, Open, Sampling, TreePart
+from ssd.draft.messages import MAX_TOKENS, PROTOCOL_VERSION, Close, Hello, Nodes, Open, Sampling, TreePart
 from ssd.draft.mirrors import Knowledge
 
 HELLO = Hello(PROTOCOL_VERSION, "same", 100, "someone", "one", 512)
@@ -202,3 +202,43 @@ def test_another_version_is_refused_with_its_reason() -> None:
     client.line.wait_until_ready(5.0)
     assert not client.is_ready
     assert client.line.refusal == refusal
+
+
+def test_a_draft_that_refuses_is_asked_seldom_and_is_no_loss(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    source = Source(Hello(1, "same", 100, "old", "x", 0, "install the same version"))
+    client = DraftClient(source, lookahead=4, clock=lambda: now)
+    for _ in range(240):
+        client.line.tend()
+        client.line.read()
+        now += 0.5
+    assert len(source.links) == 4
+    assert client.stats.num_losses == 0
+    assert caplog.text.count("speculation is off") == 1
+
+
+def test_what_cannot_be_taken_in_costs_a_line(
+    source: Source, client: DraftClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until(lambda: client.is_ready)
+
+    def fail(_: object) -> None:
+        raise IndexError("nobody thought of this")
+
+    monkeypatch.setattr(client._mirrors, "take", fail)
+    client.follow("a", [1, 2, 3], 3, Sampling(seed=0), 100)
+    client.line.read()
+    assert "nobody thought of this" in client.line.last_loss
+    monkeypatch.undo()
+    until(lambda: client.is_ready and client.paths(["a"], 4)[0].tokens)
+
+
+def test_a_text_that_is_too_long_to_be_told_costs_nobody_the_line(
+    source: Source, client: DraftClient
+) -> None:
+    until(lambda: client.is_ready)
+    client.follow("long", [1] * (MAX_TOKENS + 1), 3, Sampling(seed=0), 1 << 30)
+    client.follow("short", [1, 2, 3], 3, Sampling(seed=0), 100)
+    until(lambda: client.paths(["short"], 4)[0].tokens)
+    assert len(source.links) == 1
+    assert client.stats.num_declined == 1

@@ -72,6 +72,7 @@ class Client:
     def wait(self, _keys: object, _timeout: float) -> None:
         self.num_waits += 1
         self.now += 0.02
+        self.stats.num_frames += bool(self.later)
         self.known = {**self.known, **self.later}
 
     def pause(self) -> None:
@@ -126,6 +127,18 @@ def test_waiting_ends_where_what_comes_is_not_worth_verifying() -> None:
     assert client.num_waits == before
 
 
+def test_a_draft_that_does_not_answer_is_waited_for_once() -> None:
+    """A frozen one says nothing, whatever is asked of it; one that speaks again is worth another wait."""
+    found, client = policy({}, {})
+    for _ in range(20):
+        found.propose(IDS)
+    assert client.num_waits == 1
+    client.stats.num_frames += 1
+    found.propose(IDS)
+    found.propose(IDS)
+    assert client.num_waits == 2
+
+
 def test_a_round_says_what_was_known_and_who_guessed() -> None:
     found, client = policy({"a": LIKELY}, {}, backup="ngram")
     found.begin("b", [5, 6, 9, 5, 6], [], Sampling(seed=0), 100)
@@ -152,11 +165,11 @@ def test_a_draft_that_is_never_right_rests_and_is_tried_again() -> None:
     for _ in range(40):
         found.propose(["a"])
         found.settle([Verified("a", [9], 1)])
-    assert client.is_paused
+    assert (client.is_paused, found.stats.is_resting) == (True, True)
     for _ in range(worth._FIRST_REST):
         assert "a" in found
         found.settle([Verified("a", [9], 0)])
-    assert not client.is_paused
+    assert (client.is_paused, found.stats.is_resting) == (False, False)
     # Another draft is judged anew.
     for _ in range(40):
         found.propose(["a"])

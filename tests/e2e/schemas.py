@@ -18,6 +18,7 @@ from typing import Any
 import jsonschema
 
 from ssd import LLM, Grammar, SamplingParams
+from ssd.config import Mode
 from ssd.engine.outputs import CompletionOutput
 from ssd.engine.prompts import Prompt
 from tests.e2e.other_drafts import cut_draft
@@ -100,7 +101,9 @@ def texts(llm: LLM, schemas: Sequence[dict[str, Any]]) -> list[CompletionOutput]
     ]
 
 
-def compare(model: str, draft: str, count: int, *, seed: int = 0, **settings: Any) -> Found:
+def compare(
+    model: str, draft: str, count: int, *, seed: int = 0, mode: Mode = "ssd", **settings: Any
+) -> Found:
     maker = SchemaMaker(seed)
     schemas = [maker.document(MOST_BYTES) for _ in range(count)]
     for schema in schemas:
@@ -108,7 +111,7 @@ def compare(model: str, draft: str, count: int, *, seed: int = 0, **settings: An
     common = {"device": "cpu", "deterministic": True, "max_num_seqs": 16, **settings}
     with LLM(model, show_progress=False, **common) as llm:
         alone = texts(llm, schemas)
-        llm.switch_mode("ssd", draft=draft)
+        llm.switch_mode(mode, draft=draft)
         drafted = texts(llm, schemas)
     found = Found()
     for schema, *pair in zip(schemas * len(TEMPERATURES), alone, drafted, strict=True):

@@ -6,6 +6,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from ssd.config import Mode
 from ssd.engine.outputs import CompletionOutput
 from tests.e2e.random_schemas import SchemaMaker
 from tests.e2e.schemas import MOST_BYTES, compare, fault_of
@@ -13,11 +14,13 @@ from tests.e2e.schemas import MOST_BYTES, compare, fault_of
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 5}}, "required": ["n"]}
 
 
-def test_texts_fit_their_schema_and_are_the_same_with_a_draft(tiny_llama: Path) -> None:
-    found = compare(str(tiny_llama), str(tiny_llama), 12)
+@pytest.mark.parametrize("mode", ["sd", "ssd"])
+def test_texts_fit_their_schema_and_are_the_same_with_a_draft(tiny_llama: Path, mode: Mode) -> None:
+    found = compare(str(tiny_llama), str(tiny_llama), 12, mode=mode)
     assert found.is_perfect, str(found)
     assert found.num_texts == 24
-    assert found.num_accepted > 0
+    # Beside a target that small a draft that works ahead may be late every time.
+    assert found.num_accepted > 0 or mode == "ssd"
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from ssd.sampling import (
     SamplingRow,
     Truncation,
     count_accepted,
+    coupled,
     decide_tokens,
     draws_of,
     emitted_tokens,
@@ -249,6 +250,15 @@ def test_high_halves_of_seeds_and_late_positions_count() -> None:
     expected = (gumbel_noise(seeds, positions, 3000) + logits).argmax(1)
     assert torch.equal(decide_whole(logits, draws), expected)
     assert torch.equal(decide_pruned(logits, draws), expected)
+
+
+def test_many_rows_are_decided_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that memory is bounded where all scores are held at once."""
+    logits = make_logits("flat", 7, 300, 1)
+    draws = make_draws([SamplingParams(temperature=0.8, top_p=0.9)] * 7, 1)
+    expected = decide_tokens(logits, draws)
+    monkeypatch.setattr(coupled, "_MOST_SCORES", 700)
+    assert decide_tokens(logits, draws).tolist() == expected.tolist()
 
 
 def test_wrong_shapes_are_refused() -> None:

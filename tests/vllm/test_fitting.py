@@ -17,7 +17,12 @@ SPECULATION = SimpleNamespace(method="custom_class", model=PROPOSER, num_specula
 
 
 def config(**changes: Any) -> SimpleNamespace:
-    usual = {"additional_config": {}, "speculative_config": SPECULATION, "use_v2_model_runner": False}
+    usual = {
+        "additional_config": {},
+        "speculative_config": SPECULATION,
+        "use_v2_model_runner": False,
+        "parallel_config": SimpleNamespace(distributed_executor_backend="mp", world_size=2),
+    }
     return SimpleNamespace(**{**usual, **changes})
 
 
@@ -41,6 +46,14 @@ def test_what_fits_gives_the_settings(any_vllm: Path) -> None:
         ({"speculative_config": SimpleNamespace(method="custom_class", model="a.B")}, PROPOSER),
         ({"use_v2_model_runner": True}, "unset VLLM_USE_V2_MODEL_RUNNER"),
         ({"additional_config": {"ssd": {"draught": 1}}}, "did you mean 'draft'"),
+        (
+            {
+                "parallel_config": SimpleNamespace(
+                    distributed_executor_backend="external_launcher", world_size=2
+                )
+            },
+            "let vLLM start its ranks",
+        ),
         (
             {
                 "speculative_config": SimpleNamespace(
@@ -124,5 +137,14 @@ def test_a_name_that_changed_is_named(tmp_path: Path) -> None:
     changed = source.replace("sampling_metadata,", "metadata,").replace("use_fp64", "use_fp32")
     (elsewhere / "v1" / "sample" / "sampler.py").write_text(changed)
     faults = " ".join(broken(elsewhere))
-    assert "has Sampler.sample(self, logits, metadata, logprobs_mode_override), and" in faults
+    assert "has Sampler.sample(self, logits, metadata, logprobs_mode_override=…), and" in faults
     assert "no Sampler.use_fp64_gumbel" in faults
+
+
+@pytest.mark.parametrize(("more", "fits"), [("", True), (", c=1", True), (", c", False)])
+def test_what_follows_must_have_a_default(
+    tmp_path: Path, more: str, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contract, "NAMES", "file.py\n    function(a, ...)\n    nothing()")
+    (tmp_path / "file.py").write_text(f"def function(a{more}): ...\ndef nothing(): ...")
+    assert (broken(tmp_path) == []) == fits

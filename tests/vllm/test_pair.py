@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ssd.draft.child import Child
+from ssd.integrations.vllm import pair as pair_module
 from tests.processes import is_alive
 from tests.server.process import until
 
@@ -119,6 +121,25 @@ def test_a_draft_that_dies_comes_back_and_the_server_goes_on(started: list[Pair]
     code, said = pair.ended()
     assert code == 0
     assert "the draft ended with code -9 and is started again; vLLM goes on" in said
+
+
+def test_a_draft_that_cannot_be_started_just_now_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No memory for another process, say: vLLM goes on, and so does the watching."""
+    programs = pair_module.Programs(
+        server=pair_module.Program(arguments=["-c", "import time; time.sleep(60)"]),
+        draft=pair_module.Program(arguments=["-c", ""]),
+    )
+    found = pair_module._Pair(programs, pair_module._Signals())
+    tries = iter([OSError("no memory"), OSError("no memory")])
+
+    def start(self: Child) -> bool:
+        for error in tries:
+            raise error
+        return True
+
+    monkeypatch.setattr(Child, "start", start)
+    assert [found._watch_draft() for _ in range(3)] == [None] * 3
+    assert found._has_restarted
 
 
 def test_a_draft_that_cannot_work_ends_it_all(started: list[Pair], tmp_path: Path) -> None:

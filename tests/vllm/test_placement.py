@@ -78,6 +78,7 @@ def test_more_ranks_than_cores_are_refused() -> None:
          "vLLM on GPU 0; the draft on GPU 0, which they share: it will slow vLLM down"),
     ],
 )  # fmt: skip
+@pytest.mark.usefixtures("eight_cores")
 def test_gpus_are_shared_out(
     settings: dict[str, Any], gpus: str, ranks: int, target: str, draft: str, words: str
 ) -> None:
@@ -85,6 +86,8 @@ def test_gpus_are_shared_out(
     assert found.target == {"CUDA_VISIBLE_DEVICES": target}
     assert found.draft == {"CUDA_VISIBLE_DEVICES": draft}
     assert found.config.draft_device == ("cuda" if draft else "cpu")
+    # On the CPU it leaves cores to vLLM's own work there.
+    assert found.config.draft_cores == (() if draft else (6, 7))
     assert found.words == words
 
 

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.vllm
 
 from vllm import SamplingParams
 
+from ssd.integrations.vllm.meter import Meter
 from ssd.integrations.vllm.worker import SSDWorker, without_seeds
 from tests.vllm.records import new, scheduled
 
@@ -54,6 +55,8 @@ class Failing:
 
     def __init__(self, *, closes: bool = True) -> None:
         self._closes, self.is_closed = closes, False
+        self.meter = Meter(exported=False)
+        self.meter.show(draft_up=1.0)
 
     def propose(self) -> Any:
         raise RuntimeError("made up")
@@ -78,6 +81,7 @@ def test_an_error_is_told_once_and_ends_drafting(closes: bool, caplog: pytest.Lo
         assert worker._drafting(lambda each: each.propose()) is None
         assert worker._drafting(lambda each: each.propose()) is None
     assert sessions.is_closed
+    assert sessions.meter.gauges["draft_up"] == 0
     assert worker._sessions is None
     [told] = [each for each in caplog.records if "drafting is off" in each.message]
     assert told.exc_info is not None

@@ -93,8 +93,9 @@ def draft(
         service = build_service(config, link)
         if not lifeline:
             typer.echo(f"drafting with {model} on {listen}; stop with Ctrl-C")
-        service.run(is_over)
-        link.close()
+    # What goes wrong from here on is nobody's setting.
+    service.run(is_over)
+    link.close()
 
 
 @contextmanager

@@ -64,6 +64,8 @@ _REFUSED = {
 }
 _OURS = ("--worker-cls", "--speculative-config", "-sc", "--additional-config")
 """Flags of vLLM by which a draft is attached."""
+_RANKS = ("--tensor-parallel-size", "-tp")
+_MORE_RANKS = ("--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp", "--nnodes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +227,7 @@ class VllmServer:
             raise ValueError("--pad-drafts needs --draft: nothing is drafted without one")
         if len(self.server.api_key or ()) > 1:
             raise ValueError("--api-key: vLLM takes one from here; say -- --api-key ONE TWO for more")
+        self._refuse_unseen_ranks()
         taken = [flag for flag in _OURS if self.engine.draft and _is_said(flag, self.flags)]
         if self.vllm.float32_head and _is_said("--hf-overrides", self.flags):
             taken.append("--hf-overrides")
@@ -233,6 +236,22 @@ class VllmServer:
                 f"{taken[0]} after `--` stands against what `ssd serve` says itself: "
                 "see --print-commands, and run the two commands by hand"
             )
+
+    def _refuse_unseen_ranks(self) -> None:
+        """Where a draft is to be placed beside vLLM, vLLM's ranks have to be known."""
+        if not self.engine.draft or "://" in self.engine.draft:
+            return
+        for flag in _RANKS:
+            if _is_said(flag, self.flags):
+                raise ValueError(
+                    f"{flag} belongs before `--`, as --tensor-parallel-size: it places the draft"
+                )
+        for flag in _MORE_RANKS:
+            if _is_said(flag, self.flags) and not self.engine.draft_device:
+                raise ValueError(
+                    f"{flag}: it is not known which device is left for the draft; name it with "
+                    "--draft-device, or run the two commands of --print-commands by hand"
+                )
 
     def _words(self, placement: Placement, address: str) -> list[str]:
         """vLLM's command."""

@@ -20,6 +20,7 @@ import numpy as np
 from ssd.draft.line import Line, LineSource, LineStats
 from ssd.draft.messages import (
     MAX_ID,
+    MAX_TOKENS,
     AnyMessage,
     Close,
     Nodes,
@@ -37,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 _ROUNDS_BETWEEN_RESYNCS = 4
 _KEPT_SPANS = 256
+_ROOMY = 0.7
+"""Share of the draft's KV cache in use below which those come back that there was no room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,8 @@ class _Followed:
     is_open: bool = False
     """With the draft."""
     is_declined: bool = False
+    may_return: bool = False
+    """Declined for lack of room."""
     asked_at: int = -_ROUNDS_BETWEEN_RESYNCS
     """The round of the last request for the whole tree."""
 
@@ -77,14 +82,20 @@ class _Followed:
 
 class DraftClient:
     def __init__(
-        self, source: LineSource, *, lookahead: int, clock: Callable[[], float] = time.monotonic
+        self,
+        source: LineSource,
+        *,
+        lookahead: int,
+        num_sequences: int = 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`num_sequences`: there is room for so many from the start; with more it grows, which takes time."""
         self._lookahead = lookahead
         self.line = Line(source, self, clock)
         self._followed: dict[Hashable, _Followed] = {}
         self._by_row: dict[int, _Followed] = {}
         self._free_rows: list[int] = []
-        self._mirrors = Mirrors()
+        self._mirrors = Mirrors(num_sequences)
         self.is_paused = False
         """The draft rests: nothing is told to it."""
         self._next_epoch = itertools.count(1).__next__
@@ -206,7 +217,7 @@ class DraftClient:
         self._last_stats = None
         for followed in self._followed.values():
             self._mirrors.close(followed.row)
-            followed.is_open = followed.is_declined = False
+            followed.is_open = followed.is_declined = followed.may_return = False
 
     def leave(self) -> None:
         for followed in self._followed.values():
@@ -227,6 +238,7 @@ class DraftClient:
                 followed = self._current(message.seq, message.epoch)
                 if followed is not None:
                     self._decline(followed, message.reason)
+                    followed.may_return = message.may_return
             case Stats():
                 self._note_stats(message)
 
@@ -255,7 +267,8 @@ class DraftClient:
 
     def _is_sayable(self, followed: _Followed, tokens: Sequence[int]) -> bool:
         """False, and the sequence goes on alone, where it holds tokens that the draft does not have."""
-        if max(tokens) < self._vocab_size:
+        largest = np.frombuffer(tokens, np.int32).max() if isinstance(tokens, array) else max(tokens)
+        if largest < self._vocab_size:
             return True
         self._close(followed)
         self._decline(followed, "it holds tokens the draft does not know")
@@ -270,7 +283,9 @@ class DraftClient:
     def _open(self, followed: _Followed) -> None:
         if not self.is_ready or self.is_paused or followed.is_declined:
             return
-        if not self._is_sayable(followed, followed.tokens):
+        if len(followed.tokens) > MAX_TOKENS:
+            self._decline(followed, "it is too long to be told")
+        if followed.is_declined or not self._is_sayable(followed, followed.tokens):
             return
         epoch = self._next_epoch()
         self._mirrors.open(followed.row, epoch, len(followed.tokens))
@@ -286,6 +301,15 @@ class DraftClient:
                 sampling=_known_to(self._vocab_size, followed.sampling),
             )
         )
+
+    def _bring_back(self) -> None:
+        """One of those that there was no room for."""
+        for followed in self._followed.values():
+            if followed.may_return:
+                followed.is_declined = followed.may_return = False
+                self._open(followed)
+                self.line.flush()
+                return
 
     def _close(self, followed: _Followed) -> None:
         if followed.is_open:
@@ -303,6 +327,8 @@ class DraftClient:
         last, self._last_stats = self._last_stats, stats
         ours = self.stats
         ours.num_sequences, ours.kv_usage = stats.num_sequences, stats.kv_usage
+        if stats.kv_usage < _ROOMY:
+            self._bring_back()
         if last is None:
             return  # What it did for others, or before, is not this engine's.
         steps, seconds = stats.num_steps - last.num_steps, stats.seconds - last.seconds

@@ -10,7 +10,7 @@ Knows the draft's KV blocks and its model. Does not know sockets, or who asked.
 
 import heapq
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -90,6 +90,8 @@ class Grower:
         """Where the draft's head has only some tokens: which."""
         self._sessions: dict[int, Session] = {}
         self._calibrations = defaultdict[tuple[bool, bool], Calibration](Calibration)
+        self.is_starved = False
+        """A text lacks the blocks to be read, and nobody else computes: somebody has to go."""
 
     @property
     def num_sessions(self) -> int:
@@ -113,6 +115,10 @@ class Grower:
         if self._sessions.pop(session_id, None) is not None:
             self._blocks.free(session_id)
 
+    def largest(self) -> int:
+        """The session whose blocks would serve most others; of equals, the youngest."""
+        return max(self._sessions, key=lambda each: (len(self._blocks.block_table(each)), each))
+
     def advance(self, session_id: int, n: int, tokens: Sequence[int]) -> None:
         """Applies an outcome; ValueError where the sequence has outgrown the draft."""
         session = self._sessions[session_id]
@@ -129,10 +135,13 @@ class Grower:
     def step(self) -> tuple[dict[int, TreePart], int]:
         """One forward; the new nodes of each tree it touched, and how many rows it had. 0: nothing to do."""
         readings = self._choose_readings()
-        spare = max(0, self._limits.width - sum(len(each.tokens) for each in readings))
-        growings = self._choose_nodes(spare)
+        # A text that goes on is read within the width; prompts have their chunk, and starve nobody's tree.
+        going_on = (each for each in readings if self._sessions[each.session_id].was_read)
+        growings = self._choose_nodes(max(0, self._limits.width - sum(len(each.tokens) for each in going_on)))
         if not readings and not growings:
+            self.is_starved = any(True for _ in self._unread())
             return {}, 0
+        self.is_starved = False
         readings, growings = self._with_runs(readings, growings)
         rows = [self._reading_row(each) for each in readings] + [self._growing_row(each) for each in growings]
         logits = self._runner.forward(rows)
@@ -156,13 +165,16 @@ class Grower:
         if len(session.tokens) + 2 > self._limits.max_model_len:
             raise ValueError(f"the draft's context ends at {self._limits.max_model_len} tokens")
 
+    def _unread(self) -> Iterator[tuple[int, Session]]:
+        for session_id, session in self._sessions.items():
+            if not session.is_root_read and session.may_grow:
+                yield session_id, session
+
     def _choose_readings(self) -> list[_Reading]:
         budget, chosen = self._limits.prefill_chunk, list[_Reading]()
         # Short ones first: a root that is one token behind does not wait for another's prompt.
-        waiting = [
-            (sid, each) for sid, each in self._sessions.items() if not each.is_root_read and each.may_grow
-        ]
-        for session_id, session in sorted(waiting, key=lambda item: len(item[1].tokens) - item[1].num_read):
+        by_length = sorted(self._unread(), key=lambda item: len(item[1].tokens) - item[1].num_read)
+        for session_id, session in by_length:
             tokens = session.tokens[session.num_read : session.num_read + budget]
             if not tokens or not self._cover(session_id, len(session.tokens)):
                 continue
@@ -249,6 +261,7 @@ class Grower:
         for reading in readings:
             session = self._sessions[reading.session_id]
             session.num_read += len(reading.tokens)
+            session.was_read |= reading.reaches_root
             self._blocks.commit(reading.session_id, session.tokens, session.num_read, session.num_read)
 
     def _places(self, readings: Sequence[_Reading], growings: Sequence[_Growing]) -> list[_Place]:

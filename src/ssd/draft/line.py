@@ -21,6 +21,8 @@ from ssd.draft.messages import AnyMessage
 logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 2.0
+_RETRY_AFTER_REFUSAL_SECONDS = 30.0
+"""A draft of another family does not change its mind, but it may be replaced."""
 _IDLE_SECONDS = 0.1
 """A host that has not come for so long has nothing to do."""
 _FRAMES_WHILE_IDLE = 8
@@ -86,6 +88,8 @@ class LineStats:
     num_sequences: int = 0
     """Open at the draft, for whichever engine, by its latest word."""
     kv_usage: float = 0.0
+    is_resting: bool = False
+    """Nothing is told to the draft for a while: hardly any of its tokens was accepted."""
 
 
 class Line:
@@ -105,6 +109,7 @@ class Line:
         self._finished: list[Connection] = []
         """To be closed, which may take a moment."""
         self._not_before = 0.0
+        self._has_greeted = False
         self._last_read = clock()
         self.stats = LineStats()
         self.refusal = ""
@@ -114,7 +119,8 @@ class Line:
 
     @property
     def is_ready(self) -> bool:
-        return self.connection is not None and self.connection.state is LineState.READY
+        connection = self.connection  # Read once: another thread may drop it.
+        return connection is not None and connection.state is LineState.READY
 
     def start(self) -> None:
         """From here on a thread tends the line, whatever the host does."""
@@ -203,10 +209,16 @@ class Line:
         if connection is None:
             return
         was_ready = self.is_ready
-        for message in connection.receive(timeout, **limits):
-            self._listener.take(message)
+        try:
+            for message in connection.receive(timeout, **limits):
+                self._listener.take(message)
+        except Exception as error:
+            # Whatever a draft says costs at most this line.
+            logger.exception("what the draft says cannot be taken in")
+            connection.lose(f"{type(error).__name__}: {error}")
         if connection.state is LineState.REFUSED:
             self.refusal = connection.reason
+            self._not_before = self.clock() + _RETRY_AFTER_REFUSAL_SECONDS
         if connection.state in (LineState.LOST, LineState.REFUSED):
             self._drop()
         elif self.is_ready and not was_ready:
@@ -214,6 +226,7 @@ class Line:
 
     def _greeted(self, connection: Connection) -> None:
         self.stats.num_connects += 1
+        self._has_greeted = True
         self.refusal = ""
         logger.info("speculation is on: %s drafts", connection.name)
         self._listener.greeted()
@@ -222,8 +235,11 @@ class Line:
     def _drop(self) -> None:
         if self.connection is None:
             return
-        logger.warning("speculation is off: %s", self.connection.reason)
-        self.stats.num_losses += 1
+        # One that never was there is not lost again with every try.
+        if self._has_greeted or self.connection.reason != self.last_loss:
+            logger.warning("speculation is off: %s", self.connection.reason)
+        self.stats.num_losses += self._has_greeted
+        self._has_greeted = False
         self.last_loss = self.connection.reason
         self._finished.append(self.connection)
         self.connection = None

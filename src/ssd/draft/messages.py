@@ -234,6 +234,8 @@ class Close(Message, frozen=True, tag="close"):
     seq: int
     epoch: int
     reason: str = ""
+    may_return: bool = False
+    """There was no room for it: once there is, it may be opened again."""
 
 
 class Stats(Message, frozen=True, tag="stats"):

@@ -84,13 +84,13 @@ class Mirrors:
     logprobs: Floats
     recent: Ints
 
-    def __init__(self) -> None:
+    def __init__(self, num_rows: int = 0) -> None:
         self.recent = np.zeros(0, np.int32)
         self._drawn: dict[int, dict[int, Distribution]] = {}
         """Under ratio acceptance, by row and a node's id: what its first child was drawn from."""
         for name, (kind, value) in (_ROW_COLUMNS | _NODE_COLUMNS).items():
             setattr(self, name, np.full(0, value, kind))
-        self._view = _View(self)
+        self._make_room(num_rows)
 
     def open(self, row: int, epoch: int, length: int) -> None:
         """A tree begins at the end of a text of so many tokens."""

@@ -14,10 +14,10 @@ token is the target's own, so the draft may be slow, wrong or dead.
 
 import logging
 import time
+from array import array
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import chain
 
 from ssd.config import Backup
 from ssd.draft.client import DraftClient, Path
@@ -84,10 +84,12 @@ class Policy:
         self._sources: dict[Hashable, str] = {}
         """Of each sequence that was proposed something, where it came from."""
         self._num_connects, self._num_frames = 0, 0
+        self._silent_since = -1
+        """How many frames there were when the draft was waited for in vain, if it has said nothing since."""
 
     @property
     def stats(self) -> LineStats:
-        return replace(self.client.stats)
+        return replace(self.client.stats, is_resting=self._worth.is_resting)
 
     def start(self, timeout: float) -> None:
         """Looks for the draft, from now on and in the background; waits for it at most so long."""
@@ -110,7 +112,9 @@ class Policy:
         `max_len`: its prompt and the most it may generate. An id that is live begins again.
         """
         self._forget_state(request_id)
-        self.client.follow(request_id, chain(prompt, output), len(prompt), sampling, max_len)
+        text = array("i", prompt)
+        text.extend(output)
+        self.client.follow(request_id, text, len(prompt), sampling, max_len)
 
     def forget(self, request_id: Hashable) -> None:
         """The request has ended, or gives way and will begin again."""
@@ -212,12 +216,15 @@ class Policy:
         ]
         if not awaited or self._backup not in ("auto", "jit"):
             return 0.0
-        longest = self.controller.longest_wait(len(request_ids), self.client.stats.step_seconds)
-        if longest <= 0:
+        stats = self.client.stats
+        longest = self.controller.longest_wait(len(request_ids), stats.step_seconds)
+        # One that did not answer in all that time is not waited for again until it has said something.
+        if longest <= 0 or stats.num_frames == self._silent_since:
             return 0.0
-        started = self._clock()
+        started, num_frames = self._clock(), stats.num_frames
         self.client.wait(awaited, longest)
         waited = self._clock() - started
+        self._silent_since = num_frames if stats.num_frames == num_frames else -1
         self.controller.note_wait(waited)
         return waited
 

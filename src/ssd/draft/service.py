@@ -33,6 +33,7 @@ from ssd.kvcache.block_manager import OutOfBlocks
 logger = logging.getLogger(__name__)
 
 _FRAMES_AT_ONCE = 1024
+_NO_ROOM = "the draft's KV cache is full: give it more with --kv-cache-bytes"
 HEARTBEAT = 2.0
 """Seconds of silence after which a peer is told that the draft is there, or found to be gone."""
 
@@ -91,9 +92,21 @@ class DraftService:
         started = self._clock()
         parts, num_rows = self._grower.step()
         if not num_rows:
-            return False
+            return self._make_room()
         self._note_step(started, self._clock(), num_rows)
         self._send_nodes(parts)
+        return True
+
+    def _make_room(self) -> bool:
+        """Where nobody can go on for lack of blocks, one sequence goes, and may come back."""
+        if not self._grower.is_starved:
+            return False
+        gone = self._grower.largest()
+        for peer, known in list(self._peers.items()):
+            for session_id, session in list(known.sessions.values()):
+                if session_id == gone:
+                    self._close(known, session.seq, session.epoch)
+                    self._answer(peer, [Close(session.seq, session.epoch, _NO_ROOM, may_return=True)])
         return True
 
     def check_integrity(self) -> None:
@@ -167,7 +180,9 @@ class DraftService:
         try:
             session = Session(message, max_len=self._grower.max_model_len, vocab_size=peer.vocab_size)
             self._grower.open(session_id, session)
-        except (OutOfBlocks, ValueError) as error:
+        except OutOfBlocks:
+            return [Close(message.seq, message.epoch, _NO_ROOM, may_return=True)]
+        except ValueError as error:
             return [Close(message.seq, message.epoch, str(error)[:500])]
         peer.sessions[message.seq] = (session_id, session)
         return []

@@ -49,6 +49,8 @@ class Session:
         self.tokens: list[int] = unpack_ints(opening.tokens).tolist()
         self.num_read = 0
         """Leading tokens whose keys and values are in the trunk."""
+        self.was_read = False
+        """The whole text once was: what it lacks since is what it has gained."""
         self.n = 0
         """Outcomes applied."""
         self.is_torn = False

@@ -44,7 +44,8 @@ class Post:
         if not self._core.has_work:
             raise RuntimeError("a request has neither ended nor anything to compute: please report this")
         output = self._core.step()
-        for each in (*output.increments, *output.finished):
+        came: list[Increment | RequestOutput] = [*output.increments, *output.finished]
+        for each in came:
             # Those whom nobody waits for have ended: there are no others.
             if each.request_id in self._boxes:
                 self._boxes[each.request_id].append(each)

@@ -21,6 +21,8 @@ NOTHING = -1
 
 # So few get their noise sooner than some of them are picked out.
 _FEW_TOKENS = 512
+# Some 44 bytes each are needed at a time: 1.5 GB, however many rows a step has.
+_MOST_SCORES = 1 << 25
 
 
 def decide_tokens(logits: Tensor, draws: Draws) -> Tensor:
@@ -29,8 +31,11 @@ def decide_tokens(logits: Tensor, draws: Draws) -> Tensor:
         raise ValueError(
             f"logits of shape {tuple(logits.shape)} for {len(draws)} rows: pass one row of logits for each"
         )
-    is_worth_pruning = logits.device.type == "cpu" and logits.shape[1] > _FEW_TOKENS
-    return decide_pruned(logits, draws) if is_worth_pruning else decide_whole(logits, draws)
+    if logits.device.type == "cpu" and logits.shape[1] > _FEW_TOKENS:
+        return decide_pruned(logits, draws)
+    most = max(1, _MOST_SCORES // logits.shape[1])
+    pieces = [slice(start, start + most) for start in range(0, len(logits), most)]
+    return torch.cat([decide_whole(logits[each], draws.at(each)) for each in pieces])
 
 
 def count_accepted(tokens: Tensor, drafted: Tensor, starts: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ class Truncation:
             torch.tensor([each.top_p for each in params], dtype=torch.float64).to(device),
         )
 
-    def at(self, rows: Tensor) -> Truncation:
+    def at(self, rows: Tensor | slice) -> Truncation:
         return Truncation(self.log_min_p[rows], self.top_k[rows], self.top_p[rows])
 
 
@@ -51,6 +51,6 @@ class Draws:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def at(self, rows: Tensor) -> Draws:
+    def at(self, rows: Tensor | slice) -> Draws:
         truncation = None if self.truncation is None else self.truncation.at(rows)
         return Draws(self.seeds[rows], self.positions[rows], self.temperatures[rows], truncation)

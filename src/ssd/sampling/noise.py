@@ -135,7 +135,8 @@ def gumbel_from_bits(bits: Tensor, *, scratch: Tensor | None = None) -> Tensor:
     1 − u = (1 − 2⁻³³) − n·2⁻³² is exact in float64, so log of it is as good as log1p(−u), and faster.
     """
     values = (torch.empty_like(bits) if scratch is None else scratch).view(torch.float64)
-    ones = torch.tensor(1.0 - 2.0**-33, dtype=torch.float64, device=bits.device)
+    # Filled, not copied, to the device: a copy would wait for it.
+    ones = torch.full((), 1.0 - 2.0**-33, dtype=torch.float64, device=bits.device)
     torch.sub(ones, bits, alpha=2.0**-32, out=values)
     return values.log_().neg_().log_().neg_()
 

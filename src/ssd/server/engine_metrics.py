@@ -40,6 +40,11 @@ def _gauges(beat: Heartbeat) -> Iterator[Metric]:
         yield GaugeMetricFamily("ssd_draft_up", "1 while the draft is there.", int(beat.is_draft_ready))
     draft = beat.stats.draft
     if draft is not None:
+        yield GaugeMetricFamily(
+            "ssd_draft_resting",
+            "1 while the draft rests: hardly any of its tokens was accepted.",
+            int(draft.is_resting),
+        )
         yield GaugeMetricFamily("ssd_draft_num_sequences", "Open at the draft.", draft.num_sequences)
         yield GaugeMetricFamily(
             "ssd_draft_kv_usage_perc", "The draft's KV blocks in use, 0 to 1.", draft.kv_usage

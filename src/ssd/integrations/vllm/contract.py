@@ -40,17 +40,26 @@ v1/sample/sampler.py
     Sampler.apply_temperature(logits, temp, all_random)
     Sampler.greedy_sample(logits)
     Sampler.compute_logprobs(logits)
+    Sampler.gather_logprobs(logprobs, num_logprobs, token_ids)
     Sampler.logprobs_mode
     Sampler.use_fp64_gumbel
 v1/sample/rejection_sampler.py
     RejectionSampler.__init__(self, sampler, ...)
     RejectionSampler.forward(self, metadata, draft_probs, logits, sampling_metadata)
     RejectionSampler.apply_logits_processors(self, logits, sampling_metadata, metadata)
-    RejectionSampler._get_logprobs_tensors(self, max_num_logprobs, metadata, logits, target_logits, ...)
+    RejectionSampler._get_logprobs_tensors(self, max_num_logprobs, metadata, logits, target_logits, \
+bonus_logits, sampled_token_ids)
+    RejectionSampler.sampler
+v1/sample/thinking_budget_state.py
+    ThinkingBudgetStateHolder.has_tracked_requests(self)
+v1/sample/logits_processor/state.py
+    LogitsProcessors.argmax_invariant
+    LogitsProcessors.non_argmax_invariant
 v1/sample/ops/topk_topp_sampler.py
     apply_top_k_top_p(logits, k, p)
 v1/sample/logits_processor/builtin.py
     MinTokensLogitsProcessor.min_toks
+    MinTokensLogitsProcessor.apply_with_spec_decode(self, logits, num_draft_tokens)
     LogitBiasLogitsProcessor.biases
 v1/sample/metadata.py
     SamplingMetadata.temperature
@@ -60,6 +69,8 @@ v1/sample/metadata.py
     SamplingMetadata.top_p
     SamplingMetadata.max_num_logprobs
     SamplingMetadata.logprob_token_ids
+    SamplingMetadata.output_token_ids
+    SamplingMetadata.spec_token_ids
     SamplingMetadata.no_penalties
     SamplingMetadata.bad_words_token_ids
     SamplingMetadata.allowed_token_ids_mask
@@ -105,6 +116,13 @@ sampling_params.py
     SamplingParams.max_tokens
     SamplingParams.all_stop_token_ids
     SamplingParams.bad_words_token_ids
+distributed/parallel_state.py
+    get_world_group()
+    GroupCoordinator.broadcast_object(self, obj, src)
+platforms/interface.py
+    Platform.is_cpu(self)
+    Platform.is_cuda_alike(self)
+    Platform.device_name
 utils/torch_utils.py
     async_tensor_h2d(data, ...)
 config/model.py
@@ -115,9 +133,12 @@ config/model.py
     ModelConfig.tokenizer_revision
     ModelConfig.trust_remote_code
     ModelConfig.max_model_len
+config/scheduler.py
+    SchedulerConfig.max_num_seqs
 config/parallel.py
     ParallelConfig.worker_cls
     ParallelConfig.world_size
+    ParallelConfig.distributed_executor_backend
     ParallelConfig.tensor_parallel_size
     ParallelConfig.pipeline_parallel_size
     ParallelConfig.prefill_context_parallel_size
@@ -132,6 +153,7 @@ config/vllm.py
 """
 
 _MORE = "..."
+_DEFAULT = "=…"
 
 
 def broken(folder: Path) -> list[str]:
@@ -153,8 +175,13 @@ def _fault(names: dict[str, list[str]], what: str) -> str:
         return f"no {name}"
     if not signature:
         return ""
-    *wanted, last = signature.removesuffix(")").split(", ")
-    fits = found[: len(wanted)] == wanted if last == _MORE else found == [*wanted, last]
+    wanted = [each for each in signature.removesuffix(")").split(", ") if each]
+    named = [each.removesuffix(_DEFAULT) for each in found]
+    if wanted[-1:] == [_MORE]:
+        size = len(wanted) - 1
+        fits = named[:size] == wanted[:size] and all(each.endswith(_DEFAULT) for each in found[size:])
+    else:
+        fits = named == wanted
     return "" if fits else f"{name}({', '.join(found)}), and {what} is needed"
 
 
@@ -174,7 +201,12 @@ def _names_of(path: Path) -> dict[str, list[str]]:
 def _defined(node: ast.AST, prefix: str) -> Iterator[tuple[str, list[str]]]:
     match node:
         case ast.FunctionDef(name=name, args=args):
-            yield prefix + name, [each.arg for each in (*args.posonlyargs, *args.args)]
+            named = [each.arg for each in (*args.posonlyargs, *args.args)]
+            first = len(named) - len(args.defaults)
+            yield (
+                prefix + name,
+                [each + _DEFAULT * (place >= first) for place, each in enumerate(named)],
+            )
         case ast.Assign(targets=targets):
             yield from ((prefix + name, []) for each in targets for name in _assigned(each))
         case ast.AnnAssign(target=target):

@@ -48,6 +48,12 @@ def checked_settings(vllm_config: Any, folder: Path) -> Settings:
         raise ValueError(
             "the SSD worker needs vLLM's V1 model runner: unset VLLM_USE_V2_MODEL_RUNNER, or set it to 0"
         )
+    parallel = vllm_config.parallel_config
+    if parallel.distributed_executor_backend == "external_launcher" and parallel.world_size > 1:
+        raise ValueError(
+            "the SSD worker does not run under external_launcher: there each rank schedules for itself, and "
+            "only one has a draft; let vLLM start its ranks (mp or ray)"
+        )
     reason = why_unfit(installed_version(), folder)
     if reason:
         raise ValueError(reason)

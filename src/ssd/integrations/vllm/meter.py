@@ -25,6 +25,7 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
 GAUGES: Mapping[str, str] = {
     "spec_sessions": "Requests that are followed now.",
     "draft_up": "1 while the draft is there.",
+    "draft_resting": "1 while the draft rests: hardly any of its tokens was accepted.",
     "draft_connects": "Times the draft became ready.",
     "draft_losses": "Times the draft was lost.",
     "draft_declined": "Sequences the draft declined.",

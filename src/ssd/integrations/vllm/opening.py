@@ -15,6 +15,9 @@ from ssd.integrations.vllm.settings import Settings
 
 logger = logging.getLogger(__name__)
 
+_MOST_PREPARED = 256
+"""Sequences whose mirrors have their room from the start: 0.1 MB each."""
+
 
 def open_sessions(vllm_config: Any, settings: Settings, rows: BatchRows) -> Sessions:
     """Looks for the draft in the background; nothing here waits for it."""
@@ -30,7 +33,9 @@ def open_sessions(vllm_config: Any, settings: Settings, rows: BatchRows) -> Sess
     )
     keys = Keys(Path(settings.draft_keys)) if settings.draft_keys is not None else None
     source = AddressSource(settings.draft, hello, timeout=settings.draft_timeout, keys=keys)
-    policy = Policy(DraftClient(source, lookahead=lookahead), lookahead=lookahead, backup=settings.backup)
+    num_sequences = min(vllm_config.scheduler_config.max_num_seqs, _MOST_PREPARED)
+    client = DraftClient(source, lookahead=lookahead, num_sequences=num_sequences)
+    policy = Policy(client, lookahead=lookahead, backup=settings.backup)
     policy.start(timeout=0.0)
     logger.info("the draft is looked for at %s", settings.draft)
     return Sessions(

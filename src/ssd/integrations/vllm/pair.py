@@ -142,10 +142,20 @@ class _Pair:
         if code == _USER_ERROR and not self._has_restarted:
             logger.error("the draft cannot start as it is told: it says above why")
             return code
-        if code is not None and self._draft.start():
-            self._has_restarted = True
-            logger.warning("the draft ended with code %d and is started again; vLLM goes on", code)
+        if code is not None or self._draft.pid is None:
+            self._restart_draft(self._draft, code)
         return None
+
+    def _restart_draft(self, draft: Child, code: int | None) -> None:
+        try:
+            is_started = draft.start()
+        except OSError as error:
+            logger.warning("the draft cannot be started just now (%s); vLLM goes on", error)
+            return
+        if is_started:
+            self._has_restarted = True
+            ended = "has ended" if code is None else f"ended with code {code}"
+            logger.warning("the draft %s and is started again; vLLM goes on", ended)
 
     def _final_code(self, code: int) -> int:
         was_asked = self._asked_by is not None and code in (0, -self._asked_by, 128 + self._asked_by)

@@ -1,13 +1,14 @@
 """Who computes where: vLLM and its draft on devices or cores of their own, and the sentence that says so.
 
-Knows names of GPUs, numbers of cores and the variables that bind a process to them. Does not ask the machine:
-what there is comes in.
+Knows names of GPUs, numbers of cores and the variables that bind a process to them. Which GPUs there are
+comes in.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ssd.config import EngineConfig
+from ssd.runtime.cores import share_out
 
 _GPUS = "CUDA_VISIBLE_DEVICES"
 CORES = "VLLM_CPU_OMP_THREADS_BIND"
@@ -66,6 +67,8 @@ def on_gpus(config: EngineConfig, gpus: Sequence[str], *, ranks: int) -> Placeme
         if config.draft_device == "cpu":
             words = f"{seat}; the draft on the CPU"
         device, visible = "cpu", ""
+        # Not all of them: vLLM's own work on the host is what a step of a GPU waits for.
+        config = replace(config, draft_cores=config.draft_cores or share_out().draft)
     else:
         words = f"{seat}; the draft on GPU {drafting}"
         if shares:

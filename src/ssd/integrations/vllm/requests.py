@@ -19,6 +19,9 @@ def why_declined(new: Any) -> str:
         return "prompt_embeds"
     if new.mm_features:
         return "images"
+    if getattr(new.sampling_params, "thinking_token_budget", None) is not None:
+        # Where thinking ends with several tokens, vLLM forces others in verified rows than in plain ones.
+        return "thinking"
     if not 0 < len(new.prompt_token_ids) <= MAX_TOKENS:
         return "length"
     return ""

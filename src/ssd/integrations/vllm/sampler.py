@@ -10,6 +10,7 @@ read from the device. Knows vLLM's metadata; who drafted does not matter.
 import ssd.integrations.vllm.present  # noqa: F401  # says how to get vLLM, before anything else fails
 
 # isort: on
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from torch import Tensor
 from vllm.config.model import PROCESSED_LOGPROBS_MODES
 from vllm.utils.torch_utils import async_tensor_h2d
 from vllm.v1.outputs import SamplerOutput
+from vllm.v1.sample.logits_processor import LogitsProcessors
+from vllm.v1.sample.logits_processor.builtin import MinTokensLogitsProcessor
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 from vllm.v1.sample.rejection_sampler import RejectionSampler
 from vllm.v1.sample.sampler import Sampler
@@ -43,6 +46,17 @@ class CoupledSampler(Sampler):  # type: ignore[misc]  # vLLM has no types here
     def shows_processed(self) -> bool:
         """Log-probabilities are asked for as they are after temperature and truncation."""
         return self.logprobs_mode in PROCESSED_LOGPROBS_MODES
+
+    def forward(
+        self,
+        logits: Tensor,
+        sampling_metadata: Any,
+        predict_bonus_token: bool = False,  # noqa: FBT001, FBT002  # vLLM's signature
+        logprobs_mode_override: str | None = None,
+    ) -> SamplerOutput:
+        """A plain row is its text's last one, and is told so: else vLLM, where speculation is on, takes rows
+        of requests with a budget for thinking for the first row, which is another's."""
+        return super().forward(logits, sampling_metadata, True, logprobs_mode_override)  # noqa: FBT003
 
     def sample(
         self, logits: Tensor, sampling_metadata: Any, logprobs_mode_override: str | None = None
@@ -129,13 +143,17 @@ class CoupledRejectionSampler(RejectionSampler):  # type: ignore[misc]  # vLLM h
         """What vLLM's own processors make of the rows: of a text's last row first, as it does."""
         if _is_untouched(sampling_metadata):
             return logits.float()
+        minimum, given = _minimum_apart(sampling_metadata)
         bonus = logits[metadata.bonus_logits_indices].float()
-        bonus = self.sampler.apply_logits_processors(bonus, sampling_metadata, predict_bonus_token=True)
+        bonus = self.sampler.apply_logits_processors(bonus, given, predict_bonus_token=True)
         target = logits[metadata.target_logits_indices].float()
-        target = self.apply_logits_processors(target, sampling_metadata, metadata)
+        target = self.apply_logits_processors(target, given, metadata)
         processed = torch.empty_like(logits, dtype=torch.float32)
         processed[metadata.bonus_logits_indices] = bonus
         processed[metadata.target_logits_indices] = target
+        for each in minimum:
+            # All rows of a text alike: vLLM would count the drafted tokens before its last row for nothing.
+            processed = each.apply_with_spec_decode(processed, [n + 1 for n in metadata.num_draft_tokens])
         return processed
 
 
@@ -164,6 +182,17 @@ def _truncation(sampling_metadata: Any, owners: Tensor, logits: Tensor) -> Trunc
         torch.where(ks >= logits.shape[1], 0, ks),
         off(1.0, torch.float64) if top_p is None else top_p[owners].double(),
     )
+
+
+def _minimum_apart(sampling_metadata: Any) -> tuple[list[Any], Any]:
+    """The processors that see to minimum lengths, and everything without them."""
+    others = LogitsProcessors()
+    others.argmax_invariant = sampling_metadata.logitsprocs.argmax_invariant
+    minimum: list[Any] = []
+    for each in sampling_metadata.logitsprocs.non_argmax_invariant:
+        is_minimum = isinstance(each, MinTokensLogitsProcessor)
+        (minimum if is_minimum else others.non_argmax_invariant).append(each)
+    return minimum, replace(sampling_metadata, logitsprocs=others)
 
 
 def _is_untouched(sampling_metadata: Any) -> bool:

@@ -6,7 +6,7 @@ decides no token.
 """
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,8 +42,8 @@ class Sessions:
         self._num_drafted: dict[str, int] = {}
         """Of the step that runs: tokens under verification."""
         self._num_rows, self._is_generating, self._started = 0, False, 0.0
-        self._unasked: deque[list[str]] = deque()
-        """Of each step that was settled, the requests to propose for."""
+        self._settled: list[str] = []
+        """Requests of the latest step that are to be proposed for."""
         self.is_attached = True
 
     def begin(self, scheduled: Any) -> None:
@@ -77,16 +77,14 @@ class Sessions:
         seconds = started - self._started if self._is_generating else None
         rounds = self.policy.settle(outcomes, self._num_rows, seconds)
         self._count(outcomes, rounds)
-        self._unasked.append([each.request_id for each in outcomes])  # type: ignore[misc]  # ids are texts
+        self._settled = [str(each.request_id) for each in outcomes]
         self._show()
         self.meter.add("host_seconds", "settle", self._clock() - started)
 
     def propose(self) -> tuple[list[str], list[list[int]]]:
-        """For the oldest settled step that nobody asked for: its requests, and what to verify of each."""
+        """The requests of the latest step, and what to verify of each."""
         started = self._clock()
-        if not self._unasked:
-            return [], []
-        asked = [each for each in self._unasked.popleft() if each in self._live]
+        asked, self._settled = [each for each in self._settled if each in self._live], []
         if not asked or not self.is_attached:
             return asked, [[] for _ in asked]
         paths = [[int(token) for token in path.tokens] for path in self.policy.propose(asked)]
@@ -161,10 +159,11 @@ class Sessions:
                 self.meter.add(name, label, amount)
 
     def _show(self) -> None:
-        stats = self.policy.client.stats
+        stats = self.policy.stats
         self.meter.show(
             spec_sessions=len(self._live),
             draft_up=float(self.policy.client.is_ready),
+            draft_resting=float(stats.is_resting),
             draft_connects=stats.num_connects,
             draft_losses=stats.num_losses,
             draft_declined=stats.num_declined,

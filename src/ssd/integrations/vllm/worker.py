@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import vllm
+from vllm.distributed.parallel_state import get_world_group
 from vllm.platforms import current_platform
 from vllm.v1.outputs import DraftTokenIds
 
@@ -37,12 +38,14 @@ Result = TypeVar("Result")
 class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known only where vLLM runs
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         self._settings = checked_settings(vllm_config, Path(vllm.__file__).parent)
-        self._rows = BatchRows(self._settings.salt or vllm_config.instance_id)
         self._sessions: Sessions | None = None
         super().__init__(vllm_config, *args, **kwargs)
 
     def init_device(self) -> None:
         super().init_device()
+        # Each node has an instance id of its own, and all ranks have to draw alike.
+        own = self._settings.salt or self.vllm_config.instance_id
+        self._rows = BatchRows(get_world_group().broadcast_object(own, src=0))
         if self._settings.coupled:
             couple(self.model_runner, self._rows)
 
@@ -55,7 +58,10 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
             # With several steps under way vLLM asks for proposals before it has taken their tokens in.
             logger.warning("nothing is drafted across pipeline stages: requests run plainly")
             return
-        self._sessions = open_sessions(self.vllm_config, self._settings, self._rows)
+        try:
+            self._sessions = open_sessions(self.vllm_config, self._settings, self._rows)
+        except Exception as error:
+            logger.exception("nothing is drafted until the next start: %s", error)
 
     def execute_model(self, scheduler_output: Any) -> Any:
         self._rows.follow(scheduler_output)
@@ -104,6 +110,7 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
         except Exception:
             logger.exception("drafting is off until the next start; requests go on without it")
             self._sessions = None
+            sessions.meter.show(draft_up=0.0)
             # Or the line would mend itself, and the draft follow texts that nobody tells it.
             with contextlib.suppress(Exception):
                 sessions.close()
