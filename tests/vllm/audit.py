@@ -96,10 +96,10 @@ class Audit:
             self._ended = []
             for request_id in [each for each in self._live if self._chance.random() < 0.02]:
                 self._abort(request_id)
-            self._step(turns=2)
+            self._step()
             self.check()
         # vLLM tells a worker of those who ended with the next step.
-        self._step(turns=1)
+        self._step()
         self.counted["held at the end"] = len(list(self.vllm.held()))
 
     def check(self) -> None:
@@ -116,7 +116,7 @@ class Audit:
                 assert key in self._ended, f"{key} ended before"
                 text = self._text_of(key)
                 assert session.tokens[: len(text)] == text, key
-        self.vllm.worker._sessions.policy.client.check_integrity()
+        self.vllm.policy.client.check_integrity()
         service = self.vllm.draft.service
         assert service is not None
         service.check_integrity()
@@ -127,9 +127,9 @@ class Audit:
             self._add(each)
         found = dict[str, list[int]]()
         while self.vllm.engine.has_unfinished_requests():
-            for output in self.vllm.step(turns=2):
+            for output in self.vllm.step():
                 found[output.request_id] = list(output.outputs[0].token_ids)
-        self.vllm.step(turns=1)
+        self.vllm.step()
         return [found[each.request_id] for each in asked]
 
     def _text_of(self, request_id: str) -> list[int]:
@@ -164,8 +164,8 @@ class Audit:
             self._ask(Asked(request_id, self._encode(self._chance.choice(_ENDINGS)), _SAMPLING[1], 8))
             self.counted["reused"] += 1
 
-    def _step(self, turns: int) -> None:
-        for output in self.vllm.step(turns):
+    def _step(self) -> None:
+        for output in self.vllm.step():
             asked = self._live[output.request_id]
             asked.tokens = list(output.outputs[0].token_ids)
             if output.finished:

@@ -1,7 +1,7 @@
 """Real vLLM with our worker, and a real draft service, in one process: a test reads both between two steps.
 
-Only the socket is missing: the draft's line is made of queues, and it computes when it is told to. So what it
-holds after a step does not depend on who got the cores.
+Only the socket is missing: the draft's line is made of queues, and it takes so many steps for each of vLLM's.
+What it holds after a step does not depend on who got the cores.
 """
 
 import time
@@ -18,10 +18,17 @@ _START_SECONDS = 120
 
 
 class InProcess:
-    """`options` are vLLM's own."""
+    """`turns`: steps of the draft for one of vLLM; `options` are vLLM's own."""
 
     def __init__(
-        self, target: Path, draft: Path, *, lookahead: int = 4, width: int = 12, **options: Any
+        self,
+        target: Path,
+        draft: Path,
+        *,
+        lookahead: int = 4,
+        width: int = 12,
+        turns: int = 2,
+        **options: Any,
     ) -> None:
         prepare(ranks=1)
         from vllm import EngineArgs
@@ -47,12 +54,15 @@ class InProcess:
         core = self.engine.engine_core.engine_core
         self.scheduler = core.scheduler
         self.worker = core.model_executor.driver_worker.worker
+        self.policy = self.worker._sessions.policy
+        self._take_in, self._turns = self.policy.take_in, turns
+        self.policy.take_in = self._while_vllm_computes
         self._wait_for_draft()
 
-    def step(self, turns: int) -> list[Any]:
-        """One of vLLM, then so many of the draft; vLLM's outputs."""
+    def step(self) -> list[Any]:
+        """One of vLLM; then the draft hears what came out of it."""
         outputs: list[Any] = self.engine.step()
-        self.draft.pump(turns)
+        self.draft.pump(1)
         return outputs
 
     def report(self) -> dict[str, float]:
@@ -60,11 +70,15 @@ class InProcess:
 
     def held(self) -> Iterator[tuple[str, Session]]:
         """Each sequence that the draft holds, and the request that the worker takes it for."""
-        known = {each.row: str(key) for key, each in self.worker._sessions.policy.client._followed.items()}
+        known = {each.row: str(key) for key, each in self.policy.client._followed.items()}
         service = self.draft.service
         peer = service._peers.get(PEER) if service is not None else None
         for seq, (_, session) in peer.sessions.items() if peer is not None else ():
             yield known[seq], session
+
+    def _while_vllm_computes(self) -> None:
+        self.draft.pump(self._turns)
+        self._take_in()
 
     def _wait_for_draft(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
