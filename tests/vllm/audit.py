@@ -40,8 +40,8 @@ _ENDINGS = (
     "One day they found",
     "for number in numbers:",
     "The storm",
-    "Why is the sky blue, and why does it turn red in the evening?",
-    "return total\n\nprint(solve([1, 2, 12]))",
+    "Why is the sky red in the evening?",
+    "total += sum(numbers)\nreturn",
 )
 _SAMPLING: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},
@@ -88,7 +88,7 @@ class Audit:
     def run(self, num_requests: int) -> None:
         # All at once, each long enough for another block: the cache cannot hold what becomes of them.
         for _ in range(MOST):
-            self._ask(self._arrival(shortest=18))
+            self._ask(self._arrival(shortest=20))
         while self._live or len(self.asked) < num_requests:
             room = min(MOST - len(self._live), num_requests - len(self.asked))
             for _ in range(min(self._chance.randrange(4), max(room, 0))):

@@ -61,8 +61,7 @@ def main() -> None:
     vllm = InProcess(
         arguments.model,
         arguments.model,
-        width=64,
-        turns=3,
+        width=32,
         max_model_len=64,
         max_num_seqs=_AT_ONCE,
         disable_log_stats=True,

@@ -20,9 +20,9 @@ from tests.vllm.distribution import CASES, NUM_TOKENS, PROMPT
 pytestmark = pytest.mark.vllm
 
 Floats = NDArray[np.float64]
-CELLS = 20
-LIMIT = 69.8
-"""Of chi-square with 19 degrees of freedom: exceeded once in 10⁷ times, and a run makes twelve statistics."""
+CELLS = 10
+LIMIT = 50.2
+"""Of chi-square with 9 degrees of freedom: exceeded less than once in 10⁷ times, and a run makes twelve."""
 OFF = 1.1
 """A temperature that is so much higher must be noticed."""
 KINDS = [(name, is_drafted) for name in CASES for is_drafted in (False, True)]
