@@ -242,3 +242,22 @@ def test_a_text_that_is_too_long_to_be_told_costs_nobody_the_line(
     until(lambda: client.paths(["short"], 4)[0].tokens)
     assert len(source.links) == 1
     assert client.stats.num_declined == 1
+
+
+def test_a_frame_that_is_half_taken_in_is_no_fault() -> None:
+    """The thread takes frames in with the lock held: whoever looks waits until they are in."""
+    client = DraftClient(Source(), lookahead=4)
+    is_checked = threading.Event()
+
+    def check() -> None:
+        client.check_integrity()
+        is_checked.set()
+
+    checking = threading.Thread(target=check)
+    with client.line.lock:
+        client._free_rows.append(5)
+        checking.start()
+        assert not is_checked.wait(0.2)
+        client._free_rows.clear()
+    checking.join()
+    assert is_checked.is_set()

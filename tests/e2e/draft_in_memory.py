@@ -66,8 +66,9 @@ class InMemoryDraft:
         wrap: Callable[[EngineLink], EngineLink] = lambda link: link,
         *,
         width: int = 6,
+        kv_cache_bytes: int = 1 << 24,
     ) -> None:
-        self._config = DraftConfig(model=str(model), device="cpu", kv_cache_bytes=1 << 24, width=width)
+        self._config = DraftConfig(model=str(model), device="cpu", kv_cache_bytes=kv_cache_bytes, width=width)
         self._hello, self._clock, self._wrap = hello, clock, wrap
         self._ended = ""
         self.is_stopped = False

@@ -203,8 +203,10 @@ class DraftClient:
             return spans
 
     def check_integrity(self) -> None:
-        self._mirrors.check_integrity()
-        if sorted([*self._by_row, *self._free_rows]) != list(range(len(self._by_row) + len(self._free_rows))):
+        with self.line.lock:
+            self._mirrors.check_integrity()
+            rows = sorted([*self._by_row, *self._free_rows])
+        if rows != list(range(len(rows))):
             raise RuntimeError("a row of the mirrors is lost or used twice")
 
     # What the line says.

@@ -1,0 +1,23 @@
+"""Programs of this folder as tests run them, each in a process of its own: vLLM starts but once in one."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(program: str, record: Path, *options: str | Path, timeout: float) -> list[dict[str, Any]]:
+    """What it recorded."""
+    paths = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+    subprocess.run(
+        [sys.executable, "-m", f"tests.vllm.{program}", "--record", str(record), *map(str, options)],
+        check=True,
+        timeout=timeout,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    return [json.loads(line) for line in record.read_text().splitlines()]

@@ -1,0 +1,98 @@
+"""What our worker adds to vLLM's, without a running one: seeds kept from its runner, errors kept to us."""
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+pytestmark = pytest.mark.vllm
+
+from vllm import SamplingParams
+
+from ssd.integrations.vllm.meter import Meter
+from ssd.integrations.vllm.worker import SSDWorker, without_seeds
+from tests.vllm.records import new, scheduled
+
+
+def test_the_runner_gets_no_seed_and_the_scheduler_keeps_it() -> None:
+    params = SamplingParams(seed=7, temperature=0.8, top_p=0.9, max_tokens=5)
+    seeded, unseeded = new("a", sampling_params=params), new("b", sampling_params=SamplingParams())
+    record = scheduled(seeded, unseeded, finished=["c"], drafted={"d": [1, 2]})
+    changed = without_seeds(record)
+    [for_runner, other] = changed.scheduled_new_reqs
+    assert for_runner.sampling_params.seed is None
+    assert other is unseeded
+    # Nothing else is different.
+    for_runner.sampling_params.seed = 7
+    assert for_runner == seeded
+    assert changed == SimpleNamespace(**{**vars(record), "scheduled_new_reqs": [for_runner, other]})
+    # The scheduler's own records are as they were.
+    assert record.scheduled_new_reqs == [seeded, unseeded]
+    assert seeded.sampling_params is params
+    assert params.seed == 7
+
+
+def test_a_seed_of_zero_is_a_seed() -> None:
+    record = scheduled(new("a", sampling_params=SamplingParams(seed=0)))
+    assert without_seeds(record).scheduled_new_reqs[0].sampling_params.seed is None
+
+
+def test_where_nobody_brings_a_seed_nothing_is_copied() -> None:
+    record = scheduled(new("a", sampling_params=SamplingParams()), new("b", sampling_params=None))
+    assert without_seeds(record) is record
+
+
+def test_who_only_pools_stays_as_it_is_beside_a_seed() -> None:
+    pooling = new("a", sampling_params=None)
+    record = scheduled(pooling, new("b", sampling_params=SamplingParams(seed=1)))
+    assert without_seeds(record).scheduled_new_reqs[0] is pooling
+
+
+class Failing:
+    """Sessions of which one call fails, and perhaps closing too."""
+
+    def __init__(self, *, closes: bool = True) -> None:
+        self._closes, self.is_closed = closes, False
+        self.meter = Meter(exported=False)
+        self.meter.show(draft_up=1.0)
+
+    def propose(self) -> Any:
+        raise RuntimeError("made up")
+
+    def close(self) -> None:
+        self.is_closed = True
+        if not self._closes:
+            raise OSError("nor does this work")
+
+
+def worker_with(sessions: Any) -> SSDWorker:
+    worker = SSDWorker.__new__(SSDWorker)
+    worker._sessions = sessions
+    return worker
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_an_error_is_told_once_and_ends_drafting(closes: bool, caplog: pytest.LogCaptureFixture) -> None:
+    sessions = Failing(closes=closes)
+    worker = worker_with(sessions)
+    with caplog.at_level(logging.ERROR):
+        assert worker._drafting(lambda each: each.propose()) is None
+        assert worker._drafting(lambda each: each.propose()) is None
+    assert sessions.is_closed
+    assert sessions.meter.gauges["draft_up"] == 0
+    assert worker._sessions is None
+    [told] = [each for each in caplog.records if "drafting is off" in each.message]
+    assert told.exc_info is not None
+
+
+def test_one_that_asks_for_its_end_is_heard() -> None:
+    """A signal's exception is not drafting's error."""
+    worker = worker_with(object())
+
+    def interrupted(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        worker._drafting(interrupted)
