@@ -14,7 +14,7 @@ import torch
 
 from tests.tiny import write_checkpoint
 
-LONGEST = ("e2e", "server", "cli", "bench")
+LONGEST = ("e2e", "models", "server", "cli", "bench", "decoding")
 """Folders whose files take longest, the longest first."""
 
 torch.set_num_threads(1)
