@@ -133,7 +133,7 @@ def test_what_it_started_ends_with_it(tmp_path: Path, seconds: str) -> None:
         until(lambda: ran.exit_code is not None)
         assert is_alive(grandchild)
     ran.end()
-    until(lambda: not is_alive(grandchild))
+    until(lambda: not is_alive(grandchild), seconds=20)
 
 
 def test_one_that_does_not_listen_is_killed(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_killed_parent_takes_all_with_it(tmp_path: Path, manner: str) -> None:
     assert all(map(is_alive, pids))
     parent.kill()
     parent.wait()
-    until(lambda: not any(map(is_alive, pids)))
+    until(lambda: not any(map(is_alive, pids)), seconds=20)
     assert not (tmp_path / "private").exists()
 
 
