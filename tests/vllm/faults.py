@@ -16,15 +16,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from ssd.cli.provenance import provenance
 from tests.vllm.disturbances import Disturbances
 from tests.vllm.endings import SIGNALS, end_while_serving, end_while_starting
+from tests.vllm.record import Record
 from tests.vllm.served import serving
 from tests.vllm.streams import Undisturbed
 
@@ -33,15 +32,16 @@ _IDLE_EVERY = 5
 """Of so many disturbances one finds a server that has nothing to do."""
 
 
-class Record:
-    def __init__(self, path: Path, seed: int, seconds: float) -> None:
-        self._path, self._seed = path, seed
+class Cases:
+    """Those of a record that stand there, and those that are run."""
+
+    def __init__(self, record: Record, seed: int, seconds: float) -> None:
+        self._record, self._seed = record, seed
         self._deadline = time.monotonic() + seconds
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        written = self._path.read_text().splitlines() if self._path.is_file() else []
-        return [json.loads(line) for line in written]
+        return [line for line in self._record.lines() if line["run"] == self._record.run]
 
     def run(self, cases: Mapping[str, Case]) -> None:
         """Those that are missing, as long as there is time."""
@@ -53,48 +53,46 @@ class Record:
                 found = cases[name](Random(f"{self._seed} {name}"))
             except AssertionError as error:
                 found = {"wrong": [str(error) or "it did not happen"]}
-            self.write({"case": name, "seconds": round(time.monotonic() - began, 1), **found})
+            self.write(name, {"seconds": round(time.monotonic() - began, 1), **found})
 
     def missing(self, cases: Mapping[str, Any]) -> list[str]:
         known = {line["case"] for line in self.lines}
         return [name for name in cases if name not in known]
 
-    def write(self, line: dict[str, Any]) -> None:
-        print(json.dumps(line), flush=True)
-        with self._path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+    def write(self, case: str, found: dict[str, Any]) -> None:
+        print(case, json.dumps(found), flush=True)
+        self._record.add(case, found)
 
 
-def disturb(arguments: argparse.Namespace, record: Record) -> None:
+def disturb(arguments: argparse.Namespace, cases: Cases) -> None:
     """One server for all cases of a run."""
     counts = {"kill": arguments.kills, "freeze": arguments.freezes}
     in_turn = sorted(
         (number / count, number, kind) for kind, count in counts.items() for number in range(count)
     )
     kinds = {f"{kind} {number}": (kind, number % _IDLE_EVERY == 1) for _, number, kind in in_turn}
-    if not record.missing(kinds):
+    if not cases.missing(kinds):
         return
     began = time.monotonic()
     with _new_folder() as place, serving(place, arguments.target, arguments.draft) as server:
         started = round(time.monotonic() - began, 1)
         usual = Undisturbed.of(server, num_tokens=arguments.tokens)
         gap = round(usual.longest_gap, 3)
-        told = {"start_seconds": started, "longest_gap": gap, "wrong": [], **asdict(provenance())}
-        record.write({"case": "undisturbed", **told})
+        cases.write("undisturbed", {"start_seconds": started, "longest_gap": gap, "wrong": []})
         happens = Disturbances(server, usual, arguments.tokens)
         does = {"kill": happens.kill, "freeze": happens.freeze}
-        record.run({name: partial(does[kind], idle=idle) for name, (kind, idle) in kinds.items()})
+        cases.run({name: partial(does[kind], idle=idle) for name, (kind, idle) in kinds.items()})
 
 
-def end(arguments: argparse.Namespace, record: Record) -> None:
+def end(arguments: argparse.Namespace, cases: Cases) -> None:
     """Half of them during the start; each half with all signals in turn."""
-    cases = dict[str, Case]()
+    endings = dict[str, Case]()
     for number in range(arguments.endings):
         moment, ending = (("starting", end_while_starting), ("serving", end_while_serving))[number % 2]
-        cases[f"ending {number} while {moment}"] = partial(
+        endings[f"ending {number} while {moment}"] = partial(
             _end_one, ending, (arguments.target, arguments.draft), SIGNALS[number // 2 % len(SIGNALS)]
         )
-    record.run(cases)
+    cases.run(endings)
 
 
 def _end_one(
@@ -139,11 +137,13 @@ def main() -> None:
     arguments = parser.parse_args()
     # Whoever ends this program ends its server too.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    record = Record(arguments.record, arguments.seed, arguments.seconds)
-    disturb(arguments, record)
-    end(arguments, record)
-    print(summary(record.lines))
-    sys.exit(any(line["wrong"] for line in record.lines))
+    run = {"target": arguments.target.name, "draft": arguments.draft.name, "tokens": arguments.tokens}
+    record = Record(arguments.record, {**run, "seed": arguments.seed})
+    cases = Cases(record, arguments.seed, arguments.seconds)
+    disturb(arguments, cases)
+    end(arguments, cases)
+    print(summary(cases.lines))
+    sys.exit(any(line["wrong"] for line in cases.lines))
 
 
 if __name__ == "__main__":

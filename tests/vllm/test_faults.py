@@ -51,13 +51,15 @@ def test_neither_kills_nor_freezes_nor_endings_harm(tmp_path: Path) -> None:
     assert [line["idle"] for line in lines[1:4]] == [False, False, True]
     # What stands in the record is not run again: this one starts no server.
     again = run(model, record, *counts)
-    assert again.stdout == summary(lines) + "\n"
+    assert again.stdout == summary(lines) + "\n", again.stderr
     assert len(record.read_text().splitlines()) == len(lines)
 
 
 def test_what_went_wrong_is_said_by_code_and_words(tmp_path: Path) -> None:
     """Of a record that is complete: no server is started."""
-    fine: dict[str, Any] = {"case": "kill 0", "requests": 9, "equal": 9, "longest_gap": 0.1, "wrong": []}
+    named = {"target": tmp_path.name, "draft": tmp_path.name, "tokens": 32, "seed": 0}
+    told = {"requests": 9, "equal": 9, "longest_gap": 0.1, "wrong": []}
+    fine: dict[str, Any] = {"case": "kill 0", "run": named, **told}
     bad = {
         **fine,
         "case": "freeze 0",
