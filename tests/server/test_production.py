@@ -122,6 +122,25 @@ def test_s9_pages_load_nothing_from_elsewhere(server: ServerProcess) -> None:
     assert server.http.get("/docs").status_code == 404
 
 
+def test_s7_nobody_learns_which_prompts_others_have_sent(tiny_llama: Path, tmp_path: Path) -> None:
+    body = {"prompt": [5 + place % 90 for place in range(80)], "max_tokens": 1}
+    with serving(tiny_llama, tmp_path / "log", {"api_keys": ("first-key", "second-key")}) as server:
+
+        def cached(key: str, **more: Any) -> int:
+            headers = {"Authorization": f"Bearer {key}"}
+            answer = httpx.post(f"{server.url}/v1/completions", json={**body, **more}, headers=headers)
+            assert answer.status_code == 200, answer.text
+            found: int = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+            return found
+
+        assert cached("first-key") == 0
+        assert cached("first-key") > 0
+        assert cached("second-key") == 0
+        assert cached("second-key") > 0
+        assert cached("first-key", cache_salt="mine") == 0
+        assert cached("first-key", cache_salt="mine") > 0
+
+
 def test_keys_guard_every_route_but_three(tiny_llama: Path, tmp_path: Path) -> None:
     with serving(tiny_llama, tmp_path / "log", {"api_keys": ("first-key", "second-key")}) as server:
         for path in ("/health", "/livez", "/ready"):

@@ -231,6 +231,7 @@ class EngineCore:
                 index=index,
                 parent_id=parent_id,
                 wants_prompt_logits=params.prompt_logprobs is not None and index == 0,
+                cache_key=request.cache_key,
             )
             parent_id = sequence.seq_id if parent_id is None else parent_id
             seed, constraint = mix_seed(request.seed, index), self._constraint(params)

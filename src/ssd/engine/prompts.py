@@ -35,6 +35,7 @@ class RequestFactory:
         request_id: str | None = None,
         *,
         speculation: bool = True,
+        cache_key: str = "",
     ) -> Request:
         if not isinstance(params, SamplingParams):
             raise ValueError(f"sampling parameters are SamplingParams(…), not {type(params).__name__}")
@@ -53,6 +54,7 @@ class RequestFactory:
             end_ids=self.end_ids,
             bad_word_ids=self._bad_word_ids(params.bad_words),
             speculation=speculation,
+            cache_key=cache_key,
         )
 
     def _token_ids(self, prompt: Prompt) -> list[int]:

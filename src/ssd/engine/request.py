@@ -39,6 +39,8 @@ class Request:
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
     speculation: bool = True
     """False: nobody drafts for it. The tokens are the same."""
+    cache_key: str = ""
+    """Only requests with the same one share prompts in the prefix cache."""
     arrival: float = field(default_factory=time.perf_counter)
 
 

@@ -8,6 +8,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp
 
 from ssd.server.body import check_text
+from ssd.server.caller import Caller
 from ssd.server.chat import ChatJob
 from ssd.server.completions import CompletionJob
 from ssd.server.connection import ClientGoneError, EventStream, unless_gone
@@ -67,7 +68,7 @@ def _openai_routes(serving: Serving) -> APIRouter:
     async def completions(body: CompletionRequest, request: Request) -> Response:
         serving.gate.check_room()
         try:
-            job = await CompletionJob.make(serving, body, request.state.request_id)
+            job = await CompletionJob.make(serving, body, Caller.of(request))
         except ValueError as error:
             raise refusal(error) from error
         return await _answer(serving, job, request)
@@ -76,7 +77,7 @@ def _openai_routes(serving: Serving) -> APIRouter:
     async def chat_completions(body: ChatCompletionRequest, request: Request) -> Response:
         serving.gate.check_room()
         try:
-            job = await ChatJob.make(serving, body, request.state.request_id)
+            job = await ChatJob.make(serving, body, Caller.of(request))
         except ValueError as error:
             raise refusal(error) from error
         return await _answer(serving, job, request)

@@ -22,6 +22,7 @@ from ssd.server.answers import (
     DeltaChoice,
     ToolCall,
 )
+from ssd.server.caller import Caller
 from ssd.server.errors import ApiError
 from ssd.server.grammars import chat_grammar
 from ssd.server.logprobs import chat_logprobs, prompt_logprobs
@@ -51,7 +52,7 @@ class ChatJob:
     """Tokens that were streamed so far."""
 
     @classmethod
-    async def make(cls, serving: Serving, body: ChatCompletionRequest, request_id: str) -> "ChatJob":
+    async def make(cls, serving: Serving, body: ChatCompletionRequest, caller: Caller) -> "ChatJob":
         serving.check_model(body.model)
         calls = _calls_format(serving, body)
         grammar = chat_grammar(body, calls, serving.client.tokenizer)
@@ -59,8 +60,8 @@ class ChatJob:
             calls = None  # The client's own form: a JSON answer may look like a call.
         params = replace(chat_params(body, serving.config), grammar=grammar)
         prompt = await serving.chat_prompt(conversation(body.messages), **template_options(body))
-        request = await serving.request(body, prompt, params)
-        return cls(serving, body, params, request, calls, f"chatcmpl-{request_id}")
+        request = await serving.request(body, prompt, params, caller)
+        return cls(serving, body, params, request, calls, f"chatcmpl-{caller.request_id}")
 
     @property
     def num_sequences(self) -> int:

@@ -9,6 +9,7 @@ from ssd.engine.outputs import Increment, RequestOutput
 from ssd.engine.request import Request
 from ssd.sampling import SamplingParams
 from ssd.server.answers import Completion, TextChoice, TextLogprobs
+from ssd.server.caller import Caller
 from ssd.server.grammars import structured_outputs
 from ssd.server.logprobs import prompt_logprobs, text_logprobs
 from ssd.server.prompts import completion_params, completion_prompts
@@ -34,12 +35,12 @@ class CompletionJob:
     """Of each choice, where its next token's text begins."""
 
     @classmethod
-    async def make(cls, serving: Serving, body: CompletionRequest, request_id: str) -> "CompletionJob":
+    async def make(cls, serving: Serving, body: CompletionRequest, caller: Caller) -> "CompletionJob":
         serving.check_model(body.model)
         params = replace(completion_params(body, serving.config), grammar=structured_outputs(body))
         prompts = completion_prompts(body, serving.config, serving.check_length)
-        requests = [await serving.request(body, prompt, params) for prompt in prompts]
-        return cls(serving, body, params, requests, f"cmpl-{request_id}")
+        requests = [await serving.request(body, prompt, params, caller) for prompt in prompts]
+        return cls(serving, body, params, requests, f"cmpl-{caller.request_id}")
 
     @property
     def num_sequences(self) -> int:

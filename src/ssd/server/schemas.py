@@ -50,6 +50,8 @@ class GenerationRequest(Ignorable):
     """What both kinds of completion share."""
 
     model: str | None = None
+    cache_salt: str | None = Field(default=None, min_length=1, max_length=1024)
+    """vLLM's: only requests with the same salt share prompts in the prefix cache."""
     temperature: float | None = None
     top_p: float | None = None
     top_k: Int | None = None

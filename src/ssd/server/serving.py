@@ -18,6 +18,7 @@ from ssd.engine.request import Request
 from ssd.models.hub import model_title
 from ssd.sampling import SamplingParams
 from ssd.sampling.constraint import GrammarError
+from ssd.server.caller import Caller
 from ssd.server.config import ServerConfig
 from ssd.server.errors import ApiError
 from ssd.server.gate import Gate
@@ -79,12 +80,21 @@ class Serving:
             raise ApiError(400, f"token id {wrong[0]} is not in the vocabulary", param="tokens")
 
     async def request(
-        self, body: ChatCompletionRequest | CompletionRequest, prompt: Prompt, params: SamplingParams
+        self,
+        body: ChatCompletionRequest | CompletionRequest,
+        prompt: Prompt,
+        params: SamplingParams,
+        caller: Caller,
     ) -> Request:
         """An engine request, all of which is checked: what follows is an answer, no refusal."""
         try:
             # The engine draws ids of its own: clients may use one twice.
-            request = await self.client.request(prompt, params, speculation=body.speculation is not False)
+            request = await self.client.request(
+                prompt,
+                params,
+                speculation=body.speculation is not False,
+                cache_key=caller.cache_key(body.cache_salt),
+            )
         except GrammarError as error:
             raise ApiError(400, str(error), param=_form_field(body)) from error
         self.check_length(len(request.prompt_token_ids))

@@ -135,9 +135,11 @@ class EngineClient:
         request_id: str | None = None,
         *,
         speculation: bool = True,
+        cache_key: str = "",
     ) -> Request:
         """A request, checked, that `run` can take; its grammar is compiled by then."""
-        make = partial(self.requests.request, prompt, params, request_id, speculation=speculation)
+        more: dict[str, Any] = {"speculation": speculation, "cache_key": cache_key}
+        make = partial(self.requests.request, prompt, params, request_id, **more)
         is_long = isinstance(prompt, str) and len(prompt) > _LONG_TEXT
         request = await asyncio.to_thread(make) if is_long else make()
         if params.grammar is not None:
