@@ -22,7 +22,7 @@ from tests.vllm.record import Record
 MOST = 16
 MUST_HAPPEN = ("compared", "preempted", "aborted", "reused", "chunked", "prefix hits", "accepted")
 _MAX_LEN = 128
-_BLOCK, _NUM_BLOCKS = 32, 24
+_BLOCK, _NUM_BLOCKS = 32, 22
 """Of tokens: enough for sixteen prompts, and not for what follows them."""
 _BUDGET = 64
 """Tokens of a step: less than the prompts that may come with it."""
@@ -91,7 +91,7 @@ class Audit:
             self._ask(self._arrival(shortest=20))
         while self._live or len(self.asked) < num_requests:
             room = min(MOST - len(self._live), num_requests - len(self.asked))
-            for _ in range(min(self._chance.randrange(4), max(room, 0))):
+            for _ in range(min(self._chance.randrange(6), max(room, 0))):
                 self._ask(self._arrival(shortest=4))
             self._ended = []
             for request_id in [each for each in self._live if self._chance.random() < 0.02]:

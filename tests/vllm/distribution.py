@@ -56,12 +56,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--record", type=Path, required=True)
-    parser.add_argument("--answers", type=int, default=2500)
+    parser.add_argument("--answers", type=int, default=2500, help="of each case; half as many are drafted")
     arguments = parser.parse_args()
     vllm = InProcess(
         arguments.model,
         arguments.model,
         width=32,
+        turns=1,
         max_model_len=64,
         max_num_seqs=_AT_ONCE,
         disable_log_stats=True,
@@ -71,7 +72,8 @@ def main() -> None:
     with arguments.record.open("w") as file:
         for name in CASES:
             for drafted in (False, True):
-                found = case(vllm, name, drafted=drafted, count=arguments.answers)
+                count = arguments.answers // (2 if drafted else 1)
+                found = case(vllm, name, drafted=drafted, count=count)
                 file.write(json.dumps(found) + "\n")
 
 
