@@ -139,6 +139,18 @@ def test_a_draft_that_does_not_answer_is_waited_for_once() -> None:
     assert client.num_waits == 2
 
 
+def test_a_draft_that_catches_up_is_not_sent_to_rest_but_one_that_never_does_is() -> None:
+    """Back from the dead it has eight texts to read, and is late for all of them until it has."""
+    found, client = policy({}, {}, backup="none")
+    client.knowledge = Knowledge.LATE
+    num_rounds = 0
+    while not client.is_paused and num_rounds < 400:
+        found.propose(["a"])
+        found.settle([Verified("a", [9], 0)])
+        num_rounds += 1
+    assert 100 < num_rounds < 300
+
+
 def test_a_round_says_what_was_known_and_who_guessed() -> None:
     found, client = policy({"a": LIKELY}, {}, backup="ngram")
     found.begin("b", [5, 6, 9, 5, 6], [], Sampling(seed=0), 100)

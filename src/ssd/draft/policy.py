@@ -156,13 +156,14 @@ class Policy:
             is_speculating = any(each.num_drafted for each in outcomes)
             self.controller.times.note(num_rows, seconds, is_speculating=is_speculating)
         has_spoken = self._look_at_line()
-        rounds, accepted = list[Round](), list[int]()
+        rounds, accepted, num_late = list[Round](), list[int](), 0
         for each in outcomes:
             before, num_accepted = self._knowledge.get(each.request_id), len(each.tokens) - 1
             source = self._sources.get(each.request_id, "none") if each.num_drafted else "none"
             self._note_first(source, accepted=num_accepted > 0)
-            if before not in (None, Knowledge.UNHEARD):
+            if source == "draft" or before in (Knowledge.HIT, Knowledge.UNKNOWN):
                 accepted.append(num_accepted if source == "draft" else 0)
+            num_late += before is Knowledge.LATE
             rounds.append(_round(before, source))
         knowledge = self.client.outcomes([(each.request_id, each.tokens) for each in outcomes])
         if not self._worth.is_resting:
@@ -171,8 +172,8 @@ class Policy:
                 for each, known in zip(outcomes, knowledge, strict=True)
                 if each.request_id in self.client
             )
-        if accepted and has_spoken:
-            self._worth.note_round(sum(accepted) / len(accepted))
+        if has_spoken and (accepted or num_late):
+            self._worth.note_round(sum(accepted) / max(1, len(accepted)), was_late=not accepted)
         self._let_rest()
         self.proposed = Proposed()
         return rounds
