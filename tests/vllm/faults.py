@@ -79,7 +79,7 @@ def disturb(arguments: argparse.Namespace, cases: Cases) -> None:
         usual = Undisturbed.of(server, num_tokens=arguments.tokens)
         gap = round(usual.longest_gap, 3)
         cases.write("undisturbed", {"start_seconds": started, "longest_gap": gap, "wrong": []})
-        happens = Disturbances(server, usual, arguments.tokens)
+        happens = Disturbances(server, usual, arguments.tokens, needs_hits=not arguments.slow_draft)
         does = {"kill": happens.kill, "freeze": happens.freeze}
         cases.run({name: partial(does[kind], idle=idle) for name, (kind, idle) in kinds.items()})
 
@@ -116,9 +116,9 @@ def summary(lines: list[dict[str, Any]]) -> str:
         words = [f"{len(cases)} × {kind}"]
         if gaps := [line["longest_gap"] for line in cases if "longest_gap" in line]:
             words.append(f"longest gap {max(gaps)} s")
-        if hits := [line["hits_after_seconds"] for line in cases if "hits_after_seconds" in line]:
+        if hits := [line["returned_after_seconds"] for line in cases if "returned_after_seconds" in line]:
             equal, all_texts = (sum(line.get(name, 0) for line in cases) for name in ("equal", "requests"))
-            words.append(f"{equal} of {all_texts} texts equal, hits after at most {max(hits)} s")
+            words.append(f"{equal} of {all_texts} texts equal, back after at most {max(hits)} s")
         said.append(", ".join(words))
     return "; ".join([*said, f"{sum(bool(line['wrong']) for line in lines)} went wrong"])
 
@@ -132,6 +132,7 @@ def main() -> None:
     parser.add_argument("--freezes", type=int, default=10)
     parser.add_argument("--endings", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=64, help="of each text")
+    parser.add_argument("--slow-draft", action="store_true", help="it cannot keep up: no hits are asked for")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="after which no case is begun")
     arguments = parser.parse_args()

@@ -34,7 +34,7 @@ def run(folder: Path, record: Path, *options: str) -> "subprocess.CompletedProce
 
 def test_neither_kills_nor_freezes_nor_endings_harm(tmp_path: Path) -> None:
     model, record = smollm2(), tmp_path / "record"
-    counts = ("--kills", "2", "--freezes", "1", "--endings", "2")
+    counts = ("--kills", "2", "--freezes", "1", "--endings", "2", "--slow-draft")
     done = run(model, record, *counts)
     lines = [json.loads(line) for line in record.read_text().splitlines()]
     assert done.returncode == 0, [line["wrong"] for line in lines] or done.stderr
@@ -64,7 +64,7 @@ def test_what_went_wrong_is_said_by_code_and_words(tmp_path: Path) -> None:
         **fine,
         "case": "freeze 0",
         "equal": 8,
-        "hits_after_seconds": 11.0,
+        "returned_after_seconds": 11.0,
         "wrong": ["one text is another"],
     }
     record = tmp_path / "record"
@@ -73,4 +73,4 @@ def test_what_went_wrong_is_said_by_code_and_words(tmp_path: Path) -> None:
         done = run(tmp_path, record, "--kills", "1", "--freezes", str(len(lines) - 1), "--endings", "0")
         assert done.returncode == code, done.stderr
         assert f"{code} went wrong" in done.stdout
-    assert "8 of 9 texts equal, hits after at most 11.0 s" in done.stdout
+    assert "8 of 9 texts equal, back after at most 11.0 s" in done.stdout
