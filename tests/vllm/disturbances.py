@@ -32,7 +32,7 @@ class Disturbances:
     usual: Undisturbed
     num_tokens: int
     needs_hits: bool = True
-    """False, for a draft that cannot keep up with eight streams: it suffices that it speaks or is let rest."""
+    """False, for a draft that cannot keep up with eight streams: it has to speak, or is let rest."""
 
     def kill(self, chance: Random, *, idle: bool) -> dict[str, Any]:
         def until_started_again() -> list[str]:
