@@ -89,7 +89,7 @@ def test_one_that_failed_is_stopped_too(plan: WorkerPlan, tmp_path: Path) -> Non
     with Worker(plan, tmp_path / "log") as worker:
         with pytest.raises(PeerError, match="it cannot"):
             worker.ask("fails", [7], 1)
-        assert idle_cores({"failed": worker.pid})["failed"] == 0
+        assert idle_cores({"failed": worker.pid})["failed"] < 0.05
         assert worker.ask("any", [7], 1)["tokens"] == [7]
 
 

@@ -385,9 +385,9 @@ GROWER = [
     Fault(
         "reading leaves the width as it is",
         f"{_SRC}/grower.py",
-        "max(0, self._limits.width - sum(len(each.tokens) for each in readings))",
+        "max(0, self._limits.width - sum(len(each.tokens) for each in going_on))",
         "self._limits.width",
-        f"{_GROWER}::test_what_is_read_counts_towards_the_width",
+        f"{_GROWER}::test_what_a_text_has_gained_counts_towards_the_width",
     ),
     Fault(
         "long prompts are read before short ones",

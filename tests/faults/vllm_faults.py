@@ -47,8 +47,8 @@ FAULTS = [
     Fault(
         "a draft that ended is not started again",
         _PAIR,
-        "if code is not None and self._draft.start():",
-        "if code is not None and False:",
+        "if code is not None or self._draft.pid is None:",
+        "if False:",
         f"{_OF_PAIR}::test_a_draft_that_dies_comes_back_and_the_server_goes_on",
     ),
     Fault(

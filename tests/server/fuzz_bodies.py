@@ -152,7 +152,15 @@ class RequestMaker:
         if self._random.random() < 0.15:
             headers.append(self._random.choice(HEADERS))
         framing, data, is_whole = self._framed(data)
-        lines = [f"{method} {path} HTTP/1.1", "Host: x", "Connection: close", *headers, framing, "", ""]
+        lines = [
+            f"{method} {path} HTTP/1.1",
+            "Host: localhost",
+            "Connection: close",
+            *headers,
+            framing,
+            "",
+            "",
+        ]
         head = "\r\n".join(lines).encode("latin-1", errors="replace")
         return RawRequest(head + data, is_whole)
 

@@ -43,8 +43,9 @@ def build_app(serving: Serving) -> ASGIApp:
     describe(app, serving.config, serving.model_name)
     add_error_handlers(app)
     config = serving.config
-    guarded: ASGIApp = ApiKeys(BodyLimit(app, config.max_body_bytes), config.api_keys)
-    guarded = KnownHosts(guarded, config.host, config.api_keys)
+    # Refused once the body is read: an answer before that meets whatever is wrong with it.
+    named = KnownHosts(app, config.host, config.api_keys)
+    guarded: ASGIApp = ApiKeys(BodyLimit(named, config.max_body_bytes), config.api_keys)
     if serving.traces is not None:
         guarded = Traced(guarded, serving.traces)
     return AccessLog(guarded, serving.metrics.note_http)
