@@ -1,42 +1,18 @@
 """A real vLLM, a real draft: the same tokens as without it, hits, and a draft that dies and comes back."""
 
-import json
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.vllm import programs
+
 pytestmark = [pytest.mark.vllm, pytest.mark.models]
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def folder() -> Path:
-    """SmolLM2 as a folder: vLLM reads no GGUF."""
-    if find_spec("vllm") is None:
-        pytest.skip("no vLLM")
-    found = Path(os.environ.get("SSD_TEST_MODELS", ".")) / "folders" / "smollm2"
-    if not (found / "config.json").is_file():
-        pytest.skip(f"no folder {found}")
-    return found
 
 
 def run(folder: Path, record: Path, *options: str) -> list[dict[str, Any]]:
-    command = [sys.executable, "-m", "tests.vllm.equality", "--target", str(folder), "--draft", str(folder)]
-    paths = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
-    subprocess.run(
-        [*command, "--record", str(record), "--prompts", "3", "--tokens", "16", "--patience", "1", *options],
-        check=True,
-        timeout=800,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": paths},
-    )
-    return [json.loads(line) for line in record.read_text().splitlines()]
+    usual = ("--target", folder, "--draft", folder, "--prompts", "3", "--tokens", "16", "--patience", "1")
+    return programs.run("equality", record, *usual, *options, timeout=800)
 
 
 def test_every_token_is_the_same_with_and_without_the_draft(folder: Path, tmp_path: Path) -> None:
