@@ -1,9 +1,10 @@
 """`ssd draft`: the draft service as a program of its own."""
 
 import logging
+import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -59,6 +60,7 @@ def draft(
 
         ssd generate MODEL --draft ipc:///tmp/draft.sock -p "Once upon a time"
     """
+    _stay_on(cores)
     from ssd.draft.lifeline import end_with_parent
     from ssd.draft.program import DraftConfig, build_service, open_link
     from ssd.draft.transport import make_keys as write_keys
@@ -99,6 +101,17 @@ def draft(
     # What goes wrong from here on is nobody's setting.
     service.run(is_over)
     link.close()
+
+
+def _stay_on(cores: str) -> None:
+    """Before torch is there: on import it visits each core that it may use, to count them.
+
+    On one where a target computes it may have to wait for minutes until it is its turn.
+    """
+    # Whatever is wrong with them is said later, by those who know what is usable.
+    with suppress(ValueError, AttributeError):
+        if (wanted := set(parse_cores(cores))) and wanted <= os.sched_getaffinity(0):
+            os.sched_setaffinity(0, wanted)
 
 
 @contextmanager

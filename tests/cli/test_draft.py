@@ -1,0 +1,38 @@
+"""`ssd draft` as a program: where it is before it computes anything."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_WHERE_TORCH_IS_IMPORTED = """
+import os, sys
+from importlib.abc import MetaPathFinder
+
+class Witness(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "torch":
+            print("cores", sorted(os.sched_getaffinity(0)), flush=True)
+
+sys.meta_path.insert(0, Witness())
+from ssd.cli.main import app
+sys.argv = ["ssd", "draft", *sys.argv[1:]]
+app()
+"""
+
+
+def run(*options: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", _WHERE_TORCH_IS_IMPORTED, "--model", str(folder / "none.gguf")]
+    return subprocess.run(
+        [*command, "--listen", f"ipc://{folder}/draft.sock", *options], capture_output=True, text=True
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not pin")
+def test_a_draft_is_on_its_cores_before_torch_counts_them(tmp_path: Path) -> None:
+    """MKL visits every core it may use: on that of a busy target a restart took two minutes."""
+    usable = sorted(os.sched_getaffinity(0))
+    assert f"cores {usable}" in run(folder=tmp_path).stdout
+    assert f"cores {usable[-1:]}" in run("--cores", str(usable[-1]), folder=tmp_path).stdout
