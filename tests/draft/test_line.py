@@ -52,13 +52,14 @@ class Source:
         self.broken = ""
         self.errors: list[Exception] = []
         self.is_closed = False
+        self.timeout = 60.0
 
     def connect(self) -> Connection | None:
         if self.errors:
             raise self.errors.pop()
         self.broken = ""
         self.links.append(Link(self._greets))
-        return Connection(self.links[-1], HELLO, time.monotonic, timeout=5.0, greeting_timeout=5.0)
+        return Connection(self.links[-1], HELLO, time.monotonic, timeout=self.timeout, greeting_timeout=5.0)
 
     def is_broken(self) -> str:
         return self.broken
@@ -100,6 +101,21 @@ def test_a_line_comes_back_and_is_read_although_the_host_is_idle(source: Source,
         source.broken = "it ended"
     until(lambda: client.stats.num_losses == 3)
     until(lambda: source.links[0].is_closed)
+
+
+def test_whoever_watches_is_told_although_the_host_is_idle(source: Source) -> None:
+    """A dead draft is an alarm of its own, whether or not anybody asks for anything."""
+    source.timeout = 1.0
+    client, told = DraftClient(source, lookahead=4), list[bool]()
+    client.line.watch(told.append)
+    client.line.start()
+    try:
+        until(lambda: told == [True])
+        # Nothing is sent and nothing comes: that of a living draft would be signs of life.
+        until(lambda: told[:3] == [True, False, True])
+        assert client.line.last_loss == "the draft has said nothing for 1.0 s"
+    finally:
+        client.line.close()
 
 
 def test_a_host_that_is_busy_reads_for_itself(source: Source) -> None:

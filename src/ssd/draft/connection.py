@@ -1,8 +1,8 @@
 """One line to one draft: HELLO, frames in order, and whether the other side is still there.
 
-Knows a link and a clock. A draft is *silent* from the first message it has not answered; silence
-longer than the timeout, nonsense, or a link that takes nothing more end the line for good: a new
-one is made for whoever comes next.
+Knows a link and a clock. A draft gives signs of life, also to whoever asks for nothing: silence
+longer than the timeout, nonsense, or a link that takes nothing more end the line for good, and a
+new one is made for whoever comes next.
 """
 
 import logging
@@ -49,7 +49,7 @@ class Connection:
         self._clock = clock
         self._timeout, self._greeting_timeout = timeout, greeting_timeout
         self._outbox: list[AnyMessage] = []
-        self._silent_since: float | None = clock()
+        self._last_heard = clock()
         self._num_nonsense = 0
         self._tokenizer = hello.tokenizer
         self.state = LineState.GREETING
@@ -80,7 +80,7 @@ class Connection:
                 self._check_silence()
                 return
             timeout = 0.0
-            self._silent_since = None
+            self._last_heard = self._clock()
             yield from self._messages(frame)
 
     def close(self) -> None:
@@ -129,13 +129,11 @@ class Connection:
             self._link.send(frame)
         except LinkError as error:
             self.lose(str(error))
-            return
-        if self._silent_since is None:
-            self._silent_since = self._clock()
 
     def _check_silence(self) -> None:
+        """A draft gives signs of life, whether it is asked anything or not."""
         borne = self._timeout if self.state is LineState.READY else self._greeting_timeout
-        if self._silent_since is not None and self._clock() - self._silent_since > borne:
+        if self._clock() - self._last_heard > borne:
             self.lose(f"the draft has said nothing for {borne:.1f} s")
 
 

@@ -112,6 +112,7 @@ class Line:
         self._has_greeted = False
         self._last_read = clock()
         self.stats = LineStats()
+        self._watchers: list[Callable[[bool], None]] = []
         self.refusal = ""
         """Why the draft will never work with this engine; empty if it may."""
         self.last_loss = ""
@@ -126,6 +127,10 @@ class Line:
         """From here on a thread tends the line, whatever the host does."""
         if self._keeper is None:
             self._keeper = Keeper(self)
+
+    def watch(self, told: Callable[[bool], None]) -> None:
+        """Tells at once, also while the host is idle, whether the draft is there; with the lock held."""
+        self._watchers.append(told)
 
     def post(self, message: AnyMessage) -> None:
         if self.connection is not None and self.is_ready:
@@ -231,6 +236,7 @@ class Line:
         logger.info("speculation is on: %s drafts", connection.name)
         self._listener.greeted()
         self.flush()
+        self._tell_watchers(is_there=True)
 
     def _drop(self) -> None:
         if self.connection is None:
@@ -244,6 +250,11 @@ class Line:
         self._finished.append(self.connection)
         self.connection = None
         self._listener.lost()
+        self._tell_watchers(is_there=False)
+
+    def _tell_watchers(self, *, is_there: bool) -> None:
+        for told in self._watchers:
+            told(is_there)
 
     def _connect(self) -> None:
         if self.clock() < self._not_before:

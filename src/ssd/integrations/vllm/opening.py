@@ -10,6 +10,7 @@ from ssd.draft.policy import Policy
 from ssd.draft.supervisor import AddressSource
 from ssd.draft.transport import Keys
 from ssd.integrations.vllm.batch_rows import BatchRows
+from ssd.integrations.vllm.meter import Meter
 from ssd.integrations.vllm.sessions import Sessions
 from ssd.integrations.vllm.settings import Settings
 
@@ -35,6 +36,9 @@ def open_sessions(vllm_config: Any, settings: Settings, rows: BatchRows) -> Sess
     source = AddressSource(settings.draft, hello, timeout=settings.draft_timeout, keys=keys)
     num_sequences = min(vllm_config.scheduler_config.max_num_seqs, _MOST_PREPARED)
     client = DraftClient(source, lookahead=lookahead, num_sequences=num_sequences)
+    meter = Meter()
+    # A step tells it too, but a server that has nothing to do takes none.
+    client.line.watch(lambda is_there: meter.show(draft_up=float(is_there)))
     policy = Policy(client, lookahead=lookahead, backup=settings.backup)
     policy.start(timeout=0.0)
     logger.info("the draft is looked for at %s", settings.draft)
@@ -44,6 +48,7 @@ def open_sessions(vllm_config: Any, settings: Settings, rows: BatchRows) -> Sess
         max_model_len=model.max_model_len,
         coupled=settings.coupled,
         padded_to=lookahead if settings.padded else 0,
+        meter=meter,
     )
 
 
