@@ -14,16 +14,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from tests.faults.fault import Fault
+from tests.faults.fault import Change, Fault
 
 ROOT = Path(__file__).parents[2]
 _PASSED, _FAILED = 0, 1
 """Exit codes of pytest; what is neither is a run that did not happen."""
 _TIMEOUT = 600
-_PLUGIN = ("-p", "tests.faults.plugin")
+_ALWAYS = ("-p", "no:cacheprovider", "-p", "tests.faults.plugin")
+_NOT_COPIED = (".git", ".venv*", "__pycache__", "*.egg-info", ".*_cache", ".hypothesis", "runs")
 
 
 def all_faults() -> list[Fault]:
@@ -31,7 +33,7 @@ def all_faults() -> list[Fault]:
     return [each for name in modules for each in importlib.import_module(f"tests.faults.{name}").FAULTS]
 
 
-def faulty(source: str, fault: Fault) -> str:
+def faulty(source: str, fault: Change) -> str:
     """The source with the fault in it; ValueError unless its place is found exactly once."""
     count = source.count(fault.old)
     if count != 1:
@@ -42,18 +44,17 @@ def faulty(source: str, fault: Fault) -> str:
 
 
 class Workshop:
-    """A copy of source and tests that may be broken."""
+    """A copy of everything, that may be broken."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        for name in ("src", "tests"):
-            ignored = shutil.ignore_patterns("__pycache__", ".hypothesis", ".pytest_cache")
-            shutil.copytree(ROOT / name, folder / name, ignore=ignored)
-        shutil.copy(ROOT / "pyproject.toml", folder)
+        shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*_NOT_COPIED), dirs_exist_ok=True)
 
-    def run(self, tests: Sequence[str]) -> int:
-        """The exit code of pytest; -1 where it took too long."""
-        command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *_PLUGIN, *tests]
+    def pytest(
+        self, arguments: Sequence[str], *, python: str = sys.executable, timeout: float = _TIMEOUT
+    ) -> tuple[int, str]:
+        """Its exit code, -1 where it took too long; and what it wrote."""
+        command = [python, "-m", "pytest", *_ALWAYS, *arguments]
         # No bytecode: a fault and its repair may fall into one second, and be of one length.
         settings = {"PYTHONPATH": str(self._folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
         try:
@@ -61,22 +62,33 @@ class Workshop:
                 command,
                 cwd=self._folder,
                 env={**os.environ, **settings},
-                capture_output=True,
-                timeout=_TIMEOUT,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                errors="replace",
+                timeout=timeout,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return -1
-        return done.returncode
+            return -1, ""
+        return done.returncode, done.stdout
 
-    def is_caught(self, fault: Fault) -> bool:
-        path = self._folder / fault.path
+    @contextmanager
+    def broken(self, change: Change) -> Iterator[None]:
+        path = self._folder / change.path
         sound = path.read_text()
-        path.write_text(faulty(sound, fault))
+        path.write_text(faulty(sound, change))
         try:
-            return self.run([fault.test]) == _FAILED
+            yield
         finally:
             path.write_text(sound)
+
+    def passes(self, tests: Sequence[str]) -> bool:
+        return self.pytest(["-x", *tests])[0] == _PASSED
+
+    def is_caught(self, fault: Fault) -> bool:
+        with self.broken(fault):
+            return self.pytest(["-x", fault.test])[0] == _FAILED
 
 
 def main() -> int:
@@ -86,7 +98,7 @@ def main() -> int:
     faults = [each for each in all_faults() if only in each.name or only in each.path]
     with tempfile.TemporaryDirectory(prefix="ssd-faults-") as folder:
         workshop = Workshop(Path(folder))
-        if workshop.run(list(dict.fromkeys(fault.test for fault in faults))) != _PASSED:
+        if not workshop.passes(list(dict.fromkeys(fault.test for fault in faults))):
             print("the tests do not pass without any fault")
             return 1
         survivors = 0
