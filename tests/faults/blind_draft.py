@@ -41,8 +41,8 @@ BLIND = [
     BlindFault(
         "every message to a silent draft begins its silence anew",
         "src/ssd/draft/connection.py",
-        "        if self._silent_since is None:\n            self._silent_since = self._clock()",
-        "        self._silent_since = self._clock()",
+        "            self._link.send(frame)\n",
+        "            self._link.send(frame)\n            self._last_heard = self._clock()\n",
         "A draft that hangs is never given up as long as requests run.",
     ),
     BlindFault(
