@@ -154,6 +154,31 @@ def test_what_needs_vllm_says_how_to_get_it(module: str) -> None:
     assert "ImportError: SSD inside vLLM needs vLLM: pip install" in run.stderr
 
 
+CALLED_BY_OTHERS = {
+    *("callback", "capture_signals", "collect", "force_exit"),  # pyzmq, uvicorn, prometheus
+    *("ssd_attach", "ssd_detach", "ssd_report", "take_draft_token_ids"),  # vLLM, and its collective_rpc
+}
+
+
+def test_no_function_is_there_for_tests_alone() -> None:
+    """E15: whatever is defined is used, by its name, in the package or the programs of bench/."""
+    defined, used = dict[str, Path](), set[str]()
+    for path in [*ROOT.rglob("*.py"), *(ROOT.parents[1] / "bench").glob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                # What has a decorator may be called by whoever decorated it.
+                if not node.name.startswith("__") and not node.decorator_list:
+                    defined[node.name] = path
+            elif isinstance(node, ast.Name):
+                used.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                used.add(node.attr)
+            elif isinstance(node, ast.alias) and path.name == "__init__.py":
+                used.add(node.name)  # offered to others
+    unused = {name: path for name, path in defined.items() if name not in used | CALLED_BY_OTHERS}
+    assert not unused
+
+
 def test_public_names() -> None:
     for name in ssd.__all__:
         assert getattr(ssd, name) is not None

@@ -17,6 +17,7 @@ Precision = Literal["auto", "model", "int8"]
 """How a draft's weights are kept: in its own number format, or rounded to int8."""
 Acceptance = Literal["coupled", "ratio"]
 MAX_LOOKAHEAD = 16
+DEFAULT_LOOKAHEAD = 8
 MAX_WIDTH = 64
 MAX_CHILDREN = 8
 
@@ -64,7 +65,8 @@ class EngineConfig:
     """The draft model, with the target's tokenizer; needed in every mode but `ar`. In mode `ssd` also the
     address of a running `ssd draft`: ipc:///path or tcp://host:port."""
     lookahead: int | None = None
-    """Tokens guessed for one verification at most; None takes 4 in mode `sd` and 8 in mode `ssd`."""
+    """Tokens guessed for one verification at most; None: 8. As many as pay by measured times, unless mode
+    `sd` is given a number: that it keeps to."""
     draft_device: str = "auto"
     draft_cores: tuple[int, ...] = ()
     """CPU cores of the draft process. On CPUs, target and draft get cores of their own in mode `ssd`: a
@@ -157,7 +159,7 @@ class EngineConfig:
 
     @property
     def max_lookahead(self) -> int:
-        return self.lookahead or {"ar": 1, "sd": 4, "ssd": 8}[self.mode]
+        return self.lookahead or (1 if self.mode == "ar" else DEFAULT_LOOKAHEAD)
 
     def _check_acceptance(self) -> None:
         if self.acceptance not in get_args(Acceptance):

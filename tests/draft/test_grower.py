@@ -136,9 +136,7 @@ class Bench:
 
     def compare(self, session: Session, frame: TreePart) -> None:
         tree = session.tree
-        parents = [tree.index_of(parent) for parent in dict.fromkeys(frame.parents)]
-        nodes = [node for node in parents if node is not None]
-        assert len(nodes) == len(parents)
+        nodes = [tree.ids.index(parent) for parent in dict.fromkeys(frame.parents)]
         texts = [[*session.tokens, *path_to(session, node)] for node in nodes]
         rows = [session.sampling_row(node) for node in nodes]
         for row, text in zip(rows, texts, strict=True):

@@ -1,14 +1,19 @@
 """One session: which slots move where, and what an outcome teaches."""
 
+from collections.abc import Sequence
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
+import torch
 
 from ssd.draft.messages import Open, Sampling, pack_ints
 from ssd.draft.session import Move, Session
+from ssd.sampling.processors import edit_logits
 
 
-def opening(**sampling: object) -> Open:
-    return Open(0, 1, pack_ints([1, 2, 3, 4, 5]), 5, 100, 4, Sampling(seed=0, **sampling))  # type: ignore[arg-type]
+def opening(prompt: Sequence[int] = (1, 2, 3, 4, 5), **sampling: object) -> Open:
+    return Open(0, 1, pack_ints(prompt), len(prompt), 10_000, 4, Sampling(seed=0, **sampling))  # type: ignore[arg-type]
 
 
 def opened() -> Session:
@@ -97,3 +102,32 @@ def test_noise_that_the_draft_cannot_foretell_is_declined_with_a_remedy() -> Non
     Session(opening(noise="murmur3"), max_len=100)
     Session(opening(noise="murmur3", temperature=0.7, ratio=True), max_len=100)
     Session(opening(noise="philox", temperature=0.7), max_len=100)
+
+
+def test_penalties_walk_a_prompt_once_however_many_nodes_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E8: the draft counted the whole prompt again for every node."""
+    unique = Mock(wraps=np.unique)
+    monkeypatch.setattr(np, "unique", unique)
+    session = Session(opening(prompt=range(3_000), repetition_penalty=1.3), max_len=10_000)
+    session.num_read = 3_000
+    grow(session, 0, 10)
+    for node in range(1, 40):
+        edit_logits(torch.zeros(5_000), session.sampling_row(node))
+        grow(session, node, 3 * node)
+    assert sum(len(call.args[0]) for call in unique.call_args_list) < 2 * 3_000
+
+
+def test_penalties_count_along_the_path_of_a_node() -> None:
+    """E8: what a node is penalised for: the prompt, what is decided, and its own ancestors only."""
+    session = Session(opening(repetition_penalty=2.0, frequency_penalty=0.5), max_len=100)
+    session.num_read = 5
+    grow(session, 0, 10)
+    grow(session, 1, 10)  # Node 4 is another 10 behind the first
+    grow(session, 2, 20)
+    for node, path in ((4, [10, 10]), (7, [11, 20]), (0, [])):
+        expected = [1.0] * 30
+        for token in {1, 2, 3, 4, 5, *path}:
+            expected[token] = 0.5 - 0.5 * path.count(token)
+        assert edit_logits(torch.ones(30), session.sampling_row(node)).tolist() == expected
+    session.advance(1, [11])
+    assert edit_logits(torch.ones(30), session.sampling_row(0))[[10, 11]].tolist() == [1.0, 0.0]

@@ -75,8 +75,6 @@ def test_compact_keeps_what_is_below_the_root_in_its_order() -> None:
     assert tree.parents[:4] == [0, 0, 0, 1]
     assert list(tree.children(0)) == [1, 2]
     assert tree.values[:4] == [0.0, -1.0, -2.0, -2.0]
-    assert tree.index_of(12) is None
-    assert tree.index_of(15) == 2
 
 
 def test_a_node_gets_its_children_once_and_each_token_once() -> None:
@@ -89,15 +87,6 @@ def test_a_node_gets_its_children_once_and_each_token_once() -> None:
     assert tree.size == 9
 
 
-def test_an_unnamed_root_gets_its_name_later() -> None:
-    tree = Tree(UNNAMED, 5)
-    tree.check_integrity()
-    assert tree.index_of(UNNAMED) is None
-    tree.name_root(7)
-    tree.check_integrity()
-    assert (tree.root_id, tree.index_of(7)) == (7, 0)
-
-
 def test_replant_forgets_everything_but_the_new_root() -> None:
     tree = small_tree()
     tree.move_root(4)
@@ -105,7 +94,6 @@ def test_replant_forgets_everything_but_the_new_root() -> None:
     tree.check_integrity()
     assert (tree.size, tree.root, tree.root_id, int(tree.tokens[0])) == (1, 0, 40, 3)
     assert tree.best_path(3) == []
-    assert tree.index_of(10) is None
     assert tree.relative_values().tolist() == [0.0]
     grafted(tree, 0, 41, 1)
     assert tree.relative_depths().tolist() == [0, 1]
@@ -120,8 +108,6 @@ def test_replant_forgets_everything_but_the_new_root() -> None:
         ("num_children", 8, 1),
         ("tokens", 2, 1),
         ("ids", 2, 11),
-        ("ids", 2, 99),
-        ("ids", 2, UNNAMED),
     ],
 )
 def test_check_integrity_sees_a_broken_column(column: str, node: int, value: int) -> None:
@@ -287,7 +273,6 @@ class TreeMachine(RuleBasedStateMachine):
         for index, node in enumerate(self.nodes):
             assert [self.nodes[i] for i in tree.children(index)] == node.children
             assert node.parent is None or place[node.parent] == tree.parents[index]
-            assert node.id == UNNAMED or tree.index_of(node.id) == index
 
     @invariant()
     def what_is_below_the_root_is_seen_from_there(self) -> None:

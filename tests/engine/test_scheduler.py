@@ -5,6 +5,7 @@ import pytest
 from ssd.engine.scheduler import Schedule, ScheduledRow, Scheduler, SchedulerLimits
 from ssd.engine.sequence import Sequence, SequenceStatus
 from ssd.kvcache import BlockManager, IntegrityError
+from tests.kvcache.matching import num_matched
 
 BLOCK = 4
 NEW = 100  # the token a test's target always emits
@@ -206,10 +207,10 @@ def test_cache_key_separates_requests() -> None:
     assert shape(step(scheduler)) == [(0, 9, 0, True, False)]
 
 
-# --- finish and abort ---
+# --- finish ---
 
 
-def test_finish_and_abort_free_everything_in_any_state() -> None:
+def test_finish_frees_everything_in_any_state() -> None:
     scheduler = build(budget=8, max_num_seqs=2)
     decoding, filling, waiting = make(4), make(20, first=20), make(4, first=50)
     add(scheduler, decoding, filling, waiting)
@@ -220,7 +221,7 @@ def test_finish_and_abort_free_everything_in_any_state() -> None:
         SequenceStatus.WAITING,
     )
     for sequence in (filling, waiting, decoding):
-        assert scheduler.abort(sequence.seq_id)
+        scheduler.finish(sequence)
         assert sequence.status is SequenceStatus.FINISHED
         scheduler.check_integrity()
     assert (scheduler.has_work, scheduler._blocks.num_free) == (False, 32)
@@ -232,15 +233,14 @@ def test_released_ids_are_not_used_again_and_late_outcomes_have_no_owner() -> No
     scheduler, sequence = build(), make(5)
     add(scheduler, sequence)
     row = scheduler.schedule().rows[0]
-    assert scheduler.abort(sequence.seq_id)
+    scheduler.finish(sequence)
     successor = make(5, first=50)
     add(scheduler, successor)
     assert successor.seq_id > sequence.seq_id
     scheduler.commit(row, (NEW,))
-    assert not scheduler.abort(sequence.seq_id)
     scheduler.finish(sequence)
     assert (sequence.num_generated, successor.num_generated, scheduler.num_waiting) == (0, 0, 1)
-    assert scheduler._blocks.match_prefix(range(6)) == 0
+    assert num_matched(scheduler._blocks, range(6)) == 0
     scheduler.check_integrity()
 
 

@@ -5,6 +5,7 @@ import pytest
 from ssd.engine.scheduler import Scheduler
 from ssd.engine.sequence import Sequence, SequenceStatus
 from tests.engine.test_scheduler import NEW, add, build, make, shape, step
+from tests.kvcache.matching import num_matched
 
 
 def decoding_sequence(scheduler: Scheduler, num_prompt: int = 5, max_tokens: int = 16) -> Sequence:
@@ -131,7 +132,7 @@ def test_drafts_evict_a_cached_prefix_once_not_each_step() -> None:
     for _ in range(2):
         later.drafted = (7,) * 3
         step(scheduler)
-        matched.append(scheduler._blocks.match_prefix(earlier.tokens))
+        matched.append(num_matched(scheduler._blocks, earlier.tokens))
     assert matched == [8, 8]
 
 
@@ -152,11 +153,10 @@ def test_rejected_drafts_never_enter_the_cache() -> None:
     sequence = decoding_sequence(scheduler, num_prompt=3)
     sequence.drafted = (7, 8, 9, 10, 11)
     step(scheduler)
-    match = scheduler._blocks.match_prefix
-    assert match([0, 1, 2, NEW, 7, 8, 9, 10, 11]) == 4
-    assert match([0, 1, 2, NEW, NEW, 0, 0, 0, 0]) == 4
+    assert num_matched(scheduler._blocks, [0, 1, 2, NEW, 7, 8, 9, 10, 11]) == 4
+    assert num_matched(scheduler._blocks, [0, 1, 2, NEW, NEW, 0, 0, 0, 0]) == 4
     step(scheduler)
-    assert match([0, 1, 2, NEW, NEW, NEW, 9, 10, 11]) == 4
+    assert num_matched(scheduler._blocks, [0, 1, 2, NEW, NEW, NEW, 9, 10, 11]) == 4
 
 
 @pytest.mark.parametrize("outcome", [(), (7, 8, 9, NEW, NEW), (8, NEW)])

@@ -7,6 +7,7 @@ import pytest
 from ssd.engine.scheduler import Schedule, Scheduler
 from ssd.engine.sequence import Sequence, SequenceStatus
 from tests.engine.test_scheduler import NEW, add, build, make, row_of, shape, step
+from tests.kvcache.matching import num_matched
 
 
 def pressed(
@@ -44,7 +45,7 @@ def test_a_preempted_sequence_does_not_get_its_max_tokens_again() -> None:
 
 def test_recomputation_never_mixes_prompt_and_generated_tokens() -> None:
     scheduler, old, young, _ = pressed()
-    scheduler.abort(old.seq_id)
+    scheduler.finish(old)
     assert shape(step(scheduler)) == [(0, 6, 0, False, False)]
     assert shape(step(scheduler)) == [(6, 7, 0, True, True)]
     assert shape(step(scheduler)) == [(13, 1, 0, True, True)]
@@ -53,7 +54,7 @@ def test_recomputation_never_mixes_prompt_and_generated_tokens() -> None:
 
 def test_drafts_may_ride_behind_recomputed_tokens() -> None:
     scheduler, old, young, _ = pressed()
-    scheduler.abort(old.seq_id)
+    scheduler.finish(old)
     step(scheduler)
     young.drafted = (7, 8)
     assert shape(step(scheduler)) == [(6, 7, 2, True, True)]
@@ -61,7 +62,7 @@ def test_drafts_may_ride_behind_recomputed_tokens() -> None:
 
 def test_readmission_uses_the_prefix_cache() -> None:
     scheduler, old, young, _ = pressed(caching=True)
-    scheduler.abort(old.seq_id)
+    scheduler.finish(old)
     (row,) = step(scheduler).rows
     assert row.sequence is young
     assert row.start >= 4
@@ -70,8 +71,8 @@ def test_readmission_uses_the_prefix_cache() -> None:
 
 def test_generated_tokens_are_not_replaced_by_anothers_prompt_unless_cached_alike() -> None:
     scheduler, old, young, _ = pressed(cache_generated=False, caching=True)
-    scheduler.abort(old.seq_id)
-    scheduler.abort(young.seq_id)
+    scheduler.finish(old)
+    scheduler.finish(young)
     same_as_prompt = Sequence("same", young.tokens, max_tokens=1)
     add(scheduler, same_as_prompt)
     step(scheduler)
@@ -89,7 +90,7 @@ def test_generated_tokens_are_cached_only_if_allowed() -> None:
         add(scheduler, sequence)
         for _ in range(7):
             step(scheduler)
-        assert scheduler._blocks.match_prefix(sequence.tokens[:12]) == expected
+        assert num_matched(scheduler._blocks, sequence.tokens[:12]) == expected
 
 
 def test_preempted_go_back_to_the_front_in_order_of_arrival() -> None:
@@ -146,7 +147,7 @@ def test_children_fork_once_the_parents_prompt_is_computed() -> None:
 
 
 def end_parent(scheduler: Scheduler, parent: Sequence) -> None:
-    scheduler.abort(parent.seq_id)
+    scheduler.finish(parent)
 
 
 def preempt_parent(scheduler: Scheduler, parent: Sequence) -> None:

@@ -61,6 +61,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler = Scheduler(limits, self.blocks)
         self.sequences: list[Sequence] = []
         self.max_tokens: dict[int, int] = {}  # as asked for
+        self.aborted: set[int] = set()
 
     @property
     def live(self) -> list[Sequence]:
@@ -94,12 +95,10 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
         sequence = data.draw(st.sampled_from(self.live))
+        self.scheduler.finish(sequence)
         if data.draw(st.booleans()):
-            assert self.scheduler.abort(sequence.seq_id)
-            assert not self.scheduler.abort(sequence.seq_id)
-        else:
             self.scheduler.finish(sequence)
-        sequence.payload = "aborted"
+        self.aborted.add(sequence.seq_id)
         self.scheduler.check_integrity()
 
     @precondition(lambda self: self.live)
@@ -131,12 +130,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         for row in schedule.rows:
             self.write(row)
         if abort_in_flight is not None:
-            self.scheduler.abort(abort_in_flight.seq_id)
-            abort_in_flight.payload = "aborted"
+            self.scheduler.finish(abort_in_flight)
+            self.aborted.add(abort_in_flight.seq_id)
         for row in schedule.rows:
             sequence = row.sequence
             self.scheduler.commit(row, self.outcome(row))
-            if sequence.payload != "aborted" and not sequence.num_remaining(self.max_model_len):
+            if sequence.seq_id not in self.aborted and not sequence.num_remaining(self.max_model_len):
                 self.scheduler.finish(sequence)
         self.scheduler.check_integrity()
 
@@ -236,7 +235,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert sequence.status is SequenceStatus.FINISHED
             num_final = min(self.max_tokens[sequence.seq_id], self.max_model_len - sequence.num_prompt)
             expected = plain_decoding(sequence.prompt, sequence.index, num_final)
-            if sequence.payload == "aborted":
+            if sequence.seq_id in self.aborted:
                 expected = expected[: sequence.num_generated]
             assert sequence.generated == expected
 

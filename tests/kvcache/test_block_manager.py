@@ -4,6 +4,7 @@ import sys
 import pytest
 
 from ssd.kvcache import BlockManager, IntegrityError, OutOfBlocks
+from tests.kvcache.matching import num_matched
 
 BLOCK = 4
 
@@ -61,14 +62,13 @@ def test_exhaustion_changes_nothing() -> None:
     run(blocks, 2, prompt(3, start=50))
     blocks.free(1)
     needs_five = prompt(17)
-    assert not blocks.can_allocate(needs_five)
     with pytest.raises(OutOfBlocks):
         blocks.allocate(3, needs_five)
     assert not blocks.can_grow(2, 17)
     with pytest.raises(OutOfBlocks):
         blocks.grow(2, 17)
     assert (blocks.num_free, len(blocks.block_table(2)), list(blocks.seq_ids)) == (3, 1, [2])
-    assert blocks.match_prefix(prompt(9)) == 8  # nothing was evicted on the way
+    assert num_matched(blocks, prompt(9)) == 8  # nothing was evicted on the way
     blocks.check_integrity()
 
 
@@ -78,7 +78,6 @@ def test_found_blocks_that_are_cached_count_as_needed() -> None:
     run(blocks, 2, prompt(7, start=50))
     blocks.free(1)
     # 2 blocks are free, both hold the prompt's start: taking them leaves none for the tail.
-    assert not blocks.can_allocate(prompt(9))
     with pytest.raises(OutOfBlocks):
         blocks.allocate(3, prompt(9))
     blocks.check_integrity()
@@ -87,7 +86,6 @@ def test_found_blocks_that_are_cached_count_as_needed() -> None:
 def test_found_blocks_in_use_are_not_needed() -> None:
     blocks = manager(num_blocks=4)
     run(blocks, 1, prompt(12))
-    assert blocks.can_allocate(prompt(13))
     assert blocks.allocate(2, prompt(13)) == 12
     assert blocks.num_free == 0
 
@@ -165,24 +163,24 @@ def test_same_start_is_shared_by_reference() -> None:
 def test_fully_cached_prompt_leaves_a_query_token() -> None:
     blocks = manager()
     run(blocks, 1, prompt(8))
-    assert blocks.match_prefix(prompt(8)) == 4
+    assert num_matched(blocks, prompt(8)) == 4
     assert run(blocks, 2, prompt(8)) == 4
-    assert blocks.match_prefix([0]) == 0
-    assert blocks.match_prefix([]) == 0
+    assert num_matched(blocks, [0]) == 0
+    assert num_matched(blocks, []) == 0
 
 
 def test_one_block_size_of_one_token_leaves_a_query_token() -> None:
     blocks = BlockManager(4, 1)
     run(blocks, 1, [7])
-    assert blocks.match_prefix([7]) == 0
-    assert blocks.match_prefix([7, 8]) == 1
+    assert num_matched(blocks, [7]) == 0
+    assert num_matched(blocks, [7, 8]) == 1
 
 
 def test_same_tokens_behind_another_start_are_not_shared() -> None:
     blocks = manager()
     run(blocks, 1, [1, 1, 1, 1, 5, 6, 7, 8])
-    assert blocks.match_prefix([5, 6, 7, 8, 9]) == 0
-    assert blocks.match_prefix([2, 2, 2, 2, 5, 6, 7, 8, 9]) == 0
+    assert num_matched(blocks, [5, 6, 7, 8, 9]) == 0
+    assert num_matched(blocks, [2, 2, 2, 2, 5, 6, 7, 8, 9]) == 0
 
 
 def test_last_block_is_registered_under_its_own_index() -> None:
@@ -195,8 +193,8 @@ def test_last_block_is_registered_under_its_own_index() -> None:
         blocks.grow(1, len(tokens))
         blocks.commit(1, tokens, len(tokens), len(tokens))
         for num_tokens in range(1, len(tokens) + 1):
-            assert blocks.match_prefix(tokens[:num_tokens]) == (num_tokens - 1) // BLOCK * BLOCK
-    assert blocks.match_prefix([*tokens[:4], *tokens[8:12], 0]) == 4
+            assert num_matched(blocks, tokens[:num_tokens]) == (num_tokens - 1) // BLOCK * BLOCK
+    assert num_matched(blocks, [*tokens[:4], *tokens[8:12], 0]) == 4
     assert blocks.allocate(2, [*tokens, 0]) == 12
     assert list(blocks.block_table(2)[:3]) == list(blocks.block_table(1))
 
@@ -204,14 +202,14 @@ def test_last_block_is_registered_under_its_own_index() -> None:
 def test_cache_key_keeps_sequences_apart() -> None:
     blocks = manager()
     run(blocks, 1, prompt(8), cache_key="adapter")
-    assert blocks.match_prefix(prompt(9)) == 0
-    assert blocks.match_prefix(prompt(9), cache_key="adapter") == 8
+    assert num_matched(blocks, prompt(9)) == 0
+    assert num_matched(blocks, prompt(9), cache_key="adapter") == 8
 
 
 def test_reuse_can_be_limited() -> None:
     blocks = manager()
     run(blocks, 1, prompt(12))
-    assert blocks.match_prefix(prompt(13), num_reusable=7) == 4
+    assert num_matched(blocks, prompt(13), num_reusable=7) == 4
     assert blocks.allocate(2, prompt(13), num_reusable=0) == 0
 
 
@@ -220,13 +218,13 @@ def test_only_full_computed_cacheable_blocks_are_registered() -> None:
     tokens = prompt(12)
     blocks.allocate(1, tokens)
     blocks.commit(1, tokens, 3, 12)
-    assert blocks.match_prefix(prompt(13)) == 0
+    assert num_matched(blocks, prompt(13)) == 0
     blocks.commit(1, tokens, 7, 12)
-    assert blocks.match_prefix(prompt(13)) == 4
+    assert num_matched(blocks, prompt(13)) == 4
     blocks.commit(1, tokens, 12, 8)
-    assert blocks.match_prefix(prompt(13)) == 8
+    assert num_matched(blocks, prompt(13)) == 8
     blocks.commit(1, tokens, 99, 99)
-    assert blocks.match_prefix(prompt(13)) == 12
+    assert num_matched(blocks, prompt(13)) == 12
 
 
 def test_first_registration_stays() -> None:
@@ -240,7 +238,7 @@ def test_first_registration_stays() -> None:
     assert blocks.block_table(3)[0] == blocks.block_table(2)[0]
     blocks.free(1)
     blocks.check_integrity()
-    assert blocks.match_prefix(prompt(5)) == 4
+    assert num_matched(blocks, prompt(5)) == 4
 
 
 def test_commit_hashes_each_block_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +264,7 @@ def test_disabled_cache_shares_nothing_and_frees_everything() -> None:
     run(blocks, 1, prompt(8))
     assert run(blocks, 2, prompt(9)) == 0
     blocks.free(1)
-    assert blocks.match_prefix(prompt(9)) == 0
+    assert num_matched(blocks, prompt(9)) == 0
 
 
 # --- eviction ---
@@ -277,9 +275,9 @@ def test_plain_free_blocks_go_before_cached_ones() -> None:
     run(blocks, 1, prompt(8))
     blocks.free(1)
     blocks.allocate(2, prompt(8, start=50))
-    assert blocks.match_prefix(prompt(9)) == 8
+    assert num_matched(blocks, prompt(9)) == 8
     blocks.grow(2, 12)
-    assert blocks.match_prefix(prompt(9)) == 4
+    assert num_matched(blocks, prompt(9)) == 4
 
 
 def test_least_recently_freed_goes_first_and_its_tail_before_its_head() -> None:
@@ -292,7 +290,7 @@ def test_least_recently_freed_goes_first_and_its_tail_before_its_head() -> None:
     blocks.allocate(3, [99])
     for num_tokens in (4, 8, 12, 16, 20):
         blocks.grow(3, num_tokens)
-        matches.append((blocks.match_prefix(prompt(13, start=50)), blocks.match_prefix(prompt(9))))
+        matches.append((num_matched(blocks, prompt(13, start=50)), num_matched(blocks, prompt(9))))
     assert matches == [(8, 8), (4, 8), (0, 8), (0, 4), (0, 0)]
 
 
@@ -303,9 +301,9 @@ def test_reuse_makes_a_block_recent_again() -> None:
     blocks.free(1)
     blocks.free(2)
     blocks.allocate(3, prompt(5))  # holds block of 1, evicts that of 2
-    assert blocks.match_prefix(prompt(5, start=50)) == 0
+    assert num_matched(blocks, prompt(5, start=50)) == 0
     blocks.free(3)
-    assert blocks.match_prefix(prompt(5)) == 4
+    assert num_matched(blocks, prompt(5)) == 4
 
 
 def test_blocks_evicted_together_serve_as_one_run() -> None:
@@ -359,7 +357,7 @@ def test_forked_child_continues_the_chain() -> None:
     tokens = [*prompt(6), 70, 71]
     blocks.grow(2, 8)
     blocks.commit(2, tokens, 8, 8)
-    assert blocks.match_prefix([*tokens, 0]) == 8
+    assert num_matched(blocks, [*tokens, 0]) == 8
     blocks.check_integrity()
 
 
@@ -373,7 +371,7 @@ def test_released_id_does_not_answer_for_its_successor() -> None:
         blocks.free(1)
     assert blocks.allocate(1, prompt(8, start=50)) == 0
     blocks.commit(1, prompt(8, start=50), 8, 8)
-    assert blocks.match_prefix([*prompt(8, start=50), 0]) == 8
+    assert num_matched(blocks, [*prompt(8, start=50), 0]) == 8
     blocks.check_integrity()
 
 

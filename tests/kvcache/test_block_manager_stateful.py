@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ssd.kvcache import BlockManager, OutOfBlocks
 from tests.kvcache.fake_memory import FakeMemory
+from tests.kvcache.matching import num_matched
 
 # Two token values, and prompts that begin like earlier ones: equal starts are the rule, not the exception.
 TAIL = st.lists(st.integers(0, 1), min_size=1, max_size=8)
@@ -60,18 +61,15 @@ class BlockManagerMachine(RuleBasedStateMachine):
         tokens = [*text[: data.draw(st.integers(0, len(text)))], *tail]
         self.texts = [*self.texts[-8:], tokens]
         seq_id, self.next_id = self.next_id, self.next_id + 1
-        expected = self.blocks.match_prefix(tokens, num_reusable=num_reusable, cache_key=cache_key)
-        can = self.blocks.can_allocate(tokens, num_reusable=num_reusable, cache_key=cache_key)
+        expected = num_matched(self.blocks, tokens, num_reusable=num_reusable, cache_key=cache_key)
         num_free = self.num_free()
-        assert can or self.num_needed(len(tokens)) > num_free, "refused although blocks are free"
         try:
             num_cached = self.blocks.allocate(seq_id, tokens, num_reusable=num_reusable, cache_key=cache_key)
         except OutOfBlocks:
-            assert not can
+            assert self.num_needed(len(tokens)) > num_free, "refused although blocks are free"
             assert self.num_free() == num_free
             self.free_one(next(iter(self.owners), None))
             return
-        assert can
         assert num_cached == expected < len(tokens)
         assert num_reusable is None or num_cached <= num_reusable
         self.owners[seq_id] = Owner(tokens, cache_key, num_cached)

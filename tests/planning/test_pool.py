@@ -3,7 +3,7 @@
 import pytest
 
 from ssd.planning.pool import Pool, drafts_needed, repairman
-from ssd.planning.pool_simulation import simulate_pool
+from tests.planning.pool_simulation import simulate_pool
 
 
 def test_one_target_never_waits() -> None:

@@ -72,7 +72,11 @@ class EngineOptions:
     speculative_config: SpeculativeConfig = None
     lookahead: Annotated[
         int | None,
-        _option("lookahead", "Most tokens drafted for one verification: 4 in sd, 8 in ssd.", _DRAFTING),
+        _option(
+            "lookahead",
+            "Most tokens drafted for one verification, 8 if not given; sd keeps to it.",
+            _DRAFTING,
+        ),
     ] = None
     acceptance: Annotated[
         Acceptance | None,

@@ -81,17 +81,24 @@ class Drafter:
         self._ratio = ratio
         self._read: dict[int, list[int]] = {}
         """Of each sequence, the tokens whose keys and values are in its blocks."""
+        self.has_read_texts = False
+        """The latest proposals took in more of a text than a verification adds."""
 
-    def propose(self, contexts: Sequence[DraftContext]) -> list[Speculation]:
-        begun = (_Guess(_unscored(context), self._most(context)) for context in contexts)
+    def propose(
+        self, contexts: Sequence[DraftContext], lengths: Sequence[int] | None = None
+    ) -> list[Speculation]:
+        """At most so many tokens for each sequence; None: the lookahead, for all."""
+        wanted = [self._limits.lookahead] * len(contexts) if lengths is None else lengths
+        begun = (
+            _Guess(_unscored(context), min(length, self.room(context)))
+            for context, length in zip(contexts, wanted, strict=True)
+        )
         guesses = {
             each.context.seq_id: each for each in begun if each.most > 0 and self._prepare(each.context)
         }
         self._catch_up(list(guesses.values()))
-        for _ in range(self._limits.lookahead - 1):
-            growing = [guess for guess in guesses.values() if not guess.is_over()]
-            if growing:
-                self._extend(growing, [guess.tokens[-1:] for guess in growing])
+        while growing := [guess for guess in guesses.values() if not guess.is_over()]:
+            self._extend(growing, [guess.tokens[-1:] for guess in growing])
         return [self._speculation(guesses.get(each.seq_id)) for each in contexts]
 
     def forget(self, seq_id: int) -> None:
@@ -103,8 +110,9 @@ class Drafter:
         if set(self._blocks.seq_ids) != set(self._read):
             raise RuntimeError("the draft holds blocks of sequences it does not know")
 
-    def _most(self, context: DraftContext) -> int:
-        return min(self._limits.lookahead, context.max_len - context.sampling.position - 1)
+    def room(self, context: DraftContext) -> int:
+        """How many tokens may be guessed at most."""
+        return max(0, min(self._limits.lookahead, context.max_len - context.sampling.position - 1))
 
     def _prepare(self, context: DraftContext) -> bool:
         """Blocks for what is known and what will be guessed; False declines the sequence."""
@@ -132,8 +140,10 @@ class Drafter:
         group: list[_Guess] = []
         unread: list[list[int]] = []
         budget = self._limits.max_num_batched_tokens
+        self.has_read_texts = False
         for guess in guesses:
             tokens = guess.known()[len(self._read[guess.context.seq_id]) :]
+            self.has_read_texts |= len(tokens) > self._limits.lookahead + 1
             while len(tokens) > budget:
                 self._forward([guess], [tokens[:budget]], num_logits=0)
                 tokens = tokens[budget:]

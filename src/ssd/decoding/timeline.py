@@ -46,17 +46,6 @@ class Timeline:
         for step in draft_steps:
             self._add("draft", "draft step", step.started, step.ended, rows=step.num_rows)
 
-    def overlap(self) -> float:
-        """The share of verifying time during which the draft computed too."""
-        verifies = self._between("verify")
-        steps = self._between("draft step")
-        shared = sum(
-            max(0.0, min(v_end, d_end) - max(v_start, d_start))
-            for v_start, v_end in verifies
-            for d_start, d_end in steps
-        )
-        return shared / max(1e-9, sum(end - start for start, end in verifies))
-
     def write(self, path: Path) -> None:
         origin = min((span.started for span in self._spans), default=0.0)
         events: list[dict[str, Any]] = [
@@ -80,6 +69,3 @@ class Timeline:
     def _add(self, track: str, name: str, started: float, ended: float, **details: Any) -> None:
         if ended > started:
             self._spans.append(_Span(track, name, started, ended, details))
-
-    def _between(self, name: str) -> list[tuple[float, float]]:
-        return [(span.started, span.ended) for span in self._spans if span.name == name]

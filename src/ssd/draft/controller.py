@@ -26,6 +26,8 @@ _ENOUGH = 64.0
 """The same, until which they are made to vary."""
 _ENOUGH_OF_BOTH = 1.0
 """Steps with and without speculation, likewise: more than one of the rarer kind, and never long ago."""
+_HOPE = 0.004
+"""How much of its first trust a source of guesses regains with each step in which it is not asked."""
 _LEAST_CHANCE = 0.04
 """Below this a drafted token is noise."""
 
@@ -111,14 +113,15 @@ class VerifyTimes:
 
 
 class Controller:
-    def __init__(self) -> None:
+    def __init__(self, *, guess_rate: float = 0.3) -> None:
+        """`guess_rate`: what guesses without a chance of their own are trusted with before any was seen."""
         self.times = VerifyTimes()
         self._first_rate = 0.7
         """How often the first drafted token is accepted."""
         self._wait = 0.0
         """How long a wait for the draft takes, by the latest ones."""
-        self.ngram_rate = 0.3
-        """How often a guess from the text is right."""
+        self._guess_rate = self._hoped_rate = guess_rate
+        """How often a guess is right whose source gives no chances: the text itself, a draft in turns."""
         self._num_doubts = 0
 
     def choose(self, chances: Sequence[Sequence[float]], num_rows: int) -> list[int]:
@@ -154,8 +157,16 @@ class Controller:
         self._num_doubts += 1
         return [0] * len(lengths) if self._num_doubts % 4 == 0 else lengths
 
-    def note_ngram(self, *, accepted: bool) -> None:
-        self.ngram_rate += 0.05 * (float(accepted) - self.ngram_rate)
+    def guess_chances(self, count: int) -> list[float]:
+        """Of guesses in a row whose source gives no chances."""
+        return [self._guess_rate ** (place + 1) for place in range(count)]
+
+    def note_guess(self, *, accepted: bool) -> None:
+        self._guess_rate += 0.05 * (float(accepted) - self._guess_rate)
+
+    def note_no_guess(self) -> None:
+        """What is not tried is not measured: in time it is hoped for again."""
+        self._guess_rate += _HOPE * (self._hoped_rate - self._guess_rate)
 
     def note_first(self, *, accepted: bool) -> None:
         self._first_rate += 0.05 * (float(accepted) - self._first_rate)

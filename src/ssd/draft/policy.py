@@ -237,14 +237,13 @@ class Policy:
         if not tokens:
             return path
         self._sources[request_id] = "ngram"
-        rate = self.controller.ngram_rate
-        return Path(tokens, [rate ** (place + 1) for place in range(len(tokens))])
+        return Path(tokens, self.controller.guess_chances(len(tokens)))
 
     def _note_first(self, source: str, *, accepted: bool) -> None:
         if source == "draft":
             self.controller.note_first(accepted=accepted)
         elif source == "ngram":
-            self.controller.note_ngram(accepted=accepted)
+            self.controller.note_guess(accepted=accepted)
 
 
 @cache

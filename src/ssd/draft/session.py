@@ -17,7 +17,7 @@ from ssd.draft.messages import MAX_ID, Drawn, Open, TreePart, pack_floats, pack_
 from ssd.draft.ngram import ngram_guess
 from ssd.draft.tree import BARREN, UNGROWN, Floats, Ints, Tree
 from ssd.draft.wire_sampling import check_noise, sampling_params
-from ssd.sampling import History, SamplingRow, mix_seed
+from ssd.sampling import History, SamplingRow, Tally, mix_seed
 from ssd.sampling.ratio import DraftDistribution
 
 CREDIT = 64
@@ -62,6 +62,7 @@ class Session:
         self.params = sampling_params(opening.sampling)
         self._sampling = opening.sampling
         self._prompt = self.tokens[: opening.num_prompt]
+        self._tally = Tally(self._prompt) if self.params.penalised else None
         self.vocab_size = vocab_size
         self._max_len = min(max_len, opening.max_len)
         self._max_depth = 2 * opening.lookahead + 1
@@ -168,6 +169,7 @@ class Session:
             output=known.followed_by(path) if path else known,
             end_ids=tuple(self._sampling.end_ids),
             bad_word_ids=tuple(map(tuple, self._sampling.bad_word_ids)),
+            tally=self._tally,
         )
 
     def _path_to(self, node: int) -> list[int]:

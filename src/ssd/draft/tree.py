@@ -19,7 +19,7 @@ Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
 
 UNNAMED = -1
-"""Id of a node that the other side has not named yet."""
+"""Id of a node that has none."""
 UNGROWN = -1
 """Slot of a node that the draft may still process."""
 BARREN = -2
@@ -44,14 +44,6 @@ class Tree:
         self.ids, self.tokens, self.parents, self.depths = [root_id], [root_token], [0], [0]
         self.first_children, self.num_children, self.slots = [0], [0], [UNGROWN]
         self.logprobs, self.values, self.raws = [0.0], [0.0], [0.0]
-        self._index_of = {root_id: 0} if root_id != UNNAMED else {}
-
-    def name_root(self, root_id: int) -> None:
-        self.ids[self.root] = root_id
-        self._index_of[root_id] = self.root
-
-    def index_of(self, node_id: int) -> int | None:
-        return self._index_of.get(node_id)
 
     def graft(
         self,
@@ -71,7 +63,6 @@ class Tree:
             raise ValueError(f"node {self.ids[parent]} would have a child twice")
         first, count, value = len(self.ids), len(tokens), self.values[parent]
         self.first_children[parent], self.num_children[parent] = first, count
-        self._index_of.update(zip(ids, range(first, first + count), strict=True))
         self.ids.extend(ids)
         self.tokens.extend(tokens)
         self.logprobs.extend(logprobs)
@@ -147,7 +138,6 @@ class Tree:
             column = getattr(self, name)
             setattr(self, name, [column[node] for node in kept])
         self.root = 0
-        self._index_of = {node_id: index for index, node_id in enumerate(self.ids) if node_id != UNNAMED}
         return kept
 
     def check_integrity(self) -> None:
@@ -161,8 +151,6 @@ class Tree:
             _require(len(set(siblings)) == len(siblings), f"node {node} has a child twice")
         named = [each for each in self.ids if each != UNNAMED]
         _require(len(set(named)) == len(named), "an id is used twice")
-        _require(all(self.ids[index] == each for each, index in self._index_of.items()), "ids are lost")
-        _require(len(self._index_of) == len(named), "ids are missing")
 
 
 def _require(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence

@@ -8,7 +8,8 @@ from ssd.config import EngineConfig
 from ssd.decoding.autoregressive import AutoregressiveDecoder
 from ssd.decoding.decoder import Decoder
 from ssd.decoding.drafter import Drafter, DraftLimits, RatioDrafting
-from ssd.decoding.speculative import SpeculativeDecoder
+from ssd.decoding.speculative import HOPED_RATE, SpeculativeDecoder
+from ssd.draft.controller import Controller
 from ssd.engine.core import EngineCore
 from ssd.engine.drafting import parallel_decoder, with_own_cores
 from ssd.engine.grammar import Grammars
@@ -158,4 +159,5 @@ def _speculative(config: EngineConfig, target: LoadedModel, *, show_progress: Sh
     blocks = BlockManager(draft.pool.shape.num_blocks, config.block_size, enable_prefix_caching=False)
     ratio = RatioDrafting(config.saguaro) if config.acceptance == "ratio" else None
     drafter = Drafter(draft.runner, blocks, limits, head_tokens=draft.head_tokens, ratio=ratio)
-    return SpeculativeDecoder(target.runner, drafter)
+    controller = Controller(guess_rate=HOPED_RATE) if config.lookahead is None else None
+    return SpeculativeDecoder(target.runner, drafter, controller)

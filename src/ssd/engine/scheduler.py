@@ -109,14 +109,6 @@ class Scheduler:
         sequence.status = SequenceStatus.FINISHED
         sequence.drafted = ()
 
-    def abort(self, seq_id: int) -> bool:
-        """Finish a sequence by id. False if it is unknown: it may have ended just before."""
-        sequence = self._sequences.get(seq_id)
-        if sequence is None:
-            return False
-        self.finish(sequence)
-        return True
-
     def check_integrity(self) -> None:
         """Raise IntegrityError unless queues, sequences and blocks agree."""
         self._blocks.check_integrity()

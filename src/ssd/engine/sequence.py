@@ -1,7 +1,7 @@
 """One generated sequence: its tokens and how far its keys and values have been computed.
 
 Knows nothing of sampling, text or blocks. The scheduler is the only one that changes its progress; a decoder
-sets `drafted` before a step, and `payload` is whatever its owner hangs on it.
+sets `drafted` before a step.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,6 @@ class Sequence:
         "num_preemptions",
         "num_prompt",
         "parent_id",
-        "payload",
         "request_id",
         "seq_id",
         "status",
@@ -47,7 +46,6 @@ class Sequence:
         parent_id: int | None = None,
         wants_prompt_logits: bool = False,
         cache_key: str = "",
-        payload: object = None,
     ) -> None:
         # Drawn here and nowhere else: an id is never used twice, so nothing late can answer for a successor.
         self.seq_id = _next_seq_id()
@@ -59,7 +57,6 @@ class Sequence:
         self.max_tokens = max_tokens
         self.wants_prompt_logits = wants_prompt_logits  # while True, no cached prefix is used
         self.cache_key = cache_key
-        self.payload = payload
         self.status = SequenceStatus.WAITING
         self.arrival = -1  # set by the scheduler when the sequence is added
         self.num_computed = 0  # leading tokens whose keys and values are in its blocks

@@ -77,19 +77,6 @@ class BlockManager:
     def num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
-    def match_prefix(
-        self, tokens: Sequence[int], *, num_reusable: int | None = None, cache_key: str = ""
-    ) -> int:
-        """How many leading tokens would come from the cache; always fewer than len(tokens)."""
-        return len(self._match(tokens, num_reusable, cache_key).blocks) * self.block_size
-
-    def can_allocate(
-        self, tokens: Sequence[int], *, num_reusable: int | None = None, cache_key: str = ""
-    ) -> bool:
-        if self.num_blocks_for(len(tokens)) <= self.num_free:
-            return True  # fits even if nothing is shared: no need to hash the prompt
-        return self._num_missing(tokens, self._match(tokens, num_reusable, cache_key)) <= 0
-
     def allocate(
         self, seq_id: int, tokens: Sequence[int], *, num_reusable: int | None = None, cache_key: str = ""
     ) -> int:

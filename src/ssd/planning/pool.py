@@ -4,7 +4,7 @@ Two ways to share. A draft that grows the trees of several targets in one forwar
 makes nobody wait, until its forwards get longer. A draft that serves one target at a time is a queue: N
 targets, each computing for a while on its own (a verification) and then wanting a draft, c drafts that each
 serve one. With exponential times that is the machine-repairman model, whose formula is exact; real times
-vary less, so real waits are shorter, as `pool_simulation.py` shows.
+vary less, so real waits are shorter.
 """
 
 from dataclasses import dataclass

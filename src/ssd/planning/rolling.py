@@ -120,8 +120,7 @@ class Simulation:
         """
         if path or self._shape.backup not in ("auto", "ngram") or not each.text.runs[each.place]:
             return []
-        rate = self._controller.ngram_rate
-        return [rate ** (place + 1) for place in range(self._shape.lookahead)]
+        return self._controller.guess_chances(self._shape.lookahead)
 
     def _accepted(self, each: FollowedText, length: int) -> int:
         """How many of the draft's likeliest tokens are right, of the `length` that are verified."""
@@ -135,7 +134,7 @@ class Simulation:
     def _right_guesses(self, each: FollowedText, length: int) -> int:
         right = min(int(each.text.runs[each.place]), length)
         if length:
-            self._controller.note_ngram(accepted=right > 0)
+            self._controller.note_guess(accepted=right > 0)
         return right
 
     def _wait(self, alive: list[FollowedText], tally: Tally) -> list[list[float]] | None:

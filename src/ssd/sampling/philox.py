@@ -35,14 +35,6 @@ def run_rounds(state: Tensor, spare: Tensor, key: Tensor) -> None:
         _run_rounds(torch, state, spare, keys, state.device)
 
 
-def philox4x32(counter: Tensor, key: Tensor) -> Tensor:
-    """Random words [4, *s], int64 in [0, 2**32), of counters [4, *s] under keys [2, *s] or broadcastable."""
-    shape = counter.shape[1:]
-    state = counter.view(2, 2, *shape).transpose(0, 1).contiguous()
-    run_rounds(state, torch.empty_like(state[0]), key)
-    return state.transpose(0, 1).reshape(4, *shape)
-
-
 def philox4x32_block(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
     """The words of a single counter. In plain integers, which for one block is 20 times as fast as arrays."""
     c0, c1, c2, c3 = counter

@@ -145,7 +145,7 @@ def _seen(row: SamplingRow, width: int) -> tuple[Ints, Ints]:
     ids, counts = tally.written(row.output if isinstance(row.output, History) else History(row.output))
     if row.params.repetition_penalty != 1.0:
         # What stands in the prompt only was written no times.
-        others = np.setdiff1d(tally.prompt_ids, ids, assume_unique=True)
+        others = tally.only_in_prompt(ids)
         ids, counts = np.concatenate([ids, others]), np.concatenate([counts, np.zeros_like(others)])
     kept = (ids >= 0) & (ids < width)
     return ids[kept], counts[kept]

@@ -30,6 +30,14 @@ class Tally:
         """Distinct tokens of the prompt, ascending."""
         return np.unique(np.asarray(self._prompt, dtype=np.int64))
 
+    def only_in_prompt(self, written: Ints) -> Ints:
+        """Distinct tokens of the prompt that are not among some others, ascending both."""
+        places = np.searchsorted(self.prompt_ids, written)
+        # A few are looked up in many; sorting both together would take as long as the prompt is.
+        inside = places < len(self.prompt_ids)
+        places, written = places[inside], written[inside]
+        return np.delete(self.prompt_ids, places[self.prompt_ids[places] == written])
+
     def written(self, output: History) -> tuple[Ints, Ints]:
         """Distinct tokens of the sequence's output, ascending, and how often each occurs.
 

@@ -130,10 +130,19 @@ def _row(group: str, known: _Known, coverage: float) -> Row:
 
 
 def _sd_rate(known: _Known, one: _Observed, coverage: float) -> float:
-    lookahead, draft = known.facts.lookahead, one.forwards.draft_seconds[known.form]
-    # Of one row; runs of earlier versions have only that of a step of a draft that works ahead.
-    seconds = lookahead * draft[min(draft)] + one.forwards.target_seconds[lookahead + 1]
-    return known.text(one, coverage).tokens_a_round(lookahead) / seconds
+    most, draft, target = (
+        known.facts.lookahead,
+        one.forwards.draft_seconds[known.form],
+        one.forwards.target_seconds,
+    )
+    text, verify = known.text(one, coverage), line_through(1, target[1], most + 1, target[most + 1])
+    # Without a number the controller finds the best, plain decoding among them.
+    lookaheads = range(most + 1) if known.case.lookahead is None else (most,)
+    # A draft step of one row; runs of earlier versions have only that of a draft that works ahead.
+    return max(
+        text.tokens_a_round(each) / (each * draft[min(draft)] + verify.seconds(each + 1))
+        for each in lookaheads
+    )
 
 
 def _ssd_rate(known: _Known, one: _Observed, coverage: float, beside: tuple[float, float]) -> float:

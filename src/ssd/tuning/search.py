@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from ssd.bench.cases import Case
-from ssd.config import Backup, GrowthPolicyName, Precision
+from ssd.config import DEFAULT_LOOKAHEAD, Backup, GrowthPolicyName, Precision
 from ssd.planning.followed_text import Shape
 from ssd.planning.rolling import simulate
+from ssd.planning.text import Text
+from ssd.planning.times import Forward
 from ssd.tuning.measure import Facts
 
 _SD_LOOKAHEADS = (2, 3, 4, 5, 6, 8)
@@ -39,12 +41,17 @@ def predicted_rate(facts: Facts, case: Case) -> float:
     precision = case.draft_precision or "model"
     times, texts = facts.times(precision), facts.drafts[precision].texts
     if case.mode == "sd":
-        lookahead = case.lookahead or 4
-        tokens = sum(map(len, texts)) / sum(len(text) / text.tokens_a_round(lookahead) for text in texts)
         drafting = facts.drafts[precision].in_turns or times.draft.seconds(1)
-        seconds = lookahead * drafting + times.target.seconds(lookahead + 1)
-        return tokens / (seconds * spread)
+        # Without a number the controller finds the best, plain decoding among them.
+        lookaheads = range(DEFAULT_LOOKAHEAD + 1) if case.lookahead is None else (case.lookahead,)
+        return max(_in_turns(texts, times.target, drafting, each) for each in lookaheads) / spread
     return simulate(texts, times, shape_of(case)).rate
+
+
+def _in_turns(texts: Sequence[Text], target: Forward, drafting: float, lookahead: int) -> float:
+    """Tokens a second of draft and target that take turns, with as many guesses in every round."""
+    tokens = sum(map(len, texts)) / sum(len(text) / text.tokens_a_round(lookahead) for text in texts)
+    return tokens / (lookahead * drafting + target.seconds(lookahead + 1))
 
 
 def shape_of(case: Case) -> Shape:
@@ -83,6 +90,7 @@ def _default_ssd(precision: Precision) -> Case:
 def _simple_cases(precisions: Iterable[Precision]) -> Iterator[Case]:
     yield Case(mode="ar")
     for precision in precisions:
+        yield Case(mode="sd", draft_precision=precision)
         for lookahead in _SD_LOOKAHEADS:
             yield Case(mode="sd", lookahead=lookahead, draft_precision=precision)
 

@@ -1,12 +1,14 @@
 """The draft pool as a discrete-event simulation (simpy): the check of the queueing formula in `pool.py`.
 
 With exponential times it must agree with the formula; with the times as they are, nearly constant, it shows
-how much shorter real waits are. Needs the extra `bench`.
+how much shorter real waits are.
 """
 
 import random
 from collections.abc import Generator
 from typing import Any, Literal
+
+import simpy
 
 from ssd.planning.pool import Pool, PoolLoad
 
@@ -14,11 +16,6 @@ Spread = Literal["exponential", "constant"]
 
 
 def simulate_pool(pool: Pool, *, spread: Spread, rounds: int = 20_000, seed: int = 0) -> PoolLoad:
-    try:
-        import simpy
-    except ImportError as error:
-        raise ValueError("simulating a pool needs simpy: pip install 'ssd[bench]'") from error
-
     draw = random.Random(seed)
     environment = simpy.Environment()
     drafts = simpy.Resource(environment, capacity=pool.num_drafts)
