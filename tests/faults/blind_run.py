@@ -10,6 +10,7 @@ Tests that fail without any fault are told, and do not count.
 import argparse
 import json
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -153,6 +154,8 @@ def main() -> int:
     parser.add_argument("--vllm", metavar="PYTHON", help="one that has vLLM: its tests run too")
     asked = parser.parse_args()
     faults = [each for each in BLIND if asked.only in each.name or asked.only in each.path]
+    # Ends the tests under way, and takes the copy away.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
     num_caught = 0
     with tempfile.TemporaryDirectory(prefix="ssd-faults-") as folder:
         run = BlindRun(Workshop(Path(folder)), Record(asked.record), vllm=asked.vllm)
