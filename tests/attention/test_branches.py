@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ssd.attention import sdpa
 from ssd.attention.backend import Branches, Span
 from ssd.attention.sdpa import DETERMINISTIC_KEY_TILE, QUERY_TILE, SdpaBackend
 from ssd.kvcache.pool import KVPool, PoolShape
@@ -16,6 +17,12 @@ HEADS, KV_HEADS, HEAD_DIM, BLOCK, NUM_BLOCKS = 6, 2, 32, 4, 128
 CPU = torch.device("cpu")
 GARBAGE = 1e4
 """In every slot that no row may see. Not NaN: a masked value is multiplied by 0, and 0 · NaN is NaN."""
+
+
+@pytest.fixture(autouse=True, params=[8, 256])
+def least_trunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trunks apart from the rest, and under one mask with it."""
+    monkeypatch.setattr(sdpa, "LEAST_TRUNK", request.param)
 
 
 @dataclass

@@ -77,6 +77,35 @@ def test_ragged_batch_equals_plain_attention(deterministic: bool, consecutive: b
         torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_trunk_apart_equals_plain_attention(deterministic: bool, dtype: torch.dtype) -> None:
+    """E9: chunks and verifications whose rows share a long context, beside one that has none."""
+    sequences = Sequences([1100, 30], [list(range(70)), [72, 71]], dtype)
+    backend = SdpaBackend(make_pool(73, dtype, garbage=1e4), HEADS, deterministic=deterministic)
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+    start = 0
+    for size in (250, 9, 300, 450, 5, 17, 60, 9):
+        beside = [(1, 0, 30)] if start == 0 else [(1, 21, 9)]
+        got = sequences.run(backend, [(0, start, size), *beside])[0]
+        queries = sequences.queries[0][start : start + size]
+        keys, values = (each[0][: start + size] for each in (sequences.keys, sequences.values))
+        expected = reference(queries, keys, values, start)
+        torch.testing.assert_close(got.double(), expected, rtol=tolerance, atol=tolerance)
+        start += size
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_masks_are_as_wide_as_what_rows_do_not_share(deterministic: bool) -> None:
+    """E9: nine rows at 16k were planned with a mask over all keys: a hundred times as long as one row."""
+    backend = SdpaBackend(make_pool(1024), HEADS, deterministic=deterministic)
+    for start, count in ((16_000, 9), (16_380, 3), (15_800, 500)):
+        span = Span(0, count, start, range(1024))
+        [sequence] = backend.plan([span], count)._sequences
+        widest = max(tile.mask.shape[-1] for tile in sequence.tiles if tile.mask is not None)
+        assert widest <= (DETERMINISTIC_KEY_TILE if deterministic else QUERY_TILE)
+
+
 def test_blocks_are_read_in_table_order_not_by_number() -> None:
     sequences = Sequences([33], [[2, 0, 1]])
     got = sequences.run(SdpaBackend(make_pool(3), HEADS), [(0, 0, 33)])[0]

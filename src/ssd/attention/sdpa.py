@@ -4,10 +4,15 @@ Each span is cut into query tiles; a tile sees its sequence's keys up to its own
 row. The heads that share a key head are folded into the rows of one call, which on CPUs
 is about twice as fast as `enable_gqa` (each key is read once for the whole group).
 
+On CPUs the keys that every row of a tile sees, its trunk, are attended without a mask, and the
+few behind them apart: a mask is as wide as these, not as the context. The two are merged by the
+logarithms of their sums, which only torch's CPU kernel gives; elsewhere one mask covers all keys.
+
 Deterministic: the kernel multiplies fixed shapes only. Folded rows go in groups of 16 as
-separate entries of the batch dimension, and the number of keys is rounded up to whole
-splits of 512, in which torch's CPU kernel walks them; what is added is masked. A row's
-result then has the same bits whatever rows and keys are computed beside it.
+separate entries of the batch dimension, and keys in whole splits of 512, in which torch's CPU
+kernel walks them; what is added is masked. The trunk of a row ends with the last split before
+its own, so with its position alone. A row's result then has the same bits whatever rows and
+keys are computed beside it.
 """
 
 from collections.abc import Sequence
@@ -22,6 +27,8 @@ from ssd.kvcache.pool import KVPool
 
 QUERY_TILE = 64
 """Rows of one call: small enough that the mask stays small and few keys are masked."""
+LEAST_TRUNK = 256
+"""Keys that are worth a call of their own; fewer are cheaper under the mask."""
 DETERMINISTIC_KEY_TILE = 512
 DETERMINISTIC_FOLDED_ROWS = 16
 
@@ -35,11 +42,13 @@ class _Tile:
 
     first: int
     last: int
+    num_trunk: int
+    """Leading keys that all its rows see, attended without the mask; 0: it covers every key."""
     num_keys: int
     folded_rows: int
     """Rows of one entry of the batch dimension, heads of a group counted each."""
     mask: Tensor | None
-    """Added to the scores, [entries, 1, folded_rows, num_keys]; None where nothing is hidden."""
+    """Added to the scores, [entries, 1, folded_rows, num_keys - num_trunk]; None where nothing is hidden."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +104,16 @@ class SdpaBackend:
         return [blocks[p // size] * size + p % size for p in range(start, start + count)]
 
     def _sequence(self, span: Span) -> _SequencePlan:
-        firsts = range(0, span.count, QUERY_TILE)
-        tiles = tuple(self._tile(span, first, min(first + QUERY_TILE, span.count)) for first in firsts)
+        firsts = self._first_rows(span)
+        tiles = tuple(self._tile(span, *each) for each in zip(firsts, [*firsts[1:], span.count], strict=True))
         return _SequencePlan(tiles, self._memory(span, tiles[-1].num_keys))
+
+    def _first_rows(self, span: Span) -> list[int]:
+        """Of the tiles. Rows of one tile have one trunk, so a deterministic tile ends where a split does."""
+        firsts = set(range(0, span.count, QUERY_TILE))
+        if self._deterministic and span.branches is None:
+            firsts.update(range(-span.start % DETERMINISTIC_KEY_TILE, span.count, DETERMINISTIC_KEY_TILE))
+        return sorted(firsts)
 
     def _memory(self, span: Span, num_keys: int) -> _Consecutive | _Scattered:
         pool, size = self._pool, self._pool.shape.block_size
@@ -118,15 +134,28 @@ class SdpaBackend:
             num_keys = _round_up(num_keys, DETERMINISTIC_KEY_TILE)
             folded_rows = DETERMINISTIC_FOLDED_ROWS
         elif last - first == 1 and span.branches is None:
-            return _Tile(span.row + first, span.row + last, num_keys, folded_rows, None)
-        device = self._pool.keys.device
-        hidden = _hidden(span, first, last, num_keys).to(device).repeat_interleave(self._group, dim=0)
+            return _Tile(span.row + first, span.row + last, 0, num_keys, folded_rows, None)
+        num_trunk, device = self._num_trunk(span, first), self._pool.keys.device
+        hidden = _hidden(span, first, last, num_trunk, num_keys).to(device)
+        hidden = hidden.repeat_interleave(self._group, dim=0)
         mask = torch.zeros(
-            _round_up(hidden.shape[0], folded_rows), num_keys, dtype=self._pool.keys.dtype, device=device
+            _round_up(hidden.shape[0], folded_rows),
+            num_keys - num_trunk,
+            dtype=self._pool.keys.dtype,
+            device=device,
         )
         mask[: hidden.shape[0]].masked_fill_(hidden, float("-inf"))
-        mask = mask.view(-1, 1, folded_rows, num_keys)
-        return _Tile(span.row + first, span.row + last, num_keys, folded_rows, mask)
+        mask = mask.view(-1, 1, folded_rows, num_keys - num_trunk)
+        return _Tile(span.row + first, span.row + last, num_trunk, num_keys, folded_rows, mask)
+
+    def _num_trunk(self, span: Span, first: int) -> int:
+        """Leading keys that every row from the first on sees, as far as they need no mask."""
+        if self._pool.keys.device.type != "cpu":
+            return 0
+        num_common = span.start + first if span.branches is None else span.branches.num_trunk
+        if self._deterministic:
+            return num_common // DETERMINISTIC_KEY_TILE * DETERMINISTIC_KEY_TILE
+        return num_common if num_common >= LEAST_TRUNK else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +178,7 @@ class SdpaPlan:
         out = torch.zeros(grouped.shape, dtype=queries.dtype, device=queries.device)
         # One operation for all rows: most tiles are a single row, and their number is what costs.
         query_of_row, out_of_row = grouped.unsqueeze(1).unbind(0), out.unsqueeze(1).unbind(0)
+        halves: list[_Halves] = []
         for sequence in self._sequences:
             known_keys, known_values = sequence.memory.read(layer)
             for tile in sequence.tiles:
@@ -157,41 +187,93 @@ class SdpaPlan:
                         query_of_row[tile.first], known_keys, known_values
                     )
                     out_of_row[tile.first].copy_(attended)
+                    continue
+                rows = slice(tile.first, tile.last)
+                folded = _fold(grouped[rows], tile.mask.shape[0], tile.folded_rows)
+                if tile.num_trunk:
+                    halves.append(_attend_halves(folded, known_keys, known_values, tile, out[rows]))
                 else:
-                    rows = slice(tile.first, tile.last)
-                    _attend_folded(grouped[rows], known_keys, known_values, tile, out[rows])
+                    seen_keys, seen_values = (_expanded(each, tile) for each in (known_keys, known_values))
+                    attended = F.scaled_dot_product_attention(
+                        folded, seen_keys, seen_values, attn_mask=tile.mask
+                    )
+                    _unfold(attended, out[rows])
+        if halves:
+            _merge(halves)
         return out.view(num_rows, -1)
 
 
-def _hidden(span: Span, first: int, last: int, num_keys: int) -> Tensor:
-    """Which keys the rows [first, last) of a span do not see."""
-    own = torch.arange(span.start + first, span.start + last).unsqueeze(1)
+@dataclass(frozen=True, slots=True)
+class _Halves:
+    """What folded rows got of their trunk and of the keys behind it, each with the logarithm of its sum."""
+
+    trunk: Tensor
+    trunk_mass: Tensor
+    rest: Tensor
+    rest_mass: Tensor
+    out: Tensor
+    """Where the whole is to go, [rows, kv_heads, group, d]."""
+
+
+def _hidden(span: Span, first: int, last: int, num_trunk: int, num_keys: int) -> Tensor:
+    """Which keys behind the trunk the rows [first, last) of a span do not see."""
+    own = torch.arange(span.start + first - num_trunk, span.start + last - num_trunk).unsqueeze(1)
     if span.branches is None:
-        return torch.arange(num_keys) > own
-    hidden = torch.ones(last - first, num_keys, dtype=torch.bool)
-    hidden[:, : span.branches.num_trunk] = False
+        return torch.arange(num_keys - num_trunk) > own
+    hidden = torch.ones(last - first, num_keys - num_trunk, dtype=torch.bool)
+    hidden[:, : span.branches.num_trunk - num_trunk] = False
     hidden.scatter_(1, own, value=False)
     for row, ancestors in enumerate(span.branches.ancestors[first:last]):
-        hidden[row, list(ancestors)] = False
+        hidden[row, [slot - num_trunk for slot in ancestors]] = False
     return hidden
 
 
-def _attend_folded(grouped: Tensor, keys: Tensor, values: Tensor, tile: _Tile, out: Tensor) -> None:
-    """[rows, kv_heads, group, d] against [1, kv_heads, keys, d], the heads of a group folded into rows."""
+def _fold(grouped: Tensor, num_entries: int, folded_rows: int) -> Tensor:
+    """[rows, kv_heads, group, d] as [entries, kv_heads, folded_rows, d], padded with zeros."""
     rows, kv_heads, group, head_dim = grouped.shape
     folded = grouped.transpose(0, 1).flatten(1, 2)
-    num_entries = tile.mask.shape[0] if tile.mask is not None else 1
-    padding = num_entries * tile.folded_rows - rows * group
+    padding = num_entries * folded_rows - rows * group
     if padding:
         folded = F.pad(folded, (0, 0, 0, padding))
-    attended = F.scaled_dot_product_attention(
-        folded.view(kv_heads, num_entries, tile.folded_rows, head_dim).transpose(0, 1),
-        keys[:, :, : tile.num_keys].expand(num_entries, -1, -1, -1),
-        values[:, :, : tile.num_keys].expand(num_entries, -1, -1, -1),
-        attn_mask=tile.mask,
-    )
+    return folded.view(kv_heads, num_entries, folded_rows, head_dim).transpose(0, 1)
+
+
+def _unfold(attended: Tensor, out: Tensor) -> None:
+    """The way back, without the padding."""
+    rows, kv_heads, group, head_dim = out.shape
     unfolded = attended.transpose(0, 1).flatten(1, 2)[:, : rows * group]
     out.copy_(unfolded.reshape(kv_heads, rows, group, head_dim).transpose(0, 1))
+
+
+def _expanded(memory: Tensor, tile: _Tile) -> Tensor:
+    """Those of the keys or values [1, kv_heads, keys, d] that a tile sees, for each of its entries."""
+    num_entries = 1 if tile.mask is None else tile.mask.shape[0]
+    return memory[:, :, : tile.num_keys].expand(num_entries, -1, -1, -1)
+
+
+def _attend_halves(folded: Tensor, keys: Tensor, values: Tensor, tile: _Tile, out: Tensor) -> _Halves:
+    # What the public function calls on CPUs; it does not pass on the logarithms of the sums.
+    attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    known = [_expanded(each, tile) for each in (keys, values)]
+    trunk, trunk_mass = attend(folded, *(each[:, :, : tile.num_trunk] for each in known))
+    behind = [each[:, :, tile.num_trunk :] for each in known]
+    rest, rest_mass = attend(folded, *behind, attn_mask=tile.mask)
+    return _Halves(trunk, trunk_mass, rest, rest_mass, out)
+
+
+def _merge(halves: Sequence[_Halves]) -> None:
+    """Softmax over both halves of each row, from those over each. All tiles at once: calls are what costs."""
+    trunks, rests = (
+        torch.cat([each.flatten(0, 2) for each in parts]).float()
+        for parts in ([each.trunk for each in halves], [each.rest for each in halves])
+    )
+    gaps = torch.cat([(each.rest_mass - each.trunk_mass).flatten() for each in halves]).unsqueeze(1)
+    # Nothing here may depend on where a row stands: products and sums are exact roundings of their own.
+    share = gaps.double().sigmoid().float()
+    merged = rests.mul_(share).add_(trunks.mul_(1.0 - share))
+    sizes = [each.trunk_mass.numel() for each in halves]
+    for each, attended in zip(halves, torch.split(merged, sizes), strict=True):
+        _unfold(attended.view(each.trunk.shape), each.out)
 
 
 def _round_up(count: int, step: int) -> int:
