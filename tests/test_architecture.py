@@ -17,7 +17,7 @@ ROOT = Path(ssd.__file__).parent
 
 # Each package may import those of the layers before its own, and itself.
 LAYERS = (
-    {"config", "version"},
+    {"config", "errors", "version"},
     {"sampling", "kvcache"},
     {"attention"},
     {"models"},

@@ -114,7 +114,7 @@ FAULTS = [
     ),
     Fault(
         "a grammar that failed allows the end",
-        "src/ssd/engine/grammar.py",
+        "src/ssd/engine/grammar_trial.py",
         "        bits.fill(0)\n",
         "        pass\n",
         "tests/engine/test_grammar.py::test_a_matcher_that_fails_allows_nothing",

@@ -250,7 +250,7 @@ def test_a_killed_engine_takes_the_server_with_it(tiny_llama: Path, tmp_path: Pa
 
 def test_a_stopped_engine_is_unhealthy_until_it_goes_on(tiny_llama: Path, tmp_path: Path) -> None:
     with serving(tiny_llama, tmp_path / "log") as server:
-        (pid,) = server.children
+        pid = server.children[0]
         assert is_healthy(server)
         os.kill(pid, signal.SIGSTOP)
         until(lambda: not is_healthy(server))

@@ -14,7 +14,7 @@ from ssd.engine.grammar import GrammarCompiler
 from ssd.server.chat_parts import Tool
 from ssd.server.grammars import chat_grammar
 from ssd.server.schemas import ChatCompletionRequest
-from tests.server.process import ServerProcess, until
+from tests.server.process import ServerProcess, resident_bytes, until
 from tests.tiny import tiny_tokenizer
 
 MESSAGES: Any = [{"role": "user", "content": "Answer."}]
@@ -268,3 +268,31 @@ def test_a_choice_of_an_odd_shape_is_refused_by_name(forcing: ServerProcess, cho
     assert response.status_code == 400, response.text
     assert response.json()["error"]["param"].startswith("tool_choice")
     assert named in response.json()["error"]["message"]
+
+
+BOMB = {"type": "integer", "multipleOf": 100000007}
+"""Compiling it takes minutes, and gigabytes."""
+
+
+def test_a_grammar_that_would_compile_for_ever_harms_nobody(server: ServerProcess) -> None:
+    """S1: those of others are answered while it is tried, and nothing of it is left in the engine."""
+    known, new = {"choice": ["known", "old"]}, {"choice": ["new", "young"]}
+    assert formed(server, known) == 200
+    engine = server.children[0]
+    before, refused = resident_bytes(engine), []
+    bomb = threading.Thread(target=lambda: refused.append(formed(server, {"json": BOMB})))
+    bomb.start()
+    time.sleep(0.2)
+    found = [formed(server, known), formed(server, new)]
+    was_under_way = not refused
+    bomb.join()
+    assert (found, refused, was_under_way) == ([200, 200], [400], True)
+    assert resident_bytes(engine) - before < 50 << 20
+    began = time.monotonic()
+    assert formed(server, {"json": BOMB}) == 400
+    assert time.monotonic() - began < 2, "it is known by now"
+
+
+def formed(server: ServerProcess, form: dict[str, Any]) -> int:
+    body = {"prompt": "x", "max_tokens": 5, "structured_outputs": form}
+    return server.http.post("/v1/completions", json=body).status_code

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
@@ -12,9 +13,11 @@ from ssd import SamplingParams
 from ssd.config import EngineConfig
 from ssd.engine.build import Engine, build_engine
 from ssd.engine.core import StepOutput
+from ssd.engine.request import Request
+from ssd.errors import InvalidRequestError
 from ssd.worker.link import Addresses, WorkerLink
 from ssd.worker.loop import EngineLoop
-from ssd.worker.messages import Add, encode
+from ssd.worker.messages import Add, Refused, decode_events, encode
 
 
 @pytest.fixture
@@ -29,8 +32,16 @@ def addresses() -> Iterator[Addresses]:
     found.remove()
 
 
+@pytest.fixture
+def link(addresses: Addresses) -> Iterator[WorkerLink]:
+    """Closed, or what it could not deliver would keep whoever collects garbage waiting."""
+    found = WorkerLink(addresses)
+    yield found
+    found.close()
+
+
 def test_a_first_step_that_hangs_shows(
-    engine: Engine, addresses: Addresses, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, addresses: Addresses, link: WorkerLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The usual way for a device to hang: on the first request after a quiet night."""
     goes_on, step = threading.Event(), engine.core.step
@@ -44,7 +55,7 @@ def test_a_first_step_that_hangs_shows(
     commands, events = context.socket(zmq.PUSH), context.socket(zmq.PULL)
     commands.bind(addresses.commands)
     events.bind(addresses.events)
-    loop, is_over = EngineLoop(engine, WorkerLink(addresses)), threading.Event()
+    loop, is_over = EngineLoop(engine, link), threading.Event()
     thread = threading.Thread(target=loop.run, args=(is_over.is_set,))
     thread.start()
     try:
@@ -61,6 +72,62 @@ def test_a_first_step_that_hangs_shows(
         is_over.set()
         thread.join()
         context.destroy(linger=0)
+
+
+def test_a_long_forward_that_moves_is_no_standstill(
+    engine: Engine, link: WorkerLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S2: a long prompt on a slow machine is work, and the probe can tell."""
+    model, longest = engine.loaded.runner.model, 0.0
+    (layer, *_) = model._layers
+
+    def slow(*args: Any) -> Any:
+        nonlocal longest
+        time.sleep(0.2)
+        longest = max(longest, standstill(loop))
+        return layer(*args)
+
+    monkeypatch.setattr(model, "_layers", [slow] * 8)
+    loop = EngineLoop(engine, link)
+    engine.core.add(engine.requests.request("Hi", SamplingParams(max_tokens=1)))
+    began = time.monotonic()
+    loop.run(lambda: not engine.core.has_work)
+    assert 0.1 < longest < (time.monotonic() - began) / 2
+
+
+@pytest.mark.parametrize(
+    ("error", "is_defect"), [(InvalidRequestError("no"), False), (ValueError("no"), True)]
+)
+def test_a_request_that_cannot_be_added_ends_alone(
+    engine: Engine,
+    addresses: Addresses,
+    link: WorkerLink,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    is_defect: bool,
+) -> None:
+    """S11: a defect is told as one, and is not the caller's fault."""
+
+    def fail(_request: Request) -> None:
+        raise error
+
+    monkeypatch.setattr(engine.core, "add", fail)
+    context = zmq.Context()
+    commands, events = context.socket(zmq.PUSH), context.socket(zmq.PULL)
+    commands.bind(addresses.commands)
+    events.bind(addresses.events)
+    request, is_over = engine.requests.request("Hi", SamplingParams()), threading.Event()
+    thread = threading.Thread(target=EngineLoop(engine, link).run, args=(is_over.is_set,))
+    thread.start()
+    try:
+        commands.send(encode([Add(request)]))
+        (event,) = decode_events(events.recv())
+    finally:
+        is_over.set()
+        thread.join()
+        context.destroy(linger=0)
+    assert isinstance(event, Refused)
+    assert (event.request_id, event.is_defect) == (request.request_id, is_defect)
 
 
 def standstill(loop: EngineLoop) -> float:

@@ -59,7 +59,7 @@ def _engine_on_its_cores(config: EngineConfig, *, show_progress: ShowProgress) -
     end_ids, vocab_size = loaded.checkpoint.end_ids(tokenizer), loaded.checkpoint.config.vocab_size
     grammars = Grammars(tokenizer, end_ids, vocab_size)
     seeds = random.SystemRandom() if config.seed is None else random.Random(config.seed)
-    factory = RequestFactory(tokenizer, end_ids, vocab_size, seeds, grammars)
+    factory = RequestFactory(tokenizer, end_ids, vocab_size, seeds, grammars, loaded.max_model_len)
     # Last, since it may start a process.
     decoder = make_decoder(config, loaded, tokenizer, show_progress=show_progress)
     core = _core_around(decoder, config, loaded, blocks, tokenizer, grammars)

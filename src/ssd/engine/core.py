@@ -16,9 +16,11 @@ from ssd.decoding.timeline import Timeline
 from ssd.decoding.verification import worth_verifying
 from ssd.engine.burst import Burst
 from ssd.engine.outputs import EngineStats, Increment, RequestOutput, SpeculationStats
+from ssd.engine.pace import Pace
 from ssd.engine.request import Generation, Request, RunningRequest
 from ssd.engine.scheduler import ScheduledRow, Scheduler, SchedulerLimits
 from ssd.engine.sequence import Sequence
+from ssd.errors import InvalidRequestError
 from ssd.kvcache.block_manager import BlockManager
 from ssd.sampling import History, SamplingParams, SamplingRow, mix_seed
 from ssd.sampling.constraint import Constraint, Grammar
@@ -61,6 +63,8 @@ class EngineCore:
         self._num_steps, self._step_seconds, self._verify_seconds, self._wait_seconds = 0, 0.0, 0.0, 0.0
         self.timeline: Timeline | None = None
         """Given one, every step is written into it."""
+        self.pace: Pace | None = None
+        """Given one, prompts are read in chunks of its size."""
 
     @property
     def has_work(self) -> bool:
@@ -84,9 +88,9 @@ class EngineCore:
         return self._blocks.usage
 
     def add(self, request: Request) -> None:
-        """Queues a request, or raises ValueError if it can never run."""
+        """Queues a request, or raises InvalidRequestError if it can never run."""
         if request.request_id in self._requests:
-            raise ValueError(f"request id {request.request_id!r} is already running: choose another")
+            raise InvalidRequestError(f"request id {request.request_id!r} is already running: choose another")
         generations = self._generations_of(request)
         # The first sequence is the largest demand of the n, so its check speaks for the others.
         for generation in generations:
@@ -134,7 +138,7 @@ class EngineCore:
             return self.tell()
         started = self._clock()
         drafts = self._draft()
-        schedule = self._scheduler.schedule()
+        schedule = self._scheduler.schedule(self.pace.budget if self.pace is not None else None)
         for sequence in schedule.preempted:
             self._decoder.forget(sequence.seq_id)
         now = self._clock()
@@ -149,7 +153,7 @@ class EngineCore:
             self._settle(row, result, now)
         if not self._decoder.is_async:
             self._tell()
-        self._note_step(started)
+        self._note_step(started, schedule.num_prompt_tokens)
         return self._take_told()
 
     def tell(self) -> StepOutput:
@@ -175,8 +179,10 @@ class EngineCore:
         touched = {each.request.request_id: self._requests[each.request.request_id] for each in untold}
         self._told.append(StepOutput(tuple(increments), self._collect_finished(list(touched.values()))))
 
-    def _note_step(self, started: float) -> None:
+    def _note_step(self, started: float, num_prompt_tokens: int) -> None:
         ended, times = self._clock(), self._decoder.times
+        if self.pace is not None:
+            self.pace.note(num_prompt_tokens, ended - started)
         self._num_steps += 1
         self._step_seconds += ended - started
         self._verify_seconds += times.verify
@@ -242,7 +248,7 @@ class EngineCore:
         if params.grammar is None:
             return None
         if self._grammars is None:
-            raise ValueError("this engine was built without grammars: leave `grammar` out")
+            raise InvalidRequestError("this engine was built without grammars: leave `grammar` out")
         return self._grammars(params.grammar)
 
     def _decode_row(

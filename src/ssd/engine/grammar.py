@@ -3,51 +3,60 @@
 Knows the library and the tokenizer. A constraint follows one text; drafted tokens are tried on a copy,
 so that every position of a verification has the mask it would have without a draft.
 
-Compiling may take a second. It lets other threads go on, so whoever has an engine to keep going does it
-elsewhere (`Grammars.prepare`), before the request is added; the engine then finds it compiled.
+Compiling may take seconds. It lets other threads go on, so whoever has an engine to keep going does it
+elsewhere (`Grammars.prepare`), before the request is added; the engine then finds it compiled. Whoever takes
+grammars from strangers has them tried in another process first (`worker/trials.py`).
 """
 
 import threading
 from collections.abc import Sequence
-from functools import lru_cache
+from copy import copy
 from typing import Any
 
-import llguidance
-import llguidance.hf
-import llguidance.numpy
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher
 
+from ssd.engine.grammar_shelf import Shelf
 from ssd.engine.grammar_source import source_of
+from ssd.engine.grammar_trial import attempt, mask_of, trie_of
 from ssd.sampling.constraint import Allowed, Constraint, Grammar, GrammarError
-
-_KEPT = 64
-"""Grammars that stay compiled."""
-_LIMITS = LLParserLimits(verbose_errors=False)
 
 
 class GrammarCompiler:
     def __init__(self, tokenizer: Any, end_ids: Sequence[int], vocab_size: int) -> None:
-        self._tokenizer: LLTokenizer = llguidance.hf.from_tokenizer(
-            tokenizer, n_vocab=vocab_size, eos_token=list(end_ids) or None
-        )
+        self._trie = trie_of(tokenizer_text(tokenizer), end_ids, vocab_size)
         self._vocab_size = vocab_size
-        self.compiled = lru_cache(_KEPT)(self._compile)
-        """GrammarError where a grammar makes no sense."""
+        self._shelf: Shelf[Grammar, LLMatcher] = Shelf()
+
+    def is_compiled(self, grammar: Grammar) -> bool:
+        return self._shelf.get(grammar) is not None
+
+    def compiled(self, grammar: Grammar, num_bytes: int = 0) -> LLMatcher:
+        """GrammarError where a grammar makes no sense. `num_bytes`: what it takes, as far as is known."""
+        found = self._shelf.get(grammar)
+        if found is None:
+            found, refusal = attempt(self._trie, source_of(grammar), self._vocab_size)
+            if refusal:
+                raise unusable(grammar, refusal)
+            self._shelf.put(grammar, found, num_bytes)
+        return found
 
     def constraint(self, grammar: Grammar) -> Constraint:
         """For a new text."""
         return GrammarConstraint(self.compiled(grammar).deep_copy(), self._vocab_size)
 
-    def _compile(self, grammar: Grammar) -> LLMatcher:
-        matcher = LLMatcher(self._tokenizer, source_of(grammar), log_level=0, limits=_LIMITS)
-        if matcher.is_error():
-            raise GrammarError(f"the {grammar.kind} cannot be used: {matcher.get_error()[:500]}")
-        start = matcher.deep_copy()
-        _mask(start, self._vocab_size)
-        if start.is_error():
-            raise GrammarError(f"the {grammar.kind} cannot be used: no text fits it")
-        return matcher
+
+def tokenizer_text(tokenizer: Any) -> str:
+    """The JSON of a fast tokenizer, for llguidance."""
+    plain = copy(tokenizer.backend_tokenizer)
+    plain.no_padding()
+    plain.no_truncation()
+    text: str = plain.to_str()
+    return text
+
+
+def unusable(grammar: Grammar, reason: str) -> GrammarError:
+    return GrammarError(f"the {grammar.kind} cannot be used: {reason}")
 
 
 class Grammars:
@@ -65,9 +74,18 @@ class Grammars:
                 self._compiler = GrammarCompiler(*self._settings)
             return self._compiler
 
-    def prepare(self, grammar: Grammar) -> None:
+    @property
+    def settings(self) -> tuple[Any, Sequence[int], int]:
+        """Tokenizer, end ids and size of the vocabulary."""
+        return self._settings
+
+    def is_prepared(self, grammar: Grammar) -> bool:
+        """Whether it is compiled, and stays so for the moment."""
+        return self.load().is_compiled(grammar)
+
+    def prepare(self, grammar: Grammar, num_bytes: int = 0) -> None:
         """Compiles what is not compiled; GrammarError where a grammar makes no sense."""
-        self.load().compiled(grammar)
+        self.load().compiled(grammar, num_bytes)
 
     def constraint(self, grammar: Grammar) -> Constraint:
         """For a new text."""
@@ -82,14 +100,14 @@ class GrammarConstraint:
 
     def masks(self, drafted: Sequence[int]) -> list[Allowed]:
         if self._is_lost:
-            return [np.zeros_like(_mask(self._matcher, self._vocab_size))]
+            return [np.zeros_like(mask_of(self._matcher, self._vocab_size))]
         tokens = list(drafted[: self.num_allowed(drafted)])
-        found = [_mask(self._matcher, self._vocab_size)]
+        found = [mask_of(self._matcher, self._vocab_size)]
         # On a copy: a token that is allowed but leads nowhere spoils a matcher for good.
         ahead = self._matcher.deep_copy() if tokens else self._matcher
         for token in tokens:
             ahead.consume_token(token)
-            found.append(_mask(ahead, self._vocab_size))
+            found.append(mask_of(ahead, self._vocab_size))
         return found
 
     def num_allowed(self, drafted: Sequence[int]) -> int:
@@ -103,18 +121,8 @@ class GrammarConstraint:
         # spells what must come is allowed, and then not taken for that text: it would come for ever.
         is_over = self._matcher.is_error() or self._matcher.is_stopped()
         refused = tokens[taken] if taken < len(tokens) and not is_over else None
-        self._is_lost |= refused is not None and _allows(_mask(self._matcher, self._vocab_size), refused)
+        self._is_lost |= refused is not None and _allows(mask_of(self._matcher, self._vocab_size), refused)
 
 
 def _allows(mask: Allowed, token: int) -> bool:
     return bool(mask[token // 32] >> (token % 32) & 1)
-
-
-def _mask(matcher: LLMatcher, vocab_size: int) -> Allowed:
-    bits = llguidance.numpy.allocate_token_bitmask(1, vocab_size)
-    llguidance.numpy.fill_next_token_bitmask(matcher, bits, 0)
-    if matcher.is_error():
-        # It led nowhere, or grew too complex. The library would end the text here, as if it were complete.
-        bits.fill(0)
-    allowed: Allowed = bits[0]
-    return allowed

@@ -18,6 +18,9 @@ and ten times as many a minute: the properties of one object cost time by their 
 MAX_PATTERN_PROPERTIES = 20
 """Each is compared with each other one, and that is slow: 300 take 17 s."""
 
+MAX_SCHEMAS_IN_LARK = 100
+"""Each is read from where it begins, and may be all of the text."""
+
 _JSON_OPTIONS: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """Fixed spacing: a text that may hold any number of spaces need never end."""
 _SCHEMA_IN_LARK = re.compile(r"%json\s*")
@@ -81,7 +84,9 @@ def _objects_in(value: Any) -> Iterator[dict[str, Any]]:
 
 def _schemas_in_lark(text: str) -> Iterator[Any]:
     decoder = json.JSONDecoder()
-    for found in _SCHEMA_IN_LARK.finditer(text):
+    for number, found in enumerate(_SCHEMA_IN_LARK.finditer(text)):
+        if number >= MAX_SCHEMAS_IN_LARK:
+            raise GrammarError(f"the lark has more than {MAX_SCHEMAS_IN_LARK} schemas in it: use fewer")
         try:
             yield decoder.raw_decode(text, found.end())[0]
         except (ValueError, RecursionError):

@@ -11,12 +11,21 @@ from typing import Any
 
 from ssd.engine.grammar import Grammars
 from ssd.engine.request import Request
+from ssd.errors import InvalidRequestError
 from ssd.sampling import SamplingParams
 
 Prompt = str | Sequence[int]
 """Text, or token ids that are taken as they are."""
 Message = dict[str, Any]
 """A chat message as OpenAI's API has it: role, content."""
+_LONG_CHARACTERS = 16
+"""Of a token: a text with fewer for each token it may have is tokenised without further ado."""
+_PIECE = 1 << 16
+"""Characters that are tokenised at a time, to see whether a text is too long."""
+
+
+class PromptTooLongError(InvalidRequestError):
+    """The prompt leaves no room for an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +36,8 @@ class RequestFactory:
     seeds: random.Random
     grammars: Grammars | None = None
     """Compiles a request's grammar before the engine sees it; None: whoever has the engine does."""
+    max_model_len: int | None = None
+    """Text that is far longer is refused before all of it is tokenised; None: none is."""
 
     def request(
         self,
@@ -38,7 +49,9 @@ class RequestFactory:
         cache_key: str = "",
     ) -> Request:
         if not isinstance(params, SamplingParams):
-            raise ValueError(f"sampling parameters are SamplingParams(…), not {type(params).__name__}")
+            raise InvalidRequestError(
+                f"sampling parameters are SamplingParams(…), not {type(params).__name__}"
+            )
         text = prompt if isinstance(prompt, str) else None
         ids = self._token_ids(prompt)
         self._check_ids(ids)
@@ -59,35 +72,61 @@ class RequestFactory:
 
     def _token_ids(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
-            try:
-                ids: list[int] = self.tokenizer(prompt).input_ids
-            except TypeError as error:
-                raise ValueError(f"the prompt {prompt[:40]!r} is not valid Unicode text") from error
-            return ids
+            return self.encoded(prompt)
         if isinstance(prompt, Sequence) and all(isinstance(token, int) for token in prompt):
             return [int(token) for token in prompt]
-        raise ValueError(f"a prompt is text or a list of token ids, not {prompt!r:.60}")
+        raise InvalidRequestError(f"a prompt is text or a list of token ids, not {prompt!r:.60}")
+
+    def encoded(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text. PromptTooLongError where it is far longer than any prompt may be."""
+        try:
+            self._refuse_far_too_long(text)
+            ids: list[int] = self.tokenizer(text, add_special_tokens=add_special_tokens).input_ids
+        except TypeError as error:
+            raise InvalidRequestError(f"the prompt {text[:40]!r} is not valid Unicode text") from error
+        return ids
+
+    def _refuse_far_too_long(self, text: str) -> None:
+        """Piece by piece, up to twice the tokens that would be too many: cuts add a few, and merge none."""
+        if self.max_model_len is None or len(text) <= _LONG_CHARACTERS * self.max_model_len:
+            return
+        num_tokens = 0
+        for start in range(0, len(text), _PIECE):
+            piece = text[start : start + _PIECE]
+            num_tokens += len(self.tokenizer(piece, add_special_tokens=False).input_ids)
+            if num_tokens > 2 * self.max_model_len:
+                raise PromptTooLongError(
+                    f"the prompt has {len(text)} characters, and prompt and output together at most "
+                    f"{self.max_model_len} tokens: shorten the prompt"
+                )
 
     def chat_prompt(self, messages: Sequence[Message], **template_options: Any) -> list[int]:
         """Token ids of a conversation; `template_options` (tools, …) are for the model's chat template."""
+        # What the tokenizer would add at the start is the template's affair.
+        return self.encoded(self.chat_text(messages, **template_options), add_special_tokens=False)
+
+    def chat_text(self, messages: Sequence[Message], **template_options: Any) -> str:
+        """What the model's chat template makes of a conversation."""
         if isinstance(messages, str) or not all(
             isinstance(message, dict) and "role" in message for message in messages
         ):
-            raise ValueError('a conversation is a list of messages such as {"role": "user", "content": "Hi"}')
+            raise InvalidRequestError(
+                'a conversation is a list of messages such as {"role": "user", "content": "Hi"}'
+            )
         if not self.tokenizer.chat_template:
-            raise ValueError("this model's tokenizer has no chat template: use generate with plain text")
+            raise InvalidRequestError(
+                "this model's tokenizer has no chat template: use generate with plain text"
+            )
         options = {"add_generation_prompt": True, **template_options}
-        ids: list[int] = self.tokenizer.apply_chat_template(
-            list(messages), tokenize=True, return_dict=False, **options
-        )
-        return ids
+        text: str = self.tokenizer.apply_chat_template(list(messages), tokenize=False, **options)
+        return text
 
     def _check_ids(self, ids: Sequence[int]) -> None:
         if not ids:
-            raise ValueError("the prompt has no tokens: pass some text or token ids")
+            raise InvalidRequestError("the prompt has no tokens: pass some text or token ids")
         wrong = [token for token in ids if not 0 <= token < self.vocab_size]
         if wrong:
-            raise ValueError(f"token id {wrong[0]} is outside the vocabulary of {self.vocab_size}")
+            raise InvalidRequestError(f"token id {wrong[0]} is outside the vocabulary of {self.vocab_size}")
 
     def _bad_word_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """A word's tokens at the start of a text and after a space: they usually differ."""

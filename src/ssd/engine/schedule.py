@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ssd.engine.sequence import Sequence, SequenceStatus
+from ssd.errors import InvalidRequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +34,17 @@ class SchedulerLimits:
     def check_admissible(self, sequence: Sequence, *, num_slots: int) -> None:
         """Refuse what could never run to its end, alone in a KV cache of num_slots tokens."""
         if not sequence.num_prompt:
-            raise ValueError("the prompt is empty: pass at least one token, for example BOS")
+            raise InvalidRequestError("the prompt is empty: pass at least one token, for example BOS")
         if sequence.num_prompt >= self.max_model_len:
-            raise ValueError(
+            raise InvalidRequestError(
                 f"the prompt has {sequence.num_prompt} tokens and max_model_len is {self.max_model_len}: "
                 "shorten the prompt or raise max_model_len"
             )
         if sequence.max_tokens < 1:
-            raise ValueError(f"max_tokens is {sequence.max_tokens}: ask for at least 1")
+            raise InvalidRequestError(f"max_tokens is {sequence.max_tokens}: ask for at least 1")
         num_final = min(sequence.num_prompt + sequence.max_tokens, self.max_model_len)
         if num_final > num_slots:
-            raise ValueError(
+            raise InvalidRequestError(
                 f"prompt and max_tokens come to {num_final} tokens and the KV cache holds {num_slots}: "
                 "lower max_tokens, shorten the prompt or give the KV cache more memory"
             )
@@ -84,6 +85,10 @@ class ScheduledRow(NamedTuple):
 class Schedule(NamedTuple):
     rows: tuple[ScheduledRow, ...]
     preempted: tuple[Sequence, ...]
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return sum(len(row.tokens) for row in self.rows if not row.generated)
 
 
 @dataclass(slots=True)

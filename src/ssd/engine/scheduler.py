@@ -61,8 +61,11 @@ class Scheduler:
         self._sequences[sequence.seq_id] = sequence
         self._waiting.append(sequence)
 
-    def schedule(self) -> Schedule:
-        """Choose the rows of the next step. Each row is to be given back to `commit` before the next call."""
+    def schedule(self, prompt_budget: int | None = None) -> Schedule:
+        """Choose the rows of the next step. Each row is to be given back to `commit` before the next call.
+
+        `prompt_budget`: how much of prompts it may hold, if that is less than fits into it.
+        """
         preempted = self._secure_known_tokens()
         decoding = self.decoding
         filling = [sequence for sequence in self._running if not sequence.is_decoding]
@@ -76,7 +79,8 @@ class Scheduler:
             rows.append(row)
             draft_budget -= row.num_drafted
             spare -= row.num_drafted
-        batch = RowsToBe(rows, spare, may_run_alone=not (rows and self._decoding_stood_aside))
+        prompt_budget = spare if prompt_budget is None else min(spare, prompt_budget)
+        batch = RowsToBe(rows, prompt_budget, may_run_alone=not (rows and self._decoding_stood_aside))
         self._decoding_stood_aside = False
         if all(self._fill(sequence, batch) for sequence in filling) and may_admit:
             self._admit(batch)

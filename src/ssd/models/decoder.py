@@ -5,7 +5,7 @@ blocks or batches: an attention plan says what each row may see, and `tiles` how
 are grouped for the linears.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -176,6 +176,8 @@ class DenseDecoder:
         )
         source.refuse_unread(tied=config.tie_embeddings)
         self.config = config
+        self.on_layer: Callable[[], None] = lambda: None
+        """Called behind each layer: so a forward that takes long shows that it moves."""
 
     def hidden(self, rows: Rows) -> Tensor:
         """Final hidden states, [rows, hidden_size]."""
@@ -183,6 +185,7 @@ class DenseDecoder:
         cos, sin = self._rope.at(rows.positions)
         for layer in self._layers:
             x = layer(x, rows, cos, sin)
+            self.on_layer()
         return self._norm(x)
 
     def logits(self, hidden: Tensor, tiles: Sequence[int] = ()) -> Tensor:

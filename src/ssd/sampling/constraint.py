@@ -13,6 +13,8 @@ from typing import Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from ssd.errors import InvalidRequestError
+
 Allowed = NDArray[np.int32]
 """One bit for each token of the vocabulary, 32 to a number, lowest first."""
 
@@ -20,7 +22,7 @@ GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "lark"]
 MAX_GRAMMAR_CHARS = 100_000
 
 
-class GrammarError(ValueError):
+class GrammarError(InvalidRequestError):
     """A grammar that cannot be used; the message says why."""
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ssd.errors import InvalidRequestError
 from ssd.sampling.constraint import Grammar
 
 MAX_N = 128
@@ -139,9 +140,11 @@ def _normal_numbers(params: SamplingParams) -> dict[str, Any]:
     }
 
 
-def _refusal(name: str, value: object, remedy: str) -> ValueError:
+def _refusal(name: str, value: object, remedy: str) -> InvalidRequestError:
     shown = repr(value)
-    return ValueError(f"{name}={shown if len(shown) <= 80 else shown[:77] + '...'} is refused: {remedy}")
+    return InvalidRequestError(
+        f"{name}={shown if len(shown) <= 80 else shown[:77] + '...'} is refused: {remedy}"
+    )
 
 
 def _number(name: str, value: object, *, low: float, high: float) -> float:

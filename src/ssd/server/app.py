@@ -7,12 +7,12 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp
 
-from ssd.server.body import check_text
+from ssd.server.body import BoundedRoute, check_text
 from ssd.server.caller import Caller
 from ssd.server.chat import ChatJob
 from ssd.server.completions import CompletionJob
 from ssd.server.connection import ClientGoneError, EventStream, unless_gone
-from ssd.server.errors import ApiError, add_error_handlers, refusal
+from ssd.server.errors import ApiError, add_error_handlers
 from ssd.server.health import health, liveness, readiness
 from ssd.server.middleware import AccessLog, ApiKeys, BodyLimit, KnownHosts
 from ssd.server.openapi import describe
@@ -52,7 +52,7 @@ def build_app(serving: Serving) -> ASGIApp:
 
 
 def _openai_routes(serving: Serving) -> APIRouter:
-    routes = APIRouter(prefix="/v1", dependencies=[Depends(check_text)])
+    routes = APIRouter(prefix="/v1", dependencies=[Depends(check_text)], route_class=BoundedRoute)
 
     @routes.get("/models")
     async def models() -> Response:
@@ -68,19 +68,13 @@ def _openai_routes(serving: Serving) -> APIRouter:
     @routes.post("/completions")
     async def completions(body: CompletionRequest, request: Request) -> Response:
         serving.gate.check_room()
-        try:
-            job = await CompletionJob.make(serving, body, Caller.of(request))
-        except ValueError as error:
-            raise refusal(error) from error
+        job = await CompletionJob.make(serving, body, Caller.of(request))
         return await _answer(serving, job, request)
 
     @routes.post("/chat/completions")
     async def chat_completions(body: ChatCompletionRequest, request: Request) -> Response:
         serving.gate.check_room()
-        try:
-            job = await ChatJob.make(serving, body, Caller.of(request))
-        except ValueError as error:
-            raise refusal(error) from error
+        job = await ChatJob.make(serving, body, Caller.of(request))
         return await _answer(serving, job, request)
 
     return routes
@@ -98,8 +92,6 @@ async def _answer(serving: Serving, job: CompletionJob | ChatJob, request: Reque
         except ClientGoneError:
             request.state.is_gone = True
             return Response(status_code=_CLIENT_GONE)
-        except ValueError as error:
-            raise refusal(error) from error
         return Response(answer.encoded(), media_type="application/json")
 
 
@@ -116,16 +108,14 @@ def _log_fields(job: CompletionJob | ChatJob) -> dict[str, object]:
 
 
 def _token_routes(serving: Serving) -> APIRouter:
-    routes = APIRouter(dependencies=[Depends(check_text)])
+    routes = APIRouter(dependencies=[Depends(check_text)], route_class=BoundedRoute)
 
     @routes.post("/tokenize")
     async def tokenize(body: TokenizeRequest) -> Response:
         serving.gate.check_open()
         serving.check_model(body.model)
-        try:
-            tokens = await _tokens(serving, body)
-        except ValueError as error:
-            raise refusal(error) from error
+        tokens = await _tokens(serving, body)
+        serving.check_fits(tokens, "prompt" if body.messages is None else "messages")
         count = {"count": len(tokens), "max_model_len": serving.client.max_model_len}
         return JSONResponse({**count, "tokens": tokens})
 
@@ -144,11 +134,7 @@ async def _tokens(serving: Serving, body: TokenizeRequest) -> list[int]:
     if body.messages is not None:
         messages = conversation(body.messages)
         return await serving.chat_prompt(messages, add_generation_prompt=body.add_generation_prompt)
-    text, special, tokenizer = body.prompt or "", body.add_special_tokens, serving.client.tokenizer
-    tokens: list[int] = await off_loop(
-        len(text), lambda: tokenizer(text, add_special_tokens=special).input_ids
-    )
-    return tokens
+    return await serving.encoded(body.prompt or "", add_special_tokens=body.add_special_tokens)
 
 
 def _operations_routes(serving: Serving) -> APIRouter:

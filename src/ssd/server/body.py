@@ -6,9 +6,11 @@ else waits meanwhile.
 
 import json
 import re
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Request
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from ssd.sampling.params import MAX_LOGIT_BIAS
@@ -18,9 +20,12 @@ _MOST_FIELDS = 100
 """More than any body has."""
 _MOST_METADATA = 16
 """OpenAI's limit."""
+_MOST_VALUES = 400_000
+"""Told by the commas. So many numbers take some 50 ms to read; text with so many is no prompt."""
 _MAY_BE_HALF = re.compile(rb"\\u[dD]")
 
 Item = TypeVar("Item")
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 Int = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 """What fits on the wire to the engine; what makes sense is said elsewhere."""
 Listed = Annotated[list[Item], Field(fail_fast=True)]
@@ -51,6 +56,22 @@ class Body(BaseModel):
         if isinstance(data, dict) and len(data) > _MOST_FIELDS:
             raise ValueError(f"fields: there are {len(data)}, more than any request has")
         return data
+
+
+class BoundedRoute(APIRoute):
+    """Refuses a body of too many values before they are made: nobody else is served meanwhile."""
+
+    def get_route_handler(self) -> Handler:
+        handle = super().get_route_handler()
+
+        async def bounded(request: Request) -> Response:
+            num_values = (await request.body()).count(b",")
+            if num_values > _MOST_VALUES:
+                message = f"the body has more than {_MOST_VALUES} values: send it in parts"
+                raise ApiError(400, message, code="too_many_values")
+            return await handle(request)
+
+        return bounded
 
 
 async def check_text(request: Request) -> None:

@@ -13,6 +13,7 @@ from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from ssd.engine.async_llm import EngineDeadError
+from ssd.errors import InvalidRequestError
 from ssd.server.errors import ApiError, engine_is_dead, refusal
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ class EventStream(Response):
             try:
                 async for event in events:
                     await _send_event(send, event)
-            except (ApiError, EngineDeadError, ValueError) as error:
+            except (ApiError, EngineDeadError, InvalidRequestError) as error:
                 await _send_event(send, _as_api_error(error).body)
             except Exception:
                 logger.exception("a stream failed")
@@ -79,9 +80,9 @@ async def _send_event(send: Send, event: bytes) -> None:
     await send({"type": "http.response.body", "body": b"data: " + event + b"\n\n", "more_body": True})
 
 
-def _as_api_error(error: Exception) -> ApiError:
+def _as_api_error(error: ApiError | EngineDeadError | InvalidRequestError) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, EngineDeadError):
         return engine_is_dead(error)
-    return refusal(ValueError(str(error)))
+    return refusal(error)

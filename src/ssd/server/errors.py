@@ -14,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from ssd.engine.async_llm import EngineDeadError
+from ssd.errors import InvalidRequestError
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +64,8 @@ def _sayable(text: str) -> str:
     return text[:_LONGEST].encode(errors="replace").decode()
 
 
-def refusal(error: ValueError) -> ApiError:
-    """A ValueError of ours: it says what to do, and often starts with the parameter's name."""
+def refusal(error: InvalidRequestError) -> ApiError:
+    """It says what to do, and often starts with the parameter's name."""
     named = re.match(r"(\w+)=", str(error))
     return ApiError(400, str(error), param=named.group(1) if named else None)
 
@@ -104,6 +105,10 @@ def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(EngineDeadError)
     async def _engine_dead(_request: Request, error: EngineDeadError) -> Response:
         return engine_is_dead(error).response()
+
+    @app.exception_handler(InvalidRequestError)
+    async def _refused(_request: Request, error: InvalidRequestError) -> Response:
+        return refusal(error).response()
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(_request: Request, error: RequestValidationError) -> Response:

@@ -1,6 +1,6 @@
 """From what a client sent to prompts and sampling parameters of the engine.
 
-Knows the server's limits. ValueErrors name the parameter first (`n=99: …`).
+Knows the server's limits. Errors name the parameter first (`n=99: …`).
 """
 
 import inspect
@@ -11,6 +11,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from ssd.engine.prompts import Message, Prompt
+from ssd.errors import InvalidRequestError
 from ssd.sampling import SamplingParams
 from ssd.server.chat_parts import ChatMessage
 from ssd.server.config import ServerConfig
@@ -53,20 +54,22 @@ def _params(body: GenerationRequest, limits: ServerConfig, extra: dict[str, Any]
     _check_limit("logprobs", given.get("logprobs"), limits.max_logprobs)
     _check_limit("prompt_logprobs", given.get("prompt_logprobs"), limits.max_logprobs)
     if isinstance(body.stop, list) and len(body.stop) > limits.max_stop:
-        raise ValueError(f"stop={len(body.stop)} strings: this server takes at most {limits.max_stop}")
+        raise InvalidRequestError(
+            f"stop={len(body.stop)} strings: this server takes at most {limits.max_stop}"
+        )
     return SamplingParams(**given)
 
 
 def _check_limit(name: str, value: int | None, most: int) -> None:
     if value is not None and value > most:
-        raise ValueError(f"{name}={value}: this server takes at most {most}")
+        raise InvalidRequestError(f"{name}={value}: this server takes at most {most}")
 
 
 def _bias(given: dict[str, float]) -> dict[int, float]:
     try:
         return {int(token): bias for token, bias in given.items()}
     except ValueError:
-        raise ValueError("logit_bias=…: its keys are token ids") from None
+        raise InvalidRequestError("logit_bias=…: its keys are token ids") from None
 
 
 def completion_prompts(
@@ -82,7 +85,9 @@ def completion_prompts(
         if isinstance(prompt, list):
             check_length(len(prompt))
     if not prompts or not all(isinstance(each, str) or _is_tokens(each) for each in prompts):
-        raise ValueError("prompt=…: it is text, a list of token ids, or a list of either, and not empty")
+        raise InvalidRequestError(
+            "prompt=…: it is text, a list of token ids, or a list of either, and not empty"
+        )
     return list(prompts)
 
 
@@ -97,7 +102,7 @@ def _is_tokens(value: object) -> bool:
 def conversation(messages: Sequence[ChatMessage]) -> list[Message]:
     """Messages as chat templates know them: text content, tool arguments as objects."""
     if not messages:
-        raise ValueError("messages=[]: a conversation has at least one message")
+        raise InvalidRequestError("messages=[]: a conversation has at least one message")
     return [_message(message) for message in messages]
 
 
@@ -133,7 +138,7 @@ def template_options(body: ChatCompletionRequest) -> dict[str, Any]:
     options = dict(body.chat_template_kwargs or {})
     taken = sorted(_OWN_TEMPLATE_OPTIONS.intersection(options))
     if taken:
-        raise ValueError(f"chat_template_kwargs={taken[0]!r}: this one is the server's own")
+        raise InvalidRequestError(f"chat_template_kwargs={taken[0]!r}: this one is the server's own")
     if body.tools and body.tool_choice != "none":
         # `strict` is for this server: no model was taught to read it.
         strict = {"function": {"strict"}}

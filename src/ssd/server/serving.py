@@ -8,13 +8,15 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from jinja2 import TemplateError
 
 from ssd.engine.outputs import Increment, RequestOutput
-from ssd.engine.prompts import Message, Prompt
+from ssd.engine.prompts import Message, Prompt, PromptTooLongError
 from ssd.engine.request import Request
+from ssd.errors import InvalidRequestError
 from ssd.models.hub import model_title
 from ssd.sampling import SamplingParams
 from ssd.sampling.constraint import GrammarError
@@ -34,7 +36,9 @@ _LONG = 10_000
 Numbered = tuple[int, Increment | RequestOutput]
 """Which of several requests, and what came of it."""
 
-_TEMPLATE_ERRORS = (TemplateError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
+_TEMPLATE_ERRORS = (
+    *(TemplateError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError),
+)
 """Templates are programs: what they make of unusual messages or options is the client's to mend."""
 
 
@@ -70,11 +74,16 @@ class Serving:
             message = f"the prompt has {num_prompt} tokens, and prompt and output together at most {most}"
             raise ApiError(400, message, param="prompt", code="context_length_exceeded")
 
-    def check_detokenizable(self, tokens: Sequence[int]) -> None:
+    def check_fits(self, tokens: Sequence[int], param: str) -> None:
         most = self.client.max_model_len
         if len(tokens) > most:
-            message = f"tokens has {len(tokens)} ids, and no text here has more than {most}: send it in parts"
-            raise ApiError(400, message, param="tokens")
+            message = (
+                f"{param} has {len(tokens)} ids, and no text here has more than {most}: send it in parts"
+            )
+            raise ApiError(400, message, param=param, code="context_length_exceeded")
+
+    def check_detokenizable(self, tokens: Sequence[int]) -> None:
+        self.check_fits(tokens, "tokens")
         wrong = [each for each in tokens if not 0 <= each < self.client.requests.vocab_size]
         if wrong:
             raise ApiError(400, f"token id {wrong[0]} is not in the vocabulary", param="tokens")
@@ -97,16 +106,29 @@ class Serving:
             )
         except GrammarError as error:
             raise ApiError(400, str(error), param=_form_field(body)) from error
+        except PromptTooLongError as error:
+            raise too_long(error) from error
         self.check_length(len(request.prompt_token_ids))
         return request
 
     async def chat_prompt(self, messages: Sequence[Message], **template_options: Any) -> list[int]:
         """Token ids of a conversation; what its template refuses is the client's affair."""
+        requests = self.client.requests
         try:
             length = len(str(messages)) + len(str(template_options))
-            return await off_loop(length, lambda: self.client.chat_prompt(messages, **template_options))
+            text = await off_loop(length, lambda: requests.chat_text(messages, **template_options))
+        except InvalidRequestError:
+            raise
         except _TEMPLATE_ERRORS as error:
             raise ApiError(400, f"the chat template refuses this: {error}", param="messages") from error
+        return await self.encoded(text, add_special_tokens=False)
+
+    async def encoded(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        work = partial(self.client.requests.encoded, text, add_special_tokens=add_special_tokens)
+        try:
+            return await off_loop(len(text), work)
+        except PromptTooLongError as error:
+            raise too_long(error) from error
 
     async def run(self, request: Request) -> AsyncGenerator[Increment | RequestOutput, None]:
         """Increments, then the output, of one request. Closing it early aborts the request."""
@@ -154,6 +176,10 @@ class Serving:
             for task in pumps:
                 task.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
+
+
+def too_long(error: PromptTooLongError) -> ApiError:
+    return ApiError(400, str(error), param="prompt", code="context_length_exceeded")
 
 
 def _form_field(body: ChatCompletionRequest | CompletionRequest) -> str:

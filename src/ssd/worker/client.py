@@ -170,4 +170,6 @@ class EngineClient:
         # The engine has loaded by now, so what a GGUF file is extracted to is in place.
         tokenizer = await asyncio.to_thread(lambda: open_checkpoint(ready.model).tokenizer())
         seeds = random.SystemRandom() if self.config.seed is None else random.Random(self.config.seed)
-        self._factory = RequestFactory(tokenizer, ready.end_ids, ready.vocab_size, seeds)
+        self._factory = RequestFactory(
+            tokenizer, ready.end_ids, ready.vocab_size, seeds, max_model_len=ready.max_model_len
+        )

@@ -17,6 +17,7 @@ from ssd.config import EngineConfig
 from ssd.engine.async_llm import EngineDeadError
 from ssd.engine.outputs import Increment, RequestOutput
 from ssd.engine.request import Request
+from ssd.errors import InvalidRequestError
 from ssd.sampling import Grammar
 from ssd.worker.child import Child
 from ssd.worker.inbox import Inbox
@@ -118,7 +119,7 @@ class EngineLine:
         if self.is_dead:
             raise self.dead_error()
         if request.request_id in self._inboxes:
-            raise ValueError(f"request id {request.request_id!r} is already running: choose another")
+            raise InvalidRequestError(f"request id {request.request_id!r} is already running: choose another")
         frame = encode([Add(request)])  # What cannot be said fails here, before anyone waits for an answer.
         inbox = self._inboxes[request.request_id] = Inbox()
         try:
@@ -182,8 +183,8 @@ class EngineLine:
                     self._put(increment)
             case Finished(output):
                 self._end(output.request_id, output)
-            case Refused(request_id, reason):
-                self._end(request_id, ValueError(reason))
+            case Refused(request_id, reason, is_defect):
+                self._end(request_id, RuntimeError(reason) if is_defect else InvalidRequestError(reason))
             case Prepared():
                 self._preparations.take(event)
             case Heartbeat():

@@ -4,6 +4,7 @@ Owns the engine: nothing else in the process touches it. What others may read, t
 published as one value that never changes.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 from ssd.decoding.parallel import ParallelDecoder
 from ssd.engine.build import Engine
 from ssd.engine.core import StepOutput
+from ssd.errors import InvalidRequestError
 from ssd.worker.link import EventSender, WorkerLink
 from ssd.worker.messages import (
     Abort,
@@ -26,6 +28,8 @@ from ssd.worker.messages import (
     decode_commands,
     encode,
 )
+
+logger = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 0.5
 _IDLE_SECONDS = 0.1
@@ -53,6 +57,7 @@ class EngineLoop:
         self._link = link
         self._is_over = False
         self.pulse = self._take_pulse()
+        engine.loaded.runner.model.on_layer = self._note_layer
 
     def run(self, is_over: Callable[[], bool]) -> None:
         while not self._is_over and not is_over():
@@ -80,8 +85,11 @@ class EngineLoop:
             case Add(request):
                 try:
                     self._core.add(request)
-                except ValueError as error:
+                except InvalidRequestError as error:
                     self._say(Refused(request.request_id, str(error)))
+                except ValueError as error:  # One request's, whatever it is: others go on.
+                    logger.exception("a request could not be added")
+                    self._say(Refused(request.request_id, repr(error), is_defect=True))
             case Abort(request_id):
                 self._deliver(self._core.abort(request_id))
             case Shutdown():
@@ -95,6 +103,11 @@ class EngineLoop:
 
     def _say(self, *events: Event) -> None:
         self._link.send(encode(events))
+
+    def _note_layer(self) -> None:
+        """A step may take longer than anyone would wait for a sign of life; no layer does."""
+        if self.pulse.busy_since is not None:
+            self.pulse = Pulse(time.monotonic(), self.pulse.figures)
 
     def _take_pulse(self) -> Pulse:
         core = self._core

@@ -76,6 +76,8 @@ class Refused(Message, frozen=True, tag="refused"):
 
     request_id: str
     reason: str
+    is_defect: bool = False
+    """It should have run: the reason is for the log."""
 
 
 class Prepared(Message, frozen=True, tag="prepared"):

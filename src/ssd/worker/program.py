@@ -16,7 +16,8 @@ import msgspec
 
 from ssd.config import EngineConfig
 from ssd.engine.build import build_engine
-from ssd.worker.grammar_desk import start_grammar_desk
+from ssd.engine.pace import Pace
+from ssd.worker.grammar_desk import GrammarDesk
 from ssd.worker.link import Addresses, EventSender, WorkerLink
 from ssd.worker.logs import log_as_json
 from ssd.worker.loop import EngineLoop, start_heartbeat
@@ -54,9 +55,13 @@ def main() -> int:
 def _run(config: EngineConfig, addresses: Addresses, link: WorkerLink, end: "_End") -> int:
     engine = build_engine(config)
     requests = engine.requests
+    if config.enable_chunked_prefill:
+        engine.core.pace = Pace(config.max_num_batched_tokens)
     loop = EngineLoop(engine, link)
+    desk = GrammarDesk(engine.grammars)
     engine.grammars.load()  # Nothing else moves meanwhile: better before there are streams than among them.
-    start_grammar_desk(engine.grammars, addresses)
+    desk.wait_until_ready()
+    desk.open(addresses)
     model, max_model_len = engine.config.model, engine.loaded.max_model_len
     link.send(encode([Ready(model, requests.end_ids, requests.vocab_size, max_model_len)]))
     start_heartbeat(loop, EventSender(addresses))

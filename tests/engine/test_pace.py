@@ -1,0 +1,77 @@
+"""Chunks of prompts are as large as others can wait for, and change no token."""
+
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssd.config import EngineConfig
+from ssd.engine.build import Engine, build_engine
+from ssd.engine.outputs import RequestOutput
+from ssd.engine.pace import Pace
+from ssd.sampling import SamplingParams
+
+MOST = 2048
+
+
+def settled(seconds_of: float, pace: Pace) -> int:
+    """The budget after a long prompt on a machine that takes so many seconds for a token."""
+    for _ in range(20):
+        pace.note(pace.budget, pace.budget * seconds_of)
+    return pace.budget
+
+
+@pytest.mark.parametrize(("seconds_of", "budget"), [(1e-5, MOST), (1 / 1024, 512), (1e-3, 256), (1.0, 128)])
+def test_a_step_takes_about_as_long_as_it_may(seconds_of: float, budget: int) -> None:
+    """S2: on a slow machine a chunk of 2,048 tokens is many seconds to everybody else."""
+    assert settled(seconds_of, Pace(MOST, seconds=0.5)) in (budget, budget // 2)
+
+
+def test_the_first_chunk_is_small() -> None:
+    """S2: nobody knows yet how long it takes."""
+    assert Pace(MOST).budget <= 256
+
+
+def test_steps_without_prompts_change_nothing() -> None:
+    pace = Pace(MOST)
+    before = pace.budget
+    pace.note(0, 100.0)
+    assert pace.budget == before
+
+
+class Restless(Pace):
+    """As a machine whose speed changes all the time."""
+
+    def __init__(self) -> None:
+        super().__init__(MOST)
+        self._sizes = cycle((128, 17, 300, 64, 1))
+        self.noted: list[int] = []
+
+    def note(self, num_prompt_tokens: int, seconds: float) -> None:
+        if num_prompt_tokens:
+            self.noted.append(num_prompt_tokens)
+            self.budget = next(self._sizes)
+
+
+def answer(engine: Engine, pace: Pace | None) -> RequestOutput:
+    engine.core.pace = pace
+    params = SamplingParams(temperature=0.8, seed=5, max_tokens=6, ignore_eos=True, logprobs=2)
+    engine.core.add(engine.requests.request([7 + each % 90 for each in range(480)], params, "long"))
+    done: Any = ()
+    while not done:
+        done = engine.core.step().finished
+    found: RequestOutput = done[0]
+    return found
+
+
+def test_chunks_by_time_change_no_token(tiny_llama: Path) -> None:
+    """S2: in deterministic mode, to the last bit."""
+    config = EngineConfig(
+        model=str(tiny_llama), dtype="float32", device="cpu", deterministic=True, enable_prefix_caching=False
+    )
+    engine, pace = build_engine(config), Restless()
+    whole, cut = answer(engine, None), answer(engine, pace)
+    assert cut.outputs[0].token_ids == whole.outputs[0].token_ids
+    assert cut.outputs[0].logprobs == whole.outputs[0].logprobs
+    assert pace.noted == [256, 128, 17, 79]

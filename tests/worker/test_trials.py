@@ -1,0 +1,87 @@
+"""Grammars of strangers are tried where they can do no harm."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ssd.engine.grammar import tokenizer_text
+from ssd.engine.grammar_shelf import Shelf
+from ssd.engine.grammar_source import source_of
+from ssd.sampling import Grammar
+from ssd.worker.trial_program import Ask, TrialSettings
+from ssd.worker.trials import Trials
+from tests.server.process import children_of
+from tests.tiny import tiny_tokenizer
+
+SMALL = Grammar("regex", "[ab]{3}")
+COSTLY = Grammar("json_schema", '{"type": "integer", "multipleOf": 999983}')
+"""Ten seconds and 300 MB."""
+
+
+@pytest.fixture(scope="module")
+def trials() -> Iterator[Trials]:
+    found = Trials(TrialSettings(tokenizer_text(tiny_tokenizer()), (1,), 512), num_lines=2)
+    found.wait_until_ready()
+    yield found
+    found.end()
+
+
+def ask(grammar: Grammar, **limits: Any) -> Ask:
+    given = {"processor_seconds": 20.0, "seconds": 120.0, "num_bytes": 256 << 20, "niceness": 0, **limits}
+    return Ask(source_of(grammar), **given)
+
+
+def test_what_can_be_used_is_said_to_be_so(trials: Trials) -> None:
+    assert trials.ask(0, ask(SMALL)).refusal == ""
+    assert "no text fits it" in trials.ask(1, ask(Grammar("lark", "start: start"))).refusal
+
+
+def test_processor_time_has_an_end(trials: Trials) -> None:
+    """S1: a bomb is ended by the time it may take."""
+    found = trials.ask(0, ask(COSTLY, processor_seconds=0.1))
+    assert found.is_late
+    assert found.is_certain
+    assert "processor time" in found.refusal
+    assert trials.ask(0, ask(SMALL)).refusal == ""
+
+
+def test_a_busy_machine_is_no_verdict_on_a_grammar(trials: Trials) -> None:
+    found = trials.ask(0, ask(COSTLY, seconds=0.05))
+    assert found.is_late
+    assert not found.is_certain
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is limited by time alone elsewhere")
+def test_memory_has_an_end(trials: Trials) -> None:
+    """S1: and by the memory it may take."""
+    found = trials.ask(1, ask(COSTLY, num_bytes=16 << 20))
+    assert "16 MB of memory" in found.refusal
+    assert trials.ask(1, ask(SMALL)).refusal == ""
+
+
+def test_a_process_that_is_gone_is_started_again(trials: Trials) -> None:
+    before = trials.pid
+    for each in (*children_of(before), before):
+        os.kill(each, signal.SIGKILL)
+    assert [trials.ask(line, ask(SMALL)).refusal for line in (0, 1)] == ["", ""]
+    assert trials.pid != before
+
+
+def test_what_is_kept_is_bounded_by_size_but_not_dropped_at_once() -> None:
+    """S1: many costly grammars that can be used do not add up."""
+    now = 0.0
+    shelf: Shelf[int, str] = Shelf(clock=lambda: now)
+    for number in range(10):
+        shelf.put(number, "x", 32 << 20)
+    assert len(shelf) == 10  # Somebody has just asked for each.
+    now = 60.0
+    shelf.put(10, "x", 32 << 20)
+    assert [number for number in range(11) if shelf.get(number)] == [7, 8, 9, 10]
+    for number in range(100):
+        shelf.put(number, "x", 0)
+        now += 10
+    assert len(shelf) <= 64
