@@ -59,8 +59,8 @@ FAULTS = [
     Fault(
         "the queue has no end",
         "src/ssd/server/gate.py",
-        "if self._num_inside >= self._max_inside:",
-        "if self._num_inside < 0:",
+        "if num_inside >= self._max_inside:",
+        "if num_inside < 0:",
         f"{_PRODUCTION}test_a_full_queue_is_answered_with_429",
     ),
     Fault(

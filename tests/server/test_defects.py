@@ -10,10 +10,11 @@ import httpx
 import pytest
 
 from ssd.errors import InvalidRequestError
+from ssd.server.answers import Answer
 from ssd.server.app import build_app
 from ssd.server.completions import CompletionJob
 from ssd.server.config import ServerConfig
-from ssd.server.connection import EventStream
+from ssd.server.connection import COMPLETIONS, EventStream
 from ssd.server.gate import Gate
 from ssd.server.metrics import Metrics
 from ssd.server.serving import Serving
@@ -61,8 +62,8 @@ def test_what_is_meant_for_callers_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 def test_so_it_is_in_a_stream(kind: type[Exception], is_told: bool, caplog: pytest.LogCaptureFixture) -> None:
     """S11: there an error is an event."""
 
-    async def events() -> AsyncGenerator[bytes, None]:
-        yield b"{}"
+    async def events() -> AsyncGenerator[Answer, None]:
+        yield Answer()
         raise kind(SECRET)
 
     sent: list[Any] = []
@@ -73,7 +74,8 @@ def test_so_it_is_in_a_stream(kind: type[Exception], is_told: bool, caplog: pyte
     async def receive() -> Any:
         await asyncio.sleep(60)
 
-    asyncio.run(EventStream(events(), on_end=lambda: None)({"type": "http"}, receive, send))
+    stream = EventStream(events(), COMPLETIONS, keep_alive_seconds=60, on_end=lambda: None)
+    asyncio.run(stream({"type": "http"}, receive, send))
     text = b"".join(message.get("body", b"") for message in sent).decode()
     assert (SECRET in text) is is_told
     assert (SECRET in caplog.text) is not is_told

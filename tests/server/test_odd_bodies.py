@@ -197,7 +197,7 @@ def test_the_description_names_fields_answers_and_errors(server: ServerProcess) 
     assert temperature == {"type": "number", "minimum": 0, "maximum": 1000.0}
     assert schemas["CompletionRequest"]["properties"]["n"]["anyOf"][0]["maximum"] == 4
     responses = document["paths"]["/v1/chat/completions"]["post"]["responses"]
-    assert set(responses) == {"200", "400", "401", "404", "413", "429", "503"}
+    assert set(responses) == {"200", "400", "401", "404", "408", "413", "429", "503"}
     assert set(responses["200"]["content"]) == {"application/json", "text/event-stream"}
     named = json.dumps(document)
     assert "HTTPValidationError" not in named

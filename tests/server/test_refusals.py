@@ -29,7 +29,6 @@ def refused(server: ServerProcess, path: str, body: Any, status: int = 400) -> d
         ("/v1/completions", "best_of", 2),
         ("/v1/completions", "suffix", "x"),
         ("/v1/completions", "messages", []),
-        ("/v1/completions", "store", True),
         ("/v1/completions", "temperature", "hot"),
         ("/v1/completions", "temperature", -1),
         ("/v1/completions", "n", 5),
@@ -51,7 +50,10 @@ def refused(server: ServerProcess, path: str, body: Any, status: int = 400) -> d
         ("/v1/completions", "prompt", [[]]),
         ("/v1/completions", "stream_options", {"include_usage": True}),
         ("/v1/chat/completions", "functions", []),
-        ("/v1/chat/completions", "reasoning_effort", "high"),
+        ("/v1/chat/completions", "reasoning_effort", "heroic"),
+        ("/v1/responses", "messages", []),
+        ("/v1/responses", "temperature", -1),
+        ("/v1/responses", "previous_response_id", "resp_1"),
         ("/v1/chat/completions", "top_logprobs", 2),
         ("/v1/chat/completions", "messages", []),
         ("/v1/chat/completions", "response_format", {"type": "json_schema", "json_schema": {}}),
@@ -59,12 +61,13 @@ def refused(server: ServerProcess, path: str, body: Any, status: int = 400) -> d
         ("/v1/chat/completions", "tool_choice", "required"),
         ("/v1/chat/completions", "tool_choice", {"type": "function", "function": {"name": "f"}}),
         ("/v1/chat/completions", "tools", [TOOL]),
-        ("/v1/chat/completions", "parallel_tool_calls", False),
+        ("/v1/chat/completions", "parallel_tool_calls", 1),
         ("/v1/chat/completions", "chat_template_kwargs", {"tokenize": False}),
     ],
 )
 def test_a_field_is_refused_by_its_name(server: ServerProcess, path: str, field: str, value: Any) -> None:
-    body = {**(COMPLETION if path == "/v1/completions" else CHAT), field: value}
+    bodies = {"/v1/completions": COMPLETION, "/v1/chat/completions": CHAT, "/v1/responses": {"input": "Hi"}}
+    body = {**bodies[path], field: value}
     error = refused(server, path, body)
     assert error["type"] == "invalid_request_error"
     assert field in error["message"]

@@ -6,11 +6,19 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 
+def data_frame(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The common root."""
 
     def encoded(self) -> bytes:
         return msgspec.json.encode(self)
+
+    def framed(self) -> bytes:
+        """As a server-sent event."""
+        return data_frame(self.encoded())
 
     def having(self, **fields: Any) -> Self:
         """The same with some fields set; those that are None stay out."""

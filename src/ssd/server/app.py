@@ -1,22 +1,27 @@
 """The routes. Each is a few lines: what they do is in the files they name."""
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.routing import APIRoute
 from starlette.types import ASGIApp
 
 from ssd.server.body import BoundedRoute, check_text
+from ssd.server.body_limit import BodyLimit
 from ssd.server.caller import Caller
 from ssd.server.chat import ChatJob
 from ssd.server.completions import CompletionJob
-from ssd.server.connection import ClientGoneError, EventStream, unless_gone
+from ssd.server.connection import COMPLETIONS, ClientGoneError, EventStream, unless_gone
 from ssd.server.errors import ApiError, add_error_handlers
 from ssd.server.health import health, liveness, readiness
-from ssd.server.middleware import AccessLog, ApiKeys, BodyLimit, KnownHosts
+from ssd.server.middleware import AccessLog, ApiKeys, KnownHosts
 from ssd.server.openapi import describe
 from ssd.server.prompts import conversation
+from ssd.server.response_parts import ResponsesRequest
+from ssd.server.responses import ResponseJob
 from ssd.server.schemas import ChatCompletionRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from ssd.server.serving import Serving, off_loop
 from ssd.server.tracing import Traced
@@ -30,6 +35,7 @@ _PAGE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+Job = CompletionJob | ChatJob | ResponseJob
 _CLIENT_GONE = 499
 """nginx's status for a client that went away; nobody receives it, but the log does."""
 
@@ -37,18 +43,23 @@ _CLIENT_GONE = 499
 def build_app(serving: Serving) -> ASGIApp:
     # Their pages would load scripts from elsewhere; /openapi.json has all that they show.
     app = FastAPI(title="SSD", version=__version__, docs_url=None, redoc_url=None)
-    app.include_router(_openai_routes(serving))
-    app.include_router(_token_routes(serving))
-    app.include_router(_operations_routes(serving))
+    routers = (_openai_routes(serving), _token_routes(serving), _operations_routes(serving))
+    for each in routers:
+        app.include_router(each)
     describe(app, serving.config, serving.model_name)
     add_error_handlers(app)
     config = serving.config
     # Refused once the body is read: an answer before that meets whatever is wrong with it.
     named = KnownHosts(app, config.host, config.api_keys)
-    guarded: ASGIApp = ApiKeys(BodyLimit(named, config.max_body_bytes), config.api_keys)
+    guarded: ASGIApp = ApiKeys(BodyLimit(named, config, _paths_with_bodies(routers)), config.api_keys)
     if serving.traces is not None:
         guarded = Traced(guarded, serving.traces)
     return AccessLog(guarded, serving.metrics.note_http)
+
+
+def _paths_with_bodies(routers: Sequence[APIRouter]) -> set[str]:
+    routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
+    return {route.path for route in routes if "POST" in route.methods}
 
 
 def _openai_routes(serving: Serving) -> APIRouter:
@@ -56,14 +67,13 @@ def _openai_routes(serving: Serving) -> APIRouter:
 
     @routes.get("/models")
     async def models() -> Response:
-        entry = {
-            "id": serving.model_name,
-            "object": "model",
-            "created": serving.started,
-            "owned_by": "ssd",
-            "max_model_len": serving.client.max_model_len or None,
-        }
-        return JSONResponse({"object": "list", "data": [entry]})
+        return JSONResponse({"object": "list", "data": [_model(serving)]})
+
+    # A name may be that of a repository on the hub, with its owner.
+    @routes.get("/models/{name:path}")
+    async def model(name: str) -> Response:
+        serving.check_model(name)
+        return JSONResponse(_model(serving))
 
     @routes.post("/completions")
     async def completions(body: CompletionRequest, request: Request) -> Response:
@@ -77,16 +87,37 @@ def _openai_routes(serving: Serving) -> APIRouter:
         job = await ChatJob.make(serving, body, Caller.of(request))
         return await _answer(serving, job, request)
 
+    @routes.post("/responses")
+    async def responses(body: ResponsesRequest, request: Request) -> Response:
+        serving.gate.check_room()
+        job = await ResponseJob.make(serving, body, Caller.of(request))
+        return await _answer(serving, job, request)
+
     return routes
 
 
-async def _answer(serving: Serving, job: CompletionJob | ChatJob, request: Request) -> Response:
-    """Runs a job while its client is there; the gate's seats are given back however it ends."""
+def _model(serving: Serving) -> dict[str, object]:
+    return {
+        "id": serving.model_name,
+        "object": "model",
+        "created": serving.started,
+        "owned_by": "ssd",
+        "max_model_len": serving.client.max_model_len or None,
+    }
+
+
+async def _answer(serving: Serving, job: Job, request: Request) -> Response:
+    """Runs a job while its client is there; it leaves the gate however it ends."""
     with ExitStack() as seats:
-        seats.enter_context(serving.gate.enter(job.num_sequences))
+        seats.enter_context(serving.gate.enter(job.requests))
         seats.callback(lambda: request.state.fields.update(_log_fields(job)))
         if job.body.stream:
-            return EventStream(job.chunks(), on_end=seats.pop_all().close)
+            return EventStream(
+                job.chunks(),
+                job.framing if isinstance(job, ResponseJob) else COMPLETIONS,
+                keep_alive_seconds=serving.config.keep_alive_seconds,
+                on_end=seats.pop_all().close,
+            )
         try:
             answer = await unless_gone(request.receive, job.whole())
         except ClientGoneError:
@@ -95,7 +126,7 @@ async def _answer(serving: Serving, job: CompletionJob | ChatJob, request: Reque
         return Response(answer.encoded(), media_type="application/json")
 
 
-def _log_fields(job: CompletionJob | ChatJob) -> dict[str, object]:
+def _log_fields(job: Job) -> dict[str, object]:
     outputs = [each for output in job.finished for each in output.outputs]
     return {
         "stream": bool(job.body.stream),

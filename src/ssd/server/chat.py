@@ -26,7 +26,7 @@ from ssd.server.caller import Caller
 from ssd.server.errors import ApiError
 from ssd.server.grammars import chat_grammar
 from ssd.server.logprobs import chat_logprobs, prompt_logprobs
-from ssd.server.pieces import Call, Chain, Content, Piece, PlainText, Reasoning, Splitter
+from ssd.server.pieces import Call, Chain, Content, OneCall, Piece, PlainText, Reasoning, Splitter
 from ssd.server.prompts import chat_params, conversation, template_options
 from ssd.server.reasoning import ReasoningSplitter, starts_inside, thinks
 from ssd.server.schemas import ChatCompletionRequest
@@ -64,12 +64,14 @@ class ChatJob:
         return cls(serving, body, params, request, calls, f"chatcmpl-{caller.request_id}")
 
     @property
-    def num_sequences(self) -> int:
-        return self.params.n
+    def requests(self) -> tuple[Request]:
+        return (self.request,)
 
     def splitter(self) -> Splitter:
         names = [tool.function.name for tool in self.body.tools or ()]
         calls: Splitter = PlainText() if self.calls is None else tool_splitter(self.calls, names)
+        if self.body.parallel_tool_calls is False:
+            calls = OneCall(calls)
         tokenizer = self.serving.client.tokenizer
         # What keeps to a grammar keeps to it from its first token: there is no reasoning before it.
         is_held = self.params.grammar is not None
@@ -89,7 +91,7 @@ class ChatJob:
             usage=usage_of(self.finished),
         )
 
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
+    async def chunks(self) -> AsyncGenerator[ChatChunk, None]:
         growing = [
             _Growing(index, self.splitter(), shows_origins=bool(self.body.return_origins))
             for index in range(self.params.n)
@@ -103,9 +105,9 @@ class ChatJob:
                     self.num_generated += len(event.token_ids)
                     choice = growing[event.index].take(event, self.serving)
                     if choice is not None:
-                        yield self._chunk([choice]).encoded()
+                        yield self._chunk([choice])
         if self.body.includes_usage:
-            yield self._chunk([], is_last=True).encoded()
+            yield self._chunk([], is_last=True)
 
     def _choice(self, output: RequestOutput, completion: CompletionOutput) -> ChatChoice:
         splitter = self.splitter()

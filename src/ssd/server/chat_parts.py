@@ -43,7 +43,7 @@ class ChatMessage(Body):
     refusal: None = None
     audio: None = None
     function_call: None = None
-    annotations: None = None
+    annotations: list[Any] | None = None
 
 
 Messages = Annotated[list[ChatMessage], Field(fail_fast=True, max_length=MOST_MESSAGES)]
@@ -54,7 +54,7 @@ class Function(Body):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
-    """True: arguments keep to the schema, which is so where a call is forced, strict or not."""
+    """Either way arguments keep to the schema where a call is forced; else they are the model's own."""
 
 
 class Tool(Body):
@@ -75,7 +75,7 @@ class ChosenTool(Body):
 
 
 def _kind_of_choice(value: Any) -> str:
-    return "Tool" if isinstance(value, dict) else "Word"
+    return "Tool" if isinstance(value, dict | ChosenTool) else "Word"
 
 
 ToolChoice = Annotated[

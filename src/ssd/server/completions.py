@@ -4,8 +4,9 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
-from ssd.engine.outputs import Increment, RequestOutput
+from ssd.engine.outputs import CompletionOutput, Increment, RequestOutput
 from ssd.engine.request import Request
 from ssd.sampling import SamplingParams
 from ssd.server.answers import Completion, TextChoice, TextLogprobs
@@ -42,16 +43,12 @@ class CompletionJob:
         requests = [await serving.request(body, prompt, params, caller) for prompt in prompts]
         return cls(serving, body, params, requests, f"cmpl-{caller.request_id}")
 
-    @property
-    def num_sequences(self) -> int:
-        return len(self.requests) * self.params.n
-
     async def whole(self) -> Completion:
-        self.finished = await self.serving.outputs(self.requests)
+        self.finished = [self._told(each) for each in await self.serving.outputs(self.requests)]
         choices = [choice for number in range(len(self.requests)) for choice in self._choices(number)]
         return self._answer(choices).with_usage(usage_of(self.finished))
 
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
+    async def chunks(self) -> AsyncGenerator[Completion, None]:
         if self.body.echo:
             for number, request in enumerate(self.requests):
                 for index in range(self.params.n):
@@ -61,12 +58,18 @@ class CompletionJob:
             async for number, event in events:
                 if isinstance(event, RequestOutput):
                     check_complete(event)
-                    self.finished.append(event)
+                    self.finished.append(self._told(event))
                 elif event.text or event.token_ids or event.finish_reason:
-                    self.num_generated += len(event.token_ids)
-                    yield self._chunk([self._choice(number, event)])
+                    told = _unwritten(event) if self.body.only_scores else event
+                    self.num_generated += len(told.token_ids)
+                    yield self._chunk([self._choice(number, told)])
         if self.body.includes_usage:
-            yield self._answer([]).with_usage(usage_of(self.finished)).encoded()
+            yield self._answer([]).with_usage(usage_of(self.finished))
+
+    def _told(self, output: RequestOutput) -> RequestOutput:
+        if not self.body.only_scores:
+            return output
+        return replace(output, outputs=tuple(map(_unwritten, output.outputs)))
 
     def _choices(self, number: int) -> list[TextChoice]:
         output, request = self.finished[number], self.requests[number]
@@ -129,11 +132,19 @@ class CompletionJob:
             id=self.answer_id, created=self.created, model=self.serving.model_name, choices=choices
         )
 
-    def _chunk(self, choices: list[TextChoice]) -> bytes:
+    def _chunk(self, choices: list[TextChoice]) -> Completion:
         answer = self._answer(choices)
         if not self.body.includes_usage:
-            return answer.encoded()
+            return answer
         counts = self.body.counts_as_it_goes
-        return answer.with_usage(
-            usage_so_far(self.requests, self.num_generated) if counts else None
-        ).encoded()
+        return answer.with_usage(usage_so_far(self.requests, self.num_generated) if counts else None)
+
+
+Written = TypeVar("Written", Increment, CompletionOutput)
+
+
+def _unwritten(text: Written) -> Written:
+    """As if the engine could write nothing: it writes one token at least."""
+    scores = None if text.logprobs is None else ()
+    nothing: Any = {"text": "", "token_ids": (), "logprobs": scores, "origins": ()}
+    return replace(text, **nothing, finish_reason=text.finish_reason and "length", stop_reason=None)

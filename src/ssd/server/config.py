@@ -32,6 +32,16 @@ class ServerConfig:
     """After SIGTERM running requests have this long to finish."""
     stuck_seconds: float = 8.0
     """Seconds without progress after which /livez and /health say 503."""
+    header_seconds: float = 10.0
+    """A request's headers have this long from its first byte, or the connection is closed."""
+    body_seconds: float = 30.0
+    """And its body this long after them, or the answer is 408."""
+    write_seconds: float = 30.0
+    """A client that reads next to nothing for so long is left."""
+    max_connections: int = 512
+    """One more, and the one that has kept the server waiting longest is closed."""
+    keep_alive_seconds: float = 15.0
+    """After so long without an event a stream sends a comment, so that nothing on the way gives it up."""
     log_level: LogLevel = "info"
     otlp_endpoint: str | None = None
     """Where traces go (OTLP over HTTP); None: nowhere. Needs the extra `otel`."""
@@ -54,6 +64,9 @@ class ServerConfig:
         _require_between("max_stop", self.max_stop, 0, MAX_STOP_STRINGS)
         _require_between("drain_seconds", self.drain_seconds, 0, 86400)
         _require_between("stuck_seconds", self.stuck_seconds, 1, 3600)
+        for name in ("header_seconds", "body_seconds", "write_seconds", "keep_alive_seconds"):
+            _require_between(name, getattr(self, name), 0.1, 3600)
+        _require_between("max_connections", self.max_connections, 1, 1 << 16)
         kinds = (("log_level", LogLevel), ("tool_format", ToolFormat), ("reasoning_format", ReasoningFormat))
         for name, kind in kinds:
             if getattr(self, name) not in get_args(kind):

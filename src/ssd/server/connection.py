@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fastapi import Response
@@ -14,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from ssd.engine.async_llm import EngineDeadError
 from ssd.errors import InvalidRequestError
+from ssd.server.answers import Answer, data_frame
 from ssd.server.errors import ApiError, engine_is_dead, refusal
 
 logger = logging.getLogger(__name__)
@@ -45,13 +47,36 @@ async def _until_gone(receive: Receive) -> None:
         pass
 
 
-class EventStream(Response):
-    """Server-sent events: what the generator yields, then [DONE]. A failure on the way is an event too."""
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How a stream ends, and how it tells of a failure."""
 
-    def __init__(self, events: AsyncGenerator[bytes, None], *, on_end: Callable[[], None]) -> None:
-        super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+    ending: bytes
+    failure: Callable[[ApiError], bytes]
+
+
+COMPLETIONS = Framing(data_frame(b"[DONE]"), lambda error: data_frame(error.body))
+_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""The second is for nginx, which would else keep events back until there are many."""
+_SIGN_OF_LIFE = b": still here\n\n"
+"""A comment: clients pass over it, and whatever is on the way sees that the line is in use."""
+
+
+class EventStream(Response):
+    """Server-sent events: what the generator yields. A failure on the way is an event too."""
+
+    def __init__(
+        self,
+        events: AsyncGenerator[Answer, None],
+        framing: Framing,
+        *,
+        keep_alive_seconds: float,
+        on_end: Callable[[], None],
+    ) -> None:
+        super().__init__(media_type="text/event-stream", headers=_HEADERS)
         del self.headers["content-length"]
-        self._events, self._on_end = events, on_end
+        self._events, self._framing, self._on_end = events, framing, on_end
+        self._patience = keep_alive_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -63,21 +88,39 @@ class EventStream(Response):
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async with aclosing(self._events) as events:
-            try:
+        try:
+            async with aclosing(or_silence(self._events, self._patience)) as events:
                 async for event in events:
-                    await _send_event(send, event)
-            except (ApiError, EngineDeadError, InvalidRequestError) as error:
-                await _send_event(send, _as_api_error(error).body)
-            except Exception:
-                logger.exception("a stream failed")
-                await _send_event(send, ApiError(500, "the server failed on this request").body)
-        await _send_event(send, b"[DONE]")
+                    await _send_frame(send, _SIGN_OF_LIFE if event is None else event.framed())
+        except (ApiError, EngineDeadError, InvalidRequestError) as error:
+            await _send_frame(send, self._framing.failure(_as_api_error(error)))
+        except Exception:
+            logger.exception("a stream failed")
+            await _send_frame(send, self._framing.failure(ApiError(500, "the server failed on this request")))
+        await _send_frame(send, self._framing.ending)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _send_event(send: Send, event: bytes) -> None:
-    await send({"type": "http.response.body", "body": b"data: " + event + b"\n\n", "more_body": True})
+async def or_silence(events: AsyncGenerator[T, None], seconds: float) -> AsyncGenerator[T | None, None]:
+    """The same events, and None whenever none has come for so long."""
+    async with aclosing(events):
+        while True:
+            # A task, since a timeout would end the generator along with the waiting.
+            following = asyncio.ensure_future(anext(events))
+            try:
+                while not (await asyncio.wait((following,), timeout=seconds))[0]:
+                    yield None
+                event = following.result()
+            except StopAsyncIteration:
+                return
+            finally:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+            yield event
+
+
+async def _send_frame(send: Send, frame: bytes) -> None:
+    await send({"type": "http.response.body", "body": frame, "more_body": True})
 
 
 def _as_api_error(error: ApiError | EngineDeadError | InvalidRequestError) -> ApiError:

@@ -1,12 +1,14 @@
 """Who may come in: the bounded queue, and the doors that close when the server ends.
 
-Counts sequences, since those are what the engine seats. Knows no HTTP beyond the refusals it raises.
+Counts sequences, since those are what the engine seats: while it has them, not while their answers are read.
+Knows no HTTP beyond the refusals it raises.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from ssd.engine.request import Request
 from ssd.server.errors import ApiError
 from ssd.worker.client import EngineClient
 
@@ -17,15 +19,13 @@ class Gate:
     def __init__(self, client: EngineClient, *, max_queue: int) -> None:
         self._client = client
         self._max_inside = client.config.max_num_seqs + max_queue
-        self._num_inside = 0
+        self._seats: dict[str, int] = {}
+        """Of each request that the engine has not finished."""
+        self._num_answers = 0
+        """That are not told to the end."""
         self._is_empty = asyncio.Event()
         self._is_empty.set()
-        self._running: set[str] = set()
         self.is_draining = False
-
-    @property
-    def num_inside(self) -> int:
-        return self._num_inside
 
     def check_open(self) -> None:
         """Raises unless the engine can be asked anything."""
@@ -39,31 +39,30 @@ class Gate:
     def check_room(self) -> None:
         """Raises unless a request could come in now: before any work is done for it."""
         self.check_open()
-        if self._num_inside >= self._max_inside:
-            message = f"{self._num_inside} sequences run or wait, and no more are taken: try again soon"
+        num_inside = sum(self._seats.values())
+        if num_inside >= self._max_inside:
+            message = f"{num_inside} sequences run or wait, and no more are taken: try again soon"
             raise ApiError(429, message, code="queue_full", headers=_RETRY)
 
     @contextmanager
-    def enter(self, num_sequences: int) -> Iterator[None]:
-        """Room for so many sequences, while the block lasts."""
+    def enter(self, requests: Sequence[Request]) -> Iterator[None]:
+        """Room for their sequences until the engine has finished them, at most while the block lasts."""
         # Whoever comes while there is room for one comes in whole, so that large requests are never starved.
         self.check_room()
-        self._num_inside += num_sequences
+        self._seats.update({request.request_id: request.params.n for request in requests})
+        self._num_answers += 1
         self._is_empty.clear()
         try:
             yield
         finally:
-            self._num_inside -= num_sequences
-            if not self._num_inside:
+            for request in requests:
+                self.leave(request)
+            self._num_answers -= 1
+            if not self._num_answers:
                 self._is_empty.set()
 
-    @contextmanager
-    def running(self, request_id: str) -> Iterator[None]:
-        self._running.add(request_id)
-        try:
-            yield
-        finally:
-            self._running.discard(request_id)
+    def leave(self, request: Request) -> None:
+        self._seats.pop(request.request_id, None)
 
     async def drain(self, seconds: float) -> None:
         """Lets nobody in any more; those inside have so many seconds, then they are aborted."""
@@ -71,5 +70,5 @@ class Gate:
         try:
             await asyncio.wait_for(self._is_empty.wait(), seconds)
         except TimeoutError:
-            for request_id in self._running:
+            for request_id in self._seats:
                 self._client.abort(request_id)

@@ -10,7 +10,7 @@ from ssd.server.engine_metrics import EngineFigures
 from ssd.worker.client import EngineClient
 
 _PATHS = (
-    *("/v1/models", "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"),
+    *("/v1/models", "/v1/completions", "/v1/chat/completions", "/v1/responses", "/tokenize", "/detokenize"),
     *("/version", "/health", "/livez", "/ready", "/metrics", "/"),
 )
 _FIRST_TOKEN = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

@@ -1,4 +1,4 @@
-"""What every HTTP request passes: its id and log line, the host it names, the key, the size of its body.
+"""What every HTTP request passes: its id and log line, the host it names, the key.
 
 Plain ASGI, so that nothing stands between a route and the client's disconnecting.
 """
@@ -22,7 +22,6 @@ from ssd.server.errors import ApiError
 logger = logging.getLogger("ssd.server.access")
 
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
-_DISCARDED_BYTES = 64 << 20
 OPEN_PATHS = ("/health", "/livez", "/ready")
 
 
@@ -144,58 +143,3 @@ def _is_local(name: str) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
-
-
-class BodyLimit:
-    """Reads the body, up to its limit, and hands it on in one piece."""
-
-    def __init__(self, app: ASGIApp, most: int) -> None:
-        self._app, self._most = app, most
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        body = await self._body(scope, receive)
-        if body is None:
-            error = ApiError(413, f"the body is larger than {self._most} bytes", code="body_too_large")
-            error.headers["Connection"] = "close"
-            await self._discard(receive)
-            await error.response()(scope, receive, send)
-            return
-        is_read = False
-
-        async def receive_body() -> Message:
-            nonlocal is_read
-            if is_read:
-                return await receive()
-            is_read = True
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        await self._app(scope, receive_body, send)
-
-    async def _discard(self, receive: Receive) -> None:
-        """What is still being sent, within reason: a line closed on it would take the answer along."""
-        size = 0
-        while size < _DISCARDED_BYTES:
-            message = await receive()
-            size += len(message.get("body", b""))
-            if not message.get("more_body"):
-                return
-
-    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
-        """None: it is too large."""
-        declared = Headers(scope=scope).get("content-length", "0")
-        if not declared.isdecimal() or int(declared) > self._most:
-            return None
-        parts, size = [], 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return b""  # The next to ask hears of it again.
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > self._most:
-                return None
-            if not message.get("more_body"):
-                return b"".join(parts)

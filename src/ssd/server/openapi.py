@@ -14,6 +14,7 @@ from fastapi.openapi.utils import get_openapi
 from ssd.server.answers import ChatChunk, ChatCompletion, Completion
 from ssd.server.config import ServerConfig
 from ssd.server.openapi_fields import PLACE, field_shapes
+from ssd.server.response_answers import ResponseAnswer, ResponseEvent
 
 _PREFIX = "Answer."
 """Requests and answers have some names in common."""
@@ -21,6 +22,7 @@ _ERRORS = {
     "400": "A field is wrong; `param` names it.",
     "401": "No key, or an unknown one.",
     "404": "No such model or route.",
+    "408": "The body was not here in time.",
     "413": "The body is too large.",
     "429": "The queue is full; `Retry-After` says when to come again.",
     "503": "The model loads, the server drains, or the engine is dead.",
@@ -62,11 +64,16 @@ def _document(app: FastAPI, config: ServerConfig, model_name: str) -> dict[str, 
         schemas.pop(name, None)  # Such bodies are answered with 400, in OpenAI's shape.
     for name, fields in field_shapes(config, model_name).items():
         schemas[name]["properties"].update(fields)
-    (completion, chat, chunk), answers = msgspec.json.schema_components(
-        [Completion, ChatCompletion, ChatChunk], ref_template=f"{PLACE}{_PREFIX}{{name}}"
+    (completion, chat, chunk, response, event), answers = msgspec.json.schema_components(
+        [Completion, ChatCompletion, ChatChunk, ResponseAnswer, ResponseEvent],
+        ref_template=f"{PLACE}{_PREFIX}{{name}}",
     )
     schemas.update({_PREFIX + name: each for name, each in answers.items()}, Error=_ERROR)
-    shapes = {"/v1/completions": (completion, completion), "/v1/chat/completions": (chat, chunk)}
+    shapes = {
+        "/v1/completions": (completion, completion),
+        "/v1/chat/completions": (chat, chunk),
+        "/v1/responses": (response, event),
+    }
     for path, operations in document["paths"].items():
         for operation in operations.values():
             operation["responses"] = _responses(path, shapes)

@@ -9,6 +9,10 @@ from ssd.sampling import params
 from ssd.server.config import ServerConfig
 
 Shape = dict[str, Any]
+_OF_RESPONSES = (
+    *("model", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"),
+    *("frequency_penalty",),
+)
 PLACE = "#/components/schemas/"
 
 
@@ -32,6 +36,11 @@ def field_shapes(config: ServerConfig, model_name: str) -> dict[str, dict[str, S
             "top_logprobs": top,
             "max_completion_tokens": _optional(_integer(1, params.MAX_COUNT)),
         },
+        "ResponsesRequest": {
+            **{name: shape for name, shape in generation.items() if name in _OF_RESPONSES},
+            "top_logprobs": top,
+            "max_output_tokens": _optional(_integer(1, params.MAX_COUNT)),
+        },
         "TokenizeRequest": {**model, "messages": _optional(messages)},
         "DetokenizeRequest": {**model, "tokens": {"type": "array", "items": _integer(0)}},
     }
@@ -47,7 +56,7 @@ def _sampling(config: ServerConfig) -> dict[str, Shape]:
     }
     return {
         "temperature": _optional(_number(0, params.MAX_TEMPERATURE)),
-        "top_p": _optional({"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
+        "top_p": _optional(_number(0, 1)),
         "top_k": _optional(_integer(-1, params.MAX_COUNT)),
         "min_p": _optional(_number(0, 1)),
         "repetition_penalty": _optional(_number(0.01, 100)),
@@ -61,7 +70,7 @@ def _sampling(config: ServerConfig) -> dict[str, Shape]:
 
 
 def _ends(config: ServerConfig) -> dict[str, Shape]:
-    stop = _text(params.MAX_STOP_CHARS)
+    stop = {"type": "string", "maxLength": params.MAX_STOP_CHARS}
     return {
         "stop": _optional(stop, _list(stop, config.max_stop, least=0)),
         "stop_token_ids": _optional(_list(_integer(0), params.MAX_STOP_TOKEN_IDS, least=0)),

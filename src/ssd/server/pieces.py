@@ -49,6 +49,27 @@ class PlainText:
         return []
 
 
+class OneCall:
+    """At most one call: what another splitter finds after the first is left out."""
+
+    def __init__(self, splitter: Splitter) -> None:
+        self._splitter, self._has_called = splitter, False
+
+    def add(self, text: str) -> list[Piece]:
+        return self._without_more(self._splitter.add(text))
+
+    def finish(self) -> list[Piece]:
+        return self._without_more(self._splitter.finish())
+
+    def _without_more(self, pieces: list[Piece]) -> list[Piece]:
+        found: list[Piece] = []
+        for piece in pieces:
+            if not (isinstance(piece, Call) and self._has_called):
+                found.append(piece)
+            self._has_called = self._has_called or isinstance(piece, Call)
+        return found
+
+
 class Chain:
     """What the first finds to be content, the second looks at."""
 

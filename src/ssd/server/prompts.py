@@ -35,19 +35,26 @@ def completion_params(body: CompletionRequest, limits: ServerConfig) -> Sampling
     extra: dict[str, Any] = {"logprobs": body.logprobs}
     if body.echo and body.logprobs is not None:
         extra["prompt_logprobs"] = body.logprobs
+    if body.only_scores:
+        extra["max_tokens"] = 1  # The engine's least; it is not told.
     return _params(body, limits, extra)
 
 
 def chat_params(body: ChatCompletionRequest, limits: ServerConfig) -> SamplingParams:
     extra: dict[str, Any] = {"logprobs": (body.top_logprobs or 0) if body.logprobs else None}
-    if body.max_tokens is None:
-        extra["max_tokens"] = body.max_completion_tokens
+    # Two names of one limit: who gives both means both.
+    limited = [each for each in (body.max_tokens, body.max_completion_tokens) if each is not None]
+    extra["max_tokens"] = min(limited, default=None)
     return _params(body, limits, extra)
 
 
 def _params(body: GenerationRequest, limits: ServerConfig, extra: dict[str, Any]) -> SamplingParams:
     given = {name: value for name in _PLAIN if (value := getattr(body, name)) is not None}
     given.update(extra)
+    if body.top_p == 0:
+        given.update(top_p=1.0, top_k=1)  # The single best token: what values near 0 leave.
+    if body.stop is not None:
+        given["stop"] = [each for each in _listed(body.stop) if each]
     if body.logit_bias is not None:
         given["logit_bias"] = _bias(body.logit_bias)
     _check_limit("n", given.get("n"), limits.max_n)
@@ -58,6 +65,10 @@ def _params(body: GenerationRequest, limits: ServerConfig, extra: dict[str, Any]
             f"stop={len(body.stop)} strings: this server takes at most {limits.max_stop}"
         )
     return SamplingParams(**given)
+
+
+def _listed(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
 
 
 def _check_limit(name: str, value: int | None, most: int) -> None:
@@ -135,7 +146,7 @@ def _arguments(text: str) -> Any:
 
 def template_options(body: ChatCompletionRequest) -> dict[str, Any]:
     """What the chat template is told beside the messages."""
-    options = dict(body.chat_template_kwargs or {})
+    options = {**_effort(body), **(body.chat_template_kwargs or {})}
     taken = sorted(_OWN_TEMPLATE_OPTIONS.intersection(options))
     if taken:
         raise InvalidRequestError(f"chat_template_kwargs={taken[0]!r}: this one is the server's own")
@@ -143,4 +154,13 @@ def template_options(body: ChatCompletionRequest) -> dict[str, Any]:
         # `strict` is for this server: no model was taught to read it.
         strict = {"function": {"strict"}}
         options["tools"] = [tool.model_dump(exclude_none=True, exclude=strict) for tool in body.tools]
+    return options
+
+
+def _effort(body: ChatCompletionRequest) -> dict[str, Any]:
+    """Under the names that templates know; one that does not know them answers as ever."""
+    said = {"reasoning_effort": body.reasoning_effort, "verbosity": body.verbosity}
+    options: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+    if body.reasoning_effort == "none":
+        options["enable_thinking"] = False
     return options

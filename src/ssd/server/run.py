@@ -19,6 +19,7 @@ from ssd.server.app import build_app
 from ssd.server.config import ServerConfig
 from ssd.server.gate import Gate
 from ssd.server.metrics import Metrics
+from ssd.server.protocol import protocol_for
 from ssd.server.serving import Serving
 from ssd.server.tracing import Traces
 from ssd.worker.client import EngineClient
@@ -82,6 +83,8 @@ class _Front:
         self._uvicorn = _QuietServer(
             uvicorn.Config(
                 build_app(serving),
+                http=protocol_for(serving.config),
+                ws="none",
                 log_config=None,
                 access_log=False,
                 server_header=False,

@@ -12,9 +12,12 @@ from pydantic import Field, model_validator
 from ssd.server.body import Biases, Body, Int, Listed, Metadata
 from ssd.server.chat_parts import Messages, ResponseFormat, ToolChoice, Tools
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
 
 class StreamOptions(Body):
     include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
     continuous_usage_stats: bool | None = None
     """vLLM's: counts so far with every chunk, which is how load generators learn what a burst held."""
 
@@ -32,7 +35,8 @@ class Ignorable(Body):
     metadata: Metadata | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    store: Literal[False] | None = None
+    store: bool | None = None
+    """Nothing is stored, asked for or not."""
     service_tier: Literal["auto", "default"] | None = None
 
 
@@ -102,6 +106,11 @@ class CompletionRequest(GenerationRequest):
     best_of: Literal[1] | None = None
     suffix: None = None
 
+    @property
+    def only_scores(self) -> bool:
+        """Whether nothing is to be written: prompts come back, with their log-probabilities."""
+        return self.max_tokens == 0 and bool(self.echo)
+
     @model_validator(mode="after")
     def _check_echo(self) -> "CompletionRequest":
         if self.stream and self.echo and self.logprobs is not None:
@@ -116,10 +125,15 @@ class ChatCompletionRequest(GenerationRequest):
     max_completion_tokens: Int | None = None
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None
-    parallel_tool_calls: Literal[True] | None = None
+    parallel_tool_calls: bool | None = None
+    """False: at most one call in an answer."""
     response_format: ResponseFormat | None = None
     chat_template_kwargs: Mapping[str, Any] | None = None
     """For the model's template, such as {"enable_thinking": false}."""
+    reasoning_effort: Effort | None = None
+    """For the model's template, as `reasoning_effort`; `none` is enable_thinking=false too."""
+    verbosity: Literal["low", "medium", "high"] | None = None
+    """For the model's template."""
     modalities: Listed[Literal["text"]] | None = None
     return_origins: bool | None = None
     """With each chunk or choice, where its tokens came from: a hit, a backup, the target itself."""
@@ -130,21 +144,9 @@ class ChatCompletionRequest(GenerationRequest):
         return self.tool_choice not in (None, "none", "auto")
 
     @model_validator(mode="after")
-    def _check_strict(self) -> "ChatCompletionRequest":
-        is_free = self.tool_choice in (None, "auto")
-        if is_free and any(tool.function.strict for tool in self.tools or ()):
-            raise ValueError(
-                "tools with strict=true need a forced call, since only its arguments are held to the schema:"
-                " set tool_choice to required or to a function, or strict to false"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _check_logprobs(self) -> "ChatCompletionRequest":
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs to be true")
-        if None not in (self.max_tokens, self.max_completion_tokens):
-            raise ValueError("max_tokens and max_completion_tokens are the same: give one of them")
         return self
 
 

@@ -133,14 +133,15 @@ class Serving:
     async def run(self, request: Request) -> AsyncGenerator[Increment | RequestOutput, None]:
         """Increments, then the output, of one request. Closing it early aborts the request."""
         meter = self.metrics.meter(len(request.prompt_token_ids))
-        with self.gate.running(request.request_id):
-            try:
-                async with aclosing(self.client.run(request)) as events:
-                    async for event in events:
-                        meter.note(event)
-                        yield event
-            finally:
-                meter.end()
+        try:
+            # Its seats are free when the engine has finished, whenever that is read.
+            leave = partial(self.gate.leave, request)
+            async with aclosing(self.client.run(request, on_end=leave)) as events:
+                async for event in events:
+                    meter.note(event)
+                    yield event
+        finally:
+            meter.end()
 
     async def outputs(self, requests: Sequence[Request]) -> list[RequestOutput]:
         found: dict[int, RequestOutput] = {}

@@ -146,9 +146,14 @@ class EngineClient:
             await self._line.prepare(params.grammar)
         return request
 
-    def run(self, request: Request) -> AsyncGenerator[Increment | RequestOutput, None]:
-        """Increments, then the output. Closing it early aborts the request."""
-        return self._line.run(request)
+    def run(
+        self, request: Request, *, on_end: Callable[[], None] | None = None
+    ) -> AsyncGenerator[Increment | RequestOutput, None]:
+        """Increments, then the output. Closing it early aborts the request.
+
+        `on_end` is called once the engine has finished it, whatever has been read by then.
+        """
+        return self._line.run(request, on_end=on_end)
 
     def abort(self, request_id: str) -> None:
         """Ends what now runs under this id; its stream closes with finish_reason `abort`."""

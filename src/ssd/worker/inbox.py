@@ -5,15 +5,18 @@ output is kept. Knows increments and the end of a request; nothing of processes.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 from ssd.engine.outputs import Increment, RequestOutput
 
 
 class Inbox:
-    def __init__(self) -> None:
+    def __init__(self, on_end: Callable[[], None] | None = None) -> None:
         self._pending: dict[int, Increment] = {}
         self._end: RequestOutput | Exception | None = None
+        self._on_end = on_end
+        """Called when the end is here, though nobody may have read it."""
         self._news = asyncio.Event()
         self.is_abandoned = False
         """Its caller is gone, and the engine has been told."""
@@ -26,6 +29,8 @@ class Inbox:
     def end(self, how: RequestOutput | Exception) -> None:
         self._end = how
         self._news.set()
+        if self._on_end is not None:
+            self._on_end()
 
     async def get(self) -> Increment | RequestOutput:
         """The next increment, or the output once all have been read; raises what ended the request."""

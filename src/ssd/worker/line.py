@@ -114,14 +114,16 @@ class EngineLine:
             raise self.dead_error()
         await self._preparations.ask(grammar)
 
-    async def run(self, request: Request) -> AsyncGenerator[Increment | RequestOutput, None]:
+    async def run(
+        self, request: Request, *, on_end: Callable[[], None] | None = None
+    ) -> AsyncGenerator[Increment | RequestOutput, None]:
         """Increments, then the output. Leaving early aborts the request."""
         if self.is_dead:
             raise self.dead_error()
         if request.request_id in self._inboxes:
             raise InvalidRequestError(f"request id {request.request_id!r} is already running: choose another")
         frame = encode([Add(request)])  # What cannot be said fails here, before anyone waits for an answer.
-        inbox = self._inboxes[request.request_id] = Inbox()
+        inbox = self._inboxes[request.request_id] = Inbox(on_end)
         try:
             self._send(frame, self._commands)
             while True:

@@ -1,0 +1,134 @@
+"""Connections that keep the server waiting: for headers, for a body nobody reads, for a client to read.
+
+Knows uvicorn's protocol and when it waits for the other side. Bodies that are read have their deadline in
+body_limit.py, which can answer.
+"""
+
+import asyncio
+import time
+from functools import partial
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from ssd.server.config import ServerConfig
+from ssd.server.errors import ApiError
+
+_LEAST_READ = 16 << 10
+"""Bytes that count as reading: fewer in `write_seconds`, and nobody reads."""
+
+
+def protocol_for(config: ServerConfig) -> Any:
+    """What uvicorn makes of each connection."""
+    return partial(BoundedProtocol, config)
+
+
+class BoundedProtocol(H11Protocol):
+    def __init__(self, limits: ServerConfig, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._limits = limits
+        self._deadline: asyncio.TimerHandle | None = None
+        """For what the client has yet to send, where no request is being answered."""
+        self._reading: asyncio.TimerHandle | None = None
+        """For what it has yet to read."""
+        self._num_unread = 0
+        self._waiting_since = 0.0
+
+    @property
+    def waiting_since(self) -> float | None:
+        """Since when it is the client's turn to send; None while it is answered."""
+        is_at_work = self.cycle is not None and not self.cycle.response_complete
+        return None if is_at_work and not self.cycle.more_body else self._waiting_since
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._waiting_since = time.monotonic()
+        self._wait_for_client()
+        if len(self.connections) > self._limits.max_connections:
+            self._make_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline, self._reading = _cancelled(self._deadline), _cancelled(self._reading)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._wait_for_client()
+
+    def on_response_complete(self) -> None:
+        self._waiting_since = time.monotonic()
+        super().on_response_complete()
+        self._wait_for_client()
+        if self.transport.get_write_buffer_size():
+            self._wait_for_reader()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._wait_for_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._reading = _cancelled(self._reading)
+
+    def timeout_keep_alive_handler(self) -> None:
+        # A plain close would wait for ever for what is not read.
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            super().timeout_keep_alive_handler()
+
+    def send_400_response(self, msg: str) -> None:
+        # What is wrong with a body that nobody read comes after its answer.
+        if self.conn.our_state is h11.IDLE or self.conn.our_state is h11.SEND_RESPONSE:
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
+    def _wait_for_client(self) -> None:
+        """One deadline from a request's first byte to the last of its headers; idle lines have their own."""
+        is_at_work = self.cycle is not None and not self.cycle.response_complete
+        is_idle = self.timeout_keep_alive_task is not None and not self._has_begun()
+        if is_at_work or is_idle:
+            self._deadline = _cancelled(self._deadline)
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(self._limits.header_seconds, self.transport.abort)
+
+    def _has_begun(self) -> bool:
+        """Whether part of a request is here, or part of a body is not, though it has been answered."""
+        is_between = self.conn.their_state is h11.IDLE or self.conn.their_state is h11.DONE
+        return not is_between or bool(self.conn.trailing_data[0])
+
+    def _wait_for_reader(self) -> None:
+        if self._reading is None:
+            self._num_unread = self.transport.get_write_buffer_size()
+            self._reading = self.loop.call_later(self._limits.write_seconds, self._check_reader)
+
+    def _check_reader(self) -> None:
+        self._reading = None
+        num_unread = self.transport.get_write_buffer_size()
+        if num_unread > max(0, self._num_unread - _LEAST_READ):
+            self.transport.abort()  # The answer's task hears that its client is gone.
+        elif num_unread:
+            self._wait_for_reader()
+
+    def _make_room(self) -> None:
+        """Closes the connection that has kept us waiting longest; where none does, this one."""
+        waiting = [
+            (each.waiting_since, each)
+            for each in self.connections
+            if isinstance(each, BoundedProtocol) and each is not self and each.waiting_since is not None
+        ]
+        if waiting:
+            min(waiting, key=lambda pair: pair[0] or 0.0)[1].transport.abort()
+            return
+        error = ApiError(503, "every connection is in use: try again soon", code="too_many_connections")
+        head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Length: {len(error.body)}\r\nRetry-After: 1\r\n"
+        self.transport.write(f"{head}Content-Type: application/json\r\nConnection: close\r\n\r\n".encode())
+        self.transport.write(error.body)
+        self.transport.close()
+
+
+def _cancelled(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()

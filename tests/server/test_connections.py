@@ -1,0 +1,226 @@
+"""Clients that keep the server waiting: for headers, for bodies, for somebody to read its answers."""
+
+import contextlib
+import http.client
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from tests.server.process import ServerProcess, resident_bytes, serving, until
+
+UNREAD: dict[str, Any] = {
+    "prompt": "The quick",
+    "max_tokens": 200,
+    "ignore_eos": True,
+    "stream": True,
+    "logprobs": 20,
+    "n": 2,
+}
+WORDY = "m" * 20_000
+"""The model's name: in every chunk, so that a short answer is more than sockets hold."""
+SHORT: dict[str, Any] = {"prompt": "Hi", "max_tokens": 2}
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def hurried(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    limits = {"header_seconds": 1.0, "body_seconds": 1.0, "write_seconds": 1.0, "max_connections": 64}
+    log = tmp_path_factory.mktemp("hurried") / "log"
+    with serving(tiny_llama, log, {**limits, "served_model_name": WORDY, "max_body_bytes": MIB}) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def line_to(server: ServerProcess, sent: bytes = b"", *, room: int | None = None) -> Iterator[socket.socket]:
+    """A connection on which so much was sent; `room`: for what comes back unread."""
+    address = urlsplit(server.url)
+    with socket.socket() as line:
+        if room is not None:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+        line.settimeout(60)
+        line.connect((address.hostname, address.port))
+        line.sendall(sent)
+        yield line
+
+
+def headers(path: str, length: int, method: str = "POST") -> bytes:
+    said = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return f"{said}Content-Length: {length}\r\n\r\n".encode()
+
+
+def request(path: str, body: dict[str, Any]) -> bytes:
+    content = json.dumps(body).encode()
+    return headers(path, len(content)) + content
+
+
+def until_closed(line: socket.socket) -> bytes:
+    """What came before the server closed the line; fails if it does not."""
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while piece := line.recv(1 << 20):
+            received += piece
+    return received
+
+
+def is_open(line: socket.socket) -> bool:
+    line.setblocking(False)
+    try:
+        return line.recv(1, socket.MSG_PEEK) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionResetError:
+        return False
+    finally:
+        line.settimeout(60)
+
+
+def test_s3_an_unread_stream_gives_its_seats_back_when_the_engine_has_finished(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
+    """S3: with two seats, everybody else got 429 while the engine was idle.
+
+    All of it is there for whoever reads it after all, also from a server that was told to end meanwhile.
+    """
+    settings = {"served_model_name": WORDY, "max_queue": 0, "write_seconds": 600.0, "drain_seconds": 600.0}
+    with serving(tiny_llama, tmp_path / "log", settings, max_num_seqs=2) as server:
+        with line_to(server, request("/v1/completions", UNREAD), room=4096) as line:
+            until(lambda: server.num_at_work > 0)
+            assert server.http.post("/v1/completions", json=SHORT).status_code == 429
+            server.until_idle()
+            assert server.http.post("/v1/completions", json=SHORT).status_code == 200
+            server.process.terminate()
+            until(lambda: server.http.get("/ready").json() == {"status": "draining"})
+            received = until_closed(line)
+            assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+            assert received.count(b'"finish_reason":"length"') == UNREAD["n"]
+        assert server.process.wait(60) == 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_s3_who_reads_nothing_is_left(hurried: ServerProcess, stream: bool) -> None:
+    """S3: it kept its connection, and what was written for it, for ever."""
+    before = len(connections(hurried))
+    with line_to(hurried, request("/v1/completions", {**UNREAD, "stream": stream}), room=4096):
+        until(lambda: len(connections(hurried)) == before + 1)
+        until(lambda: len(connections(hurried)) == before)
+    until(lambda: not stream or any(line.get("disconnected") for line in hurried.log))
+    assert hurried.http.post("/v1/completions", json=SHORT).status_code == 200
+
+
+def connections(server: ServerProcess) -> list[str]:
+    """Open ones of the server, as the kernel knows them; not that by which it is asked about them."""
+    port = f"{urlsplit(server.url).port:04X}"
+    lines = [line.split() for line in Path(f"/proc/{server.process.pid}/net/tcp").read_text().splitlines()]
+    # State 01: established. Those that are closed but not yet forgotten hold nothing of the server's.
+    return [line[2] for line in lines[1:] if line[1].endswith(f":{port}") and line[3] == "01"]
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHost: local"])
+def test_s4_headers_have_a_deadline(hurried: ServerProcess, sent: bytes) -> None:
+    """S4: 50 of 50 half-sent headers were open after a minute."""
+    with line_to(hurried, sent) as line:
+        assert until_closed(line) == b""
+
+
+def test_s4_trickled_headers_have_the_same_deadline(hurried: ServerProcess) -> None:
+    """S4: a byte now and then is no reason to wait on; nor on a line that has had an answer."""
+    whole = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with line_to(hurried, whole) as line:
+        assert line.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        until(lambda: not takes(line, b"X"))
+
+
+def takes(line: socket.socket, sent: bytes) -> bool:
+    time.sleep(0.1)
+    try:
+        line.sendall(sent)
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize"])
+def test_s4_bodies_have_a_deadline(hurried: ServerProcess, path: str) -> None:
+    """S4: an unfinished body was waited for without end."""
+    with line_to(hurried, headers(path, 1000) + b'{"prompt":') as line:
+        answer = until_closed(line)
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b"body_seconds" in answer
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/health", 200),
+        ("GET", "/v1/models", 200),
+        ("POST", "/nothing", 404),
+        ("PUT", "/tokenize", 405),
+    ],
+)
+def test_s4_no_body_is_read_where_none_is_used(
+    hurried: ServerProcess, method: str, path: str, status: int
+) -> None:
+    """S4: answered at once; what is still not sent when the deadline comes is not waited for."""
+    with line_to(hurried, headers(path, MIB, method) + b"x" * 1000) as line:
+        assert line.recv(1 << 16).startswith(f"HTTP/1.1 {status}".encode())
+        until_closed(line)
+
+
+def test_s4_a_line_is_kept_after_a_body_nobody_wanted(hurried: ServerProcess) -> None:
+    with contextlib.closing(http.client.HTTPConnection(urlsplit(hurried.url).netloc, timeout=60)) as line:
+        line.connect()
+        first = line.sock
+        for _ in range(3):
+            line.request("GET", "/version", body=b"hello")
+            assert line.getresponse().read().startswith(b'{"version"')
+            assert line.sock is first
+
+
+def test_s4_unfinished_bodies_take_little_memory(hurried: ServerProcess) -> None:
+    """S4: 40 bodies of 8 MB took 425 MB. Here all together have 8 times what one may have."""
+    before = resident_bytes(hurried.process.pid)
+    piece = b"x" * (MIB - 100_000)
+    with contextlib.ExitStack() as lines:
+        for _ in range(60):
+            line = lines.enter_context(line_to(hurried))
+            with contextlib.suppress(OSError):  # It may have been closed to make room for the next.
+                line.sendall(headers("/v1/completions", MIB) + piece)
+        assert resident_bytes(hurried.process.pid) - before < 30 * MIB
+        # Whoever sends all of it finds room, at the cost of those who do not.
+        answer = httpx.post(
+            f"{hurried.url}/v1/completions", json={**SHORT, "user": "x" * 300_000}, timeout=60
+        )
+        assert answer.status_code == 200
+
+
+def test_s4_a_new_connection_finds_room_at_the_cost_of_one_that_waits(hurried: ServerProcess) -> None:
+    """S4: there was no cap. A line in the middle of an answer is not closed for another."""
+    body = {**UNREAD, "logprobs": None, "max_tokens": 60}
+    with httpx.stream("POST", f"{hurried.url}/v1/completions", json=body, timeout=60) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        with contextlib.ExitStack() as idle:
+            opened = [idle.enter_context(line_to(hurried, b"GET")) for _ in range(80)]
+            assert httpx.get(f"{hurried.url}/version").status_code == 200
+            assert sum(map(is_open, opened)) <= 64
+            assert not is_open(opened[0])
+        assert list(lines)[-2:] == ["data: [DONE]", ""]
+
+
+def test_s4_where_every_connection_is_at_work_one_more_is_told(hurried: ServerProcess) -> None:
+    """S4: a cap that nobody can talk his way around."""
+    body = {**UNREAD, "logprobs": None}
+    with contextlib.ExitStack() as running:
+        for _ in range(64):
+            line = running.enter_context(line_to(hurried, request("/v1/completions", body)))
+            assert line.recv(1 << 10).startswith(b"HTTP/1.1 200")
+        answer = until_closed(running.enter_context(line_to(hurried)))
+    assert answer.startswith(b"HTTP/1.1 503")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "too_many_connections"
