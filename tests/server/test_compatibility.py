@@ -112,7 +112,7 @@ def test_s12_the_clients_parsers(forcing: ServerProcess) -> None:
     formed = chats.parse(model="tiny", messages=MESSAGES, response_format=Look, max_tokens=40)
     assert isinstance(formed.choices[0].message.parsed, Look)
     called = chats.parse(model="tiny", messages=MESSAGES, tools=[TOOL], tool_choice="required", max_tokens=60)
-    (call,) = called.choices[0].message.tool_calls or ()
+    [call] = called.choices[0].message.tool_calls or []
     assert isinstance(call.function.parsed_arguments, Look)
     free = chats.parse(model="tiny", messages=MESSAGES, tools=[TOOL], max_tokens=4, temperature=0)
     assert free.choices[0].finish_reason == "length"
@@ -178,8 +178,9 @@ def test_s12_a_responses_call_and_what_came_of_it(forcing: ServerProcess, choice
     whole = forcing.openai.responses.create(**asked, input="The quick", tool_choice=choice)
     with forcing.openai.responses.stream(**asked, input="The quick", tool_choice=choice) as stream:
         streamed = stream.get_final_response()
-    for response in (whole, streamed):
-        (call,) = response.output
+    calls: list[Any] = [*whole.output, *streamed.output]
+    assert len(calls) == 2
+    for call in calls:
         assert call.type == "function_call"
         assert call.name == "look"
         Look.model_validate_json(call.arguments)

@@ -49,7 +49,8 @@ class BoundedProtocol(H11Protocol):
             self._make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._deadline, self._reading = _cancelled(self._deadline), _cancelled(self._reading)
+        _cancel(self._deadline, self._reading)
+        self._deadline = self._reading = None
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -69,7 +70,8 @@ class BoundedProtocol(H11Protocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._reading = _cancelled(self._reading)
+        _cancel(self._reading)
+        self._reading = None
 
     def timeout_keep_alive_handler(self) -> None:
         # A plain close would wait for ever for what is not read.
@@ -90,7 +92,8 @@ class BoundedProtocol(H11Protocol):
         is_at_work = self.cycle is not None and not self.cycle.response_complete
         is_idle = self.timeout_keep_alive_task is not None and not self._has_begun()
         if is_at_work or is_idle:
-            self._deadline = _cancelled(self._deadline)
+            _cancel(self._deadline)
+            self._deadline = None
         elif self._deadline is None:
             self._deadline = self.loop.call_later(self._limits.header_seconds, self.transport.abort)
 
@@ -129,6 +132,7 @@ class BoundedProtocol(H11Protocol):
         self.transport.close()
 
 
-def _cancelled(timer: asyncio.TimerHandle | None) -> None:
-    if timer is not None:
-        timer.cancel()
+def _cancel(*timers: asyncio.TimerHandle | None) -> None:
+    for timer in timers:
+        if timer is not None:
+            timer.cancel()
