@@ -3,7 +3,7 @@
     python -m tests.e2e.load --clients 200 --minutes 10
 
 Every stream that ends is compared with what the engine says alone. At the end no block is held, nothing
-waits, the server ends at once, and its memory is what it was.
+waits, the server ends at once, and what it holds is what it held.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -26,6 +26,8 @@ from typing import Any
 import httpx
 import torch
 
+from tests.e2e.held import Held, Watch
+from tests.e2e.hostile import Harm
 from tests.e2e.load_clients import PATIENCE, Client, Tally
 from tests.e2e.load_requests import Case, make_cases
 from tests.processes import is_alive
@@ -34,13 +36,13 @@ from tests.server.process import (
     children_of,
     free_port,
     is_ready,
-    resident_bytes,
     until,
 )
 from tests.tiny import cut_layers, write_checkpoint
 
 ENGINE: dict[str, Any] = {"dtype": "float32", "deterministic": True, "max_model_len": 512}
-_PARTS = ("server", "engine")
+Attacker = Callable[[Harm, float], Awaitable[None]]
+"""Does harm until some time, and counts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ class Load:
     num_cases: int = 300
     num_kills: int = 2
     growth: float = 0.05
-    """By how much the memory of the second half may exceed that of the first."""
+    """By how much memory, files and threads of the second half may exceed those of the first."""
     seed: int = 0
 
 
@@ -60,8 +62,9 @@ class Report:
     seconds: float = 0.0
     num_kills: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
-    memory: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Median bytes in the first half and in the second."""
+    held: dict[str, tuple[Held, Held]] = field(default_factory=dict)
+    """What was usual in the first half and in the second."""
+    harm: Harm = field(default_factory=Harm)
     faults: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -71,19 +74,21 @@ class Report:
             f"{tally.num_tokens} tokens compared, 429: {tally.num_429}, {self.num_kills} drafts killed",
             f"first token: {_percentiles(tally.first_token)}",
             f"per token after it: {_percentiles(tally.per_token)}",
-            *(
-                f"memory of the {part}: {a / 1e6:.1f} then {b / 1e6:.1f} MB"
-                for part, (a, b) in self.memory.items()
-            ),
+            *(f"held by the {part}: {first}; then {second}" for part, (first, second) in self.held.items()),
+            *([f"attacks: {dict(self.harm.tried)}"] if self.harm.tried else []),
             f"metrics: {self.metrics}",
-            f"{len(tally.faults) + len(self.faults)} faults",
-            *(f"  {each[:400]}" for each in [*self.faults, *tally.faults][:20]),
+            f"{len(self.all_faults)} faults",
+            *(f"  {each[:400]}" for each in self.all_faults[:20]),
         ]
         return "\n".join(lines)
 
     @property
+    def all_faults(self) -> list[str]:
+        return [*self.faults, *self.tally.faults, *self.harm.faults]
+
+    @property
     def is_perfect(self) -> bool:
-        return not self.faults and not self.tally.faults and bool(self.tally.done["read"])
+        return not self.all_faults and bool(self.tally.done["read"])
 
 
 def _percentiles(times: Sequence[float]) -> str:
@@ -115,27 +120,6 @@ def ssd_serve(model: Path, draft: Path, log: Path, *options: str) -> Iterator[Se
         until(lambda: not any(map(is_alive, pids)))
 
 
-class Memory:
-    """Resident bytes of the server and its engine, as time goes by."""
-
-    def __init__(self, server: ServerProcess) -> None:
-        self._pids = dict(zip(_PARTS, (server.process.pid, server.children[0]), strict=True))
-        self._seen: dict[str, list[int]] = {part: [] for part in _PARTS}
-
-    async def watch(self, until_then: float) -> None:
-        while time.monotonic() < until_then:
-            for part, pid in self._pids.items():
-                self._seen[part].append(resident_bytes(pid))
-            await asyncio.sleep(0.5)
-
-    def halves(self) -> dict[str, tuple[float, float]]:
-        found = {}
-        for part, seen in self._seen.items():
-            middle = len(seen) // 2
-            found[part] = (statistics.median(seen[:middle]), statistics.median(seen[middle:]))
-        return found
-
-
 async def kill_drafts(server: ServerProcess, load: Load, report: Report) -> None:
     """At even distances; the next draft is there in between."""
     for _ in range(load.num_kills):
@@ -146,10 +130,12 @@ async def kill_drafts(server: ServerProcess, load: Load, report: Report) -> None
         report.num_kills += bool(drafts)
 
 
-async def press(server: ServerProcess, cases: Sequence[Case], load: Load) -> Report:
+async def press(
+    server: ServerProcess, cases: Sequence[Case], load: Load, attackers: Sequence[Attacker] = ()
+) -> Report:
     report = Report(Tally())
     until_then = time.monotonic() + load.seconds
-    memory = Memory(server)
+    watch = Watch(server)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=load.clients)
     async with httpx.AsyncClient(base_url=server.url, timeout=2 * PATIENCE, limits=limits) as http:
         clients = [
@@ -158,12 +144,13 @@ async def press(server: ServerProcess, cases: Sequence[Case], load: Load) -> Rep
         ]
         started = time.monotonic()
         await asyncio.gather(
-            memory.watch(until_then),
+            watch.run(until_then),
             kill_drafts(server, load, report),
+            *(attacker(report.harm, until_then) for attacker in attackers),
             *(client.run(until_then) for client in clients),
         )
     report.seconds = time.monotonic() - started
-    report.memory = memory.halves()
+    report.held = watch.halves()
     return report
 
 
@@ -186,9 +173,10 @@ def settle(server: ServerProcess, load: Load, report: Report) -> None:
         report.faults.append("KV blocks are held")
     if report.num_kills < load.num_kills:
         report.faults.append(f"only {report.num_kills} drafts could be killed")
-    for part, (first, second) in report.memory.items():
-        if second > first * (1 + load.growth):
-            report.faults.append(f"the memory of the {part} grew by {second / first - 1:.1%}")
+    for part, (first, second) in report.held.items():
+        report.faults += [
+            f"the {part} holds more {each} each time" for each in second.beyond(first, load.growth)
+        ]
     code = server.end()
     if code != 0 or seconds_to_drain(server) > 3:
         report.faults.append(
@@ -206,7 +194,9 @@ def seconds_to_drain(server: ServerProcess) -> float:
     return (times[-1] - times[0]).total_seconds()
 
 
-def run(load: Load, folder: Path) -> Report:
+def run(
+    load: Load, folder: Path, attackers: Callable[[ServerProcess], Sequence[Attacker]] = lambda server: ()
+) -> Report:
     torch.set_num_threads(1)
     model = write_checkpoint("llama3", folder / "target")
     draft = cut_layers(model, 2, folder / "draft")
@@ -214,7 +204,7 @@ def run(load: Load, folder: Path) -> Report:
     # Too little room for all of them at once: some have to come again.
     room = ("--max-num-seqs", "16", "--max-queue", str(load.clients // 3))
     with ssd_serve(model, draft, folder / "log", *room) as server:
-        report = asyncio.run(press(server, cases, load))
+        report = asyncio.run(press(server, cases, load, attackers(server)))
         settle(server, load, report)
     log = [line for line in server.log if line.get("level") in ("error", "critical")]
     report.faults += [f"logged: {line}" for line in log]

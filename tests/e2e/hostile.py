@@ -1,0 +1,182 @@
+"""Clients that mean harm, each by the number of what it tries, and what a server may answer them.
+
+Knows HTTP as bytes on a socket: an honest library would not send half a head. A server may refuse them, close
+on them or be slow to them. It may not fail: an answer of 500 and above that does not say "later" is a fault,
+and so is a whole request that nobody answers.
+"""
+
+import asyncio
+import contextlib
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+PATIENCE = 120.0
+"""Seconds in which a whole request is answered, if only by a refusal."""
+_LATER = {429, 503}
+_HEAD = (
+    "POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    "Content-Type: application/json\r\nContent-Length: {size}\r\n\r\n"
+)
+_CHUNK = 1 << 16
+
+
+@dataclass(slots=True)
+class Harm:
+    """What was tried, and what went wrong with it."""
+
+    tried: Counter[str] = field(default_factory=Counter)
+    answers: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """The server, as hostile clients see it."""
+
+    url: str
+    model: str
+    long_prompt: str
+    """As many tokens as the server takes, or nearly."""
+    held_seconds: float
+    """How long connections are held that give the server nothing to do."""
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        parts = urlsplit(self.url)
+        # So little is read ahead that whoever does not read is soon noticed.
+        return await asyncio.open_connection(parts.hostname, parts.port, limit=1 << 12)
+
+    async def post(self, path: str, body: bytes) -> int:
+        """The status; 0: it hung up."""
+        reader, writer = await self.connect()
+        try:
+            writer.write(_HEAD.format(path=path, size=len(body)).encode())
+            for start in range(0, len(body), _CHUNK):
+                writer.write(body[start : start + _CHUNK])
+                await writer.drain()
+            line = await asyncio.wait_for(reader.readline(), PATIENCE)
+            return int(line.split()[1]) if line else 0
+        except ConnectionError:
+            return 0
+        finally:
+            await _hang_up(writer)
+
+
+async def _hang_up(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+Attack = Callable[[Aim, random.Random], Awaitable[int]]
+"""Once; the status, or 0 where none was waited for or given."""
+
+
+def _ask(aim: Aim, **more: Any) -> bytes:
+    return json.dumps({"model": aim.model, "prompt": "Say", "max_tokens": 4, **more}).encode()
+
+
+async def bomb_with_a_grammar(aim: Aim, chance: random.Random) -> int:
+    """S1: a schema that takes minutes and gigabytes; each another, so that none is remembered."""
+    factors = chance.sample((97, 89, 83, 79, 73, 71, 67), 4)
+    large = {"type": "integer", "multipleOf": chance.randrange(100_000_007, 200_000_000, 2)}
+    many = {"allOf": [{"type": "integer", "multipleOf": factor} for factor in factors]}
+    return await aim.post(
+        "/v1/completions", _ask(aim, structured_outputs={"json": chance.choice((large, many))})
+    )
+
+
+async def read_nothing(aim: Aim, chance: random.Random) -> int:
+    """S3: a long stream of many choices that its client does not read."""
+    _reader, writer = await aim.connect()
+    body = _ask(aim, n=16, logprobs=20, max_tokens=32, stream=True, ignore_eos=True)
+    try:
+        writer.write(_HEAD.format(path="/v1/completions", size=len(body)).encode() + body)
+        await writer.drain()
+        await asyncio.sleep(aim.held_seconds * chance.uniform(0.5, 1.0))
+    except ConnectionError:
+        pass
+    finally:
+        writer.transport.abort()
+    return 0
+
+
+async def send_half_a_head(aim: Aim, chance: random.Random) -> int:
+    """S4: a connection that says too little to be refused."""
+    return await _hold(aim, chance, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-More: ")
+
+
+async def send_half_a_body(aim: Aim, chance: random.Random) -> int:
+    """S4: megabytes to an address that wants none, and no end of them."""
+    head = _HEAD.format(path=chance.choice(("/health", "/v1/completions")), size=8 << 20).encode()
+    return await _hold(aim, chance, head + b"x" * (7 << 20))
+
+
+async def _hold(aim: Aim, chance: random.Random, sent: bytes) -> int:
+    reader, writer = await aim.connect()
+    try:
+        for start in range(0, len(sent), _CHUNK):
+            writer.write(sent[start : start + _CHUNK])
+            await asyncio.wait_for(writer.drain(), aim.held_seconds)
+        # Until the server has enough of it.
+        await asyncio.wait_for(reader.read(1), aim.held_seconds * chance.uniform(0.5, 1.0))
+    except (ConnectionError, TimeoutError):
+        pass
+    finally:
+        writer.transport.abort()
+    return 0
+
+
+async def send_a_long_text(aim: Aim, chance: random.Random) -> int:
+    """S10: megabytes that are too many tokens for any model."""
+    word = chance.choice(("a ", "x", "naïve ", "0"))
+    path = chance.choice(("/v1/completions", "/tokenize"))
+    return await aim.post(path, _ask(aim, prompt=word * ((6 << 20) // len(word.encode()))))
+
+
+async def send_many_numbers(aim: Aim, chance: random.Random) -> int:
+    """S10: a prompt of millions of token ids."""
+    path = chance.choice(("/v1/completions", "/detokenize"))
+    ids = b"[" + b"1," * 3_000_000 + b"1]"
+    name = b"tokens" if path == "/detokenize" else b"prompt"
+    return await aim.post(path, b'{"model": "%s", "%s": %s}' % (aim.model.encode(), name, ids))
+
+
+async def send_a_long_prompt(aim: Aim, chance: random.Random) -> int:
+    """S2: all that the model can read, never twice the same."""
+    return await aim.post("/v1/completions", _ask(aim, prompt=f"{chance.random()} {aim.long_prompt}"))
+
+
+ATTACKS: Mapping[str, Attack] = {
+    "S1": bomb_with_a_grammar,
+    "S3": read_nothing,
+    "S4 head": send_half_a_head,
+    "S4 body": send_half_a_body,
+    "S10 text": send_a_long_text,
+    "S10 numbers": send_many_numbers,
+}
+
+
+async def attack(aim: Aim, harm: Harm, names: Mapping[str, Attack], seed: str, until: float) -> None:
+    """One after the other, until then."""
+    chance = random.Random(seed)
+    while time.monotonic() < until:
+        name = chance.choice(list(names))
+        harm.tried[name] += 1
+        try:
+            status = await names[name](aim, chance)
+        except TimeoutError:
+            harm.faults.append(f"{name}: nobody answered")
+            continue
+        except ConnectionError:
+            status = 0  # No connection to be had: there is a cap.
+        harm.answers[f"{name}: {status}"] += 1
+        if status >= 500 and status not in _LATER:
+            harm.faults.append(f"{name}: status {status}")
+        # A refusal that costs nothing would only measure how fast this side asks.
+        await asyncio.sleep(chance.uniform(0.05, 0.5))
