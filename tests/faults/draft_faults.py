@@ -423,8 +423,8 @@ ATTENTION = [
     Fault(
         "the ancestor mask leaks a sibling",
         "src/ssd/attention/sdpa.py",
-        "    hidden[:, : span.branches.num_trunk] = False\n",
-        "    hidden[:, : span.branches.num_trunk + 1] = False\n",
+        "    hidden[:, : span.branches.num_trunk - num_trunk] = False\n",
+        "    hidden[:, : span.branches.num_trunk - num_trunk + 1] = False\n",
         "tests/attention/test_branches.py::test_no_row_sees_a_sibling_a_cousin_or_a_stranger",
     ),
     Fault(
