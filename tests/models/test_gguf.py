@@ -1,14 +1,17 @@
 """GGUF: names, row order, encodings, scaling factors, and the kept header."""
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 import torch
 
-from ssd.models import gguf_header
+from ssd.models import gguf_header, gguf_weights
 from ssd.models.checkpoint import open_checkpoint
+from ssd.models.gguf_blocks import unpack
 from ssd.models.gguf_header import GgufHeader, TensorPlace, read_header
 from ssd.models.gguf_weights import GgufSource, deinterleave, gguf_name, hugging_face_name
 from tests.tiny import write_checkpoint
@@ -47,6 +50,28 @@ def test_tensors_are_what_the_package_dequantises(tmp_path: Path, encoding: str)
     whole = gguf.dequantize(gguf.quantize(values, kind), kind)
     assert np.array_equal(source.read("lm_head.weight").numpy(), whole)
     assert source.read("model.norm.weight").shape == (64,)
+
+
+def test_e17_pieces_of_a_tensor_are_unpacked_by_several_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E17: a file was unpacked by one core, however many there are. Here nobody goes on alone."""
+    config = open_checkpoint(str(write_checkpoint("qwen2", tmp_path))).config
+    values = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    path = tmp_path / "m.gguf"
+    source = GgufSource(
+        path, write_gguf(path, {"output.weight": values}, gguf.GGMLQuantizationType.F32), config
+    )
+    together = threading.Barrier(2, timeout=30)
+
+    def unpack_beside_another(*arguments: Any) -> None:
+        together.wait()
+        unpack(*arguments)
+
+    monkeypatch.setattr(gguf_weights, "_WEIGHTS_AT_ONCE", 64 * 8)
+    monkeypatch.setattr(gguf_weights, "unpack", unpack_beside_another)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert np.array_equal(source.read("lm_head.weight").numpy(), values)
 
 
 def test_llama_rows_are_put_back_in_order(tmp_path: Path) -> None:

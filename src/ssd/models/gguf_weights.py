@@ -1,17 +1,18 @@
-"""Weights out of a GGUF file, dequantised as they are read.
+"""Weights out of a GGUF file, dequantised as they are read, by as many threads as torch has.
 
 Knows llama.cpp's tensor names and its order of q and k rows. The block formats
-themselves are the gguf package's business.
+themselves are the business of gguf_blocks.py.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import gguf
 import numpy as np
 import torch
 from torch import Tensor
 
 from ssd.models.config import ModelConfig
+from ssd.models.gguf_blocks import unpack
 from ssd.models.gguf_header import GgufHeader
 
 _TOP_NAMES = {
@@ -33,8 +34,8 @@ _LAYER_NAMES = {
     "mlp.down_proj": "ffn_down",
 }
 _ROPE_FACTORS = "rope_freqs.weight"
-_ROWS_AT_ONCE = 256
-"""The gguf package works in many passes over its input: pieces that fit a cache take half the time."""
+_WEIGHTS_AT_ONCE = 1 << 18
+"""Unpacking takes several passes: pieces that fit a cache take half the time, and threads share them out."""
 
 
 class GgufSource:
@@ -65,10 +66,14 @@ class GgufSource:
         num_rows = place.shape[0] if len(place.shape) > 1 else 1
         rows = raw.reshape(num_rows, -1)
         values = np.empty((num_rows, place.shape[-1]), dtype=np.float32)
-        encoding = gguf.GGMLQuantizationType[place.encoding]
-        for first in range(0, num_rows, _ROWS_AT_ONCE):
-            some = slice(first, first + _ROWS_AT_ONCE)
-            values[some] = gguf.dequantize(rows[some], encoding)
+        step = max(1, _WEIGHTS_AT_ONCE // place.shape[-1])
+
+        def unpack_some(first: int) -> None:
+            some = slice(first, first + step)
+            unpack(rows[some], place.encoding, values[some])
+
+        with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+            list(threads.map(unpack_some, range(0, num_rows, step)))
         return torch.from_numpy(values).view(place.shape)
 
     def _heads_to_deinterleave(self, name: str) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -67,7 +68,7 @@ class ColumnParallelLinear:
     """Several projections of one input as one multiply; each rank has a share of every output."""
 
     def __init__(self, parts: Sequence[Weighted], shard: Shard, make: MakeMatMul = matmul) -> None:
-        weight = torch.cat([shard.narrow(weight, 0) for weight, _ in parts])
+        weight = _joined([shard.narrow(weight, 0) for weight, _ in parts])
         biases = [shard.narrow(bias, 0) for _, bias in parts if bias is not None]
         if biases and len(biases) != len(parts):
             raise ValueError("of merged projections either all have a bias or none has")
@@ -75,6 +76,16 @@ class ColumnParallelLinear:
 
     def __call__(self, x: Tensor, tiles: Sequence[int]) -> Tensor:
         return apply_tiled(self._multiply, x, tiles)
+
+
+def _joined(weights: Sequence[Tensor]) -> Tensor:
+    """One under the other. On CPUs in memory of numpy's, which asks for large pages: a million small ones,
+    touched for the first time, take seconds."""
+    first, num_rows = weights[0], sum(len(each) for each in weights)
+    if first.device.type != "cpu":
+        return torch.cat(list(weights))
+    raw = np.empty(num_rows * first[0].numel() * first.dtype.itemsize, dtype=np.uint8)
+    return torch.cat(list(weights), out=torch.from_numpy(raw).view(first.dtype).view(num_rows, -1))
 
 
 class RowParallelLinear:
