@@ -109,13 +109,13 @@ def test_s12_a_model_by_its_name(forcing: ServerProcess) -> None:
 
 def test_s12_the_clients_parsers(forcing: ServerProcess) -> None:
     chats = forcing.openai.chat.completions
-    formed = chats.parse(model="tiny", messages=MESSAGES, response_format=Look, max_tokens=40)
+    formed = chats.parse(model="tiny", messages=MESSAGES, response_format=Look, max_tokens=100)
     assert isinstance(formed.choices[0].message.parsed, Look)
-    called = chats.parse(model="tiny", messages=MESSAGES, tools=[TOOL], tool_choice="required", max_tokens=60)
+    called = chats.parse(
+        model="tiny", messages=MESSAGES, tools=[TOOL], tool_choice="required", max_tokens=200
+    )
     [call] = called.choices[0].message.tool_calls or []
     assert isinstance(call.function.parsed_arguments, Look)
-    free = chats.parse(model="tiny", messages=MESSAGES, tools=[TOOL], max_tokens=4, temperature=0)
-    assert free.choices[0].finish_reason == "length"
 
 
 def test_s12_a_response_is_the_chats_answer(forcing: ServerProcess) -> None:
@@ -163,18 +163,18 @@ def test_s12_a_streamed_response_adds_up(forcing: ServerProcess) -> None:
 
 def test_s12_a_response_in_a_form(forcing: ServerProcess) -> None:
     parsed = forcing.openai.responses.parse(
-        model="tiny", input="The quick", text_format=Look, max_output_tokens=40
+        model="tiny", input="The quick", text_format=Look, max_output_tokens=100
     )
     assert isinstance(parsed.output_parsed, Look)
     with forcing.openai.responses.stream(
-        model="tiny", input="The quick", text_format=Look, max_output_tokens=40
+        model="tiny", input="The quick", text_format=Look, max_output_tokens=100
     ) as stream:
         assert isinstance(stream.get_final_response().output_parsed, Look)
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "look"}])
 def test_s12_a_responses_call_and_what_came_of_it(forcing: ServerProcess, choice: Any) -> None:
-    asked: Any = {"model": "tiny", "tools": [FUNCTION], "max_output_tokens": 60}
+    asked: Any = {"model": "tiny", "tools": [FUNCTION], "max_output_tokens": 200}
     whole = forcing.openai.responses.create(**asked, input="The quick", tool_choice=choice)
     with forcing.openai.responses.stream(**asked, input="The quick", tool_choice=choice) as stream:
         streamed = stream.get_final_response()
@@ -186,7 +186,8 @@ def test_s12_a_responses_call_and_what_came_of_it(forcing: ServerProcess, choice
         Look.model_validate_json(call.arguments)
         back = [*MESSAGES, call.model_dump(exclude_none=True, exclude={"parsed_arguments"})]
         back.append({"type": "function_call_output", "call_id": call.call_id, "output": "It is blue."})
-        answer = forcing.openai.responses.create(**asked, input=back, tool_choice="none", temperature=0)
+        short = {**asked, "max_output_tokens": 4, "tool_choice": "none"}
+        answer = forcing.openai.responses.create(**short, input=back)
         assert answer.output[0].type == "message"
 
 

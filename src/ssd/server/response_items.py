@@ -26,6 +26,8 @@ class GrowingItems:
     def __init__(self) -> None:
         self.done: list[Item] = []
         self._open: _Text | None = None
+        self._scores: list[TokenLogprob] = []
+        """Of tokens whose text is not here yet; those of calls are not told."""
 
     def add(
         self, *, reasoning: str, content: str, calls: Sequence[ToolCall], scores: Sequence[TokenLogprob]
@@ -34,8 +36,10 @@ class GrowingItems:
         events: Events = []
         if reasoning:
             events += self._into("reasoning") + self._grow(reasoning, ())
-        if content or scores:
-            events += self._into("message") + self._grow(content, scores)
+        self._scores += scores
+        if content or (self._scores and self._open is not None and self._open.kind == "message"):
+            events += self._into("message") + self._grow(content, self._scores)
+            self._scores = []
         for call in calls:
             events += self._close("completed") + self._called(call)
         return events

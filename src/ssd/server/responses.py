@@ -84,7 +84,7 @@ class ResponseJob:
             reasoning=message.reasoning_content or "",
             content=message.content or "",
             calls=message.tool_calls or (),
-            scores=logprobs.content if logprobs is not None and message.content else (),
+            scores=() if logprobs is None else logprobs.content,
         )
 
     def _ended(self, reason: str, usage: Usage | None) -> tuple[Events, ResponseAnswer]:
