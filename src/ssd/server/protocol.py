@@ -114,11 +114,15 @@ class BoundedProtocol(H11Protocol):
 
     def _make_room(self) -> None:
         """Closes the connection that has kept us waiting longest; where none does, this one."""
-        waiting = [
-            (each.waiting_since, each)
+        others = [
+            each
             for each in self.connections
-            if isinstance(each, BoundedProtocol) and each is not self and each.waiting_since is not None
+            # Those that were closed a moment ago are still among them.
+            if isinstance(each, BoundedProtocol) and each is not self and not each.transport.is_closing()
         ]
+        if len(others) < self._limits.max_connections:
+            return
+        waiting = [(each.waiting_since, each) for each in others if each.waiting_since is not None]
         if waiting:
             min(waiting, key=lambda pair: pair[0] or 0.0)[1].transport.abort()
             return
