@@ -71,7 +71,7 @@ async def pydantic_ai(url: str) -> dict[str, Any]:
     model = OpenAIChatModel(MODEL, provider=OpenAIProvider(openai_client=client))
     asked: list[str] = []
 
-    class CallsFirst(AbstractCapability):  # type: ignore[misc,unused-ignore]
+    class CallsFirst(AbstractCapability):  # type: ignore[misc]
         """A small model would rather write of the tool than call it."""
 
         def get_model_settings(self) -> Any:

@@ -59,7 +59,7 @@ def build_app(serving: Serving) -> ASGIApp:
 
 def _paths_with_bodies(routers: Sequence[APIRouter]) -> set[str]:
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
-    return {route.path for route in routes if "POST" in route.methods}
+    return {route.path for route in routes if "POST" in (route.methods or ())}
 
 
 def _openai_routes(serving: Serving) -> APIRouter:

@@ -49,7 +49,8 @@ class BoundedProtocol(H11Protocol):
             self._make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._deadline, self._reading = _cancelled(self._deadline), _cancelled(self._reading)
+        self._stop_waiting_for_client()
+        self._stop_waiting_for_reader()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -69,7 +70,7 @@ class BoundedProtocol(H11Protocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._reading = _cancelled(self._reading)
+        self._stop_waiting_for_reader()
 
     def timeout_keep_alive_handler(self) -> None:
         # A plain close would wait for ever for what is not read.
@@ -90,9 +91,14 @@ class BoundedProtocol(H11Protocol):
         is_at_work = self.cycle is not None and not self.cycle.response_complete
         is_idle = self.timeout_keep_alive_task is not None and not self._has_begun()
         if is_at_work or is_idle:
-            self._deadline = _cancelled(self._deadline)
+            self._stop_waiting_for_client()
         elif self._deadline is None:
             self._deadline = self.loop.call_later(self._limits.header_seconds, self.transport.abort)
+
+    def _stop_waiting_for_client(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
     def _has_begun(self) -> bool:
         """Whether part of a request is here, or part of a body is not, though it has been answered."""
@@ -103,6 +109,11 @@ class BoundedProtocol(H11Protocol):
         if self._reading is None:
             self._num_unread = self.transport.get_write_buffer_size()
             self._reading = self.loop.call_later(self._limits.write_seconds, self._check_reader)
+
+    def _stop_waiting_for_reader(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
 
     def _check_reader(self) -> None:
         self._reading = None
@@ -131,8 +142,3 @@ class BoundedProtocol(H11Protocol):
         self.transport.write(f"{head}Content-Type: application/json\r\nConnection: close\r\n\r\n".encode())
         self.transport.write(error.body)
         self.transport.close()
-
-
-def _cancelled(timer: asyncio.TimerHandle | None) -> None:
-    if timer is not None:
-        timer.cancel()

@@ -66,7 +66,7 @@ _KINDS = {"function_call": "Call", "function_call_output": "CallOutput", "reason
 
 
 def _kind_of_item(value: Any) -> str:
-    return _KINDS.get(value.get("type"), "Message") if isinstance(value, dict) else "Message"
+    return _KINDS.get(str(value.get("type")), "Message") if isinstance(value, dict) else "Message"
 
 
 InputItem = Annotated[
