@@ -114,7 +114,8 @@ def test_s12_the_clients_parsers(forcing: ServerProcess) -> None:
     called = chats.parse(
         model="tiny", messages=MESSAGES, tools=[TOOL], tool_choice="required", max_tokens=200
     )
-    [call] = called.choices[0].message.tool_calls or []
+    calls: Any = called.choices[0].message.tool_calls
+    (call,) = calls
     assert isinstance(call.function.parsed_arguments, Look)
 
 
@@ -178,9 +179,9 @@ def test_s12_a_responses_call_and_what_came_of_it(forcing: ServerProcess, choice
     whole = forcing.openai.responses.create(**asked, input="The quick", tool_choice=choice)
     with forcing.openai.responses.stream(**asked, input="The quick", tool_choice=choice) as stream:
         streamed = stream.get_final_response()
-    calls: list[Any] = [*whole.output, *streamed.output]
-    assert len(calls) == 2
-    for call in calls:
+    outputs: Any = (whole.output, streamed.output)
+    for output in outputs:
+        (call,) = output
         assert call.type == "function_call"
         assert call.name == "look"
         Look.model_validate_json(call.arguments)

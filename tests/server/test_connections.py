@@ -1,5 +1,6 @@
 """Clients that keep the server waiting: for headers, for bodies, for somebody to read its answers."""
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -12,7 +13,10 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
+from ssd.server.body_limit import BodyLimit
+from ssd.server.config import ServerConfig
 from tests.server.process import ServerProcess, resident_bytes, serving, until
 
 UNREAD: dict[str, Any] = {
@@ -33,7 +37,7 @@ MIB = 1 << 20
 def hurried(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     limits = {"header_seconds": 1.0, "body_seconds": 1.0, "write_seconds": 1.0, "max_connections": 64}
     log = tmp_path_factory.mktemp("hurried") / "log"
-    with serving(tiny_llama, log, {**limits, "served_model_name": WORDY, "max_body_bytes": MIB}) as server:
+    with serving(tiny_llama, log, {**limits, "served_model_name": WORDY}) as server:
         yield server
 
 
@@ -103,14 +107,16 @@ def test_s3_an_unread_stream_gives_its_seats_back_when_the_engine_has_finished(
         assert server.process.wait(60) == 0
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_s3_who_reads_nothing_is_left(hurried: ServerProcess, stream: bool) -> None:
+@pytest.mark.parametrize("asked", ["a stream", "many pages"])
+def test_s3_who_reads_nothing_is_left(hurried: ServerProcess, asked: str) -> None:
     """S3: it kept its connection, and what was written for it, for ever."""
+    pages = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200
+    sent = request("/v1/completions", UNREAD) if asked == "a stream" else pages
     before = len(connections(hurried))
-    with line_to(hurried, request("/v1/completions", {**UNREAD, "stream": stream}), room=4096):
+    with line_to(hurried, sent, room=4096):
         until(lambda: len(connections(hurried)) == before + 1)
         until(lambda: len(connections(hurried)) == before)
-    until(lambda: not stream or any(line.get("disconnected") for line in hurried.log))
+    until(lambda: asked != "a stream" or any(line.get("disconnected") for line in hurried.log))
     assert hurried.http.post("/v1/completions", json=SHORT).status_code == 200
 
 
@@ -184,20 +190,70 @@ def test_s4_a_line_is_kept_after_a_body_nobody_wanted(hurried: ServerProcess) ->
 
 
 def test_s4_unfinished_bodies_take_little_memory(hurried: ServerProcess) -> None:
-    """S4: 40 bodies of 8 MB took 425 MB. Here all together have 8 times what one may have."""
+    """S4: 40 bodies of 8 MB took 425 MB. All together have 8 times what one may have."""
     before = resident_bytes(hurried.process.pid)
-    piece = b"x" * (MIB - 100_000)
+    piece = b"x" * (7 * MIB)
     with contextlib.ExitStack() as lines:
-        for _ in range(60):
+        for _ in range(50):
             line = lines.enter_context(line_to(hurried))
             with contextlib.suppress(OSError):  # It may have been closed to make room for the next.
-                line.sendall(headers("/v1/completions", MIB) + piece)
-        assert resident_bytes(hurried.process.pid) - before < 30 * MIB
+                line.sendall(headers("/v1/completions", 8 * MIB) + piece)
+        assert most_resident(hurried, seconds=1) - before < 25 * len(piece)
         # Whoever sends all of it finds room, at the cost of those who do not.
-        answer = httpx.post(
-            f"{hurried.url}/v1/completions", json={**SHORT, "user": "x" * 300_000}, timeout=60
-        )
+        answer = httpx.post(f"{hurried.url}/v1/completions", json={**SHORT, "user": "x" * MIB}, timeout=60)
         assert answer.status_code == 200
+
+
+def test_s4_the_body_that_is_read_longest_makes_room() -> None:
+    """S4: eight times the largest are held at most, whatever the deadline."""
+    config = ServerConfig(max_body_bytes=1024, body_seconds=3600)
+    held: list[int] = []
+    answered: dict[int, int] = {}
+
+    async def app(_scope: Scope, receive: Receive, _send: Send) -> None:
+        held.append(len((await receive())["body"]))
+        await asyncio.sleep(3600)
+
+    async def press() -> None:
+        limit = BodyLimit(app, config, ("/",))
+
+        async def send_body(number: int, *, is_whole: bool) -> None:
+            async def send(message: Message) -> None:
+                answered.setdefault(number, message.get("status", 0))
+
+            parts = [{"type": "http.request", "body": b"x" * 1000, "more_body": not is_whole}]
+
+            async def receive() -> Message:
+                return parts.pop() if parts else await asyncio.sleep(3600, {})
+
+            await limit({"type": "http", "method": "POST", "path": "/", "headers": []}, receive, send)
+
+        # Eight fit; of eleven, three are given up: the first of those that are not whole.
+        tasks = []
+        for number in range(11):
+            tasks.append(asyncio.create_task(send_body(number, is_whole=number in (0, 2, 4))))
+            await asyncio.sleep(0.01)
+        assert answered == {1: 408, 3: 408, 5: 408}
+        # Where all are whole and at work, one more is told to come again.
+        for number in range(20, 26):
+            tasks.append(asyncio.create_task(send_body(number, is_whole=True)))
+            await asyncio.sleep(0.01)
+        assert held == [1000] * 8
+        assert answered[25] == 503
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(press())
+
+
+def most_resident(server: ServerProcess, seconds: float) -> int:
+    """While it reads what sockets hold."""
+    found, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = max(found, resident_bytes(server.process.pid))
+        time.sleep(0.02)
+    return found
 
 
 def test_s4_a_new_connection_finds_room_at_the_cost_of_one_that_waits(hurried: ServerProcess) -> None:

@@ -49,8 +49,8 @@ class BoundedProtocol(H11Protocol):
             self._make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        _cancel(self._deadline, self._reading)
-        self._deadline = self._reading = None
+        self._stop_waiting_for_client()
+        self._stop_waiting_for_reader()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -70,8 +70,7 @@ class BoundedProtocol(H11Protocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        _cancel(self._reading)
-        self._reading = None
+        self._stop_waiting_for_reader()
 
     def timeout_keep_alive_handler(self) -> None:
         # A plain close would wait for ever for what is not read.
@@ -92,10 +91,14 @@ class BoundedProtocol(H11Protocol):
         is_at_work = self.cycle is not None and not self.cycle.response_complete
         is_idle = self.timeout_keep_alive_task is not None and not self._has_begun()
         if is_at_work or is_idle:
-            _cancel(self._deadline)
-            self._deadline = None
+            self._stop_waiting_for_client()
         elif self._deadline is None:
             self._deadline = self.loop.call_later(self._limits.header_seconds, self.transport.abort)
+
+    def _stop_waiting_for_client(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
     def _has_begun(self) -> bool:
         """Whether part of a request is here, or part of a body is not, though it has been answered."""
@@ -107,6 +110,11 @@ class BoundedProtocol(H11Protocol):
             self._num_unread = self.transport.get_write_buffer_size()
             self._reading = self.loop.call_later(self._limits.write_seconds, self._check_reader)
 
+    def _stop_waiting_for_reader(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+
     def _check_reader(self) -> None:
         self._reading = None
         num_unread = self.transport.get_write_buffer_size()
@@ -117,11 +125,15 @@ class BoundedProtocol(H11Protocol):
 
     def _make_room(self) -> None:
         """Closes the connection that has kept us waiting longest; where none does, this one."""
-        waiting = [
-            (each.waiting_since, each)
+        others = [
+            each
             for each in self.connections
-            if isinstance(each, BoundedProtocol) and each is not self and each.waiting_since is not None
+            # Those that were closed a moment ago are still among them.
+            if isinstance(each, BoundedProtocol) and each is not self and not each.transport.is_closing()
         ]
+        if len(others) < self._limits.max_connections:
+            return
+        waiting = [(each.waiting_since, each) for each in others if each.waiting_since is not None]
         if waiting:
             min(waiting, key=lambda pair: pair[0] or 0.0)[1].transport.abort()
             return
@@ -130,9 +142,3 @@ class BoundedProtocol(H11Protocol):
         self.transport.write(f"{head}Content-Type: application/json\r\nConnection: close\r\n\r\n".encode())
         self.transport.write(error.body)
         self.transport.close()
-
-
-def _cancel(*timers: asyncio.TimerHandle | None) -> None:
-    for timer in timers:
-        if timer is not None:
-            timer.cancel()

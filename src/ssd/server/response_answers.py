@@ -11,37 +11,32 @@ from ssd.server.answers import Answer, Speculation, TokenLogprob, data_frame
 Status = Literal["in_progress", "completed", "incomplete"]
 
 
-class TextPart(Answer, frozen=True, kw_only=True):
-    type: Literal["output_text"] = "output_text"
+class TextPart(Answer, frozen=True, kw_only=True, tag_field="type", tag="output_text"):
     text: str
     annotations: tuple[()] = ()
     logprobs: Sequence[TokenLogprob] = ()
 
 
-class ReasoningPart(Answer, frozen=True, kw_only=True):
-    type: Literal["reasoning_text"] = "reasoning_text"
+class ReasoningPart(Answer, frozen=True, kw_only=True, tag_field="type", tag="reasoning_text"):
     text: str
 
 
-class MessageItem(Answer, frozen=True, kw_only=True):
+class MessageItem(Answer, frozen=True, kw_only=True, tag_field="type", tag="message"):
     id: str
-    type: Literal["message"] = "message"
     role: Literal["assistant"] = "assistant"
     status: Status = "in_progress"
     content: Sequence[TextPart] = ()
 
 
-class ReasoningItem(Answer, frozen=True, kw_only=True):
+class ReasoningItem(Answer, frozen=True, kw_only=True, tag_field="type", tag="reasoning"):
     id: str
-    type: Literal["reasoning"] = "reasoning"
     status: Status = "in_progress"
     summary: tuple[()] = ()
     content: Sequence[ReasoningPart] = ()
 
 
-class CallItem(Answer, frozen=True, kw_only=True):
+class CallItem(Answer, frozen=True, kw_only=True, tag_field="type", tag="function_call"):
     id: str
-    type: Literal["function_call"] = "function_call"
     status: Status = "in_progress"
     call_id: str
     name: str
