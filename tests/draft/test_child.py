@@ -14,6 +14,12 @@ from tests.processes import is_alive
 from tests.server.process import until
 
 _SLEEPS = "import time; time.sleep(60)"
+_SAYS_SO_AND_SLEEPS = """
+import sys, time
+from pathlib import Path
+Path(sys.argv[1]).write_text("here ")
+time.sleep(60)
+"""
 _WITH_GRANDCHILD = """
 import subprocess, sys, time
 from pathlib import Path
@@ -148,10 +154,11 @@ def test_one_that_does_not_listen_is_killed(tmp_path: Path) -> None:
     assert not is_alive(pid)
 
 
-def test_signals_reach_it() -> None:
-    ran = child(_SLEEPS)
+def test_signals_reach_it(tmp_path: Path) -> None:
+    ran = child(_SAYS_SO_AND_SLEEPS, str(tmp_path / "said"))
     ran.signal(signal.SIGTERM)  # Nobody is there yet.
     ran.start()
+    written(tmp_path / "said")  # An interpreter that still starts may lose an interrupt.
     ran.signal(signal.SIGINT)
     until(lambda: ran.exit_code is not None)
     assert ran.exit_code in (-signal.SIGINT, 1)

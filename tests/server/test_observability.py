@@ -21,7 +21,7 @@ def speculating(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProc
     target = write_checkpoint("medium", tmp_path_factory.mktemp("target"))
     draft = cut_layers(target, 2, tmp_path_factory.mktemp("draft"))
     log = tmp_path_factory.mktemp("log") / "log"
-    with serving(target, log, mode="sd", draft=str(draft)) as server:
+    with serving(target, log, mode="sd", draft=str(draft), lookahead=4) as server:
         yield server
 
 

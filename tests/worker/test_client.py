@@ -208,7 +208,7 @@ async def test_settings_that_cannot_work_are_refused_with_their_remedy(tmp_path:
 
 async def test_a_request_can_do_without_speculation(tiny_llama: Path) -> None:
     """Same tokens, and nothing drafted for it."""
-    async with started(tiny_llama, mode="sd", draft=str(tiny_llama)) as client:
+    async with started(tiny_llama, mode="sd", draft=str(tiny_llama), lookahead=4) as client:
         drafted, plain = [
             (await client.generate("The quick", params(1), speculation=each)).outputs[0]
             for each in (True, False)
