@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from ssd.server.body import Body, Int, Listed
 from ssd.server.chat_parts import MOST_MESSAGES, MOST_TOOLS
-from ssd.server.schemas import Effort, Ignorable
+from ssd.server.schemas import Effort, SharedFields
 
 _STORED = "nothing is stored here: send the conversation in input"
 
@@ -135,32 +135,20 @@ class ResponseStreamOptions(Body):
     include_obfuscation: Literal[False] | None = None
 
 
-class ResponsesRequest(Ignorable):
+class ResponsesRequest(SharedFields):
     input: str | InputItems
-    model: str | None = None
     instructions: str | None = None
     max_output_tokens: Int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: Int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: Int | None = None
     top_logprobs: Int | None = None
     tools: FunctionTools | None = None
     tool_choice: FunctionChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextSettings | None = None
     reasoning: ReasoningSettings | None = None
-    stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     include: Listed[Literal["reasoning.encrypted_content", "message.output_text.logprobs"]] | None = None
     """The first is taken: no reasoning is hidden."""
     chat_template_kwargs: Mapping[str, Any] | None = None
-    cache_salt: str | None = Field(default=None, min_length=1, max_length=1024)
-    speculation: bool | None = None
     background: Literal[False] | None = None
     truncation: Literal["disabled"] | None = None
     max_tool_calls: Int | None = None

@@ -30,13 +30,9 @@ from ssd.server.response_parts import (
     ResponsesRequest,
     TextFormat,
 )
-from ssd.server.schemas import ChatCompletionRequest, StreamOptions
+from ssd.server.schemas import ChatCompletionRequest, SharedFields, StreamOptions
 
-_SAME = (
-    *("model", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"),
-    *("frequency_penalty", "seed", "top_logprobs", "parallel_tool_calls", "stream", "chat_template_kwargs"),
-    *("cache_salt", "speculation"),
-)
+_SAME = (*SharedFields.__annotations__, "top_logprobs", "parallel_tool_calls", "chat_template_kwargs")
 """Fields with the same name and meaning in both."""
 
 

@@ -50,8 +50,8 @@ class StructuredOutputs(Body):
     grammar: str | None = None
 
 
-class GenerationRequest(Ignorable):
-    """What both kinds of completion share."""
+class SharedFields(Ignorable):
+    """What completions, chats and responses share."""
 
     model: str | None = None
     cache_salt: str | None = Field(default=None, min_length=1, max_length=1024)
@@ -64,6 +64,14 @@ class GenerationRequest(Ignorable):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     seed: Int | None = None
+    speculation: bool | None = None
+    """False: nobody drafts for this request. The tokens are the same."""
+    stream: bool | None = None
+
+
+class GenerationRequest(SharedFields):
+    """What both kinds of completion share."""
+
     stop: str | Listed[str] | None = None
     stop_token_ids: Listed[Int] | None = None
     min_tokens: Int | None = None
@@ -75,10 +83,7 @@ class GenerationRequest(Ignorable):
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
     n: Int | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
-    speculation: bool | None = None
-    """False: nobody drafts for this request. The tokens are the same."""
     structured_outputs: StructuredOutputs | None = None
 
     @property
