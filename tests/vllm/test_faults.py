@@ -5,12 +5,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 pytest.importorskip("openai")
 pytest.importorskip("httpx")
+from tests.vllm.disturbances import Disturbances
 from tests.vllm.faults import summary
 from tests.vllm.served import smollm2
 
@@ -53,6 +55,29 @@ def test_neither_kills_nor_freezes_nor_endings_harm(tmp_path: Path) -> None:
     again = run(model, record, *counts)
     assert again.stdout == summary(lines) + "\n", again.stderr
     assert len(record.read_text().splitlines()) == len(lines)
+
+
+@pytest.mark.parametrize(
+    ("stalls", "told"),
+    [
+        ([0.0], []),
+        ([5.6, 0.0], []),
+        ([5.6, 3.0, 4.0], ["streams stood still for [5.6, 3.0, 4.0] s"]),
+    ],
+)
+def test_a_stall_that_happens_every_time_is_the_drafts(
+    stalls: list[float], told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that stands still once is not."""
+    coming = iter(stalls)
+
+    def once(*_: Any, **__: Any) -> tuple[dict[str, Any], float]:
+        return {"wrong": []}, next(coming)
+
+    monkeypatch.setattr(Disturbances, "_disturb_once", once)
+    disturbances = Disturbances(server=None, usual=None, num_tokens=1)  # type: ignore[arg-type]
+    found = disturbances.freeze(Random(0), idle=False)
+    assert found == {"stalls": [each for each in stalls if each], "wrong": told}
 
 
 def test_what_went_wrong_is_said_by_code_and_words(tmp_path: Path) -> None:
