@@ -140,6 +140,51 @@ def test_decoding_comes_before_prompts_and_prompts_share_the_rest() -> None:
     assert shape(schedule) == [(3, 1, 0, True, True), (0, 9, 0, False, False)]
 
 
+def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
+    """S2: others wait for a chunk, not for the prompt."""
+    scheduler = build(96, budget=64, max_model_len=256)
+    long, short, other = make(200, first=300), make(5), make(6, first=60)
+    add(scheduler, long)
+    assert shape(step(scheduler)) == [(0, 64, 0, False, False)]
+    add(scheduler, short, other)
+    schedule = step(scheduler)
+    assert [row.sequence for row in schedule.rows] == [long, short, other]
+    # Half is kept for those who come later, and what they leave is used all the same.
+    assert [len(row.tokens) for row in schedule.rows] == [53, 5, 6]
+    assert short.is_decoding
+    assert other.is_decoding
+
+
+def test_long_prompts_share_a_step_and_each_moves_on() -> None:
+    scheduler = build(256, budget=128, max_model_len=512, max_num_seqs=8, caching=False)
+    add(scheduler, *(make(200, first=1000 * number, max_tokens=2) for number in range(6)))
+    assert [len(row.tokens) for row in step(scheduler).rows] == [64, 32, 16, 16]
+    num_steps = 1
+    while scheduler.has_work:
+        schedule = step(scheduler)
+        num_steps += 1
+        num_left = sum(max(0, each.num_prompt - each.num_computed) for each in scheduler._running)
+        is_full = sum(len(row.tokens) for row in schedule.rows) == 128
+        assert is_full or not num_left  # Nothing is left unused that a prompt could have taken.
+    assert num_steps < 20
+
+
+def test_one_request_of_many_texts_leaves_others_half_of_the_seats() -> None:
+    """S3: who asks for sixteen texts at once is one of those who ask."""
+    scheduler = build(64, max_num_seqs=8)
+    first = make(4, max_tokens=3)
+    many = [first, *(make(4, parent=first, max_tokens=3) for _ in range(9))]
+    add(scheduler, *many)
+    step(scheduler)
+    assert len(step(scheduler).rows) == 1 + 4
+    others = [make(4, first=10 * number, max_tokens=2) for number in range(1, 4)]
+    add(scheduler, *others)
+    assert {row.sequence for row in step(scheduler).rows} >= set(others)
+    while scheduler.has_work:
+        step(scheduler)
+    assert all(each.num_generated == 3 for each in many)
+
+
 def test_decode_never_starves_behind_an_older_prompt() -> None:
     # A child is admitted after a younger request, and its prompt must not shut that one out.
     scheduler = build(budget=4, caching=False, max_num_seqs=3)

@@ -10,6 +10,9 @@ from typing import NamedTuple
 from ssd.engine.sequence import Sequence, SequenceStatus
 from ssd.errors import InvalidRequestError
 
+_LEAST_SHARE = 16
+"""Tokens of a prompt that are not halved any more."""
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
@@ -30,6 +33,11 @@ class SchedulerLimits:
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) is less than max_num_seqs "
                 f"({self.max_num_seqs}): raise it, so that every decoding sequence fits into a step"
             )
+
+    @property
+    def max_num_further(self) -> int:
+        """How many may run that are not the first of their request: one who asks for many is not all."""
+        return max(1, self.max_num_seqs // 2)
 
     def check_admissible(self, sequence: Sequence, *, num_slots: int) -> None:
         """Refuse what could never run to its end, alone in a KV cache of num_slots tokens."""
@@ -98,3 +106,8 @@ class RowsToBe:
     rows: list[ScheduledRow]
     budget: int  # query tokens that still fit
     may_run_alone: bool  # whether a prompt that does not fit beside `rows` may take their place
+
+    @property
+    def share(self) -> int:
+        """What the next prompt may take: half, for those who came later move on too."""
+        return min(self.budget, max(_LEAST_SHARE, self.budget // 2))

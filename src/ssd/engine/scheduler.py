@@ -4,8 +4,9 @@ Knows sequences, limits and the block manager. Knows no tensors, no sampling and
 tokens are drafted and which tokens came out.
 
 Both queues are in order of arrival. Decoding sequences come first, each with the one token it needs; drafted
-tokens and prompts share what is left. When blocks run out, the latest arrival is preempted and computes its
-tokens again later. So the oldest running sequence moves on in every step.
+tokens and prompts share what is left. Of this each prompt takes at most half, so a short one does not wait
+for long ones before it. When blocks run out, the latest arrival is preempted and computes its tokens again
+later. So the oldest running sequence moves on in every step.
 
 Drafts get blocks last, and for one step: those that no known token needed, neither of those who run nor of
 those just let in. So no one is preempted for a guess. A cached prefix may be evicted for one, but only once:
@@ -84,6 +85,7 @@ class Scheduler:
         self._decoding_stood_aside = False
         if all(self._fill(sequence, batch) for sequence in filling) and may_admit:
             self._admit(batch)
+        self._use_up(batch, num_decoding=len(decoding))
         return Schedule(tuple(self._cover_drafts(row) for row in batch.rows), tuple(preempted))
 
     def commit(self, row: ScheduledRow, new_tokens: Tokens[int]) -> None:
@@ -200,23 +202,33 @@ class Scheduler:
                 self._decoding_stood_aside = True
             return False
         if batch.budget > 0:
-            batch.rows.append(self._take_row(sequence, batch.budget))
+            share = batch.share if self.limits.enable_chunked_prefill else batch.budget
+            batch.rows.append(self._take_row(sequence, share))
             batch.budget -= len(batch.rows[-1].tokens)
             batch.may_run_alone = False
         return batch.budget > 0
 
+    def _use_up(self, batch: RowsToBe, *, num_decoding: int) -> None:
+        """What no one else needed goes to the prompts that took their share, the oldest first."""
+        for index in range(num_decoding, len(batch.rows)):
+            row = batch.rows[index]
+            batch.rows[index] = self._take_row(row.sequence, len(row.tokens) + batch.budget)
+            batch.budget -= len(batch.rows[index].tokens) - len(row.tokens)
+
     def _admit(self, batch: RowsToBe) -> None:
         """Admit waiting sequences in order of arrival while seats, budget and blocks last."""
-        index = 0
+        index, num_further = 0, sum(sequence.is_further for sequence in self._running)
         while index < len(self._waiting) and len(self._running) < self.limits.max_num_seqs:
             sequence = self._waiting[index]
             parent = self._fork_source(sequence)
-            if parent and parent.num_computed < parent.num_prompt:
-                index += 1  # it waits for its parent's prompt; those behind it need not
+            waits_for_parent = parent is not None and parent.num_computed < parent.num_prompt
+            if waits_for_parent or (sequence.is_further and num_further >= self.limits.max_num_further):
+                index += 1  # those behind it need not wait
                 continue
             if not self._place(sequence, parent):
                 return
             del self._waiting[index]
+            num_further += sequence.is_further
             sequence.status = SequenceStatus.RUNNING
             insort(self._running, sequence, key=_by_arrival)
             if not self._fill(sequence, batch):

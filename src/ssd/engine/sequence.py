@@ -65,6 +65,11 @@ class Sequence:
         self.drafted: tuple[int, ...] = ()  # proposed to follow `tokens`; checked in the next step
 
     @property
+    def is_further(self) -> bool:
+        """One of several of its request, and not the first."""
+        return self.parent_id is not None
+
+    @property
     def prompt(self) -> list[int]:
         return self.tokens[: self.num_prompt]
 
