@@ -35,6 +35,8 @@ class Client:
 
     def __init__(self, known: dict[str, Path], later: dict[str, Path]) -> None:
         self.known, self.later = known, later
+        self.arrived: dict[str, Path] = {}
+        """What the draft has said and nobody has read."""
         self.stats = LineStats(step_seconds=0.01)
         self.line = self
         self.is_paused = False
@@ -44,7 +46,7 @@ class Client:
         self.now = 0.0
 
     def read(self) -> None:
-        pass
+        self.known, self.arrived = {**self.known, **self.arrived}, {}
 
     def follow(self, key: str, tokens: Any, *_: object) -> None:
         self.texts[key] = list(tokens)
@@ -107,6 +109,14 @@ def test_rows_that_hit_do_not_wait_for_rows_that_miss() -> None:
     found, client = policy({"a": LIKELY}, {"b": LIKELY})
     assert tokens_of(found.propose(IDS)) == [(7,), ()]
     assert (client.num_waits, found.proposed.num_ready) == (0, 1)
+
+
+def test_what_arrived_while_tokens_were_settled_is_known_before_it_is_proposed() -> None:
+    """E11: it waited a whole step."""
+    found, client = policy({}, {})
+    client.arrived = {"a": LIKELY}
+    assert tokens_of(found.propose(IDS)) == [(7,), ()]
+    assert client.num_waits == 0
 
 
 def test_where_all_miss_one_step_is_waited_for() -> None:

@@ -53,6 +53,11 @@ class Watch:
     def now(self) -> Mapping[str, Held]:
         return {part: Held.by(pid) for part, pid in self._pids.items()}
 
+    @property
+    def most_megabytes(self) -> Mapping[str, float]:
+        """That were seen by `run`."""
+        return {part: max(held.megabytes for held in seen) for part, seen in self._seen.items()}
+
     async def run(self, until_then: float) -> None:
         while time.monotonic() < until_then:
             for part, held in self.now().items():

@@ -106,6 +106,33 @@ async def read_nothing(aim: Aim, chance: random.Random) -> int:
     return 0
 
 
+async def read_a_little(aim: Aim, chance: random.Random) -> int:
+    """S3: a large body, mostly spaces, for a long answer that is read as slowly as the server bears."""
+    reader, writer = await aim.connect()
+    body = _ask(aim, n=4, logprobs=20, max_tokens=32, stream=True, ignore_eos=True)
+    body += b" " * chance.randrange(1 << 20, 7 << 20)
+    try:
+        writer.write(_HEAD.format(path="/v1/completions", size=len(body)).encode())
+        for start in range(0, len(body), _CHUNK):
+            writer.write(body[start : start + _CHUNK])
+            await writer.drain()
+        end = time.monotonic() + aim.held_seconds
+        while time.monotonic() < end and await reader.read(1 << 11):
+            await asyncio.sleep(1.0)
+    except ConnectionError:
+        pass
+    finally:
+        writer.transport.abort()
+    return 0
+
+
+async def ask_for_very_many(aim: Aim, chance: random.Random) -> int:
+    """S10: small bodies that ask for thousands of texts, or millions of scores."""
+    texts: dict[str, Any] = {"prompt": [f"{chance.random()} Say"] * 64, "n": 16, "max_tokens": 64}
+    scores: dict[str, Any] = {"prompt": aim.long_prompt, "prompt_logprobs": 20, "n": 16}
+    return await aim.post("/v1/completions", _ask(aim, **chance.choice((texts, scores))))
+
+
 async def send_half_a_head(aim: Aim, chance: random.Random) -> int:
     """S4: a connection that says too little to be refused."""
     return await _hold(aim, chance, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-More: ")
@@ -155,10 +182,12 @@ async def send_a_long_prompt(aim: Aim, chance: random.Random) -> int:
 ATTACKS: Mapping[str, Attack] = {
     "S1": bomb_with_a_grammar,
     "S3": read_nothing,
+    "S3 little": read_a_little,
     "S4 head": send_half_a_head,
     "S4 body": send_half_a_body,
     "S10 text": send_a_long_text,
     "S10 numbers": send_many_numbers,
+    "S10 many": ask_for_very_many,
 }
 
 

@@ -85,7 +85,7 @@ async def ask_on(client: openai.AsyncOpenAI, number: int, seen: Honest, until_th
 
 
 async def observe(
-    server: ServerProcess, clients: int, seconds: float, *attackers: Aim
+    server: ServerProcess, watch: Watch, clients: int, seconds: float, *attackers: Aim
 ) -> tuple[Honest, Harm]:
     """`attackers`: an aim for each hostile client; the first of them only sends long prompts."""
     seen, harm = Honest(), Harm()
@@ -95,6 +95,7 @@ async def observe(
         base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120
     ) as client:
         await asyncio.gather(
+            watch.run(until_then),
             *(ask_on(client, number, seen, until_then) for number in range(clients)),
             *(
                 attack(aim, harm, kinds[number], f"hostile {number}", until_then)
@@ -110,16 +111,19 @@ def besiege(
     """Lines for people, and what should not have been."""
     with tempfile.TemporaryDirectory(prefix="siege-") as folder, serving(model, Path(folder)) as server:
         watch = Watch(server)
-        asyncio.run(observe(server, clients, seconds / 10))  # The first time some things are slow.
+        asyncio.run(observe(server, watch, clients, seconds / 10))  # The first time some things are slow.
         before = watch.now()
-        alone, _ = asyncio.run(observe(server, clients, seconds / 3))
+        alone, _ = asyncio.run(observe(server, watch, clients, seconds / 3))
         aim = Aim(url=server.url, model=_MODEL, long_prompt=long_prompt, held_seconds=held_seconds)
-        under, harm = asyncio.run(observe(server, clients, seconds, *[aim] * (attackers + 1)))
+        under, harm = asyncio.run(observe(server, watch, clients, seconds, *[aim] * (attackers + 1)))
         server.until_idle()
         after = watch.now()
     said = [f"alone: {alone}", f"under siege: {under}", f"attacks: {dict(harm.tried)}"]
     said += [f"answers: {dict(sorted(harm.answers.items()))}"]
-    said += [f"held by the {part}: {held}, then {after[part]}" for part, held in before.items()]
+    said += [
+        f"held by the {part}: {held}, then {after[part]}, at most {watch.most_megabytes[part]:.0f} MB"
+        for part, held in before.items()
+    ]
     return said, [*under.errors, *harm.faults, *_wrong(alone, under, before, after)]
 
 

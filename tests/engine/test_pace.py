@@ -55,7 +55,7 @@ class Restless(Pace):
 
 
 def answer(engine: Engine, pace: Pace | None) -> RequestOutput:
-    engine.core.pace = pace
+    engine.core.share_fairly(pace)
     params = SamplingParams(temperature=0.8, seed=5, max_tokens=6, ignore_eos=True, logprobs=2)
     engine.core.add(engine.requests.request([7 + each % 90 for each in range(480)], params, "long"))
     done: Any = ()

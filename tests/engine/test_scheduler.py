@@ -30,7 +30,13 @@ def make(
 ) -> Sequence:
     prompt = range(first, first + num_prompt)
     parent_id = None if parent is None else parent.seq_id
-    return Sequence(f"from {first}", prompt, max_tokens=max_tokens, parent_id=parent_id)
+    return Sequence(
+        f"from {first}",
+        prompt,
+        max_tokens=max_tokens,
+        parent_id=parent_id,
+        is_further=parent is not None,
+    )
 
 
 def add(scheduler: Scheduler, *sequences: Sequence) -> None:
@@ -158,7 +164,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
 def test_long_prompts_share_a_step_and_each_moves_on() -> None:
     scheduler = build(256, budget=128, max_model_len=512, max_num_seqs=8, caching=False)
     add(scheduler, *(make(200, first=1000 * number, max_tokens=2) for number in range(6)))
-    assert [len(row.tokens) for row in step(scheduler).rows] == [64, 32, 16, 16]
+    assert [len(row.tokens) for row in step(scheduler).rows] == [96, 32]
     num_steps = 1
     while scheduler.has_work:
         schedule = step(scheduler)
@@ -169,9 +175,27 @@ def test_long_prompts_share_a_step_and_each_moves_on() -> None:
     assert num_steps < 20
 
 
+def test_a_short_prompt_does_not_wait_for_many_long_ones() -> None:
+    """S2: two are read in parts at a time, and whoever comes behind them passes those that wait."""
+    scheduler = build(512, budget=128, max_model_len=1024, max_num_seqs=16, caching=False)
+    add(scheduler, *(make(600, first=1000 * number, max_tokens=2) for number in range(1, 6)))
+    step(scheduler)
+    short = make(5)
+    add(scheduler, short)
+    assert row_of(step(scheduler), short) is not None
+    middling = make(100, first=200)
+    add(scheduler, middling)
+    for _ in range(5):
+        step(scheduler)
+    assert middling.is_decoding
+    while scheduler.has_work:
+        step(scheduler)
+
+
 def test_one_request_of_many_texts_leaves_others_half_of_the_seats() -> None:
     """S3: who asks for sixteen texts at once is one of those who ask."""
     scheduler = build(64, max_num_seqs=8)
+    scheduler.max_num_further = 4
     first = make(4, max_tokens=3)
     many = [first, *(make(4, parent=first, max_tokens=3) for _ in range(9))]
     add(scheduler, *many)

@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from fastapi import APIRouter, FastAPI, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from ssd.server.body import BoundedRoute
 from ssd.server.body_limit import BodyLimit
 from ssd.server.config import ServerConfig
 from tests.server.process import ServerProcess, resident_bytes, serving, until
@@ -31,6 +34,7 @@ WORDY = "m" * 20_000
 """The model's name: in every chunk, so that a short answer is more than sockets hold."""
 SHORT: dict[str, Any] = {"prompt": "Hi", "max_tokens": 2}
 MIB = 1 << 20
+JSON_TYPE = (b"content-type", b"application/json")
 
 
 @pytest.fixture(scope="module")
@@ -245,6 +249,116 @@ def test_s4_the_body_that_is_read_longest_makes_room() -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     asyncio.run(press())
+
+
+def test_s4_a_body_counts_until_it_is_used() -> None:
+    """S4: an answer may take hours, and eight that did left no room for anybody's body."""
+    config = ServerConfig(max_body_bytes=1024, body_seconds=3600)
+    num_used = 0
+
+    async def app(_scope: Scope, receive: Receive, _send: Send) -> None:
+        nonlocal num_used
+        await receive()
+        num_used += 1
+        await receive()  # Until the client goes.
+
+    async def press() -> None:
+        limit = BodyLimit(app, config, ("/",))
+
+        async def send_body() -> None:
+            parts = [{"type": "http.request", "body": b"x" * 1000, "more_body": False}]
+
+            async def receive() -> Message:
+                return parts.pop() if parts else await asyncio.sleep(3600, {})
+
+            await limit({"type": "http", "method": "POST", "path": "/", "headers": []}, receive, refuse)
+
+        tasks = [asyncio.create_task(send_body()) for _ in range(20)]
+        await asyncio.sleep(0.05)
+        assert num_used == 20
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(press())
+
+
+async def refuse(message: Message) -> None:
+    raise AssertionError(message)
+
+
+def test_s4_what_is_ended_for_others_is_not_counted_twice() -> None:
+    """S4: a body that came in while it had to go was taken off the count once more than it was on."""
+    config = ServerConfig(max_body_bytes=1024, body_seconds=3600)
+    statuses: list[int] = []
+
+    async def app(_scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await asyncio.sleep(0.01)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def press() -> None:
+        limit = BodyLimit(app, config, ("/",))
+
+        async def send_body(num_parts: int) -> None:
+            left = num_parts
+
+            async def receive() -> Message:
+                nonlocal left
+                left -= 1
+                await asyncio.sleep(0)
+                return {"type": "http.request", "body": b"x" * (1000 // num_parts), "more_body": left > 0}
+
+            async def send(message: Message) -> None:
+                statuses.extend([message["status"]] if "status" in message else [])
+
+            await limit({"type": "http", "method": "POST", "path": "/", "headers": []}, receive, send)
+
+        # Many at once, each in parts that are all there: whoever is ended has been woken for the next one.
+        for _ in range(5):
+            await asyncio.gather(*(send_body(4) for _ in range(40)))
+        assert set(statuses) == {200, 408}
+        statuses.clear()
+        await asyncio.gather(*(send_body(1) for _ in range(12)))
+        assert sorted(statuses) == [200] * 8 + [503] * 4
+
+    asyncio.run(press())
+
+
+def test_s4_a_body_is_not_held_while_its_answer_takes_its_time() -> None:
+    """S4: what was read of it, as bytes and as JSON, is gone when the route has returned."""
+    is_waiting = asyncio.Event()
+    held: list[int] = []
+
+    class Slow(Response):
+        async def __call__(self, *_: object) -> None:
+            held.append(tracemalloc.get_traced_memory()[0])
+            is_waiting.set()
+
+    app = FastAPI()
+    routes = APIRouter(route_class=BoundedRoute)
+
+    @routes.post("/")
+    async def route(body: dict[str, Any]) -> Response:
+        return Slow()
+
+    app.include_router(routes)
+    limited = BodyLimit(app, ServerConfig(), ("/",))
+    head = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [JSON_TYPE]}
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b'{"a": 1%s}' % (b" " * size), "more_body": False}
+
+    size = 10
+    asyncio.run(limited(dict(head), receive, refuse))  # What is made once is made by now.
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        size = 4 * MIB
+        asyncio.run(limited(dict(head), receive, refuse))
+    finally:
+        tracemalloc.stop()
+    assert held[-1] - before < MIB
 
 
 def most_resident(server: ServerProcess, seconds: float) -> int:

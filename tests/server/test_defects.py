@@ -14,7 +14,7 @@ from ssd.server.answers import Answer
 from ssd.server.app import build_app
 from ssd.server.completions import CompletionJob
 from ssd.server.config import ServerConfig
-from ssd.server.connection import COMPLETIONS, EventStream
+from ssd.server.connection import COMPLETIONS, send_events
 from ssd.server.gate import Gate
 from ssd.server.metrics import Metrics
 from ssd.server.serving import Serving
@@ -71,11 +71,7 @@ def test_so_it_is_in_a_stream(kind: type[Exception], is_told: bool, caplog: pyte
     async def send(message: Any) -> None:
         sent.append(message)
 
-    async def receive() -> Any:
-        await asyncio.sleep(60)
-
-    stream = EventStream(events(), COMPLETIONS, keep_alive_seconds=60, on_end=lambda: None)
-    asyncio.run(stream({"type": "http"}, receive, send))
+    asyncio.run(send_events(send, events(), COMPLETIONS, keep_alive_seconds=60))
     text = b"".join(message.get("body", b"") for message in sent).decode()
     assert (SECRET in text) is is_told
     assert (SECRET in caplog.text) is not is_told

@@ -5,10 +5,15 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ssd.draft.line import LineStats
+from ssd.engine.outputs import EngineStats, SpeculationStats
+from ssd.server.engine_metrics import EngineFigures
+from ssd.worker.messages import Heartbeat
 from tests.server.process import ServerProcess, serving, until
 from tests.tiny import cut_layers, write_checkpoint
 
@@ -42,6 +47,16 @@ def test_requests_are_counted_and_timed(server: ServerProcess) -> None:
     usage = answer["usage"]
     assert list(grown.values()) == [80, usage["prompt_tokens"], 1, 1, 1, 2]
     assert server.metric('ssd_http_requests_total{path="/v1/completions",status="200"}') >= 2
+
+
+@pytest.mark.parametrize("is_resting", [False, True])
+def test_a_draft_that_rests_is_seen(is_resting: bool) -> None:
+    """E16: nothing said so."""
+    stats = EngineStats(SpeculationStats(), 0, 0.0, 0.0, 0.0, LineStats(is_resting=is_resting))
+    beat = Heartbeat(0.0, 0, 0, 0.0, is_draft_ready=True, stats=stats)
+    client: Any = SimpleNamespace(seconds_without_progress=0.0, heartbeat=beat)
+    found = {each.name: each.samples[0].value for each in EngineFigures(client).collect() if each.samples}
+    assert found["ssd_draft_resting"] == is_resting
 
 
 def test_times_are_the_engines_own(server: ServerProcess) -> None:

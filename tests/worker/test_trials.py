@@ -3,7 +3,9 @@
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ from ssd.engine.grammar import tokenizer_text
 from ssd.engine.grammar_shelf import Shelf
 from ssd.engine.grammar_source import source_of
 from ssd.sampling import Grammar
+from ssd.worker.grammar_desk import GrammarDesk
+from ssd.worker.messages import Prepare
 from ssd.worker.trial_program import Ask, TrialSettings
 from ssd.worker.trials import Trials
 from tests.server.process import children_of
@@ -38,6 +42,23 @@ def ask(grammar: Grammar, **limits: Any) -> Ask:
 def test_what_can_be_used_is_said_to_be_so(trials: Trials) -> None:
     assert trials.ask(0, ask(SMALL)).refusal == ""
     assert "no text fits it" in trials.ask(1, ask(Grammar("lark", "start: start"))).refusal
+
+
+def test_a_lane_has_an_end() -> None:
+    """S1: a hundred bombs at once put everybody's grammar behind them."""
+    grammars: Any = SimpleNamespace(
+        settings=(tiny_tokenizer(), (1,), 512), is_prepared=lambda _grammar: False
+    )
+    desk = GrammarDesk(grammars)
+    try:
+        asked = [Prepare(ticket, SMALL, time.monotonic()) for ticket in range(20)]
+        answers = [desk._queue(each, desk._quick) for each in asked]
+        assert answers[:16] == [None] * 16
+        told = [each for each in answers[16:] if each is not None and not each.is_final]
+        assert [each.ticket for each in told] == [16, 17, 18, 19]
+        assert "try again" in told[0].refusal
+    finally:
+        desk._trials.end()
 
 
 def test_processor_time_has_an_end(trials: Trials) -> None:

@@ -63,8 +63,7 @@ class EngineCore:
         self._num_steps, self._step_seconds, self._verify_seconds, self._wait_seconds = 0, 0.0, 0.0, 0.0
         self.timeline: Timeline | None = None
         """Given one, every step is written into it."""
-        self.pace: Pace | None = None
-        """Given one, prompts are read in chunks of its size."""
+        self._pace: Pace | None = None
 
     @property
     def has_work(self) -> bool:
@@ -86,6 +85,16 @@ class EngineCore:
     def kv_usage(self) -> float:
         """The share of KV blocks held by sequences, 0 to 1."""
         return self._blocks.usage
+
+    def share_fairly(self, pace: Pace | None = None) -> None:
+        """For callers who do not know each other: none waits long for what another asks for.
+
+        Prompts are read at a pace; of many texts that are asked for at once all but the first have half of
+        the seats.
+        """
+        if self._limits.enable_chunked_prefill:
+            self._pace = pace or Pace(self._limits.max_num_batched_tokens)
+        self._scheduler.max_num_further = max(1, self._limits.max_num_seqs // 2)
 
     def add(self, request: Request) -> None:
         """Queues a request, or raises InvalidRequestError if it can never run."""
@@ -138,7 +147,7 @@ class EngineCore:
             return self.tell()
         started = self._clock()
         drafts = self._draft()
-        schedule = self._scheduler.schedule(self.pace.budget if self.pace is not None else None)
+        schedule = self._scheduler.schedule(self._pace.budget if self._pace is not None else None)
         for sequence in schedule.preempted:
             self._decoder.forget(sequence.seq_id)
         now = self._clock()
@@ -181,8 +190,8 @@ class EngineCore:
 
     def _note_step(self, started: float, num_prompt_tokens: int) -> None:
         ended, times = self._clock(), self._decoder.times
-        if self.pace is not None:
-            self.pace.note(num_prompt_tokens, ended - started)
+        if self._pace is not None:
+            self._pace.note(num_prompt_tokens, ended - started)
         self._num_steps += 1
         self._step_seconds += ended - started
         self._verify_seconds += times.verify
@@ -236,6 +245,7 @@ class EngineCore:
                 max_tokens=max_tokens,
                 index=index,
                 parent_id=parent_id,
+                is_further=request.is_further or index > 0,
                 wants_prompt_logits=params.prompt_logprobs is not None and index == 0,
                 cache_key=request.cache_key,
             )

@@ -47,6 +47,7 @@ class RequestFactory:
         *,
         speculation: bool = True,
         cache_key: str = "",
+        is_further: bool = False,
     ) -> Request:
         if not isinstance(params, SamplingParams):
             raise InvalidRequestError(
@@ -68,6 +69,7 @@ class RequestFactory:
             bad_word_ids=self._bad_word_ids(params.bad_words),
             speculation=speculation,
             cache_key=cache_key,
+            is_further=is_further,
         )
 
     def _token_ids(self, prompt: Prompt) -> list[int]:

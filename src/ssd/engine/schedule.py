@@ -34,11 +34,6 @@ class SchedulerLimits:
                 f"({self.max_num_seqs}): raise it, so that every decoding sequence fits into a step"
             )
 
-    @property
-    def max_num_further(self) -> int:
-        """How many may run that are not the first of their request: one who asks for many is not all."""
-        return max(1, self.max_num_seqs // 2)
-
     def check_admissible(self, sequence: Sequence, *, num_slots: int) -> None:
         """Refuse what could never run to its end, alone in a KV cache of num_slots tokens."""
         if not sequence.num_prompt:
@@ -105,7 +100,9 @@ class RowsToBe:
 
     rows: list[ScheduledRow]
     budget: int  # query tokens that still fit
+    most: int  # as many fitted at first
     may_run_alone: bool  # whether a prompt that does not fit beside `rows` may take their place
+    num_unfinished: int = 0  # prompts that are read in part
 
     @property
     def share(self) -> int:

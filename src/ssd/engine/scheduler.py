@@ -4,9 +4,9 @@ Knows sequences, limits and the block manager. Knows no tensors, no sampling and
 tokens are drafted and which tokens came out.
 
 Both queues are in order of arrival. Decoding sequences come first, each with the one token it needs; drafted
-tokens and prompts share what is left. Of this each prompt takes at most half, so a short one does not wait
-for long ones before it. When blocks run out, the latest arrival is preempted and computes its tokens again
-later. So the oldest running sequence moves on in every step.
+tokens and prompts share what is left. Of this each prompt takes at most half, and only two are read in parts
+at a time, so a short one does not wait for long ones before it. When blocks run out, the latest arrival is
+preempted and computes its tokens again later. So the oldest running sequence moves on in every step.
 
 Drafts get blocks last, and for one step: those that no known token needed, neither of those who run nor of
 those just let in. So no one is preempted for a guess. A cached prefix may be evicted for one, but only once:
@@ -24,11 +24,15 @@ from ssd.kvcache.block_manager import BlockManager, IntegrityError, OutOfBlocks
 __all__ = ["Schedule", "ScheduledRow", "Scheduler", "SchedulerLimits"]
 
 _by_arrival = attrgetter("arrival")
+_MOST_IN_PARTS = 2
+"""Prompts that do not fit into a step, and are read at the same time."""
 
 
 class Scheduler:
     def __init__(self, limits: SchedulerLimits, block_manager: BlockManager) -> None:
         self.limits = limits
+        self.max_num_further = limits.max_num_seqs
+        """Of those that run, how many may be further ones of what one caller asked for at once."""
         self._blocks = block_manager
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
@@ -69,7 +73,7 @@ class Scheduler:
         """
         preempted = self._secure_known_tokens()
         decoding = self.decoding
-        filling = [sequence for sequence in self._running if not sequence.is_decoding]
+        filling = _oldest_then_shortest([each for each in self._running if not each.is_decoding])
         may_admit = not preempted and len(self._running) < self.limits.max_num_seqs
         spare = self.limits.max_num_batched_tokens - len(decoding)
         # Where prompts want to move too, drafts leave them half: a new user does not wait for guesses.
@@ -81,7 +85,8 @@ class Scheduler:
             draft_budget -= row.num_drafted
             spare -= row.num_drafted
         prompt_budget = spare if prompt_budget is None else min(spare, prompt_budget)
-        batch = RowsToBe(rows, prompt_budget, may_run_alone=not (rows and self._decoding_stood_aside))
+        may_run_alone = not (rows and self._decoding_stood_aside)
+        batch = RowsToBe(rows, prompt_budget, prompt_budget, may_run_alone)
         self._decoding_stood_aside = False
         if all(self._fill(sequence, batch) for sequence in filling) and may_admit:
             self._admit(batch)
@@ -205,6 +210,7 @@ class Scheduler:
             share = batch.share if self.limits.enable_chunked_prefill else batch.budget
             batch.rows.append(self._take_row(sequence, share))
             batch.budget -= len(batch.rows[-1].tokens)
+            batch.num_unfinished += not batch.rows[-1].samples
             batch.may_run_alone = False
         return batch.budget > 0
 
@@ -216,14 +222,17 @@ class Scheduler:
             batch.budget -= len(batch.rows[index].tokens) - len(row.tokens)
 
     def _admit(self, batch: RowsToBe) -> None:
-        """Admit waiting sequences in order of arrival while seats, budget and blocks last."""
+        """Admit waiting sequences in order of arrival while seats, budget and blocks last.
+
+        Some of them have to wait for others of their kind; those behind these need not.
+        """
         index, num_further = 0, sum(sequence.is_further for sequence in self._running)
         while index < len(self._waiting) and len(self._running) < self.limits.max_num_seqs:
             sequence = self._waiting[index]
             parent = self._fork_source(sequence)
-            waits_for_parent = parent is not None and parent.num_computed < parent.num_prompt
-            if waits_for_parent or (sequence.is_further and num_further >= self.limits.max_num_further):
-                index += 1  # those behind it need not wait
+            is_surplus = sequence.is_further and num_further >= self.max_num_further
+            if is_surplus or self._is_held_up(sequence, parent, batch):
+                index += 1
                 continue
             if not self._place(sequence, parent):
                 return
@@ -233,6 +242,13 @@ class Scheduler:
             insort(self._running, sequence, key=_by_arrival)
             if not self._fill(sequence, batch):
                 return
+
+    def _is_held_up(self, sequence: Sequence, parent: Sequence | None, batch: RowsToBe) -> bool:
+        """By the prompt of its parent, or as one of many long ones."""
+        if parent is not None:
+            return parent.num_computed < parent.num_prompt
+        is_long = self.limits.enable_chunked_prefill and sequence.num_tokens > batch.most
+        return is_long and batch.num_unfinished >= _MOST_IN_PARTS
 
     def _fork_source(self, sequence: Sequence) -> Sequence | None:
         """The running parent whose prompt blocks a sequence can share; None: it allocates for itself."""
@@ -270,3 +286,8 @@ class Scheduler:
     def _num_cacheable(self, sequence: Sequence) -> int:
         """The leading tokens that may enter the prefix cache, and the only ones that may come from it."""
         return sequence.num_tokens if self.limits.cache_generated else sequence.num_prompt
+
+
+def _oldest_then_shortest(filling: list[Sequence]) -> list[Sequence]:
+    """In which order prompts are read on: the oldest moves in every step, and short ones soon decode."""
+    return filling[:1] + sorted(filling[1:], key=lambda each: each.num_prompt - each.num_computed)

@@ -23,6 +23,7 @@ class Sequence:
         "cache_key",
         "drafted",
         "index",
+        "is_further",
         "max_tokens",
         "num_cached",
         "num_computed",
@@ -44,6 +45,7 @@ class Sequence:
         max_tokens: int,
         index: int = 0,
         parent_id: int | None = None,
+        is_further: bool = False,
         wants_prompt_logits: bool = False,
         cache_key: str = "",
     ) -> None:
@@ -52,6 +54,7 @@ class Sequence:
         self.request_id = request_id
         self.index = index  # which of the n sequences of its request
         self.parent_id = parent_id  # the sequence whose prompt blocks it may share
+        self.is_further = is_further  # one of several that were asked for at once, and not the first
         self.tokens = list(prompt)  # known tokens: the prompt, then what has been generated
         self.num_prompt = len(self.tokens)
         self.max_tokens = max_tokens
@@ -63,11 +66,6 @@ class Sequence:
         self.num_cached = 0  # leading tokens that its first admission found computed
         self.num_preemptions = 0
         self.drafted: tuple[int, ...] = ()  # proposed to follow `tokens`; checked in the next step
-
-    @property
-    def is_further(self) -> bool:
-        """One of several of its request, and not the first."""
-        return self.parent_id is not None
 
     @property
     def prompt(self) -> list[int]:

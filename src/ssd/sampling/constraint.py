@@ -26,6 +26,10 @@ class GrammarError(InvalidRequestError):
     """A grammar that cannot be used; the message says why."""
 
 
+class GrammarBusyError(GrammarError):
+    """It could not be found out in time whether it can: later it may be."""
+
+
 @dataclass(frozen=True, slots=True)
 class Grammar:
     """Which texts a caller wants: by a JSON schema, a regular expression, a JSON list of choices, or Lark."""

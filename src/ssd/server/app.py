@@ -1,7 +1,7 @@
 """The routes. Each is a few lines: what they do is in the files they name."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
@@ -9,12 +9,12 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp
 
+from ssd.server.answering import Answering
 from ssd.server.body import BoundedRoute, check_text
 from ssd.server.body_limit import BodyLimit
 from ssd.server.caller import Caller
 from ssd.server.chat import ChatJob
 from ssd.server.completions import CompletionJob
-from ssd.server.connection import COMPLETIONS, ClientGoneError, EventStream, unless_gone
 from ssd.server.errors import ApiError, add_error_handlers
 from ssd.server.health import health, liveness, readiness
 from ssd.server.middleware import AccessLog, ApiKeys, KnownHosts
@@ -35,9 +35,6 @@ _PAGE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-Job = CompletionJob | ChatJob | ResponseJob
-_CLIENT_GONE = 499
-"""nginx's status for a client that went away; nobody receives it, but the log does."""
 
 
 def build_app(serving: Serving) -> ASGIApp:
@@ -77,21 +74,15 @@ def _openai_routes(serving: Serving) -> APIRouter:
 
     @routes.post("/completions")
     async def completions(body: CompletionRequest, request: Request) -> Response:
-        serving.gate.check_room()
-        job = await CompletionJob.make(serving, body, Caller.of(request))
-        return await _answer(serving, job, request)
+        return Answering(serving, partial(CompletionJob.make, serving, body, Caller.of(request)))
 
     @routes.post("/chat/completions")
     async def chat_completions(body: ChatCompletionRequest, request: Request) -> Response:
-        serving.gate.check_room()
-        job = await ChatJob.make(serving, body, Caller.of(request))
-        return await _answer(serving, job, request)
+        return Answering(serving, partial(ChatJob.make, serving, body, Caller.of(request)))
 
     @routes.post("/responses")
     async def responses(body: ResponsesRequest, request: Request) -> Response:
-        serving.gate.check_room()
-        job = await ResponseJob.make(serving, body, Caller.of(request))
-        return await _answer(serving, job, request)
+        return Answering(serving, partial(ResponseJob.make, serving, body, Caller.of(request)))
 
     return routes
 
@@ -103,38 +94,6 @@ def _model(serving: Serving) -> dict[str, object]:
         "created": serving.started,
         "owned_by": "ssd",
         "max_model_len": serving.client.max_model_len or None,
-    }
-
-
-async def _answer(serving: Serving, job: Job, request: Request) -> Response:
-    """Runs a job while its client is there; it leaves the gate however it ends."""
-    with ExitStack() as seats:
-        seats.enter_context(serving.gate.enter(job.requests))
-        seats.callback(lambda: request.state.fields.update(_log_fields(job)))
-        if job.body.stream:
-            return EventStream(
-                job.chunks(),
-                job.framing if isinstance(job, ResponseJob) else COMPLETIONS,
-                keep_alive_seconds=serving.config.keep_alive_seconds,
-                on_end=seats.pop_all().close,
-            )
-        try:
-            answer = await unless_gone(request.receive, job.whole())
-        except ClientGoneError:
-            request.state.is_gone = True
-            return Response(status_code=_CLIENT_GONE)
-        return Response(answer.encoded(), media_type="application/json")
-
-
-def _log_fields(job: Job) -> dict[str, object]:
-    outputs = [each for output in job.finished for each in output.outputs]
-    return {
-        "stream": bool(job.body.stream),
-        "prompt_tokens": sum(len(output.prompt_token_ids) for output in job.finished),
-        "completion_tokens": sum(len(each.token_ids) for each in outputs),
-        "finish_reasons": [each.finish_reason for each in outputs],
-        "accepted_tokens": sum(each.speculation.accepted for each in outputs),
-        "rounds": sum(each.speculation.rounds for each in outputs),
     }
 
 

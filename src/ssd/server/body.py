@@ -69,7 +69,11 @@ class BoundedRoute(APIRoute):
             if num_values > _MOST_VALUES:
                 message = f"the body has more than {_MOST_VALUES} values: send it in parts"
                 raise ApiError(400, message, code="too_many_values")
-            return await handle(request)
+            response = await handle(request)
+            # What was in it is in the answer's hands. An answer may take long, and a body be large.
+            for cached in ("_body", "_json"):
+                vars(request).pop(cached, None)
+            return response
 
         return bounded
 

@@ -4,7 +4,7 @@ Knows ASGI. What is in a body is checked elsewhere.
 """
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from starlette.datastructures import Headers
@@ -19,7 +19,7 @@ _DISCARDED_BYTES = 64 << 20
 
 
 class BodyLimit:
-    """Reads the body and hands it on in one piece; it counts until the request is over."""
+    """Reads the body and hands it on in one piece; it counts until it is used, or the request is over."""
 
     def __init__(self, app: ASGIApp, config: ServerConfig, paths: Collection[str]) -> None:
         """`paths`: of the routes that use a body. Others are answered without a look at it."""
@@ -32,19 +32,19 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         if scope["method"] != "POST" or scope["path"] not in self._paths:
-            await self._app(scope, _handing_on(b"", receive), send)
+            await self._app(scope, _handing_on(b"", receive, lambda: None), send)
             return
         reader = _Reader(self._hall, self._most)
         try:
             try:
-                body = await self._body(reader, scope, receive)
+                handing_on = _handing_on(await self._body(reader, scope, receive), receive, reader.leave)
             except ApiError as error:
                 error.headers["Connection"] = "close"
                 await error.response()(scope, receive, send)
                 return
-            await self._app(scope, _handing_on(body, receive), send)
+            await self._app(scope, handing_on, send)
         finally:
-            self._hall.leave(reader)
+            reader.leave()
 
     async def _body(self, reader: "_Reader", scope: Scope, receive: Receive) -> bytes:
         declared = Headers(scope=scope).get("content-length", "0")
@@ -58,12 +58,14 @@ class BodyLimit:
         raise ApiError(413, f"the body is larger than {self._most} bytes", code="body_too_large")
 
 
-def _handing_on(body: bytes, receive: Receive) -> Receive:
+def _handing_on(body: bytes, receive: Receive, on_used: Callable[[], None]) -> Receive:
+    """`on_used`: whoever asks for what comes after the body has done with it."""
     left: bytes | None = body
 
     async def receive_body() -> Message:
         nonlocal left
         if left is None:
+            on_used()
             return await receive()
         whole, left = left, None
         return {"type": "http.request", "body": whole, "more_body": False}
@@ -87,19 +89,34 @@ class _Reader:
     def __init__(self, hall: "_Hall", most: int) -> None:
         self._hall, self._most = hall, most
         self.size = 0
-        self.timeout: asyncio.Timeout | None = None
-        """While it is read: others may end it."""
+        self.is_ended = False
+        """To make room for others."""
+        self._timeout: asyncio.Timeout | None = None
+        """While it is read."""
+
+    @property
+    def may_be_ended(self) -> bool:
+        return self._timeout is not None and not self.is_ended
+
+    def end(self) -> None:
+        self.is_ended = True
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(0.0)
+        self.leave()
+
+    def leave(self) -> None:
+        self._hall.leave(self)
 
     async def read(self, receive: Receive, seconds: float) -> bytes | None:
         """None: it is too large."""
         try:
-            async with asyncio.timeout(seconds) as self.timeout:
+            async with asyncio.timeout(seconds) as self._timeout:
                 return await self._parts(receive)
         except TimeoutError:
             message = f"the body was not here in time: it has {seconds:g} s (body_seconds), less if many send"
             raise ApiError(408, message, code="body_too_slow") from None
         finally:
-            self.timeout = None
+            self._timeout = None
 
     async def _parts(self, receive: Receive) -> bytes | None:
         parts = []
@@ -126,6 +143,8 @@ class _Hall:
         """In the order in which they came."""
 
     def hold(self, reader: _Reader, size: int) -> None:
+        if reader.is_ended:
+            raise TimeoutError  # It had been woken already when its time was taken away.
         self._readers[reader] = None
         while self._held + size > self._most:
             self._end_another(reader)
@@ -138,9 +157,8 @@ class _Hall:
 
     def _end_another(self, reader: _Reader) -> None:
         for other in self._readers:
-            if other is not reader and other.timeout is not None:
-                other.timeout.reschedule(0.0)
-                self.leave(other)
+            if other is not reader and other.may_be_ended:
+                other.end()
                 return
         raise ApiError(
             503,

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import UNSET
 
@@ -23,14 +23,15 @@ from ssd.server.answers import (
     ToolCall,
 )
 from ssd.server.caller import Caller
+from ssd.server.connection import COMPLETIONS, Framing
 from ssd.server.errors import ApiError
 from ssd.server.grammars import chat_grammar
-from ssd.server.logprobs import chat_logprobs, prompt_logprobs
+from ssd.server.logprobs import chat_logprobs, num_scores, prompt_logprobs
 from ssd.server.pieces import Call, Chain, Content, OneCall, Piece, PlainText, Reasoning, Splitter
 from ssd.server.prompts import chat_params, conversation, template_options
 from ssd.server.reasoning import ReasoningSplitter, starts_inside, thinks
 from ssd.server.schemas import ChatCompletionRequest
-from ssd.server.serving import Serving, check_complete
+from ssd.server.serving import Serving, check_complete, off_loop
 from ssd.server.tools import KnownFormat, tool_format, tool_splitter
 from ssd.server.usage import usage_of, usage_so_far
 
@@ -39,6 +40,7 @@ from ssd.server.usage import usage_of, usage_so_far
 class ChatJob:
     """One HTTP request: its engine request, and how its output is told."""
 
+    framing: ClassVar[Framing] = COMPLETIONS
     serving: Serving
     body: ChatCompletionRequest
     params: SamplingParams
@@ -61,6 +63,7 @@ class ChatJob:
         params = replace(chat_params(body, serving.config), grammar=grammar)
         prompt = await serving.chat_prompt(conversation(body.messages), **template_options(body))
         request = await serving.request(body, prompt, params, caller)
+        serving.check_scores([request])
         return cls(serving, body, params, request, calls, f"chatcmpl-{caller.request_id}")
 
     @property
@@ -82,14 +85,17 @@ class ChatJob:
 
     async def whole(self) -> ChatCompletion:
         self.finished = await self.serving.outputs([self.request])
-        output = self.finished[0]
         return ChatCompletion(
             id=self.answer_id,
             created=self.created,
             model=self.serving.model_name,
-            choices=[self._choice(output, each) for each in output.outputs],
+            choices=await off_loop(num_scores(self.finished), self._choices),
             usage=usage_of(self.finished),
         )
+
+    def _choices(self) -> list[ChatChoice]:
+        output = self.finished[0]
+        return [self._choice(output, each) for each in output.outputs]
 
     async def chunks(self) -> AsyncGenerator[ChatChunk, None]:
         growing = [

@@ -4,18 +4,19 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from ssd.engine.outputs import CompletionOutput, Increment, RequestOutput
 from ssd.engine.request import Request
 from ssd.sampling import SamplingParams
 from ssd.server.answers import Completion, TextChoice, TextLogprobs
 from ssd.server.caller import Caller
+from ssd.server.connection import COMPLETIONS, Framing
 from ssd.server.grammars import structured_outputs
-from ssd.server.logprobs import prompt_logprobs, text_logprobs
+from ssd.server.logprobs import num_scores, prompt_logprobs, text_logprobs
 from ssd.server.prompts import completion_params, completion_prompts
 from ssd.server.schemas import CompletionRequest
-from ssd.server.serving import Serving, check_complete
+from ssd.server.serving import Serving, check_complete, off_loop
 from ssd.server.usage import usage_of, usage_so_far
 
 
@@ -23,6 +24,7 @@ from ssd.server.usage import usage_of, usage_so_far
 class CompletionJob:
     """One HTTP request: its engine requests, one for each prompt, and how their outputs are told."""
 
+    framing: ClassVar[Framing] = COMPLETIONS
     serving: Serving
     body: CompletionRequest
     params: SamplingParams
@@ -40,12 +42,17 @@ class CompletionJob:
         serving.check_model(body.model)
         params = replace(completion_params(body, serving.config), grammar=structured_outputs(body))
         prompts = completion_prompts(body, serving.config, serving.check_length)
-        requests = [await serving.request(body, prompt, params, caller) for prompt in prompts]
+        serving.check_num_texts(len(prompts), params.n)
+        requests = [
+            await serving.request(body, prompt, params, caller, is_further=number > 0)
+            for number, prompt in enumerate(prompts)
+        ]
+        serving.check_scores(requests)
         return cls(serving, body, params, requests, f"cmpl-{caller.request_id}")
 
     async def whole(self) -> Completion:
         self.finished = [self._told(each) for each in await self.serving.outputs(self.requests)]
-        choices = [choice for number in range(len(self.requests)) for choice in self._choices(number)]
+        choices = await off_loop(num_scores(self.finished), self._all_choices)
         return self._answer(choices).with_usage(usage_of(self.finished))
 
     async def chunks(self) -> AsyncGenerator[Completion, None]:
@@ -70,6 +77,9 @@ class CompletionJob:
         if not self.body.only_scores:
             return output
         return replace(output, outputs=tuple(map(_unwritten, output.outputs)))
+
+    def _all_choices(self) -> list[TextChoice]:
+        return [choice for number in range(len(self.requests)) for choice in self._choices(number)]
 
     def _choices(self, number: int) -> list[TextChoice]:
         output, request = self.finished[number], self.requests[number]

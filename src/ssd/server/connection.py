@@ -1,6 +1,6 @@
 """A client that may go away: work stops when it does.
 
-Knows ASGI's receive and send. `EventStream` is a response of server-sent events.
+Knows ASGI's receive and send, and server-sent events.
 """
 
 import asyncio
@@ -10,8 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fastapi import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Send
 
 from ssd.engine.async_llm import EngineDeadError
 from ssd.errors import InvalidRequestError
@@ -56,49 +55,32 @@ class Framing:
 
 
 COMPLETIONS = Framing(data_frame(b"[DONE]"), lambda error: data_frame(error.body))
-_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-"""The second is for nginx, which would else keep events back until there are many."""
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+"""The last is for nginx, which would else keep events back until there are many."""
 _SIGN_OF_LIFE = b": still here\n\n"
 """A comment: clients pass over it, and whatever is on the way sees that the line is in use."""
 
 
-class EventStream(Response):
-    """Server-sent events: what the generator yields. A failure on the way is an event too."""
-
-    def __init__(
-        self,
-        events: AsyncGenerator[Answer, None],
-        framing: Framing,
-        *,
-        keep_alive_seconds: float,
-        on_end: Callable[[], None],
-    ) -> None:
-        super().__init__(media_type="text/event-stream", headers=_HEADERS)
-        del self.headers["content-length"]
-        self._events, self._framing, self._on_end = events, framing, on_end
-        self._patience = keep_alive_seconds
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await unless_gone(receive, self._send_all(send))
-        except ClientGoneError:
-            scope.setdefault("state", {})["is_gone"] = True
-        finally:
-            self._on_end()
-
-    async def _send_all(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        try:
-            async with aclosing(or_silence(self._events, self._patience)) as events:
-                async for event in events:
-                    await _send_frame(send, _SIGN_OF_LIFE if event is None else event.framed())
-        except (ApiError, EngineDeadError, InvalidRequestError) as error:
-            await _send_frame(send, self._framing.failure(_as_api_error(error)))
-        except Exception:
-            logger.exception("a stream failed")
-            await _send_frame(send, self._framing.failure(ApiError(500, "the server failed on this request")))
-        await _send_frame(send, self._framing.ending)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+async def send_events(
+    send: Send, events: AsyncGenerator[Answer, None], framing: Framing, keep_alive_seconds: float
+) -> None:
+    """What the generator yields, as server-sent events. A failure on the way is an event too."""
+    await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+    try:
+        async with aclosing(or_silence(events, keep_alive_seconds)) as told:
+            async for event in told:
+                await _send_frame(send, _SIGN_OF_LIFE if event is None else event.framed())
+    except (ApiError, EngineDeadError, InvalidRequestError) as error:
+        await _send_frame(send, framing.failure(_as_api_error(error)))
+    except Exception:
+        logger.exception("a stream failed")
+        await _send_frame(send, framing.failure(ApiError(500, "the server failed on this request")))
+    await _send_frame(send, framing.ending)
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def or_silence(events: AsyncGenerator[T, None], seconds: float) -> AsyncGenerator[T | None, None]:

@@ -21,6 +21,8 @@ class Gate:
         self._max_inside = client.config.max_num_seqs + max_queue
         self._seats: dict[str, int] = {}
         """Of each request that the engine has not finished."""
+        self._num_preparing = 0
+        """Requests that are being read, tokenised, or wait for their grammar."""
         self._num_answers = 0
         """That are not told to the end."""
         self._is_empty = asyncio.Event()
@@ -39,10 +41,20 @@ class Gate:
     def check_room(self) -> None:
         """Raises unless a request could come in now: before any work is done for it."""
         self.check_open()
-        num_inside = sum(self._seats.values())
+        num_inside = sum(self._seats.values()) + self._num_preparing
         if num_inside >= self._max_inside:
             message = f"{num_inside} sequences run or wait, and no more are taken: try again soon"
             raise ApiError(429, message, code="queue_full", headers=_RETRY)
+
+    @contextmanager
+    def prepare(self) -> Iterator[None]:
+        """Room for one, while it is found out what it needs."""
+        self.check_room()
+        self._num_preparing += 1
+        try:
+            yield
+        finally:
+            self._num_preparing -= 1
 
     @contextmanager
     def enter(self, requests: Sequence[Request]) -> Iterator[None]:
@@ -60,6 +72,11 @@ class Gate:
             self._num_answers -= 1
             if not self._num_answers:
                 self._is_empty.set()
+
+    @property
+    def most_at_once(self) -> int:
+        """Sequences of one request: beside them there is room for others."""
+        return self._max_inside // 2
 
     def leave(self, request: Request) -> None:
         self._seats.pop(request.request_id, None)

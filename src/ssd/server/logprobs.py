@@ -1,14 +1,40 @@
 """Log-probabilities as clients know them: OpenAI's legacy lists and chat entries, vLLM's prompt entries."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ssd.engine.outputs import RequestOutput
+from ssd.engine.request import Request
 from ssd.sampling import TokenLogprobs
 from ssd.server.answers import ChatLogprobs, TextLogprobs, TokenLogprob, TopLogprob
 from ssd.server.token_text import TokenTexts
 
+MOST_PROMPT_SCORES = 1_000_000
+"""Of one request. So many take some 60 MB to tell."""
 _LEAST = -9999.0
 """JSON has no minus infinity; OpenAI says this instead."""
+
+
+def num_scores(outputs: Iterable[RequestOutput]) -> int:
+    """How many are to be told: each takes its time to shape and to encode."""
+    scored: list[tuple[Sequence[TokenLogprobs | None] | None, int]]
+    scored = [(each.logprobs, 1) for output in outputs for each in output.outputs]
+    scored += [(output.prompt_logprobs, len(output.outputs)) for output in outputs]
+    return sum(
+        times * (1 + len(entry.top))
+        for entries, times in scored
+        for entry in entries or ()
+        if entry is not None
+    )
+
+
+def num_prompt_scores(requests: Iterable[Request]) -> int:
+    """How many an answer would hold, before any is computed: those of a prompt go with each of its texts."""
+    return sum(
+        request.params.n * len(request.prompt_token_ids) * (1 + request.params.prompt_logprobs)
+        for request in requests
+        if request.params.prompt_logprobs is not None
+    )
 
 
 def text_logprobs(

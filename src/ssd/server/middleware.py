@@ -21,6 +21,8 @@ from ssd.server.errors import ApiError
 
 logger = logging.getLogger("ssd.server.access")
 
+_CLIENT_GONE = 499
+"""nginx's status for a client that went away before its answer; nobody receives it, but the log does."""
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 OPEN_PATHS = ("/health", "/livez", "/ready")
 
@@ -51,6 +53,8 @@ class AccessLog:
         try:
             await self._app(scope, receive, send_with_id)
         finally:
+            if state.get("is_gone"):
+                status = status or _CLIENT_GONE
             self._note(scope["path"], status)
             fields = {
                 "request_id": request_id,

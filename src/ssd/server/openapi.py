@@ -25,7 +25,7 @@ _ERRORS = {
     "408": "The body was not here in time.",
     "413": "The body is too large.",
     "429": "The queue is full; `Retry-After` says when to come again.",
-    "503": "The model loads, the server drains, or the engine is dead.",
+    "503": "The model loads, the server drains, the engine is dead, or others leave no room just now.",
 }
 _ERROR_FIELDS = {
     "message": {"type": "string"},

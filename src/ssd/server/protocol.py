@@ -17,6 +17,8 @@ from ssd.server.errors import ApiError
 
 _LEAST_READ = 16 << 10
 """Bytes that count as reading: fewer in `write_seconds`, and nobody reads."""
+_MOST_UNREAD = 256 << 20
+"""Bytes of all answers together that are sent and not read. More, and the largest of them is given up."""
 
 
 def protocol_for(config: ServerConfig) -> Any:
@@ -32,12 +34,14 @@ class BoundedProtocol(H11Protocol):
         """For what the client has yet to send, where no request is being answered."""
         self._reading: asyncio.TimerHandle | None = None
         """For what it has yet to read."""
-        self._num_unread = 0
+        self._num_unread, self._unread_since = 0, 0.0
         self._waiting_since = 0.0
 
     @property
     def waiting_since(self) -> float | None:
-        """Since when it is the client's turn to send; None while it is answered."""
+        """Since when it is the client's turn, to send or to read; None while it is answered."""
+        if self._reading is not None:
+            return self._unread_since
         is_at_work = self.cycle is not None and not self.cycle.response_complete
         return None if is_at_work and not self.cycle.more_body else self._waiting_since
 
@@ -66,7 +70,9 @@ class BoundedProtocol(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self._unread_since = time.monotonic()
         self._wait_for_reader()
+        self._bound_unread()
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -123,14 +129,20 @@ class BoundedProtocol(H11Protocol):
         elif num_unread:
             self._wait_for_reader()
 
+    def _open_connections(self) -> "list[BoundedProtocol]":
+        """Those that were closed a moment ago are still among uvicorn's."""
+        known = [each for each in self.connections if isinstance(each, BoundedProtocol)]
+        return [each for each in known if not each.transport.is_closing()]
+
+    def _bound_unread(self) -> None:
+        unread = [(each.transport.get_write_buffer_size(), each) for each in self._open_connections()]
+        unread.sort(key=lambda pair: pair[0])
+        while sum(size for size, _ in unread) > _MOST_UNREAD:
+            unread.pop()[1].transport.abort()
+
     def _make_room(self) -> None:
         """Closes the connection that has kept us waiting longest; where none does, this one."""
-        others = [
-            each
-            for each in self.connections
-            # Those that were closed a moment ago are still among them.
-            if isinstance(each, BoundedProtocol) and each is not self and not each.transport.is_closing()
-        ]
+        others = [each for each in self._open_connections() if each is not self]
         if len(others) < self._limits.max_connections:
             return
         waiting = [(each.waiting_since, each) for each in others if each.waiting_since is not None]

@@ -19,11 +19,12 @@ from ssd.engine.request import Request
 from ssd.errors import InvalidRequestError
 from ssd.models.hub import model_title
 from ssd.sampling import SamplingParams
-from ssd.sampling.constraint import GrammarError
+from ssd.sampling.constraint import GrammarBusyError, GrammarError
 from ssd.server.caller import Caller
 from ssd.server.config import ServerConfig
 from ssd.server.errors import ApiError
 from ssd.server.gate import Gate
+from ssd.server.logprobs import MOST_PROMPT_SCORES, num_prompt_scores
 from ssd.server.metrics import Metrics
 from ssd.server.schemas import ChatCompletionRequest, CompletionRequest
 from ssd.server.token_text import TokenTexts
@@ -88,12 +89,30 @@ class Serving:
         if wrong:
             raise ApiError(400, f"token id {wrong[0]} is not in the vocabulary", param="tokens")
 
+    def check_num_texts(self, num_prompts: int, n: int) -> None:
+        """One request of many prompts and many texts for each would leave no room for anybody else."""
+        most = max(self.gate.most_at_once, self.config.max_prompts, self.config.max_n)
+        if num_prompts * n > most:
+            message = f"{num_prompts} prompts with {n} texts each: this server takes {most} texts at once"
+            raise ApiError(400, message, param="n", code="too_many_texts")
+
+    def check_scores(self, requests: Sequence[Request]) -> None:
+        num_scores = num_prompt_scores(requests)
+        if num_scores > MOST_PROMPT_SCORES:
+            message = (
+                f"the prompts' log-probabilities would be {num_scores} and this server gives at most "
+                f"{MOST_PROMPT_SCORES} at once: ask for fewer alternatives, texts or prompts"
+            )
+            raise ApiError(400, message, param="prompt_logprobs", code="too_many_scores")
+
     async def request(
         self,
         body: ChatCompletionRequest | CompletionRequest,
         prompt: Prompt,
         params: SamplingParams,
         caller: Caller,
+        *,
+        is_further: bool = False,
     ) -> Request:
         """An engine request, all of which is checked: what follows is an answer, no refusal."""
         try:
@@ -103,7 +122,10 @@ class Serving:
                 params,
                 speculation=body.speculation is not False,
                 cache_key=caller.cache_key(body.cache_salt),
+                is_further=is_further,
             )
+        except GrammarBusyError as error:
+            raise ApiError(503, str(error), code="grammars_busy", headers={"Retry-After": "1"}) from error
         except GrammarError as error:
             raise ApiError(400, str(error), param=_form_field(body)) from error
         except PromptTooLongError as error:

@@ -31,6 +31,8 @@ PREPARE_SECONDS = 30.0
 """How long a caller waits for its grammar; behind many others even a small one may take longer."""
 _MOST_BYTES = 128 << 20
 """Of memory for one grammar; the largest that are of use take 20 MB."""
+_MOST_WAITING = 16
+"""In a lane. One more is told to come again, rather than after its time is up."""
 _NICENESS = 5
 """What is tried gives way to the engine, which then has three quarters of a core that both want."""
 
@@ -75,9 +77,8 @@ class GrammarDesk:
         while True:
             for asked in decode_prepares(line.receive()):
                 answer = self._known(asked)
-                if answer is None:
-                    self._quick.waiting.put(asked)
-                else:
+                answer = answer or self._queue(asked, self._quick)
+                if answer is not None:
                     sender.send(encode([answer]))
 
     def _work(self, lane: _Lane, addresses: Addresses) -> None:
@@ -85,10 +86,15 @@ class GrammarDesk:
         while True:
             asked = lane.waiting.get()
             answer = self._known(asked) or self._prepared(asked, lane)
-            if answer is None:
-                self._slow.waiting.put(asked)
-            else:
+            answer = answer or self._queue(asked, self._slow)
+            if answer is not None:
                 sender.send(encode([answer]))
+
+    def _queue(self, asked: Prepare, lane: _Lane) -> Prepared | None:
+        if lane.waiting.qsize() < _MOST_WAITING:
+            lane.waiting.put(asked)
+            return None
+        return Prepared(asked.ticket, "many grammars are being compiled: try again soon", is_final=False)
 
     def _known(self, asked: Prepare) -> Prepared | None:
         """The answer, where it takes no work; perhaps somebody else has asked for the same before."""
@@ -101,7 +107,8 @@ class GrammarDesk:
         """None: it takes longer than this lane has."""
         grammar, left = asked.grammar, PREPARE_SECONDS - (time.monotonic() - asked.asked_at)
         if left <= 0:
-            return Prepared(asked.ticket, "it waited too long")  # As its caller has found out by itself.
+            # As its caller has found out by itself.
+            return Prepared(asked.ticket, "it waited too long", is_final=False)
         try:
             verdict = self._trials.ask(lane.number, lane.ask(source_of(grammar), left))
             if verdict.is_late and lane is self._quick:
@@ -121,4 +128,4 @@ class GrammarDesk:
     def _refuse(self, asked: Prepare, reason: str, *, for_good: bool) -> Prepared:
         if for_good:
             self._refused.put(asked.grammar, reason, num_bytes=len(asked.grammar.text))
-        return Prepared(asked.ticket, reason)
+        return Prepared(asked.ticket, reason, is_final=for_good)

@@ -84,6 +84,8 @@ class Prepared(Message, frozen=True, tag="prepared"):
     ticket: int
     refusal: str = ""
     """Why the grammar cannot be used; empty: it can."""
+    is_final: bool = True
+    """False: not now, later it may be."""
 
 
 class Heartbeat(Message, frozen=True, tag="heartbeat"):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import count
 
 from ssd.sampling import Grammar
-from ssd.sampling.constraint import GrammarError
+from ssd.sampling.constraint import GrammarBusyError, GrammarError
 from ssd.worker.grammar_desk import PREPARE_SECONDS
 from ssd.worker.messages import Prepare, Prepared, encode
 
@@ -15,28 +15,28 @@ class Preparations:
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
         self._tickets = count()
-        self._waiting: dict[int, asyncio.Future[str]] = {}
+        self._waiting: dict[int, asyncio.Future[Prepared]] = {}
 
     async def ask(self, grammar: Grammar) -> None:
-        """Until the engine has the grammar compiled. GrammarError: it cannot be used, or takes too long."""
+        """Until the engine has the grammar compiled. GrammarError: it cannot be used, or not now."""
         ticket = next(self._tickets)
-        refusal = self._waiting[ticket] = asyncio.get_running_loop().create_future()
+        prepared = self._waiting[ticket] = asyncio.get_running_loop().create_future()
         try:
             self._send(encode([Prepare(ticket, grammar, time.monotonic())]))
-            said = await asyncio.wait_for(refusal, PREPARE_SECONDS)
+            said = await asyncio.wait_for(prepared, PREPARE_SECONDS)
         except TimeoutError:
-            raise GrammarError(
+            raise GrammarBusyError(
                 f"the grammar was not compiled within {PREPARE_SECONDS:.0f} s: simplify it, or try again"
             ) from None
         finally:
             del self._waiting[ticket]
-        if said:
-            raise GrammarError(said)
+        if said.refusal:
+            raise (GrammarError if said.is_final else GrammarBusyError)(said.refusal)
 
     def take(self, prepared: Prepared) -> None:
         waiting = self._waiting.get(prepared.ticket)
         if waiting is not None and not waiting.done():
-            waiting.set_result(prepared.refusal)
+            waiting.set_result(prepared)
 
     def fail(self, error: Callable[[], Exception]) -> None:
         """Nobody will answer any more."""

@@ -16,7 +16,6 @@ import msgspec
 
 from ssd.config import EngineConfig
 from ssd.engine.build import build_engine
-from ssd.engine.pace import Pace
 from ssd.worker.grammar_desk import GrammarDesk
 from ssd.worker.link import Addresses, EventSender, WorkerLink
 from ssd.worker.logs import log_as_json
@@ -55,8 +54,7 @@ def main() -> int:
 def _run(config: EngineConfig, addresses: Addresses, link: WorkerLink, end: "_End") -> int:
     engine = build_engine(config)
     requests = engine.requests
-    if config.enable_chunked_prefill:
-        engine.core.pace = Pace(config.max_num_batched_tokens)
+    engine.core.share_fairly()
     loop = EngineLoop(engine, link)
     desk = GrammarDesk(engine.grammars)
     engine.grammars.load()  # Nothing else moves meanwhile: better before there are streams than among them.

@@ -1,0 +1,138 @@
+"""Who may come in, how much one request may ask for, and what becomes of those who leave before that."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from starlette.types import Message
+
+from ssd.engine.request import Request
+from ssd.sampling import SamplingParams
+from ssd.sampling.constraint import GrammarBusyError, GrammarError
+from ssd.server.answering import Answering
+from ssd.server.caller import Caller
+from ssd.server.config import ServerConfig
+from ssd.server.errors import ApiError
+from ssd.server.gate import Gate
+from ssd.server.metrics import Metrics
+from ssd.server.protocol import _MOST_UNREAD, BoundedProtocol
+from ssd.server.schemas import CompletionRequest
+from ssd.server.serving import Serving
+
+
+def gate(max_num_seqs: int = 2, max_queue: int = 2) -> Gate:
+    client: Any = SimpleNamespace(state="ready", config=SimpleNamespace(max_num_seqs=max_num_seqs))
+    return Gate(client, max_queue=max_queue)
+
+
+def serving(client: Any = None, **limits: Any) -> Serving:
+    return Serving(client, ServerConfig(**limits), Metrics(), gate(64, 256))
+
+
+def request(num_prompt: int, **params: Any) -> Request:
+    return Request("r", None, (1,) * num_prompt, SamplingParams(**params), seed=0, end_ids=())
+
+
+def test_those_who_are_being_prepared_take_room() -> None:
+    """S1: whoever waits for a grammar was in no queue, and there was no end to them."""
+    doors = gate()
+    with doors.prepare(), doors.prepare(), doors.enter([request(1, n=2)]):
+        with pytest.raises(ApiError) as found, doors.prepare():
+            pass
+        assert (found.value.status, found.value.code) == (429, "queue_full")
+    with doors.prepare():
+        pass
+
+
+def test_one_request_leaves_room_for_others() -> None:
+    """64 prompts of 16 texts each were taken whole, and everybody else refused until they had ended."""
+    served = serving()
+    served.check_num_texts(64, 1)
+    served.check_num_texts(10, 16)
+    with pytest.raises(ApiError, match="64 prompts with 16 texts each: this server takes 160") as found:
+        served.check_num_texts(64, 16)
+    assert found.value.status == 400
+    # What each limit allows by itself is allowed, on a small server too.
+    small = serving(max_prompts=500)
+    small.check_num_texts(500, 1)
+
+
+def test_scores_of_prompts_have_a_bound() -> None:
+    """S10: those of one prompt go with each of its texts: hundreds of megabytes for a small body."""
+    served = serving()
+    served.check_scores([request(8000, prompt_logprobs=20)])
+    served.check_scores([request(8000, n=16)])
+    served.check_scores([request(2000, prompt_logprobs=1)] * 64)
+    with pytest.raises(ApiError, match="at most 1000000 at once") as found:
+        served.check_scores([request(8000, prompt_logprobs=20, n=16)])
+    assert (found.value.status, found.value.param) == (400, "prompt_logprobs")
+
+
+@pytest.mark.parametrize(("kind", "status"), [(GrammarError, 400), (GrammarBusyError, 503)])
+def test_a_busy_desk_is_no_fault_of_the_grammar(kind: type[Exception], status: int) -> None:
+    """S1: clients try again after a 503, and not after a 400."""
+
+    async def fail(*_: Any, **__: Any) -> Request:
+        raise kind("why")
+
+    body = CompletionRequest(prompt="x", structured_outputs={"regex": "a"})  # type: ignore[arg-type]
+    served = serving(SimpleNamespace(request=fail))
+    with pytest.raises(ApiError, match="why") as found:
+        asyncio.run(served.request(body, "x", SamplingParams(), Caller("r")))
+    assert found.value.status == status
+    assert ("Retry-After" in found.value.headers) is (status == 503)
+
+
+def test_a_client_that_leaves_is_not_prepared_for() -> None:
+    """S1: and its room is free again."""
+    served, log = serving(), list[str]()
+
+    async def make() -> Any:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            log.append("given up")
+            raise
+
+    async def receive() -> Message:
+        await asyncio.sleep(0.01)
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        raise AssertionError(message)
+
+    scope: dict[str, Any] = {"type": "http", "state": {"fields": {}}}
+    asyncio.run(Answering(served, make)(scope, receive, send))
+    assert log == ["given up"]
+    assert scope["state"]["is_gone"]
+    assert not served.gate._num_preparing
+
+
+class Line:
+    """Of a client that reads nothing."""
+
+    def __init__(self, num_unread: int) -> None:
+        self.num_unread = num_unread
+
+    def get_write_buffer_size(self) -> int:
+        return self.num_unread
+
+    def is_closing(self) -> bool:
+        return not self.num_unread
+
+    def abort(self) -> None:
+        self.num_unread = 0
+
+
+def test_answers_that_nobody_reads_have_a_bound_together() -> None:
+    """S3: each by itself was read just fast enough; the largest goes first."""
+    third = _MOST_UNREAD // 3
+    lines = [Line(third + 9), Line(1000), Line(third + 1), Line(third + 5)]
+    connections: set[Any] = set()
+    for line in lines:
+        protocol: Any = BoundedProtocol.__new__(BoundedProtocol)
+        protocol.transport, protocol.connections = line, connections
+        connections.add(protocol)
+    next(iter(connections))._bound_unread()
+    assert [line.num_unread for line in lines] == [0, 1000, third + 1, third + 5]
