@@ -1,6 +1,8 @@
 """Who may come in, how much one request may ask for, and what becomes of those who leave before that."""
 
 import asyncio
+from contextlib import ExitStack
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,13 +38,29 @@ def request(num_prompt: int, **params: Any) -> Request:
 
 def test_those_who_are_being_prepared_take_room() -> None:
     """S1: whoever waits for a grammar was in no queue, and there was no end to them."""
-    doors = gate()
-    with doors.prepare(), doors.prepare(), doors.enter([request(1, n=2)]):
+    doors = gate(max_queue=1)
+    with doors.prepare(), doors.prepare(), doors.enter([request(1)]):
         with pytest.raises(ApiError) as found, doors.prepare():
             pass
         assert (found.value.status, found.value.code) == (429, "queue_full")
     with doors.prepare():
         pass
+
+
+def test_many_texts_of_a_few_keep_nobody_else_out() -> None:
+    """S3: ten who asked for sixteen texts each, and read none, and everybody else was refused."""
+    doors = gate(max_num_seqs=8, max_queue=24)
+    with doors.enter([request(1, n=16)]), doors.enter([replace(request(1, n=2), request_id="other")]):
+        # One more of many is told to come later; one of one is let in, until firsts fill the room too.
+        with pytest.raises(ApiError), doors.enter([replace(request(1, n=2), request_id="third")]):
+            pass
+        single = [replace(request(1), request_id=f"single {number}") for number in range(20)]
+        with ExitStack() as inside:
+            for each in single[:14]:
+                inside.enter_context(doors.enter([each]))
+            with pytest.raises(ApiError) as found:
+                inside.enter_context(doors.enter([single[14]]))
+            assert found.value.status == 429
 
 
 def test_one_request_leaves_room_for_others() -> None:

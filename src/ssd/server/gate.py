@@ -1,11 +1,12 @@
 """Who may come in: the bounded queue, and the doors that close when the server ends.
 
 Counts sequences, since those are what the engine seats: while it has them, not while their answers are read.
+Those that come with others of one request have half of the room, so that they keep nobody else out.
 Knows no HTTP beyond the refusals it raises.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ssd.engine.request import Request
@@ -19,8 +20,8 @@ class Gate:
     def __init__(self, client: EngineClient, *, max_queue: int) -> None:
         self._client = client
         self._max_inside = client.config.max_num_seqs + max_queue
-        self._seats: dict[str, int] = {}
-        """Of each request that the engine has not finished."""
+        self._inside: dict[str, Request] = {}
+        """Requests that the engine has not finished."""
         self._num_preparing = 0
         """Requests that are being read, tokenised, or wait for their grammar."""
         self._num_answers = 0
@@ -41,10 +42,11 @@ class Gate:
     def check_room(self) -> None:
         """Raises unless a request could come in now: before any work is done for it."""
         self.check_open()
-        num_inside = sum(self._seats.values()) + self._num_preparing
+        num_further = min(_num_further(self._inside.values()), self.most_at_once)
+        num_first = sum(not request.is_further for request in self._inside.values())
+        num_inside = num_first + num_further + self._num_preparing
         if num_inside >= self._max_inside:
-            message = f"{num_inside} sequences run or wait, and no more are taken: try again soon"
-            raise ApiError(429, message, code="queue_full", headers=_RETRY)
+            raise _is_full(num_inside)
 
     @contextmanager
     def prepare(self) -> Iterator[None]:
@@ -61,7 +63,10 @@ class Gate:
         """Room for their sequences until the engine has finished them, at most while the block lasts."""
         # Whoever comes while there is room for one comes in whole, so that large requests are never starved.
         self.check_room()
-        self._seats.update({request.request_id: request.params.n for request in requests})
+        num_further = _num_further(self._inside.values())
+        if _num_further(requests) and num_further >= self.most_at_once:
+            raise _is_full(num_further)
+        self._inside.update({request.request_id: request for request in requests})
         self._num_answers += 1
         self._is_empty.clear()
         try:
@@ -79,7 +84,7 @@ class Gate:
         return self._max_inside // 2
 
     def leave(self, request: Request) -> None:
-        self._seats.pop(request.request_id, None)
+        self._inside.pop(request.request_id, None)
 
     async def drain(self, seconds: float) -> None:
         """Lets nobody in any more; those inside have so many seconds, then they are aborted."""
@@ -87,5 +92,15 @@ class Gate:
         try:
             await asyncio.wait_for(self._is_empty.wait(), seconds)
         except TimeoutError:
-            for request_id in self._seats:
+            for request_id in self._inside:
                 self._client.abort(request_id)
+
+
+def _num_further(requests: Iterable[Request]) -> int:
+    """Sequences beside the first of what was asked for at once."""
+    return sum(request.params.n - (not request.is_further) for request in requests)
+
+
+def _is_full(num_inside: int) -> ApiError:
+    message = f"{num_inside} sequences run or wait, and no more are taken: try again soon"
+    return ApiError(429, message, code="queue_full", headers=_RETRY)
