@@ -49,12 +49,15 @@ class Honest:
 
 
 @contextmanager
-def serving(model: Path, folder: Path) -> Iterator[ServerProcess]:
+def serving(model: Path, folder: Path, *options: str) -> Iterator[ServerProcess]:
     port, log = free_port(), folder / "log"
     command = [sys.executable, "-m", "ssd", "serve", str(model), "--port", str(port)]
     with log.open("w") as sink:
         process = subprocess.Popen(
-            [*command, "--served-model-name", _MODEL, "--device", "cpu"], stdout=sink, stderr=sink, text=True
+            [*command, "--served-model-name", _MODEL, "--device", "cpu", *options],
+            stdout=sink,
+            stderr=sink,
+            text=True,
         )
     server = ServerProcess(process, f"http://127.0.0.1:{port}", log, None)
     try:
@@ -106,10 +109,19 @@ async def observe(
 
 
 def besiege(
-    model: Path, *, seconds: float, clients: int, attackers: int, long_prompt: str, held_seconds: float = 60.0
+    model: Path,
+    *options: str,
+    seconds: float,
+    clients: int,
+    attackers: int,
+    long_prompt: str,
+    held_seconds: float = 60.0,
 ) -> tuple[list[str], list[str]]:
     """Lines for people, and what should not have been."""
-    with tempfile.TemporaryDirectory(prefix="siege-") as folder, serving(model, Path(folder)) as server:
+    with (
+        tempfile.TemporaryDirectory(prefix="siege-") as folder,
+        serving(model, Path(folder), *options) as server,
+    ):
         watch = Watch(server)
         asyncio.run(observe(server, watch, clients, seconds / 10))  # The first time some things are slow.
         before = watch.now()
@@ -145,9 +157,11 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--attackers", type=int, default=50)
     parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("options", nargs="*", help="of `ssd serve`, after --")
     given = parser.parse_args()
     said, wrong = besiege(
         given.model,
+        *given.options,
         seconds=60 * given.minutes,
         clients=given.clients,
         attackers=given.attackers,

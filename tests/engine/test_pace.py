@@ -18,40 +18,49 @@ MOST = 2048
 def settled(seconds_of: float, pace: Pace) -> int:
     """The budget after a long prompt on a machine that takes so many seconds for a token."""
     for _ in range(20):
-        pace.note(pace.budget, pace.budget * seconds_of)
-    return pace.budget
+        pace.note(pace.num_prompt_tokens, 0, pace.num_prompt_tokens * seconds_of)
+    return pace.num_prompt_tokens
 
 
-@pytest.mark.parametrize(("seconds_of", "budget"), [(1e-5, MOST), (1 / 1024, 512), (1e-3, 256), (1.0, 128)])
+@pytest.mark.parametrize(("seconds_of", "budget"), [(1e-5, MOST), (1 / 1024, 512), (1e-3, 256), (1.0, 32)])
 def test_a_step_takes_about_as_long_as_it_may(seconds_of: float, budget: int) -> None:
     """S2: on a slow machine a chunk of 2,048 tokens is many seconds to everybody else."""
-    assert settled(seconds_of, Pace(MOST, seconds=0.5)) in (budget, budget // 2)
+    assert settled(seconds_of, Pace(MOST, 32, seconds=0.5)) in (budget, budget // 2)
 
 
 def test_the_first_chunk_is_small() -> None:
     """S2: nobody knows yet how long it takes."""
-    assert Pace(MOST).budget <= 256
+    assert Pace(MOST, 32).num_prompt_tokens <= 256
 
 
 def test_steps_without_prompts_change_nothing() -> None:
-    pace = Pace(MOST)
-    before = pace.budget
-    pace.note(0, 100.0)
-    assert pace.budget == before
+    pace = Pace(MOST, 32)
+    before = pace.num_prompt_tokens
+    pace.note(0, 0, 100.0)
+    assert pace.num_prompt_tokens == before
+
+
+@pytest.mark.parametrize(("seconds_of", "num_further"), [(0.001, 32), (0.02, 16), (1.0, 1)])
+def test_further_texts_move_as_fast_as_others_can_wait_for(seconds_of: float, num_further: int) -> None:
+    """S3: sixteen texts of one caller made every step of the others several times as long."""
+    pace = Pace(MOST, 32)
+    for _ in range(20):
+        pace.note(0, pace.num_further, (8 + pace.num_further) * seconds_of)
+    assert pace.num_further in (num_further, num_further // 2)
 
 
 class Restless(Pace):
     """As a machine whose speed changes all the time."""
 
     def __init__(self) -> None:
-        super().__init__(MOST)
+        super().__init__(MOST, 32)
         self._sizes = cycle((128, 17, 300, 64, 1))
         self.noted: list[int] = []
 
-    def note(self, num_prompt_tokens: int, seconds: float) -> None:
+    def note(self, num_prompt_tokens: int, num_further: int, seconds: float) -> None:
         if num_prompt_tokens:
             self.noted.append(num_prompt_tokens)
-            self.budget = next(self._sizes)
+            self._prompts.value = next(self._sizes)
 
 
 def answer(engine: Engine, pace: Pace | None) -> RequestOutput:

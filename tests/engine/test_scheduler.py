@@ -35,7 +35,7 @@ def make(
         prompt,
         max_tokens=max_tokens,
         parent_id=parent_id,
-        is_further=parent is not None,
+        group="" if parent is None else parent.group,
     )
 
 
@@ -142,8 +142,8 @@ def test_decoding_comes_before_prompts_and_prompts_share_the_rest() -> None:
     step(scheduler)
     add(scheduler, long, short)
     schedule = step(scheduler)
-    assert [row.sequence for row in schedule.rows] == [first, long]
-    assert shape(schedule) == [(3, 1, 0, True, True), (0, 9, 0, False, False)]
+    assert [row.sequence for row in schedule.rows] == [first, long, short]
+    assert shape(schedule) == [(3, 1, 0, True, True), (0, 7, 0, False, False), (0, 2, 0, False, False)]
 
 
 def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
@@ -207,6 +207,27 @@ def test_one_request_of_many_texts_leaves_others_half_of_the_seats() -> None:
     while scheduler.has_work:
         step(scheduler)
     assert all(each.num_generated == 3 for each in many)
+
+
+def test_further_texts_of_one_wait_where_others_are_there() -> None:
+    """S3: of each group the oldest moves in every step, and of the others as many as may."""
+    scheduler = build(64, max_num_seqs=16)
+    scheduler.max_moving_further = 2
+    first = make(4, max_tokens=6)
+    many = [first, *(make(4, parent=first, max_tokens=6) for _ in range(7))]
+    add(scheduler, *many)
+    step(scheduler)
+    assert len(step(scheduler).rows) == 8  # Nobody else is there.
+    other = make(4, first=50, max_tokens=9)
+    add(scheduler, other)
+    while other.status is not SequenceStatus.FINISHED:
+        rows = [row.sequence for row in step(scheduler).rows]
+        assert rows[0] is next(each for each in many if each in rows)
+        assert other in rows
+        assert len(rows) <= 1 + 2 + 1
+    while scheduler.has_work:
+        step(scheduler)
+    assert all(each.num_generated == 6 for each in many)
 
 
 def test_decode_never_starves_behind_an_older_prompt() -> None:

@@ -135,9 +135,9 @@ def test_children_fork_once_the_parents_prompt_is_computed() -> None:
     parent = make(9)
     child, other = make(9, parent=parent), make(2, first=50)
     add(scheduler, parent, child, other)
-    assert [row.sequence for row in step(scheduler).rows] == [parent]
+    assert [row.sequence for row in step(scheduler).rows] == [parent, other]  # the child blocks nobody
     second = step(scheduler)
-    assert [row.sequence for row in second.rows] == [parent, other]  # the waiting child blocks nobody
+    assert [row.sequence for row in second.rows] == [other, parent]
     third = step(scheduler)
     forked = row_of(third, child)
     assert forked is not None

@@ -18,7 +18,7 @@ from ssd.engine.burst import Burst
 from ssd.engine.outputs import EngineStats, Increment, RequestOutput, SpeculationStats
 from ssd.engine.pace import Pace
 from ssd.engine.request import Generation, Request, RunningRequest
-from ssd.engine.scheduler import ScheduledRow, Scheduler, SchedulerLimits
+from ssd.engine.scheduler import Schedule, ScheduledRow, Scheduler, SchedulerLimits
 from ssd.engine.sequence import Sequence
 from ssd.errors import InvalidRequestError
 from ssd.kvcache.block_manager import BlockManager
@@ -89,12 +89,12 @@ class EngineCore:
     def share_fairly(self, pace: Pace | None = None) -> None:
         """For callers who do not know each other: none waits long for what another asks for.
 
-        Prompts are read at a pace; of many texts that are asked for at once all but the first have half of
-        the seats.
+        Prompts are read at a pace. Of many texts that are asked for at once all but the first have half of
+        the seats, and move at a pace too.
         """
-        if self._limits.enable_chunked_prefill:
-            self._pace = pace or Pace(self._limits.max_num_batched_tokens)
-        self._scheduler.max_num_further = max(1, self._limits.max_num_seqs // 2)
+        limits = self._limits
+        self._scheduler.max_num_further = max(1, limits.max_num_seqs // 2)
+        self._pace = pace or Pace(limits.max_num_batched_tokens, self._scheduler.max_num_further)
 
     def add(self, request: Request) -> None:
         """Queues a request, or raises InvalidRequestError if it can never run."""
@@ -146,8 +146,10 @@ class EngineCore:
         if not self._scheduler.has_work:
             return self.tell()
         started = self._clock()
+        if self._pace is not None:
+            self._scheduler.max_moving_further = self._pace.num_further
         drafts = self._draft()
-        schedule = self._scheduler.schedule(self._pace.budget if self._pace is not None else None)
+        schedule = self._scheduler.schedule(self._prompt_budget)
         for sequence in schedule.preempted:
             self._decoder.forget(sequence.seq_id)
         now = self._clock()
@@ -162,7 +164,7 @@ class EngineCore:
             self._settle(row, result, now)
         if not self._decoder.is_async:
             self._tell()
-        self._note_step(started, schedule.num_prompt_tokens)
+        self._note_step(started, schedule)
         return self._take_told()
 
     def tell(self) -> StepOutput:
@@ -188,10 +190,16 @@ class EngineCore:
         touched = {each.request.request_id: self._requests[each.request.request_id] for each in untold}
         self._told.append(StepOutput(tuple(increments), self._collect_finished(list(touched.values()))))
 
-    def _note_step(self, started: float, num_prompt_tokens: int) -> None:
+    @property
+    def _prompt_budget(self) -> int | None:
+        if self._pace is None or not self._limits.enable_chunked_prefill:
+            return None
+        return self._pace.num_prompt_tokens
+
+    def _note_step(self, started: float, schedule: Schedule) -> None:
         ended, times = self._clock(), self._decoder.times
         if self._pace is not None:
-            self._pace.note(num_prompt_tokens, ended - started)
+            self._pace.note(schedule.num_prompt_tokens, schedule.num_further, ended - started)
         self._num_steps += 1
         self._step_seconds += ended - started
         self._verify_seconds += times.verify
@@ -245,7 +253,7 @@ class EngineCore:
                 max_tokens=max_tokens,
                 index=index,
                 parent_id=parent_id,
-                is_further=request.is_further or index > 0,
+                group=request.group,
                 wants_prompt_logits=params.prompt_logprobs is not None and index == 0,
                 cache_key=request.cache_key,
             )

@@ -47,7 +47,7 @@ class RequestFactory:
         *,
         speculation: bool = True,
         cache_key: str = "",
-        is_further: bool = False,
+        group: str = "",
     ) -> Request:
         if not isinstance(params, SamplingParams):
             raise InvalidRequestError(
@@ -69,7 +69,7 @@ class RequestFactory:
             bad_word_ids=self._bad_word_ids(params.bad_words),
             speculation=speculation,
             cache_key=cache_key,
-            is_further=is_further,
+            group=group,
         )
 
     def _token_ids(self, prompt: Prompt) -> list[int]:

@@ -41,8 +41,8 @@ class Request:
     """False: nobody drafts for it. The tokens are the same."""
     cache_key: str = ""
     """Only requests with the same one share prompts in the prefix cache."""
-    is_further: bool = False
-    """One of several that were asked for at once, and not the first: others may come before it."""
+    group: str = ""
+    """Those of one group were asked for at once; empty: it alone."""
     arrival: float = field(default_factory=time.perf_counter)
 
 

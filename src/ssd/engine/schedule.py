@@ -10,9 +10,6 @@ from typing import NamedTuple
 from ssd.engine.sequence import Sequence, SequenceStatus
 from ssd.errors import InvalidRequestError
 
-_LEAST_SHARE = 16
-"""Tokens of a prompt that are not halved any more."""
-
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
@@ -93,6 +90,11 @@ class Schedule(NamedTuple):
     def num_prompt_tokens(self) -> int:
         return sum(len(row.tokens) for row in self.rows if not row.generated)
 
+    @property
+    def num_further(self) -> int:
+        """Rows beside the first of each group."""
+        return len(self.rows) - len({row.sequence.group for row in self.rows})
+
 
 @dataclass(slots=True)
 class RowsToBe:
@@ -107,4 +109,4 @@ class RowsToBe:
     @property
     def share(self) -> int:
         """What the next prompt may take: half, for those who came later move on too."""
-        return min(self.budget, max(_LEAST_SHARE, self.budget // 2))
+        return (self.budget + 1) // 2

@@ -32,7 +32,9 @@ class Scheduler:
     def __init__(self, limits: SchedulerLimits, block_manager: BlockManager) -> None:
         self.limits = limits
         self.max_num_further = limits.max_num_seqs
-        """Of those that run, how many may be further ones of what one caller asked for at once."""
+        """Of those that run, how many may be beside the oldest of their group."""
+        self.max_moving_further = limits.max_num_seqs
+        """And of these, how many move in a step where there are other groups."""
         self._blocks = block_manager
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
@@ -51,8 +53,22 @@ class Scheduler:
 
     @property
     def decoding(self) -> list[Sequence]:
-        """Running sequences whose next step decides a token after generated ones: those a draft can help."""
-        return [sequence for sequence in self._running if sequence.is_decoding]
+        """Those whose next step decides a token after generated ones: those a draft can help."""
+        return [sequence for sequence in self._moving if sequence.is_decoding]
+
+    @property
+    def _moving(self) -> list[Sequence]:
+        """Who runs in the next step: of each group the oldest, and of others as many as may."""
+        is_alone = len({each.group for each in self._sequences.values()}) == 1
+        room = len(self._running) if is_alone else self.max_moving_further
+        moving, groups = [], set()
+        for sequence in self._running:
+            if sequence.group in groups:
+                room -= 1
+            if room >= 0 or sequence.group not in groups:
+                moving.append(sequence)
+            groups.add(sequence.group)
+        return moving
 
     @property
     def has_work(self) -> bool:
@@ -73,7 +89,7 @@ class Scheduler:
         """
         preempted = self._secure_known_tokens()
         decoding = self.decoding
-        filling = _oldest_then_shortest([each for each in self._running if not each.is_decoding])
+        filling = _oldest_then_shortest([each for each in self._moving if not each.is_decoding])
         may_admit = not preempted and len(self._running) < self.limits.max_num_seqs
         spare = self.limits.max_num_batched_tokens - len(decoding)
         # Where prompts want to move too, drafts leave them half: a new user does not wait for guesses.
@@ -226,18 +242,19 @@ class Scheduler:
 
         Some of them have to wait for others of their kind; those behind these need not.
         """
-        index, num_further = 0, sum(sequence.is_further for sequence in self._running)
+        index, groups = 0, {sequence.group for sequence in self._running}
         while index < len(self._waiting) and len(self._running) < self.limits.max_num_seqs:
             sequence = self._waiting[index]
             parent = self._fork_source(sequence)
-            is_surplus = sequence.is_further and num_further >= self.max_num_further
+            num_further = len(self._running) - len(groups)
+            is_surplus = sequence.group in groups and num_further >= self.max_num_further
             if is_surplus or self._is_held_up(sequence, parent, batch):
                 index += 1
                 continue
             if not self._place(sequence, parent):
                 return
             del self._waiting[index]
-            num_further += sequence.is_further
+            groups.add(sequence.group)
             sequence.status = SequenceStatus.RUNNING
             insort(self._running, sequence, key=_by_arrival)
             if not self._fill(sequence, batch):

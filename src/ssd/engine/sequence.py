@@ -22,8 +22,8 @@ class Sequence:
         "arrival",
         "cache_key",
         "drafted",
+        "group",
         "index",
-        "is_further",
         "max_tokens",
         "num_cached",
         "num_computed",
@@ -45,7 +45,7 @@ class Sequence:
         max_tokens: int,
         index: int = 0,
         parent_id: int | None = None,
-        is_further: bool = False,
+        group: str = "",
         wants_prompt_logits: bool = False,
         cache_key: str = "",
     ) -> None:
@@ -54,7 +54,7 @@ class Sequence:
         self.request_id = request_id
         self.index = index  # which of the n sequences of its request
         self.parent_id = parent_id  # the sequence whose prompt blocks it may share
-        self.is_further = is_further  # one of several that were asked for at once, and not the first
+        self.group = group or request_id  # those of one group were asked for at once
         self.tokens = list(prompt)  # known tokens: the prompt, then what has been generated
         self.num_prompt = len(self.tokens)
         self.max_tokens = max_tokens

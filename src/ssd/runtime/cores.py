@@ -102,6 +102,11 @@ def _apart_from(taken: Sequence[int]) -> tuple[int, ...]:
     return tuple(whole or (left[0] for left in free if left))
 
 
+def cores_beside(taken: Sequence[int]) -> tuple[int, ...]:
+    """For work that is to be in nobody's way; where all are taken, all."""
+    return tuple(set(usable_cores()) - set(taken)) or tuple(usable_cores())
+
+
 def pin_to_cores(cores: Sequence[int]) -> None:
     """Keeps this thread, and those it starts from here on, on these cores; torch gets a thread for each."""
     _stay_on(cores)

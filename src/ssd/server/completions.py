@@ -1,6 +1,7 @@
 """POST /v1/completions: prompts in, texts out, whole or as they grow."""
 
 import time
+import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -43,10 +44,8 @@ class CompletionJob:
         params = replace(completion_params(body, serving.config), grammar=structured_outputs(body))
         prompts = completion_prompts(body, serving.config, serving.check_length)
         serving.check_num_texts(len(prompts), params.n)
-        requests = [
-            await serving.request(body, prompt, params, caller, is_further=number > 0)
-            for number, prompt in enumerate(prompts)
-        ]
+        group = uuid.uuid4().hex
+        requests = [await serving.request(body, prompt, params, caller, group=group) for prompt in prompts]
         serving.check_scores(requests)
         return cls(serving, body, params, requests, f"cmpl-{caller.request_id}")
 

@@ -6,7 +6,7 @@ Knows no HTTP beyond the refusals it raises.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ssd.engine.request import Request
@@ -20,8 +20,9 @@ class Gate:
     def __init__(self, client: EngineClient, *, max_queue: int) -> None:
         self._client = client
         self._max_inside = client.config.max_num_seqs + max_queue
-        self._inside: dict[str, Request] = {}
-        """Requests that the engine has not finished."""
+        self._inside: dict[str, tuple[int, int]] = {}
+        """Of each request that the engine has not finished, how many are the first of those that came with
+        them, and how many are not."""
         self._num_preparing = 0
         """Requests that are being read, tokenised, or wait for their grammar."""
         self._num_answers = 0
@@ -42,9 +43,8 @@ class Gate:
     def check_room(self) -> None:
         """Raises unless a request could come in now: before any work is done for it."""
         self.check_open()
-        num_further = min(_num_further(self._inside.values()), self.most_at_once)
-        num_first = sum(not request.is_further for request in self._inside.values())
-        num_inside = num_first + num_further + self._num_preparing
+        num_first, num_further = (sum(counts) for counts in zip((0, 0), *self._inside.values(), strict=True))
+        num_inside = num_first + min(num_further, self.most_at_once) + self._num_preparing
         if num_inside >= self._max_inside:
             raise _is_full(num_inside)
 
@@ -63,10 +63,11 @@ class Gate:
         """Room for their sequences until the engine has finished them, at most while the block lasts."""
         # Whoever comes while there is room for one comes in whole, so that large requests are never starved.
         self.check_room()
-        num_further = _num_further(self._inside.values())
-        if _num_further(requests) and num_further >= self.most_at_once:
+        counts = [(int(not number), each.params.n - (not number)) for number, each in enumerate(requests)]
+        num_further = sum(further for _, further in self._inside.values())
+        if any(further for _, further in counts) and num_further >= self.most_at_once:
             raise _is_full(num_further)
-        self._inside.update({request.request_id: request for request in requests})
+        self._inside.update(zip((each.request_id for each in requests), counts, strict=True))
         self._num_answers += 1
         self._is_empty.clear()
         try:
@@ -94,11 +95,6 @@ class Gate:
         except TimeoutError:
             for request_id in self._inside:
                 self._client.abort(request_id)
-
-
-def _num_further(requests: Iterable[Request]) -> int:
-    """Sequences beside the first of what was asked for at once."""
-    return sum(request.params.n - (not request.is_further) for request in requests)
 
 
 def _is_full(num_inside: int) -> ApiError:

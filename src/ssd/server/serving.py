@@ -112,7 +112,7 @@ class Serving:
         params: SamplingParams,
         caller: Caller,
         *,
-        is_further: bool = False,
+        group: str = "",
     ) -> Request:
         """An engine request, all of which is checked: what follows is an answer, no refusal."""
         try:
@@ -122,7 +122,7 @@ class Serving:
                 params,
                 speculation=body.speculation is not False,
                 cache_key=caller.cache_key(body.cache_salt),
-                is_further=is_further,
+                group=group,
             )
         except GrammarBusyError as error:
             raise ApiError(503, str(error), code="grammars_busy", headers={"Retry-After": "1"}) from error

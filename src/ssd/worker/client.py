@@ -136,10 +136,10 @@ class EngineClient:
         *,
         speculation: bool = True,
         cache_key: str = "",
-        is_further: bool = False,
+        group: str = "",
     ) -> Request:
         """A request, checked, that `run` can take; its grammar is compiled by then."""
-        more: dict[str, Any] = {"speculation": speculation, "cache_key": cache_key, "is_further": is_further}
+        more: dict[str, Any] = {"speculation": speculation, "cache_key": cache_key, "group": group}
         make = partial(self.requests.request, prompt, params, request_id, **more)
         is_long = isinstance(prompt, str) and len(prompt) > _LONG_TEXT
         request = await asyncio.to_thread(make) if is_long else make()

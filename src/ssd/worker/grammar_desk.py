@@ -11,7 +11,7 @@ once it is prepared, and the engine finds it compiled.
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -51,14 +51,15 @@ class _Lane:
 
 
 class GrammarDesk:
-    def __init__(self, grammars: Grammars) -> None:
+    def __init__(self, grammars: Grammars, cores: Sequence[int] = ()) -> None:
+        """`cores`: where grammars are tried."""
         tokenizer, end_ids, vocab_size = grammars.settings
         self._grammars = grammars
         self._refused: Shelf[Grammar, str] = Shelf()
         self._quick = _Lane(0, 0.3, 3.0, SimpleQueue())
         self._slow = _Lane(1, 4.0, PREPARE_SECONDS, SimpleQueue())
         self._trials = Trials(
-            TrialSettings(tokenizer_text(tokenizer), tuple(end_ids), vocab_size), num_lines=2
+            TrialSettings(tokenizer_text(tokenizer), tuple(end_ids), vocab_size, tuple(cores)), num_lines=2
         )
 
     def wait_until_ready(self) -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from ssd.config import EngineConfig
 from ssd.engine.build import build_engine
+from ssd.runtime.cores import cores_beside
 from ssd.worker.grammar_desk import GrammarDesk
 from ssd.worker.link import Addresses, EventSender, WorkerLink
 from ssd.worker.logs import log_as_json
@@ -56,7 +57,7 @@ def _run(config: EngineConfig, addresses: Addresses, link: WorkerLink, end: "_En
     requests = engine.requests
     engine.core.share_fairly()
     loop = EngineLoop(engine, link)
-    desk = GrammarDesk(engine.grammars)
+    desk = GrammarDesk(engine.grammars, cores_beside((*engine.config.cores, *engine.config.draft_cores)))
     engine.grammars.load()  # Nothing else moves meanwhile: better before there are streams than among them.
     desk.wait_until_ready()
     desk.open(addresses)

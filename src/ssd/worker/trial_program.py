@@ -32,6 +32,8 @@ class TrialSettings(msgspec.Struct, frozen=True):
     """Its JSON."""
     end_ids: tuple[int, ...]
     vocab_size: int
+    cores: tuple[int, ...] = ()
+    """Where it runs, so that it is not in the way of the engine; empty: where it was started."""
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -60,6 +62,8 @@ def main() -> int:
         "ignore", DeprecationWarning
     )  # About forks beside threads: those of the library rest.
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=TrialSettings)
+    if settings.cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, settings.cores)
     trie = trie_of(settings.tokenizer, settings.end_ids, settings.vocab_size)
     lines = [socket.socket(fileno=int(each)) for each in sys.argv[1:]]
     for line in lines:
