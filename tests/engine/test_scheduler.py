@@ -143,7 +143,7 @@ def test_decoding_comes_before_prompts_and_prompts_share_the_rest() -> None:
     add(scheduler, long, short)
     schedule = step(scheduler)
     assert [row.sequence for row in schedule.rows] == [first, long, short]
-    assert shape(schedule) == [(3, 1, 0, True, True), (0, 7, 0, False, False), (0, 2, 0, False, False)]
+    assert shape(schedule) == [(3, 1, 0, True, True), (0, 6, 0, False, False), (0, 3, 0, True, False)]
 
 
 def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
@@ -155,7 +155,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
     add(scheduler, short, other)
     schedule = step(scheduler)
     assert [row.sequence for row in schedule.rows] == [long, short, other]
-    # Half is kept for those who come later, and what they leave is used all the same.
+    # Room is kept for those who come later, and what they leave is used all the same.
     assert [len(row.tokens) for row in schedule.rows] == [53, 5, 6]
     assert short.is_decoding
     assert other.is_decoding
@@ -164,7 +164,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
 def test_long_prompts_share_a_step_and_each_moves_on() -> None:
     scheduler = build(256, budget=128, max_model_len=512, max_num_seqs=8, caching=False)
     add(scheduler, *(make(200, first=1000 * number, max_tokens=2) for number in range(6)))
-    assert [len(row.tokens) for row in step(scheduler).rows] == [96, 32]
+    assert [len(row.tokens) for row in step(scheduler).rows] == [104, 24]
     num_steps = 1
     while scheduler.has_work:
         schedule = step(scheduler)

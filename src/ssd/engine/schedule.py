@@ -106,7 +106,6 @@ class RowsToBe:
     may_run_alone: bool  # whether a prompt that does not fit beside `rows` may take their place
     num_unfinished: int = 0  # prompts that are read in part
 
-    @property
-    def share(self) -> int:
-        """What the next prompt may take: half, for those who came later move on too."""
-        return (self.budget + 1) // 2
+    def share_of(self, num_wanted: int) -> int:
+        """What the next prompt takes: all of it, or a part that leaves room for short ones behind it."""
+        return num_wanted if num_wanted <= self.budget else (self.budget + 3) // 4

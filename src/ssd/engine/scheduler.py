@@ -4,9 +4,10 @@ Knows sequences, limits and the block manager. Knows no tensors, no sampling and
 tokens are drafted and which tokens came out.
 
 Both queues are in order of arrival. Decoding sequences come first, each with the one token it needs; drafted
-tokens and prompts share what is left. Of this each prompt takes at most half, and only two are read in parts
-at a time, so a short one does not wait for long ones before it. When blocks run out, the latest arrival is
-preempted and computes its tokens again later. So the oldest running sequence moves on in every step.
+tokens and prompts share what is left. A prompt that does not fit leaves most of it to those behind, and only
+two are read in parts at a time, so a short one does not wait for long ones before it. When blocks run out,
+the latest arrival is preempted and computes its tokens again later. So the oldest running sequence moves on
+in every step.
 
 Drafts get blocks last, and for one step: those that no known token needed, neither of those who run nor of
 those just let in. So no one is preempted for a guess. A cached prefix may be evicted for one, but only once:
@@ -223,7 +224,11 @@ class Scheduler:
                 self._decoding_stood_aside = True
             return False
         if batch.budget > 0:
-            share = batch.share if self.limits.enable_chunked_prefill else batch.budget
+            is_chunked, num_wanted = (
+                self.limits.enable_chunked_prefill,
+                sequence.num_tokens - sequence.num_computed,
+            )
+            share = batch.share_of(num_wanted) if is_chunked else batch.budget
             batch.rows.append(self._take_row(sequence, share))
             batch.budget -= len(batch.rows[-1].tokens)
             batch.num_unfinished += not batch.rows[-1].samples
