@@ -13,6 +13,7 @@ import pytest
 from ssd.engine.grammar import tokenizer_text
 from ssd.engine.grammar_shelf import Shelf
 from ssd.engine.grammar_source import source_of
+from ssd.runtime.cores import can_pin, cores_beside, usable_cores
 from ssd.sampling import Grammar
 from ssd.worker.grammar_desk import GrammarDesk
 from ssd.worker.messages import Prepare
@@ -42,6 +43,21 @@ def ask(grammar: Grammar, **limits: Any) -> Ask:
 def test_what_can_be_used_is_said_to_be_so(trials: Trials) -> None:
     assert trials.ask(0, ask(SMALL)).refusal == ""
     assert "no text fits it" in trials.ask(1, ask(Grammar("lark", "start: start"))).refusal
+
+
+@pytest.mark.skipif(not can_pin(), reason="needs a way to pin")
+def test_grammars_are_tried_beside_the_engines_cores() -> None:
+    """S1: on the engine's own core each of its parallel regions waited for a compiler to give way."""
+    *taken, last = usable_cores()
+    assert cores_beside(taken) == (last,)
+    assert set(cores_beside(usable_cores())) == set(usable_cores())
+    settings = TrialSettings(tokenizer_text(tiny_tokenizer()), (1,), 512, cores_beside(taken))
+    found = Trials(settings, num_lines=1)
+    try:
+        found.wait_until_ready()
+        assert os.sched_getaffinity(found.pid) == {last}
+    finally:
+        found.end()
 
 
 def test_a_lane_has_an_end() -> None:
