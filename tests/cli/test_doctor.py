@@ -72,7 +72,7 @@ def test_models_in_the_cache_are_listed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("installed", "reason", "runner", "words"),
     [
-        (False, "", "", "ssd serve --engine vllm \\(extra: vllm\\)\\s+│"),
+        (False, "", "", "ssd serve --engine vllm \\(pip install vllm\\)\\s+│"),
         (True, "", "", "fits, on its V1 runner; 0.32 was run with it"),
         (True, "vLLM 0.20.0 is too old", "", "vLLM 0.20.0 is too old"),
         (True, "", "1", "needs its V1 runner; unset VLLM_USE_V2_MODEL_RUNNER"),

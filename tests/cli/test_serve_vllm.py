@@ -196,7 +196,7 @@ def test_a_missing_vllm_is_refused_with_how_to_get_it(monkeypatch: pytest.Monkey
     monkeypatch.undo()
     monkeypatch.setattr(serve_vllm, "is_installed", lambda: False)
     said = refusal("m", "--engine", "vllm")
-    assert "vLLM is not installed: pip install vllm, or use --engine ssd" in said
+    assert "vLLM is not installed: pip install vllm (0.31 or newer" in said
 
 
 def test_programs_that_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ _PACKAGES = {
     "openai": "ssd chat with a server (extra: client)",
     "scipy": "intervals of ssd bench (extra: bench)",
     "datasets": "its prompts from the hub (extra: bench)",
-    "triton": "GPU kernels (extra: gpu)",
 }
 _WORTH_ALL_CORES = 1.15
 
@@ -64,7 +63,7 @@ def _about_vllm() -> str:
     """Whether it can be the target, and if not, why."""
     from ssd.cli.serve_vllm import is_installed, why_missing
 
-    job = "ssd serve --engine vllm (extra: vllm)"
+    job = "ssd serve --engine vllm (pip install vllm)"
     if not is_installed():
         return job
     if reason := why_missing():

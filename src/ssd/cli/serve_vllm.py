@@ -30,7 +30,7 @@ from ssd.integrations.vllm.placement import CORES, Placement, on_cores, on_gpus
 if TYPE_CHECKING:
     from ssd.server.config import ServerConfig
 
-HOW_TO_GET = "pip install vllm"
+HOW_TO_GET = "pip install vllm (0.31 or newer; 0.32 is what was run)"
 _PANEL = "vLLM"
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
 _SOCKETS = "VLLM_RPC_BASE_PATH"

@@ -194,7 +194,7 @@ def _calls_format(serving: Serving, body: ChatCompletionRequest) -> KnownFormat 
         return None
     found = tool_format(serving.client.tokenizer.chat_template, serving.config.tool_format)
     if found is None:
-        message = "this model's chat template knows no tools: leave them out, or set tool_format"
+        message = "this model's chat template knows no tools: leave them out, or start with --tool-format"
         raise ApiError(400, message, param="tools", code="unsupported_value")
     return found
 

@@ -91,7 +91,10 @@ def completion_prompts(
     if isinstance(given, str):
         return [given]
     prompts = [given] if given and _is_token(given[0]) else given
-    _check_limit("prompt", len(prompts), limits.max_prompts)
+    if len(prompts) > limits.max_prompts:
+        raise InvalidRequestError(
+            f"prompt=[…]: {len(prompts)} of them, and this server takes at most {limits.max_prompts} at once"
+        )
     for prompt in prompts:
         if isinstance(prompt, list):
             check_length(len(prompt))
