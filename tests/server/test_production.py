@@ -39,7 +39,12 @@ def test_a_client_that_leaves_frees_its_blocks(server: ServerProcess, stream: bo
                 client.post("/v1/completions", json={**LONG, "n": 2})
     until(lambda: server.metric("ssd_request_cancelled_total") == before + 1)
     server.until_idle()
-    until(lambda: any(line.get("disconnected") for line in server.log))
+    until(lambda: any(line.get("disconnected") and line["stream"] is stream for line in server.log))
+    (line,) = [line for line in server.log if line.get("disconnected") and line["stream"] is stream]
+    assert line["status"] == (200 if stream else 499)
+    # What was written for it was written, though it did not come to its end.
+    assert line["prompt_tokens"] > 0
+    assert (line["completion_tokens"] > 0) is stream
 
 
 def test_a_slow_reader_gets_everything(server: ServerProcess) -> None:

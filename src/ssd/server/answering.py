@@ -31,6 +31,11 @@ class Job(Protocol):
     def finished(self) -> Sequence[RequestOutput]: ...
 
     @property
+    def num_generated(self) -> int:
+        """Tokens that were streamed so far."""
+        ...
+
+    @property
     def framing(self) -> Framing: ...
 
     async def whole(self) -> Answer: ...
@@ -67,10 +72,12 @@ class Answering(Response):
 
 def _log_fields(job: Job) -> dict[str, object]:
     outputs = [each for output in job.finished for each in output.outputs]
+    num_generated = sum(len(each.token_ids) for each in outputs)
     return {
         "stream": bool(job.body.stream),
-        "prompt_tokens": sum(len(output.prompt_token_ids) for output in job.finished),
-        "completion_tokens": sum(len(each.token_ids) for each in outputs),
+        "prompt_tokens": sum(len(request.prompt_token_ids) for request in job.requests),
+        # Of what did not come to its end nobody has the whole output.
+        "completion_tokens": max(num_generated, job.num_generated),
         "finish_reasons": [each.finish_reason for each in outputs],
         "accepted_tokens": sum(each.speculation.accepted for each in outputs),
         "rounds": sum(each.speculation.rounds for each in outputs),

@@ -105,8 +105,8 @@ class ChatJob:
         async with aclosing(self.serving.events([self.request])) as events:
             async for _number, event in events:
                 if isinstance(event, RequestOutput):
-                    check_complete(event)
                     self.finished.append(event)
+                    check_complete(event)
                 else:
                     self.num_generated += len(event.token_ids)
                     choice = growing[event.index].take(event, self.serving)

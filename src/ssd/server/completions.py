@@ -63,8 +63,8 @@ class CompletionJob:
         async with aclosing(self.serving.events(self.requests)) as events:
             async for number, event in events:
                 if isinstance(event, RequestOutput):
-                    check_complete(event)
                     self.finished.append(self._told(event))
+                    check_complete(event)
                 elif event.text or event.token_ids or event.finish_reason:
                     told = _unwritten(event) if self.body.only_scores else event
                     self.num_generated += len(told.token_ids)

@@ -54,6 +54,10 @@ class ResponseJob:
         return self.chat.finished
 
     @property
+    def num_generated(self) -> int:
+        return self.chat.num_generated
+
+    @property
     def framing(self) -> Framing:
         """Its last event is the end: no [DONE] comes after it."""
         return Framing(b"", self._failure)
