@@ -50,7 +50,7 @@ class Circumstance:
 CIRCUMSTANCES = (
     Circumstance("alone", batch=1),
     Circumstance("batch of 16"),
-    Circumstance("preempted", num_blocks=2 * MAX_MODEL_LEN // BLOCK),
+    Circumstance("preempted", num_blocks=2 + MAX_MODEL_LEN // BLOCK),
     Circumstance("no prefix cache", prefix_caching=False),
     Circumstance("chunks of at most 24", budget=24),
     Circumstance("no chunked prefill", chunked=False),
