@@ -71,6 +71,8 @@ def test_one_request_leaves_room_for_others() -> None:
     with pytest.raises(ApiError, match="64 prompts with 16 texts each: this server takes 160") as found:
         served.check_num_texts(64, 16)
     assert found.value.status == 400
+    with gate(max_num_seqs=1, max_queue=0).enter([request(1, n=2)]):
+        pass  # The smallest server takes several texts of one request too, when it has nothing else to do.
     # What each limit allows by itself is allowed, on a small server too.
     small = serving(max_prompts=500)
     small.check_num_texts(500, 1)

@@ -82,7 +82,7 @@ class Gate:
     @property
     def most_at_once(self) -> int:
         """Sequences of one request: beside them there is room for others."""
-        return self._max_inside // 2
+        return max(1, self._max_inside // 2)
 
     def leave(self, request: Request) -> None:
         self._inside.pop(request.request_id, None)

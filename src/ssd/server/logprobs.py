@@ -15,7 +15,7 @@ _LEAST = -9999.0
 """JSON has no minus infinity; OpenAI says this instead."""
 
 
-def num_scores(outputs: Iterable[RequestOutput]) -> int:
+def num_scores(outputs: Sequence[RequestOutput]) -> int:
     """How many are to be told: each takes its time to shape and to encode."""
     scored: list[tuple[Sequence[TokenLogprobs | None] | None, int]]
     scored = [(each.logprobs, 1) for output in outputs for each in output.outputs]

@@ -77,8 +77,7 @@ class GrammarDesk:
         line, sender = GrammarLine(addresses), EventSender(addresses)
         while True:
             for asked in decode_prepares(line.receive()):
-                answer = self._known(asked)
-                answer = answer or self._queue(asked, self._quick)
+                answer = self._known(asked) or self._queue(asked, self._quick)
                 if answer is not None:
                     sender.send(encode([answer]))
 
@@ -86,8 +85,7 @@ class GrammarDesk:
         sender = EventSender(addresses)
         while True:
             asked = lane.waiting.get()
-            answer = self._known(asked) or self._prepared(asked, lane)
-            answer = answer or self._queue(asked, self._slow)
+            answer = self._known(asked) or self._prepared(asked, lane) or self._queue(asked, self._slow)
             if answer is not None:
                 sender.send(encode([answer]))
 
