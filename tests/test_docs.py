@@ -12,6 +12,7 @@ from ssd.config import EngineConfig
 from ssd.integrations.vllm.meter import COUNTERS, GAUGES
 from ssd.integrations.vllm.settings import Settings as VllmSettings
 from ssd.server.config import ServerConfig
+from ssd.server.response_parts import ResponsesRequest
 from ssd.server.schemas import ChatCompletionRequest, CompletionRequest
 
 ROOT = Path(__file__).parent.parent
@@ -34,8 +35,25 @@ def test_every_setting_and_metric_inside_vllm_is_documented() -> None:
 
 def test_every_field_of_a_request_is_documented() -> None:
     server = (ROOT / "docs/server.md").read_text()
-    fields = {**CompletionRequest.model_fields, **ChatCompletionRequest.model_fields}
-    assert [name for name in fields if f"`{name}`" not in server] == []
+    kinds = (CompletionRequest, ChatCompletionRequest, ResponsesRequest)
+    fields = {name for kind in kinds for name in kind.model_fields}
+    assert [name for name in sorted(fields) if f"`{name}`" not in server] == []
+
+
+def test_defaults_of_the_server_are_those_of_the_page() -> None:
+    _, table = (ROOT / "docs/server.md").read_text().split("## Settings\n")
+    rows = re.findall(r"^\| (`.*?`) \| (.*?) \|", table, re.MULTILINE)
+    told = {
+        name: default
+        for names, defaults in rows
+        for name, default in zip(re.findall("`(.*?)`", names), defaults.split(", "), strict=True)
+    }
+    actual = {name: _as_told(value) for name, value in dataclasses.asdict(ServerConfig()).items()}
+    assert told == {**actual, "max_body_bytes": f"{ServerConfig().max_body_bytes >> 20} MiB"}
+
+
+def _as_told(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def test_dashboard_and_guide_name_metrics_that_exist() -> None:

@@ -19,6 +19,7 @@ class Script:
     pause: float = 0.0
     """Seconds between chunks."""
     api_key: str | None = None
+    tells_usage: bool = True
     speculation: dict[str, Any] = field(
         default_factory=lambda: {
             "rounds": 2,
@@ -86,7 +87,8 @@ class _Answers(BaseHTTPRequestHandler):
             self._event([{"index": 0, "delta": {}, "finish_reason": "stop"}])
             count = sum(len(origins) for _, origins in script.chunks)
             usage = {"prompt_tokens": 1, "completion_tokens": count, "total_tokens": count + 1}
-            self._event([], usage={**usage, "speculation": script.speculation})
+            if script.tells_usage:
+                self._event([], usage={**usage, "speculation": script.speculation})
             self.wfile.write(b"data: [DONE]\n\n")
         except OSError:
             self.server.hung_up.set()

@@ -60,6 +60,18 @@ def test_a_draft_changes_nothing_but_speed(tiny_llama: Path) -> None:
     assert "tokens a round" in in_turns.stderr
 
 
+def test_it_explains_its_tokens_and_writes_down_who_computed_when(tiny_llama: Path, tmp_path: Path) -> None:
+    result = ssd(
+        *("generate", "-m", str(tiny_llama), "-p", "Once", "--max-tokens", "12", "--draft", str(tiny_llama)),
+        *("--mode", "sd", "--explain", "--trace", str(tmp_path / "trace.json")),
+    )
+    assert result.returncode == 0, result.stderr
+    assert "12 tokens in" in result.stdout
+    assert "colours:" in result.stdout
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert {"verify", "draft step"} <= {event["name"] for event in events}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -16,6 +16,7 @@ from ssd.cli.options import with_options
 from ssd.cli.sampling_options import SamplingOptions
 from ssd.cli.server_options import ServerOptions
 from ssd.config import EngineConfig
+from ssd.server.config import ServerConfig
 
 app = typer.Typer(pretty_exceptions_enable=False)
 
@@ -211,6 +212,30 @@ def test_help_groups_options_and_shows_examples() -> None:
     text = CliRunner().invoke(ssd_app, ["generate", "--help"], env={"COLUMNS": "220"}).stdout
     for part in ("Drafting", "Memory and batching", "Sampling", "Examples:", "Default 2048", "SSD_HF_CACHE"):
         assert part in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables", "keys"),
+    [
+        ((), {}, ()),
+        (("--api-key", "a", "--api-key", "b"), {}, ("a", "b")),
+        ((), {"SSD_API_KEY": "c"}, ("c",)),
+    ],
+)
+def test_keys_come_from_flags_or_the_environment(
+    monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], variables: dict[str, str], keys: tuple[str, ...]
+) -> None:
+    served: list[ServerConfig] = []
+
+    def serve(_engine: EngineConfig, server: ServerConfig) -> int:
+        served.append(server)
+        return 0
+
+    monkeypatch.setattr("ssd.server.run.run_server", serve)
+    monkeypatch.delenv("SSD_API_KEY", raising=False)
+    result = CliRunner().invoke(ssd_app, ["serve", "m", "--engine", "ssd", *flags], env=variables)
+    assert result.exit_code == 0, result.output
+    assert [each.api_keys for each in served] == [keys]
 
 
 def test_s8_an_empty_key_in_the_environment_opens_no_server(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,18 +2,35 @@
 
 import logging
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from ssd.draft.client import DraftClient
 from ssd.draft.codec import decode, encode
-from ssd.draft.connection import Connection
-from ssd.draft.messages import MAX_TOKENS, PROTOCOL_VERSION, Close, Hello, Nodes, Open, Sampling, TreePart
+from ssd.draft.connection import Connection, LineState
+from ssd.draft.messages import (
+    MAX_TOKENS,
+    PROTOCOL_VERSION,
+    AnyMessage,
+    Close,
+    Hello,
+    Nodes,
+    Open,
+    Resync,
+    Sampling,
+    TreePart,
+    unpack_ints,
+)
 from ssd.draft.mirrors import Knowledge
+from ssd.draft.supervisor import AddressSource
+from ssd.draft.transport import ZmqDraftLink
 
 HELLO = Hello(PROTOCOL_VERSION, "same", 100, "someone", "one", 512)
 
@@ -23,23 +40,27 @@ class Link:
 
     def __init__(self, greets: Hello) -> None:
         self._greets = greets
-        self._answers: list[bytes] = []
-        self.opened: list[Open] = []
+        self.answers: list[bytes] = []
+        self.heard: list[AnyMessage] = []
         self.is_closed = False
+
+    @property
+    def opened(self) -> list[Open]:
+        return [each for each in self.heard if isinstance(each, Open)]
 
     def send(self, frame: bytes) -> None:
         for message in decode(frame, vocab_size=100):
+            self.heard.append(message)
             if isinstance(message, Hello):
-                self._answers.append(encode([self._greets]))
+                self.answers.append(encode([self._greets]))
             if isinstance(message, Open):
-                self.opened.append(message)
                 length = len(message.tokens) // 4
                 nodes = ([1, 2], [0, 1], [7, 8], [-0.1, -0.1])
                 part = TreePart(message.seq, message.epoch, 0, 0, 0, length, *nodes)
-                self._answers.append(encode([Nodes.of([part])]))
+                self.answers.append(encode([Nodes.of([part])]))
 
     def receive(self, timeout: float) -> bytes | None:
-        return self._answers.pop(0) if self._answers else None
+        return self.answers.pop(0) if self.answers else None
 
     def close(self) -> None:
         self.is_closed = True
@@ -81,6 +102,16 @@ def client(source: Source) -> Any:
     found.line.close()
 
 
+@pytest.fixture
+def unkept(source: Source) -> DraftClient:
+    """One that is ready and has no thread: nothing happens but what a test does."""
+    client = DraftClient(source, lookahead=4)
+    client.line.tend()
+    client.line.tend()
+    assert client.is_ready
+    return client
+
+
 def until(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + 20
     while not condition():
@@ -118,11 +149,8 @@ def test_whoever_watches_is_told_although_the_host_is_idle(source: Source) -> No
         client.line.close()
 
 
-def test_a_host_that_is_busy_reads_for_itself(source: Source) -> None:
-    client = DraftClient(source, lookahead=4)
-    client.line.tend()
-    client.line.tend()
-    assert client.is_ready
+def test_a_host_that_is_busy_reads_for_itself(unkept: DraftClient) -> None:
+    client = unkept
     client.follow("a", [1], 1, Sampling(seed=0), 100)
     client.line.read()
     assert client.paths(["a"], 4)[0].tokens == [7, 8]
@@ -277,3 +305,146 @@ def test_a_frame_that_is_half_taken_in_is_no_fault() -> None:
         client._free_rows.clear()
     checking.join()
     assert is_checked.is_set()
+
+
+def test_another_draft_is_offered_what_the_one_before_declined(source: Source, client: DraftClient) -> None:
+    until(lambda: client.is_ready)
+    client.follow("a", [1, 2, 3], 3, Sampling(seed=0), 100)
+    [opened] = source.links[0].opened
+    with client.line.lock:
+        client.take(Close(opened.seq, opened.epoch, "of this draft only"))
+    assert not client.paths(["a"], 4)[0].tokens
+    source.broken = "it ended"
+    until(lambda: client.paths(["a"], 4)[0].tokens == [7, 8])
+    assert [each.seq for each in source.links[-1].opened] == [opened.seq]
+
+
+def test_a_text_with_a_token_that_the_draft_does_not_have_is_not_told(
+    source: Source, client: DraftClient
+) -> None:
+    until(lambda: client.is_ready)
+    for key, token in (("its last", 99), ("the first beyond", 100)):
+        client.follow(key, [1, token], 2, Sampling(seed=0), 100)
+    assert [len(each.opened) for each in source.links] == [1]
+    assert client.stats.num_declined == 1
+    client.outcomes([("its last", [100])])
+    assert client.stats.num_declined == 2
+
+
+def test_a_draft_that_never_took_over_ends_when_another_is_to(source: Source) -> None:
+    client = DraftClient(source, lookahead=4)
+    first, second = Source(), Source()
+    client.line.replace(first)
+    client.line.replace(second)
+    assert (first.is_closed, first.links[0].is_closed) == (True, True)
+    client.line.tend()
+    assert client.line.source is second
+    client.line.close()
+
+
+def test_a_draft_that_hangs_is_given_up_however_much_it_is_told() -> None:
+    now = 0.0
+    line = Connection(Link(HELLO), HELLO, lambda: now, timeout=1.0, greeting_timeout=5.0)
+    assert not list(line.receive())
+    assert line.state is LineState.READY
+    for _ in range(12):
+        now += 0.1
+        line.post(Close(0, 1))
+        line.flush()
+        assert not list(line.receive())
+    assert (line.state, line.reason) == (LineState.LOST, "the draft has said nothing for 1.0 s")
+
+
+def test_where_frames_are_missing_the_whole_tree_is_asked_for(source: Source, unkept: DraftClient) -> None:
+    unkept.follow("a", [1, 2, 3], 3, Sampling(seed=0), 100)
+    unkept.line.read()
+    [link] = source.links
+    [opened] = link.opened
+    unkept.take(Nodes.of([TreePart(opened.seq, opened.epoch, 5, 0, 0, 3)]))
+    for _ in range(2):  # The second time the answer is still under way.
+        unkept.outcomes([("a", [7])])
+    assert [each for each in link.heard if isinstance(each, Resync)] == [Resync(opened.seq, opened.epoch)]
+    assert unkept.stats.num_resyncs == 1
+
+
+def test_a_draft_that_misses_tokens_is_told_them_under_a_new_epoch(
+    source: Source, unkept: DraftClient
+) -> None:
+    unkept.follow("a", [1, 2, 3], 3, Sampling(seed=0), 100)
+    unkept.outcomes([("a", [7])])
+    [link] = source.links
+    [opened] = link.opened
+    for _ in range(2):  # What it says of an older epoch means nothing.
+        unkept.take(Resync(opened.seq, opened.epoch))
+    _, again = link.opened
+    assert (again.seq, again.epoch > opened.epoch) == (opened.seq, True)
+    assert unpack_ints(again.tokens).tolist() == [1, 2, 3, 7]
+    assert unkept.stats.num_resyncs == 1
+
+
+def test_a_draft_that_rests_is_told_nothing(source: Source, unkept: DraftClient) -> None:
+    unkept.follow("a", [1, 2, 3], 3, Sampling(seed=0), 100)
+    [link] = source.links
+    link.heard.clear()
+    unkept.pause()
+    unkept.follow("b", [1], 1, Sampling(seed=0), 100)
+    unkept.outcomes([("a", [4]), ("b", [5])])
+    assert [type(each) for each in link.heard] == [Close]
+    unkept.resume()
+    assert [unpack_ints(each.tokens).tolist() for each in link.opened] == [[1, 2, 3, 4], [1, 5]]
+
+
+def test_after_three_frames_of_nonsense_the_line_is_given_up(source: Source, unkept: DraftClient) -> None:
+    for _ in range(2):
+        source.links[0].answers.append(b"\xc1")
+        unkept.line.read()
+    assert unkept.is_ready
+    source.links[0].answers.append(b"\xc1")
+    unkept.line.read()
+    assert not unkept.is_ready
+    assert "nonsense" in unkept.line.last_loss
+
+
+def test_a_program_that_forgets_to_close_ends_all_the_same() -> None:
+    """The line's thread is no daemon: it closes what nobody closed, and it does so once nothing else runs."""
+    program = """
+from ssd.draft.client import DraftClient
+from tests.draft.test_line import Source
+
+class Told(Source):
+    def close(self):
+        print("closed")
+
+client = DraftClient(Told(), lookahead=4)
+client.line.start()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], timeout=120, check=True, capture_output=True, text=True
+    )
+    assert ended.stdout == "closed\n"
+
+
+def test_a_draft_behind_an_address_is_looked_for_until_it_is_back(tmp_path: Any) -> None:
+    """Nobody starts it again but whoever started it."""
+    address, is_over = f"ipc://{tmp_path}/draft.sock", threading.Event()
+
+    def answer_greetings() -> None:
+        with closing(ZmqDraftLink(address)) as link:
+            while not is_over.is_set():
+                if (received := link.receive(0.05)) is not None:
+                    link.send(received[0], encode([HELLO]))
+
+    client = DraftClient(AddressSource(address, HELLO, timeout=1.0), lookahead=4)
+    client.line.start()
+    try:
+        for num_connects in (1, 2):
+            is_over.clear()
+            draft = threading.Thread(target=answer_greetings)
+            draft.start()
+            until(lambda: client.stats.num_connects >= num_connects)  # noqa: B023
+            is_over.set()
+            draft.join()
+            until(lambda: not client.is_ready)
+    finally:
+        is_over.set()
+        client.line.close()

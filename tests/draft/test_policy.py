@@ -126,6 +126,27 @@ def test_where_all_miss_one_step_is_waited_for() -> None:
     assert found.proposed.waited == pytest.approx(0.02)
 
 
+@pytest.mark.parametrize(
+    ("backup", "later", "num_waits", "proposed"),
+    [
+        ("none", {"a": LIKELY}, 0, ()),
+        ("ngram", {"a": LIKELY}, 0, (9,)),
+        ("jit", {"a": LIKELY}, 1, (7,)),
+        ("jit", {}, 1, ()),
+        ("auto", {"a": LIKELY}, 1, (7,)),
+        ("auto", {}, 1, (9,)),
+    ],
+)
+def test_what_a_row_without_a_speculation_does(
+    backup: str, later: dict[str, Path], num_waits: int, proposed: tuple[int, ...]
+) -> None:
+    """The draft would say 7 if it were waited for, the text 9."""
+    found, client = policy({}, later, backup)
+    client.texts["a"] = [5, 6, 9, 5, 6]
+    assert tokens_of(found.propose(["a"]))[0][:1] == proposed
+    assert client.num_waits == num_waits
+
+
 def test_waiting_ends_where_what_comes_is_not_worth_verifying() -> None:
     found, client = policy({}, {"b": UNLIKELY})
     for _ in range(150):

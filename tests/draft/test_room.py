@@ -15,7 +15,7 @@ from ssd.draft.service import DraftService
 from ssd.kvcache.block_manager import BlockManager
 from ssd.runtime.loading import LoadedModel
 from tests.draft.test_grower import load
-from tests.e2e.draft_in_memory import DraftEnd, EngineEnd, Wires
+from tests.e2e.draft_in_memory import PEER, DraftEnd, EngineEnd, Wires
 
 BLOCK = 4
 HELLO = Hello(PROTOCOL_VERSION, "same", 500, "someone", "one", 200)
@@ -30,15 +30,15 @@ class Draft:
     """A source of one line to a service with so many blocks."""
 
     def __init__(self, draft: LoadedModel, num_blocks: int) -> None:
-        self._wires = Wires()
+        self.wires = Wires()
         limits = GrowthLimits(width=6, num_children=3, max_grown=20, prefill_chunk=16, max_model_len=200)
         self.blocks = BlockManager(num_blocks, BLOCK)
         policy = growth_policy("value", width=limits.width)
         grower = Grower(draft.runner, draft.pool, self.blocks, limits, policy)
-        self.service = DraftService(grower, DraftEnd(self._wires), HELLO)
+        self.service = DraftService(grower, DraftEnd(self.wires), HELLO)
 
     def connect(self) -> Connection | None:
-        link = EngineEnd(self._wires, lambda: None)
+        link = EngineEnd(self.wires, lambda: None)
         return Connection(link, HELLO, time.monotonic, timeout=60.0, greeting_timeout=60.0)
 
     def is_broken(self) -> str:
@@ -46,6 +46,14 @@ class Draft:
 
     def close(self) -> None:
         pass
+
+
+def connected(source: Draft) -> DraftClient:
+    client = DraftClient(source, lookahead=4)
+    while not client.is_ready:
+        client.line.tend()
+        source.service.turn(0.0)
+    return client
 
 
 def rounds(source: Draft, client: DraftClient, count: int) -> int:
@@ -62,11 +70,8 @@ def rounds(source: Draft, client: DraftClient, count: int) -> int:
 def test_e2_a_full_cache_is_no_deadlock(draft: LoadedModel) -> None:
     torch.manual_seed(0)
     source = Draft(draft, num_blocks=12)
-    client = DraftClient(source, lookahead=4)
-    while not client.is_ready:
-        client.line.tend()
-        source.service.turn(0.0)
-    texts = {f"t{number}": [3 + number] * 12 for number in range(4)}
+    client = connected(source)
+    texts = {f"t{number}": [3 + number] * length for number, length in enumerate((12, 8, 20, 8))}
     for key, text in texts.items():
         client.follow(key, text, len(text), Sampling(seed=1), 100)
     rounds(source, client, 10)
@@ -74,10 +79,11 @@ def test_e2_a_full_cache_is_no_deadlock(draft: LoadedModel) -> None:
     assert all(path.tokens for path in client.paths(list(texts), 1))
     client.outcomes([(key, [100]) for key in texts])
     rounds(source, client, 10)
-    # None of them could be read on: one had to go.
+    # None of them could be read on: one had to go, the largest.
     assert client.stats.num_declined == 1
     assert sum(bool(path.tokens) for path in client.paths(list(texts), 4)) == 3
-    declined = next(key for key in texts if not client.paths([key], 1)[0].tokens)
+    [declined] = [key for key in texts if not client.paths([key], 1)[0].tokens]
+    assert declined == "t2"
     for key in [each for each in texts if each != declined][:2]:
         client.forget(key)
     rounds(source, client, 10)
@@ -86,12 +92,45 @@ def test_e2_a_full_cache_is_no_deadlock(draft: LoadedModel) -> None:
 
 def test_a_text_that_is_larger_than_the_cache_goes_and_stays_away(draft: LoadedModel) -> None:
     source = Draft(draft, num_blocks=12)
-    client = DraftClient(source, lookahead=4)
-    while not client.is_ready:
-        client.line.tend()
-        source.service.turn(0.0)
+    client = connected(source)
     client.follow("long", [5] * 60, 60, Sampling(seed=1), 100)
     client.follow("short", [5] * 6, 6, Sampling(seed=1), 100)
     rounds(source, client, 40)
     assert client.paths(["short"], 1)[0].tokens
     assert not client.paths(["long"], 1)[0].tokens
+
+
+def test_who_comes_while_the_cache_is_full_is_taken_in_when_there_is_room(draft: LoadedModel) -> None:
+    source = Draft(draft, num_blocks=12)
+    client = connected(source)
+    for key, token in (("early", 5), ("late", 6)):
+        client.follow(key, [token] * 40, 40, Sampling(seed=1), 100)
+        rounds(source, client, 10)
+    assert [bool(path.tokens) for path in client.paths(["early", "late"], 1)] == [True, False]
+    client.forget("early")
+    rounds(source, client, 10)
+    assert client.paths(["late"], 1)[0].tokens
+
+
+def test_a_step_of_the_draft_is_told_once(draft: LoadedModel) -> None:
+    source = Draft(draft, num_blocks=12)
+    client = connected(source)
+    client.follow("a", [5] * 12, 12, Sampling(seed=1), 100)
+    num_steps = rounds(source, client, 8)
+    spans = client.take_step_spans()
+    assert 1 < len(spans) == len(set(spans)) <= num_steps
+
+
+def test_a_draft_that_misses_an_outcome_asks_for_the_tokens(draft: LoadedModel) -> None:
+    source = Draft(draft, num_blocks=40)
+    client = connected(source)
+    client.follow("a", [5] * 6, 6, Sampling(seed=1), 100)
+    rounds(source, client, 4)
+    client.outcomes([("a", [100])])
+    source.wires.to_draft.clear()
+    client.outcomes([("a", [101])])
+    rounds(source, client, 4)
+    assert client.stats.num_resyncs == 1
+    [session] = [each for _, each in source.service._peers[PEER].sessions.values()]
+    assert session.tokens == [*[5] * 6, 100, 101]
+    assert client.paths(["a"], 1)[0].tokens

@@ -135,6 +135,31 @@ def test_runs_share_their_budget_and_keep_within_the_room(
     bench.close()
 
 
+def test_roots_have_the_budget_before_nodes_and_likely_nodes_before_others(
+    bench: Bench, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oracle, asked = Oracle(reference, random.Random(0), truth=1.0), list[list[int]]()
+
+    def guess(text: Sequence[int], path: Sequence[int], count: int) -> tuple[int, ...]:
+        asked.append(list(text))
+        return oracle(text, path, count)
+
+    first, second = (bench.open(each, words(random.Random(each), 7)) for each in range(2))
+    bench.step()
+    monkeypatch.setattr("ssd.draft.session.ngram_guess", guess)
+    read = bench.open(2, words(random.Random(2), 5))
+    bench.step()
+    assert asked == [read.tokens]
+    asked.clear()
+    bench.grower.close(2)
+    del bench.sessions[2]
+    best = {id(each): each.tree.relative_values()[each.growable()].max() for each in (first, second)}
+    likelier = max((first, second), key=lambda each: best[id(each)])
+    assert len(set(best.values())) == 2
+    bench.step()
+    assert asked[0] == likelier.tokens
+
+
 def test_runs_come_from_the_text_and_the_path_to_the_node(bench: Bench) -> None:
     text = [*words(random.Random(3), 12), 40, 41, 42, 43, 44, 45, 50, 40, 41, 42]
     session = bench.open(0, text)

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from ssd.draft.messages import MAX_FRAME_BYTES
-from ssd.draft.transport import Keys, ZmqDraftLink, ZmqEngineLink, make_keys
+from ssd.draft.transport import (
+    Keys,
+    ZmqDraftLink,
+    ZmqEngineLink,
+    make_keys,
+    private_address,
+    remove_socket,
+)
 
 
 @pytest.fixture
@@ -72,3 +79,18 @@ def test_s6_a_frame_that_is_too_large_does_not_arrive(draft: ZmqDraftLink, folde
         assert draft.receive(5.0) is not None
         engine.send(bytes(MAX_FRAME_BYTES + 1))
         assert draft.receive(1.0) is None
+
+
+@pytest.mark.parametrize("side", [ZmqDraftLink, ZmqEngineLink])
+def test_there_is_no_tcp_without_keys(side: type[ZmqDraftLink] | type[ZmqEngineLink]) -> None:
+    with pytest.raises(ValueError, match="needs keys"):
+        side("tcp://127.0.0.1:5555")
+
+
+def test_the_default_address_is_in_a_folder_of_this_user_only() -> None:
+    address = private_address()
+    assert address.startswith("ipc://")
+    folder = Path(address.removeprefix("ipc://")).parent
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    remove_socket(address)
+    assert not folder.exists()

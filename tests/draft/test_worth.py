@@ -1,5 +1,7 @@
 """A draft that is never right rests, for longer each time; one that is right never does."""
 
+import pytest
+
 from ssd.draft.worth import Worth
 
 
@@ -55,3 +57,12 @@ def test_rounds_do_not_count_while_it_rests() -> None:
     for _ in range(100):
         worth.note_round(5)
     assert steps_of_rest(worth) == 128
+
+
+@pytest.mark.parametrize(("every", "rests"), [(10, False), (30, True)])
+def test_where_the_border_lies(every: int, rests: bool) -> None:
+    worth, has_rested = Worth(), False
+    for number in range(500):
+        worth.note_round(float(number % every == 0))
+        has_rested |= worth.is_resting
+    assert has_rested is rests

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +166,34 @@ async def test_leaving_at_the_last_finish_reason_leaves_the_successor_alone(llm:
             await anext(successor)
             await first.aclose()
             assert await ending(successor) == "length"
+
+
+async def test_leaving_at_the_first_of_several_endings_ends_the_others(
+    llm: AsyncLLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = (await llm.generate("The quick", length(60, n=2))).outputs
+    stop = next(token for token in one.token_ids[:20] if token not in other.token_ids)
+    has_ended, is_left, num_later, step = threading.Event(), threading.Event(), 0, llm._engine.core.step
+
+    def held() -> StepOutput:
+        """The reader keeps up with the engine: it goes on only when the first ending has been read."""
+        nonlocal num_later
+        num_later += has_ended.is_set()
+        assert not has_ended.is_set() or is_left.wait(30)
+        found = step()
+        if any(each.finish_reason for each in found.increments):
+            has_ended.set()
+        return found
+
+    monkeypatch.setattr(llm._engine.core, "step", held)
+    stream = llm.stream("The quick", replace(length(60, n=2), stop_token_ids=(stop,)))
+    while (await anext(stream)).finish_reason is None:
+        pass
+    await stream.aclose()
+    is_left.set()
+    await until_idle(llm)
+    assert has_ended.is_set()
+    assert num_later < 5
 
 
 async def test_leaving_an_unread_stream_late_leaves_the_successor_alone(llm: AsyncLLM) -> None:

@@ -77,6 +77,7 @@ def test_rows_with_and_without_a_grammar_share_a_step(llm: LLM) -> None:
     [
         (Grammar("json_schema", "{"), "no JSON"),
         (Grammar("json_schema", '{"type": "nothing"}'), "cannot be used"),
+        (Grammar("json_schema", '{"type": "array", "uniqueItems": true}'), "cannot be used"),
         (Grammar("regex", "("), "cannot be used"),
         (Grammar("lark", "start: other"), "cannot be used"),
         (Grammar("choice", '"red"'), "a list of texts"),
@@ -133,6 +134,25 @@ def test_ratio_acceptance_ends_such_a_text_too(tiny_llama: Path) -> None:
     with LLM(str(tiny_llama), device="cpu", show_progress=False, **settings) as llm:
         for output in llm.generate(PROMPTS, params, use_tqdm=False):
             assert (output.outputs[0].finish_reason, output.outputs[0].text in ("ye", "n")) == ("error", True)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_allowed"),
+    [
+        ('{"a": 1, "b": [2, 3]}', True),
+        ('{"a":1,"b":[2,3]}', False),
+        ('{ "a": 1, "b": [2, 3]}', False),
+        ('{"a": 1,  "b": [2, 3]}', False),
+        ('{"a": 1, "b": [ 2, 3]}', False),
+        ('{"a": 1, "b": [2, 3] }', False),
+    ],
+)
+@pytest.mark.parametrize("grammar", [Grammar("json_object"), Grammar("json_schema", '{"type": "object"}')])
+def test_json_has_one_space_after_commas_and_colons(grammar: Grammar, text: str, is_allowed: bool) -> None:
+    tokenizer = tiny_tokenizer()
+    tokens = tokenizer(text).input_ids
+    constraint = GrammarCompiler(tokenizer, (1,), 512).constraint(grammar)
+    assert (constraint.num_allowed([*tokens, 1]) == len(tokens) + 1) is is_allowed
 
 
 def test_a_matcher_that_fails_allows_nothing() -> None:

@@ -200,6 +200,26 @@ def test_timings_are_in_order(llm: LLM) -> None:
     assert one.timings.per_output_token is None
 
 
+def test_no_stop_token_is_written_before_min_tokens(llm: LLM) -> None:
+    [usual] = tokens_of(llm, [7, 8, 9], GREEDY)
+    params = SamplingParams(
+        temperature=0, max_tokens=12, min_tokens=8, stop_token_ids=usual[:4], ignore_eos=True
+    )
+    [found] = tokens_of(llm, [7, 8, 9], params)
+    assert len(found) > 8
+    assert set(usual[:4]).isdisjoint(found[:8])
+
+
+@pytest.mark.parametrize("text", ["fox", "The quick brown fox"])
+def test_a_bad_word_does_not_come_wherever_it_stands(llm: LLM, text: str) -> None:
+    """Without a space before it a word has other tokens than with one."""
+    *before, last = llm.tokenizer(text, add_special_tokens=False).input_ids
+    wanted: dict[str, Any] = {"temperature": 0, "max_tokens": 1, "logit_bias": {last: 100.0}}
+    prompt = before or [7]
+    assert tokens_of(llm, prompt, SamplingParams(**wanted)) == [(last,)]
+    assert tokens_of(llm, prompt, SamplingParams(**wanted, bad_words=["fox"])) != [(last,)]
+
+
 def test_prefix_cache_is_used_and_reported(llm: LLM) -> None:
     prompt = [9] * 40
     llm.generate(prompt, GREEDY, use_tqdm=False)

@@ -115,3 +115,10 @@ def test_aborted_generation_releases_what_it_held() -> None:
     state = generation(stop="quick!", max_tokens=100)
     text, _ = joined(state, burst("The quick"), 100)
     assert text + state.abort().text == "The quick"
+
+
+def test_a_text_that_is_cut_within_a_character_is_that_of_its_tokens() -> None:
+    *tokens, _ = burst("a\U0001f600")
+    text, taken = joined(generation(max_tokens=len(tokens)), tokens, 1)
+    assert text == TOKENIZER.decode(taken)
+    assert text.endswith("\N{REPLACEMENT CHARACTER}")

@@ -1,10 +1,11 @@
 """How many of the blind faults do the tests notice?
 
-    python -m tests.faults.blind_run --record FILE.jsonl [--only WORD] [--vllm PYTHON]
+    python -m tests.faults.blind_run --record FILE.jsonl [--only WORD] [--vllm PYTHON] [--first TEST… [--only-first]]
 
-Each fault meets the tests of its package, and, if it survives, all that .ci/run runs, up to the first test that
-fails. Every verdict is a line of the record, and what stands there is not run again: it can be ended at any time.
-Tests that fail without any fault are told, and do not count.
+Each fault meets the tests named after its module, those of its package, and, if it survives, all that .ci/run
+runs, up to the first test that fails; one that fails without the fault too does not count. First all faults meet
+the tests of their packages, then the survivors all others. What each suite said of a fault is a line of the record,
+and what stands there is not run again, nor a fault that some suite noticed: it can be ended at any time.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,37 +25,41 @@ from tests.faults.fault import BlindFault
 from tests.faults.run import ROOT, Workshop
 
 # As in .ci/run, but for the tests that look for the places of faults: those notice any.
-_SELECTED = (
-    *("-m", "not slow", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"),
-    "--ignore=tests/faults",
-)
+_SELECTED = ("-m", "not slow", "--ignore=tests/faults")
+_TWO_AT_ONCE = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 _SELECTED_WITH_VLLM = ("-m", "vllm and not slow")
 _LONGEST = 3 * 3600.0
 """Seconds of one run of tests. Each test has a timeout of its own: this is for a run that none of them ends."""
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
-"""In pytest's summary; ERROR also names a file that could not be read."""
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", re.MULTILINE)
+"""In pytest's summary; ERROR also names a file that could not be read, and begins lines of logs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    folder: str
-    python: str = sys.executable
-    options: Sequence[str] = _SELECTED
+    tests: str
+    """A folder, a file or a test."""
+    vllm: str | None = None
+    """A Python that has it, for the tests that need it."""
 
     @property
     def name(self) -> str:
-        return self.folder if self.options is _SELECTED else f"{self.folder}, with vLLM"
+        return f"{self.tests}, with vLLM" if self.vllm else self.tests
+
+    @property
+    def options(self) -> Sequence[str]:
+        if self.vllm:
+            return _SELECTED_WITH_VLLM
+        return _SELECTED if ".py" in self.tests else (*_SELECTED, *_TWO_AT_ONCE)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A line of the record: of a fault, or, where there is none, of tests that fail anyway."""
+    """A line of the record: what a suite said of a fault."""
 
     fault: str
     suite: str
-    """Where it ended: the suite that noticed, or the last one."""
     failed: Sequence[str]
-    """Of a fault the test that noticed; none: it survives."""
+    """The test that noticed; none: it survives."""
     commit: str
     seconds: float
 
@@ -65,9 +70,12 @@ class Record:
         lines = path.read_text().splitlines() if path.exists() else []
         self.verdicts = [Verdict(**json.loads(line)) for line in lines]
 
-    def find(self, fault: str, suite: str | None = None) -> Verdict | None:
-        fits = (each for each in self.verdicts if each.fault == fault and suite in (None, each.suite))
+    def find(self, fault: str, suite: str) -> Verdict | None:
+        fits = (each for each in self.verdicts if (each.fault, each.suite) == (fault, suite))
         return next(fits, None)
+
+    def caught(self, fault: str) -> Verdict | None:
+        return next((each for each in self.verdicts if each.fault == fault and each.failed), None)
 
     def add(self, verdict: Verdict) -> None:
         self.verdicts.append(verdict)
@@ -76,34 +84,53 @@ class Record:
 
 
 class BlindRun:
-    def __init__(self, workshop: Workshop, record: Record, *, vllm: str | None) -> None:
+    def __init__(
+        self, workshop: Workshop, record: Record, *, vllm: str | None, first: Sequence[str] = ()
+    ) -> None:
         self._workshop, self._record = workshop, record
-        self._with_vllm = [] if vllm is None else [Suite("tests/vllm", vllm, _SELECTED_WITH_VLLM)]
+        self._vllm, self._first = vllm, first
         self._commit = _commit()
 
-    def judge(self, fault: BlindFault) -> Verdict:
-        known = self._record.find(fault.name)
-        return known if known is not None else self._judged(fault)
-
-    def _judged(self, fault: BlindFault) -> Verdict:
-        started = time.perf_counter()
-        suite, failed = Suite("tests"), list[str]()
-        for suite in self._suites(fault):
-            failed = self._noticed(fault, suite)
-            if failed:
+    def judge(self, fault: BlindFault, suites: Iterable[Suite]) -> Verdict:
+        """What the first suite that notices says, or else the last one."""
+        if caught := self._record.caught(fault.name):
+            return caught
+        for suite in suites:
+            verdict = self._record.find(fault.name, suite.name) or self._judged(fault, suite)
+            if verdict.failed:
                 break
-        return self._note(fault.name, suite, failed, started)
+        return verdict
 
-    def _suites(self, fault: BlindFault) -> Iterator[Suite]:
-        """Those of its package, then all."""
+    def first(self, _fault: BlindFault) -> Iterator[Suite]:
+        for tests in self._first:
+            yield Suite(tests, self._vllm)
+
+    def of_package(self, fault: BlindFault) -> Iterator[Suite]:
+        yield from self.first(fault)
         package = Path(fault.path).parts[2]
-        yield Suite(f"tests/{'vllm' if package == 'integrations' else package}")
-        yield from self._with_vllm
+        folder = f"tests/{'vllm' if package == 'integrations' else package}"
+        of_module = f"{folder}/test_{Path(fault.path).stem}.py"
+        if (ROOT / of_module).exists():
+            yield Suite(of_module)
+        yield Suite(folder)
+
+    def everything(self, fault: BlindFault) -> Iterator[Suite]:
+        yield from self.of_package(fault)
+        if self._vllm:
+            yield Suite("tests/vllm", self._vllm)
         yield Suite("tests")
+
+    def _judged(self, fault: BlindFault, suite: Suite) -> Verdict:
+        started = time.perf_counter()
+        failed = self._noticed(fault, suite)
+        seconds = round(time.perf_counter() - started, 1)
+        verdict = Verdict(fault.name, suite.name, failed, self._commit, seconds)
+        self._record.add(verdict)
+        return verdict
 
     def _noticed(self, fault: BlindFault, suite: Suite) -> list[str]:
         """The test that fails with the fault, and not without it."""
-        excused = set(self._failing_anyway(suite))
+        excused = set[str]()
         while True:
             with self._workshop.broken(fault):
                 failed = self._failing(suite, "-x", *(f"--deselect={each}" for each in sorted(excused)))[:1]
@@ -114,30 +141,15 @@ class BlindRun:
                 return []
             excused.update(failed)
 
-    def _failing_anyway(self, suite: Suite) -> Sequence[str]:
-        """Found out once for each suite, before its first fault."""
-        known = self._record.find("", suite.name)
-        if known is None:
-            started = time.perf_counter()
-            known = self._note("", suite, self._failing(suite), started)
-            print(f"{suite.name:<12} without a fault: {', '.join(known.failed) or 'all pass'}", flush=True)
-        return known.failed
-
     def _failing(self, suite: Suite, *options: str, tests: Sequence[str] = ()) -> list[str]:
-        arguments = [*suite.options, *options, *(tests or [suite.folder])]
-        code, said = self._workshop.pytest(arguments, python=suite.python, timeout=_LONGEST)
+        arguments = [*suite.options, *options, *(tests or [suite.tests])]
+        code, said = self._workshop.pytest(arguments, python=suite.vllm or sys.executable, timeout=_LONGEST)
         found = list(dict.fromkeys(_FAILED.findall(said)))
         if code == -1:
             print(f"{suite.name:<12} did not end within {_LONGEST / 3600:.0f} hours", flush=True)
         elif code not in (0, 5) and not found:
             raise RuntimeError(f"pytest ended with code {code} and named no test:\n{said[-2000:]}")
         return found
-
-    def _note(self, fault: str, suite: Suite, failed: Sequence[str], started: float) -> Verdict:
-        seconds = round(time.perf_counter() - started, 1)
-        verdict = Verdict(fault, suite.name, failed, self._commit, seconds)
-        self._record.add(verdict)
-        return verdict
 
 
 def _commit() -> str:
@@ -152,20 +164,32 @@ def main() -> int:
     parser.add_argument("--record", type=Path, required=True, help="where verdicts are kept, a line each")
     parser.add_argument("--only", default="", help="faults with this word in their name or path")
     parser.add_argument("--vllm", metavar="PYTHON", help="one that has vLLM: its tests run too")
+    parser.add_argument(
+        "--first",
+        metavar="TEST",
+        nargs="+",
+        default=[],
+        help="files or tests that each fault meets before those of its module; with --vllm, by that Python",
+    )
+    parser.add_argument("--only-first", action="store_true", help="and no others")
     asked = parser.parse_args()
     faults = [each for each in BLIND if asked.only in each.name or asked.only in each.path]
     # Ends the tests under way, and takes the copy away.
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
-    num_caught = 0
     with tempfile.TemporaryDirectory(prefix="ssd-faults-") as folder:
-        run = BlindRun(Workshop(Path(folder)), Record(asked.record), vllm=asked.vllm)
-        for fault in faults:
-            verdict = run.judge(fault)
-            num_caught += bool(verdict.failed)
-            found = f"caught by {verdict.failed[0]}" if verdict.failed else "SURVIVES"
-            print(f"{fault.name:<80} {found}  ({verdict.seconds:.0f} s)", flush=True)
-    print(f"{num_caught} of {len(faults)} caught")
-    return int(num_caught < len(faults))
+        run = BlindRun(Workshop(Path(folder)), Record(asked.record), vllm=asked.vllm, first=asked.first)
+        survivors = faults
+        for suites in [run.first] if asked.only_first else [run.of_package, run.everything]:
+            survivors = [fault for fault in survivors if not _told(run.judge(fault, suites(fault)))]
+            print(f"{len(faults) - len(survivors)} of {len(faults)} caught", flush=True)
+    return int(bool(survivors))
+
+
+def _told(verdict: Verdict) -> bool:
+    """Whether it is caught, as the terminal says."""
+    found = f"caught by {verdict.failed[0]}" if verdict.failed else f"SURVIVES {verdict.suite}"
+    print(f"{verdict.fault:<80} {found}  ({verdict.seconds:.0f} s)", flush=True)
+    return bool(verdict.failed)
 
 
 if __name__ == "__main__":

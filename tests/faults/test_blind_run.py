@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.faults.blind import BLIND
-from tests.faults.blind_run import BlindRun, Record, Verdict
+from tests.faults.blind_run import BlindRun, Record, Suite, Verdict
 from tests.faults.fault import Change
-from tests.faults.run import Workshop
+from tests.faults.run import ROOT, Workshop
 
 _FAULT = next(each for each in BLIND if "/integrations/" in each.path)
 _MINE, _OTHERS, _SICK = (
@@ -15,6 +15,8 @@ _MINE, _OTHERS, _SICK = (
     "tests/e2e/test_b.py",
     "tests/vllm/test_a.py::test_y",
 )
+_LOGGED = "ERROR    ssd.worker.line:line.py:231 the engine is dead"
+"""What pytest shows of a test that failed may begin as its summary does."""
 
 
 class _Played(Workshop):
@@ -42,11 +44,12 @@ class _Played(Workshop):
         ]
         found = fails[:1] if "-x" in arguments else fails
         lines = [f"FAILED {each} - assert 1 - 2 == 0" if "::" in each else f"ERROR {each}" for each in found]
-        return (2, "\n".join(["=== short test summary ===", *lines])) if lines else (0, "9 passed")
+        return (2, "\n".join([_LOGGED, "=== short test summary ===", *lines])) if lines else (0, "9 passed")
 
 
-def _verdict(workshop: Workshop, record: Path) -> Verdict:
-    return BlindRun(workshop, Record(record), vllm=None).judge(_FAULT)
+def _verdict(workshop: Workshop, record: Path, first: Sequence[str] = ()) -> Verdict:
+    run = BlindRun(workshop, Record(record), vllm=None, first=first)
+    return run.judge(_FAULT, run.everything(_FAULT))
 
 
 def test_the_tests_of_the_package_come_first(tmp_path: Path) -> None:
@@ -83,10 +86,29 @@ def test_what_stands_in_the_record_is_not_run_again(tmp_path: Path) -> None:
     assert not again.asked
 
 
-def test_tests_run_without_a_fault_before_they_run_with_one(tmp_path: Path) -> None:
+def test_what_some_suite_noticed_is_not_run_again(tmp_path: Path) -> None:
+    """Whichever it was: the suites of this run need not be those that found it."""
+    first = _verdict(_Played(faulty=[_OTHERS]), tmp_path / "record", first=[_OTHERS])
+    again = _Played()
+    assert _verdict(again, tmp_path / "record") == first
+    assert not again.asked
+
+
+def test_the_tests_that_were_named_come_before_all_others(tmp_path: Path) -> None:
+    workshop = _Played(faulty=[_OTHERS, _MINE])
+    verdict = _verdict(workshop, tmp_path / "record", first=[_SICK, _OTHERS])
+    assert (verdict.suite, verdict.failed) == (_OTHERS, [_OTHERS])
+    assert workshop.asked == [f"{_SICK}, broken", f"{_OTHERS}, broken", f"{_OTHERS}, sound"]
+
+
+def test_one_file_is_not_shared_out() -> None:
+    assert "-n" in Suite("tests/vllm").options
+    assert "-n" not in Suite(_OTHERS).options
+
+
+def test_who_notices_is_asked_without_the_fault_too(tmp_path: Path) -> None:
     workshop = _Played(faulty=[_OTHERS])
     _verdict(workshop, tmp_path / "record")
-    assert workshop.asked == [
-        *("tests/vllm, sound", "tests/vllm, broken", "tests, sound", "tests, broken"),
-        f"{_OTHERS}, sound",
-    ]
+    of_module = f"tests/vllm/test_{Path(_FAULT.path).stem}.py"
+    first = [f"{of_module}, broken"] if (ROOT / of_module).exists() else []
+    assert workshop.asked == [*first, "tests/vllm, broken", "tests, broken", f"{_OTHERS}, sound"]

@@ -25,13 +25,7 @@ def server(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @pytest.fixture(scope="session")
 def forcing(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """One that takes its model to write calls as Qwen's do, with markers that are tokens as theirs are."""
-    model = tmp_path_factory.mktemp("qwen-like") / "model"
-    shutil.copytree(tiny_llama, model)
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    tokenizer.add_tokens(
-        [AddedToken(f"<{slash}tool_call>", special=False, normalized=False) for slash in ("", "/")]
-    )
-    tokenizer.save_pretrained(model)
+    model = knowing_tools(tiny_llama, tmp_path_factory.mktemp("qwen-like"), "<tool_call>", "</tool_call>")
     log = tmp_path_factory.mktemp("server") / "log"
     with serving(model, log, {"served_model_name": "tiny", "tool_format": "hermes"}) as found:
         yield found
@@ -40,6 +34,17 @@ def forcing(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.fixture(scope="session")
 def forcing_llama3(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """And one that takes it to write them as Llama 3 does."""
+    model = knowing_tools(tiny_llama, tmp_path_factory.mktemp("llama-3-like"))
     log = tmp_path_factory.mktemp("server") / "log"
-    with serving(tiny_llama, log, {"served_model_name": "tiny", "tool_format": "llama3"}) as found:
+    with serving(model, log, {"served_model_name": "tiny", "tool_format": "llama3"}) as found:
         yield found
+
+
+def knowing_tools(model: Path, folder: Path, *markers: str) -> Path:
+    """A copy whose chat template takes tools; it does not show them, for its context is short."""
+    shutil.copytree(model, folder / "model")
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    tokenizer.add_tokens([AddedToken(marker, special=False, normalized=False) for marker in markers])
+    tokenizer.chat_template += "{# tools #}"
+    tokenizer.save_pretrained(folder / "model")
+    return folder / "model"

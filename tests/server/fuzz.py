@@ -3,7 +3,7 @@
     python -m tests.server.fuzz --requests 20000
 
 Half of the requests are schemathesis', made from the server's own OpenAPI document; the other half are bytes
-from fuzz_body_limit.py, over plain sockets.
+from fuzz_bodies.py, over plain sockets.
 """
 
 import argparse

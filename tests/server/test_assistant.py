@@ -66,6 +66,35 @@ def test_a_stream_says_the_same(reciter: ServerProcess) -> None:
     assert [call.function.name for call in calls] == ["look", "count"]
     assert json.loads(calls[0].function.arguments) == {"at": "the sky"}
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
+    # Each came whole, in one chunk.
+    told = [call for delta in deltas for call in delta.tool_calls or ()]
+    assert [(call.id, call.function.arguments) for call in told if call.function] == [
+        (call.id, call.function.arguments) for call in calls
+    ]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_whoever_wants_one_call_at_a_time_gets_one(reciter: ServerProcess, stream: bool) -> None:
+    chats = reciter.openai.chat.completions
+    settings: Any = {"messages": MESSAGES, "tools": TOOLS, "parallel_tool_calls": False}
+    if stream:
+        with chats.stream(model="reciter", **settings) as events:
+            answer: Any = events.get_final_completion()
+    else:
+        answer = chats.create(model="reciter", **settings)
+    assert [call.function.name for call in answer.choices[0].message.tool_calls] == ["look"]
+
+
+def test_answers_and_chunks_say_where_their_tokens_came_from(reciter: ServerProcess) -> None:
+    body = {"messages": MESSAGES, "tools": TOOLS, "return_origins": True}
+    whole = reciter.http.post("/v1/chat/completions", json=body).json()["choices"][0]
+    assert whole["origins"] == ["target"] * (len(PIECES) + 1)  # Nobody drafts here.
+    lines = reciter.http.post("/v1/chat/completions", json={**body, "stream": True}).text.splitlines()
+    chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    assert [origin for choice in choices for origin in choice.get("origins", ())] == whole["origins"]
+    without = reciter.http.post("/v1/chat/completions", json={**body, "return_origins": False}).json()
+    assert "origins" not in without["choices"][0]
 
 
 def test_without_tools_calls_are_text(reciter: ServerProcess) -> None:

@@ -1,5 +1,7 @@
 """`ssd serve` as users start it."""
 
+import json
+import re
 import signal
 import subprocess
 import sys
@@ -7,7 +9,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.server.process import free_port, until
+from tests.server.process import free_port
 
 
 def ssd(*arguments: str) -> "subprocess.Popen[str]":
@@ -16,18 +18,16 @@ def ssd(*arguments: str) -> "subprocess.Popen[str]":
 
 
 def test_it_serves_until_it_is_told_to_end(tiny_llama: Path) -> None:
-    port = free_port()
-    process = ssd(str(tiny_llama), "--port", str(port), "--served-model-name", "mine", "--api-key", "secret")
-    url, headers = f"http://127.0.0.1:{port}", {"Authorization": "Bearer secret"}
-
-    def is_ready() -> bool:
-        try:
-            return httpx.get(f"{url}/ready").status_code == 200
-        except httpx.TransportError:
-            return False
-
+    settings = ("--served-model-name", "mine", "--api-key", "secret", "--log-level", "debug")
+    process = ssd(str(tiny_llama), "--port", "0", *settings)
+    headers = {"Authorization": "Bearer secret"}
+    assert process.stderr is not None
     try:
-        until(is_ready, seconds=60)
+        # A free port, and the log says which.
+        url = next(found for line in process.stderr if (found := re.search(r"ready: .*(http\S+:\d+)", line)))[
+            1
+        ]
+        assert httpx.get(f"{url}/health").status_code == 200
         assert httpx.get(f"{url}/v1/models").status_code == 401
         assert httpx.get(f"{url}/v1/models", headers=headers).json()["data"][0]["id"] == "mine"
     finally:
@@ -35,6 +35,9 @@ def test_it_serves_until_it_is_told_to_end(tiny_llama: Path) -> None:
         _, said = process.communicate(timeout=20)
     assert process.returncode == 0
     assert "secret" not in said
+    assert [
+        line["status"] for line in map(json.loads, said.splitlines()) if line.get("path") == "/health"
+    ] == [200]
 
 
 def test_a_missing_model_is_one_sentence(tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ from openai import pydantic_function_tool
 from pydantic import BaseModel
 
 from ssd.server.pieces import Call, Content, OneCall
+from ssd.server.prompts import template_options
 from ssd.server.response_parts import ResponsesRequest
 from ssd.server.responses_input import chat_request
+from ssd.server.schemas import ChatCompletionRequest
 from ssd.server.tools import tool_splitter
 from tests.server.process import ServerProcess, serving, until
 
@@ -275,3 +277,43 @@ def test_s12_a_silent_stream_shows_that_it_lives(tiny_llama: Path, tmp_path: Pat
         with server.openai.chat.completions.stream(model="tiny", messages=MESSAGES, max_tokens=3) as stream:
             stream.until_done()
         running.join()
+
+
+def test_a_stream_of_a_response_ends_with_its_last_event(forcing: ServerProcess) -> None:
+    body = {"input": "The quick", "max_output_tokens": 3, "stream": True}
+    text = forcing.http.post("/v1/responses", json=body).text
+    *_, last = text.removesuffix("\n\n").split("\n\n")
+    assert last.startswith(("event: response.incomplete\n", "event: response.completed\n"))
+    assert "[DONE]" not in text
+
+
+def test_a_request_for_a_response_is_one_for_a_chat() -> None:
+    """Of what both know under other names, or far inside."""
+    body = ResponsesRequest.model_validate(
+        {
+            "input": "Hi",
+            "max_output_tokens": 7,
+            "include": ["message.output_text.logprobs"],
+            "reasoning": {"effort": "none"},
+            "text": {"verbosity": "low"},
+            "cache_salt": "mine",
+            "speculation": False,
+            "chat_template_kwargs": {"a": 1},
+        }
+    )
+    chat = chat_request(body)
+    assert (chat.max_completion_tokens, chat.logprobs) == (7, True)
+    assert (chat.reasoning_effort, chat.verbosity) == ("none", "low")
+    assert (chat.cache_salt, chat.speculation, chat.chat_template_kwargs) == ("mine", False, {"a": 1})
+
+
+def test_templates_are_told_of_effort_and_verbosity() -> None:
+    def told(**settings: Any) -> dict[str, Any]:
+        return template_options(ChatCompletionRequest.model_validate({"messages": MESSAGES, **settings}))
+
+    assert told() == {}
+    assert told(reasoning_effort="low", verbosity="high") == {"reasoning_effort": "low", "verbosity": "high"}
+    assert told(reasoning_effort="none") == {"reasoning_effort": "none", "enable_thinking": False}
+    # Who names the template's own option means it.
+    own = {"chat_template_kwargs": {"enable_thinking": True}}
+    assert told(reasoning_effort="none", **own)["enable_thinking"] is True

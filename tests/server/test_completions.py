@@ -115,6 +115,17 @@ def test_echo_with_logprobs_scores_the_prompt(server: ServerProcess, llm: LLM) -
         assert choice.text[offset : offset + len(token)] == token
 
 
+def test_echo_with_no_alternatives_scores_the_prompt_too(server: ServerProcess, llm: LLM) -> None:
+    body = {"prompt": PROMPT, "temperature": 0, "max_tokens": 4, "ignore_eos": True, "echo": True}
+    answers = [
+        server.http.post("/v1/completions", json={**body, "logprobs": count}).json() for count in (0, 1)
+    ]
+    none, one = (each["choices"][0]["logprobs"] for each in answers)
+    assert none["tokens"] == one["tokens"]
+    assert none["token_logprobs"] == one["token_logprobs"]
+    assert len(none["tokens"]) == len(llm.tokenizer(PROMPT).input_ids) + 4
+
+
 def test_prompt_logprobs_have_vllms_shape(server: ServerProcess, llm: LLM) -> None:
     body = {"prompt": PROMPT, "temperature": 0, "max_tokens": 1, "prompt_logprobs": 1}
     entries = server.http.post("/v1/completions", json=body).json()["choices"][0]["prompt_logprobs"]
@@ -131,7 +142,10 @@ def test_usage_tells_of_speculation_and_time(server: ServerProcess) -> None:
     usage = server.http.post("/v1/completions", json=body).json()["usage"]["speculation"]
     assert usage["rounds"] == 8
     assert usage["accepted"] == usage["drafted"] == usage["hits"] == 0
+    assert usage["misses"] == {"late": 0, "unknown": 0, "unheard": 0}
     timings = usage["timings"]
+    after_the_first = timings["total"] - timings["first_token"]
+    assert timings["per_output_token"] == pytest.approx(after_the_first / 7, rel=0.01)
     assert 0 <= timings["queued"] <= timings["first_token"] <= timings["total"] < 60
 
 

@@ -7,6 +7,7 @@ import json
 import socket
 import time
 import tracemalloc
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,7 @@ def test_s4_the_body_that_is_read_longest_makes_room() -> None:
     config = ServerConfig(max_body_bytes=1024, body_seconds=3600)
     held: list[int] = []
     answered: dict[int, int] = {}
+    said: dict[int, list[Message]] = defaultdict(list)
 
     async def app(_scope: Scope, receive: Receive, _send: Send) -> None:
         held.append(len((await receive())["body"]))
@@ -224,6 +226,7 @@ def test_s4_the_body_that_is_read_longest_makes_room() -> None:
         async def send_body(number: int, *, is_whole: bool) -> None:
             async def send(message: Message) -> None:
                 answered.setdefault(number, message.get("status", 0))
+                said[number].append(message)
 
             parts = [{"type": "http.request", "body": b"x" * 1000, "more_body": not is_whole}]
 
@@ -244,6 +247,9 @@ def test_s4_the_body_that_is_read_longest_makes_room() -> None:
             await asyncio.sleep(0.01)
         assert held == [1000] * 8
         assert answered[25] == 503
+        start, body = said[25][:2]
+        assert b"retry-after" in dict(start["headers"])
+        assert json.loads(body["body"])["error"]["code"] == "no_room"
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -393,4 +399,5 @@ def test_s4_where_every_connection_is_at_work_one_more_is_told(hurried: ServerPr
             assert line.recv(1 << 10).startswith(b"HTTP/1.1 200")
         answer = until_closed(running.enter_context(line_to(hurried)))
     assert answer.startswith(b"HTTP/1.1 503")
+    assert b"\r\nRetry-After: 1\r\n" in answer
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "too_many_connections"

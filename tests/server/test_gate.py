@@ -18,7 +18,7 @@ from ssd.server.config import ServerConfig
 from ssd.server.errors import ApiError
 from ssd.server.gate import Gate
 from ssd.server.metrics import Metrics
-from ssd.server.protocol import _MOST_UNREAD, BoundedProtocol
+from ssd.server.protocol import _LEAST_READ, _MOST_UNREAD, BoundedProtocol
 from ssd.server.schemas import CompletionRequest
 from ssd.server.serving import Serving
 
@@ -45,6 +45,15 @@ def test_those_who_are_being_prepared_take_room() -> None:
         assert (found.value.status, found.value.code) == (429, "queue_full")
     with doors.prepare():
         pass
+
+
+async def test_whoever_ends_the_server_waits_for_those_inside() -> None:
+    doors = gate()
+    with doors.enter([request(1)]):
+        ending = asyncio.create_task(doors.drain(60.0))
+        await asyncio.sleep(0.05)
+        assert (doors.is_draining, ending.done()) == (True, False)
+    await asyncio.wait_for(ending, 30.0)
 
 
 def test_many_texts_of_a_few_keep_nobody_else_out() -> None:
@@ -78,6 +87,15 @@ def test_one_request_leaves_room_for_others() -> None:
     small.check_num_texts(500, 1)
 
 
+def test_a_prompt_leaves_room_for_a_token() -> None:
+    """Or it is refused before its answer begins, with the code that clients look for."""
+    served = serving(SimpleNamespace(max_model_len=9))
+    served.check_length(8)
+    with pytest.raises(ApiError, match="the prompt has 9 tokens") as found:
+        served.check_length(9)
+    assert (found.value.status, found.value.code) == (400, "context_length_exceeded")
+
+
 def test_scores_of_prompts_have_a_bound() -> None:
     """S10: those of one prompt go with each of its texts: hundreds of megabytes for a small body."""
     served = serving()
@@ -101,6 +119,7 @@ def test_a_busy_desk_is_no_fault_of_the_grammar(kind: type[Exception], status: i
     with pytest.raises(ApiError, match="why") as found:
         asyncio.run(served.request(body, "x", SamplingParams(), Caller("r")))
     assert found.value.status == status
+    assert (found.value.code == "grammars_busy") is (status == 503)
     assert ("Retry-After" in found.value.headers) is (status == 503)
 
 
@@ -151,8 +170,47 @@ def test_answers_that_nobody_reads_have_a_bound_together() -> None:
     lines = [Line(third + 9), Line(1000), Line(third + 1), Line(third + 5)]
     connections: set[Any] = set()
     for line in lines:
-        protocol: Any = BoundedProtocol.__new__(BoundedProtocol)
-        protocol.transport, protocol.connections = line, connections
-        connections.add(protocol)
+        protocol_of(line, connections)
     next(iter(connections))._bound_unread()
     assert [line.num_unread for line in lines] == [0, 1000, third + 1, third + 5]
+
+
+def protocol_of(line: Line, connections: set[Any], loop: Any = None, **limits: Any) -> Any:
+    found: Any = BoundedProtocol.__new__(BoundedProtocol)
+    found.transport, found.connections, found.loop = line, connections, loop
+    found._limits, found._reading, found._num_unread = ServerConfig(**limits), None, 0
+    found.cycle, found._waiting_since, found._unread_since = None, 0.0, 0.0
+    connections.add(found)
+    return found
+
+
+@pytest.mark.parametrize(("num_read", "is_left"), [(_LEAST_READ, False), (_LEAST_READ - 1, True)])
+def test_who_reads_less_than_16_kib_while_more_waits_is_left(num_read: int, is_left: bool) -> None:
+    assert _LEAST_READ == 16 << 10
+    due = list[Any]()
+    loop = SimpleNamespace(call_later=lambda *timer: due.append(timer))
+    line = Line(1 << 20)
+    protocol = protocol_of(line, set(), loop, write_seconds=5.0)
+    protocol._wait_for_reader()
+    [(seconds, check)] = due
+    assert seconds == 5.0
+    line.num_unread -= num_read
+    check()
+    assert line.is_closing() is is_left
+    assert len(due) == (1 if is_left else 2)
+
+
+def test_a_new_connection_takes_the_place_of_whoever_has_not_read_for_longest() -> None:
+    """An answer that nobody reads is no work: it is the client's turn."""
+    connections: set[Any] = set()
+    at_work, unread, idle, new = (protocol_of(Line(1), connections, max_connections=3) for _ in range(4))
+    answering = SimpleNamespace(response_complete=False, more_body=False)
+    at_work.cycle = unread.cycle = answering
+    unread._reading, unread._unread_since, idle._waiting_since = object(), 5.0, 9.0
+    new._make_room()
+    assert [each.transport.is_closing() for each in (at_work, unread, idle, new)] == [
+        False,
+        True,
+        False,
+        False,
+    ]

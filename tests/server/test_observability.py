@@ -12,7 +12,12 @@ import pytest
 
 from ssd.draft.line import LineStats
 from ssd.engine.outputs import EngineStats, SpeculationStats
+from ssd.server.config import ServerConfig
 from ssd.server.engine_metrics import EngineFigures
+from ssd.server.gate import Gate
+from ssd.server.health import Finding, health, liveness, readiness
+from ssd.server.metrics import Metrics
+from ssd.server.serving import Serving
 from ssd.worker.messages import Heartbeat
 from tests.server.process import ServerProcess, serving, until
 from tests.tiny import cut_layers, write_checkpoint
@@ -57,6 +62,16 @@ def test_a_draft_that_rests_is_seen(is_resting: bool) -> None:
     client: Any = SimpleNamespace(seconds_without_progress=0.0, heartbeat=beat)
     found = {each.name: each.samples[0].value for each in EngineFigures(client).collect() if each.samples}
     assert found["ssd_draft_resting"] == is_resting
+
+
+def test_paths_that_do_not_exist_share_a_label() -> None:
+    metrics = Metrics()
+    for path in ("/wp-login.php", "/.env", "/v1/models"):
+        metrics.note_http(path, 404)
+    page = metrics.page().decode()
+    assert 'ssd_http_requests_total{path="other",status="404"} 2.0' in page
+    assert 'ssd_http_requests_total{path="/v1/models",status="404"} 1.0' in page
+    assert "wp-login" not in page
 
 
 def test_times_are_the_engines_own(server: ServerProcess) -> None:
@@ -156,3 +171,12 @@ def test_spans_arrive_where_they_are_collected(tiny_llama: Path, tmp_path: Path)
     attributes = {each.key: each.value for each in spans[0].attributes}
     assert attributes["gen_ai.usage.output_tokens"].int_value == 40
     assert attributes["http.response.status_code"].int_value == 200
+
+
+def test_a_dead_engine_is_neither_alive_nor_healthy_nor_ready() -> None:
+    engine: Any = SimpleNamespace(
+        state="dead", seconds_without_progress=float("inf"), config=SimpleNamespace(max_num_seqs=1)
+    )
+    serving = Serving(engine, ServerConfig(), Metrics(), Gate(engine, max_queue=1))
+    for asked in (liveness, health, readiness):
+        assert asked(serving) == Finding(503, {"status": "dead"})

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from ssd.server.config import ServerConfig
 from tests.processes import is_alive
 from tests.server.process import ServerProcess, serving, until
 
@@ -146,6 +147,14 @@ def test_s7_nobody_learns_which_prompts_others_have_sent(tiny_llama: Path, tmp_p
         assert cached("first-key", cache_salt="mine") > 0
 
 
+def test_without_keys_all_who_give_no_salt_share_prompts(server: ServerProcess) -> None:
+    body = {"prompt": [7 + place % 50 for place in range(80)], "max_tokens": 1}
+    usages = [server.http.post("/v1/completions", json=body).json()["usage"] for _ in range(2)]
+    first, second = (each["prompt_tokens_details"]["cached_tokens"] for each in usages)
+    assert first == 0
+    assert second > 0
+
+
 def test_keys_guard_every_route_but_three(tiny_llama: Path, tmp_path: Path) -> None:
     with serving(tiny_llama, tmp_path / "log", {"api_keys": ("first-key", "second-key")}) as server:
         for path in ("/health", "/livez", "/ready"):
@@ -188,6 +197,7 @@ def test_running_requests_finish_when_the_server_is_told_to_end(tiny_llama: Path
         until(lambda: server.num_at_work == 2)
         server.process.send_signal(signal.SIGTERM)
         until(lambda: server.http.get("/ready").json() == {"status": "draining"})
+        assert server.http.get("/ready").status_code == 503
         late = server.http.post("/v1/completions", json=LONG)
         assert late.status_code == 503
         assert late.json()["error"]["code"] == "draining"
@@ -225,9 +235,9 @@ def test_a_second_signal_ends_at_once(tiny_llama: Path, tmp_path: Path) -> None:
         request = {**LONG, "n": 64, "stream": True}
         with httpx.stream("POST", f"{server.url}/v1/completions", json=request, timeout=60):
             until(lambda: server.num_at_work > 0)
-            server.process.send_signal(signal.SIGTERM)
-            until(lambda: server.http.get("/ready").json() == {"status": "draining"})
             server.process.send_signal(signal.SIGINT)
+            until(lambda: server.http.get("/ready").json() == {"status": "draining"})
+            server.process.send_signal(signal.SIGTERM)
             assert server.process.wait(15) == 0
         until(lambda: not any(map(is_alive, engine)))
 
@@ -247,7 +257,7 @@ def test_a_killed_engine_takes_the_server_with_it(tiny_llama: Path, tmp_path: Pa
         until(lambda: server.num_at_work > 0)
         os.kill(pids[0], signal.SIGKILL)
         until(lambda: not is_healthy(server))
-        assert server.process.wait(60) != 0
+        assert server.process.wait(60) == 1
         thread.join()
         assert answers[0].status_code == 503
         assert answers[0].json()["error"]["code"] == "engine_dead"
@@ -255,11 +265,14 @@ def test_a_killed_engine_takes_the_server_with_it(tiny_llama: Path, tmp_path: Pa
 
 
 def test_a_stopped_engine_is_unhealthy_until_it_goes_on(tiny_llama: Path, tmp_path: Path) -> None:
-    with serving(tiny_llama, tmp_path / "log") as server:
+    with serving(tiny_llama, tmp_path / "log", STUCK) as server:
         pid = server.children[0]
         assert is_healthy(server)
         os.kill(pid, signal.SIGSTOP)
         until(lambda: not is_healthy(server))
+        alive = server.http.get("/livez")
+        assert (alive.status_code, alive.json()["status"]) == (503, "stuck")
+        assert 3 <= alive.json()["seconds_without_progress"] < ServerConfig().stuck_seconds
         assert server.http.get("/ready").status_code == 503
         os.kill(pid, signal.SIGCONT)
         until(lambda: is_healthy(server))
@@ -321,7 +334,7 @@ def test_an_idle_line_outlives_its_client(server: ServerProcess) -> None:
 
 def test_s13_a_server_that_loads_says_so(tiny_llama: Path, tmp_path: Path) -> None:
     with serving(tiny_llama, tmp_path / "log", wait=False) as server:
-        seen, healths = set[str](), set[tuple[int, str]]()
+        seen, healths, answers = set[str](), set[tuple[int, str]](), set[tuple[int, str]]()
 
         def is_up() -> bool:
             try:
@@ -330,6 +343,8 @@ def test_s13_a_server_that_loads_says_so(tiny_llama: Path, tmp_path: Path) -> No
                     assert server.http.get("/livez").status_code == 200
                     health = server.http.get("/health")
                     healths.add((health.status_code, health.json()["status"]))
+                    answer = server.http.post("/v1/completions", json={**LONG, "max_tokens": 1})
+                    answers.add((answer.status_code, answer.json().get("error", {}).get("code", "")))
             except httpx.TransportError:
                 return False
             return "ready" in seen
@@ -338,6 +353,7 @@ def test_s13_a_server_that_loads_says_so(tiny_llama: Path, tmp_path: Path) -> No
         assert seen == {"loading", "ready"}
         # It may have become ready between two questions.
         assert (503, "loading") in healths <= {(503, "loading"), (200, "ok")}
+        assert (503, "loading") in answers <= {(503, "loading"), (200, "")}
         assert server.http.get("/health").status_code == 200
 
 

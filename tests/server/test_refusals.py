@@ -91,9 +91,12 @@ def test_counts_need_usage(server: ServerProcess) -> None:
 
 def test_fields_that_change_nothing_are_taken(server: ServerProcess) -> None:
     harmless = {"user": "me", "store": False, "metadata": {"a": "b"}, "service_tier": "auto", "seed": None}
+    more = {"safety_identifier": "x", "prompt_cache_key": "y", "service_tier": "default"}
     assert server.http.post("/v1/completions", json={**COMPLETION, **harmless, "best_of": 1}).is_success
+    assert server.http.post("/v1/completions", json={**COMPLETION, **more, "suffix": None}).is_success
     chat = {**CHAT, **harmless, "parallel_tool_calls": True, "response_format": {"type": "text"}}
     assert server.http.post("/v1/chat/completions", json=chat).is_success
+    assert server.http.post("/v1/chat/completions", json={**CHAT, **more, "modalities": ["text"]}).is_success
 
 
 def test_what_comes_only_whole_is_not_streamed(server: ServerProcess) -> None:
@@ -141,7 +144,9 @@ def test_what_is_no_json_and_what_is_missing(server: ServerProcess) -> None:
     assert response.status_code == 400
     assert "JSON" in response.json()["error"]["message"]
     assert "prompt" in refused(server, "/v1/completions", {"max_tokens": 3})["message"]
-    assert server.http.get("/nothing").status_code == 404
+    unknown = server.http.get("/nothing")
+    assert unknown.status_code == 404
+    assert "GET /nothing" in unknown.json()["error"]["message"]
     assert server.http.get("/v1/completions").json()["error"]["type"] == "invalid_request_error"
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 SALT = "equality"
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -63,6 +65,8 @@ def prepare(ranks: int) -> None:
     """Before vLLM is imported: its cores are the first ones, as many as it has ranks."""
     cores = sorted(os.sched_getaffinity(0))[:ranks]
     os.environ.update({**ENVIRONMENT, "VLLM_CPU_OMP_THREADS_BIND": "|".join(map(str, cores))})
+    # It was imported before its variable was set, and would compute on the draft's core too.
+    torch.set_num_threads(1)
 
 
 class Draft:

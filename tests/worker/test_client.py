@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,11 @@ from ssd import LLM, SamplingParams
 from ssd.config import EngineConfig
 from ssd.engine.async_llm import EngineDeadError
 from ssd.engine.prompts import Prompt
+from ssd.sampling import Grammar
+from ssd.sampling.constraint import GrammarBusyError
 from ssd.worker.client import EngineClient
+from ssd.worker.grammar_desk import PREPARE_SECONDS
+from ssd.worker.preparations import Preparations
 from tests.processes import is_alive
 
 SETTINGS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "deterministic": True}
@@ -217,3 +222,28 @@ async def test_a_request_can_do_without_speculation(tiny_llama: Path) -> None:
     assert drafted.speculation.accepted > 0
     assert plain.speculation.drafted == 0
     assert plain.speculation.rounds == 12
+
+
+async def test_of_many_texts_that_one_asks_for_half_the_seats_stay_free(client: EngineClient) -> None:
+    """64 seats: the first has one, and all others of its request together 32."""
+    many = replace(LONG, n=40)
+    async with aclosing(client.stream("The quick", many)) as stream:
+        await anext(stream)
+        await until(lambda: client.heartbeat is not None and client.heartbeat.num_running >= 33)
+        assert client.heartbeat is not None
+        assert (client.heartbeat.num_running, client.heartbeat.num_waiting) == (33, 7)
+    await until_idle(client)
+
+
+async def test_a_grammar_that_nobody_compiles_is_waited_for_30_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its caller is told to try again."""
+    assert PREPARE_SECONDS == 30
+    monkeypatch.setattr("ssd.worker.preparations.PREPARE_SECONDS", 0.01)
+    asked: list[bytes] = []
+    desk = Preparations(asked.append)
+    with pytest.raises(GrammarBusyError, match="try again"):
+        async with asyncio.timeout(20):
+            await desk.ask(Grammar("regex", "a"))
+    assert len(asked) == 1

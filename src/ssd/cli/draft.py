@@ -24,9 +24,12 @@ def draft(
         str,
         typer.Option(help="Where engines connect: ipc:///path/to/socket, or tcp://host:port with --keys."),
     ] = "",
-    keys: Annotated[str | None, typer.Option(help="Folder with the keys both sides use on TCP.")] = None,
+    keys: Annotated[
+        str | None, typer.Option(help="Folder with the draft's keys, for TCP: FOLDER/draft.")
+    ] = None,
     make_keys: Annotated[
-        Path | None, typer.Option(help="Write new keys into this folder, and end. Copy it to the engine.")
+        Path | None,
+        typer.Option(help="Write new keys into this folder, and end. Move FOLDER/engine to the engine."),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 …")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, bfloat16, float16 or float32.")] = "auto",

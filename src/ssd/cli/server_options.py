@@ -47,10 +47,14 @@ class ServerOptions:
         str | None, typer.Option(rich_help_panel=_SERVER, help="auto, think or none.")
     ] = None
     max_queue: Annotated[
-        int | None, typer.Option(rich_help_panel=_LIMITS, help="Sequences that may wait; more get 429.")
+        int | None, typer.Option(rich_help_panel=_LIMITS, help="Sequences that may wait: 256; more get 429.")
     ] = None
-    max_body_bytes: Annotated[int | None, typer.Option(rich_help_panel=_LIMITS, help="Of a request.")] = None
-    max_n: Annotated[int | None, typer.Option(rich_help_panel=_LIMITS, help="Answers to one prompt.")] = None
+    max_body_bytes: Annotated[
+        int | None, typer.Option(rich_help_panel=_LIMITS, help="Of a request: 8 MiB.")
+    ] = None
+    max_n: Annotated[int | None, typer.Option(rich_help_panel=_LIMITS, help="Answers to one prompt: 16.")] = (
+        None
+    )
 
     def settings(self) -> dict[str, Any]:
         said = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from msgspec import UNSET
 
 from ssd.engine.outputs import CompletionOutput, Increment, Origin, RequestOutput
+from ssd.engine.prompts import Message
 from ssd.engine.request import Request
 from ssd.sampling import SamplingParams, TokenLogprobs
 from ssd.server.answers import (
@@ -32,6 +33,7 @@ from ssd.server.prompts import chat_params, conversation, template_options
 from ssd.server.reasoning import ReasoningSplitter, starts_inside, thinks
 from ssd.server.schemas import ChatCompletionRequest
 from ssd.server.serving import Serving, check_complete, off_loop
+from ssd.server.tool_text import knows_tools, spelled_out
 from ssd.server.tools import KnownFormat, tool_format, tool_splitter
 from ssd.server.usage import usage_of, usage_so_far
 
@@ -61,7 +63,8 @@ class ChatJob:
         if grammar is not None and not body.forces_call:
             calls = None  # The client's own form: a JSON answer may look like a call.
         params = replace(chat_params(body, serving.config), grammar=grammar)
-        prompt = await serving.chat_prompt(conversation(body.messages), **template_options(body))
+        messages, options = _told(serving, body)
+        prompt = await serving.chat_prompt(messages, **options)
         request = await serving.request(body, prompt, params, caller)
         serving.check_scores([request])
         return cls(serving, body, params, request, calls, f"chatcmpl-{caller.request_id}")
@@ -187,6 +190,16 @@ class _Growing:
             stop_reason=increment.stop_reason,
             origins=origins,
         )
+
+
+def _told(serving: Serving, body: ChatCompletionRequest) -> tuple[list[Message], dict[str, Any]]:
+    """What the chat template is given: messages, and what it takes beside them."""
+    messages, options = conversation(body.messages), template_options(body)
+    template = serving.client.tokenizer.chat_template
+    kind = tool_format(template, serving.config.tool_format)
+    if kind is None or knows_tools(template):
+        return messages, options
+    return spelled_out(messages, options.pop("tools", ()), kind), options
 
 
 def _calls_format(serving: Serving, body: ChatCompletionRequest) -> KnownFormat | None:

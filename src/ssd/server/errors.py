@@ -121,8 +121,11 @@ def add_error_handlers(app: FastAPI) -> None:
         return ApiError(400, "the body is nested too deeply: make it flatter").response()
 
     @app.exception_handler(HTTPException)
-    async def _http(_request: Request, error: HTTPException) -> Response:
-        return ApiError(error.status_code, str(error.detail), headers=error.headers).response()
+    async def _http(request: Request, error: HTTPException) -> Response:
+        said = str(error.detail)
+        if error.status_code in (404, 405):
+            said = f"{request.method} {request.url.path}: there is no such route; /openapi.json lists them"
+        return ApiError(error.status_code, said, headers=error.headers).response()
 
     @app.exception_handler(Exception)
     async def _unforeseen(_request: Request, error: Exception) -> Response:

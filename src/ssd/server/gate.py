@@ -31,6 +31,11 @@ class Gate:
         self._is_empty.set()
         self.is_draining = False
 
+    @property
+    def is_empty(self) -> bool:
+        """No answer is under way."""
+        return self._is_empty.is_set()
+
     def check_open(self) -> None:
         """Raises unless the engine can be asked anything."""
         if self.is_draining:

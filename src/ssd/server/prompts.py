@@ -45,6 +45,7 @@ def chat_params(body: ChatCompletionRequest, limits: ServerConfig) -> SamplingPa
     # Two names of one limit: who gives both means both.
     limited = [each for each in (body.max_tokens, body.max_completion_tokens) if each is not None]
     extra["max_tokens"] = min(limited, default=None)
+    _check_limit("top_logprobs", extra["logprobs"], limits.max_logprobs)
     return _params(body, limits, extra)
 
 

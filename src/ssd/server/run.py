@@ -131,7 +131,10 @@ class _Front:
 
     async def _drain(self, dead: "asyncio.Task[None]") -> int:
         seconds = self._serving.config.drain_seconds
-        logger.info("no new requests; those that run have %.0f s; a second signal ends them", seconds)
+        if self._serving.gate.is_empty:
+            logger.info("the server ends; no request was under way")
+        else:
+            logger.info("no new requests; those that run have %.0f s; a second signal ends them", seconds)
         for_requests = max(seconds - _CLOSING_SECONDS, seconds / 2)
         drained = asyncio.create_task(self._serving.gate.drain(for_requests))
         hurried = asyncio.create_task(self._is_hurried.wait())

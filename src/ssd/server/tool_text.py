@@ -1,0 +1,54 @@
+"""Tools in plain words, for chat templates that know none.
+
+Such a template drops tools, calls and results without a word. Where the server was told how calls are to be
+written (`--tool-format`), they become text before the template sees them. Knows nothing of reading calls.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ssd.engine.prompts import Message
+from ssd.server.tools import CLOSE, OPEN, KnownFormat
+
+_HOW: dict[KnownFormat, str] = {
+    "hermes": f'{OPEN}{{"name": …, "arguments": {{…}}}}{CLOSE}',
+    "llama3": '{"name": …, "parameters": {…}}, and nothing else',
+}
+
+
+def knows_tools(template: object) -> bool:
+    """Several templates under names are taken to: one of them is there for tools."""
+    return not isinstance(template, str) or "tools" in template
+
+
+def spelled_out(
+    messages: Sequence[Message], tools: Sequence[dict[str, Any]], kind: KnownFormat
+) -> list[Message]:
+    """The conversation with the tools in its system message, and with calls and results as text."""
+    told = [_spelled(message, kind) for message in messages]
+    if not tools:
+        return told
+    first = told[0] if told[0]["role"] == "system" else None
+    said = f"{first['content']}\n\n" if first else ""
+    return [{"role": "system", "content": said + _introduction(tools, kind)}, *told[1 if first else 0 :]]
+
+
+def _introduction(tools: Sequence[dict[str, Any]], kind: KnownFormat) -> str:
+    listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+    return f"You may call these functions:\n{listed}\nTo call one, write {_HOW[kind]}."
+
+
+def _spelled(message: Message, kind: KnownFormat) -> Message:
+    if message["role"] == "tool":
+        return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+    calls = [_call(call["function"], kind) for call in message.get("tool_calls", ())]
+    plain = {name: value for name, value in message.items() if name != "tool_calls"}
+    return {**plain, "content": "\n".join([*filter(None, [message["content"]]), *calls])}
+
+
+def _call(function: dict[str, Any], kind: KnownFormat) -> str:
+    name, arguments = function["name"], function["arguments"]
+    if kind == "llama3":
+        return json.dumps({"name": name, "parameters": arguments}, ensure_ascii=False)
+    return OPEN + json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False) + CLOSE
