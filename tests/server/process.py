@@ -107,10 +107,14 @@ def is_ready(server: ServerProcess) -> bool:
     return False
 
 
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60, *, what: str = "it") -> None:
+    """A machine may stand still for longer than that: there is always a look after the deadline."""
     deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
+    while True:
+        is_last = time.monotonic() > deadline
+        if condition():
+            return
+        assert not is_last, f"{what} did not happen in time"
         time.sleep(0.05)
 
 

@@ -41,7 +41,7 @@ class Disturbances:
         def until_started_again() -> list[str]:
             pid, engines = self.server.draft_pid(), self.server.engine_pids()
             os.kill(pid, signal.SIGKILL)
-            until(lambda: not is_alive(pid))
+            until(lambda: not is_alive(pid), what=f"the end of draft {pid}")
             is_back = self.server.await_draft(_RESTART_SECONDS)
             return [
                 *([] if is_back else [f"no draft within {_RESTART_SECONDS} s"]),
