@@ -42,7 +42,7 @@ def test_every_field_of_a_request_is_documented() -> None:
 
 def test_defaults_of_the_server_are_those_of_the_page() -> None:
     _, table = (ROOT / "docs/server.md").read_text().split("## Settings\n")
-    rows = re.findall(r"^\| (`.*?`) \| (.*?) \|", table, re.MULTILINE)
+    rows = re.findall(r"^\| (`.*?`) +\| (.*?) +\|", table, re.MULTILINE)
     told = {
         name: default
         for names, defaults in rows
