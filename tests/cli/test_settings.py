@@ -209,7 +209,7 @@ def test_the_cache_of_the_hub_comes_from_the_environment() -> None:
 
 
 def test_help_groups_options_and_shows_examples() -> None:
-    text = CliRunner().invoke(ssd_app, ["generate", "--help"], env={"COLUMNS": "220"}).stdout
+    text = CliRunner().invoke(ssd_app, ["generate", "--help-all"], env={"COLUMNS": "220"}).stdout
     for part in ("Drafting", "Memory and batching", "Sampling", "Examples:", "Default 2048", "SSD_HF_CACHE"):
         assert part in text
 

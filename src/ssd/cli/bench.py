@@ -6,6 +6,7 @@ from ssd.cli.bench_peers import peers
 from ssd.cli.bench_reports import compare, report
 from ssd.cli.bench_run import run
 from ssd.cli.bench_serve import serve_load
+from ssd.cli.help import Command
 
 bench = typer.Typer(
     name="bench",
@@ -13,8 +14,8 @@ bench = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-bench.command()(run)
-bench.command()(report)
-bench.command()(compare)
-bench.command()(peers)
-bench.command("serve")(serve_load)
+bench.command(cls=Command)(run)
+bench.command(cls=Command)(report)
+bench.command(cls=Command)(compare)
+bench.command(cls=Command)(peers)
+bench.command("serve", cls=Command)(serve_load)

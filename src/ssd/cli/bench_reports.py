@@ -7,10 +7,12 @@ import typer
 from rich.console import Console
 
 from ssd.cli.errors import user_errors
+from ssd.cli.options import with_options
 
 _RUN_HELP = "The folder of a run: what --run named."
 
 
+@with_options
 def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help=_RUN_HELP)],
     out: Annotated[
@@ -36,6 +38,7 @@ def report(
     raise typer.Exit(code)
 
 
+@with_options
 def compare(
     before: Annotated[Path, typer.Argument(metavar="A", help=_RUN_HELP)],
     after: Annotated[Path, typer.Argument(metavar="B", help="The one that may be faster.")],

@@ -86,11 +86,11 @@ def run(
 
     Examples:
 
-        ssd bench run MODEL --draft SMALL_MODEL --run runs/first
+        ssd bench run MODEL --draft SMALL --run runs/first
 
-        ssd bench run MODEL --draft SMALL_MODEL --cases ar,sd4,ssd+int8 --datasets humaneval --run runs/code
+        ssd bench run MODEL --draft SMALL --cases ar,ssd+int8 --run runs/int8
 
-        ssd bench run MODEL --draft SMALL_MODEL --batch-sizes 1,4,16 --temperatures 0,1 --run runs/load
+        ssd bench run MODEL --draft SMALL --batch-sizes 1,4,16 --run runs/load
 
     Exit code 1: outputs differ between modes, though the run is deterministic.
     """

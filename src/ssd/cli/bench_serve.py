@@ -95,9 +95,9 @@ def serve_load(
 
     Examples:
 
-        ssd bench serve --url http://127.0.0.1:8000 --against-ar --devices 2 --draft-devices 1 --run runs/load
+        ssd bench serve --url http://127.0.0.1:8000 --against-ar --run runs/load
 
-        ssd bench serve --url ssd=http://a:8000 --url vllm=http://b:8000 --users 1,16 --rates 2 --run runs/two
+        ssd bench serve --url ssd=http://a:8000 --url vllm=http://b:8000 --run runs/two
     """
     with user_errors():
         _measure(folder, url, options)

@@ -24,7 +24,7 @@ from ssd.cli.errors import user_errors
 
 _VLLM_KEYS = {"model": "draft", "num_speculative_tokens": "lookahead", "method": "mode"}
 _VLLM_METHODS = {"draft_model": "sd", "ssd": "ssd"}
-_NEVER_IN_FILES = ("--config", "--help")
+_NEVER_IN_FILES = ("--config", "--help", "--help-all")
 
 
 def _take_file(context: typer.Context, path: Path | None) -> Path | None:
@@ -158,7 +158,7 @@ def _options_of(context: typer.Context) -> dict[str, Any]:
 
 def _unknown_key(path: Path, key: str, known: list[str], command: str) -> str:
     near = difflib.get_close_matches(key.replace("-", "_"), known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"`ssd {command} --help` lists what it takes"
+    hint = f"did you mean {near[0]!r}?" if near else f"`ssd {command} --help-all` lists what it takes"
     return f"--config {path}: {key!r} is no option of `ssd {command}`: {hint}"
 
 

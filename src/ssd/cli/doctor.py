@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ssd.cli import machine
+from ssd.cli.options import with_options
 from ssd.integrations.vllm.fitting import installed_version
 from ssd.version import __version__
 
@@ -32,6 +33,7 @@ _PACKAGES = {
 _WORTH_ALL_CORES = 1.15
 
 
+@with_options
 def doctor(
     hf_cache: Annotated[
         str | None, typer.Option(envvar="SSD_HF_CACHE", help="Where models of the hub are kept.")

@@ -13,11 +13,12 @@ import typer
 
 from ssd.cli.config_file import ConfigFile
 from ssd.cli.errors import user_errors
-from ssd.cli.options import parse_cores
+from ssd.cli.options import parse_cores, with_options
 
 logger = logging.getLogger(__name__)
 
 
+@with_options
 def draft(
     model: Annotated[str, typer.Option(help="A folder, a .gguf file or a name on the hub.")] = "",
     listen: Annotated[

@@ -7,6 +7,7 @@ from ssd.cli.chat import chat
 from ssd.cli.doctor import doctor
 from ssd.cli.draft import draft
 from ssd.cli.generate import generate
+from ssd.cli.help import Command
 from ssd.cli.plan import plan
 from ssd.cli.serve import serve
 from ssd.cli.tune import tune
@@ -19,14 +20,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-app.command()(generate)
-app.command()(chat)
+app.command(cls=Command)(generate)
+app.command(cls=Command)(chat)
 # What follows `--` is for vLLM.
-app.command(context_settings={"allow_extra_args": True})(serve)
-app.command()(draft)
-app.command()(doctor)
-app.command()(plan)
-app.command()(tune)
+app.command(cls=Command, context_settings={"allow_extra_args": True})(serve)
+app.command(cls=Command)(draft)
+app.command(cls=Command)(doctor)
+app.command(cls=Command)(plan)
+app.command(cls=Command)(tune)
 app.add_typer(bench)
 
 

@@ -5,6 +5,8 @@ parameter, and `with_options` spreads its fields over the command line and gathe
 
     @with_options
     def generate(prompt: …, *, engine: EngineOptions, sampling: SamplingOptions) -> None: ...
+
+What every command has, `--help-all`, comes along.
 """
 
 import dataclasses
@@ -12,6 +14,10 @@ import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, get_type_hints
+
+from ssd.cli.help import HelpAll
+
+_HELP_ALL = inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll)
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -24,10 +30,10 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         for name, parameter in parameters.items()
         if name not in groups
     ]
-    shared = [parameter for group in groups.values() for parameter in _parameters_of(group)]
+    shared = [parameter for group in groups.values() for parameter in _parameters_of(group)] + [_HELP_ALL]
 
     @functools.wraps(command)
-    def gathered(**said: Any) -> None:
+    def gathered(*, help_all: bool = False, **said: Any) -> None:
         filled = {
             name: group(**{each.name: said.pop(each.name) for each in dataclasses.fields(group)})
             for name, group in groups.items()

@@ -147,7 +147,7 @@ def plan(*, models: ModelOptions, devices: DeviceOptions, questions: QuestionOpt
 
         ssd plan --hardware h100 --target 70B --draft 1B --acceptance 0.88
 
-        ssd plan --hardware h100 --target 70B --draft 1B --acceptance 0.88 --fleet 1000000
+        ssd plan --target 70B --draft 1B --acceptance 0.88 --fleet 1000000
 
         ssd plan --validate --run runs/mine
     """

@@ -1,0 +1,82 @@
+"""`--help` fits a screen and misses nothing that must be said; `--help-all` has everything."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from ssd.cli.help import COMMON
+from ssd.cli.main import app
+
+_LINES, _COLUMNS = 30, 80
+
+
+def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    for name, each in getattr(command, "commands", {}).items():
+        yield from _commands(each, (*path, name))
+    if not hasattr(command, "commands"):
+        yield " ".join(path), command
+
+
+_MOVING = "bench peers"
+ALL = {name: each for name, each in _commands(typer.main.get_command(app)) if name != _MOVING}
+
+
+def _told(command: str, flag: str, columns: int) -> str:
+    done = CliRunner().invoke(app, [*command.split(), flag], env={"COLUMNS": str(columns)})
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def _flags(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--[a-z0-9][a-z0-9-]*", text))
+
+
+def _shown(command: str) -> list[Any]:
+    return [each for each in ALL[command].params if not each.hidden]
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_help_fits_a_screen(command: str) -> None:
+    lines = _told(command, "--help", _COLUMNS).rstrip().splitlines()
+    assert len(lines) <= _LINES
+    # What may be wider is a command that is copied as one line.
+    assert [line for line in lines if len(line) > _COLUMNS and not line.startswith("  ssd ")] == []
+
+
+@pytest.mark.parametrize("command", COMMON)
+def test_its_last_line_names_the_rest(command: str) -> None:
+    last = _told(command, "--help", 100).rstrip().splitlines()[-1]
+    assert last.endswith("--help-all")
+    rest = _flags(_told(command, "--help-all", 400)) - set(COMMON[command])
+    options = [each for each in _shown(command) if each.param_type_name == "option"]
+    assert int(last.split()[0]) == len(options) - len(COMMON[command]) - 1 <= len(rest)
+
+
+@pytest.mark.parametrize("command", COMMON)
+def test_it_shows_what_it_names_and_whatever_must_be_said(command: str) -> None:
+    table = _told(command, "--help", 100).rpartition("\n\n")[0].rpartition("\n\n")[2]
+    known = {flag for each in _shown(command) for flag in each.opts}
+    assert set(COMMON[command]) <= known
+    assert [flag for flag in COMMON[command] if f"  {flag}" not in table] == []
+    required = {each.opts[0] for each in _shown(command) if each.required}
+    assert required <= set(COMMON[command])
+    assert ("  MODEL  " in table) == any(each.param_type_name == "argument" for each in _shown(command))
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_help_all_has_every_option(command: str) -> None:
+    text = _told(command, "--help-all", 400)
+    said = {flag for each in _shown(command) for flag in (*each.opts, *each.secondary_opts)}
+    assert {flag for flag in said if flag.startswith("--")} - _flags(text) == set()
+    helps = [" ".join((each.help or "").split()) for each in _shown(command)]
+    assert [each for each in helps if each not in text] == []
+
+
+def test_every_long_command_is_short() -> None:
+    """What is not in the table has to be short by itself."""
+    assert {"serve", "generate", "chat", "tune", "bench run", "draft", "plan"} <= set(COMMON) <= set(ALL)
+    assert [name for name in ALL if name not in COMMON and len(_shown(name)) > 8] == []
