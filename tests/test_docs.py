@@ -96,3 +96,22 @@ def _anchors(page: Path) -> set[str]:
     without_code = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.*)$", without_code, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_lines_are_read_without_scrolling(page: str) -> None:
+    """At most 100 characters but in tables, code and links that cannot be broken."""
+    text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    lines = [line for line in text.splitlines() if not line.startswith("|")]
+    unbreakable = re.compile(r"\s*(- )?(!?\[[^\]]*\]\([^)]*\)|\S+)[.,:]?")
+    assert [line for line in lines if len(line) > 100 and not unbreakable.fullmatch(line)] == []
+
+
+def test_readme_is_short_and_its_figures_were_measured() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert len(readme.splitlines()) <= 130
+    assert [line for line in readme.splitlines() if len(line) > 100] == []
+    intervals = re.findall(r"\d[\d.]*–\d[\d.]*\d", readme)
+    assert len(intervals) > 5
+    measured = (ROOT / "docs/performance.md").read_text() + (ROOT / "docs/vllm.md").read_text()
+    assert [each for each in intervals if each not in measured] == []
