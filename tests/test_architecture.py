@@ -14,6 +14,8 @@ import pytest
 import ssd
 
 ROOT = Path(ssd.__file__).parent
+BENCHMARKS = ROOT.parents[1] / "benchmarks"
+"""In no wheel: it may import the package, which never imports it."""
 
 # Each package may import those of the layers before its own, and itself.
 LAYERS = (
@@ -91,6 +93,7 @@ def test_imports_point_one_way(path: Path) -> None:
     module = ".".join(("ssd", *path.relative_to(ROOT).with_suffix("").parts))
     package = module.split(".")[1]
     for imported in imports_of(path):
+        assert imported.split(".")[0] not in ("benchmarks", "tests"), f"{module} imports {imported}"
         if not imported.startswith("ssd.") or imported.split(".")[1] == package:
             continue
         assert layer_of(imported) < layer_of(module), f"{module} imports {imported}"
@@ -161,9 +164,9 @@ CALLED_BY_OTHERS = {
 
 
 def test_no_function_is_there_for_tests_alone() -> None:
-    """E15: whatever is defined is used, by its name, in the package or the programs of bench/."""
+    """E15: whatever is defined is used, by its name, in the package or in benchmarks/."""
     defined, used = dict[str, Path](), set[str]()
-    for path in [*ROOT.rglob("*.py"), *(ROOT.parents[1] / "bench").glob("*.py")]:
+    for path in [*ROOT.rglob("*.py"), *BENCHMARKS.rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 # What has a decorator may be called by whoever decorated it.

@@ -1,4 +1,4 @@
-"""`ssd bench serve` and `ssd bench peers` as a user runs them, with a real server and a real guidellm."""
+"""`ssd bench serve` as a user runs it, with a real server and a real guidellm."""
 
 import json
 import os
@@ -79,19 +79,3 @@ def test_a_generator_that_is_missing_is_named_with_its_commands(prompts: str, tm
     )
     assert done.returncode == 2
     assert "pip install torch guidellm" in done.stderr
-
-
-def test_peers_from_the_command_line(tiny_llama: Path, tiny_draft: str, prompts: str, tmp_path: Path) -> None:
-    arguments = (
-        *("peers", str(tiny_llama), "--draft", tiny_draft, "--peers", "transformers,openvino"),
-        *("--peer-python", f"openvino={tmp_path}/none", "--dtype", "float32", "--ssd-cases", "ar"),
-        *("--peer-cases", "plain", "--datasets", prompts, "--num-prompts", "2", "--max-tokens", "8"),
-        *("--run", str(tmp_path / "run")),
-    )
-    first, again = ssd(*arguments), ssd(*arguments)
-    assert first.returncode == 0, first.stderr
-    assert "without openvino:" in first.stderr
-    assert "optimum-cli export openvino" in first.stderr
-    assert "the best peer, transformers plain" in first.stdout
-    assert first.stdout == again.stdout
-    assert "loading" not in again.stderr

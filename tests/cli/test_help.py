@@ -21,8 +21,7 @@ def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, A
         yield " ".join(path), command
 
 
-_MOVING = "bench peers"
-ALL = {name: each for name, each in _commands(typer.main.get_command(app)) if name != _MOVING}
+ALL = dict(_commands(typer.main.get_command(app)))
 
 
 def _told(command: str, flag: str, columns: int) -> str:

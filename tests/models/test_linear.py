@@ -159,7 +159,7 @@ def test_a_row_has_the_same_bits_anywhere_in_its_tile(dtype: torch.dtype, make: 
     ],
 )
 def test_several_rows_cost_about_what_one_row_costs(dtype: torch.dtype, rows: int) -> None:
-    """bench/linears.py measures the figure; here only that packing happened: unpacked it is 2 to 8."""
+    """benchmarks/linears.py measures the figure; here only that packing happened: unpacked it is 2 to 8."""
     multiply = matmul(torch.randn(8960, 1536).to(dtype), None)
 
     def best(rows: int) -> float:

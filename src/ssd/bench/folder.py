@@ -63,7 +63,7 @@ class RunFolder:
         except msgspec.DecodeError as error:
             raise ValueError(
                 f"{self.path} holds no run of `ssd bench run` that this version reads ({error}); a run of "
-                "`ssd bench peers` has its own report.md"
+                "`python -m benchmarks.peers` has its own report.md"
             ) from error
 
     def add(self, lines: Sequence[CaseRecord | Forwards]) -> None:

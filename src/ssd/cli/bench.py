@@ -2,7 +2,6 @@
 
 import typer
 
-from ssd.cli.bench_peers import peers
 from ssd.cli.bench_reports import compare, report
 from ssd.cli.bench_run import run
 from ssd.cli.bench_serve import serve_load
@@ -17,5 +16,4 @@ bench = typer.Typer(
 bench.command(cls=Command)(run)
 bench.command(cls=Command)(report)
 bench.command(cls=Command)(compare)
-bench.command(cls=Command)(peers)
 bench.command("serve", cls=Command)(serve_load)

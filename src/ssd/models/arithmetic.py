@@ -1,7 +1,7 @@
 """What arithmetic this CPU has, as torch and oneDNN will use it: the one place that asks.
 
 Knows instructions. Which number format follows from them was measured once, by forwards of 1 to 128 rows
-(docs/performance.md, `bench/linears.py`), and is not timed at each start: a noisy machine would choose
+(docs/performance.md, `benchmarks/linears.py`), and is not timed at each start: a noisy machine would choose
 otherwise from one start to the next, and with the format a model's near-ties change.
 """
 

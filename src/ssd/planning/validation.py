@@ -170,7 +170,7 @@ def measured_rows() -> list[Row]:
         "sd5+int8": [_sd_here(each, "int8", 5, one_row) for each in prompts],
         "ssd+int8": [_ssd_here(each, "int8", beside) for each in prompts],
     }
-    # Beside each other both are a little slower than bare, which another session measured (bench/beside.py).
+    # Beside each other both are a little slower than bare: benchmarks/beside.py measures by how much.
     given = {"ar": _BARE, "sd4": _BARE, "sd5": _BARE, "ssd": f"{_BARE}, contention"}
     return [
         median_row(data["machine"], name, given[name[:3]], [each.rates[name] for each in prompts], found)

@@ -1,0 +1,1 @@
+"""What was measured to build and to judge this engine: programs of a checkout, in no wheel. See README.md."""

@@ -1,0 +1,96 @@
+"""AR, SD and SSD on a batch: the same prompts at once, in turns, and whether hits wait for misses.
+
+    python -m benchmarks.batch_speed --target MODEL --draft MODEL --prompts humaneval.jsonl \\
+        --trace trace.json [--batch 8] [--turns 5] [--max-tokens 64] [--core 0] [--draft-core 1]
+
+The trace of the last SSD turn (chrome://tracing) has a span for each verification, with how many of its
+sequences had a speculation ready when the one before ended, and how long was waited before it.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from ssd import LLM, SamplingParams
+from ssd.engine.prompts import Prompt
+
+
+def engine(options: argparse.Namespace, mode: str) -> LLM:
+    settings: dict[str, Any] = {} if mode == "ar" else {"draft": options.draft}
+    if mode == "ssd":
+        settings["draft_cores"] = (options.draft_core,)
+    return LLM(
+        options.target,
+        mode=mode,
+        device="cpu",
+        cores=(options.core,),
+        max_num_seqs=options.batch,
+        max_model_len=2048,
+        show_progress=False,
+        **settings,
+    )
+
+
+def rate(llm: LLM, prompts: list[Prompt], max_tokens: int) -> float:
+    """Tokens of all sequences a second, prompts included in the time."""
+    params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+    started = time.perf_counter()
+    llm.generate(prompts, params, use_tqdm=False)
+    return len(prompts) * max_tokens / (time.perf_counter() - started)
+
+
+def print_waits(trace: Path) -> None:
+    events = json.loads(trace.read_text())["traceEvents"]
+    steps = [event["args"] for event in events if event["name"] == "verify"]
+    mixed = [step for step in steps if 0 < step["ready"] < step["sequences"]]
+    waited = sum(step["waited_ms"] > 0 for step in mixed)
+    print(
+        f"{len(steps)} verifications, {len(mixed)} with rows that hit beside rows that miss, "
+        f"{waited} of these waited; "
+        f"{sum(step['waited_ms'] > 0 for step in steps)} waited at all"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--draft", required=True)
+    parser.add_argument("--prompts", type=Path, required=True)
+    parser.add_argument("--trace", type=Path, required=True)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--draft-core", type=int, default=1)
+    options = parser.parse_args()
+    lines = options.prompts.read_text().splitlines()[: options.batch]
+    prompts: list[Prompt] = [json.loads(line)["text"] for line in lines]
+    engines = {mode: engine(options, mode) for mode in ("ar", "sd", "ssd")}
+    for llm in engines.values():  # outside the clock
+        rate(llm, prompts, 8)
+    rates: dict[str, list[float]] = {mode: [] for mode in engines}
+    for _ in range(options.turns):
+        timeline = engines["ssd"].record()
+        for mode, llm in engines.items():
+            rates[mode].append(rate(llm, prompts, options.max_tokens))
+    timeline.write(options.trace)
+    for mode, found in rates.items():
+        ratios = [each / plain for each, plain in zip(found, rates["ar"], strict=True)]
+        stats = engines[mode].stats.speculation
+        print(
+            f"{mode:4} {statistics.median(found):7.1f} tok/s  × AR {statistics.median(ratios):.2f} "
+            f"({min(ratios):.2f}–{max(ratios):.2f})  accepted a round {stats.accepted_per_round:.2f}  "
+            f"hits {stats.hit_rate or 0:.2f}"
+        )
+    over = [ssd / sd for ssd, sd in zip(rates["ssd"], rates["sd"], strict=True)]
+    print(f"ssd over sd: {statistics.median(over):.2f} ({min(over):.2f}–{max(over):.2f})")
+    print_waits(options.trace)
+    for llm in engines.values():
+        llm.close()
+
+
+if __name__ == "__main__":
+    main()

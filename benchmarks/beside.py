@@ -1,0 +1,84 @@
+"""How much two bare forwards slow each other down when they run at the same time, each on a core of its own.
+
+    python -m benchmarks.beside --target MODEL --draft SMALL_MODEL --rounds 20
+
+Alone and beside, in turns. The ratios are `beside` in src/ssd/planning/data/two_cores.json: what
+`ssd plan --validate` may know of contention. Needs a quiet machine.
+"""
+
+import argparse
+import multiprocessing
+import statistics
+from multiprocessing.connection import Connection
+
+from ssd.bench.bare_forward import bare_forward
+from ssd.config import EngineConfig, Precision
+from ssd.runtime.loading import LoadedModel, load_draft, load_model
+from ssd.tuning.measure import precisions_of
+
+TARGET_ROWS, DRAFT_ROWS = 9, 12
+
+
+def config(model: str, core: int) -> EngineConfig:
+    return EngineConfig(model=model, device="cpu", cores=(core,), max_model_len=2048, max_num_seqs=16)
+
+
+def draft_process(line: Connection, model: str, core: int, precision: Precision) -> None:
+    """Answers `once` with a forward's time, and `loop` with those of all forwards until the next word."""
+    draft: LoadedModel = load_draft(config(model, core), precision=precision, head=None)
+    bare_forward(draft, DRAFT_ROWS)
+    line.send("ready")
+    while (word := line.recv()) != "end":
+        times = [bare_forward(draft, DRAFT_ROWS)]
+        if word == "loop":
+            line.send("computing")
+            while not line.poll():
+                times.append(bare_forward(draft, DRAFT_ROWS))
+            line.recv()
+        line.send(times)
+
+
+def measure(target: LoadedModel, line: Connection, rounds: int) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {"target": [], "target beside": [], "draft": [], "draft beside": []}
+    for _ in range(rounds):
+        found["target"].append(bare_forward(target, TARGET_ROWS))
+        line.send("once")
+        found["draft"] += line.recv()
+        line.send("loop")
+        line.recv()
+        found["target beside"] += [bare_forward(target, TARGET_ROWS) for _ in range(2)]
+        line.send("stop")
+        # The first of them began alone, the last may have ended so.
+        found["draft beside"] += line.recv()[1:-1]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--draft", required=True)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--draft-core", type=int, default=1)
+    options = parser.parse_args()
+    context = multiprocessing.get_context("spawn")
+    target = load_model(config(options.target, options.core))
+    bare_forward(target, TARGET_ROWS)
+    for precision in precisions_of(config(options.draft, options.draft_core)):
+        ours, theirs = context.Pipe()
+        arguments = (theirs, options.draft, options.draft_core, precision)
+        process = context.Process(target=draft_process, args=arguments)
+        process.start()
+        ours.recv()
+        found = measure(target, ours, options.rounds)
+        ours.send("end")
+        process.join()
+        middle = {name: statistics.median(times) for name, times in found.items()}
+        for name in ("target", "draft"):
+            beside, alone = middle[f"{name} beside"], middle[name]
+            print(f"{precision:6} {name:6} alone {alone * 1e3:6.1f} ms, beside {beside * 1e3:6.1f} ms: "
+                  f"× {beside / alone:.3f}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

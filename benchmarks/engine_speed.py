@@ -1,0 +1,251 @@
+"""What the engine costs beside the bare model, and how it stands beside vLLM, on one core.
+
+    python -m benchmarks.engine_speed --model MODEL [--core 0] [--profile] \\
+        [--vllm-python PATH --vllm-model FOLDER]
+
+Shared machines drift by a factor of two within seconds. So everything takes turns step by
+step: one forward, one engine step, one vLLM step, and round again; ratios are taken within
+a round, and their median and quartiles are printed. vLLM runs in a process of its own
+(benchmarks/vllm_worker.py) on the same core.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from ssd.attention.sdpa import SdpaBackend
+from ssd.config import EngineConfig
+from ssd.decoding.autoregressive import AutoregressiveDecoder
+from ssd.engine.core import EngineCore
+from ssd.engine.request import Request
+from ssd.engine.scheduler import SchedulerLimits
+from ssd.kvcache.block_manager import BlockManager
+from ssd.kvcache.pool import KVPool
+from ssd.runtime.cores import pin_to_cores
+from ssd.runtime.eager import EagerRunner, Tiling
+from ssd.runtime.loading import LoadedModel, load_model
+from ssd.runtime.runner import RunnerRow
+from ssd.sampling import SamplingParams
+
+CONTEXT, BLOCK, MAX_LEN = 256, 16, 1024
+BLOCKS_EACH = MAX_LEN // BLOCK
+Action = Callable[[], object]
+
+
+class Engine:
+    """An engine of its own pool that decodes a fixed batch, one step a call."""
+
+    def __init__(self, loaded: LoadedModel, batch: int, temperature: float = 0.0) -> None:
+        pool = KVPool(loaded.pool.shape)
+        runner = make_runner(loaded, pool)
+        limits = SchedulerLimits(16, 16 * CONTEXT, MAX_LEN)
+        blocks = BlockManager(pool.shape.num_blocks, BLOCK, enable_prefix_caching=False)
+        self._core = EngineCore(AutoregressiveDecoder(runner), blocks, limits, loaded.checkpoint.tokenizer())
+        params = SamplingParams(temperature=temperature, seed=1, max_tokens=None, ignore_eos=True)
+        draw = random.Random(1)
+        for index in range(batch):
+            prompt = tuple(draw.randrange(1000, 40_000) for _ in range(CONTEXT))
+            self._core.add(Request(str(index), None, prompt, params, 1, ()))
+        self._core.step()
+
+    def step(self) -> object:
+        return self._core.step()
+
+
+class VllmWorker:
+    """vLLM decoding a batch of 1 and a batch of 16, one step a call."""
+
+    def __init__(self, python: str, model: str, core: int, preload: str) -> None:
+        script = Path(__file__).with_name("vllm_worker.py")
+        self._process = subprocess.Popen(
+            [python, str(script), "--model", model, "--core", str(core), "--context", str(CONTEXT)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "LD_PRELOAD": preload},
+        )
+        self._answer()
+
+    def start(self, batch: int) -> None:
+        """Drops what it was doing and brings a batch of new prompts to their first token."""
+        self._ask({"start": batch})
+
+    def step_seconds(self) -> float:
+        return self._ask({"step": 1})
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+    def _ask(self, question: dict[str, int]) -> float:
+        if self._process.stdin is None:
+            raise RuntimeError("the worker has no standard input")
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> float:
+        line = self._process.stdout.readline() if self._process.stdout else ""
+        if not line:
+            raise RuntimeError("the vLLM worker ended; its own output says why")
+        return float(json.loads(line)["seconds"])
+
+
+def make_runner(loaded: LoadedModel, pool: KVPool, *, deterministic: bool = False) -> EagerRunner:
+    """A runner over the same weights."""
+    heads = loaded.checkpoint.config.num_heads
+    attention = SdpaBackend(pool, heads, deterministic=deterministic)
+    tiling = Tiling(decode=16, prefill=128) if deterministic else None
+    return EagerRunner(loaded.runner.model, attention, torch.device("cpu"), tiling=tiling)
+
+
+def forwards(loaded: LoadedModel) -> dict[str, Action]:
+    """Bare forwards, ordinary and deterministic."""
+
+    def decode(count: int, sequence: int = 0) -> RunnerRow:
+        table = list(range(sequence * BLOCKS_EACH, (sequence + 1) * BLOCKS_EACH))
+        return RunnerRow([11] * count, CONTEXT, table, count, generated=True)
+
+    prompt = RunnerRow([11] * CONTEXT, 0, list(range(BLOCKS_EACH)), 1, generated=False)
+    work = {
+        "1 row": [decode(1)],
+        "8 rows": [decode(8)],
+        "16 sequences": [decode(1, sequence) for sequence in range(16)],
+        f"prompt of {CONTEXT}": [prompt],
+    }
+    actions: dict[str, Action] = {}
+    for name, rows in work.items():
+        for kind in ("ordinary", "deterministic"):
+            runner = make_runner(loaded, loaded.pool, deterministic=kind == "deterministic")
+            actions[f"{name}, {kind}"] = lambda runner=runner, rows=rows: runner.forward(rows)  # type: ignore[misc]
+    return actions
+
+
+def seconds(action: Action) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+class Table:
+    """Times of actions that take turns, and ratios within a round."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, list[float]] = defaultdict(list)
+
+    def add(self, name: str, value: float) -> None:
+        self._found[name].append(value)
+
+    def times(self) -> str:
+        lines = ["| measured | best ms | median ms |", "|---|---|---|"]
+        for name, values in self._found.items():
+            lines.append(f"| {name} | {min(values) * 1e3:.1f} | {statistics.median(values) * 1e3:.1f} |")
+        return "\n".join(lines)
+
+    def ratios(self, pairs: dict[str, tuple[str, str]]) -> str:
+        lines = ["| ratio within a round | median | quartiles | of the bests |", "|---|---|---|---|"]
+        for name, (above, below) in pairs.items():
+            tops, bottoms = self._found[above], self._found[below]
+            low, middle, high = statistics.quantiles([a / b for a, b in zip(tops, bottoms, strict=True)], n=4)
+            best = min(tops) / min(bottoms)
+            lines.append(f"| {name} | {middle:.3f} | {low:.3f} – {high:.3f} | {best:.3f} |")
+        return "\n".join(lines)
+
+
+def measure_engine(loaded: LoadedModel, rounds: int) -> None:
+    bare = forwards(loaded)
+    actions = {**bare, "engine step": Engine(loaded, 1).step, "engine step, T=1": Engine(loaded, 1, 1.0).step}
+    table = Table()
+    for number in range(rounds + 1):
+        for name, action in actions.items():
+            elapsed = seconds(action)
+            if number:  # The first round warms up.
+                table.add(name, elapsed)
+    print(table.times(), end="\n\n")
+    print(
+        table.ratios(
+            {
+                "engine step / bare forward": ("engine step", "1 row, ordinary"),
+                "engine step at T=1 / greedy": ("engine step, T=1", "engine step"),
+                "8 rows / 1 row": ("8 rows, ordinary", "1 row, ordinary"),
+                "16 sequences / 1 row": ("16 sequences, ordinary", "1 row, ordinary"),
+                **{
+                    f"deterministic / ordinary, {name}": (f"{name}, deterministic", f"{name}, ordinary")
+                    for name in ("1 row", "8 rows", "16 sequences", f"prompt of {CONTEXT}")
+                },
+            }
+        ),
+        flush=True,
+    )
+
+
+def show_profile(loaded: LoadedModel, rounds: int) -> None:
+    """Where a forward's time goes, by operator, in the fastest of several forwards."""
+    actions = forwards(loaded)
+    for name in ("1 row, ordinary", "16 sequences, ordinary"):
+        actions[name]()
+        fastest: dict[str, float] = {}
+        for _ in range(rounds):
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+                actions[name]()
+            spent = {each.key: each.self_cpu_time_total / 1e3 for each in profiler.key_averages()}
+            if not fastest or sum(spent.values()) < sum(fastest.values()):
+                fastest = spent
+        print(f"| {name} | ms |\n|---|---|\n| all | {sum(fastest.values()):.1f} |")
+        for operator, milliseconds in sorted(fastest.items(), key=lambda item: -item[1])[:8]:
+            print(f"| {operator} | {milliseconds:.1f} |")
+
+
+def measure_vllm(loaded: LoadedModel, vllm: VllmWorker, rounds: int) -> None:
+    table = Table()
+    for batch in (1, 16):
+        engine = Engine(loaded, batch)
+        vllm.start(batch)
+        for number in range(rounds + 2):
+            ours, theirs = seconds(engine.step), vllm.step_seconds()
+            if number > 1:
+                table.add(f"SSD step, batch {batch}", ours)
+                table.add(f"vLLM step, batch {batch}", theirs)
+    print(table.times(), end="\n\n")
+    pairs = {
+        f"SSD's rate / vLLM's, batch {b}": (f"vLLM step, batch {b}", f"SSD step, batch {b}") for b in (1, 16)
+    }
+    print(table.ratios(pairs))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--profile", action="store_true", help="where a forward's time goes, by operator")
+    parser.add_argument("--vllm-python", help="the python of a venv that has vLLM")
+    parser.add_argument("--vllm-model", help="the same weights as a safetensors folder")
+    parser.add_argument("--vllm-preload", default="", help="libraries vLLM's documentation has one preload")
+    options = parser.parse_args()
+    pin_to_cores([options.core])
+    config = EngineConfig(
+        model=options.model, max_model_len=MAX_LEN, num_blocks=16 * BLOCKS_EACH, device="cpu"
+    )
+    loaded = load_model(config)
+    if options.profile:
+        show_profile(loaded, options.rounds)
+    elif options.vllm_python:
+        vllm = VllmWorker(options.vllm_python, options.vllm_model, options.core, options.vllm_preload)
+        measure_vllm(loaded, vllm, options.rounds)
+        vllm.close()
+    else:
+        measure_engine(loaded, options.rounds)
+
+
+if __name__ == "__main__":
+    main()

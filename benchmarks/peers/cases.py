@@ -1,0 +1,33 @@
+"""How cases of peers are spelled. This engine's own are in src/ssd/bench/cases.py.
+
+plain               the peer alone, on all cores
+plain+targetcores   the same, on the cores that this engine's target has
+draft, draft4       its own speculation with a draft: as far as it likes, or four tokens
+ssd4                ours inside it: it verifies on the target's cores, our draft works ahead on its own
+"""
+
+import re
+from collections.abc import Sequence
+
+ON_TARGET_CORES = "plain+targetcores"
+_SPELLED = re.compile(r"plain(\+targetcores)?|draft\d*|ssd\d+")
+
+
+def check_peer_cases(cases: Sequence[str]) -> None:
+    unknown = [case for case in cases if not _SPELLED.fullmatch(case)]
+    if unknown:
+        raise ValueError(
+            f"--peer-cases: {unknown[0]!r} is none; use plain, {ON_TARGET_CORES}, draft, draft3 …, ssd4 …"
+        )
+
+
+def is_plain(case: str) -> bool:
+    return case.startswith("plain")
+
+
+def has_our_draft(case: str) -> bool:
+    return case.startswith("ssd")
+
+
+def is_on_target_cores(case: str) -> bool:
+    return case == ON_TARGET_CORES or has_our_draft(case)

