@@ -19,7 +19,6 @@ from benchmarks.peers.registry import PEERS, SSD, peer_named
 from benchmarks.peers.run import PeersRun, Watcher
 from benchmarks.peers.terminal import show_peers, show_setup
 from benchmarks.peers.waves import continued_waves
-from ssd.bench.statistics import need_scipy
 from ssd.cli.bench_progress import progress_of
 from ssd.cli.errors import user_errors
 from ssd.cli.machine import available_memory
@@ -147,7 +146,6 @@ def peers(
 
 
 def _measure(model: str, draft: str | None, path: Path, options: PeersOptions) -> None:
-    need_scipy()  # before, not after, an hour of measuring
     console, folder = Console(stderr=True, highlight=False), PeersFolder(path)
     places = _places(model, options)
     model, draft = local_model(model, hf_cache=None), draft and local_model(draft, hf_cache=None)

@@ -3,12 +3,15 @@
 import re
 import statistics
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ssd.bench.figures import Figures
 from ssd.bench.folder import RunFolder
+from ssd.bench.pages.words import tiles
+from ssd.bench.records import CaseRecord
 from ssd.bench.report import html_page, markdown, write_report
 from ssd.bench.summary import RunFigures
 from tests.bench.made_up import CASES, DRAFT, NUM_TOKENS, SPEED, TARGET, WOBBLE, write_run
@@ -55,6 +58,23 @@ def test_the_best_of_several_is_what_counts(tmp_path: Path) -> None:
     assert row.over_sd is not None
     assert row.over_sd.value == pytest.approx(9 / 6)
     assert row.over_ar is None
+
+
+def test_who_was_chosen_is_judged_by_other_prompts(tmp_path: Path) -> None:
+    """On even prompts sd3 is lucky, so it is the best there; the rest say what it is worth."""
+
+    def lucky(each: CaseRecord) -> CaseRecord:
+        factor = 3.0 if each.case.startswith("sd3") and each.prompt % 2 == 0 else 1.0
+        return replace(each, seconds_per_token=each.seconds_per_token / factor)
+
+    cases = ["sd3", "sd4", "ssd", "ssd+int8"]
+    figures = RunFigures(
+        write_run(tmp_path, cases=cases, datasets=["humaneval"], num_prompts=12, change=lucky)
+    )
+    row = row_of(figures, "humaneval", "ssd")
+    assert row.over_sd is not None
+    assert (row.over_sd.value, row.over_sd.count) == (pytest.approx(9 / 5), 6)
+    assert {tile.detail for tile in tiles(figures)[:2]} == {"the fastest of 2 by these prompts"}
 
 
 def test_in_turns_drafting_is_no_host_work(figures: RunFigures) -> None:

@@ -1,8 +1,10 @@
 """A run on real engines: interrupted, gone on with, complete; and refused where it is another one."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -175,6 +177,11 @@ def test_turns_rotate_and_batches_are_full() -> None:
     for dataset in ("a", "b"):
         firsts = [batch.cases[0].mode for batch in ones if batch.dataset == dataset]
         assert sorted(firsts) == ["ar", "ar", "sd", "sd", "ssd", "ssd"]
+        follows = Counter(
+            pair for batch in ones if batch.dataset == dataset for pair in pairwise(batch.cases)
+        )
+        assert len(follows) == 6, "each follows each other"
+        assert set(follows.values()) == {2}
     assert [(batch.dataset, batch.start) for batch in found if batch.size == 4] == [("a", 0), ("b", 0)]
     with pytest.raises(ValueError, match="batches of 4 need as many prompts, not 3"):
         batches(cases, ["a"], 3)

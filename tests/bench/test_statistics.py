@@ -1,12 +1,16 @@
 """Medians, ratios and intervals against values known otherwise."""
 
-import statistics
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
 from ssd.bench.pages.svg import Axis, number
 from ssd.bench.statistics import (
+    CONFIDENCE,
     Estimate,
     joint_confidence,
     mean_of_medians,
@@ -14,14 +18,16 @@ from ssd.bench.statistics import (
     paired_ratio,
 )
 from ssd.bench.summary import tokens_a_round
+from ssd.bench.turns import in_turn, period
+
+ERRORS = ("faster", "slower")
 
 
 def test_a_median_and_its_interval() -> None:
-    values = [3.0, 1.0, 2.0, 5.0, 4.0, 6.0, 7.0]
+    values = [3.0, 1.0, 2.0, 5.0, 4.0, 6.0, 7.0, 9.0, 8.0]
     found = median_with_interval(values)
-    # By counting: the median of 7 draws from 7 values is 1 in 1.02 % of cases, and 1 or 2 in 10.3 %.
-    assert (found.value, found.low, found.high, found.count) == (4.0, 2.0, 6.0, 7)
-    assert found == median_with_interval(values)
+    # Of nine coins none or one falls heads in 10 of 512 cases: 2 and 8 hold in 96.1 %, 3 and 7 in 82 %.
+    assert (found.value, found.low, found.high, found.count) == (5.0, 2.0, 8.0, 9)
 
 
 def test_few_values_have_no_interval_that_would_hold() -> None:
@@ -32,18 +38,53 @@ def test_few_values_have_no_interval_that_would_hold() -> None:
     assert median_with_interval(six, confidence=joint_confidence(4)).low is None
     assert mean_of_medians([[1.0, 2.0], [3.0, 4.0]]).low is None
     assert mean_of_medians([[1.0, 2.0, 3.0, 4.0]] * 3).low is None
-    assert mean_of_medians([[1.0, 2.0, 3.0] * 2] * 3).low is not None
+    assert mean_of_medians([[1.0, 2.0, 3.0] * 2] * 3).low is None
+    assert mean_of_medians([[1.0, 2.0, 3.0] * 3] * 3).low is not None
 
 
-def test_the_interval_covers_as_often_as_it_says() -> None:
-    rng = np.random.default_rng(1)
-    trials = [median_with_interval(rng.normal(10, 1, 25).tolist()) for _ in range(200)]
-    covered = sum((each.low or 0) <= 10 <= (each.high or 0) for each in trials)
-    # 95 % of 200, within four standard deviations (and a percentile interval of a median covers a bit less).
-    assert 176 <= covered <= 200
-    widths = statistics.mean((each.high or 0) - (each.low or 0) for each in trials)
-    # The median of 25 normal values has a standard deviation of 0.25.
-    assert widths == pytest.approx(2 * 1.96 * 0.25, rel=0.15)
+DRAWS: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray[Any, Any]]] = {
+    "normal": lambda rng, size: rng.normal(0, 1, size),
+    "skewed": lambda rng, size: rng.lognormal(0, 1.5, size) - 1,
+    "very skewed": lambda rng, size: rng.pareto(0.7, size) - (2 ** (1 / 0.7) - 1),
+    "two humps": lambda rng, size: rng.normal(0, 0.3, size) + rng.choice([-2, 2], size),
+    "uniform": lambda rng, size: rng.uniform(-1, 1, size),
+}
+"""Each with a median of 0."""
+TRIALS = 6000
+SLACK = 3 * (0.05 * 0.95 / TRIALS) ** 0.5
+"""What counting so many may err by: 0.8 %. Percentile bootstrap intervals miss 91.7–93.4 % at 6 and 8."""
+
+
+@pytest.mark.parametrize("count", [6, 8, 12, 24])
+@pytest.mark.parametrize("name", DRAWS)
+def test_intervals_hold_at_least_as_often_as_they_say(name: str, count: int) -> None:
+    rng = np.random.default_rng(17)
+    found = [median_with_interval(each) for each in DRAWS[name](rng, (TRIALS, count)).tolist()]
+    held = sum(each.low is not None and each.low <= 0 <= (each.high or 0) for each in found) / TRIALS
+    assert held >= CONFIDENCE - SLACK
+    # Not by being needlessly wide: one value less at either end would not hold.
+    assert held <= {6: 0.969, 8: 0.992, 12: 0.961, 24: 0.977}[count] + SLACK
+
+
+def test_a_page_of_rows_errs_as_seldom_as_one() -> None:
+    """Twenty rows without a difference: in at most 5 % of pages is any called faster or slower."""
+    rng, pages = np.random.default_rng(3), 1000
+    draws = np.exp(rng.normal(0, 0.2, (pages, 20, 12))).tolist()
+    wrong = [
+        any(median_with_interval(row, confidence=joint_confidence(20)).verdict in ERRORS for row in page)
+        for page in draws
+    ]
+    assert sum(wrong) / pages <= 0.05 + 3 * (0.05 * 0.95 / pages) ** 0.5
+    alone = [any(median_with_interval(row).verdict in ERRORS for row in page) for page in draws]
+    assert sum(alone) / pages > 0.3
+
+
+def test_the_mean_of_medians_holds_too() -> None:
+    rng, held = np.random.default_rng(5), 0
+    for groups in DRAWS["skewed"](rng, (2000, 3 * 12)).reshape(2000, 3, 12).tolist():
+        found = mean_of_medians(groups)
+        held += found.low is not None and found.low <= 0 <= (found.high or 0)
+    assert held / 2000 >= CONFIDENCE
 
 
 def test_ratios_are_taken_within_pairs() -> None:
@@ -68,6 +109,18 @@ def test_verdicts() -> None:
     assert Estimate(value=1.2, low=0.99, high=1.5, count=9).verdict == "no difference that the noise allows"
     assert median_with_interval([2.0]).verdict == "too few prompts to tell"
     assert str(median_with_interval([2.0])) == "2.00"
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_each_follows_each_other_equally_often(count: int) -> None:
+    orders = [in_turn(range(count), turn) for turn in range(period(count))]
+    assert all(sorted(order) == list(range(count)) for order in orders)
+    follows = Counter(pair for order in orders for pair in pairwise(order))
+    assert len(follows) == count * (count - 1)
+    assert len(set(follows.values())) <= 1
+    places = Counter(pair for order in orders for pair in enumerate(order))
+    assert set(places.values()) == {len(orders) // count}
+    assert in_turn(range(count), len(orders)) == orders[0]
 
 
 @pytest.mark.parametrize(

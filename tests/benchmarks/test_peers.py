@@ -347,11 +347,11 @@ def test_prompts_pair_within_a_sitting_only() -> None:
 
 
 def test_the_mean_counts_data_sets_alike() -> None:
-    found = mean_of_medians([[1.0] * 12, [3.0] * 6])
+    found = mean_of_medians([[1.0] * 12, [3.0] * 7])
     assert (found.value, found.low, found.high) == (2.0, 2.0, 2.0)
     # What three values say of their median holds no 95 %, however many others are beside them.
     assert mean_of_medians([[1.0] * 12, [3.0] * 3]).low is None
-    spread = mean_of_medians([[1.0, 2.0, 3.0] * 2, [2.0, 3.0, 4.0] * 2])
+    spread = mean_of_medians([[1.0, 2.0, 3.0] * 3, [2.0, 3.0, 4.0] * 3])
     assert spread.low is not None
     assert spread.high is not None
     assert spread.low < spread.value == 2.5 < spread.high

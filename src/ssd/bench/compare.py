@@ -3,8 +3,8 @@
 Ratios are taken within a prompt. But two runs are two days of the machine, which prompts know nothing of. So
 each rate is also taken in units of its own run's bare forwards, measured beside it: a case is called faster
 only where both ratios say so. Where the forwards alone changed (a faster day, other kernels), that is said.
-Intervals are wide enough to hold for all rows together: among many rows, some would differ by chance. Rows of
-all data sets are a question of their own, with more prompts and fewer rows than those of single ones.
+Intervals are wide enough to hold for all rows together, those of all data sets among them: of many rows,
+some would differ by chance.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -67,8 +67,8 @@ def compare_runs(before: Path, after: Path) -> Comparison:
     _refuse_unlike(old.manifest, new.manifest)
     shared = [name for name in old.manifest.settings.datasets if name in new.manifest.settings.datasets]
     cases = [name for name in old.manifest.settings.cases if name in new.manifest.settings.cases]
-    together = _rows(old, new, [ALL] if len(shared) > 1 else [], cases)
-    found = _rows(old, new, shared, cases)
+    wanted = [*([ALL] if len(shared) > 1 else []), *shared]
+    found = _rows(old, new, wanted, cases)
     if not found:
         raise ValueError("the two runs share no case and data set with records: nothing can be compared")
     keys = sorted(old.forwards.keys() & new.forwards.keys())
@@ -76,7 +76,10 @@ def compare_runs(before: Path, after: Path) -> Comparison:
     if keys:
         forwards = paired_ratio([old.forwards[key] for key in keys], [new.forwards[key] for key in keys])
     return Comparison(
-        together=together, rows=found, forwards=forwards, notes=_notes(old.manifest, new.manifest)
+        together=[row for row in found if row.dataset == ALL],
+        rows=[row for row in found if row.dataset != ALL],
+        forwards=forwards,
+        notes=_notes(old.manifest, new.manifest),
     )
 
 

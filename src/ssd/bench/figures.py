@@ -66,7 +66,7 @@ class Figures:
     over_wide_ar: Estimate | None
     """Over plain decoding that has the draft's cores too, where the run has it."""
     over_sd: Estimate | None
-    """Over the fastest of the run's `sd` cases."""
+    """Over the fastest of the run's `sd` cases, by prompts that it was not chosen by."""
     roof: Roof | None
     differing: int
     """Texts that are not plain decoding's (equality.py)."""

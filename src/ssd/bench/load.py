@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from ssd.bench.turns import in_turn
+
 Kind = Literal["users", "rate"]
 
 
@@ -147,14 +149,13 @@ def first_model(url: str, api_key: str | None) -> str:
 
 
 def turns(settings: LoadSettings) -> list[tuple[Endpoint, Level, int]]:
-    """All of a run, in order: endpoints take turns at each level, another one first in each round of it."""
-    found = []
-    for number in range(settings.rounds):
-        for index, level in enumerate(settings.levels):
-            start = (number + index) % len(settings.endpoints)
-            turned = [*settings.endpoints[start:], *settings.endpoints[:start]]
-            found += [(endpoint, level, number) for endpoint in turned]
-    return found
+    """All of a run, in order: endpoints take turns at each level, in another order in each round of it."""
+    return [
+        (endpoint, level, number)
+        for number in range(settings.rounds)
+        for index, level in enumerate(settings.levels)
+        for endpoint in in_turn(settings.endpoints, number + index)
+    ]
 
 
 def _differences(ours: LoadSettings, theirs: LoadSettings) -> list[str]:

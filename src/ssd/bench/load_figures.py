@@ -1,7 +1,7 @@
 """What load tells: throughput, what a user sees, and up to where one endpoint is better than another.
 
 Knows numbers. Requests of a round share forwards and the machine's mood, so a round is one observation:
-intervals are 95 % bootstrap intervals over rounds, ratios are taken within a round. Whether an endpoint
+intervals are 95 % intervals of medians over rounds, ratios are taken within a round. Whether an endpoint
 helps is judged in a closed loop by throughput, in which waiting for a seat and for the first token counts,
 and at a rate, which decides the throughput, by what a user sees: tokens a second after the first. Where
 requests were lost nothing is judged: those that were answered had the server to themselves.

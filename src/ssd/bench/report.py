@@ -70,7 +70,7 @@ def markdown(figures: RunFigures) -> str:
         for part, group in zip(parts, groups, strict=True):
             heads = ["case", *(column.title for column in part.columns)]
             lines += _table(heads, [[f"`{row.name}`", *row.cells] for row in group.rows])
-    lines += ["Medians over prompts; in brackets, 95 % bootstrap intervals.", ""]
+    lines += ["Medians over prompts; in brackets, 95 % intervals (order statistics).", ""]
     lines += [f"- **{column.title}**: {column.meaning}" for part in parts for column in part.columns]
     if roofs := words.roofs(figures):
         heads = ["case", "E∞", "T_v, ms (rows)", "T_d, ms (rows)", "E∞/T_v", "1/T_d", "roof", "reached"]

@@ -1,8 +1,8 @@
 """A run: every case on every prompt, in turns, each result kept as it is made, so that it can go on later.
 
 Knows the order of turns and what is still to do. Does not know terminals: whoever watches is told of each
-turn. A batch of prompts runs in every case before the next one starts, and the first to run changes with
-each batch: whatever drifts on the machine, drifts for all. A batch in which a run was interrupted is measured
+turn. A batch of prompts runs in every case before the next one starts, and the order changes with each batch
+(turns.py): whatever drifts on the machine, drifts for all. A batch in which a run was interrupted is measured
 whole again when it goes on: cases of one prompt are never of two days.
 """
 
@@ -18,6 +18,7 @@ from ssd.bench.engines import CaseEngines
 from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import CaseFacts, Manifest, ModelFacts
 from ssd.bench.records import CaseRecord, PromptRecord
+from ssd.bench.turns import in_turn
 from ssd.models.checkpoint import Checkpoint, open_checkpoint
 
 Prompts = Mapping[str, Sequence[str]]
@@ -52,8 +53,8 @@ def batches(cases: Sequence[Case], datasets: Sequence[str], num_prompts: int) ->
         for place, dataset in enumerate(datasets):
             for size, sharing in by_size.items():
                 if start % size == 0 and start + size <= num_prompts:
-                    turn = (start // size + place) % len(sharing)
-                    found.append(Batch(dataset, start, size, [*sharing[turn:], *sharing[:turn]]))
+                    order = in_turn(sharing, start // size + place)
+                    found.append(Batch(dataset, start, size, order))
     return found
 
 

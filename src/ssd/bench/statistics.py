@@ -1,16 +1,16 @@
-"""Medians and ratios with intervals that know how few prompts there were.
+"""Medians and ratios with intervals that hold at least as often as they say, however few values there are.
 
-Knows numbers. Intervals are 95 % bootstrap intervals (scipy) over prompts: what would a median be, had other
-prompts of the kind been drawn? Ratios are taken within a prompt, so that drift of the machine cancels.
+Knows numbers. An interval of a median is two of the values themselves: a true median lies below the least of
+n values with chance 2⁻ⁿ whatever their distribution, and so on inwards (order statistics). Ratios are taken
+within a prompt, so that drift of the machine cancels.
 """
 
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from math import comb
+from typing import Literal
 
-import numpy
-
-_RESAMPLES = 5000
 CONFIDENCE = 0.95
 Verdict = Literal["faster", "slower", "no difference that the noise allows", "too few prompts to tell"]
 
@@ -40,53 +40,42 @@ class Estimate:
 
 
 def median_with_interval(values: Sequence[float], *, confidence: float = CONFIDENCE) -> Estimate:
-    """The median, and its interval by resampling; always the same for the same values."""
+    """The interval is the narrowest, with as many values left out at either end, that holds as often."""
+    ordered, left_out = sorted(values), _left_out(len(values), confidence)
+    middle = statistics.median(ordered)
+    if left_out is None:
+        return Estimate(value=middle, count=len(ordered))
+    return Estimate(value=middle, low=ordered[left_out], high=ordered[-1 - left_out], count=len(ordered))
 
-    def median(group: Any, axis: int = -1) -> Any:
-        return numpy.median(group, axis=axis)
 
-    return _estimate((values,), median, count=len(values), confidence=confidence)
+def _left_out(count: int, confidence: float) -> int | None:
+    """How many values at either end; None where even all of them may miss the median too often.
+
+    Fewer than i of n values lie below the median as often as fewer than i of n coins fall heads.
+    """
+    most, tail, left_out = (1 - confidence) * 2**count / 2, 0, None
+    for place in range(count // 2):
+        tail += comb(count, place)
+        if tail > most:
+            break
+        left_out = place
+    return left_out
 
 
 def mean_of_medians(groups: Sequence[Sequence[float]]) -> Estimate:
-    """Each group counts the same, whatever its size; resampled within groups."""
-
-    def mean(*each: Any, axis: int = -1) -> Any:
-        return numpy.mean([numpy.median(group, axis=axis) for group in each], axis=0)
-
-    return _estimate(groups, mean, count=sum(map(len, groups)))
-
-
-def _estimate(
-    groups: Sequence[Sequence[float]],
-    statistic: Callable[..., Any],
-    *,
-    count: int,
-    confidence: float = CONFIDENCE,
-) -> Estimate:
-    value = float(statistic(*map(numpy.asarray, groups)))
-    if not _can_hold(list(map(len, groups)), confidence):
-        return Estimate(value=value, count=count)
-    need_scipy()
-    from scipy.stats import bootstrap
-
-    interval = bootstrap(
-        tuple(map(list, groups)),
-        statistic,
-        n_resamples=_RESAMPLES,
-        confidence_level=confidence,
-        # Not BCa: the jackknife of a median is degenerate, and all values may be equal.
-        method="percentile",
-        vectorized=True,
-        rng=numpy.random.default_rng(0),
-    ).confidence_interval
-    return Estimate(value=value, low=float(interval.low), high=float(interval.high), count=count)
-
-
-def _can_hold(sizes: Sequence[int], confidence: float) -> bool:
-    """Resampled medians stay between the least and the greatest value, and a true median is outside with
-    chance 2^(1 − n): six values are the fewest for 95 %, whatever they are."""
-    return all(2.0 ** (1 - each) <= 1 - confidence for each in sizes)
+    """Each group counts the same. The groups' intervals hold together, and then their mean does too."""
+    confidence = joint_confidence(len(groups))
+    found = [median_with_interval(group, confidence=confidence) for group in groups]
+    lows, highs = (
+        [low for each in found if (low := getattr(each, end)) is not None] for end in ("low", "high")
+    )
+    is_whole = len(lows) == len(found)
+    return Estimate(
+        value=statistics.mean(each.value for each in found),
+        low=statistics.mean(lows) if is_whole else None,
+        high=statistics.mean(highs) if is_whole else None,
+        count=sum(each.count for each in found),
+    )
 
 
 def paired_ratio(
@@ -97,13 +86,6 @@ def paired_ratio(
 
 
 def joint_confidence(num_intervals: int) -> float:
-    """So that all of them together hold as often as one alone would: of twenty, one would err by chance."""
+    """So that all of them together hold as often as one alone would (Bonferroni): of twenty at 95 %, one
+    would err by chance."""
     return 1 - (1 - CONFIDENCE) / max(1, num_intervals)
-
-
-def need_scipy() -> None:
-    """ValueError with a remedy where it is not installed."""
-    try:
-        import scipy.stats  # noqa: F401
-    except ImportError as error:
-        raise ValueError("intervals need the package scipy: pip install 'ssd[bench]'") from error

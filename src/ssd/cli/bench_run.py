@@ -126,11 +126,9 @@ def _measure(
     from ssd.bench.folder import RunFolder
     from ssd.bench.manifest import Manifest
     from ssd.bench.runs import Run
-    from ssd.bench.statistics import need_scipy
     from ssd.cli.bench_tables import show_run
     from ssd.cli.provenance import provenance
 
-    need_scipy()  # before, not after, an hour of measuring
     names = [name.strip() for name in options.datasets.split(",")]
     prompts = {
         dataset_label(name): load_prompts(

@@ -27,7 +27,6 @@ _PACKAGES = {
     "uvicorn": "server (extra: server)",
     "prometheus-client": "metrics (extra: server)",
     "openai": "ssd chat with a server (extra: client)",
-    "scipy": "intervals of ssd bench (extra: bench)",
     "datasets": "its prompts from the hub (extra: bench)",
 }
 _WORTH_ALL_CORES = 1.15

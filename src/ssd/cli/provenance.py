@@ -15,7 +15,7 @@ from ssd.version import __version__
 if TYPE_CHECKING:
     from ssd.bench.manifest import Provenance
 
-_PACKAGES = ("torch", "transformers", "numpy", "safetensors", "scipy")
+_PACKAGES = ("torch", "transformers", "numpy", "safetensors")
 
 
 def provenance() -> Provenance:

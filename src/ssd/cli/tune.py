@@ -106,14 +106,12 @@ def tune(
 def _tune(out: Path, options: TuneOptions, engine: EngineOptions) -> None:
     from ssd.bench.cases import Case
     from ssd.bench.engines import CaseEngines
-    from ssd.bench.statistics import need_scipy
     from ssd.config import EngineConfig
     from ssd.tuning.tuned_file import Tuned, as_yaml, reasons, with_measured_cores
 
     console = Console()
     given, draft = _given(engine)
     config = EngineConfig.from_settings(engine.named_model, given)
-    need_scipy()  # before, not after, minutes of measuring
     prompts, held_out = options.texts()
     # The target's cores, and room for a draft beside it, are those of the mode that needs most.
     engines = CaseEngines(config, draft, [Case(mode="ar"), Case(mode="ssd")])
@@ -241,15 +239,16 @@ def _grid_table(title: str, points: Sequence[Point]) -> Table:
 
 
 def _table(tuned: Tuned) -> Table:
-    table = Table("settings", title="measured, in turns", title_justify="left")
-    for name in ("tokens/s", "× plain", "predicted"):
+    title = "measured, in turns, on the prompts that the choice is made by; intervals hold together"
+    table = Table("settings", title=title, title_justify="left")
+    for name in ("tokens/s", "× plain (95 %)", "predicted"):
         table.add_column(name, justify="right")
     for each in tuned.measured:
         promised = tuned.promised(each.case)
         table.add_row(
             each.case.name,
             f"{each.rate:.2f}",
-            "" if each is tuned.plain else str(each.over(tuned.plain)),
+            "" if each is tuned.plain else str(tuned.over_plain(each)),
             "" if promised is None else f"{promised:.2f}",
             style="bold green" if each is tuned.chosen else None,
         )

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from ssd.bench.cases import Case
 from ssd.bench.engines import CaseEngines
-from ssd.bench.statistics import Estimate, paired_ratio
+from ssd.bench.statistics import Estimate, joint_confidence, paired_ratio
+from ssd.bench.turns import in_turn
 
 _CLEARLY = 1.02
 """Where there were too few prompts for an interval: speculation must be so much faster, on none slower."""
@@ -26,9 +27,12 @@ class Measured:
         """Over all prompts, each of the same length: total tokens by total time."""
         return statistics.harmonic_mean(self.rates)
 
-    def over(self, other: "Measured") -> Estimate:
-        """How many times as fast, as the median over prompts: drift hits both of a prompt alike."""
-        return paired_ratio(self.rates, other.rates)
+    def over(self, other: "Measured", *, among: int = 1) -> Estimate:
+        """How many times as fast, as the median over prompts: drift hits both of a prompt alike.
+
+        `among`: so many intervals, of whoever is compared with the same one, hold together.
+        """
+        return paired_ratio(self.rates, other.rates, confidence=joint_confidence(among))
 
 
 def run_in_turns(
@@ -39,12 +43,11 @@ def run_in_turns(
     max_tokens: int,
     seed: int,
 ) -> list[Measured]:
-    """Every case on every prompt; the order of cases turns with each prompt. Warm-up is outside the clock."""
+    """Every case on every prompt, in an order that changes with each. Warm-up is outside the clock."""
     engines.warm_up(cases, prompts[0])
     rates: dict[Case, list[float]] = {case: [] for case in cases}
     for place, prompt in enumerate(prompts):
-        turn = place % len(cases)
-        for case in [*cases[turn:], *cases[:turn]]:
+        for case in in_turn(cases, place):
             (record,) = engines.run(case, [prompt], max_tokens=max_tokens, seed=seed + place)
             rates[case].append(record.rate)
     return [Measured(case, rates[case]) for case in cases]
@@ -53,14 +56,15 @@ def run_in_turns(
 def winner(measured: Sequence[Measured], baseline: Measured) -> Measured:
     """The fastest of those that are clearly faster than plain decoding; else plain decoding itself.
 
-    Clearly: the whole interval is above 1. A draft takes memory, and must not be chosen for a lucky prompt.
+    Clearly: the whole interval is above 1, and the intervals of all of them hold together: a draft takes
+    memory, and must not be chosen for a lucky prompt.
     """
-    clear = [each for each in measured if each is not baseline and _is_clear(each, baseline)]
+    others = [each for each in measured if each is not baseline]
+    clear = [each for each in others if _is_clear(each.over(baseline, among=len(others)), each, baseline)]
     return max(clear, key=lambda each: each.over(baseline).value, default=baseline)
 
 
-def _is_clear(one: Measured, baseline: Measured) -> bool:
-    ratio = one.over(baseline)
+def _is_clear(ratio: Estimate, one: Measured, baseline: Measured) -> bool:
     if ratio.low is not None:
         return ratio.low > 1
     is_never_slower = all(ours >= theirs for ours, theirs in zip(one.rates, baseline.rates, strict=True))

@@ -35,6 +35,10 @@ class Tuned:
     def plain(self) -> Measured:
         return self.measured[0]
 
+    def over_plain(self, measured: Measured) -> Estimate:
+        """By the prompts that the choice was made by: intervals hold for all candidates together."""
+        return measured.over(self.plain, among=len(self.measured) - 1)
+
     def promised(self, case: Case) -> float | None:
         """What the model predicted; temperature and cores are in its texts and times, not in its cases."""
         plain = replace(case, temperature=0.0, all_cores=False)
@@ -90,15 +94,18 @@ def reasons(tuned: Tuned) -> list[str]:
 
 
 def _decision(tuned: Tuned) -> str:
-    gain = tuned.chosen.over(tuned.plain)
     if tuned.chosen.case.mode == "ar":
         others = [each for each in tuned.measured if each.case.mode != "ar"]
-        best = max(others, key=lambda each: each.over(tuned.plain).value)
+        best = max(others, key=lambda each: tuned.over_plain(each).value)
         return (
             "Speculation does not pay here, as far as the noise lets one say: the best of it, "
-            f"{best.case.name}, ran at {best.over(tuned.plain)} × plain decoding. The target decodes alone."
+            f"{best.case.name}, ran at {tuned.over_plain(best)} × plain decoding. The target decodes alone."
         )
-    return f"{tuned.chosen.case.name} is {gain} × as fast as plain decoding on these prompts."
+    gain = tuned.over_plain(tuned.chosen).value
+    return (
+        f"{tuned.chosen.case.name} was {gain:.2f} × as fast as plain decoding on the prompts that it was "
+        "chosen by, where the best of several looks a little better than it is."
+    )
 
 
 def _about(tuned: Tuned, precision: Precision) -> str:

@@ -52,13 +52,14 @@ def _roof(row: Figures) -> str:
 _RATE = "1 / time per output token: median over prompts, 95 % interval"
 _OVER_AR = "rate over plain decoding's on the target's own devices, prompt by prompt: median, 95 % interval"
 _OVER_WIDE = "the same over plain decoding on the draft's cores as well"
+_OVER_SD = "over the fastest sd case; of several, chosen by every other prompt, and compared by the rest"
 _RAN = "a verification / a step of a draft that works ahead, as they ran beside each other"
 _FLOP = "tokens per 10⁹ multiplications and additions of target and draft, prompts included"
 SPEED = (
     Column("tok/s a user", _RATE, lambda row: _estimate(row.rate)),
     Column("× ar", _OVER_AR, lambda row: str(row.over_ar or NOTHING)),
     Column("× ar+allcores", _OVER_WIDE, lambda row: str(row.over_wide_ar or NOTHING)),
-    Column("× best sd", "over the fastest sd case of the run", lambda row: str(row.over_sd or NOTHING)),
+    Column("× best sd", _OVER_SD, lambda row: str(row.over_sd or NOTHING)),
     Column("ms/token", "time per output token: median", lambda row: number(row.milliseconds_per_token.value)),
     Column("first token, ms", "from request to first token: median", _first_token),
     Column("output tok/s", "all texts over wall time, prompts included", lambda row: number(row.output_rate)),
