@@ -25,8 +25,8 @@ def noisy(seed: int, factor: float = 1.0) -> Change:
 
 
 def verdicts(tmp_path: Path, before: Change, after: Change, *, forward_seconds: float = 0.25) -> set[str]:
-    write_run(tmp_path / "a", num_prompts=12, change=before)
-    write_run(tmp_path / "b", num_prompts=12, change=after, forward_seconds=forward_seconds)
+    write_run(tmp_path / "a", num_prompts=18, change=before)
+    write_run(tmp_path / "b", num_prompts=18, change=after, forward_seconds=forward_seconds)
     return {row.verdict for row in compare_runs(tmp_path / "a", tmp_path / "b").rows}
 
 

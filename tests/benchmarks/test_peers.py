@@ -266,7 +266,7 @@ def test_a_draft_in_another_precision_has_a_verdict_of_its_own(tmp_path: Path) -
     folder = PeersFolder(tmp_path)
     folder.begin(PeersManifest(settings=SETTINGS, sessions=[], engines={}))
     for dataset in ("code", "talk"):
-        for place, more in enumerate([0, 1, 2] * 2):
+        for place, more in enumerate([0, 1, 2] * 3):
             for case, rate in rates.items():
                 folder.add(record("ssd", case, rate + more, place, dataset=dataset))
             folder.add(record("vllm", "draft4", (4.0 + more) / 2, place, dataset=dataset))

@@ -53,7 +53,8 @@ def _left_out(count: int, confidence: float) -> int | None:
 
     Fewer than i of n values lie below the median as often as fewer than i of n coins fall heads.
     """
-    most, tail, left_out = (1 - confidence) * 2**count / 2, 0, None
+    left_out: int | None = None
+    most, tail = (1 - confidence) * 2**count / 2, 0
     for place in range(count // 2):
         tail += comb(count, place)
         if tail > most:

@@ -149,7 +149,9 @@ class RunFigures:
         if len(found) < 2:
             return self._over(case, dataset, next(iter(found), None))
         keys = sorted(set.intersection(*(set(each) for each in found.values())))
-        best = max(found, key=lambda each: median(found[each][key].rate for key in keys[::2]), default=None)
+        if not keys:
+            return None
+        best = max(found, key=lambda each: median(found[each][key].rate for key in keys[::2]))
         return self._over(case, dataset, best, set(keys[1::2]))
 
     def _over(
