@@ -5,8 +5,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 from ssd import SamplingParams
 from ssd.config import EngineConfig
 from ssd.integrations.vllm.meter import COUNTERS, GAUGES
@@ -70,48 +68,3 @@ def test_dashboard_and_guide_name_metrics_that_exist() -> None:
         assert len(named) > 15
         unknown = {re.sub(r"_(total|bucket|sum|count)$", "", name) for name in named} - known
         assert unknown == set(), page
-
-
-PAGES = [
-    "README.md",
-    "CONTRIBUTING.md",
-    "CHANGELOG.md",
-    *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")),
-]
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere_on_github(page: str) -> None:
-    """What the site makes of them is held by tests/test_site.py."""
-    broken = []
-    for link, _, anchor in re.findall(r"\]\((?!http)([^)#]*)(#([^)]*))?\)", (ROOT / page).read_text()):
-        target = (ROOT / page).parent / link if link else ROOT / page
-        if not target.exists() or (anchor and anchor not in _anchors(target)):
-            broken.append((link, anchor))
-    assert broken == []
-
-
-def _anchors(page: Path) -> set[str]:
-    """As GitHub names headings."""
-    without_code = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    headings = re.findall(r"^#+ (.*)$", without_code, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_lines_are_read_without_scrolling(page: str) -> None:
-    """At most 100 characters but in tables, code and links that cannot be broken."""
-    text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
-    lines = [line for line in text.splitlines() if not line.startswith("|")]
-    unbreakable = re.compile(r"\s*(- )?(!?\[[^\]]*\]\([^)]*\)|\S+)[.,:]?")
-    assert [line for line in lines if len(line) > 100 and not unbreakable.fullmatch(line)] == []
-
-
-def test_readme_is_short_and_its_figures_were_measured() -> None:
-    readme = (ROOT / "README.md").read_text()
-    assert len(readme.splitlines()) <= 130
-    assert [line for line in readme.splitlines() if len(line) > 100] == []
-    intervals = re.findall(r"\d[\d.]*–\d[\d.]*\d", readme)
-    assert len(intervals) > 5
-    measured = (ROOT / "docs/performance.md").read_text() + (ROOT / "docs/vllm.md").read_text()
-    assert [each for each in intervals if each not in measured] == []
