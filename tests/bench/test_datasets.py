@@ -54,5 +54,5 @@ def test_a_line_without_text_is_named(tmp_path: Path, line: str) -> None:
 def test_without_the_package_a_remedy_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     for name in NAMES:
-        with pytest.raises(ValueError, match=r"pip install 'ssd\[bench\]'.*--dataset-dir"):
+        with pytest.raises(ValueError, match=r"pip install 'ssd-llm\[bench\]'.*--dataset-dir"):
             load_prompts(name, None, 1)

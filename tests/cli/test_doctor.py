@@ -1,23 +1,31 @@
 """`ssd doctor`: true of the machine it runs on."""
 
+import json
+import platform
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from ssd.cli import serve_vllm
+from ssd.cli import diagnosis, machine, serve_vllm
 from ssd.cli.main import app
 from ssd.runtime import cores
 from ssd.runtime.cores import usable_cores
 from ssd.version import __version__
 
 
-def doctor(cache: Path) -> str:
-    result = CliRunner().invoke(app, ["doctor", "--hf-cache", str(cache)], env={"COLUMNS": "160"})
+def doctor(cache: Path, *flags: str) -> str:
+    result = CliRunner().invoke(app, ["doctor", "--hf-cache", str(cache), *flags], env={"COLUMNS": "160"})
     assert result.exit_code == 0, result.output
     return result.stdout
+
+
+def told(cache: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(doctor(cache, "--json"))
+    return found
 
 
 def test_packages_machine_and_what_will_be_used(tmp_path: Path) -> None:
@@ -28,6 +36,33 @@ def test_packages_machine_and_what_will_be_used(tmp_path: Path) -> None:
     assert rate is not None
     assert float(rate[1]) > 0.1
     assert re.search(rf"CPU cores\s+│ {len(usable_cores())}, on \d+ physical", shown)
+
+
+def test_json_tells_what_the_tables_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "reading_rate", lambda cores: cores * 1e9)
+    monkeypatch.setattr(machine, "memory", lambda: "1 GiB [free]")
+    found, shown = told(tmp_path), doctor(tmp_path)
+    assert (found["ssd"], found["python"]) == (__version__, platform.python_version())
+    assert (found["hub_cache"], found["models"]) == (str(tmp_path), [])
+    assert f"will use            │ {found['device']}, {found['dtype']}" in shown
+    assert {"torch", "vllm"} <= {each["name"] for each in found["packages"]}
+    for each in found["packages"]:
+        assert re.search(
+            rf"│ {re.escape(each['name'])} +│ {re.escape(each['version'] or 'not installed')} ", shown
+        )
+    words = " ".join(re.sub("[│\n]", " ", shown).split())
+    for what, said in found["machine"].items():
+        assert f"{what} {said}" in words
+
+
+def test_the_other_project_of_that_name_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"torch": "2.13.0"}
+    monkeypatch.setattr(diagnosis, "_version", versions.get)
+    assert "uninstall" not in doctor(tmp_path)
+    versions["ssd"] = "1.0.0"
+    other = told(tmp_path)["packages"][-1]
+    assert (other["name"], other["version"], other["trouble"]) == ("ssd", "1.0.0", "pip uninstall ssd")
+    assert "pip uninstall ssd" in doctor(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +102,7 @@ def test_models_in_the_cache_are_listed(tmp_path: Path) -> None:
     shown = doctor(tmp_path)
     assert "tiny/model" in shown
     assert "some/data" not in shown
+    assert told(tmp_path)["models"] == [{"name": "tiny/model", "bytes": 2}]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ssd.version import how_to_install
+
 
 @dataclass(frozen=True, slots=True)
 class _OnTheHub:
@@ -103,7 +105,7 @@ def _from_hub(name: str, where: _OnTheHub) -> Iterator[str]:
         from datasets import load_dataset
     except ImportError as error:
         raise ValueError(
-            f"{name} comes from the hub by the package datasets: pip install 'ssd[bench]', or {folder_hint}"
+            f"{name} comes from the hub by the package datasets: {how_to_install('bench')}, or {folder_hint}"
         ) from error
     try:
         rows = load_dataset(where.repo, where.config, split=where.split)

@@ -10,6 +10,7 @@ from ssd.bench.pages.colours import Colours
 from ssd.bench.pages.columns import Column, used_columns
 from ssd.bench.pages.plots import plots
 from ssd.bench.summary import RunFigures
+from ssd.version import how_to_install
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ def html_page(figures: RunFigures) -> str:
     try:
         from jinja2 import Environment, StrictUndefined
     except ImportError as error:
-        raise ValueError("the page needs the package jinja2: pip install 'ssd[bench]'") from error
+        raise ValueError(f"the page needs the package jinja2: {how_to_install('bench')}") from error
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
     template = environment.from_string((files("ssd.bench.pages") / "page.html").read_text())
     colours = Colours(figures.cases)

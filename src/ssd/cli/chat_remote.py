@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from ssd.cli.chat_backend import Message, Piece, Usage
+from ssd.version import how_to_install
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -95,7 +96,7 @@ def _client(url: str, api_key: str | None) -> OpenAI:
     try:
         from openai import OpenAI
     except ImportError as error:
-        raise ValueError("a chat with a server needs OpenAI's client: pip install 'ssd[client]'") from error
+        raise ValueError(f"a chat with a server needs OpenAI's client: {how_to_install('client')}") from error
     # The client insists on a key; servers without one ignore it.
     return OpenAI(base_url=url, api_key=api_key or "none")
 

@@ -14,6 +14,7 @@ from ssd.cli.errors import user_errors
 from ssd.cli.options import with_options
 from ssd.cli.serve_vllm import VllmOptions, VllmServer
 from ssd.cli.server_options import ServerOptions
+from ssd.version import how_to_install
 
 
 @with_options
@@ -60,7 +61,7 @@ def _is_for_vllm(engine: EngineOptions, vllm: VllmOptions) -> bool:
 
 def _serve_ourselves(engine: EngineOptions, server: ServerOptions) -> int:
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
-        raise ValueError("the server's packages are not installed: pip install 'ssd[server]'")
+        raise ValueError(f"the server's packages are not installed: {how_to_install('server')}")
     from ssd.server.config import ServerConfig
     from ssd.server.run import run_server
 

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ssd.version import __version__
+from ssd.version import __version__, how_to_install
 
 _PATH = "/v1/traces"
 _ATTRIBUTES = {
@@ -30,7 +30,7 @@ class Traces:
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
         except ImportError as error:
-            raise ValueError("traces need the extra: pip install 'ssd[otel]'") from error
+            raise ValueError(f"traces need more packages: {how_to_install('otel')}") from error
         url = endpoint if endpoint.endswith(_PATH) else endpoint.rstrip("/") + _PATH
         resource = Resource.create({"service.name": "ssd", "service.version": __version__})
         self._provider = TracerProvider(resource=resource)

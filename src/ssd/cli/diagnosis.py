@@ -1,0 +1,197 @@
+"""What `ssd doctor` finds: packages, this machine, models at hand, and what would be used.
+
+Looks, and says it as plain data; how that is shown is doctor's.
+"""
+
+import os
+import platform
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from ssd.cli import machine
+from ssd.integrations.vllm.fitting import installed_version
+from ssd.version import DISTRIBUTION, __version__
+
+_PACKAGES = {
+    "torch": "tensors",
+    "transformers": "configurations, tokenizers",
+    "safetensors": "weights",
+    "gguf": "GGUF weights",
+    "huggingface-hub": "models by name",
+    "pyzmq": "sockets between engine and draft",
+    "msgspec": "the messages on them",
+    "fastapi": "server (extra: server)",
+    "uvicorn": "server (extra: server)",
+    "prometheus-client": "metrics (extra: server)",
+    "openai": "ssd chat with a server (extra: client)",
+    "datasets": "its prompts from the hub (extra: bench)",
+}
+_OTHER_PROJECT = "ssd"
+_WORTH_ALL_CORES = 1.15
+
+
+@dataclass(frozen=True)
+class Package:
+    name: str
+    version: str | None
+    job: str
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
+class Model:
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    ssd: str
+    python: str
+    system: str
+    packages: tuple[Package, ...]
+    machine: dict[str, str]
+    device: str
+    dtype: str
+    hub_cache: str
+    models: tuple[Model, ...]
+
+
+def diagnose(hf_cache: str | None) -> Diagnosis:
+    """Takes a few seconds: how fast memory is read is measured."""
+    from huggingface_hub import constants
+
+    from ssd.runtime.host import resolve_device, resolve_dtype
+
+    device = resolve_device("auto")
+    shelf = hf_cache or str(constants.HF_HUB_CACHE)
+    return Diagnosis(
+        ssd=__version__,
+        python=platform.python_version(),
+        system=platform.platform(),
+        packages=_packages(),
+        machine=_machine(on_cpus=device.type == "cpu"),
+        device=str(device),
+        dtype=str(resolve_dtype("auto", device)).removeprefix("torch."),
+        hub_cache=shelf,
+        models=_models(shelf),
+    )
+
+
+def _packages() -> tuple[Package, ...]:
+    found = [Package(name, _version(name), job) for name, job in _PACKAGES.items()]
+    found.append(_vllm())
+    if other := _version(_OTHER_PROJECT):
+        job = f"another project, or {DISTRIBUTION} before it was called so"
+        found.append(Package(_OTHER_PROJECT, other, job, f"pip uninstall {_OTHER_PROJECT}"))
+    return tuple(found)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _vllm() -> Package:
+    """Whether it can be the target, and if not, why."""
+    from ssd.cli.serve_vllm import is_installed, why_missing
+
+    job = "ssd serve --engine vllm (pip install vllm)"
+    number = installed_version() or None
+    if not is_installed():
+        return Package("vllm", number, job)
+    if reason := why_missing():
+        return Package("vllm", number, job, reason)
+    if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
+        return Package("vllm", number, job, "needs its V1 runner; unset VLLM_USE_V2_MODEL_RUNNER")
+    return Package("vllm", number, f"{job}: fits, on its V1 runner; 0.32 was run with it")
+
+
+def _machine(*, on_cpus: bool) -> dict[str, str]:
+    """By what it is about, in the order in which it is shown."""
+    import torch
+
+    from ssd.runtime.cores import can_pin, physical_cores, share_out, usable_cores
+
+    cores = physical_cores()
+    found = {**_gpus(), "processor": machine.processor(), "CPU cores": machine.kinds_of_cores(cores)}
+    if on_cpus:
+        found["cores in mode ssd"] = machine.seats(share_out(), cores, can_pin=can_pin())
+    capability = torch.backends.cpu.get_cpu_capability()
+    return {
+        **found,
+        "instructions": f"{machine.instructions()}; torch uses {capability}",
+        "memory": machine.memory(),
+        "torch": f"{torch.__version__}, {torch.get_num_threads()} threads, {_math_library()}",
+        "weights are read at": _reading_rates(len(usable_cores())),
+        "bfloat16": _bfloat16(),
+        "drafts on CPU": _drafts(),
+    }
+
+
+def _gpus() -> dict[str, str]:
+    import torch
+
+    found = {}
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        found[f"cuda:{index}"] = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
+    return found or {"GPUs": "none that torch can use"}
+
+
+def _reading_rates(num_cores: int) -> str:
+    alone = machine.reading_rate(1) / 1e9
+    if num_cores == 1:
+        return f"{alone:.1f} GB/s"
+    together = machine.reading_rate(num_cores) / 1e9
+    rates = f"{alone:.1f} GB/s by one core, {together:.1f} by all {num_cores}"
+    if together < _WORTH_ALL_CORES * alone:
+        return rates
+    # A draft takes cores from the target: where cores bring much, it has to bring more.
+    return (
+        f"{rates}: plain decoding on all cores gains up to {together / alone:.1f} ×, "
+        "and `ssd tune` tells whether a draft gains more"
+    )
+
+
+def _bfloat16() -> str:
+    from ssd.models.arithmetic import arithmetic
+
+    return "by instruction" if arithmetic().bfloat16 else "bfloat16 is emulated here: float32 is used"
+
+
+def _drafts() -> str:
+    from ssd.models.arithmetic import arithmetic
+
+    match arithmetic().int8_steps:
+        case None:
+            return "in the model's number format: int8 needs AVX-512"
+        case 127:
+            return "int8"
+        case _:
+            return "int8, weights in 7 bits: this CPU has no VNNI"
+
+
+def _math_library() -> str:
+    import torch
+
+    built = (
+        ("oneDNN", torch.backends.mkldnn),
+        ("MKL", torch.backends.mkl),
+        ("OpenMP", torch.backends.openmp),
+    )
+    return ", ".join(name for name, library in built if library.is_available()) or "plain kernels"
+
+
+def _models(shelf: str) -> tuple[Model, ...]:
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        repos = scan_cache_dir(shelf).repos
+    except (CacheNotFound, ValueError):
+        return ()
+    models = (Model(repo.repo_id, repo.size_on_disk) for repo in repos if repo.repo_type == "model")
+    return tuple(sorted(models, key=lambda each: each.name))
