@@ -1,0 +1,131 @@
+"""Files for people and hosts around the code: workflows, issue forms, the citation, against their schemas.
+
+The schemas come with check-jsonschema. What a workflow's commands do is not known here: actionlint looks at
+their shell in the workflow itself.
+"""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ssd.version import __version__
+
+pytest.importorskip("check_jsonschema")
+ROOT = Path(__file__).parent.parent
+GITHUB = ROOT / ".github"
+WORKFLOWS = sorted(GITHUB.glob("workflows/*.yml"))
+FORMS = sorted(GITHUB.glob("ISSUE_TEMPLATE/[0-9]*.yml"))
+
+
+def assert_fits(schema: str, *files: Path) -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *map(str, files)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(path.read_text())
+    return found
+
+
+def jobs() -> dict[str, dict[str, Any]]:
+    return {name: job for path in WORKFLOWS for name, job in read(path)["jobs"].items()}
+
+
+def commands() -> str:
+    return "\n".join(step.get("run", "") for job in jobs().values() for step in job["steps"])
+
+
+@pytest.mark.parametrize(
+    ("schema", "files"),
+    [
+        ("vendor.github-workflows", WORKFLOWS),
+        ("vendor.github-issue-forms", FORMS),
+        ("vendor.github-issue-config", [GITHUB / "ISSUE_TEMPLATE/config.yml"]),
+        ("vendor.citation-file-format", [ROOT / "CITATION.cff"]),
+    ],
+)
+def test_files_fit_their_schema(schema: str, files: list[Path]) -> None:
+    assert files
+    assert_fits(schema, *files)
+
+
+def test_a_workflow_that_is_none_does_not_fit(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.yml"
+    broken.write_text("on: push\njobs: {a: {runs-on: ubuntu-latest, steps: [{rum: ls}]}}\n")
+    with pytest.raises(AssertionError, match="rum"):
+        assert_fits("vendor.github-workflows", broken)
+
+
+def test_tests_run_on_every_python_that_is_promised_and_on_macos() -> None:
+    matrix = jobs()["tests"]["strategy"]["matrix"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    promised = re.findall(r"Python :: (3\.\d+)", " ".join(project["classifiers"]))
+    assert matrix["python"] == promised
+    assert [each["system"] for each in matrix["include"]] == ["macos-latest"]
+
+
+def test_commands_of_workflows_name_what_there_is() -> None:
+    said = commands()
+    for words in (
+        "ruff format --check .",
+        "ruff check .",
+        "mypy",
+        "pytest",
+        "mkdocs build --strict",
+        "actionlint",
+    ):
+        assert words in said
+    assert all((ROOT / name).exists() for name in re.findall(r"\.ci/\w+\.py", said))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = {name for group in re.findall(r"\"\.\[([\w,]+)\]\"", said) for name in group.split(",")}
+    assert named
+    assert named <= set(extras)
+
+
+def test_every_job_ends_and_has_no_more_rights_than_it_needs() -> None:
+    for path in WORKFLOWS:
+        assert read(path)["permissions"] == {"contents": "read"}
+    assert {name: job["permissions"] for name, job in jobs().items() if "permissions" in job} == {
+        "publish": {"id-token": "write"}
+    }
+    assert all("timeout-minutes" in job for job in jobs().values())
+    assert not any("secrets." in path.read_text() for path in WORKFLOWS), "trusted publishing needs no secret"
+
+
+def test_actions_are_named_by_their_commit() -> None:
+    """All but PyPA's own, which its docs name by a branch; a tag can be moved to other code."""
+    used = {step["uses"] for job in jobs().values() for step in job["steps"] if "uses" in step}
+    loose = {each for each in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", each)}
+    assert loose == {"pypa/gh-action-pypi-publish@release/v1"}
+
+
+def test_publishing_runs_nothing_but_what_was_built_and_checked() -> None:
+    publish = jobs()["publish"]
+    assert publish["needs"] == "build"
+    assert publish["environment"] == "pypi"
+    assert [step["uses"].partition("@")[0] for step in publish["steps"]] == [
+        "actions/download-artifact",
+        "pypa/gh-action-pypi-publish",
+    ]
+    assert any("wheel_contents.py" in step.get("run", "") for step in jobs()["build"]["steps"])
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda path: path.stem)
+def test_forms_ask_for_the_doctor(form: Path) -> None:
+    asked = [field["attributes"]["label"] for field in read(form)["body"] if field["type"] == "textarea"]
+    assert any("ssd doctor --json" in label for label in asked)
+
+
+def test_the_citation_is_of_this_version_and_its_day() -> None:
+    cited = read(ROOT / "CITATION.cff")
+    assert f"## {cited['version']} ({cited['date-released']})" in (ROOT / "CHANGELOG.md").read_text()
+    assert cited["version"] == __version__
+    [paper] = cited["references"]
+    assert [each["family-names"] for each in paper["authors"]] == ["Kumar", "Dao", "May"]
