@@ -26,12 +26,13 @@ from ssd.draft.messages import PROTOCOL_VERSION, Hello
 from ssd.draft.policy import Policy
 from ssd.draft.service import DraftService
 from ssd.draft.supervisor import AddressSource
-from ssd.draft.transport import ZmqDraftLink, private_address
+from ssd.draft.transport import ZmqDraftLink
 from ssd.engine.core import EngineCore
 from ssd.engine.request import Request
 from ssd.engine.schedule import SchedulerLimits
 from ssd.kvcache.block_manager import BlockManager
 from ssd.kvcache.pool import KVPool, PoolShape
+from ssd.processes.sockets import private_address
 from ssd.runtime.runner import RunnerRow
 from ssd.sampling import SamplingParams
 from tests.tiny import tiny_tokenizer

@@ -49,7 +49,7 @@ def computing(model: str, core: int) -> Iterator[Connection]:
 @contextmanager
 def drafting(model: str, core: int) -> Iterator[str]:
     """A draft's address."""
-    from ssd.draft.transport import private_address
+    from ssd.processes.sockets import private_address
 
     address = private_address()
     words = ["--model", model, "--cores", str(core), "--listen", address, "--lifeline"]

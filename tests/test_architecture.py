@@ -20,7 +20,7 @@ BENCHMARKS = ROOT.parents[1] / "benchmarks"
 # Each package may import those of the layers before its own, and itself.
 LAYERS = (
     {"config", "errors", "version"},
-    {"sampling", "kvcache"},
+    {"processes", "sampling", "kvcache"},
     {"attention"},
     {"models"},
     {"runtime"},
@@ -56,7 +56,7 @@ VLLM = tuple(f"ssd.integrations.vllm.{name}" for name in ("present", "sampler", 
 """What vLLM itself imports, and nobody else: it stands on vLLM."""
 
 CLIENT = (
-    *("child", "client", "codec", "connection", "controller", "greeting", "keeper", "lifeline", "line"),
+    *("client", "codec", "connection", "controller", "greeting", "keeper", "line"),
     *("messages", "mirrors", "ngram", "policy", "supervisor", "transport", "tree", "worth"),
 )
 """The host's side of the draft: whoever verifies holds it, and may be no engine of ours."""

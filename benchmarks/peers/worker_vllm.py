@@ -62,8 +62,8 @@ class _OurDraft:
     """`ssd draft`, started before vLLM is: it reads its weights while vLLM does."""
 
     def __init__(self, command: list[str]) -> None:
-        from ssd.draft.child import Child
-        from ssd.draft.transport import private_address, remove_socket
+        from ssd.processes.child import Child
+        from ssd.processes.sockets import private_address, remove_socket
 
         self._address = private_address()
         # What vLLM's documents say to load first is for vLLM.

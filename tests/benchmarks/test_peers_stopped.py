@@ -14,7 +14,7 @@ from benchmarks.peers import idle
 from benchmarks.peers.idle import idle_cores
 from benchmarks.peers.process import PeerError, Worker, WorkerPlan
 from benchmarks.peers.registry import endpoint
-from tests.processes import is_alive
+from tests.alive import is_alive
 
 SPINNING = """
 import subprocess, sys, threading

@@ -11,7 +11,7 @@ from benchmarks.peers.plans import Places, _plan
 from benchmarks.peers.process import PeerError, Worker, WorkerPlan
 from benchmarks.peers.records import PeersSettings
 from benchmarks.peers.registry import PEERS
-from tests.processes import is_alive
+from tests.alive import is_alive
 
 STAND_IN = '''
 """Counts up from the prompt, and greets the draft that it is told of."""

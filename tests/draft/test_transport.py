@@ -14,8 +14,6 @@ from ssd.draft.transport import (
     ZmqDraftLink,
     ZmqEngineLink,
     make_keys,
-    private_address,
-    remove_socket,
 )
 
 
@@ -85,12 +83,3 @@ def test_s6_a_frame_that_is_too_large_does_not_arrive(draft: ZmqDraftLink, folde
 def test_there_is_no_tcp_without_keys(side: type[ZmqDraftLink] | type[ZmqEngineLink]) -> None:
     with pytest.raises(ValueError, match="needs keys"):
         side("tcp://127.0.0.1:5555")
-
-
-def test_the_default_address_is_in_a_folder_of_this_user_only() -> None:
-    address = private_address()
-    assert address.startswith("ipc://")
-    folder = Path(address.removeprefix("ipc://")).parent
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    remove_socket(address)
-    assert not folder.exists()

@@ -26,11 +26,11 @@ from typing import Any
 import httpx
 import torch
 
+from tests.alive import is_alive
 from tests.e2e.held import Held, Watch
 from tests.e2e.hostile import Harm
 from tests.e2e.load_clients import PATIENCE, Client, Tally
 from tests.e2e.load_requests import Case, make_cases
-from tests.processes import is_alive
 from tests.server.process import (
     ServerProcess,
     children_of,

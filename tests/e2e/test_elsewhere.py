@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import is_alive
+from tests.alive import is_alive
 from tests.tiny import cut_layers
 
 HIDING = Path(__file__).parent / "elsewhere"

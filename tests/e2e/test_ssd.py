@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from ssd import LLM, AsyncLLM, SamplingParams
+from tests.alive import is_alive
 from tests.e2e.process_faults import Slow, Struck, spoilable_links
-from tests.processes import is_alive
 from tests.tiny import cut_layers, write_checkpoint
 
 PROMPTS = ["The quick brown fox jumps over", "def add(a, b):\n    return a + b\n", "Once upon a time"]

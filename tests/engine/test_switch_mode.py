@@ -10,7 +10,7 @@ import torch
 from ssd import LLM, SamplingParams
 from ssd.engine.outputs import RequestOutput
 from ssd.runtime.cores import can_pin, usable_cores
-from tests.processes import is_alive
+from tests.alive import is_alive
 from tests.tiny import cut_layers
 
 PARAMS = SamplingParams(temperature=0.8, seed=5, max_tokens=24, ignore_eos=True)

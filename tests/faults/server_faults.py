@@ -43,6 +43,13 @@ FAULTS = [
         f"{_CLIENT}test_a_killed_engine_tells_every_caller",
     ),
     Fault(
+        "an engine whose server was killed leaves their folder",
+        "src/ssd/worker/program.py",
+        "end_with_parent(addresses.remove, grace=_STEP_GRACE)",
+        "end_with_parent(lambda: None, grace=_STEP_GRACE)",
+        f"{_CLIENT}test_an_engine_ends_when_its_parent_is_killed",
+    ),
+    Fault(
         "health is a process that exists",
         "src/ssd/worker/line.py",
         "late = silent if silent > 2 * HEARTBEAT_SECONDS else 0.0",

@@ -2,11 +2,11 @@
 
 from tests.faults.fault import Fault
 
-_GROUP = "src/ssd/draft/process_group.py"
-_CHILD, _LIFELINE = "src/ssd/draft/child.py", "src/ssd/draft/lifeline.py"
+_GROUP = "src/ssd/processes/process_group.py"
+_CHILD, _LIFELINE = "src/ssd/processes/child.py", "src/ssd/processes/lifeline.py"
 _PAIR, _PLACEMENT = "src/ssd/integrations/vllm/pair.py", "src/ssd/integrations/vllm/placement.py"
 _COMMAND = "src/ssd/cli/serve_vllm.py"
-_OF_CHILD, _OF_PAIR = "tests/draft/test_child.py", "tests/vllm/test_pair.py"
+_OF_CHILD, _OF_PAIR = "tests/processes/test_child.py", "tests/vllm/test_pair.py"
 
 FAULTS = [
     Fault(
@@ -29,6 +29,13 @@ FAULTS = [
         "None if self._tells_ready else now, None",
         "now, None",
         f"{_OF_CHILD}::test_loading_is_no_long_life",
+    ),
+    Fault(
+        "a child that comes back is told nothing",
+        _CHILD,
+        "        self._tell(self._process, self._first_line)\n",
+        "        self._tell(self._process, self._first_line)\n        self._first_line = b''\n",
+        f"{_OF_CHILD}::test_its_first_line_is_told_with_every_start",
     ),
     Fault(
         "an orphan that hears no signal lives on",

@@ -18,7 +18,7 @@ import openai
 
 from ssd.config import EngineConfig
 from ssd.server.config import ServerConfig
-from tests.processes import is_alive
+from tests.alive import is_alive
 
 _PROGRAM = """
 import json, sys

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from ssd.server.config import ServerConfig
-from tests.processes import is_alive
+from tests.alive import is_alive
 from tests.server.process import ServerProcess, serving, until
 
 LONG: dict[str, Any] = {"prompt": "The quick", "temperature": 0, "max_tokens": 480, "ignore_eos": True}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from tests.processes import is_alive
+from tests.alive import is_alive
 from tests.server.process import until
 from tests.vllm.served import Served
 from tests.vllm.streams import Seen, Streams, Undisturbed

@@ -21,7 +21,7 @@ import pytest
 from ssd.draft.codec import encode
 from ssd.draft.messages import PROTOCOL_VERSION, Hello
 from ssd.draft.transport import ZmqEngineLink
-from tests.processes import is_alive
+from tests.alive import is_alive
 from tests.server.process import ServerProcess, children_of, free_port, until
 
 START_SECONDS = 400

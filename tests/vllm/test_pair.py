@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ssd.draft.child import Child
 from ssd.integrations.vllm import pair as pair_module
-from tests.processes import is_alive
+from ssd.processes.child import Child
+from ssd.processes.signals import Signals
+from tests.alive import is_alive
 from tests.server.process import until
 
 _COMMAND = """
@@ -35,7 +36,7 @@ sys.exit(run_pair(programs))
 _CHILD = """
 import os, shutil, signal, sys, time
 from pathlib import Path
-from ssd.draft.lifeline import end_with_parent
+from ssd.processes.lifeline import end_with_parent
 name, notes, folder = sys.argv[1:]
 assert os.environ["MINE"] == name
 end_with_parent(lambda: shutil.rmtree(folder, ignore_errors=True))
@@ -129,7 +130,7 @@ def test_a_draft_that_cannot_be_started_just_now_is_tried_again(monkeypatch: pyt
         server=pair_module.Program(arguments=["-c", "import time; time.sleep(60)"]),
         draft=pair_module.Program(arguments=["-c", ""]),
     )
-    found = pair_module._Pair(programs, pair_module._Signals())
+    found = pair_module._Pair(programs, Signals([]))
     tries = iter([OSError("no memory"), OSError("no memory")])
 
     def start(self: Child) -> bool:

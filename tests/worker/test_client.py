@@ -22,7 +22,7 @@ from ssd.sampling.constraint import GrammarBusyError
 from ssd.worker.client import EngineClient
 from ssd.worker.grammar_desk import PREPARE_SECONDS
 from ssd.worker.preparations import Preparations
-from tests.processes import is_alive
+from tests.alive import is_alive
 
 SETTINGS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "deterministic": True}
 LONG = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
@@ -70,6 +70,11 @@ async def until_idle(client: EngineClient) -> None:
         return beat is not None and beat.num_running == beat.num_waiting == 0 and beat.kv_usage == 0
 
     await until(is_idle)
+
+
+def pid_of(client: EngineClient) -> int:
+    assert client.pid is not None
+    return client.pid
 
 
 def num_steps(client: EngineClient) -> int:
@@ -151,7 +156,7 @@ async def test_refusals_come_back_as_value_errors(client: EngineClient) -> None:
 async def test_a_killed_engine_tells_every_caller(mortal: EngineClient) -> None:
     waiting = asyncio.create_task(mortal.generate("The quick", LONG))
     await until_running(mortal)
-    os.kill(mortal.pid, signal.SIGKILL)
+    os.kill(pid_of(mortal), signal.SIGKILL)
     with pytest.raises(EngineDeadError, match="code -9"):
         await asyncio.wait_for(waiting, 60)
     assert mortal.state == "dead"
@@ -163,22 +168,23 @@ async def test_a_killed_engine_tells_every_caller(mortal: EngineClient) -> None:
 async def test_a_stopped_engine_is_seen_to_stand_still(mortal: EngineClient) -> None:
     await until_idle(mortal)
     assert mortal.seconds_without_progress == 0
-    os.kill(mortal.pid, signal.SIGSTOP)
+    os.kill(pid_of(mortal), signal.SIGSTOP)
     await until(lambda: mortal.seconds_without_progress > 1.5)
-    os.kill(mortal.pid, signal.SIGCONT)
+    os.kill(pid_of(mortal), signal.SIGCONT)
     await until(lambda: mortal.seconds_without_progress == 0)
 
 
 async def test_closing_ends_the_process_and_its_requests(mortal: EngineClient) -> None:
+    pid = pid_of(mortal)
     waiting = asyncio.create_task(mortal.generate("The quick", LONG))
     await until_running(mortal)
     await mortal.close()
     with pytest.raises(EngineDeadError, match="closed"):
         await waiting
-    assert not is_alive(mortal.pid)
+    assert not is_alive(pid)
 
 
-async def test_an_engine_ends_when_its_parent_is_killed(tiny_llama: Path) -> None:
+async def test_an_engine_ends_when_its_parent_is_killed(tiny_llama: Path, tmp_path: Path) -> None:
     program = (
         "import asyncio, sys\n"
         "from ssd.config import EngineConfig\n"
@@ -191,17 +197,17 @@ async def test_an_engine_ends_when_its_parent_is_killed(tiny_llama: Path) -> Non
         "asyncio.run(main())\n"
     )
     parent = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, str(tiny_llama), stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-c", program, str(tiny_llama)),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     assert parent.stdout is not None
     pid = int(await asyncio.wait_for(parent.stdout.readline(), 60))
+    assert list(tmp_path.glob("ssd-*")), "the folder of their sockets"
     parent.kill()
     await parent.wait()
-    for _ in range(100):
-        if not is_alive(pid):
-            return
-        await asyncio.sleep(0.1)
-    raise AssertionError("the engine outlived its parent")
+    await until(lambda: not is_alive(pid))
+    assert not list(tmp_path.glob("ssd-*"))
 
 
 async def test_settings_that_cannot_work_are_refused_with_their_remedy(tmp_path: Path) -> None:

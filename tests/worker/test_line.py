@@ -12,15 +12,10 @@ from ssd.worker.messages import Failed, encode
 
 
 class Child:
-    def __init__(self) -> None:
-        self._is_over = asyncio.Event()
+    exit_code: int | None = None
 
-    async def wait(self) -> int:
-        await self._is_over.wait()
-        return 1
-
-    async def end(self) -> None:
-        self._is_over.set()
+    def end(self) -> None:
+        self.exit_code = 1
 
 
 def line_to(child: Any) -> tuple[EngineLine, Addresses]:
@@ -34,7 +29,7 @@ async def test_an_engine_s_last_words_reach_whoever_asks() -> None:
     link = WorkerLink(addresses)
     link.send(encode([Failed("the device is gone")]))
     link.close()
-    await child.end()
+    child.end()
     await asyncio.wait_for(line.dead(), 30)
     with pytest.raises(EngineDeadError, match="the device is gone"):
         raise line.dead_error()

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -65,11 +64,12 @@ def draft(
         ssd generate MODEL --draft ipc:///tmp/draft.sock -p "Once upon a time"
     """
     _stay_on(cores)
-    from ssd.draft.lifeline import end_with_parent
     from ssd.draft.program import DraftConfig, build_service, open_link
     from ssd.draft.transport import make_keys as write_keys
-    from ssd.draft.transport import remove_socket
     from ssd.models.hub import local_model
+    from ssd.processes.lifeline import end_with_parent
+    from ssd.processes.signals import Signals
+    from ssd.processes.sockets import remove_socket
 
     with _start_log(log_format):
         if make_keys is not None:
@@ -95,7 +95,7 @@ def draft(
             kv_cache_bytes=kv_cache_bytes,
             max_num_seqs=max_num_seqs,
         )
-        is_over = _End()
+        signals = Signals()
         if lifeline:
             end_with_parent(partial(remove_socket, listen))
         link = open_link(listen, keys)
@@ -103,7 +103,7 @@ def draft(
         if not lifeline:
             typer.echo(f"drafting with {model} on {listen}; stop with Ctrl-C")
     # What goes wrong from here on is nobody's setting.
-    service.run(is_over)
+    service.run(signals.have_come)
     link.close()
 
 
@@ -121,7 +121,7 @@ def _stay_on(cores: str) -> None:
 @contextmanager
 def _start_log(form: str) -> Iterator[None]:
     """From here on, what is logged and what is wrong is written so."""
-    from ssd.worker.logs import log_as_json
+    from ssd.processes.logs import log_as_json
 
     if form != "json":
         with user_errors():
@@ -136,18 +136,3 @@ def _start_log(form: str) -> Iterator[None]:
     except ValueError as error:
         logger.error("%s", error)
         raise typer.Exit(2) from None
-
-
-class _End:
-    """Whether it is time to stop: a signal came."""
-
-    def __init__(self) -> None:
-        self._was_signalled = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._note)
-
-    def __call__(self) -> bool:
-        return self._was_signalled
-
-    def _note(self, number: int, frame: object) -> None:
-        self._was_signalled = True

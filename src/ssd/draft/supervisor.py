@@ -1,16 +1,17 @@
 """Where lines to a draft come from: an address that someone else serves, or a process of our own.
 
-Knows processes (child.py) and lines. Nothing here blocks but `close`.
+Knows child processes and lines. Nothing here blocks but `close`.
 """
 
 import sys
 import time
 from collections.abc import Callable, Sequence
 
-from ssd.draft.child import Child
 from ssd.draft.connection import Connection, LineState
 from ssd.draft.messages import Hello
-from ssd.draft.transport import Keys, ZmqEngineLink, private_address, remove_socket
+from ssd.draft.transport import Keys, ZmqEngineLink
+from ssd.processes.child import Child
+from ssd.processes.sockets import private_address, remove_socket
 
 _RETRY_SECONDS = 0.5
 START_SECONDS = 600.0

@@ -4,7 +4,6 @@ Knows addresses, keys and bytes. Does not know messages. No call blocks longer t
 to: a full queue is reported, never waited for.
 """
 
-import contextlib
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -86,20 +85,6 @@ def make_keys(folder: Path) -> None:
             secret.chmod(0o600)
             shutil.move(secret, sides[name])
             shutil.move(public, sides[other])
-
-
-def private_address() -> str:
-    """A Unix socket in a folder that only this user can enter."""
-    return f"ipc://{tempfile.mkdtemp(prefix='ssd-')}/draft.sock"
-
-
-def remove_socket(address: str) -> None:
-    """The file of a Unix socket that nobody needs any more, and its folder if that was all in it."""
-    if address.startswith("ipc://"):
-        path = Path(address.removeprefix("ipc://"))
-        path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            path.parent.rmdir()
 
 
 def check_address(address: str, keys: Keys | None) -> None:

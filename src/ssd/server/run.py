@@ -15,6 +15,7 @@ import uvicorn
 
 from ssd.config import EngineConfig
 from ssd.engine.async_llm import EngineDeadError
+from ssd.processes.logs import log_as_json
 from ssd.server.app import build_app
 from ssd.server.config import ServerConfig
 from ssd.server.gate import Gate
@@ -23,7 +24,6 @@ from ssd.server.protocol import protocol_for
 from ssd.server.serving import Serving
 from ssd.server.tracing import Traces
 from ssd.worker.client import EngineClient
-from ssd.worker.logs import log_as_json
 
 logger = logging.getLogger(__name__)
 

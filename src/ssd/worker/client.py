@@ -44,7 +44,7 @@ class EngineClient:
         on_increment: Callable[[Increment], None] | None = None,
     ) -> "EngineClient":
         """Starts the process; loading goes on. `on_increment` sees every step of every sequence."""
-        return cls(config, await EngineLine.start(config, log_level=log_level, on_increment=on_increment))
+        return cls(config, EngineLine.start(config, log_level=log_level, on_increment=on_increment))
 
     @property
     def state(self) -> ClientState:
@@ -53,7 +53,8 @@ class EngineClient:
         return "loading" if self._factory is None else "ready"
 
     @property
-    def pid(self) -> int:
+    def pid(self) -> int | None:
+        """None once it is closed."""
         return self._line.child.pid
 
     @property

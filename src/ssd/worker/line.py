@@ -18,8 +18,8 @@ from ssd.engine.async_llm import EngineDeadError
 from ssd.engine.outputs import Increment, RequestOutput
 from ssd.engine.request import Request
 from ssd.errors import InvalidRequestError
+from ssd.processes.child import Child
 from ssd.sampling import Grammar
-from ssd.worker.child import Child
 from ssd.worker.inbox import Inbox
 from ssd.worker.link import Addresses
 from ssd.worker.loop import HEARTBEAT_SECONDS
@@ -39,9 +39,11 @@ from ssd.worker.messages import (
     encode,
 )
 from ssd.worker.preparations import Preparations
+from ssd.worker.program import engine_child
 
 logger = logging.getLogger(__name__)
 
+_LOOK_SECONDS = 0.05
 _LAST_WORDS_SECONDS = 0.3
 """What a dead process said last may still be on its way."""
 
@@ -76,11 +78,12 @@ class EngineLine:
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._watch())]
 
     @classmethod
-    async def start(
+    def start(
         cls, config: EngineConfig, *, log_level: str, on_increment: Callable[[Increment], None] | None
     ) -> "EngineLine":
         addresses = Addresses.private()
-        child = await Child.start(config, addresses, log_level=log_level)
+        child = engine_child(config, addresses, log_level=log_level)
+        child.start()
         return cls(addresses, child, on_increment)
 
     @property
@@ -146,7 +149,7 @@ class EngineLine:
             return
         self._send(encode([Shutdown()]), self._commands)
         self._is_closing = True
-        await self.child.end()
+        await asyncio.to_thread(self.child.end)
         self._die("")
         for task in self._tasks:
             task.cancel()
@@ -211,7 +214,8 @@ class EngineLine:
             inbox.end(how)
 
     async def _watch(self) -> None:
-        code = await self.child.wait()
+        while (code := self.child.exit_code) is None:
+            await asyncio.sleep(_LOOK_SECONDS)
         await asyncio.sleep(_LAST_WORDS_SECONDS)
         self._die(self._failure or f"its process ended with code {code}")
 

@@ -4,12 +4,12 @@ Knows addresses and bytes; does not know messages. A ZeroMQ socket belongs to on
 that speaks gets its own end of `events`, and each that is spoken to a line of its own.
 """
 
-import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import zmq
+
+from ssd.processes.sockets import address_in, private_folder, remove_folder
 
 _QUEUED_FRAMES = 1000
 """Then whoever sends waits: a server that does not read holds the engine up instead of filling memory."""
@@ -22,22 +22,22 @@ class Addresses:
     @classmethod
     def private(cls) -> "Addresses":
         """In a new folder that only this user can enter."""
-        return cls(Path(tempfile.mkdtemp(prefix="ssd-worker-")))
+        return cls(private_folder())
 
     @property
     def commands(self) -> str:
-        return f"ipc://{self.folder}/commands"
+        return address_in(self.folder, "commands")
 
     @property
     def grammars(self) -> str:
-        return f"ipc://{self.folder}/grammars"
+        return address_in(self.folder, "grammars")
 
     @property
     def events(self) -> str:
-        return f"ipc://{self.folder}/events"
+        return address_in(self.folder, "events")
 
     def remove(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_folder(self.folder)
 
 
 class WorkerLink:

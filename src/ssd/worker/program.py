@@ -1,32 +1,37 @@
 """The engine process: `python -m ssd.worker.program FOLDER`, started by EngineClient.
 
 Standard input is its lifeline: the first line brings the settings, the end of it ends the process.
-Knows how the parts come together; what the engine does is the loop's affair.
+Knows how the parts come together, and how its parent starts it; what the engine does is the loop's affair.
 """
 
 import logging
-import os
 import signal
 import sys
-import threading
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from ssd.config import EngineConfig
 from ssd.engine.build import build_engine
+from ssd.processes.child import Child
+from ssd.processes.lifeline import end_with_parent
+from ssd.processes.logs import log_as_json
+from ssd.processes.signals import Signals
 from ssd.runtime.cores import cores_beside
 from ssd.worker.grammar_desk import GrammarDesk
 from ssd.worker.link import Addresses, EventSender, WorkerLink
-from ssd.worker.logs import log_as_json
 from ssd.worker.loop import EngineLoop, start_heartbeat
 from ssd.worker.messages import Failed, Ready, encode
 
 logger = logging.getLogger(__name__)
 
-_GRACE = 3.0
+_STEP_GRACE = 3.0
 """Seconds for the step under way, once the lifeline is cut."""
+_GRACE = 5.0
+"""Seconds for an engine that was asked to end; a stopped process hears nothing and is killed then."""
+_LOGS = {"SSD_LOG_FORMAT": "json", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+"""Variables for the engine and the draft it starts: both write to the standard error of their parent."""
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,14 +39,27 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log_level: str = "info"
 
 
+def engine_child(config: EngineConfig, addresses: Addresses, *, log_level: str) -> Child:
+    """This program, as a server starts it."""
+    return Child(
+        [sys.executable, "-m", "ssd.worker.program", str(addresses.folder)],
+        name="an engine",
+        environment=_LOGS,
+        first_line=msgspec.json.encode(WorkerSettings(config, log_level)),
+        grace=_GRACE,
+    )
+
+
 def main() -> int:
     addresses = Addresses(Path(sys.argv[1]))
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerSettings)
     log_as_json("engine", settings.log_level)
-    end = _End()
+    signals = Signals([signal.SIGTERM])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent(addresses.remove, grace=_STEP_GRACE)
     link = WorkerLink(addresses)
     try:
-        return _run(settings.engine, addresses, link, end)
+        return _run(settings.engine, addresses, link, signals.have_come)
     except ValueError as error:
         link.send(encode([Failed(str(error), is_refusal=True)]))
     except Exception as error:
@@ -52,7 +70,7 @@ def main() -> int:
     return 1
 
 
-def _run(config: EngineConfig, addresses: Addresses, link: WorkerLink, end: "_End") -> int:
+def _run(config: EngineConfig, addresses: Addresses, link: WorkerLink, is_over: Callable[[], bool]) -> int:
     engine = build_engine(config)
     requests = engine.requests
     engine.core.share_fairly()
@@ -65,37 +83,13 @@ def _run(config: EngineConfig, addresses: Addresses, link: WorkerLink, end: "_En
     link.send(encode([Ready(model, requests.end_ids, requests.vocab_size, max_model_len)]))
     start_heartbeat(loop, EventSender(addresses))
     try:
-        loop.run(end)
+        loop.run(is_over)
     except ValueError as error:
         # Past loading, settings are no longer to blame.
         raise RuntimeError(str(error)) from error
     finally:
         engine.core.close()
     return 0
-
-
-class _End:
-    """Whether it is time to stop: a signal came, or whoever held the other end of standard input is gone."""
-
-    def __init__(self) -> None:
-        self._is_due = False
-        signal.signal(signal.SIGTERM, lambda _number, _frame: self._note())
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        threading.Thread(target=self._watch, name="ssd-lifeline", daemon=True).start()
-
-    def __call__(self) -> bool:
-        return self._is_due
-
-    def _note(self) -> None:
-        self._is_due = True
-
-    def _watch(self) -> None:
-        while os.read(sys.stdin.fileno(), 4096):
-            pass
-        self._note()
-        time.sleep(_GRACE)
-        # Loading, or a step without end: nobody is left to wait for it, nor for a message.
-        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -5,16 +5,17 @@
 `FOLDER` was made for this run, and goes with it. Adds nothing else to vLLM's command.
 """
 
-import shutil
 import sys
 from functools import partial
+from pathlib import Path
 
-from ssd.draft.lifeline import end_with_parent
+from ssd.processes.lifeline import end_with_parent
+from ssd.processes.sockets import remove_folder
 
 
 def main() -> None:
     folder, *words = sys.argv[1:]
-    end_with_parent(partial(shutil.rmtree, folder, ignore_errors=True))
+    end_with_parent(partial(remove_folder, Path(folder)))
     sys.argv = ["vllm", *words]
     from vllm.entrypoints.cli.main import main as run_vllm
 

@@ -2,22 +2,21 @@
 
 The draft is started again when it ends, and vLLM goes on meanwhile. When vLLM ends, so does the command,
 with its exit code. A signal goes on to vLLM, which finishes in its own way; a second one ends all at once.
-Knows processes (draft/child.py) and signals; not what they are told.
+Knows child processes and signals; not what they are told.
 """
 
 import logging
-import shutil
 import signal
 import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ssd.draft.child import Child
+from ssd.processes.child import Child
+from ssd.processes.signals import ENDINGS, Signals
+from ssd.processes.sockets import private_folder, remove_folder
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +24,7 @@ _LOOK_SECONDS = 0.1
 _VLLM_GRACE = 10.0
 """Seconds that vLLM has to close its processes, beside those that requests may finish in."""
 _DRAFT_GRACE = 2.0
-_ENDINGS = (signal.SIGTERM, signal.SIGINT)
-_ENDED_AS_ASKED = {0, *(-number for number in _ENDINGS), *(128 + number for number in _ENDINGS)}
+_ENDED_AS_ASKED = {0, *(-number for number in ENDINGS), *(128 + number for number in ENDINGS)}
 """Whichever of them was sent: while it starts, vLLM calls every signal an interrupt."""
 _USER_ERROR = 2
 """The draft's exit code for settings that cannot work; it has said what to do."""
@@ -50,51 +48,16 @@ class Programs:
 
 def run_pair(programs: Callable[[Path], Programs]) -> int:
     """Runs what is made for a private folder, until the server ends; its exit code."""
-    with _Signals.noted() as signals, _private_folder() as folder:
-        return _Pair(programs(folder), signals).run()
-
-
-class _Signals:
-    """Those that came, for a loop that looks for them."""
-
-    def __init__(self) -> None:
-        self._came: list[int] = []
-        self._event = threading.Event()
-
-    @classmethod
-    @contextmanager
-    def noted(cls) -> "Iterator[_Signals]":
-        signals, before = cls(), {}
-        for number in _ENDINGS:
-            before[number] = signal.signal(number, signals._note)
+    with closing(Signals()) as signals:
+        folder = private_folder()
         try:
-            yield signals
+            return _Pair(programs(folder), signals).run()
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _note(self, number: int, frame: object) -> None:
-        self._came.append(number)
-        self._event.set()
-
-    def wait(self, seconds: float) -> list[int]:
-        """All so far; comes back early when another one does."""
-        self._event.wait(seconds)
-        self._event.clear()
-        return list(self._came)
-
-
-@contextmanager
-def _private_folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="ssd-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
 
 
 class _Pair:
-    def __init__(self, programs: Programs, signals: _Signals) -> None:
+    def __init__(self, programs: Programs, signals: Signals) -> None:
         self._server = _child(programs.server, "vLLM", grace=_VLLM_GRACE)
         self._draft = _child(programs.draft, "the draft", grace=_DRAFT_GRACE) if programs.draft else None
         self._patience = programs.drain_seconds + _VLLM_GRACE

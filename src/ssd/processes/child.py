@@ -1,8 +1,9 @@
 """A child process, whatever it runs: started, watched, started again, and ended with all that it started.
 
-Knows processes, signals and time. The child hangs on a lifeline, its standard input (lifeline.py): when
-this process ends, however it ends, the child reads the end of it and stops. Restarts wait longer each
-time, until the child has lived for a while. Nothing here blocks but `end`.
+An engine's draft, vLLM, a server's engine: all are children. Knows processes, signals and time. The child
+hangs on a lifeline, its standard input (lifeline.py): when this process ends, however it ends, the child
+reads the end of it and stops. Restarts wait longer each time, until the child has lived for a while.
+Nothing here blocks but `end`.
 """
 
 import contextlib
@@ -12,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from ssd.draft.process_group import kill_group
+from ssd.processes.process_group import kill_group
 
 logger = logging.getLogger(__name__)
 
@@ -30,16 +31,19 @@ class Child:
         *,
         name: str,
         environment: Mapping[str, str] | None = None,
+        first_line: bytes = b"",
         grace: float = _GRACE,
         tells_ready: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`environment` is added to that of this process; `grace` are seconds to end when asked to.
 
+        `first_line` is what it reads first of its lifeline: what is too long or too private for an argument.
         `tells_ready`: someone calls note_ready once it works; getting there is not a long life then.
         """
         self.name = name
         self._command, self._environment = list(command), dict(environment or {})
+        self._first_line = first_line
         self._grace, self._tells_ready, self._clock = grace, tells_ready, clock
         self._process: subprocess.Popen[bytes] | None = None
         self._healthy_since: float | None = None
@@ -49,12 +53,14 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        return self._process.pid if self._process else None
+        process = self._process  # Read once: `end` may be at work in another thread.
+        return process.pid if process else None
 
     @property
     def exit_code(self) -> int | None:
         """Of the last one that ran; None while it runs, or if none was started. Negative: the signal."""
-        code = self._process.poll() if self._process else None
+        process = self._process
+        code = process.poll() if process else None
         if code is not None and self._ended_at is None:
             self._ended_at = self._clock()
         return code
@@ -79,9 +85,16 @@ class Child:
             # In a session of its own: Ctrl-C is for its parent, which ends it in its own time.
             start_new_session=True,
         )
+        self._tell(self._process, self._first_line)
         self._healthy_since, self._ended_at = None if self._tells_ready else now, None
         logger.info("started %s, process %d", self.name, self._process.pid)
         return True
+
+    def _tell(self, process: "subprocess.Popen[bytes]", line: bytes) -> None:
+        if process.stdin is not None and line:
+            with contextlib.suppress(OSError):  # It is gone already: its exit code tells more.
+                process.stdin.write(line + b"\n")
+                process.stdin.flush()
 
     def note_ready(self) -> None:
         if self._healthy_since is None:

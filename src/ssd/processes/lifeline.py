@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from ssd.draft.process_group import kill_group
+from ssd.processes.process_group import kill_group
 
 _GRACE = 5.0
 """Seconds to end in one's own way, once the parent is gone: who still loads a model hears no signal."""

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ssd.draft.child import Child
-from ssd.draft.transport import remove_socket
-from tests.processes import is_alive
+from ssd.processes.child import Child
+from tests.alive import is_alive
 from tests.server.process import until
 
 _SLEEPS = "import time; time.sleep(60)"
@@ -43,7 +42,7 @@ class Clock:
         return self.now
 
 
-def child(program: str, *arguments: str, clock: Clock | None = None, **more: bool | float) -> Child:
+def child(program: str, *arguments: str, clock: Clock | None = None, **more: bool | float | bytes) -> Child:
     command = [sys.executable, "-c", program, *arguments]
     return Child(command, name="a test", clock=clock or Clock(), **more)  # type: ignore[arg-type]
 
@@ -69,6 +68,26 @@ def test_variables_are_added_to_those_of_this_process(tmp_path: Path) -> None:
     ran.start()
     until(lambda: ran.exit_code is not None)
     assert ran.exit_code == 0
+
+
+def test_its_first_line_is_told_with_every_start(tmp_path: Path) -> None:
+    program = "import sys; from pathlib import Path; Path(sys.argv[1]).write_text(input() + ' '); input()"
+    clock = Clock()
+    ran = child(program, str(tmp_path / "heard"), clock=clock, first_line=b"the settings")
+    for _ in range(2):
+        assert ran.start()
+        assert written(tmp_path / "heard") == "the settings "
+        assert ran.exit_code is None, "its lifeline stays open"
+        (tmp_path / "heard").unlink()
+        ran.end()
+        clock.now += 1
+
+
+def test_one_that_hears_nothing_is_no_error_to_start() -> None:
+    ran = child("import os; os.close(0)", first_line=b"x" * (1 << 20))
+    assert ran.start()
+    until(lambda: ran.exit_code is not None)
+    ran.end()
 
 
 def test_each_new_start_waits_longer_until_one_lived_long() -> None:
@@ -166,15 +185,14 @@ def test_signals_reach_it(tmp_path: Path) -> None:
 
 _PARENT = """
 import sys, time
-from ssd.draft.child import Child
-from ssd.draft.transport import remove_socket
+from ssd.processes.child import Child
 Child([sys.executable, "-c", sys.argv[1], *sys.argv[2:]], name="a test").start()
 time.sleep(60)
 """
 _ON_A_LIFELINE = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
-from ssd.draft.lifeline import end_with_parent
+from ssd.processes.lifeline import end_with_parent
 folder = Path(sys.argv[1])
 (folder / "private").mkdir()
 end_with_parent((folder / "private").rmdir, grace=0.5)
@@ -201,7 +219,7 @@ _SHARES_MEMORY = """
 import signal, sys, time
 from multiprocessing import shared_memory
 from pathlib import Path
-from ssd.draft.lifeline import end_with_parent
+from ssd.processes.lifeline import end_with_parent
 folder = Path(sys.argv[1])
 end_with_parent(lambda: None, grace=0.5)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -228,15 +246,3 @@ def test_shared_memory_goes_with_who_made_it(tmp_path: Path, ended_by: str) -> N
         parent.kill()
         parent.wait()
     until(lambda: not memory.exists(), seconds=10)
-
-
-def test_only_a_folder_with_nothing_else_goes_with_its_socket(tmp_path: Path) -> None:
-    (tmp_path / "alone").mkdir()
-    for folder in (tmp_path, tmp_path / "alone"):
-        (folder / "draft.sock").touch()
-    remove_socket(f"ipc://{tmp_path}/alone/draft.sock")
-    assert not (tmp_path / "alone").exists()
-    (tmp_path / "other").touch()
-    remove_socket(f"ipc://{tmp_path}/draft.sock")
-    assert [each.name for each in tmp_path.iterdir()] == ["other"]
-    remove_socket("tcp://127.0.0.1:1")
