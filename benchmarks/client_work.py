@@ -18,7 +18,7 @@ from torch import Tensor
 
 from benchmarks.host_gap import VOCAB, hello, logits_of
 from ssd.draft.client import DraftClient
-from ssd.draft.connection import Connection
+from ssd.draft.contact import Contact
 from ssd.draft.grower import Grower, GrowthLimits
 from ssd.draft.growth import growth_policy
 from ssd.draft.messages import Sampling
@@ -54,9 +54,9 @@ class DraftHere:
         )
         self._service = DraftService(grower, DraftEnd(self._wires), hello("draft"))
 
-    def connect(self) -> Connection | None:
+    def make_contact(self) -> Contact | None:
         link = EngineEnd(self._wires, lambda: None)
-        return Connection(link, hello("target"), time.monotonic, timeout=60.0, greeting_timeout=60.0)
+        return Contact(link, hello("target"), time.monotonic, timeout=60.0, greeting_timeout=60.0)
 
     def is_broken(self) -> str:
         return ""

@@ -22,11 +22,11 @@ from ssd.decoding.parallel import ParallelDecoder
 from ssd.draft.client import DraftClient
 from ssd.draft.grower import Grower, GrowthLimits
 from ssd.draft.growth import growth_policy
+from ssd.draft.link import ZmqDraftLink
 from ssd.draft.messages import PROTOCOL_VERSION, Hello
 from ssd.draft.policy import Policy
 from ssd.draft.service import DraftService
-from ssd.draft.supervisor import AddressSource
-from ssd.draft.transport import ZmqDraftLink
+from ssd.draft.sources import AddressSource
 from ssd.engine.core import EngineCore
 from ssd.engine.request import Request
 from ssd.engine.schedule import SchedulerLimits

@@ -68,3 +68,16 @@ def test_dashboard_and_guide_name_metrics_that_exist() -> None:
         assert len(named) > 15
         unknown = {re.sub(r"_(total|bucket|sum|count)$", "", name) for name in named} - known
         assert unknown == set(), page
+
+
+def test_the_glossary_names_files_that_exist() -> None:
+    page = (ROOT / "docs/glossary.md").read_text()
+    named = re.findall(r"`([a-z_/]+\.py)`", page)
+    assert len(named) > 30
+    assert [name for name in named if not (ROOT / "src/ssd" / name).is_file()] == []
+
+
+def test_the_glossary_explains_each_word_once() -> None:
+    words = re.findall(r"\*\*(.+?)\*\*", (ROOT / "docs/glossary.md").read_text())
+    assert len(words) > 30
+    assert sorted(words) == sorted(set(words))

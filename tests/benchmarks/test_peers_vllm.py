@@ -20,7 +20,7 @@ from types import SimpleNamespace
 
 from ssd.draft.client import DraftClient
 from ssd.draft.greeting import greeting
-from ssd.draft.supervisor import AddressSource
+from ssd.draft.sources import AddressSource
 
 
 class SamplingParams(SimpleNamespace):

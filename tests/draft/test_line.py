@@ -14,7 +14,8 @@ import pytest
 
 from ssd.draft.client import DraftClient
 from ssd.draft.codec import decode, encode
-from ssd.draft.connection import Connection, LineState
+from ssd.draft.contact import Contact, ContactState
+from ssd.draft.link import ZmqDraftLink
 from ssd.draft.messages import (
     MAX_TOKENS,
     PROTOCOL_VERSION,
@@ -29,8 +30,7 @@ from ssd.draft.messages import (
     unpack_ints,
 )
 from ssd.draft.mirrors import Knowledge
-from ssd.draft.supervisor import AddressSource
-from ssd.draft.transport import ZmqDraftLink
+from ssd.draft.sources import AddressSource
 
 HELLO = Hello(PROTOCOL_VERSION, "same", 100, "someone", "one", 512)
 
@@ -75,12 +75,12 @@ class Source:
         self.is_closed = False
         self.timeout = 60.0
 
-    def connect(self) -> Connection | None:
+    def make_contact(self) -> Contact | None:
         if self.errors:
             raise self.errors.pop()
         self.broken = ""
         self.links.append(Link(self._greets))
-        return Connection(self.links[-1], HELLO, time.monotonic, timeout=self.timeout, greeting_timeout=5.0)
+        return Contact(self.links[-1], HELLO, time.monotonic, timeout=self.timeout, greeting_timeout=5.0)
 
     def is_broken(self) -> str:
         return self.broken
@@ -126,8 +126,8 @@ def keepers() -> list[threading.Thread]:
 def test_a_line_comes_back_and_is_read_although_the_host_is_idle(source: Source, client: DraftClient) -> None:
     until(lambda: client.is_ready)
     client.follow("a", [1, 2, 3], 3, Sampling(seed=0), 100)
-    for num_lines in (1, 2, 3):
-        until(lambda: len(source.links) == num_lines and client.paths(["a"], 4)[0].tokens)  # noqa: B023
+    for num_links in (1, 2, 3):
+        until(lambda: len(source.links) == num_links and client.paths(["a"], 4)[0].tokens)  # noqa: B023
         assert client.paths(["a"], 4)[0].tokens == [7, 8]
         source.broken = "it ended"
     until(lambda: client.stats.num_losses == 3)
@@ -344,15 +344,15 @@ def test_a_draft_that_never_took_over_ends_when_another_is_to(source: Source) ->
 
 def test_a_draft_that_hangs_is_given_up_however_much_it_is_told() -> None:
     now = 0.0
-    line = Connection(Link(HELLO), HELLO, lambda: now, timeout=1.0, greeting_timeout=5.0)
-    assert not list(line.receive())
-    assert line.state is LineState.READY
+    contact = Contact(Link(HELLO), HELLO, lambda: now, timeout=1.0, greeting_timeout=5.0)
+    assert not list(contact.receive())
+    assert contact.state is ContactState.READY
     for _ in range(12):
         now += 0.1
-        line.post(Close(0, 1))
-        line.flush()
-        assert not list(line.receive())
-    assert (line.state, line.reason) == (LineState.LOST, "the draft has said nothing for 1.0 s")
+        contact.post(Close(0, 1))
+        contact.flush()
+        assert not list(contact.receive())
+    assert (contact.state, contact.reason) == (ContactState.LOST, "the draft has said nothing for 1.0 s")
 
 
 def test_where_frames_are_missing_the_whole_tree_is_asked_for(source: Source, unkept: DraftClient) -> None:

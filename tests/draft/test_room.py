@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ssd.draft.client import DraftClient
-from ssd.draft.connection import Connection
+from ssd.draft.contact import Contact
 from ssd.draft.grower import Grower, GrowthLimits
 from ssd.draft.growth import growth_policy
 from ssd.draft.messages import PROTOCOL_VERSION, Hello, Sampling
@@ -37,9 +37,9 @@ class Draft:
         grower = Grower(draft.runner, draft.pool, self.blocks, limits, policy)
         self.service = DraftService(grower, DraftEnd(self.wires), HELLO)
 
-    def connect(self) -> Connection | None:
+    def make_contact(self) -> Contact | None:
         link = EngineEnd(self.wires, lambda: None)
-        return Connection(link, HELLO, time.monotonic, timeout=60.0, greeting_timeout=60.0)
+        return Contact(link, HELLO, time.monotonic, timeout=60.0, greeting_timeout=60.0)
 
     def is_broken(self) -> str:
         return ""

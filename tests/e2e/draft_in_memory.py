@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from ssd.draft.connection import Connection
+from ssd.draft.contact import Contact
+from ssd.draft.link import EngineLink
 from ssd.draft.messages import Hello
 from ssd.draft.program import DraftConfig, build_service
 from ssd.draft.service import DraftService
-from ssd.draft.transport import EngineLink
 
 PEER = b"engine"
 
@@ -75,7 +75,7 @@ class InMemoryDraft:
         self.service: DraftService | None = None
         self.dead: list[DraftService] = []
 
-    def connect(self) -> Connection | None:
+    def make_contact(self) -> Contact | None:
         wires = Wires()
         if self.service is None:
             self.service = build_service(self._config, DraftEnd(wires))
@@ -83,7 +83,7 @@ class InMemoryDraft:
             self.service._link = DraftEnd(wires)
         self._ended = ""
         link = self._wrap(EngineEnd(wires, self._let_time_pass))
-        return Connection(link, self._hello, self._clock, timeout=1.0, greeting_timeout=2.0)
+        return Contact(link, self._hello, self._clock, timeout=1.0, greeting_timeout=2.0)
 
     def is_broken(self) -> str:
         return self._ended

@@ -23,8 +23,8 @@ from ssd import LLM, SamplingParams
 from ssd.decoding.parallel import ParallelDecoder
 from ssd.draft.client import DraftClient
 from ssd.draft.greeting import greeting
+from ssd.draft.link import EngineLink
 from ssd.draft.policy import Policy
-from ssd.draft.transport import EngineLink
 from ssd.runtime.runner import Runner, RunnerRow
 from tests.e2e.draft_in_memory import InMemoryDraft
 from tests.e2e.faulty_link import KINDS, WIRE_FAULTS, FaultyLink, Plan

@@ -10,8 +10,8 @@ from typing import Literal, get_args
 import msgspec
 
 from ssd.draft.codec import encode
+from ssd.draft.link import EngineLink
 from ssd.draft.messages import AnyMessage, Nodes
-from ssd.draft.transport import EngineLink
 
 WireFault = Literal["drop", "duplicate", "delay", "reorder", "corrupt", "replay", "lie"]
 WIRE_FAULTS: tuple[WireFault, ...] = get_args(WireFault)

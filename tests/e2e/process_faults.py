@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ssd import LLM, SamplingParams
 from ssd.draft import supervisor
-from ssd.draft.transport import Keys, ZmqEngineLink
+from ssd.draft.link import Keys, ZmqEngineLink
 from ssd.runtime.runner import Runner, RunnerRow
 from tests.e2e.faulty_link import FaultyLink, Mangler, Plan, WireFault
 from tests.tiny import write_checkpoint
@@ -138,7 +138,7 @@ def _signal(pid: int, name: str) -> None:
 
 
 def _line(struck: Struck) -> Any:
-    return struck.llm._engine.core._decoder.policy.client.line.connection  # type: ignore[attr-defined]
+    return struck.llm._engine.core._decoder.policy.client.line.contact  # type: ignore[attr-defined]
 
 
 def _spoil(struck: Struck, plan: Plan) -> None:

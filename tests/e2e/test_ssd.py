@@ -189,7 +189,7 @@ def test_the_draft_ends_with_an_engine_that_is_killed(target: Path) -> None:
 def test_tcp_needs_keys_and_lets_only_their_holder_in(
     target: Path, tmp_path: Path, expected: list[Any]
 ) -> None:
-    from ssd.draft.transport import make_keys
+    from ssd.draft.link import make_keys
 
     with pytest.raises(ValueError, match="needs keys"):
         LLM(str(target), mode="ssd", draft="tcp://127.0.0.1:5999", **COMMON)

@@ -40,7 +40,7 @@ BLIND = [
     ),
     BlindFault(
         "every message to a silent draft begins its silence anew",
-        "src/ssd/draft/connection.py",
+        "src/ssd/draft/contact.py",
         "            self._link.send(frame)\n",
         "            self._link.send(frame)\n            self._last_heard = self._clock()\n",
         "A draft that hangs is never given up as long as requests run.",

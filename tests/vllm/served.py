@@ -19,8 +19,8 @@ import httpx
 import pytest
 
 from ssd.draft.codec import encode
+from ssd.draft.link import ZmqEngineLink
 from ssd.draft.messages import PROTOCOL_VERSION, Hello
-from ssd.draft.transport import ZmqEngineLink
 from tests.alive import is_alive
 from tests.server.process import ServerProcess, children_of, free_port, until
 

@@ -248,8 +248,8 @@ async def test_a_grammar_that_nobody_compiles_is_waited_for_30_seconds(
     assert PREPARE_SECONDS == 30
     monkeypatch.setattr("ssd.worker.preparations.PREPARE_SECONDS", 0.01)
     asked: list[bytes] = []
-    desk = Preparations(asked.append)
+    preparations = Preparations(asked.append)
     with pytest.raises(GrammarBusyError, match="try again"):
         async with asyncio.timeout(20):
-            await desk.ask(Grammar("regex", "a"))
+            await preparations.ask(Grammar("regex", "a"))
     assert len(asked) == 1

@@ -29,7 +29,7 @@ COSTLY = Grammar("json_schema", '{"type": "integer", "multipleOf": 999983}')
 
 @pytest.fixture(scope="module")
 def trials() -> Iterator[Trials]:
-    found = Trials(TrialSettings(tokenizer_text(tiny_tokenizer()), (1,), 512), num_lines=2)
+    found = Trials(TrialSettings(tokenizer_text(tiny_tokenizer()), (1,), 512), num_links=2)
     found.wait_until_ready()
     yield found
     found.end()
@@ -52,7 +52,7 @@ def test_grammars_are_tried_beside_the_engines_cores() -> None:
     assert cores_beside(taken) == (last,)
     assert set(cores_beside(usable_cores())) == set(usable_cores())
     settings = TrialSettings(tokenizer_text(tiny_tokenizer()), (1,), 512, cores_beside(taken))
-    found = Trials(settings, num_lines=1)
+    found = Trials(settings, num_links=1)
     try:
         found.wait_until_ready()
         assert os.sched_getaffinity(found.pid) == {last}

@@ -64,8 +64,8 @@ def draft(
         ssd generate MODEL --draft ipc:///tmp/draft.sock -p "Once upon a time"
     """
     _stay_on(cores)
+    from ssd.draft.link import make_keys as write_keys
     from ssd.draft.program import DraftConfig, build_service, open_link
-    from ssd.draft.transport import make_keys as write_keys
     from ssd.models.hub import local_model
     from ssd.processes.lifeline import end_with_parent
     from ssd.processes.signals import Signals

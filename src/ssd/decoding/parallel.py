@@ -12,7 +12,7 @@ from ssd.config import Acceptance
 from ssd.decoding.autoregressive import AutoregressiveDecoder
 from ssd.decoding.decoder import Decided, DecodeRow, DraftContext, DraftStep, Speculation
 from ssd.draft.client import Path
-from ssd.draft.line import LineSource, LineStats
+from ssd.draft.line import DraftSource, LineStats
 from ssd.draft.policy import Policy, Verified
 from ssd.draft.wire_sampling import wire_sampling
 from ssd.runtime.runner import AsyncRunner, Runner
@@ -83,7 +83,7 @@ class ParallelDecoder(AutoregressiveDecoder):
     def draft_steps(self) -> list[DraftStep]:
         return [DraftStep(*span) for span in self.policy.client.take_step_spans()]
 
-    def replace_draft(self, source: LineSource) -> None:
+    def replace_draft(self, source: DraftSource) -> None:
         self.policy.replace(source)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """The host's end of the draft: mirrors of all its sequences, whatever happens to the other side.
 
-Nothing here waits unless told how long. A line that is lost takes the mirrors with it; when the next one is
+Nothing here waits unless told how long. A draft that is lost takes the mirrors with it; when the next one is
 ready every sequence is opened again from its tokens. Knows the protocol, the mirrors and tokens. Does not
 know the target or an engine: sequences go by any key, sampling parameters come as they travel.
 """
@@ -17,7 +17,7 @@ from itertools import chain
 import msgspec
 import numpy as np
 
-from ssd.draft.line import Line, LineSource, LineStats
+from ssd.draft.line import DraftSource, Line, LineStats
 from ssd.draft.messages import (
     MAX_ID,
     MAX_TOKENS,
@@ -83,7 +83,7 @@ class _Followed:
 class DraftClient:
     def __init__(
         self,
-        source: LineSource,
+        source: DraftSource,
         *,
         lookahead: int,
         num_sequences: int = 0,
@@ -264,8 +264,8 @@ class DraftClient:
 
     @property
     def _vocab_size(self) -> int:
-        connection = self.line.connection
-        return connection.vocab_size if connection is not None else MAX_ID
+        contact = self.line.contact
+        return contact.vocab_size if contact is not None else MAX_ID
 
     def _is_sayable(self, followed: _Followed, tokens: Sequence[int]) -> bool:
         """False, and the sequence goes on alone, where it holds tokens that the draft does not have."""

@@ -56,7 +56,7 @@ def _keep(reference: "weakref.ref[Kept]", is_over: threading.Event) -> None:
                 return
             kept.tend()
         except Exception as error:
-            logger.exception("the line to the draft is given up")
+            logger.exception("the contact with the draft is given up")
             kept.lose(f"{type(error).__name__}: {error}")
         del kept
 

@@ -1,10 +1,11 @@
 """The line to whoever drafts: found, kept, mended and replaced, while a host goes on with its work.
 
-The host reads where it waits anyway. Whatever may take time (connecting, starting a process, closing) is done
-by `tend`, which a thread of its own calls (keeper.py), and which reads only while the host is idle or the
-other side has not greeted yet: Python's lock never stands in the way of a launch.
+It outlives the contacts that it is made of: when one is lost, another is made. The host reads where it waits
+anyway. Whatever may take time (making contact, starting a process, closing) is done by `tend`, which a thread
+of its own calls (keeper.py), and which reads only while the host is idle or the other side has not greeted
+yet: Python's lock never stands in the way of a launch.
 
-Knows lines and who listens to them. Does not know processes (the `source` of lines does), trees or tokens.
+Knows contacts and who listens to them. Does not know processes (the source does), trees or tokens.
 """
 
 import logging
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from ssd.draft.connection import Connection, LineState
+from ssd.draft.contact import Contact, ContactState
 from ssd.draft.keeper import Keeper
 from ssd.draft.messages import AnyMessage
 
@@ -29,22 +30,22 @@ _FRAMES_WHILE_IDLE = 8
 """Read at a time for an idle host: one that comes back does not wait for more."""
 
 
-class LineSource(Protocol):
-    """Where lines come from: a supervised process, or an address."""
+class DraftSource(Protocol):
+    """Where a draft is to be had (sources.py)."""
 
-    def connect(self) -> Connection | None:
-        """A new line, or None while it is too early for one."""
+    def make_contact(self) -> Contact | None:
+        """A new one, or None while it is too early for it."""
         ...
 
     def is_broken(self) -> str:
-        """Why the line cannot live on, as far as the source knows: a process that ended. Empty: it can."""
+        """Why the contact cannot last, as far as the source knows: a process that ended. Empty: it can."""
         ...
 
     def close(self) -> None: ...
 
 
 class _Nowhere:
-    def connect(self) -> Connection | None:
+    def make_contact(self) -> Contact | None:
         return None
 
     def is_broken(self) -> str:
@@ -58,7 +59,7 @@ class Listener(Protocol):
     """Called with the line's lock held."""
 
     def greeted(self) -> None:
-        """Another line is ready: whoever is there knows nothing yet."""
+        """A draft is there, and knows nothing yet."""
         ...
 
     def lost(self) -> None:
@@ -94,7 +95,7 @@ class LineStats:
 
 class Line:
     def __init__(
-        self, source: LineSource, listener: Listener, clock: Callable[[], float] = time.monotonic
+        self, source: DraftSource, listener: Listener, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.source = source
         self._listener = listener
@@ -103,10 +104,10 @@ class Line:
         """Held for what is quick: the host may come at any time."""
         self._tending = threading.Lock()
         self._keeper: Keeper | None = None
-        self.connection: Connection | None = None
-        self._successor: tuple[LineSource, Connection] | None = None
+        self.contact: Contact | None = None
+        self._successor: tuple[DraftSource, Contact] | None = None
         """Another draft that is about to take over."""
-        self._finished: list[Connection] = []
+        self._finished: list[Contact] = []
         """To be closed, which may take a moment."""
         self._not_before = 0.0
         self._has_greeted = False
@@ -116,12 +117,12 @@ class Line:
         self.refusal = ""
         """Why the draft will never work with this engine; empty if it may."""
         self.last_loss = ""
-        """Why the last line was lost."""
+        """Why the last contact was lost."""
 
     @property
     def is_ready(self) -> bool:
-        connection = self.connection  # Read once: another thread may drop it.
-        return connection is not None and connection.state is LineState.READY
+        contact = self.contact  # Read once: another thread may drop it.
+        return contact is not None and contact.state is ContactState.READY
 
     def start(self) -> None:
         """From here on a thread tends the line, whatever the host does."""
@@ -133,13 +134,13 @@ class Line:
         self._watchers.append(told)
 
     def post(self, message: AnyMessage) -> None:
-        if self.connection is not None and self.is_ready:
-            self.connection.post(message)
+        if self.contact is not None and self.is_ready:
+            self.contact.post(message)
 
     def flush(self) -> None:
         """Sends what has been posted since the last time."""
-        if self.connection is not None:
-            self.connection.flush()
+        if self.contact is not None:
+            self.contact.flush()
 
     def read(self, timeout: float = 0.0) -> None:
         """For the host: hands on what has arrived, waiting at most so long for it."""
@@ -152,17 +153,17 @@ class Line:
         deadline = self.clock() + timeout
         while not self.is_ready and not self.refusal and not self.last_loss and self.clock() < deadline:
             self.tend()
-            if self.connection is None:
+            if self.contact is None:
                 time.sleep(0.01)
             self.read(0.1)
 
-    def replace(self, source: LineSource) -> None:
+    def replace(self, source: DraftSource) -> None:
         """Another draft takes over once it is ready; until then, and if it never is, the old one goes on."""
-        connection = source.connect()
+        contact = source.make_contact()
         with self._tending:
             self._drop_successor()
-            if connection is not None:
-                self._successor = (source, connection)
+            if contact is not None:
+                self._successor = (source, contact)
 
     def tend(self) -> None:
         """Mends what is broken, and reads for a host that is idle."""
@@ -172,23 +173,23 @@ class Line:
             self._close_finished()
             if self._successor is not None:
                 self._tend_successor(*self._successor)
-            if self.connection is None:
-                self._connect()
+            if self.contact is None:
+                self._make_contact()
                 return
             broken = self.source.is_broken()
             with self.lock:
-                if broken and self.connection is not None:
-                    self.connection.lose(broken)
+                if broken and self.contact is not None:
+                    self.contact.lose(broken)
                 if broken or not self.is_ready or self.clock() - self._last_read > _IDLE_SECONDS:
                     self._read(0.0, most=_FRAMES_WHILE_IDLE)
         finally:
             self._tending.release()
 
     def lose(self, reason: str) -> None:
-        """Gives the line up; the next one may be better."""
+        """Gives the contact up; the next one may be better."""
         with self.lock:
-            if self.connection is not None:
-                self.connection.lose(reason)
+            if self.contact is not None:
+                self.contact.lose(reason)
                 self._drop()
 
     def close(self) -> None:
@@ -197,58 +198,58 @@ class Line:
         with self._tending, self.lock:
             self._drop_successor()
             source, self.source = self.source, _Nowhere()
-            if self.connection is not None:
-                self._finished.append(self.connection)
-            self.connection = None
+            if self.contact is not None:
+                self._finished.append(self.contact)
+            self.contact = None
             self._close_finished()
             source.close()
 
     def abandon(self) -> None:
         """In a forked child: line, process and thread are the parent's."""
         self.lock, self._tending, self._keeper = threading.RLock(), threading.Lock(), None
-        self.connection, self._successor, self.source, self._finished = None, None, _Nowhere(), []
+        self.contact, self._successor, self.source, self._finished = None, None, _Nowhere(), []
         self._listener.lost()
 
     def _read(self, timeout: float, **limits: int) -> None:
-        connection = self.connection
-        if connection is None:
+        contact = self.contact
+        if contact is None:
             return
         was_ready = self.is_ready
         try:
-            for message in connection.receive(timeout, **limits):
+            for message in contact.receive(timeout, **limits):
                 self._listener.take(message)
         except Exception as error:
-            # Whatever a draft says costs at most this line.
+            # Whatever a draft says costs at most this contact.
             logger.exception("what the draft says cannot be taken in")
-            connection.lose(f"{type(error).__name__}: {error}")
-        if connection.state is LineState.REFUSED:
-            self.refusal = connection.reason
+            contact.lose(f"{type(error).__name__}: {error}")
+        if contact.state is ContactState.REFUSED:
+            self.refusal = contact.reason
             self._not_before = self.clock() + _RETRY_AFTER_REFUSAL_SECONDS
-        if connection.state in (LineState.LOST, LineState.REFUSED):
+        if contact.state in (ContactState.LOST, ContactState.REFUSED):
             self._drop()
         elif self.is_ready and not was_ready:
-            self._greeted(connection)
+            self._greeted(contact)
 
-    def _greeted(self, connection: Connection) -> None:
+    def _greeted(self, contact: Contact) -> None:
         self.stats.num_connects += 1
         self._has_greeted = True
         self.refusal = ""
-        logger.info("speculation is on: %s drafts", connection.name)
+        logger.info("speculation is on: %s drafts", contact.name)
         self._listener.greeted()
         self.flush()
         self._tell_watchers(is_there=True)
 
     def _drop(self) -> None:
-        if self.connection is None:
+        if self.contact is None:
             return
         # One that never was there is not lost again with every try.
-        if self._has_greeted or self.connection.reason != self.last_loss:
-            logger.warning("speculation is off: %s", self.connection.reason)
+        if self._has_greeted or self.contact.reason != self.last_loss:
+            logger.warning("speculation is off: %s", self.contact.reason)
         self.stats.num_losses += self._has_greeted
         self._has_greeted = False
-        self.last_loss = self.connection.reason
-        self._finished.append(self.connection)
-        self.connection = None
+        self.last_loss = self.contact.reason
+        self._finished.append(self.contact)
+        self.contact = None
         self._listener.lost()
         self._tell_watchers(is_there=False)
 
@@ -256,49 +257,49 @@ class Line:
         for told in self._watchers:
             told(is_there)
 
-    def _connect(self) -> None:
+    def _make_contact(self) -> None:
         if self.clock() < self._not_before:
             return
         try:
-            connection = self.source.connect()
+            contact = self.source.make_contact()
         except (OSError, ValueError) as error:
             # No process, socket, folder or key to be had just now: the target goes on alone.
             logger.warning("no line to a draft: %s", error)
             self.last_loss, self._not_before = str(error), self.clock() + _RETRY_SECONDS
             return
         with self.lock:
-            self.connection = connection
+            self.contact = contact
 
-    def _tend_successor(self, source: LineSource, connection: Connection) -> None:
+    def _tend_successor(self, source: DraftSource, contact: Contact) -> None:
         broken = source.is_broken()
         if broken:
-            connection.lose(broken)
-        for _message in connection.receive():
+            contact.lose(broken)
+        for _message in contact.receive():
             pass  # Before it is told anything it has nothing to tell but HELLO.
-        if connection.state in (LineState.LOST, LineState.REFUSED):
-            logger.warning("the draft is not replaced: %s", connection.reason)
+        if contact.state in (ContactState.LOST, ContactState.REFUSED):
+            logger.warning("the draft is not replaced: %s", contact.reason)
             self._drop_successor()
-        elif connection.state is LineState.READY:
+        elif contact.state is ContactState.READY:
             self._successor = None
-            self._switch(source, connection)
+            self._switch(source, contact)
 
-    def _switch(self, source: LineSource, connection: Connection) -> None:
+    def _switch(self, source: DraftSource, contact: Contact) -> None:
         with self.lock:
-            if self.connection is not None:
+            if self.contact is not None:
                 self._listener.leave()
                 self.flush()
-                self._finished.append(self.connection)
-            before, self.source, self.connection = self.source, source, connection
+                self._finished.append(self.contact)
+            before, self.source, self.contact = self.source, source, contact
             self._listener.lost()
-            self._greeted(connection)
+            self._greeted(contact)
         self._close_finished()
         before.close()
 
     def _drop_successor(self) -> None:
         if self._successor is not None:
-            source, connection = self._successor
+            source, contact = self._successor
             self._successor = None
-            connection.close()
+            contact.close()
             source.close()
 
     def _close_finished(self) -> None:

@@ -22,7 +22,7 @@ from functools import cache
 from ssd.config import Backup
 from ssd.draft.client import DraftClient, Path
 from ssd.draft.controller import Controller
-from ssd.draft.line import LineSource, LineStats
+from ssd.draft.line import DraftSource, LineStats
 from ssd.draft.messages import Sampling
 from ssd.draft.mirrors import Knowledge
 from ssd.draft.ngram import guess_after
@@ -178,7 +178,7 @@ class Policy:
         self.proposed = Proposed()
         return rounds
 
-    def replace(self, source: LineSource) -> None:
+    def replace(self, source: DraftSource) -> None:
         """Another draft takes over as soon as it is ready."""
         self.client.line.replace(source)
 

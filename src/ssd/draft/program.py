@@ -7,8 +7,8 @@ from ssd.config import DType, EngineConfig, GrowthPolicyName, Precision
 from ssd.draft.greeting import greeting
 from ssd.draft.grower import Grower, GrowthLimits
 from ssd.draft.growth import growth_policy
+from ssd.draft.link import DraftLink, Keys, ZmqDraftLink
 from ssd.draft.service import DraftService
-from ssd.draft.transport import DraftLink, Keys, ZmqDraftLink
 from ssd.kvcache.block_manager import BlockManager
 from ssd.runtime.loading import load_draft
 

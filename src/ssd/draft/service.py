@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from ssd.draft.codec import FrameError, decode, encode
 from ssd.draft.grower import Grower
+from ssd.draft.link import DraftLink, LinkError
 from ssd.draft.messages import (
     PROTOCOL_VERSION,
     AnyMessage,
@@ -27,7 +28,6 @@ from ssd.draft.messages import (
     unpack_ints,
 )
 from ssd.draft.session import Session
-from ssd.draft.transport import DraftLink, LinkError
 from ssd.kvcache.block_manager import OutOfBlocks
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class DraftService:
         while not is_over():
             is_busy = self.turn(0.0 if is_busy else 0.25)
         for peer in list(self._peers):
-            # To be greeted means to be forgotten: the engine looks for another line.
+            # To be greeted means to be forgotten: the engine makes another contact.
             self._answer(peer, [self._hello])
 
     def turn(self, timeout: float) -> bool:

@@ -19,34 +19,34 @@ class Detokenizer:
         self._decode_ids = _decoder(tokenizer)
         self._skip_special_tokens = skip_special_tokens
         self._window = list(prompt[-_CONTEXT_TOKENS:])
-        self._num_settled = len(self._window)
+        self._num_released = len(self._window)
         """Tokens of the window whose text has been released."""
 
     def add(self, token: int) -> str:
-        """The text this token settles; empty while a character is incomplete."""
+        """The text this token releases; empty while a character is incomplete."""
         self._window.append(token)
-        settled, text = self._texts()
-        num_held = len(self._window) - self._num_settled
+        before, text = self._texts()
+        num_held = len(self._window) - self._num_released
         if text.endswith(_INCOMPLETE) and num_held < _MOST_HELD:
             return ""
-        return self._settle(settled, text)
+        return self._release(before, text)
 
     def flush(self) -> str:
         """What is left at the end, complete or not."""
-        settled, text = self._texts()
-        return self._settle(settled, text)
+        before, text = self._texts()
+        return self._release(before, text)
 
     def _texts(self) -> tuple[str, str]:
-        return self._decode(self._window[: self._num_settled]), self._decode(self._window)
+        return self._decode(self._window[: self._num_released]), self._decode(self._window)
 
-    def _settle(self, settled: str, text: str) -> str:
-        released = text[len(settled) :]
+    def _release(self, before: str, text: str) -> str:
+        released = text[len(before) :]
         # The tokens released last stay as context for the next ones; silent ones are no context.
         if released:
-            self._window = self._window[self._num_settled :]
+            self._window = self._window[self._num_released :]
         elif len(self._window) > _MOST_HELD:
             self._window = self._window[-_CONTEXT_TOKENS:]
-        self._num_settled = len(self._window)
+        self._num_released = len(self._window)
         return released
 
     def _decode(self, tokens: list[int]) -> str:

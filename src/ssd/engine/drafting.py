@@ -16,11 +16,11 @@ from ssd.decoding.decoder import Decoder
 from ssd.decoding.parallel import ParallelDecoder
 from ssd.draft.client import DraftClient
 from ssd.draft.greeting import greeting
-from ssd.draft.line import Line, LineSource
+from ssd.draft.line import DraftSource, Line
+from ssd.draft.link import Keys
 from ssd.draft.messages import Hello
 from ssd.draft.policy import Policy
-from ssd.draft.supervisor import START_SECONDS, AddressSource, SupervisedSource
-from ssd.draft.transport import Keys
+from ssd.draft.sources import START_SECONDS, AddressSource, ChildSource
 from ssd.runtime.cores import share_out
 from ssd.runtime.fit import has_own_draft
 from ssd.runtime.loading import LoadedModel
@@ -74,12 +74,12 @@ def _hello(target: LoadedModel, tokenizer: Any) -> Hello:
     )
 
 
-def draft_source(config: EngineConfig, hello: Hello) -> LineSource:
-    """Lines to the draft that the settings name: an address, or a process of our own."""
+def draft_source(config: EngineConfig, hello: Hello) -> DraftSource:
+    """Of the draft that the settings name: an address, or a process of our own."""
     if not has_own_draft(config):
         keys = Keys(Path(config.draft_keys)) if config.draft_keys else None
         return AddressSource(str(config.draft), hello, timeout=config.draft_timeout, keys=keys)
-    return SupervisedSource(draft_arguments(config), hello, timeout=config.draft_timeout)
+    return ChildSource(draft_arguments(config), hello, timeout=config.draft_timeout)
 
 
 def draft_arguments(config: EngineConfig) -> list[str]:

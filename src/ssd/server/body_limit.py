@@ -74,7 +74,7 @@ def _handing_on(body: bytes, receive: Receive, on_used: Callable[[], None]) -> R
 
 
 async def _discard(receive: Receive) -> None:
-    """What is still being sent, within reason: a line closed on it would take the answer along."""
+    """What is still being sent, within reason: a connection closed on it would take the answer along."""
     size = 0
     while size < _DISCARDED_BYTES:
         message = await receive()

@@ -62,7 +62,7 @@ _HEADERS = [
 ]
 """The last is for nginx, which would else keep events back until there are many."""
 _SIGN_OF_LIFE = b": still here\n\n"
-"""A comment: clients pass over it, and whatever is on the way sees that the line is in use."""
+"""A comment: clients pass over it, and whatever is on the way sees that the connection is in use."""
 
 
 async def send_events(

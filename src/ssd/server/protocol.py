@@ -93,7 +93,7 @@ class BoundedProtocol(H11Protocol):
             self.transport.close()
 
     def _wait_for_client(self) -> None:
-        """One deadline from a request's first byte to the last of its headers; idle lines have their own."""
+        """One deadline from a request's first byte to the last of its headers; idle ones have their own."""
         is_at_work = self.cycle is not None and not self.cycle.response_complete
         is_idle = self.timeout_keep_alive_task is not None and not self._has_begun()
         if is_at_work or is_idle:

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 ENGINE_DIED = 1
 _KEEP_ALIVE_SECONDS = 75
-"""Longer than clients keep an idle line (httpx: 5): else both end it at once, and a request is lost."""
+"""Longer than clients keep an idle connection (httpx: 5): else both end it at once, and a request is lost."""
 _CLOSING_SECONDS = 2.0
 """Of the time to drain, what is kept for closing connections and the engine."""
 _LAST_ANSWERS_SECONDS = 1.0

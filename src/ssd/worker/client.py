@@ -168,7 +168,7 @@ class EngineClient:
         await asyncio.gather(self._preparing, return_exceptions=True)
 
     async def _prepare(self) -> None:
-        await self._line.settled()
+        await self._line.loaded()
         if self._line.refusal:
             raise ValueError(self._line.refusal)
         ready = self._line.ready

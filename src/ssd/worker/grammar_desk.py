@@ -20,7 +20,7 @@ from ssd.engine.grammar import Grammars, tokenizer_text, unusable
 from ssd.engine.grammar_shelf import Shelf
 from ssd.engine.grammar_source import source_of
 from ssd.sampling.constraint import Grammar, GrammarError
-from ssd.worker.link import Addresses, EventSender, GrammarLine
+from ssd.worker.link import Addresses, EventLink, GrammarLink
 from ssd.worker.messages import Prepare, Prepared, decode_prepares, encode
 from ssd.worker.trial_program import Ask, TrialSettings
 from ssd.worker.trials import Trials
@@ -59,7 +59,7 @@ class GrammarDesk:
         self._quick = _Lane(0, 0.3, 3.0, SimpleQueue())
         self._slow = _Lane(1, 4.0, PREPARE_SECONDS, SimpleQueue())
         self._trials = Trials(
-            TrialSettings(tokenizer_text(tokenizer), tuple(end_ids), vocab_size, tuple(cores)), num_lines=2
+            TrialSettings(tokenizer_text(tokenizer), tuple(end_ids), vocab_size, tuple(cores)), num_links=2
         )
 
     def wait_until_ready(self) -> None:
@@ -74,20 +74,20 @@ class GrammarDesk:
         threading.Thread(target=work, name=f"ssd-grammars-{name}", daemon=True).start()
 
     def _listen(self, addresses: Addresses) -> None:
-        line, sender = GrammarLine(addresses), EventSender(addresses)
+        asking, answering = GrammarLink(addresses), EventLink(addresses)
         while True:
-            for asked in decode_prepares(line.receive()):
+            for asked in decode_prepares(asking.receive()):
                 answer = self._known(asked) or self._queue(asked, self._quick)
                 if answer is not None:
-                    sender.send(encode([answer]))
+                    answering.send(encode([answer]))
 
     def _work(self, lane: _Lane, addresses: Addresses) -> None:
-        sender = EventSender(addresses)
+        answering = EventLink(addresses)
         while True:
             asked = lane.waiting.get()
             answer = self._known(asked) or self._prepared(asked, lane) or self._queue(asked, self._slow)
             if answer is not None:
-                sender.send(encode([answer]))
+                answering.send(encode([answer]))
 
     def _queue(self, asked: Prepare, lane: _Lane) -> Prepared | None:
         if lane.waiting.qsize() < _MOST_WAITING:

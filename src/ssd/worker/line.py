@@ -1,17 +1,14 @@
 """The line to an engine process: requests out, events sorted by request, the process watched.
 
 Lives on one event loop. Knows messages, inboxes and the child. Does not know prompts or tokenizers.
-However the process ends, every inbox is told, with what is known of the cause.
+Unlike the line to a draft it is not mended: however the process ends, every inbox is told, with what is
+known of the cause.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
-
-import zmq
-import zmq.asyncio
 
 from ssd.config import EngineConfig
 from ssd.engine.async_llm import EngineDeadError
@@ -21,7 +18,7 @@ from ssd.errors import InvalidRequestError
 from ssd.processes.child import Child
 from ssd.sampling import Grammar
 from ssd.worker.inbox import Inbox
-from ssd.worker.link import Addresses
+from ssd.worker.link import Addresses, ServerLink
 from ssd.worker.loop import HEARTBEAT_SECONDS
 from ssd.worker.messages import (
     Abort,
@@ -60,19 +57,12 @@ class EngineLine:
         """Why the settings cannot work, if the engine said so while it loaded."""
         self._addresses = addresses
         self._on_increment = on_increment
-        self._context = zmq.asyncio.Context()
-        self._commands: zmq.Socket[bytes] = zmq.Context(self._context).socket(zmq.PUSH)
-        self._commands.sndhwm = 0  # What is under way is bounded by whoever admits requests.
-        self._commands.bind(addresses.commands)
-        self._grammars: zmq.Socket[bytes] = zmq.Context(self._context).socket(zmq.PUSH)
-        self._grammars.bind(addresses.grammars)
-        self._preparations = Preparations(lambda frame: self._send(frame, self._grammars))
-        self._events = self._context.socket(zmq.PULL)
-        self._events.bind(addresses.events)
+        self._link = ServerLink(addresses)
+        self._preparations = Preparations(self._link.send_grammars)
         self._inboxes: dict[str, Inbox] = {}
         self._heard_at = time.monotonic()
         self._failure = ""
-        self._settled = asyncio.Event()
+        self._loaded = asyncio.Event()
         self._dead = asyncio.Event()
         self._is_closing = False
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._watch())]
@@ -101,9 +91,9 @@ class EngineLine:
         late = silent if silent > 2 * HEARTBEAT_SECONDS else 0.0
         return max(self.heartbeat.seconds_without_progress, late)
 
-    async def settled(self) -> None:
+    async def loaded(self) -> None:
         """Until the engine is ready or dead."""
-        await self._settled.wait()
+        await self._loaded.wait()
 
     async def dead(self) -> None:
         await self._dead.wait()
@@ -128,7 +118,7 @@ class EngineLine:
         frame = encode([Add(request)])  # What cannot be said fails here, before anyone waits for an answer.
         inbox = self._inboxes[request.request_id] = Inbox(on_end)
         try:
-            self._send(frame, self._commands)
+            self._link.send(frame)
             while True:
                 event = await inbox.get()
                 yield event
@@ -142,21 +132,19 @@ class EngineLine:
 
     def abort(self, request_id: str) -> None:
         if request_id in self._inboxes and not self._is_closing:
-            self._send(encode([Abort(request_id)]), self._commands)
+            self._link.send(encode([Abort(request_id)]))
 
     async def close(self) -> None:
         if self._is_closing:
             return
-        self._send(encode([Shutdown()]), self._commands)
+        self._link.send(encode([Shutdown()]))
         self._is_closing = True
         await asyncio.to_thread(self.child.end)
         self._die("")
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._commands.close(linger=0)
-        self._grammars.close(linger=0)
-        self._context.destroy(linger=0)
+        self._link.close()
         self._addresses.remove()
 
     def dead_error(self) -> EngineDeadError:
@@ -165,16 +153,10 @@ class EngineLine:
             return EngineDeadError("the engine is closed")
         return EngineDeadError(f"the engine failed: {self._failure}")
 
-    def _send(self, frame: bytes, socket: "zmq.Socket[bytes]") -> None:
-        # Without a limit on its queue the socket makes nobody wait. It is full only where no engine has come
-        # yet, or none is left: then its end, which answers everyone, is near.
-        with suppress(zmq.ZMQError):
-            socket.send(frame, zmq.NOBLOCK)
-
     async def _read(self) -> None:
         try:
             while True:
-                for event in decode_events(await self._events.recv()):
+                for event in decode_events(await self._link.receive()):
                     self._take(event)
         except Exception as error:  # Whatever it is, callers must hear of it rather than wait.
             logger.exception("the line to the engine failed")
@@ -196,7 +178,7 @@ class EngineLine:
                 self.heartbeat = event
             case Ready():
                 self.ready = event
-                self._settled.set()
+                self._loaded.set()
             case Failed(reason, is_refusal):
                 self._failure = reason
                 self.refusal = reason if is_refusal else ""
@@ -226,7 +208,7 @@ class EngineLine:
             logger.error("the engine is dead: %s", failure)
         self._failure = failure
         self._dead.set()
-        self._settled.set()
+        self._loaded.set()
         for request_id in list(self._inboxes):
             self._end(request_id, self.dead_error())
         self._preparations.fail(self.dead_error)

@@ -14,7 +14,7 @@ from ssd.decoding.parallel import ParallelDecoder
 from ssd.engine.build import Engine
 from ssd.engine.core import StepOutput
 from ssd.errors import InvalidRequestError
-from ssd.worker.link import EventSender, WorkerLink
+from ssd.worker.link import EventLink, WorkerLink
 from ssd.worker.messages import (
     Abort,
     Add,
@@ -119,12 +119,12 @@ class EngineLoop:
         return Pulse(time.monotonic() if core.has_work else None, figures)
 
 
-def start_heartbeat(loop: EngineLoop, sender: EventSender) -> None:
+def start_heartbeat(loop: EngineLoop, link: EventLink) -> None:
     """A thread that passes the pulse on, also while a forward takes long."""
 
     def beat() -> None:
         while True:
-            sender.try_send(encode([loop.pulse.heartbeat(time.monotonic())]))
+            link.try_send(encode([loop.pulse.heartbeat(time.monotonic())]))
             time.sleep(HEARTBEAT_SECONDS)
 
     threading.Thread(target=beat, name="ssd-heartbeat", daemon=True).start()

@@ -3,7 +3,7 @@
 A frame is a msgpack list of messages. Requests and outputs travel as the dataclasses they are
 everywhere else; their own checks run when they are decoded. Nothing here knows sockets.
 
-    client → worker   ADD, ABORT, SHUTDOWN; on a line of its own PREPARE
+    client → worker   ADD, ABORT, SHUTDOWN; over a link of its own PREPARE
     worker → client   READY or FAILED, INCREMENTS, FINISHED, REFUSED, PREPARED, HEARTBEAT
 
 Every ADD is answered by one FINISHED or REFUSED, also when it was aborted; every PREPARE by one PREPARED.

@@ -20,7 +20,7 @@ from ssd.processes.logs import log_as_json
 from ssd.processes.signals import Signals
 from ssd.runtime.cores import cores_beside
 from ssd.worker.grammar_desk import GrammarDesk
-from ssd.worker.link import Addresses, EventSender, WorkerLink
+from ssd.worker.link import Addresses, EventLink, WorkerLink
 from ssd.worker.loop import EngineLoop, start_heartbeat
 from ssd.worker.messages import Failed, Ready, encode
 
@@ -81,7 +81,7 @@ def _run(config: EngineConfig, addresses: Addresses, link: WorkerLink, is_over: 
     desk.open(addresses)
     model, max_model_len = engine.config.model, engine.loaded.max_model_len
     link.send(encode([Ready(model, requests.end_ids, requests.vocab_size, max_model_len)]))
-    start_heartbeat(loop, EventSender(addresses))
+    start_heartbeat(loop, EventLink(addresses))
     try:
         loop.run(is_over)
     except ValueError as error:

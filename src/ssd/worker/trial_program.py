@@ -1,8 +1,8 @@
 """A process that tries grammars for an engine: `python -m ssd.worker.trial_program FD FD`, started by Trials.
 
 Each grammar is compiled in a fork of its own, with limits on processor time and memory: whatever comes of it
-ends with the fork. There is one line for each file descriptor, so that a slow grammar holds up its own line
-only. A line's end, like that of the engine, ends what serves it.
+ends with the fork. There is one link for each file descriptor, so that a slow grammar holds up its own link
+only. A link's end, like that of the engine, ends what serves it.
 
 Knows llguidance and the limits. Imports little: it holds the vocabulary once more as it is.
 """
@@ -65,36 +65,36 @@ def main() -> int:
     if settings.cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, settings.cores)
     trie = trie_of(settings.tokenizer, settings.end_ids, settings.vocab_size)
-    lines = [socket.socket(fileno=int(each)) for each in sys.argv[1:]]
-    for line in lines:
+    links = [socket.socket(fileno=int(each)) for each in sys.argv[1:]]
+    for link in links:
         if os.fork() == 0:
-            for other in lines:
-                if other is not line:
+            for other in links:
+                if other is not link:
                     other.close()
-            _serve(line, trie, settings.vocab_size)
+            _serve(link, trie, settings.vocab_size)
             return 0
-    for line in lines:
-        line.close()
-    for _ in lines:
+    for link in links:
+        link.close()
+    for _ in links:
         os.wait()
     return 0
 
 
-def _serve(line: socket.socket, trie: LLTokenizer, vocab_size: int) -> None:
-    line.sendall(b"\n")  # It is ready.
-    for asked in line.makefile("rb"):
-        verdict = _tried(msgspec.json.decode(asked, type=Ask), line, trie, vocab_size)
-        line.sendall(msgspec.json.encode(verdict) + b"\n")
+def _serve(link: socket.socket, trie: LLTokenizer, vocab_size: int) -> None:
+    link.sendall(b"\n")  # It is ready.
+    for asked in link.makefile("rb"):
+        verdict = _tried(msgspec.json.decode(asked, type=Ask), link, trie, vocab_size)
+        link.sendall(msgspec.json.encode(verdict) + b"\n")
 
 
-def _tried(ask: Ask, line: socket.socket, trie: LLTokenizer, vocab_size: int) -> Verdict:
+def _tried(ask: Ask, link: socket.socket, trie: LLTokenizer, vocab_size: int) -> Verdict:
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
         _try_and_exit(ask, trie, vocab_size, write_end)
     os.close(write_end)
-    # The engine asks one thing at a time: what comes over the line meanwhile can only be its end.
-    done, _, _ = select.select([read_end, line.fileno()], [], [], ask.seconds)
+    # The engine asks one thing at a time: what comes over the link meanwhile can only be its end.
+    done, _, _ = select.select([read_end, link.fileno()], [], [], ask.seconds)
     said = os.read(read_end, 1 << 16) if read_end in done else b""
     os.close(read_end)
     os.kill(pid, signal.SIGKILL)

@@ -24,12 +24,12 @@ _FAILED = Verdict("its compiler failed on it", is_certain=False)
 @dataclass(frozen=True, slots=True)
 class _Process:
     process: "subprocess.Popen[bytes]"
-    lines: tuple[socket.socket, ...]
+    links: tuple[socket.socket, ...]
     files: tuple[BinaryIO, ...]
 
     @classmethod
-    def start(cls, settings: bytes, num_lines: int) -> "_Process":
-        pairs = [socket.socketpair() for _ in range(num_lines)]
+    def start(cls, settings: bytes, num_links: int) -> "_Process":
+        pairs = [socket.socketpair() for _ in range(num_links)]
         theirs = [str(each.fileno()) for _, each in pairs]
         process = subprocess.Popen(
             [sys.executable, "-m", "ssd.worker.trial_program", *theirs],
@@ -50,28 +50,28 @@ class _Process:
             if not file.readline():
                 raise EOFError
 
-    def ask(self, line: int, ask: Ask) -> Verdict:
-        self.lines[line].sendall(msgspec.json.encode(ask) + b"\n")
-        said = self.files[line].readline()
+    def ask(self, link: int, ask: Ask) -> Verdict:
+        self.links[link].sendall(msgspec.json.encode(ask) + b"\n")
+        said = self.files[link].readline()
         if not said:
             raise EOFError
         return msgspec.json.decode(said, type=Verdict)
 
     def end(self) -> None:
         """Also wakes whoever waits for an answer."""
-        for line in self.lines:
-            line.shutdown(socket.SHUT_RDWR)
+        for link in self.links:
+            link.shutdown(socket.SHUT_RDWR)
         self.process.kill()
         self.process.wait()
 
 
 class Trials:
-    """Each line is for one thread at a time."""
+    """Each link is for one thread at a time."""
 
-    def __init__(self, settings: TrialSettings, num_lines: int) -> None:
-        self._settings, self._num_lines = msgspec.json.encode(settings), num_lines
+    def __init__(self, settings: TrialSettings, num_links: int) -> None:
+        self._settings, self._num_links = msgspec.json.encode(settings), num_links
         self._lock = threading.Lock()
-        self._current = _Process.start(self._settings, num_lines)
+        self._current = _Process.start(self._settings, num_links)
 
     @property
     def pid(self) -> int:
@@ -87,11 +87,11 @@ class Trials:
         except (OSError, EOFError) as error:
             raise RuntimeError("the process that tries grammars does not start") from error
 
-    def ask(self, line: int, ask: Ask) -> Verdict:
+    def ask(self, link: int, ask: Ask) -> Verdict:
         for _ in range(2):
             current = self._current
             try:
-                return current.ask(line, ask)
+                return current.ask(link, ask)
             except (OSError, EOFError):
                 self._replace(current)
         return _FAILED
@@ -101,5 +101,5 @@ class Trials:
             if self._current is gone:
                 logger.warning("the process that tries grammars is gone: it is started again")
                 gone.end()
-                self._current = _Process.start(self._settings, self._num_lines)
+                self._current = _Process.start(self._settings, self._num_links)
                 self._current.wait_until_ready()

@@ -6,9 +6,9 @@ from typing import Any
 
 from ssd.draft.client import DraftClient
 from ssd.draft.greeting import greeting
+from ssd.draft.link import Keys
 from ssd.draft.policy import Policy
-from ssd.draft.supervisor import AddressSource
-from ssd.draft.transport import Keys
+from ssd.draft.sources import AddressSource
 from ssd.integrations.vllm.batch_rows import BatchRows
 from ssd.integrations.vllm.meter import Meter
 from ssd.integrations.vllm.sessions import Sessions

@@ -1,4 +1,4 @@
-"""Sockets between engine and draft: ZeroMQ, Unix sockets by default, TCP only with keys.
+"""Links between engine and draft: ZeroMQ, Unix sockets by default, TCP only with keys.
 
 Knows addresses, keys and bytes. Does not know messages. No call blocks longer than it was told
 to: a full queue is reported, never waited for.

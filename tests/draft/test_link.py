@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ssd.draft.messages import MAX_FRAME_BYTES
-from ssd.draft.transport import (
+from ssd.draft.link import (
     Keys,
     ZmqDraftLink,
     ZmqEngineLink,
     make_keys,
 )
+from ssd.draft.messages import MAX_FRAME_BYTES
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
-"""One line to one draft: HELLO, frames in order, and whether the other side is still there.
+"""A contact with one draft, from its HELLO until it is lost: frames in order, and whether it is still there.
 
 Knows a link and a clock. A draft gives signs of life, also to whoever asks for nothing: silence
-longer than the timeout, nonsense, or a link that takes nothing more end the line for good, and a
-new one is made for whoever comes next.
+longer than the timeout, nonsense, or a link that takes nothing more end the contact for good. The
+line (line.py) then makes another.
 """
 
 import logging
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 
 from ssd.draft.codec import FrameError, decode, encode
+from ssd.draft.link import EngineLink, LinkError
 from ssd.draft.messages import (
     MAX_FRAME_BYTES,
     MAX_MESSAGES,
@@ -17,7 +18,6 @@ from ssd.draft.messages import (
     AnyMessage,
     Hello,
 )
-from ssd.draft.transport import EngineLink, LinkError
 
 logger = logging.getLogger(__name__)
 
@@ -27,14 +27,14 @@ _MAX_NONSENSE = 3
 """Frames that make no sense before the other side is given up."""
 
 
-class LineState(Enum):
+class ContactState(Enum):
     GREETING = "greeting"
     READY = "ready"
     REFUSED = "refused"
     LOST = "lost"
 
 
-class Connection:
+class Contact:
     def __init__(
         self,
         link: EngineLink,
@@ -52,7 +52,7 @@ class Connection:
         self._last_heard = clock()
         self._num_nonsense = 0
         self._tokenizer = hello.tokenizer
-        self.state = LineState.GREETING
+        self.state = ContactState.GREETING
         self.reason = ""
         """Why it is refused or lost."""
         self.vocab_size = hello.vocab_size
@@ -65,7 +65,7 @@ class Connection:
         self._outbox.append(message)
 
     def flush(self) -> None:
-        if self._outbox and self.state is LineState.READY:
+        if self._outbox and self.state is ContactState.READY:
             messages, self._outbox = self._outbox, []
             for frame in _frames(messages):
                 self._send(frame)
@@ -73,7 +73,7 @@ class Connection:
     def receive(self, timeout: float = 0.0, *, most: int = _FRAMES_AT_ONCE) -> Iterator[AnyMessage]:
         """What has arrived, at most so many frames; waits for the first if asked to."""
         for _ in range(most):
-            if self.state not in (LineState.GREETING, LineState.READY):
+            if self.state not in (ContactState.GREETING, ContactState.READY):
                 return
             frame = self._next_frame(timeout)
             if frame is None:
@@ -87,8 +87,8 @@ class Connection:
         self._link.close()
 
     def lose(self, reason: str) -> None:
-        if self.state is not LineState.REFUSED:
-            self.state, self.reason = LineState.LOST, reason
+        if self.state is not ContactState.REFUSED:
+            self.state, self.reason = ContactState.LOST, reason
 
     def _next_frame(self, timeout: float) -> bytes | None:
         try:
@@ -114,14 +114,14 @@ class Connection:
 
     def _greeted(self, hello: Hello) -> None:
         if hello.refusal:
-            self.state, self.reason = LineState.REFUSED, hello.refusal
+            self.state, self.reason = ContactState.REFUSED, hello.refusal
         elif hello.version != PROTOCOL_VERSION or hello.tokenizer != self._tokenizer:
-            self.state, self.reason = LineState.REFUSED, f"{hello.name} is another version or family"
-        elif self.state is LineState.READY:
+            self.state, self.reason = ContactState.REFUSED, f"{hello.name} is another version or family"
+        elif self.state is ContactState.READY:
             # It greets whom it does not know: it was restarted, or could make nothing of what it got.
             self.lose("the draft has forgotten this engine")
         else:
-            self.state, self.name = LineState.READY, hello.name
+            self.state, self.name = ContactState.READY, hello.name
             self.vocab_size = min(self.vocab_size, hello.vocab_size)
 
     def _send(self, frame: bytes) -> None:
@@ -132,7 +132,7 @@ class Connection:
 
     def _check_silence(self) -> None:
         """A draft gives signs of life, whether it is asked anything or not."""
-        borne = self._timeout if self.state is LineState.READY else self._greeting_timeout
+        borne = self._timeout if self.state is ContactState.READY else self._greeting_timeout
         if self._clock() - self._last_heard > borne:
             self.lose(f"the draft has said nothing for {borne:.1f} s")
 

@@ -1,15 +1,15 @@
-"""Where lines to a draft come from: an address that someone else serves, or a process of our own.
+"""Where a draft is to be had: at an address that someone else serves, or as a child of our own.
 
-Knows child processes and lines. Nothing here blocks but `close`.
+Knows child processes and contacts. Nothing here blocks but `close`.
 """
 
 import sys
 import time
 from collections.abc import Callable, Sequence
 
-from ssd.draft.connection import Connection, LineState
+from ssd.draft.contact import Contact, ContactState
+from ssd.draft.link import Keys, ZmqEngineLink
 from ssd.draft.messages import Hello
-from ssd.draft.transport import Keys, ZmqEngineLink
 from ssd.processes.child import Child
 from ssd.processes.sockets import private_address, remove_socket
 
@@ -19,7 +19,7 @@ START_SECONDS = 600.0
 
 
 class AddressSource:
-    """Lines to a draft that someone else runs."""
+    """A draft that someone else runs."""
 
     def __init__(
         self,
@@ -34,14 +34,12 @@ class AddressSource:
         self._clock = clock
         self._not_before = 0.0
 
-    def connect(self) -> Connection | None:
+    def make_contact(self) -> Contact | None:
         if self._clock() < self._not_before:
             return None
         self._not_before = self._clock() + _RETRY_SECONDS
         link = ZmqEngineLink(self._address, self._keys)
-        return Connection(
-            link, self._hello, self._clock, timeout=self._timeout, greeting_timeout=self._timeout
-        )
+        return Contact(link, self._hello, self._clock, timeout=self._timeout, greeting_timeout=self._timeout)
 
     def is_broken(self) -> str:
         return ""
@@ -55,8 +53,8 @@ def draft_command(arguments: Sequence[str], address: str) -> list[str]:
     return [sys.executable, "-m", "ssd", "draft", *arguments, "--listen", address, "--lifeline"]
 
 
-class SupervisedSource:
-    """Lines to a draft process of our own."""
+class ChildSource:
+    """A draft process of our own."""
 
     def __init__(
         self,
@@ -71,13 +69,13 @@ class SupervisedSource:
         self._hello, self._timeout, self._clock = hello, timeout, clock
         self._address = ""
         self._child: Child | None = None
-        self._line: Connection | None = None
+        self._contact: Contact | None = None
 
     @property
     def pid(self) -> int | None:
         return self._child.pid if self._child else None
 
-    def connect(self) -> Connection | None:
+    def make_contact(self) -> Contact | None:
         if self._child is None:
             self._address = private_address()
             command = draft_command(self._arguments, self._address)
@@ -85,20 +83,20 @@ class SupervisedSource:
         if not self._child.start():
             return None
         link = ZmqEngineLink(self._address)
-        self._line = Connection(
+        self._contact = Contact(
             link, self._hello, self._clock, timeout=self._timeout, greeting_timeout=START_SECONDS
         )
-        return self._line
+        return self._contact
 
     def is_broken(self) -> str:
-        if self._child is None or self._line is None:
+        if self._child is None or self._contact is None:
             return ""
-        if self._line.state is LineState.READY:
+        if self._contact.state is ContactState.READY:
             self._child.note_ready()
         code = self._child.exit_code
         if code is None:
             return ""
-        still_loading = self._line.state is LineState.GREETING
+        still_loading = self._contact.state is ContactState.GREETING
         return f"the draft ended with code {code}{' while loading' if still_loading else ''}"
 
     def close(self) -> None:
