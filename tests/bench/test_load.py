@@ -190,8 +190,9 @@ def test_reports_are_written(tmp_path: Path) -> None:
     assert "| ssd over ar |" in text
     drawing = ET.parse(tmp_path / "load.svg").getroot()
     assert drawing.tag == "{http://www.w3.org/2000/svg}svg"
-    dots = drawing.findall(".//{http://www.w3.org/2000/svg}circle")
+    dots = drawing.findall(".//{http://www.w3.org/2000/svg}title")
     assert len(dots) == 10, "each endpoint at each level, in all and for a user"
+    assert "prefers-color-scheme: dark" in (tmp_path / "load.svg").read_text()
 
 
 def test_a_run_goes_on_and_another_is_refused(tmp_path: Path) -> None:

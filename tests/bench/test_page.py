@@ -11,7 +11,7 @@ from tests.bench.made_up import write_run
 def test_the_page_in_dark_light_and_narrow(browser: Any, tmp_path: Path) -> None:
     made = write_run(tmp_path, cases=["ar", "sd4", "ssd", "ar+b4", "sd4+b4", "ssd+b4"])
     page_file = write_report(RunFigures(made), tmp_path)[0]
-    grounds, requested, errors = set(), list[str](), list[str]()
+    grounds, bars, requested, errors = set(), set(), list[str](), list[str]()
     for scheme, width in (("light", 1100), ("dark", 390)):
         page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 800})
         page.on("request", lambda request: requested.append(request.url))
@@ -21,8 +21,9 @@ def test_the_page_in_dark_light_and_narrow(browser: Any, tmp_path: Path) -> None
         grounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.locator("svg").count() == 6
-        first_bar = page.locator("svg .bar").first
-        assert first_bar.evaluate("bar => getComputedStyle(bar).fill") != "rgb(0, 0, 0)"
+        first_bar = page.locator("svg g:has(> title) path").first
+        bars.add(first_bar.evaluate("bar => getComputedStyle(bar).fill"))
     assert len(grounds) == 2
+    assert bars == {"rgb(139, 147, 156)", "rgb(125, 134, 145)"}
     assert requested == [page_file.as_uri()] * 2
     assert errors == []

@@ -10,6 +10,7 @@ import pytest
 
 from ssd.bench.figures import Figures
 from ssd.bench.folder import RunFolder
+from ssd.bench.pages.drawing import COLOURS
 from ssd.bench.pages.words import tiles
 from ssd.bench.records import CaseRecord
 from ssd.bench.report import html_page, markdown, write_report
@@ -122,12 +123,21 @@ def test_the_page_needs_nothing_from_elsewhere(figures: RunFigures) -> None:
         assert drawing.findall(".//title"), "hover titles"
 
 
+def test_pages_are_the_same_for_the_same_run_and_follow_the_reader_s_scheme(figures: RunFigures) -> None:
+    page = html_page(figures)
+    assert page == html_page(figures)
+    drawings = "".join(re.findall(r"<svg.*?</svg>", page, re.DOTALL))
+    assert not re.findall(r"#[0-9a-f]{6}", drawings), "a colour that would not follow dark and light"
+    used = set(re.findall(r"var\(--([a-z0-9-]+)\)", drawings))
+    assert {"ink", "grid", "ar-0", "sd-0", "ssd-0", "ssd-1"} <= used <= set(COLOURS)
+
+
 def test_bars_are_as_long_as_their_figures(figures: RunFigures) -> None:
     drawing = ET.fromstring(re.findall(r"<svg.*?</svg>", html_page(figures), re.DOTALL)[0])
-    lengths = {
-        str(bar.findtext("title")).split(":")[0]: float(bar.get("width", 0))
-        for bar in drawing.findall("rect")
-    }
+    lengths = {}
+    for bar in (each for each in drawing.iter("g") if each.find("title") is not None):
+        xs = [float(x) for x in re.findall(r"[ML] ([\d.]+) ", str(bar.findall("path")[0].get("d")))]
+        lengths[str(bar.findtext("title")).split(":")[0]] = max(xs) - min(xs)
     unit = lengths["humaneval, ar"] / 4
     for case in CASES:
         assert lengths[f"humaneval, {case}"] == pytest.approx(unit * SPEED[case], rel=0.01)

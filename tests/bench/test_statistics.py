@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ssd.bench.pages.svg import Axis, number
+from ssd.bench.pages.columns import number
+from ssd.bench.pages.drawing import Drawing, rule
 from ssd.bench.statistics import (
     CONFIDENCE,
     Estimate,
@@ -138,11 +139,14 @@ def test_tokens_a_round(agrees: list[bool], lookahead: int, expected: float) -> 
 
 def test_axes_begin_at_zero_and_end_at_round_numbers() -> None:
     for largest in (0.013, 0.9, 9.7, 10.0, 123.0, 9999.0):
-        axis = Axis.over(100, 600, largest)
-        assert axis.place(0) == 100
-        assert axis.most >= largest
-        assert axis.place(axis.most) == 600
-        assert 3 <= len(axis.ticks) <= 7
+        axes = Drawing(300, "made up").axes(100, 20, 600, 280)
+        most = rule(axes, "x", largest)
+        assert axes.get_xlim() == (0, most)
+        assert largest <= most <= 1.5 * largest
+        assert 3 <= len(axes.get_xticks()) <= 7
+
+
+def test_numbers_have_as_many_digits_as_say_something() -> None:
     assert [number(each) for each in (0, 0.01234, 1.234, 12.34, 123.4, 12345.6)] == [
         "0", "0.0123", "1.23", "12.3", "123", "12,346",
     ]  # fmt: skip

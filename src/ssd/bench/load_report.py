@@ -1,11 +1,13 @@
 """A load run as Markdown with a plot beside it: report.md and load.svg in the run's folder."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ssd.bench.load import Kind
 from ssd.bench.load_figures import LevelFigures, LoadFigures, Percentiles, in_words
-from ssd.bench.load_plot import load_plot
+from ssd.bench.pages.columns import number
+from ssd.bench.pages.drawing import Drawing, Line, Point, lines
+from ssd.bench.statistics import Estimate
 
 COLUMNS = (
     "level", "endpoint", "tok/s in all", "tok/s a user (95 %)", "first token p50 / p90 / p99, s",
@@ -109,6 +111,49 @@ def _ratio_lines(figures: LoadFigures) -> Iterator[str]:
         yield from ("", f"| {' | '.join(names)} |", "|---" * len(names) + "|")
         for each in figures.ratios(first, other):
             yield f"| {each.level} | {each.user_rate} | {each.throughput} | {each.per_device:.2f} |"
+
+
+_COLOURS = ("ssd-0", "ar-0", "sd-0", "good")
+_PANEL, _PITCH, _TOP = 260, 320, 34
+
+
+def load_plot(figures: LoadFigures) -> str:
+    """Tokens a second in all and for each user, by level, a line for each endpoint."""
+    rows, names = figures.rows(), [each.name for each in figures.settings.endpoints]
+    panels = [
+        (title, value, levels)
+        for kind in ("users", "rate")
+        if (levels := [each for each in figures.settings.levels if each.kind == kind])
+        for title, value in _VALUES
+    ]
+    drawing = Drawing(len(panels) * _PITCH + _TOP, "tokens a second by load")
+    for place, (title, value, levels) in enumerate(panels):
+        drawn = [
+            Line(name, _COLOURS[names.index(name) % len(_COLOURS)], points)
+            for name in names
+            if (
+                points := [
+                    _point(row, value(row)) for row in rows if row.endpoint == name and row.level in levels
+                ]
+            )
+        ]
+        top = _TOP + place * _PITCH
+        lines(drawing, drawn, [str(level) for level in levels], title, top=top, bottom=top + _PANEL)
+    return drawing.to_svg(alone=True) + "\n"
+
+
+_VALUES: tuple[tuple[str, Callable[[LevelFigures], Estimate]], ...] = (
+    (
+        "output tokens a second, all users together",
+        lambda row: Estimate(value=row.throughput, count=row.num_requests),
+    ),
+    ("tokens a second that a user sees, with 95 % intervals", lambda row: row.user_rate),
+)
+
+
+def _point(row: LevelFigures, found: Estimate) -> Point:
+    interval = None if found.low is None or found.high is None else (found.low, found.high)
+    return Point(str(row.level), found.value, f"{row.level}: {number(found.value)} tok/s", interval)
 
 
 def _spelled(found: Percentiles, spelling: str, scale: float = 1) -> str:

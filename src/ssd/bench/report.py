@@ -6,9 +6,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from ssd.bench.pages import words
-from ssd.bench.pages.colours import Colours
 from ssd.bench.pages.columns import Column, used_columns
-from ssd.bench.pages.plots import plots
+from ssd.bench.pages.drawing import COLOURS, TEXT, css
+from ssd.bench.pages.plots import plots, shades
 from ssd.bench.summary import RunFigures
 from ssd.version import how_to_install
 
@@ -49,21 +49,22 @@ def html_page(figures: RunFigures) -> str:
         raise ValueError(f"the page needs the package jinja2: {how_to_install('bench')}") from error
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
     template = environment.from_string((files("ssd.bench.pages") / "page.html").read_text())
-    colours = Colours(figures.cases)
     return template.render(
         title=words.title(figures),
         subtitle=words.subtitle(figures),
         tiles=words.tiles(figures),
         equality=words.equality(figures),
-        plots=plots(figures, colours),
-        parts=_parts(figures, colours),
+        plots=plots(figures),
+        parts=_parts(figures),
+        css=f"{css()}\n{TEXT}",
+        colours=[name for name in COLOURS if "-" in name],
         roofs=words.roofs(figures),
         facts=words.facts(figures),
     )
 
 
 def markdown(figures: RunFigures) -> str:
-    equality, parts = words.equality(figures), _parts(figures, Colours(figures.cases))
+    equality, parts = words.equality(figures), _parts(figures)
     lines = [f"# {words.title(figures)}", "", words.subtitle(figures), "", equality.words, ""]
     lines += [*(f"- {each}" for each in equality.listed), ""] if equality.listed else []
     for groups in zip(*(part.groups for part in parts), strict=True):
@@ -81,16 +82,16 @@ def markdown(figures: RunFigures) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _parts(figures: RunFigures, colours: Colours) -> list[_Part]:
-    return [_Part(each, _groups(figures, each, colours)) for each in used_columns(figures.rows)]
+def _parts(figures: RunFigures) -> list[_Part]:
+    return [_Part(each, _groups(figures, each)) for each in used_columns(figures.rows)]
 
 
-def _groups(figures: RunFigures, columns: Sequence[Column], colours: Colours) -> list[_Group]:
-    found = []
+def _groups(figures: RunFigures, columns: Sequence[Column]) -> list[_Group]:
+    found, colours = [], shades(figures.cases)
     for dataset in figures.datasets:
         rows = [row for row in figures.rows if row.dataset == dataset]
         shown = [
-            _Row(figures.name_of(row.case), colours.css(row.case), [column.cell(row) for column in columns])
+            _Row(figures.name_of(row.case), colours[row.case.name], [column.cell(row) for column in columns])
             for row in rows
         ]
         found.append(_Group(dataset, max(row.num_prompts for row in rows), shown))

@@ -24,7 +24,8 @@ _PACKAGES = {
     "uvicorn": "server (extra: server)",
     "prometheus-client": "metrics (extra: server)",
     "openai": "ssd chat with a server (extra: client)",
-    "datasets": "its prompts from the hub (extra: bench)",
+    "datasets": "prompts of ssd bench from the hub (extra: bench)",
+    "matplotlib": "its plots (extra: bench)",
 }
 _OTHER_PROJECT = "ssd"
 _WORTH_ALL_CORES = 1.15

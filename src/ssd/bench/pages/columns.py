@@ -1,13 +1,21 @@
 """The table of figures: its columns, what each means, and how it is written. For HTML and Markdown alike."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ssd.bench.figures import Figures
-from ssd.bench.pages.svg import number
 from ssd.bench.statistics import Estimate
 
 NOTHING = "–"
+
+
+def number(value: float) -> str:
+    """As many digits as say something."""
+    if value == 0:
+        return "0"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{digits}f}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 @dataclass(frozen=True, slots=True)

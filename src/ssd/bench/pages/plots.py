@@ -1,13 +1,26 @@
-"""Which plots a run has: one without data is left out."""
+"""Which plots a run has, and how each is drawn: speed, timeline, depths, latency, arithmetic.
 
+One without data is left out. Figures come from summary.py, spans from the records themselves.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ssd.bench.figures import ALL
-from ssd.bench.pages.bars import FLOPS, SPEED, bars
-from ssd.bench.pages.colours import Colours
-from ssd.bench.pages.lanes import timeline
-from ssd.bench.pages.lines import depths, latency
+from ssd.bench.cases import Case, parse_case
+from ssd.bench.figures import ALL, Figures
+from ssd.bench.pages.columns import number
+from ssd.bench.pages.drawing import COLOURS, WIDTH, Drawing, Line, Point, lines, rule, stroke
+from ssd.bench.records import CaseRecord, Span
+from ssd.bench.statistics import Estimate
 from ssd.bench.summary import RunFigures
+
+_SHADES = 4
+_LEFT, _TOP = 190, 30
+_BAR, _PITCH, _HEAD = 17, 23, 30
+_LANE, _LANE_GAP, _CASE_GAP = 20, 3, 20
+_SPANS = {
+    "target": "target verifies", "wait": "waits for the draft", "host": "host", "draft": "draft computes",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +30,24 @@ class Plot:
     drawing: str
 
 
-def plots(figures: RunFigures, colours: Colours) -> list[Plot]:
+def shades(cases: Sequence[Case]) -> Mapping[str, str]:
+    """By the name of a case, its colour: one hue for a mode; temperature and batch size do not matter."""
+    names = dict.fromkeys((case.mode, case.name) for case in cases)
+    of_mode = {mode: [name for each, name in names if each == mode] for mode, _ in names}
+    return {
+        name: f"{mode}-{place % _SHADES}" for mode, each in of_mode.items() for place, name in enumerate(each)
+    }
+
+
+def plots(figures: RunFigures) -> list[Plot]:
+    colours = shades(figures.cases)
     found = [*_speeds(figures, colours), _timeline(figures, colours), _depths(figures, colours)]
     found += [_latency(figures, colours), _flops(figures, colours)]
     return [plot for plot in found if plot is not None]
 
 
-def _speeds(figures: RunFigures, colours: Colours) -> list[Plot]:
+def _speeds(figures: RunFigures, colours: Mapping[str, str]) -> list[Plot]:
+    caption = "Tokens a second that one user sees, after the first token. Lines: 95 % intervals over prompts."
     found = []
     for temperature, batch_size in figures.slices:
         rows = [
@@ -33,14 +57,74 @@ def _speeds(figures: RunFigures, colours: Colours) -> list[Plot]:
         ]
         texts = "one text" if batch_size == 1 else f"{batch_size} texts"
         which = f", temperature {temperature:g}, {texts} at a time" if len(figures.slices) > 1 else ""
-        caption = (
-            "Tokens a second that one user sees, after the first token. Lines: 95 % intervals over prompts."
-        )
-        found.append(Plot(f"Speed by data set and mode{which}", caption, bars(rows, SPEED, colours)))
+        drawing = _bars(rows, "tokens a second", lambda row: row.rate, _speed_words, colours)
+        found.append(Plot(f"Speed by data set and mode{which}", caption, drawing))
     return found
 
 
-def _timeline(figures: RunFigures, colours: Colours) -> Plot | None:
+def _speed_words(row: Figures) -> str:
+    ratio = f"  ·  {row.over_ar.value:.2f} × ar" if row.over_ar is not None else ""
+    return f"{number(row.rate.value)}{ratio}"
+
+
+def _flops(figures: RunFigures, colours: Mapping[str, str]) -> Plot | None:
+    if figures.manifest.target is None:
+        return None
+    caption = (
+        "Tokens for 10⁹ floating-point operations of target and draft together: what speculation costs in "
+        "arithmetic, rejected tokens included."
+    )
+    drawing = _bars(
+        figures.first_slice(figures.datasets[-1]),
+        "tokens per GFLOP",
+        lambda row: Estimate(value=row.tokens_per_gflop, count=row.num_prompts),
+        lambda row: number(row.tokens_per_gflop),
+        colours,
+    )
+    return Plot("Tokens per GFLOP", caption, drawing)
+
+
+def _bars(
+    rows: Sequence[Figures],
+    label: str,
+    value: Callable[[Figures], Estimate],
+    words: Callable[[Figures], str],
+    colours: Mapping[str, str],
+) -> str:
+    """Grouped by data set, in the order given; the axis begins at zero."""
+    datasets = list(dict.fromkeys(row.dataset for row in rows))
+    height = _TOP + len(datasets) * _HEAD + len(rows) * _PITCH + 12
+    drawing = Drawing(height, label)
+    axes = drawing.axes(_LEFT, _TOP, WIDTH - 210, height - 12)
+    axes.set_ylim(height - 12, _TOP)
+    axes.xaxis.tick_top()
+    found = {id(row): value(row) for row in rows}
+    most = rule(axes, "x", max(each.high or each.value for each in found.values()))
+    drawing.text(_LEFT - 10, _TOP - 10, label, "quiet", size=12, ha="right")
+    y, room = float(_TOP), 8 * most / (WIDTH - 210 - _LEFT)
+    names: dict[float, str] = {}
+    for dataset in datasets:
+        drawing.text(0, y + 15, dataset, weight="bold")
+        y += _HEAD
+        for row in (row for row in rows if row.dataset == dataset):
+            each, title = found[id(row)], f"{dataset}, {row.case.name}: {words(row)}"
+            end = each.value
+            (bar,) = axes.barh(y, each.value, _BAR, color=COLOURS[colours[row.case.name]][0], clip_on=False)
+            if each.low is not None and each.high is not None:
+                low, end = each.low, max(end, each.high)
+                stroke(
+                    axes, [low, low, low, each.high, each.high, each.high], [y - 4, y + 4, y, y, y - 4, y + 4]
+                )
+                title += f", 95 % interval {number(low)} to {number(each.high)}, {row.num_prompts} prompts"
+            drawing.tell(bar, title)
+            axes.text(end + room, y, words(row), size=13, color=COLOURS["ink"][0], va="center")
+            names[y] = row.case.name
+            y += _PITCH
+    axes.set_yticks(list(names), labels=list(names.values()), size=13, color=COLOURS["ink"][0])
+    return drawing.to_svg()
+
+
+def _timeline(figures: RunFigures, colours: Mapping[str, str]) -> Plot | None:
     """Of one prompt, at the smallest batch size."""
     shown = [record for record in figures.records if record.spans]
     if not shown:
@@ -56,37 +140,100 @@ def _timeline(figures: RunFigures, colours: Colours) -> Plot | None:
         f"A few rounds of one prompt ({records[0].dataset} {records[0].prompt}) in each mode, by one clock. "
         "Solid: the target verifies. Pale: the draft computes. Red: the target waits."
     )
-    return Plot("The timeline of a few rounds", caption, timeline(records, colours))
+    return Plot("The timeline of a few rounds", caption, _lanes(records, colours))
 
 
-def _depths(figures: RunFigures, colours: Colours) -> Plot | None:
+def _lanes(records: Sequence[CaseRecord], colours: Mapping[str, str]) -> str:
+    """Target above draft, under one clock, as long as every case has something to show."""
+    end = 1e3 * min(max(span.ended for span in each.spans if span.lane == "target") for each in records)
+    drafts = [any(span.lane == "draft" for span in each.spans) for each in records]
+    height = _TOP + (len(records) + sum(drafts)) * (_LANE + _LANE_GAP) + len(records) * _CASE_GAP
+    drawing = Drawing(height, "who computed when")
+    axes = drawing.axes(_LEFT, _TOP, WIDTH - 16, height)
+    axes.set_ylim(height, _TOP)
+    axes.xaxis.tick_top()
+    rule(axes, "x", end, 6)
+    ticks = [tick for tick in axes.get_xticks() if tick <= end]
+    axes.set_xticks(ticks, labels=[f"{tick:,g} ms" if tick else "0" for tick in ticks])
+    axes.set_xlim(0, end)
+    lanes: dict[float, str] = {}
+    y = _TOP + _LANE / 2
+    for record, has_draft in zip(records, drafts, strict=True):
+        name = parse_case(record.case).name
+        drawing.text(_LEFT - 70, y + 5, name, ha="right")
+        for lane in ("target", "draft")[: 1 + has_draft]:
+            lanes[y] = lane
+            axes.barh(y, end, _LANE, color=COLOURS["tile"][0], clip_on=False, zorder=0.5)
+            for span in record.spans:
+                if (span.lane == "draft") == (lane == "draft") and 1e3 * span.started < end:
+                    colour = {"wait": "bad", "host": "quiet"}.get(span.lane, colours[name])
+                    started, ended = 1e3 * span.started, min(1e3 * span.ended, end)
+                    # A hair of room between neighbours, so that rounds can be counted.
+                    (bar,) = axes.barh(
+                        y, max(0.0, ended - started - 0.001 * end), _LANE, left=started, clip_on=False,
+                        color=COLOURS[colour][0], alpha=0.62 if lane == "draft" else None,
+                    )  # fmt: skip
+                    drawing.tell(bar, f"{name}: {_span_words(span)}")
+            y += _LANE + _LANE_GAP
+        y += _CASE_GAP
+    axes.set_yticks(list(lanes), labels=list(lanes.values()))
+    return drawing.to_svg()
+
+
+def _span_words(span: Span) -> str:
+    rows = f", {span.rows} rows" if span.rows else ""
+    return f"{_SPANS[span.lane]} for {number(1e3 * (span.ended - span.started))} ms{rows}"
+
+
+def _depths(figures: RunFigures, colours: Mapping[str, str]) -> Plot | None:
     rows = [row for row in figures.first_slice(figures.datasets[-1]) if any(row.depths)]
     if not rows:
         return None
     where = "all data sets" if rows[0].dataset == ALL else rows[0].dataset
     caption = f"Share of verifications in which at least so many drafted tokens were accepted; {where}."
-    return Plot("How deep speculations hit", caption, depths(rows, colours))
+    drawn = [
+        Line(
+            row.case.name,
+            colours[row.case.name],
+            [
+                Point(str(depth), 100 * share, f"at least {depth} accepted in {share:.0%} of rounds")
+                for depth, share in enumerate(row.depths, 1)
+            ],
+        )
+        for row in rows
+    ]
+    drawing = _lines(drawn, "drafted tokens accepted in a round, at least", "% of rounds", most=100.0)
+    return Plot("How deep speculations hit", caption, drawing)
 
 
-def _latency(figures: RunFigures, colours: Colours) -> Plot | None:
-    temperature = figures.slices[0][0]
+def _latency(figures: RunFigures, colours: Mapping[str, str]) -> Plot | None:
+    """Milliseconds a user waits for a token, by how many are served together."""
     rows = [
         row
-        for row in figures.rows
-        if row.dataset == figures.datasets[-1] and row.case.temperature == temperature
+        for row in sorted(figures.rows, key=lambda each: each.case.batch_size)
+        if row.dataset == figures.datasets[-1] and row.case.temperature == figures.slices[0][0]
     ]
     if len({row.case.batch_size for row in rows}) < 2:
         return None
+    drawn = [
+        Line(name, colours[name], [_latency_point(row) for row in rows if row.case.name == name])
+        for name in dict.fromkeys(row.case.name for row in rows)
+    ]
     caption = "Time per output token that each user sees, by how many texts run together. Lower is better."
-    return Plot("Latency against batch size", caption, latency(rows, colours))
+    return Plot("Latency against batch size", caption, _lines(drawn, "texts that run together", "ms a token"))
 
 
-def _flops(figures: RunFigures, colours: Colours) -> Plot | None:
-    if figures.manifest.target is None:
-        return None
-    rows = figures.first_slice(figures.datasets[-1])
-    caption = (
-        "Tokens for 10⁹ floating-point operations of target and draft together: what speculation costs in "
-        "arithmetic, rejected tokens included."
-    )
-    return Plot("Tokens per GFLOP", caption, bars(rows, FLOPS, colours))
+def _latency_point(row: Figures) -> Point:
+    found, size = row.milliseconds_per_token, row.case.batch_size
+    interval = None if found.low is None or found.high is None else (found.low, found.high)
+    in_all = f"{number(row.output_rate)} tok/s in all"
+    words = f"{size} together: {number(found.value)} ms a token, {in_all}"
+    return Point(str(size), found.value, words, interval)
+
+
+def _lines(drawn: Sequence[Line], across: str, up: str, most: float | None = None) -> str:
+    drawing = Drawing(300, f"{up} by {across}")
+    xs = sorted({point.x for line in drawn for point in line.points}, key=int)
+    lines(drawing, drawn, xs, up, top=28, bottom=254, most=most)
+    drawing.text((60 + WIDTH - 190) / 2, 292, across, "quiet", size=12, ha="center")
+    return drawing.to_svg()

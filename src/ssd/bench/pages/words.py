@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ssd.bench.figures import ALL, Figures
 from ssd.bench.manifest import Provenance
-from ssd.bench.pages.svg import number
+from ssd.bench.pages.columns import number
 from ssd.bench.statistics import Estimate
 from ssd.bench.summary import RunFigures
 

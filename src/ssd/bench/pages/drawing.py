@@ -1,0 +1,179 @@
+"""Drawings by matplotlib, as SVG for a page or a file: dark or light with it, the same for the same data.
+
+A drawing is made in light colours; in the SVG each of them becomes the CSS variable of its name, so that the
+reader's scheme decides. Text stays text, in the page's font, and hovering tells what `tell` was told. Places
+are in units of the drawing, from its left upper corner. Knows no runs. matplotlib comes with the extra
+`bench` and is imported when something is drawn.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+
+WIDTH = 920
+COLOURS: Mapping[str, tuple[str, str]] = {
+    "page": ("#ffffff", "#14171b"), "ink": ("#1b1f24", "#e8ebee"), "quiet": ("#626a73", "#9aa3ad"),
+    "rule": ("#d9dee4", "#333a42"), "grid": ("#e9edf1", "#252b31"), "tile": ("#f5f7f9", "#1c2126"),
+    "good": ("#0a7a43", "#4cc38a"), "bad": ("#b3261e", "#ff8a80"),
+    "ar-0": ("#8b939c", "#7d8691"), "ar-1": ("#6b737c", "#a3abb4"), "ar-2": ("#adb4bb", "#5c646d"),
+    "ar-3": ("#50575f", "#c3c9cf"), "sd-0": ("#3b7dd8", "#4f8fe6"), "sd-1": ("#79a9e8", "#8bb6f2"),
+    "sd-2": ("#1f58a8", "#2f6cc0"), "sd-3": ("#a9c8f1", "#b8d3f8"), "ssd-0": ("#e07b16", "#f0913a"),
+    "ssd-1": ("#b4560a", "#ffbe85"), "ssd-2": ("#f2a65a", "#c96d17"), "ssd-3": ("#8a3d05", "#ffd9b5"),
+}  # fmt: skip
+"""By name: in light and in dark. Those of a mode are shades of one hue."""
+_NAMES = {light: name for name, (light, _) in COLOURS.items()}
+TEXT = "svg text { font-family: system-ui, sans-serif !important; font-variant-numeric: tabular-nums; }"
+"""matplotlib writes its own font into each text."""
+
+
+def css() -> str:
+    """The variables of all colours, light and dark."""
+    light, dark = (
+        " ".join(f"--{name}: {both[scheme]};" for name, both in COLOURS.items()) for scheme in (0, 1)
+    )
+    return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
+
+
+class Drawing:
+    def __init__(self, height: float, label: str) -> None:
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ValueError("plots need the package matplotlib: pip install 'ssd[bench]'") from error
+        self.height, self._label, self._told = height, label, dict[str, str]()
+        self._figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72, facecolor="none")
+
+    def axes(self, left: float, top: float, right: float, bottom: float) -> Axes:
+        """Between these places, without a frame."""
+        width, height = (right - left) / WIDTH, (bottom - top) / self.height
+        axes = self._figure.add_axes((left / WIDTH, 1 - bottom / self.height, width, height))
+        axes.set_frame_on(False)
+        axes.tick_params(length=0, labelsize=12, labelcolor=COLOURS["quiet"][0], pad=8)
+        return axes
+
+    def text(self, x: float, y: float, words: str, colour: str = "ink", **more: object) -> None:
+        """`y`: where the letters stand."""
+        place = (x / WIDTH, 1 - y / self.height)
+        self._figure.text(*place, words, color=COLOURS[colour][0], **{"size": 13, **more})  # type: ignore[arg-type]
+
+    def tell(self, artist: Artist, words: str) -> None:
+        """What hovering shows."""
+        name = f"told-{len(self._told)}"
+        artist.set_gid(name)
+        self._told[name] = words
+
+    def to_svg(self, *, alone: bool = False) -> str:
+        """For a page that has the colours; `alone`: a file that brings them along."""
+        from matplotlib import rc_context
+
+        written = io.StringIO()
+        with rc_context({"svg.fonttype": "none", "svg.hashsalt": self._label}):
+            self._figure.savefig(written, format="svg", metadata={"Date": None})
+        root = ET.fromstring(written.getvalue())
+        _strip(root)
+        for element in root.iter():
+            if (words := self._told.get(element.attrib.pop("id", ""))) is not None:
+                title = ET.Element("title")
+                title.text = words
+                element.insert(0, title)
+        root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": self._label}
+        if alone:
+            root.attrib |= {"xmlns": "http://www.w3.org/2000/svg", "style": "background: #ffffff"}
+        text = ET.tostring(root, encoding="unicode")
+        text = re.sub("#[0-9a-f]{6}", lambda found: _variable(found[0]), text)
+        return text.replace(">", f"><style>{css()} {TEXT}</style>", 1) if alone else text
+
+
+def _strip(element: ET.Element) -> None:
+    """Namespaces, which a page does not need, and what belongs to a file: its author, its own style."""
+    element.tag = element.tag.rpartition("}")[2]
+    for child in list(element):
+        if child.tag.rpartition("}")[2] in ("metadata", "defs"):
+            element.remove(child)
+        else:
+            _strip(child)
+
+
+def _variable(colour: str) -> str:
+    return f"var(--{_NAMES[colour]})" if colour in _NAMES else colour
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    x: str
+    value: float
+    words: str
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    name: str
+    colour: str
+    points: Sequence[Point]
+
+
+def lines(
+    drawing: Drawing,
+    found: Sequence[Line],
+    xs: Sequence[str],
+    up: str,
+    *,
+    top: float,
+    bottom: float,
+    most: float | None = None,
+) -> None:
+    """By what is across, with intervals; named at their right ends."""
+    left, right = 60, WIDTH - 190
+    axes = drawing.axes(left, top, right, bottom)
+    ends = [max(point.value, *(point.interval or (0.0,))) for line in found for point in line.points]
+    axes.set_xticks(range(len(xs)), labels=list(xs))
+    axes.set_xlim(-0.5, len(xs) - 0.5)
+    most = rule(axes, "y", most or max(ends, default=1.0))
+    drawing.text(0, top - 14, up, "quiet", size=12)
+    below = 0.0
+    for line in sorted(found, key=lambda each: -each.points[-1].value):
+        colour, places = COLOURS[line.colour][0], [xs.index(point.x) for point in line.points]
+        axes.plot(places, [point.value for point in line.points], color=colour, linewidth=2.2, clip_on=False)
+        for x, point in zip(places, line.points, strict=True):
+            if point.interval is not None:
+                stroke(axes, [x, x], point.interval)
+            dot = stroke(axes, [x, x], (point.value, point.value), colour=line.colour, width=9)
+            drawing.tell(dot, f"{line.name}, {point.words}")
+        y = max(bottom - (bottom - top) * line.points[-1].value / most + 4, below + 15)
+        drawing.text(right + 8, y, "■", line.colour)
+        drawing.text(right + 24, y, line.name)
+        below = y
+
+
+def stroke(
+    axes: Axes, xs: Sequence[float], ys: Sequence[float], *, colour: str = "ink", width: float = 1.4
+) -> Artist:
+    """With round ends: one without a length is a dot."""
+    (line,) = axes.plot(
+        xs, ys, color=COLOURS[colour][0], linewidth=width, solid_capstyle="round", clip_on=False, zorder=3
+    )
+    return line
+
+
+def rule(axes: Axes, way: Literal["x", "y"], largest: float, count: int = 5) -> float:
+    """An axis from zero to a round number, which is returned, with a line at each tick."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    ticks = MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]).tick_values(0, max(largest, 1e-9))
+    axis, across = (axes.xaxis, axes.axvline) if way == "x" else (axes.yaxis, axes.axhline)
+    axis.set_ticks(ticks)
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{round(value, 9):,g}"))
+    (axes.set_xlim if way == "x" else axes.set_ylim)(0, ticks[-1])
+    for tick in ticks:
+        across(tick, color=COLOURS["grid" if tick else "quiet"][0], linewidth=1, clip_on=False, zorder=0)
+    return float(ticks[-1])
