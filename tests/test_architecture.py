@@ -35,7 +35,7 @@ LAYERS = (
     {"__main__"},
 )
 OPTIONAL = (
-    *("triton", "vllm", "datasets", "scipy", "matplotlib", "simpy", "opentelemetry", "openai"),
+    *("triton", "vllm", "datasets", "scipy", "matplotlib", "opentelemetry", "openai"),
     *("fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client"),
 )
 SERVER = "ssd.server"

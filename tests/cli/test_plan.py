@@ -26,6 +26,8 @@ def test_a_replica_in_words_and_figures() -> None:
     done = ssd_plan(*arguments)
     assert done.exit_code == 0, done.stderr
     assert "One more device for the draft" in done.stdout
+    assert "vLLM as the target" not in done.stdout
+    assert "vLLM as the target" in " ".join(ssd_plan("--devices", "4").stdout.split())
     content = as_json(*arguments)
     ways = {each["way"]: each for each in content["offers"] if each["tp"] == 1}
     assert ways["ssd"]["per_user"] > ways["ar"]["per_user"]

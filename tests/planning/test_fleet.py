@@ -2,9 +2,9 @@
 
 import pytest
 
-from ssd.planning.advice import about_batches, about_extra_device, about_room
+from ssd.planning.advice import about_batches, about_engines, about_extra_device, about_room
 from ssd.planning.deployment import Site, Workload
-from ssd.planning.fleet import batch_rows, by_speed, cheapest, fleet_of, offers, pools, sharers
+from ssd.planning.fleet import batch_rows, by_speed, cheapest, fleet_of, offers, shared_drafts, sharers
 from ssd.planning.hardware import find_device
 from ssd.planning.models import find_model
 
@@ -96,7 +96,13 @@ def test_fleets_add_up(site: Site) -> None:
     assert fleet_of(site.ar(4), 1.0).num_replicas == 1
 
 
-def test_pools_by_size(site: Site) -> None:
-    rows = pools(site, (8, 512))
-    assert all(row.batched < row.queued <= row.num_targets for row in rows)
-    assert rows[1].queued / 512 < rows[0].queued / 8
+def test_a_shared_draft_serves_several_targets(site: Site) -> None:
+    rows = shared_drafts(site, (8, 512))
+    assert [row.num_targets for row in rows] == [8, 512]
+    assert rows[1].num_drafts == -(-512 // sharers(site, 1, 12)) < 512
+
+
+def test_who_has_tensor_parallelism_is_said(site: Site) -> None:
+    (said,) = about_engines(site.splits(5))
+    assert "TP above 1 are for vLLM" in said
+    assert about_engines([site.ar(1)]) == []

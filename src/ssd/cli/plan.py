@@ -183,6 +183,7 @@ def _plan_replica(site: "Site", devices: int, batch: int, *, as_json: bool) -> N
 
     offers = site.splits(devices, batch)
     said = [*advice.about_extra_device(offers), *advice.about_room(site, devices, batch)]
+    said += advice.about_engines(offers)
     _show(
         [plan_tables.replica(site, offers), *said],
         {"offers": [_row(each) for each in offers], "advice": said},
@@ -201,7 +202,7 @@ def _plan_batches(site: "Site", devices: int, *, as_json: bool) -> None:
         )
     tp = min(fitting)
     rows = fleet.batch_rows(site, tp, most_devices=devices)
-    said = advice.about_batches(rows)
+    said = [*advice.about_batches(rows), *advice.about_engines([row.ar for row in rows])]
     _show(
         [plan_tables.batches(rows, tp), *said],
         {"batches": [_row(each) for each in rows], "advice": said},
@@ -211,14 +212,14 @@ def _plan_batches(site: "Site", devices: int, *, as_json: bool) -> None:
 
 def _plan_fleet(site: "Site", tokens: float, *, as_json: bool) -> None:
     from ssd.cli import plan_tables
-    from ssd.planning import fleet
+    from ssd.planning import advice, fleet
 
     found = fleet.offers(site)
     rows = fleet.by_speed(found, tokens)
-    pools = fleet.pools(site)
+    shared = fleet.shared_drafts(site)
     _show(
-        [plan_tables.fleets(rows, tokens), plan_tables.pools(pools)],
-        {"fleets": [_row(each) for each in rows], "pools": [_row(each) for each in pools]},
+        [plan_tables.fleets(rows, tokens), plan_tables.shared_drafts(shared), *advice.about_engines(found)],
+        {"fleets": [_row(each) for each in rows], "shared_drafts": [_row(each) for each in shared]},
         as_json=as_json,
     )
 

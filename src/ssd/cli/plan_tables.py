@@ -8,7 +8,7 @@ from rich.table import Table
 
 from ssd.planning import hardware, models
 from ssd.planning.deployment import Offer, Site
-from ssd.planning.fleet import BatchRow, PoolRow, SpeedRow
+from ssd.planning.fleet import BatchRow, ShareRow, SpeedRow
 from ssd.planning.validation import Row
 
 
@@ -103,20 +103,13 @@ def fleets(rows: Sequence[SpeedRow], tokens: float) -> Table:
     return table
 
 
-def pools(rows: Sequence[PoolRow]) -> Table:
-    table = Table(
-        title="draft devices for so many targets, at 95 % of the speed with a draft of one's own",
-        title_justify="left",
-    )
-    for name in (
-        "targets",
-        "one target at a time (queue)",
-        "waiting, share of a round",
-        "trees of several targets in a forward",
-    ):
+def shared_drafts(rows: Sequence[ShareRow]) -> Table:
+    title = "draft devices for so many targets of one text each, trees of several in a forward"
+    table = Table(title=title, title_justify="left")
+    for name in ("targets", "draft devices"):
         table.add_column(name, justify="right")
     for row in rows:
-        table.add_row(f"{row.num_targets:,}", f"{row.queued:,}", f"{row.waiting:.1%}", f"{row.batched:,}")
+        table.add_row(f"{row.num_targets:,}", f"{row.num_drafts:,}")
     return table
 
 

@@ -64,3 +64,13 @@ def about_batches(rows: Sequence[BatchRow]) -> list[str]:
             f"From a batch of {dearer[0]} on its extra device no longer pays for itself in tokens per device."
         )
     return said
+
+
+def about_engines(offers: Sequence[Offer]) -> list[str]:
+    """What a plan could be taken to promise of this project's own engine."""
+    if all(each.tp == 1 for each in offers):
+        return []
+    return [
+        "Rows with TP above 1 are for vLLM as the target, with our draft beside it (docs/vllm.md): the "
+        "engine of this project has no tensor parallelism."
+    ]

@@ -1,7 +1,7 @@
 """What a target and a draft yield on given devices: rates, roofs and prices of AR, SD and SSD side by side.
 
 SSD is this engine's rolling tree, simulated; its width and lookahead are the best of a few. `Offer` is one
-way to spend devices on one replica. Knows hardware by its data sheet; no fleets, no queues.
+way to spend devices on one replica. Knows hardware by its data sheet; no fleets.
 """
 
 from collections.abc import Iterator

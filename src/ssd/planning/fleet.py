@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ssd.planning.deployment import TENSOR_PARALLEL, Offer, Site
-from ssd.planning.pool import Pool, drafts_needed, repairman
 from ssd.planning.roofline import Place, forward_on
-from ssd.planning.rounds import best_sd
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _FLEET_BATCHES = (1, 4, 16, 64, 256)
@@ -47,15 +45,6 @@ def sharers(site: Site, batch: int, width: int) -> int:
     ):
         count *= 2
     return count
-
-
-def queue_of(site: Site, tp: int, num_targets: int) -> Pool:
-    """Drafts that serve one target at a time, and as many of them as so many targets need."""
-    times = site.times(tp, 1)
-    lookahead = best_sd(times, site.workload.acceptance).lookahead
-    think = times.target.seconds(lookahead + 1)
-    service = (lookahead + 1) * times.draft.seconds(1)
-    return Pool(num_targets, drafts_needed(num_targets, think, service), think, service)
 
 
 def offers(site: Site, batches: Sequence[int] = _FLEET_BATCHES) -> list[Offer]:
@@ -152,24 +141,14 @@ def by_speed(
 
 
 @dataclass(frozen=True, slots=True)
-class PoolRow:
+class ShareRow:
     num_targets: int
-    queued: int
-    """Drafts, if each serves one target at a time."""
-    waiting: float
-    """Share of a round that a target then waits."""
-    batched: int
-    """Drafts, if each grows the trees of several targets in one forward."""
+    num_drafts: int
+    """Devices that grow all their trees, several targets' in one forward."""
 
 
-def pools(site: Site, sizes: Sequence[int] = (8, 64, 512, 4096)) -> list[PoolRow]:
+def shared_drafts(site: Site, sizes: Sequence[int] = (8, 64, 512, 4096)) -> list[ShareRow]:
+    """For targets of one text each."""
     tp = min(each.tp for each in site.splits(max(TENSOR_PARALLEL)) if each.way == "ar")
     together = sharers(site, 1, site.ssd(tp).width)
-    return [_pool_row(site, tp, size, together) for size in sizes]
-
-
-def _pool_row(site: Site, tp: int, num_targets: int, together: int) -> PoolRow:
-    pool = queue_of(site, tp, num_targets)
-    load = repairman(pool)
-    waiting = load.wait / (pool.think + pool.service + load.wait)
-    return PoolRow(num_targets, pool.num_drafts, waiting, math.ceil(num_targets / together))
+    return [ShareRow(size, math.ceil(size / together)) for size in sizes]
