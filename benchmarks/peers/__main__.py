@@ -19,10 +19,10 @@ from benchmarks.peers.registry import PEERS, SSD, peer_named
 from benchmarks.peers.run import PeersRun, Watcher
 from benchmarks.peers.terminal import show_peers, show_setup
 from benchmarks.peers.waves import continued_waves
-from ssd.cli.bench_progress import progress_of
 from ssd.cli.errors import user_errors
 from ssd.cli.machine import available_memory
 from ssd.cli.options import parse_cores, with_options
+from ssd.cli.tables import progress_of
 from ssd.cli.provenance import provenance
 from ssd.models.hub import local_model
 from ssd.runtime.cores import share_out

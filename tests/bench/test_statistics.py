@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ssd.bench.pages.columns import number
 from ssd.bench.pages.drawing import Drawing, rule
 from ssd.bench.statistics import (
     CONFIDENCE,
@@ -19,6 +18,7 @@ from ssd.bench.statistics import (
     paired_ratio,
 )
 from ssd.bench.summary import tokens_a_round
+from ssd.bench.tables import number
 from ssd.bench.turns import in_turn, period
 
 ERRORS = ("faster", "slower")

@@ -18,6 +18,7 @@ from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import Manifest, ModelFacts, RunSettings, differences, places_apart
 from ssd.bench.records import Forwards
 from ssd.bench.statistics import Estimate, Verdict, joint_confidence, paired_ratio
+from ssd.bench.tables import NOTHING, Column
 from ssd.bench.units import Key, Unit, units
 
 _MAY_DIFFER = ("model", "draft", "cases", "datasets", "prompts", "engine", "deterministic")
@@ -59,6 +60,26 @@ class Comparison:
     forwards: Estimate | None
     """Speed of the target's bare forward, after over before."""
     notes: Sequence[str]
+
+
+def short_name(label: str) -> str:
+    """Without what nearly all runs share: greedy, one text at a time."""
+    return label.removesuffix("+t0+b1")
+
+
+def _in_short(row: Row) -> str:
+    if row.ratio.verdict in ("faster", "slower") and row.reason:
+        return "the machine"
+    return row.verdict.removesuffix(" that the noise allows").removesuffix(" to tell")
+
+
+COLUMNS = (
+    Column[Row]("case", lambda row: short_name(row.case), is_text=True),
+    Column[Row]("tok/s, A → B", lambda row: f"{row.before:.2f} → {row.after:.2f}", is_text=True),
+    Column[Row]("B/A", lambda row: str(row.ratio), is_text=True),
+    Column[Row]("beside forwards", lambda row: str(row.beside_forwards or NOTHING), is_text=True),
+    Column[Row]("verdict", _in_short, is_text=True),
+)
 
 
 def compare_runs(before: Path, after: Path) -> Comparison:

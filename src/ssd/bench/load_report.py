@@ -1,64 +1,44 @@
 """A load run as Markdown with a plot beside it: report.md and load.svg in the run's folder."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ssd.bench.load import Kind
-from ssd.bench.load_figures import LevelFigures, LoadFigures, Percentiles, in_words
-from ssd.bench.pages.columns import number
+from ssd.bench.load_figures import LevelFigures, LevelRatio, LoadFigures, Percentiles, in_words
 from ssd.bench.pages.drawing import Drawing, Line, Point, lines
 from ssd.bench.statistics import Estimate
+from ssd.bench.tables import Column, Table, markdown, maybe, number, used
 
+_LEVEL = Column[LevelFigures]("level", lambda row: str(row.level), is_text=True)
+_ENDPOINT = Column[LevelFigures]("endpoint", lambda row: row.endpoint, is_text=True)
+_IN_ALL = Column[LevelFigures]("tok/s in all", lambda row: f"{row.throughput:.1f}")
+_OF_USER = Column[LevelFigures]("tok/s a user (95 %)", lambda row: str(row.user_rate))
+_OF_DEVICE = Column[LevelFigures]("tok/s a device", lambda row: f"{row.per_device:.1f}")
+_CUT_OFF = Column[LevelFigures]("cut off", lambda row: str(row.num_unfinished))
 COLUMNS = (
-    "level", "endpoint", "tok/s in all", "tok/s a user (95 %)", "first token p50 / p90 / p99, s",
-    "ms a token p50 / p90 / p99", "tok/s a device", "failed", "cut off",
-)  # fmt: skip
-SHORT_COLUMNS = (
-    "level",
-    "endpoint",
-    "tok/s",
-    "of a user (95 %)",
-    "of a device",
-    "first, s",
-    "failed",
-    "cut off",
+    _LEVEL,
+    _ENDPOINT,
+    _IN_ALL,
+    _OF_USER,
+    Column("first token p50 / p90 / p99, s", lambda row: _spelled(row.wait, "{:.2f}")),
+    Column("ms a token p50 / p90 / p99", lambda row: _spelled(row.per_token, "{:.1f}", scale=1000)),
+    _OF_DEVICE,
+    Column(
+        "failed", lambda row: f"{row.num_failed} of {row.num_requests + row.num_failed + row.num_unfinished}"
+    ),
+    _CUT_OFF,
+    Column("cost of a million tokens", lambda row: maybe(row.cost)),
 )
-
-
-def columns(figures: LoadFigures) -> list[str]:
-    has_prices = any(row.cost is not None for row in figures.rows())
-    return [*COLUMNS, *(["cost of a million tokens"] if has_prices else [])]
-
-
-def cells(row: LevelFigures) -> list[str]:
-    costs = [] if row.cost is None else [f"{row.cost:.2f}"]
-    return [
-        str(row.level),
-        row.endpoint,
-        f"{row.throughput:.1f}",
-        str(row.user_rate),
-        _spelled(row.wait, "{:.2f}"),
-        _spelled(row.per_token, "{:.1f}", scale=1000),
-        f"{row.per_device:.1f}",
-        f"{row.num_failed} of {row.num_requests + row.num_failed + row.num_unfinished}",
-        str(row.num_unfinished),
-        *costs,
-    ]
-
-
-def short_cells(row: LevelFigures) -> list[str]:
-    """For a terminal: medians."""
-    wait, failed = f"{row.wait.p50:.2f}", str(row.num_failed)
-    return [
-        str(row.level),
-        row.endpoint,
-        f"{row.throughput:.1f}",
-        str(row.user_rate),
-        f"{row.per_device:.1f}",
-        wait,
-        failed,
-        str(row.num_unfinished),
-    ]
+SHORT = (
+    _LEVEL,
+    _ENDPOINT,
+    _IN_ALL,
+    _OF_USER,
+    _OF_DEVICE,
+    Column[LevelFigures]("first, s", lambda row: f"{row.wait.p50:.2f}"),
+    Column[LevelFigures]("failed", lambda row: str(row.num_failed)),
+    _CUT_OFF,
+)
+"""For a terminal: medians."""
 
 
 def verdicts(figures: LoadFigures) -> list[str]:
@@ -86,31 +66,24 @@ def _lines(figures: LoadFigures) -> Iterator[str]:
     )
     yield ""
     for endpoint in settings.endpoints:
-        body = ", ".join(f"{name}: {value}" for name, value in endpoint.body.items())
-        devices = f"{endpoint.devices:g} device{'s' if endpoint.devices != 1 else ''}"
-        yield f"- {endpoint.name}: {endpoint.model} at {endpoint.url}, {devices}" + (
-            f", {body}" if body else ""
-        )
+        said = [f"{endpoint.devices:g} device{'s' * (endpoint.devices != 1)}"]
+        said += [f"{name}: {value}" for name, value in endpoint.body.items()]
+        yield f"- {endpoint.name}: {endpoint.model} at {endpoint.url}, {', '.join(said)}"
     yield from ("", "![throughput and rate by load](load.svg)", "")
-    kinds: Sequence[Kind] = ("users", "rate")
-    for kind in kinds:
+    for kind in ("users", "rate"):
         rows = [row for row in figures.rows() if row.level.kind == kind]
         if rows:
-            names = columns(figures)
-            yield from (f"| {' | '.join(names)} |", "|---" * len(names) + "|")
-            yield from (f"| {' | '.join(cells(row))} |" for row in rows)
-            yield ""
+            yield from markdown(Table(used(COLUMNS, figures.rows()), rows))
     yield from (f"- {line}" for line in verdicts(figures))
-    yield from _ratio_lines(figures)
-
-
-def _ratio_lines(figures: LoadFigures) -> Iterator[str]:
-    first, *others = (each.name for each in figures.settings.endpoints)
+    first, *others = (each.name for each in settings.endpoints)
     for other in others:
-        names = (f"{first} over {other}", "tok/s a user (95 %)", "tok/s in all (95 %)", "tok/s a device")
-        yield from ("", f"| {' | '.join(names)} |", "|---" * len(names) + "|")
-        for each in figures.ratios(first, other):
-            yield f"| {each.level} | {each.user_rate} | {each.throughput} | {each.per_device:.2f} |"
+        columns = (
+            Column[LevelRatio](f"{first} over {other}", lambda each: str(each.level)),
+            Column[LevelRatio]("tok/s a user (95 %)", lambda each: str(each.user_rate)),
+            Column[LevelRatio]("tok/s in all (95 %)", lambda each: str(each.throughput)),
+            Column[LevelRatio]("tok/s a device", lambda each: f"{each.per_device:.2f}"),
+        )
+        yield from ("", *markdown(Table(columns, figures.ratios(first, other))))
 
 
 _COLOURS = ("ssd-0", "ar-0", "sd-0", "good")

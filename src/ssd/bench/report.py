@@ -1,36 +1,19 @@
 """A run's report: one HTML page that needs nothing from elsewhere, and the same figures as Markdown."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
+from ssd.bench.figures import Figures
 from ssd.bench.pages import words
-from ssd.bench.pages.columns import Column, used_columns
+from ssd.bench.pages.columns import PARTS
 from ssd.bench.pages.drawing import COLOURS, TEXT, css
 from ssd.bench.pages.plots import plots, shades
 from ssd.bench.summary import RunFigures
+from ssd.bench.tables import Column, Table, html, used
+from ssd.bench.tables import markdown as as_markdown
 from ssd.version import how_to_install
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    name: str
-    css: str
-    cells: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    name: str
-    count: int
-    rows: Sequence[_Row]
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    columns: Sequence[Column]
-    groups: Sequence[_Group]
 
 
 def write_report(figures: RunFigures, folder: Path) -> list[Path]:
@@ -49,55 +32,51 @@ def html_page(figures: RunFigures) -> str:
         raise ValueError(f"the page needs the package jinja2: {how_to_install('bench')}") from error
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
     template = environment.from_string((files("ssd.bench.pages") / "page.html").read_text())
+    roofs = words.roofs(figures)
     return template.render(
         title=words.title(figures),
         subtitle=words.subtitle(figures),
         tiles=words.tiles(figures),
         equality=words.equality(figures),
         plots=plots(figures),
-        parts=_parts(figures),
+        parts=[html(tables) for tables in _parts(figures)],
+        roofs=html([roofs]) if roofs.rows else "",
+        facts=words.facts(figures),
         css=f"{css()}\n{TEXT}",
         colours=[name for name in COLOURS if "-" in name],
-        roofs=words.roofs(figures),
-        facts=words.facts(figures),
     )
 
 
 def markdown(figures: RunFigures) -> str:
-    equality, parts = words.equality(figures), _parts(figures)
+    equality, parts, roofs = words.equality(figures), _parts(figures), words.roofs(figures)
     lines = [f"# {words.title(figures)}", "", words.subtitle(figures), "", equality.words, ""]
     lines += [*(f"- {each}" for each in equality.listed), ""] if equality.listed else []
-    for groups in zip(*(part.groups for part in parts), strict=True):
-        lines += [f"## {groups[0].name}, {groups[0].count} prompts", ""]
-        for part, group in zip(parts, groups, strict=True):
-            heads = ["case", *(column.title for column in part.columns)]
-            lines += _table(heads, [[f"`{row.name}`", *row.cells] for row in group.rows])
+    for tables in zip(*parts, strict=True):
+        lines += [f"## {tables[0].title}", "", *(line for table in tables for line in as_markdown(table))]
     lines += ["Medians over prompts; in brackets, 95 % intervals (order statistics).", ""]
-    lines += [f"- **{column.title}**: {column.meaning}" for part in parts for column in part.columns]
-    if roofs := words.roofs(figures):
-        heads = ["case", "E∞", "T_v, ms (rows)", "T_d, ms (rows)", "E∞/T_v", "1/T_d", "roof", "reached"]
-        lines += ["", "## The roof", "", *_table(heads, roofs)]
-    facts = [list(fact) for fact in words.facts(figures)]
-    lines += ["", "## How it was measured", "", *_table(["what", ""], facts)]
+    meant = (column for tables in parts for column in tables[0].columns if column.meaning)
+    lines += [f"- **{column.title}**: {column.meaning}" for column in meant]
+    if roofs.rows:
+        lines += ["", "## The roof", "", *as_markdown(roofs)]
+    lines += ["", "## How it was measured", "", *as_markdown(Table(words.FACTS, words.facts(figures)))]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _parts(figures: RunFigures) -> list[_Part]:
-    return [_Part(each, _groups(figures, each)) for each in used_columns(figures.rows)]
+def _parts(figures: RunFigures) -> list[list[Table[Figures]]]:
+    """Of speed, of drafting, of cost: a table for each data set."""
+    colours = shades(figures.cases)
+    return [
+        [replace(table, mark=lambda row: colours[row.case.name]) for table in run_tables(figures, columns)]
+        for columns in (used(each, figures.rows) for each in PARTS)
+    ]
 
 
-def _groups(figures: RunFigures, columns: Sequence[Column]) -> list[_Group]:
-    found, colours = [], shades(figures.cases)
+def run_tables(figures: RunFigures, columns: Sequence[Column[Figures]]) -> list[Table[Figures]]:
+    """One for each data set, and for all of them together."""
+    case = Column[Figures]("case", lambda row: figures.name_of(row.case), is_text=True)
+    found = []
     for dataset in figures.datasets:
         rows = [row for row in figures.rows if row.dataset == dataset]
-        shown = [
-            _Row(figures.name_of(row.case), colours[row.case.name], [column.cell(row) for column in columns])
-            for row in rows
-        ]
-        found.append(_Group(dataset, max(row.num_prompts for row in rows), shown))
+        title = f"{dataset}, {max(row.num_prompts for row in rows)} prompts"
+        found.append(Table([case, *columns], rows, title))
     return found
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    rule = "|---" * len(heads) + "|"
-    return [f"| {' | '.join(heads)} |", rule, *(f"| {' | '.join(row)} |" for row in rows), ""]

@@ -1,15 +1,23 @@
-"""`ssd bench report` and `ssd bench compare`: what runs say, as pages and as a verdict."""
+"""`ssd bench report` and `ssd bench compare`: what runs say, as pages, as tables and as a verdict."""
+
+from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from ssd.cli.errors import user_errors
 from ssd.cli.options import with_options
 
+if TYPE_CHECKING:
+    from ssd.bench.compare import Comparison, Row
+    from ssd.bench.summary import RunFigures
+
 _RUN_HELP = "The folder of a run: what --run named."
+_SHOWN_DIFFERENCES = 10
 
 
 @with_options
@@ -29,12 +37,11 @@ def report(
         from ssd.bench.folder import RunFolder
         from ssd.bench.report import write_report
         from ssd.bench.summary import RunFigures
-        from ssd.cli.bench_tables import show_equality
 
         figures = RunFigures(RunFolder(folder))
         for page in write_report(figures, out or folder):
             typer.echo(page)
-        code = show_equality(Console(stderr=True, highlight=False), figures)
+        code = _show_equality(Console(stderr=True, highlight=False), figures)
     raise typer.Exit(code)
 
 
@@ -51,6 +58,62 @@ def compare(
     """
     with user_errors():
         from ssd.bench.compare import compare_runs
-        from ssd.cli.bench_tables import show_comparison
 
-        show_comparison(compare_runs(before, after))
+        _show_comparison(compare_runs(before, after))
+
+
+def show_run(folder: Path) -> int:
+    """The exit code: 1 where a deterministic run has outputs that differ."""
+    from ssd.bench.folder import RunFolder
+    from ssd.bench.pages.columns import SHORT
+    from ssd.bench.report import run_tables
+    from ssd.bench.summary import RunFigures
+    from ssd.cli.tables import shown
+
+    console, figures = Console(highlight=False), RunFigures(RunFolder(folder))
+    for table in run_tables(figures, SHORT):
+        console.print(shown(table))
+    code = _show_equality(console, figures)
+    console.print(f"[dim]The whole report: ssd bench report {escape(str(folder))}[/]")
+    return code
+
+
+def _show_equality(console: Console, figures: RunFigures) -> int:
+    """In red, and as exit code 1, where the outputs of a deterministic run differ."""
+    deterministic, found = figures.manifest.settings.deterministic, figures.equality
+    is_fault = deterministic and bool(found.differences)
+    style = "bold white on red" if is_fault else "yellow" if found.differences else "green"
+    console.print(f"[{style}]{escape(found.in_words(deterministic=deterministic))}[/]")
+    if is_fault:
+        for each in found.differences[:_SHOWN_DIFFERENCES]:
+            console.print(f"  [red]{escape(str(each))}[/]")
+        if len(found.differences) > _SHOWN_DIFFERENCES:
+            console.print(f"  [red]and {len(found.differences) - _SHOWN_DIFFERENCES} more[/]")
+    return int(is_fault)
+
+
+def _show_comparison(found: Comparison) -> None:
+    from ssd.bench.compare import COLUMNS, short_name
+    from ssd.bench.tables import Table
+    from ssd.cli.tables import shown
+
+    console, rows = Console(highlight=False), [*found.together, *found.rows]
+    console.print(
+        "B over A, prompt by prompt, as it is and in units of each run's bare forwards. Intervals hold at 95 "
+        f"% for all {len(rows)} rows together: the chance that any of them errs is at most 5 %. Ratios are "
+        "medians of those within a prompt, not ratios of medians."
+    )
+    for dataset in dict.fromkeys(row.dataset for row in rows):
+        of_dataset = [row for row in rows if row.dataset == dataset]
+        console.print(shown(Table(COLUMNS, of_dataset, dataset, _style)))
+        for row in of_dataset:
+            if row.reason:
+                console.print(f"[dim]  {short_name(row.case)}: {row.reason}[/]")
+    if found.forwards is not None:
+        console.print(f"The target's bare forward: {found.forwards} as fast in B as in A.")
+    for note in found.notes:
+        console.print(f"[yellow]Note: {escape(note)}[/]")
+
+
+def _style(row: Row) -> str:
+    return {"faster": "green", "slower": "red"}.get(row.verdict, "")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from ssd.cli.bench_progress import progress_of
+from ssd.cli.tables import progress_of
 from ssd.cli.engine_options import EngineOptions
 from ssd.cli.errors import user_errors
 from ssd.cli.options import with_options
@@ -126,7 +126,7 @@ def _measure(
     from ssd.bench.folder import RunFolder
     from ssd.bench.manifest import Manifest
     from ssd.bench.runs import Run
-    from ssd.cli.bench_tables import show_run
+    from ssd.cli.bench_reports import show_run
     from ssd.cli.provenance import provenance
 
     names = [name.strip() for name in options.datasets.split(",")]

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from ssd.cli.bench_progress import progress_of
+from ssd.cli.tables import progress_of, shown
 from ssd.cli.errors import user_errors
 from ssd.cli.options import with_options
 
@@ -208,18 +207,14 @@ def _go_on(folder: LoadFolder, settings: LoadSettings, generator: Guidellm) -> N
 
 def _show(folder: LoadFolder, price: float | None) -> None:
     from ssd.bench.load_figures import LoadFigures
-    from ssd.bench.load_report import SHORT_COLUMNS, short_cells, verdicts, write_load_report
+    from ssd.bench.load_report import SHORT, verdicts, write_load_report
+    from ssd.bench.tables import Table
 
     figures = LoadFigures(folder.settings(), folder.records(), price)
     console = Console(highlight=False)
     if not figures.rows():
         raise ValueError(f"nobody answered: see {folder.path}, and whether the servers run")
-    table = Table()
-    for place, name in enumerate(SHORT_COLUMNS):
-        table.add_column(name, justify="left" if place < 2 else "right")
-    for row in figures.rows():
-        table.add_row(*short_cells(row))
-    console.print(table)
+    console.print(shown(Table(SHORT, figures.rows())))
     for line in verdicts(figures):
         console.print(line, soft_wrap=True)
     for page in write_load_report(figures, folder.path):

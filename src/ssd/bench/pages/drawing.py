@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from ssd.version import how_to_install
+
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
@@ -48,7 +50,7 @@ class Drawing:
         try:
             from matplotlib.figure import Figure
         except ImportError as error:
-            raise ValueError("plots need the package matplotlib: pip install 'ssd[bench]'") from error
+            raise ValueError(f"plots need the package matplotlib: {how_to_install('bench')}") from error
         self.height, self._label, self._told = height, label, dict[str, str]()
         self._figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72, facecolor="none")
 

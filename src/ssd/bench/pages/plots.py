@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from ssd.bench.cases import Case, parse_case
 from ssd.bench.figures import ALL, Figures
-from ssd.bench.pages.columns import number
 from ssd.bench.pages.drawing import COLOURS, WIDTH, Drawing, Line, Point, lines, rule, stroke
 from ssd.bench.records import CaseRecord, Span
 from ssd.bench.statistics import Estimate
 from ssd.bench.summary import RunFigures
+from ssd.bench.tables import number
 
 _SHADES = 4
 _LEFT, _TOP = 190, 30

@@ -1,13 +1,13 @@
 """What a report says beside its figures: title, the figures to see first, and how it was measured."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ssd.bench.figures import ALL, Figures
+from ssd.bench.figures import ALL, Figures, Roof
 from ssd.bench.manifest import Provenance
-from ssd.bench.pages.columns import number
 from ssd.bench.statistics import Estimate
 from ssd.bench.summary import RunFigures
+from ssd.bench.tables import NOTHING, Column, Table, number
 
 _SHOWN_DIFFERENCES = 20
 
@@ -98,21 +98,29 @@ def equality(figures: RunFigures) -> EqualityWords:
     return EqualityWords(kind, found.in_words(deterministic=deterministic), listed)
 
 
-def roofs(figures: RunFigures) -> list[list[str]]:
-    return [
-        [
-            f"{row.dataset}, {figures.name_of(row.case)}",
-            f"{roof.tokens_a_round:.2f}",
-            f"{1e3 * roof.verify_seconds:.1f} ({roof.verify_rows})",
-            f"{1e3 * roof.draft_seconds:.1f} ({roof.draft_rows})",
-            number(roof.tokens_a_round / roof.verify_seconds),
-            number(1 / roof.draft_seconds),
-            number(roof.rate),
-            f"{row.rate.value / roof.rate:.2f}",
-        ]
-        for row in figures.rows
-        if (roof := row.roof) is not None
-    ]
+def roofs(figures: RunFigures) -> Table[Figures]:
+    """Of the cases that have one."""
+
+    def of(cell: Callable[[Figures, Roof], str]) -> Callable[[Figures], str]:
+        return lambda row: NOTHING if row.roof is None else cell(row, row.roof)
+
+    columns = (
+        Column("case", lambda row: f"{row.dataset}, {figures.name_of(row.case)}", is_text=True),
+        Column("E∞, tokens a round", of(lambda _, roof: f"{roof.tokens_a_round:.2f}")),
+        Column("T_v, ms (rows)", of(lambda _, roof: f"{1e3 * roof.verify_seconds:.1f} ({roof.verify_rows})")),
+        Column("T_d, ms (rows)", of(lambda _, roof: f"{1e3 * roof.draft_seconds:.1f} ({roof.draft_rows})")),
+        Column("E∞/T_v, tok/s", of(lambda _, roof: number(roof.tokens_a_round / roof.verify_seconds))),
+        Column("1/T_d, tok/s", of(lambda _, roof: number(1 / roof.draft_seconds))),
+        Column("roof", of(lambda _, roof: number(roof.rate))),
+        Column("reached", of(lambda row, roof: f"{row.rate.value / roof.rate:.2f}")),
+    )
+    return Table(columns, [row for row in figures.rows if row.roof is not None])
+
+
+FACTS = (
+    Column[tuple[str, str]]("what", lambda fact: fact[0], is_text=True),
+    Column[tuple[str, str]]("", lambda fact: fact[1], is_text=True),
+)
 
 
 def facts(figures: RunFigures) -> list[tuple[str, str]]:

@@ -1,0 +1,76 @@
+"""A table, described once: what each column says of a row, and how that is written as Markdown and HTML.
+
+On a terminal it is shown by cli/tables.py. Knows no figures.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Generic, TypeVar
+
+NOTHING = "–"
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Row]):
+    title: str
+    cell: Callable[[Row], str]
+    meaning: str = ""
+    is_text: bool = False
+    """Words, that begin at the left; numbers end at the right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Generic[Row]):
+    columns: Sequence[Column[Row]]
+    rows: Sequence[Row]
+    title: str = ""
+    mark: Callable[[Row], str] = lambda _: ""
+    """How a row stands out: a style of the terminal, a class of the page; empty: not at all."""
+
+    def cells(self) -> list[list[str]]:
+        return [[column.cell(row) for column in self.columns] for row in self.rows]
+
+
+def used(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> list[Column[Row]]:
+    """Those that say something of some row."""
+    return [each for each in columns if any(each.cell(row) != NOTHING for row in rows)]
+
+
+def markdown(table: Table[Row]) -> list[str]:
+    lines = [[column.title for column in table.columns], ["---"] * len(table.columns), *table.cells()]
+    return [f"| {' | '.join(cells)} |" for cells in lines] + [""]
+
+
+def html(tables: Sequence[Table[Row]]) -> str:
+    """One table, each of them a group of rows below its title; their columns are the first one's."""
+    return f'<div class="scroll"><table>{"".join(_html(tables))}</tbody></table></div>'
+
+
+def _html(tables: Sequence[Table[Row]]) -> Iterator[str]:
+    columns = tables[0].columns
+    yield "<thead><tr>"
+    for column in columns:
+        hint = f' title="{escape(column.meaning)}"' if column.meaning else ""
+        yield f"<th{hint}>{escape(column.title)}</th>"
+    yield "</tr></thead>\n<tbody>"
+    for table in tables:
+        if table.title:
+            yield f'<tr class="group"><td colspan="{len(columns)}">{escape(table.title)}</td></tr>\n'
+        for row, cells in zip(table.rows, table.cells(), strict=True):
+            mark = f'<i class="{table.mark(row)}"></i>' if table.mark(row) else ""
+            yield f"<tr><td>{mark}" + "</td><td>".join(map(escape, cells)) + "</td></tr>\n"
+
+
+def number(value: float) -> str:
+    """As many digits as say something."""
+    if value == 0:
+        return "0"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{digits}f}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def maybe(value: float | None, form: str = ".2f") -> str:
+    return NOTHING if value is None else f"{value:{form}}"
