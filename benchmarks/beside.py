@@ -2,8 +2,8 @@
 
     python -m benchmarks.beside --target MODEL --draft SMALL_MODEL --rounds 20
 
-Alone and beside, in turns. The ratios are `beside` in src/ssd/planning/data/two_cores.json: what
-`ssd plan --validate` may know of contention. Needs a quiet machine.
+Alone and beside, in turns. The ratios are `beside` in benchmarks/validation/two_cores.json: what
+`python -m benchmarks.validation` may know of contention. Needs a quiet machine.
 """
 
 import argparse

@@ -48,7 +48,6 @@ PURE = (
     "ssd.runtime.layout",
     "ssd.draft.tree",
     "ssd.draft.messages",
-    "ssd.planning.validation",
     "ssd.planning.fleet",
 )
 

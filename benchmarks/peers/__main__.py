@@ -22,8 +22,8 @@ from benchmarks.peers.waves import continued_waves
 from ssd.cli.errors import user_errors
 from ssd.cli.machine import available_memory
 from ssd.cli.options import parse_cores, with_options
-from ssd.cli.tables import progress_of
 from ssd.cli.provenance import provenance
+from ssd.cli.tables import progress_of
 from ssd.models.hub import local_model
 from ssd.runtime.cores import share_out
 

@@ -4,14 +4,8 @@ import random
 
 import pytest
 
-from ssd.planning.rounds import (
-    acceptance_for,
-    best_sd,
-    published_hit_rate,
-    published_rate,
-    sd_rate,
-    tokens_a_round,
-)
+from benchmarks.validation.published import acceptance_for, published_hit_rate, published_rate
+from ssd.planning.rounds import best_sd, sd_rate, tokens_a_round
 from ssd.planning.times import Forward, PairTimes
 
 TIMES = PairTimes(Forward(10.0), Forward(1.0))

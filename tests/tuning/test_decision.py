@@ -2,14 +2,11 @@
 
 from dataclasses import replace
 
-import pytest
 import yaml
 
 from ssd.bench.cases import Case
-from ssd.bench.statistics import Estimate
 from ssd.config import EngineConfig
 from ssd.tuning.confirm import Measured, winner
-from ssd.tuning.grid import Point, distance, grid_cases
 from ssd.tuning.search import Candidate
 from ssd.tuning.tuned_file import Tuned, as_yaml, reasons, settings_of, with_measured_cores
 from tests.tuning.conftest import made_up_facts
@@ -101,11 +98,3 @@ def test_the_file_has_settings_and_reasons() -> None:
     assert "was 2.50 × as fast as plain decoding" in comments
     assert "predicted 31.00" in comments
     assert "right at 80% of places" in comments
-
-
-def test_the_grid_has_24_points_and_knows_how_far_off_one_is() -> None:
-    assert len(set(grid_cases(FAST))) == 24
-    assert {case.draft_precision for case in grid_cases(FAST)} == {"int8"}
-    points = [Point(FAST, Estimate(value=ratio, count=6)) for ratio in (1.25, 0.5, 0.9)]
-    assert distance(points[:2]) == pytest.approx(0.2)
-    assert distance(points[2:]) == 0.0

@@ -1,6 +1,6 @@
 """A load run as Markdown with a plot beside it: report.md and load.svg in the run's folder."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ssd.bench.load_figures import LevelFigures, LevelRatio, LoadFigures, Percentiles, in_words
@@ -14,7 +14,7 @@ _IN_ALL = Column[LevelFigures]("tok/s in all", lambda row: f"{row.throughput:.1f
 _OF_USER = Column[LevelFigures]("tok/s a user (95 %)", lambda row: str(row.user_rate))
 _OF_DEVICE = Column[LevelFigures]("tok/s a device", lambda row: f"{row.per_device:.1f}")
 _CUT_OFF = Column[LevelFigures]("cut off", lambda row: str(row.num_unfinished))
-COLUMNS = (
+COLUMNS: Sequence[Column[LevelFigures]] = (
     _LEVEL,
     _ENDPOINT,
     _IN_ALL,

@@ -13,7 +13,7 @@ NOTHING = "–"
 Row = TypeVar("Row")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Column(Generic[Row]):
     title: str
     cell: Callable[[Row], str]
@@ -22,7 +22,7 @@ class Column(Generic[Row]):
     """Words, that begin at the left; numbers end at the right."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Table(Generic[Row]):
     columns: Sequence[Column[Row]]
     rows: Sequence[Row]

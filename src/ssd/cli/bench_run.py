@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from ssd.cli.tables import progress_of
 from ssd.cli.engine_options import EngineOptions
 from ssd.cli.errors import user_errors
 from ssd.cli.options import with_options
+from ssd.cli.tables import progress_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,9 +11,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from ssd.cli.tables import progress_of, shown
 from ssd.cli.errors import user_errors
 from ssd.cli.options import with_options
+from ssd.cli.tables import progress_of, shown
 
 if TYPE_CHECKING:
     from ssd.bench.load import Endpoint, LoadFolder, LoadSettings

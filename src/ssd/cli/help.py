@@ -32,7 +32,7 @@ COMMON = {
     ),
     "plan": (
         *("--hardware", "--devices", "--target", "--draft", "--acceptance", "--context"),
-        *("--batch", "--batches", "--fleet", "--validate", "--run", "--list", "--json"),
+        *("--batch", "--batches", "--fleet", "--list", "--json"),
     ),
     "tune": (
         *("--prompts", "--dataset", "--num-prompts", "--max-tokens", "--temperature", "--out"),

@@ -3,14 +3,12 @@
 import dataclasses
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ssd.cli.errors import user_errors
 from ssd.cli.options import with_options
-from ssd.cli.plan_questions import check_questions, kept_rows, run_rows
 from ssd.planning.models import Weights
 
 if TYPE_CHECKING:
@@ -117,15 +115,6 @@ class QuestionOptions:
         bool,
         typer.Option("--batches", rich_help_panel=_QUESTIONS, help="From which batch on SSD stops paying."),
     ] = False
-    validate: Annotated[
-        bool, typer.Option("--validate", rich_help_panel=_QUESTIONS, help="Predictions beside measurements.")
-    ] = False
-    run: Annotated[
-        Path | None,
-        typer.Option(
-            rich_help_panel=_QUESTIONS, metavar="RUN", help="With --validate: a folder of `ssd bench run`."
-        ),
-    ] = None
     show_list: Annotated[
         bool,
         typer.Option("--list", rich_help_panel=_QUESTIONS, help="The devices and models that are known."),
@@ -133,10 +122,14 @@ class QuestionOptions:
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False
 
     def check(self, devices: int | None) -> None:
-        check_questions(
-            {"--fleet": self.fleet, "--batches": self.batches or None, "--validate": self.validate or None},
-            {"--devices": devices, "--batch": self.batch, "--run": self.run},
-        )
+        """ValueError where something was said that would not be heard."""
+        if self.fleet is not None and self.batches:
+            raise ValueError("--fleet and --batches are two questions: ask one at a time")
+        if self.fleet is not None and devices is not None:
+            raise ValueError("--fleet does not listen to --devices: replicas have the sizes that pay")
+        asked = "--fleet" if self.fleet is not None else "--batches" if self.batches else None
+        if asked is not None and self.batch is not None:
+            raise ValueError(f"{asked} does not listen to --batch: it looks at batches of every size")
 
 
 @with_options
@@ -148,19 +141,14 @@ def plan(*, models: ModelOptions, devices: DeviceOptions, questions: QuestionOpt
         ssd plan --hardware h100 --target 70B --draft 1B --acceptance 0.88
 
         ssd plan --target 70B --draft 1B --acceptance 0.88 --fleet 1000000
-
-        ssd plan --validate --run runs/mine
     """
     from ssd.cli import plan_tables
 
     with user_errors():
         if questions.show_list:
-            plan_tables.show_known()
+            _show([plan_tables.devices(), plan_tables.sizes()], {}, as_json=False)
             return
         questions.check(devices.devices)
-        if questions.validate:
-            _validate(questions.run, models.coverage, as_json=questions.as_json)
-            return
         site, most_devices = devices.site(models.workload()), devices.devices or _MOST_DEVICES
         if questions.fleet is not None:
             _plan_fleet(site, questions.fleet, as_json=questions.as_json)
@@ -168,13 +156,6 @@ def plan(*, models: ModelOptions, devices: DeviceOptions, questions: QuestionOpt
             _plan_batches(site, most_devices, as_json=questions.as_json)
         else:
             _plan_replica(site, most_devices, questions.batch or 1, as_json=questions.as_json)
-
-
-def _validate(run: Path | None, coverage: float, *, as_json: bool) -> None:
-    from ssd.cli import plan_tables
-
-    rows, said = kept_rows() if run is None else run_rows(run, coverage)
-    _show([*plan_tables.validation(rows), *said], [_row(each) for each in rows], as_json=as_json)
 
 
 def _plan_replica(site: "Site", devices: int, batch: int, *, as_json: bool) -> None:
@@ -236,9 +217,12 @@ def _row(row: Any) -> dict[str, Any]:
 def _show(parts: list[Any], content: Any, *, as_json: bool) -> None:
     from rich.console import Console
 
+    from ssd.bench.tables import Table
+    from ssd.cli.tables import shown
+
     if as_json:
         typer.echo(json.dumps(content, indent=1, default=str))
         return
-    console = Console()
+    console = Console(highlight=False)
     for part in parts:
-        console.print(part, highlight=False)
+        console.print(shown(part) if isinstance(part, Table) else part)

@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from ssd.bench.tables import Column, Table
 from ssd.cli.engine_options import EngineOptions
 from ssd.cli.errors import user_errors
 from ssd.cli.options import with_options
+from ssd.cli.tables import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ssd.bench.cases import Case
     from ssd.bench.engines import CaseEngines
-    from ssd.tuning.grid import Point
+    from ssd.tuning.confirm import Measured
     from ssd.tuning.tuned_file import Tuned
 
 _WHAT = "What is measured"
@@ -59,12 +57,6 @@ class TuneOptions:
     confirm: Annotated[
         int, typer.Option(rich_help_panel=_WHAT, min=1, help="So many of the best are run on the engine.")
     ] = 4
-    grid: Annotated[
-        bool,
-        typer.Option(
-            "--grid", rich_help_panel=_WHAT, help="Check: also run 24 settings on the held-out half."
-        ),
-    ] = False
 
     def texts(self) -> tuple[list[str], list[str]]:
         """To tune with, and held out; every other one, since files are often sorted."""
@@ -120,13 +112,10 @@ def _tune(out: Path, options: TuneOptions, engine: EngineOptions) -> None:
         held = with_measured_cores(given, found["chosen"].case, engines.config)
         tuned = Tuned(engine.named_model, draft, held, **found)
         out.write_text(as_yaml(tuned))
-        console.print(_table(tuned))
+        console.print(shown(_table(tuned)))
         for sentence in reasons(tuned):
             console.print(sentence, highlight=False)
         console.print(f"[green]written to {out}[/]: ssd serve --config {out}", highlight=False)
-        if options.grid:
-            engines.close()
-            _check(engines, options, tuned, held_out, console)
 
 
 def _given(engine: EngineOptions) -> tuple[dict[str, Any], str]:
@@ -202,54 +191,18 @@ def _find(
     }
 
 
-def _check(
-    engines: CaseEngines, options: TuneOptions, tuned: Tuned, held_out: list[str], console: Console
-) -> None:
-    from ssd.tuning.grid import AGAIN, distance, run_grid
+def _table(tuned: Tuned) -> Table[Measured]:
+    def promised(each: Measured) -> str:
+        found = tuned.promised(each.case)
+        return "" if found is None else f"{found:.2f}"
 
-    def run(cases: list[Case] | None = None) -> list[Point]:
-        return run_grid(
-            engines,
-            tuned.chosen.case,
-            held_out,
-            max_tokens=options.max_tokens,
-            seed=options.seed,
-            say=lambda names: console.print(f"[dim]{names}[/]", highlight=False),
-            cases=cases,
-        )
-
-    console.print(f"grid of 24 settings on {len(held_out)} prompts held out:")
-    points = run()
-    console.print(_grid_table("the grid, beside the tuned settings", points))
-    again = run([point.case for point in points[:AGAIN]])
-    console.print(_grid_table("the best of these, again", again))
-    console.print(
-        f"the tuned settings are {distance(again):.1%} behind the best of the grid; {distance(points):.1%} "
-        "the first time: the best of 24 is also the luckiest",
-        highlight=False,
+    columns = (
+        Column[Measured]("settings", lambda each: each.case.name, is_text=True),
+        Column[Measured]("tokens/s", lambda each: f"{each.rate:.2f}"),
+        Column[Measured](
+            "× plain (95 %)", lambda each: "" if each is tuned.plain else str(tuned.over_plain(each))
+        ),
+        Column[Measured]("predicted", promised),
     )
-
-
-def _grid_table(title: str, points: Sequence[Point]) -> Table:
-    table = Table("settings", title=title, title_justify="left")
-    table.add_column("× tuned (95 %)", justify="right")
-    for point in points:
-        table.add_row(point.case.name, str(point.ratio))
-    return table
-
-
-def _table(tuned: Tuned) -> Table:
     title = "measured, in turns, on the prompts that the choice is made by; intervals hold together"
-    table = Table("settings", title=title, title_justify="left")
-    for name in ("tokens/s", "× plain (95 %)", "predicted"):
-        table.add_column(name, justify="right")
-    for each in tuned.measured:
-        promised = tuned.promised(each.case)
-        table.add_row(
-            each.case.name,
-            f"{each.rate:.2f}",
-            "" if each is tuned.plain else str(tuned.over_plain(each)),
-            "" if promised is None else f"{promised:.2f}",
-            style="bold green" if each is tuned.chosen else None,
-        )
-    return table
+    return Table(columns, tuned.measured, title, lambda each: "bold green" if each is tuned.chosen else "")

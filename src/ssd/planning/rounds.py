@@ -1,11 +1,7 @@
-"""What a round yields and takes, in closed form: plain decoding, SD, the published SSD, and their roofs.
+"""What a round yields and takes, in closed form: plain decoding, SD, and their roofs.
 
 A drafted token is accepted with one chance, independently of the others. The rolling tree of this engine has
 no closed form: `rolling.py` runs it; the roof here bounds it. Knows seconds and chances, no hardware.
-
-The published SSD (Kumar, Dao, May 2026) works in rounds: during a verification the draft prepares whole
-speculations for the outcomes it expects, in one step to take the last outcome in and one for each token;
-on a hit the next verification starts when both are done, on a miss after another whole speculation.
 """
 
 from dataclasses import dataclass
@@ -19,19 +15,6 @@ MAX_LOOKAHEAD = 16
 def tokens_a_round(acceptance: float, lookahead: int) -> float:
     """Accepted tokens and the target's own: 1 + a + a² + … + a^K."""
     return float(sum(acceptance**k for k in range(lookahead + 1)))
-
-
-def acceptance_for(tokens: float, lookahead: int) -> float:
-    """The acceptance at which a round yields so many tokens: `tokens_a_round`, backwards."""
-    if not 1 <= tokens <= lookahead + 1:
-        raise ValueError(
-            f"a round of lookahead {lookahead} yields 1 to {lookahead + 1} tokens, not {tokens:.2f}"
-        )
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if tokens_a_round(middle, lookahead) < tokens else (low, middle)
-    return (low + high) / 2
 
 
 def ar_rate(times: PairTimes, *, batch: int = 1) -> float:
@@ -58,31 +41,6 @@ class Best:
 def best_sd(times: PairTimes, acceptance: float, *, batch: int = 1) -> Best:
     found = [Best(sd_rate(times, acceptance, k, batch=batch), k) for k in range(1, MAX_LOOKAHEAD + 1)]
     return max(found, key=lambda each: each.rate)
-
-
-def published_hit_rate(acceptance: float, coverage: float, lookahead: int) -> float:
-    """How often the outcome is prepared for; `coverage`: how often a rejection's token is."""
-    all_accepted = acceptance**lookahead
-    # After a whole speculation the next token may be the draft's first guess too.
-    return (1 - all_accepted) * coverage + all_accepted * (acceptance + (1 - acceptance) * coverage)
-
-
-def published_seconds(
-    times: PairTimes, lookahead: int, hit_rate: float, *, fan_out: int = 3, batch: int = 1
-) -> float:
-    """A round of the published SSD, on average; a batch waits for a sequence that misses."""
-    width = fan_out * (lookahead + 1) * batch
-    verifying = times.target.seconds(batch * (lookahead + 1)) * times.target_beside
-    preparing = (lookahead + 1) * times.draft.seconds(width) * times.draft_beside
-    again = lookahead * times.draft.seconds(batch) * times.draft_beside
-    return max(verifying, preparing) + times.host + (1 - hit_rate**batch) * again
-
-
-def published_rate(
-    times: PairTimes, acceptance: float, lookahead: int, hit_rate: float, *, fan_out: int = 3, batch: int = 1
-) -> float:
-    seconds = published_seconds(times, lookahead, hit_rate, fan_out=fan_out, batch=batch)
-    return batch * tokens_a_round(acceptance, lookahead) / seconds
 
 
 @dataclass(frozen=True, slots=True)

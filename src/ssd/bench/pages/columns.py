@@ -32,6 +32,9 @@ _OVER_SD = "over the fastest sd case; of several, chosen by every other prompt, 
 _RAN = "a verification / a step of a draft that works ahead, as they ran beside each other"
 _FLOP = "tokens per 10⁹ multiplications and additions of target and draft, prompts included"
 _ROOF = "min(E∞/T_v, 1/T_d) from bare forwards of the same run"
+_PER_TOKEN = "time per output token: median"
+_OUTPUT = "all texts over wall time, prompts included"
+_DIFFER = "texts that are not plain decoding's, token for token"
 _FIRST = "from request to first token: median"
 OVER_AR = Column[Figures]("× ar", lambda row: str(row.over_ar or NOTHING), _OVER_AR)
 OVER_SD = Column[Figures]("× best sd", lambda row: str(row.over_sd or NOTHING), _OVER_SD)
@@ -44,10 +47,10 @@ PARTS: tuple[tuple[Column[Figures], ...], ...] = (
         OVER_AR,
         Column("× ar+allcores", lambda row: str(row.over_wide_ar or NOTHING), _OVER_WIDE),
         OVER_SD,
-        Column("ms/token", lambda row: number(row.milliseconds_per_token.value), "time per output token: median"),
+        Column("ms/token", lambda row: number(row.milliseconds_per_token.value), _PER_TOKEN),
         Column("first token, ms", lambda row: f"{1e3 * row.first_token.value:.0f}", _FIRST),
-        Column("output tok/s", lambda row: number(row.output_rate), "all texts over wall time, prompts included"),
-        Column("differ", lambda row: str(row.differing), "texts that are not plain decoding's, token for token"),
+        Column("output tok/s", lambda row: number(row.output_rate), _OUTPUT),
+        Column("differ", lambda row: str(row.differing), _DIFFER),
     ),
     (
         ACCEPTED,
@@ -56,7 +59,7 @@ PARTS: tuple[tuple[Column[Figures], ...], ...] = (
         Column("unknown", lambda row: maybe(row.unknown_rate), "misses: token not foreseen"),
         Column("verify / draft / wait / host %", _shares, "where the time of the engine's steps went"),
         Column("ran, ms", _milliseconds, _RAN),
-        Column("tok/draft step", lambda row: maybe(row.tokens_per_draft_step), "tokens for each of its steps"),
+        Column("tok/draft step", lambda row: maybe(row.tokens_per_draft_step), "for each of its steps"),
     ),
     (
         Column("roof tok/s", lambda row: NOTHING if row.roof is None else number(row.roof.rate), _ROOF),

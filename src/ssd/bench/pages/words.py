@@ -104,7 +104,7 @@ def roofs(figures: RunFigures) -> Table[Figures]:
     def of(cell: Callable[[Figures, Roof], str]) -> Callable[[Figures], str]:
         return lambda row: NOTHING if row.roof is None else cell(row, row.roof)
 
-    columns = (
+    columns: Sequence[Column[Figures]] = (
         Column("case", lambda row: f"{row.dataset}, {figures.name_of(row.case)}", is_text=True),
         Column("E∞, tokens a round", of(lambda _, roof: f"{roof.tokens_a_round:.2f}")),
         Column("T_v, ms (rows)", of(lambda _, roof: f"{1e3 * roof.verify_seconds:.1f} ({roof.verify_rows})")),

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.validation.published import Row
+from benchmarks.validation.run_rows import run_rows
 from ssd.bench.cases import parse_case
 from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import CaseFacts, Manifest, ModelFacts, Provenance, RunSettings
 from ssd.bench.records import CaseRecord, Forwards
-from ssd.planning.validation import Row
-from ssd.tuning.run_rows import run_rows
 
 CASES = ("ar", "sd4", "ssd", "ar+allcores", "ar+b2", "ssd+t0.8")
 VERIFY, STEP, ONE_ROW, NUM_TOKENS = 0.5, 0.1, 0.05, 100

@@ -1,6 +1,6 @@
 """A run of `ssd bench run`, predicted: from the bare forwards beside its prompts and where its draft agreed.
 
-For whoever asks how far the plan can be trusted on their own machine (`ssd plan --validate --run`). Predicted
+For whoever asks how far the plan can be trusted on their own machine. Predicted
 are greedy texts that ran one at a time. How much target and draft slowed each other is not predicted: it is
 read off the same run where its records tell, and said.
 """
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 
+from benchmarks.validation.published import Row, median_row
 from ssd.bench.cases import Case, parse_case
 from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import CaseFacts, Manifest
@@ -19,7 +20,6 @@ from ssd.planning.followed_text import Shape
 from ssd.planning.rolling import simulate
 from ssd.planning.text import Text, agreeing_text, replayed_text
 from ssd.planning.times import Forward, PairTimes, line_through
-from ssd.planning.validation import Row, median_row
 from ssd.tuning.measure import contention
 from ssd.tuning.search import shape_of
 

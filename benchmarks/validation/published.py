@@ -1,6 +1,10 @@
-"""Predictions beside what was measured, by this project and by others: the rows of `ssd plan --validate`.
+"""Predictions beside what was measured, by this project and by others.
 
 Every row says what it predicts and from what. A figure that an input was derived from is not predicted.
+
+The published SSD (Kumar, Dao, May 2026) works in rounds: during a verification the draft prepares whole
+speculations for the outcomes it expects, in one step to take the last outcome in and one for each token;
+on a hit the next verification starts when both are done, on a miss after another whole speculation.
 """
 
 import json
@@ -8,7 +12,7 @@ import statistics
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from ssd.planning.followed_text import Shape
@@ -16,18 +20,11 @@ from ssd.planning.hardware import find_device
 from ssd.planning.models import find_model
 from ssd.planning.rolling import simulate
 from ssd.planning.roofline import Place, forward_on
-from ssd.planning.rounds import (
-    acceptance_for,
-    ar_rate,
-    published_hit_rate,
-    published_rate,
-    published_seconds,
-    sd_rate,
-    sd_seconds,
-)
+from ssd.planning.rounds import ar_rate, sd_rate, sd_seconds, tokens_a_round
 from ssd.planning.text import Text, replayed_text
 from ssd.planning.times import Forward, PairTimes, line_through
 
+_HERE = Path(__file__).parent
 _BARE = "bare forwards, text"
 _CONTEXT = 512
 """Tokens; half a prompt and what was written so far, roughly."""
@@ -53,8 +50,46 @@ class Row:
         return abs(self.error) <= self.limit
 
 
+def acceptance_for(tokens: float, lookahead: int) -> float:
+    """The acceptance at which a round yields so many tokens: `tokens_a_round`, backwards."""
+    if not 1 <= tokens <= lookahead + 1:
+        raise ValueError(
+            f"a round of lookahead {lookahead} yields 1 to {lookahead + 1} tokens, not {tokens:.2f}"
+        )
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if tokens_a_round(middle, lookahead) < tokens else (low, middle)
+    return (low + high) / 2
+
+
+def published_hit_rate(acceptance: float, coverage: float, lookahead: int) -> float:
+    """How often the outcome is prepared for; `coverage`: how often a rejection's token is."""
+    all_accepted = acceptance**lookahead
+    # After a whole speculation the next token may be the draft's first guess too.
+    return (1 - all_accepted) * coverage + all_accepted * (acceptance + (1 - acceptance) * coverage)
+
+
+def published_seconds(
+    times: PairTimes, lookahead: int, hit_rate: float, *, fan_out: int = 3, batch: int = 1
+) -> float:
+    """A round of the published SSD, on average; a batch waits for a sequence that misses."""
+    width = fan_out * (lookahead + 1) * batch
+    verifying = times.target.seconds(batch * (lookahead + 1)) * times.target_beside
+    preparing = (lookahead + 1) * times.draft.seconds(width) * times.draft_beside
+    again = lookahead * times.draft.seconds(batch) * times.draft_beside
+    return max(verifying, preparing) + times.host + (1 - hit_rate**batch) * again
+
+
+def published_rate(
+    times: PairTimes, acceptance: float, lookahead: int, hit_rate: float, *, fan_out: int = 3, batch: int = 1
+) -> float:
+    seconds = published_seconds(times, lookahead, hit_rate, fan_out=fan_out, batch=batch)
+    return batch * tokens_a_round(acceptance, lookahead) / seconds
+
+
 def published_rows() -> list[Row]:
-    data = tomllib.loads(files("ssd.planning").joinpath("data/published.toml").read_text())
+    data = tomllib.loads((_HERE / "published.toml").read_text())
     pairs = {pair["name"]: pair for pair in data["pair"]}
     rows = [row for pair in data["pair"] for row in _pair_rows(pair)]
     rows += _again_rows(data["again"], pairs[data["again"]["pair"]])
@@ -149,9 +184,9 @@ class Prompt:
 def measured_rows() -> list[Row]:
     """A run that is kept with the project, on the machine it names: bare forwards and the text predict it.
 
-    A user's own machine is predicted from a run on it (tuning/run_rows.py).
+    A user's own machine is predicted from a run on it (run_rows.py).
     """
-    data = json.loads(files("ssd.planning").joinpath("data/two_cores.json").read_text())
+    data = json.loads((_HERE / "two_cores.json").read_text())
     prompts = [
         Prompt(
             each["T_v1"],
