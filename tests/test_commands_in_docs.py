@@ -35,7 +35,6 @@ RUN = {
     "ssd serve Qwen/Qwen3-8B --draft Qwen/Qwen3-0.6B --engine vllm --print-commands": "",
     "ssd draft --make-keys keys": "",
     "ssd plan --hardware h100 --target 70B --draft 1B --acceptance 0.88": "",
-    "ssd plan --validate": "",
     "ssd plan --list": "",
 }
 """And what is typed."""
