@@ -19,9 +19,9 @@ from ssd.engine.prompts import Prompt
 
 
 def engine(options: argparse.Namespace, mode: str) -> LLM:
-    settings: dict[str, Any] = {} if mode == "ar" else {"draft": options.draft}
+    settings: dict[str, Any] = {} if mode == "ar" else {"draft": {"model": options.draft}}
     if mode == "ssd":
-        settings["draft_cores"] = (options.draft_core,)
+        settings["draft"]["cores"] = (options.draft_core,)
     return LLM(
         options.target,
         mode=mode,

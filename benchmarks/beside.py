@@ -12,20 +12,22 @@ import statistics
 from multiprocessing.connection import Connection
 
 from ssd.bench.bare_forward import bare_forward
-from ssd.config import EngineConfig, Precision
-from ssd.runtime.loading import LoadedModel, load_draft, load_model
+from ssd.config import Precision, RunnerConfig
+from ssd.runtime.loading import LoadedModel, load_model
 from ssd.tuning.measure import precisions_of
 
 TARGET_ROWS, DRAFT_ROWS = 9, 12
 
 
-def config(model: str, core: int) -> EngineConfig:
-    return EngineConfig(model=model, device="cpu", cores=(core,), max_model_len=2048, max_num_seqs=16)
+def config(model: str, core: int, precision: Precision = "model") -> RunnerConfig:
+    return RunnerConfig(
+        model=model, device="cpu", cores=(core,), max_model_len=2048, max_num_seqs=16, precision=precision
+    )
 
 
 def draft_process(line: Connection, model: str, core: int, precision: Precision) -> None:
     """Answers `once` with a forward's time, and `loop` with those of all forwards until the next word."""
-    draft: LoadedModel = load_draft(config(model, core), precision=precision, head=None)
+    draft: LoadedModel = load_model(config(model, core, precision))
     bare_forward(draft, DRAFT_ROWS)
     line.send("ready")
     while (word := line.recv()) != "end":

@@ -11,8 +11,9 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ssd.config import EngineConfig
+from ssd.config import RunnerConfig
 from ssd.models.checkpoint import open_checkpoint
 from ssd.models.head_tokens import frequent_tokens
 from ssd.runtime.cores import pin_to_cores
@@ -24,15 +25,16 @@ ROW_COUNTS = (1, 8, 12, 16)
 
 
 def load_variants(model: str, head: int) -> dict[str, LoadedModel]:
-    config = EngineConfig(
+    config = RunnerConfig(
         model=model, device="cpu", dtype="bfloat16", max_model_len=MAX_LEN, num_blocks=MAX_LEN // BLOCK
     )
+    rounded = replace(config, precision="int8")
     checkpoint = open_checkpoint(model)
     tokens = frequent_tokens(checkpoint.tokenizer(), checkpoint.config.vocab_size, head)
     return {
         "bf16": load_model(config),
-        "int8": load_model(config, precision="int8"),
-        f"int8, head {head}": load_model(config, precision="int8", head_tokens=tokens),
+        "int8": load_model(rounded),
+        f"int8, head {head}": load_model(rounded, head_tokens=tokens),
         f"bf16, head {head}": load_model(config, head_tokens=tokens),
     }
 

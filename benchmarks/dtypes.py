@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ssd.bench.cases import Case, parse_case
 from ssd.bench.engines import CaseEngines
-from ssd.config import DType, EngineConfig
+from ssd.config import DraftConfig, DType, EngineConfig
 from ssd.runtime.host import resolve_device, resolve_dtype
 
 FORMATS: tuple[DType, ...] = ("bfloat16", "float32")
@@ -43,8 +43,8 @@ def main() -> None:
 
 
 def engines_of(options: argparse.Namespace, dtype: DType, cases: list[Case]) -> CaseEngines:
-    config = EngineConfig(model=options.target, device="cpu", dtype=dtype, cores=(0,), draft_cores=(1,))
-    return CaseEngines(config, options.draft, cases)
+    config = EngineConfig(model=options.target, device="cpu", dtype=dtype, cores=(0,))
+    return CaseEngines(config, DraftConfig(model=options.draft, cores=(1,)), cases)
 
 
 def run(

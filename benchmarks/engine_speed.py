@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 from ssd.attention.sdpa import SdpaBackend
-from ssd.config import EngineConfig
+from ssd.config import RunnerConfig
 from ssd.decoding.autoregressive import AutoregressiveDecoder
 from ssd.engine.core import EngineCore
 from ssd.engine.request import Request
@@ -233,7 +233,7 @@ def main() -> None:
     parser.add_argument("--vllm-preload", default="", help="libraries vLLM's documentation has one preload")
     options = parser.parse_args()
     pin_to_cores([options.core])
-    config = EngineConfig(
+    config = RunnerConfig(
         model=options.model, max_model_len=MAX_LEN, num_blocks=16 * BLOCKS_EACH, device="cpu"
     )
     loaded = load_model(config)

@@ -9,7 +9,7 @@ groups compare by their ratio to these. The best of many noisy points is also th
 run a second time, and that is what counts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -19,7 +19,7 @@ import typer
 import yaml
 from rich.console import Console
 
-from ssd.bench.cases import Case
+from ssd.bench.cases import OF_THE_DRAFT, Case
 from ssd.bench.engines import CaseEngines
 from ssd.bench.statistics import Estimate
 from ssd.bench.tables import Column, Table
@@ -27,7 +27,7 @@ from ssd.cli.errors import user_errors
 from ssd.cli.options import with_options
 from ssd.cli.tables import shown
 from ssd.cli.tune import TuneOptions
-from ssd.config import EngineConfig, GrowthPolicyName
+from ssd.config import DraftConfig, EngineConfig, GrowthPolicyName
 from ssd.tuning.confirm import run_in_turns
 
 WIDTHS = (4, 8, 12, 24)
@@ -91,15 +91,21 @@ def distance(points: Sequence[Point]) -> float:
     return max(0.0, 1 - 1 / points[0].ratio.value)
 
 
-def read_tuned(file: Path) -> tuple[Case, EngineConfig, str | None]:
-    """The case of a tuned file, the target's settings, and the draft."""
-    said: dict[str, Any] = {
-        name.replace("-", "_"): tuple(value) if isinstance(value, list) else value
-        for name, value in yaml.safe_load(file.read_text()).items()
-    }
-    model, draft = said.pop("model"), said.pop("draft", None)
+def read_tuned(file: Path) -> tuple[Case, EngineConfig, DraftConfig | None]:
+    """The case of a tuned file, the target's settings, and the draft's."""
+    said = _settings(yaml.safe_load(file.read_text()))
+    model, draft = said.pop("model"), _settings(said.pop("draft", {}))
     of_case = {name: said.pop(name) for name in Case.__dataclass_fields__ if name in said}
-    return Case(**of_case), EngineConfig.from_settings(model, said), draft
+    of_case |= {name: draft.pop(setting) for name, setting in OF_THE_DRAFT.items() if setting in draft}
+    config = EngineConfig.from_settings(model, said)
+    return Case(**of_case), config, DraftConfig.from_settings(draft) if draft else None
+
+
+def _settings(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name.replace("-", "_"): tuple(value) if isinstance(value, list) else value
+        for name, value in section.items()
+    }
 
 
 app = typer.Typer(add_completion=False)
@@ -116,10 +122,11 @@ def grid(
     """Run 24 settings beside the tuned ones, on the prompts held out."""
     with user_errors():
         case, config, named = read_tuned(tuned)
-        _check(replace(case, temperature=options.temperature), config, draft or named, options)
+        drafting = DraftConfig(model=draft) if draft else named
+        _check(replace(case, temperature=options.temperature), config, drafting, options)
 
 
-def _check(tuned: Case, config: EngineConfig, draft: str | None, options: TuneOptions) -> None:
+def _check(tuned: Case, config: EngineConfig, draft: DraftConfig | None, options: TuneOptions) -> None:
     console, (_, held_out) = Console(highlight=False), options.texts()
     with CaseEngines(config, draft, [Case(mode="ar"), Case(mode="ssd")]) as engines:
 

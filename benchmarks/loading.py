@@ -9,7 +9,7 @@ the sources of each in PYTHONPATH.
 import argparse
 import time
 
-from ssd.config import EngineConfig
+from ssd.config import RunnerConfig
 from ssd.runtime.loading import load_model
 
 
@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("--cores", default="")
     options = parser.parse_args()
     cores = tuple(int(each) for each in options.cores.split(",") if each)
-    config = EngineConfig(model=options.model, device="cpu", cores=cores, kv_cache_bytes=1 << 26)
+    config = RunnerConfig(model=options.model, device="cpu", cores=cores, kv_cache_bytes=1 << 26)
     started, worked = time.perf_counter(), time.process_time()
     load_model(config)
     print(f"{time.perf_counter() - started:.1f} s, {time.process_time() - worked:.1f} s of processor")

@@ -9,7 +9,7 @@ _LLAMA = {"1": "Llama-3.2-1B", "3": "Llama-3.2-3B", "8": "Llama-3.1-8B", "70": "
 _QWEN = {size: f"Qwen/Qwen3-{size}B" for size in ("0.6", "1.7", "4", "8", "14", "32")}
 _MODELS = {"llama": {size: f"meta-llama/{name}-Instruct" for size, name in _LLAMA.items()}, "qwen": _QWEN}
 _TARGET_SIZE, _DRAFT_SIZE = {"llama": "70", "qwen": "32"}, {"llama": "1", "qwen": "0.6"}
-_FAN_OUT = "fan-out follows the draft's own chances: see --f, and --growth of ssd"
+_FAN_OUT = "fan-out follows the draft's own chances: see --f, and --draft-growth of ssd"
 NO_MEANING = {
     "eagle": "drafts are models of their own",
     "fl": _FAN_OUT,

@@ -5,8 +5,10 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from ssd import SamplingParams
-from ssd.config import EngineConfig
+from ssd.config import DraftConfig, EngineConfig
 from ssd.integrations.vllm.meter import COUNTERS, GAUGES
 from ssd.integrations.vllm.settings import Settings as VllmSettings
 from ssd.server.config import ServerConfig
@@ -16,11 +18,24 @@ from ssd.server.schemas import ChatCompletionRequest, CompletionRequest
 ROOT = Path(__file__).parent.parent
 
 
-def test_every_setting_and_parameter_is_documented() -> None:
-    settings = (ROOT / "docs/settings.md").read_text()
-    assert [f.name for f in dataclasses.fields(EngineConfig) if f"`{f.name}`" not in settings] == []
-    server = (ROOT / "docs/server.md").read_text()
-    assert [f.name for f in dataclasses.fields(ServerConfig) if f"`{f.name}`" not in server] == []
+@pytest.mark.parametrize(
+    ("owner", "config"),
+    [("Engine", EngineConfig), ("Draft", DraftConfig), ("Server", ServerConfig)],
+)
+def test_settings_and_their_defaults_are_those_of_the_page(owner: str, config: type) -> None:
+    """A table for each owner, with each of its settings once."""
+    _, section = (ROOT / "docs/settings.md").read_text().split(f"\n## {owner}\n")
+    table = section.partition("\n## ")[0]
+    told = {
+        name: default
+        for names, defaults in re.findall(r"^\| (`.*?`) +\| (.*?) *\|", table, re.MULTILINE)
+        for name, default in zip(re.findall("`(.*?)`", names), defaults.split(", "), strict=True)
+    }
+    actual = {field.name: _as_told(field.default) for field in dataclasses.fields(config)}
+    assert {name: default.strip("`") for name, default in told.items()} == actual
+
+
+def test_every_parameter_of_sampling_is_documented() -> None:
     sampling = (ROOT / "docs/sampling.md").read_text()
     assert [f.name for f in dataclasses.fields(SamplingParams) if f"`{f.name}`" not in sampling] == []
 
@@ -38,19 +53,12 @@ def test_every_field_of_a_request_is_documented() -> None:
     assert [name for name in sorted(fields) if f"`{name}`" not in server] == []
 
 
-def test_defaults_of_the_server_are_those_of_the_page() -> None:
-    _, table = (ROOT / "docs/server.md").read_text().split("## Settings\n")
-    rows = re.findall(r"^\| (`.*?`) +\| (.*?) +\|", table, re.MULTILINE)
-    told = {
-        name: default
-        for names, defaults in rows
-        for name, default in zip(re.findall("`(.*?)`", names), defaults.split(", "), strict=True)
-    }
-    actual = {name: _as_told(value) for name, value in dataclasses.asdict(ServerConfig()).items()}
-    assert told == {**actual, "max_body_bytes": f"{ServerConfig().max_body_bytes >> 20} MiB"}
-
-
 def _as_told(value: object) -> str:
+    if value is dataclasses.MISSING:
+        return ""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+        if isinstance(value, int) and value >= size:
+            return f"{value // size} {unit}"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

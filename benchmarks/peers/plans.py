@@ -14,7 +14,7 @@ from benchmarks.peers.process import WorkerPlan
 from benchmarks.peers.records import PeersSettings
 from benchmarks.peers.registry import SSD, Peer, converted, endpoint, peer_named, setup_commands
 from benchmarks.peers.waves import expected_bytes
-from ssd.config import EngineConfig
+from ssd.config import DraftConfig
 from ssd.engine.drafting import draft_arguments
 
 _CHECK = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
@@ -147,12 +147,10 @@ def _plan(
 
 def _draft_command(settings: PeersSettings, places: Places) -> list[str]:
     """`ssd draft` by our own interpreter, told what this engine would tell it, but for where it listens."""
-    config = EngineConfig(
-        model=settings.model,
-        mode="ssd",
-        draft=settings.draft,
+    draft = DraftConfig(
+        model=str(settings.draft),
         dtype=settings.dtype,  # type: ignore[arg-type]  # checked by the settings
-        draft_cores=tuple(settings.draft_cores),
+        cores=tuple(settings.draft_cores),
         kv_cache_bytes=1 << 29,
     )
-    return [str(places.pythons[SSD]), "-m", "ssd", "draft", *draft_arguments(config)]
+    return [str(places.pythons[SSD]), "-m", "ssd", "draft", *draft_arguments(draft)]

@@ -10,7 +10,7 @@ from typing import Any
 def load(job: dict[str, Any]) -> Any:
     from ssd.bench.cases import parse_case
     from ssd.bench.engines import CaseEngines
-    from ssd.config import EngineConfig
+    from ssd.config import DraftConfig, EngineConfig
 
     cases = {name: parse_case(name) for name in job["cases"]}
     config = EngineConfig(
@@ -18,10 +18,10 @@ def load(job: dict[str, Any]) -> Any:
         dtype=job["dtype"],
         max_model_len=job["max_model_len"],
         cores=tuple(job["target_cores"]),
-        draft_cores=tuple(job["draft_cores"]),
         kv_cache_bytes=1 << 29,
     )
-    engines = CaseEngines(config, job["draft"], list(cases.values()))
+    draft = DraftConfig(model=job["draft"], cores=tuple(job["draft_cores"])) if job["draft"] else None
+    engines = CaseEngines(config, draft, list(cases.values()))
 
     def generate(case: str, prompt: list[int], max_tokens: int, note: Any) -> dict[str, Any]:
         (record,) = engines.run(cases[case], [prompt], max_tokens=max_tokens, seed=0)

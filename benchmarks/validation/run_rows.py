@@ -23,8 +23,11 @@ from ssd.planning.times import Forward, PairTimes, line_through
 from ssd.tuning.measure import contention
 from ssd.tuning.search import shape_of
 
-_SHAPING = ("draft_children", "draft_lookup", "growth", "backup")
-"""Settings of SSD beside lookahead and width, which the manifest knows of every case."""
+_SHAPING = {
+    **{name: name for name in ("draft_children", "draft_lookup", "growth", "backup")},
+    "draft_growth": "growth",
+}
+"""Settings of SSD beside lookahead and width, which the manifest knows of every case: by flag, 0.1's too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,11 @@ def _is_predicted(case: Case) -> bool:
 
 
 def _shape(case: Case, facts: CaseFacts, engine: Mapping[str, object]) -> Shape:
-    said = {name: engine[name] for name in _SHAPING if name in engine and getattr(case, name) is None}
+    said = {
+        name: engine[flag]
+        for flag, name in _SHAPING.items()
+        if flag in engine and getattr(case, name) is None
+    }
     shape = shape_of(replace(case, **said))  # type: ignore[arg-type]  # as the engine took them
     return shape if case.mode == "ar" else replace(shape, lookahead=facts.lookahead, width=facts.draft_width)
 

@@ -7,7 +7,7 @@ import pytest
 
 from ssd.bench.cases import cases_of
 from ssd.bench.engines import CaseEngines
-from ssd.config import EngineConfig
+from ssd.config import DraftConfig, EngineConfig
 from tests.tiny import cut_layers
 
 CASES = {
@@ -24,6 +24,6 @@ def tiny_draft(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> st
 @pytest.fixture(scope="package")
 def engines(tiny_llama: Path, tiny_draft: str) -> Iterator[CaseEngines]:
     config = EngineConfig(model=str(tiny_llama), device="cpu", dtype="float32", deterministic=True)
-    with CaseEngines(config, tiny_draft, list(CASES.values())) as made:
+    with CaseEngines(config, DraftConfig(model=tiny_draft), list(CASES.values())) as made:
         made.warm_up(list(CASES.values()), "The quick brown fox")
         yield made

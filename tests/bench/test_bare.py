@@ -4,7 +4,6 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import torch
 
 from ssd.bench.bare import BareModels
 from ssd.bench.bare_forward import BareForward, load_bare_draft, median_seconds
-from ssd.bench.cases import cases_of
+from ssd.bench.cases import Case, cases_of
 from ssd.bench.engines import CaseEngines
 from ssd.runtime.cores import can_pin, move_to_cores
 from ssd.runtime.eager import EagerRunner
@@ -41,7 +40,7 @@ def place(cores: tuple[int, ...]) -> tuple[Cores, int]:
 
 @pytest.fixture
 def own_cores(engines: CaseEngines) -> CaseEngines:
-    if not engines.config.draft_cores or not can_pin():
+    if not engines.draft_cores or not can_pin():
         pytest.skip("target and draft have no cores of their own here")
     # Tests before this one may have left the process elsewhere.
     move_to_cores(engines.config.cores)
@@ -61,11 +60,12 @@ def test_a_draft_computes_on_its_own_cores(
     computes_on: tuple[str, ...],
 ) -> None:
     bare, config = BareModels(own_cores, cases_of(cases, [0.0], [1])), own_cores.config
+    places = {"cores": config.cores, "draft_cores": own_cores.draft_cores}
     with watched(monkeypatch) as seen:
         found = bare.forwards("fox", 0)
     target = id(own_cores.engine.loaded.runner)
     assert seen.pop(target) == {place(config.cores)}
-    assert list(seen.values()) == [{place(getattr(config, name)) for name in computes_on}]
+    assert list(seen.values()) == [{place(places[name]) for name in computes_on}]
     assert set(found.draft_seconds["model"]) == rows
     assert os.sched_getaffinity(0) == set(config.cores), "the target is left where it was"
 
@@ -94,13 +94,13 @@ def test_what_was_sampled_is_averaged_and_topped_up(
 def test_the_target_has_its_cores_again_whatever_happens(own_cores: CaseEngines) -> None:
     config, target = own_cores.config, own_cores.engine.loaded
     with pytest.raises(AttributeError):
-        median_seconds([BareForward(None, 1, config.draft_cores)], turns=1, home=config.cores)  # type: ignore[arg-type]
+        median_seconds([BareForward(None, 1, own_cores.draft_cores)], turns=1, home=config.cores)  # type: ignore[arg-type]
     assert os.sched_getaffinity(0) == set(config.cores)
     assert median_seconds([BareForward(target, 1, config.cores)], turns=1, home=config.cores)[0] > 0
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the draft's device is there")
 def test_a_draft_is_loaded_on_its_own_device(engines: CaseEngines) -> None:
-    config = replace(engines.config, draft_device="cuda")
+    config = engines.config_of(Case(mode="ssd")).changed({"draft": {"device": "cuda"}})
     with pytest.raises(ValueError, match="torch sees no CUDA device"):
-        load_bare_draft(config, str(engines.draft), precision="model", head=None)
+        load_bare_draft(config)

@@ -28,7 +28,8 @@ def test_spelling(text: str, case: Case) -> None:
 
 def test_settings_are_only_what_was_said() -> None:
     case = parse_case("ssd+int8+lookup0+t0.5+b4")
-    assert case.settings == {"mode": "ssd", "draft_precision": "int8", "draft_lookup": 0}
+    assert case.settings == {"mode": "ssd"}
+    assert case.draft_settings == {"precision": "int8", "lookup": 0}
     assert (case.temperature, case.batch_size, case.name) == (0.5, 4, "ssd+int8+lookup0")
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from ssd.bench.cases import Case
 from ssd.bench.energy import EnergyMeter
-from ssd.bench.engines import CaseEngines, bench_config
-from ssd.config import EngineConfig
+from ssd.bench.engines import CaseEngines, bench_configs
+from ssd.config import DraftConfig, EngineConfig
 from ssd.sampling import SamplingParams
 from tests.bench.conftest import CASES
 
@@ -81,7 +81,7 @@ def test_devices(engines: CaseEngines) -> None:
     config = engines.config
     assert engines.num_devices(CASES["ar+t0+b1"]) == len(config.cores)
     for name in ("ssd+t0+b1", "ar+allcores+t0+b1"):
-        assert engines.num_devices(CASES[name]) == len(config.cores) + len(config.draft_cores)
+        assert engines.num_devices(CASES[name]) == len(config.cores) + len(engines.draft_cores)
 
 
 def test_prompts_never_come_from_the_cache(engines: CaseEngines) -> None:
@@ -95,9 +95,9 @@ def test_prompts_never_come_from_the_cache(engines: CaseEngines) -> None:
 def test_a_case_without_its_draft_is_refused(tiny_llama: Path) -> None:
     config = EngineConfig(model=str(tiny_llama), device="cpu")
     with pytest.raises(ValueError, match="case ssd needs a draft"):
-        bench_config(config, None, [Case(mode="ssd")])
+        bench_configs(config, None, [Case(mode="ssd")])
     with pytest.raises(ValueError, match="not an address"):
-        bench_config(config, "ipc:///tmp/draft", [Case(mode="ssd")])
+        bench_configs(config, DraftConfig(model="ipc:///tmp/draft"), [Case(mode="ssd")])
 
 
 def test_energy_counts_packages_once_and_over_the_wrap(tmp_path: Path) -> None:

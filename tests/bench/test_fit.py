@@ -9,7 +9,7 @@ import pytest
 
 from ssd.bench.cases import parse_case
 from ssd.bench.engines import CaseEngines
-from ssd.config import EngineConfig
+from ssd.config import DraftConfig, EngineConfig
 from ssd.engine.build import build_engine
 from ssd.models import arithmetic
 from ssd.models.arithmetic import Arithmetic
@@ -30,8 +30,10 @@ def build(config: EngineConfig) -> Any:
 
 
 def bench(config: EngineConfig) -> Any:
-    case = parse_case(f"{config.mode}+int8" if config.draft_precision == "int8" else config.mode)
-    return CaseEngines(replace(config, mode="ar", draft=None, draft_precision="auto"), config.draft, [case])
+    assert config.draft is not None
+    case = parse_case(f"{config.mode}+int8" if config.draft.precision == "int8" else config.mode)
+    draft = replace(config.draft, precision="auto")
+    return CaseEngines(replace(config, mode="ar", draft=None), draft, [case])
 
 
 STARTS = pytest.mark.parametrize("start", [build, bench])
@@ -47,9 +49,10 @@ def test_int8_on_a_cpu_without_it(
     has = Arithmetic(bfloat16=False, packs_float32=False, int8_steps=None)
     monkeypatch.setattr(arithmetic, "arithmetic", lambda: has)
     model = str(tiny_llama)
-    config = EngineConfig(model=model, draft=model, mode=mode, device="cpu", draft_precision="int8")
+    draft = DraftConfig(model=model, device="cpu", precision="int8")
+    config = EngineConfig(model=model, draft=draft, mode=mode, device="cpu")
     with pytest.raises(ValueError, match=r"no int8 linears.*use the draft's precision 'auto' or 'model'"):
-        start(replace(config, draft_device="cpu"))
+        start(config)
 
 
 @STARTS
@@ -57,6 +60,6 @@ def test_int8_on_a_cpu_without_it(
 def test_a_draft_with_another_tokenizer(start: Start, mode: Any, tiny_llama: Path, tmp_path: Path) -> None:
     other = write_checkpoint("qwen2", tmp_path)
     tiny_tokenizer(["entirely different words about rivers, mountains and trains"]).save_pretrained(other)
-    config = EngineConfig(model=str(tiny_llama), draft=str(other), mode=mode, device="cpu")
+    config = EngineConfig(model=str(tiny_llama), draft=DraftConfig(model=str(other)), mode=mode, device="cpu")
     with pytest.raises(ValueError, match="their tokenizers differ"):
         start(config)

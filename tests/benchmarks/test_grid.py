@@ -8,7 +8,7 @@ from benchmarks.grid import Point, distance, grid_cases, read_tuned, run_grid
 from ssd.bench.cases import Case
 from ssd.bench.engines import CaseEngines
 from ssd.bench.statistics import Estimate
-from ssd.config import EngineConfig
+from ssd.config import DraftConfig, EngineConfig
 from ssd.tuning.confirm import Measured, on_held_out
 
 TUNED = Case(mode="ssd", lookahead=8, draft_width=16, draft_precision="int8", growth="value")
@@ -19,9 +19,10 @@ TUNED = Case(mode="ssd", lookahead=8, draft_width=16, draft_precision="int8", gr
 )
 def test_two_points_beside_the_tuned_settings(tiny_llama: Path, tiny_draft: str, tuned: Case) -> None:
     config = EngineConfig(model=str(tiny_llama), device="cpu", dtype="float32")
+    draft = DraftConfig(model=str(tiny_draft))
     cases = [Case(mode="ssd", draft_width=4, lookahead=4), Case(mode="ssd", draft_width=8, growth="uniform")]
     said: list[str] = []
-    with CaseEngines(config, tiny_draft, [Case(mode="ar"), Case(mode="ssd")]) as engines:
+    with CaseEngines(config, draft, [Case(mode="ar"), Case(mode="ssd")]) as engines:
         points = run_grid(
             engines, tuned, ["Once upon a time"] * 2, max_tokens=16, seed=1, say=said.append, cases=cases
         )
@@ -33,8 +34,9 @@ def test_two_points_beside_the_tuned_settings(tiny_llama: Path, tiny_draft: str,
 
 def test_the_winner_runs_on_prompts_held_out(tiny_llama: Path, tiny_draft: str) -> None:
     config = EngineConfig(model=str(tiny_llama), device="cpu", dtype="float32")
+    draft = DraftConfig(model=str(tiny_draft))
     plain, best = Measured(Case(mode="ar"), [1.0]), Measured(Case(mode="sd", lookahead=2), [2.0])
-    with CaseEngines(config, tiny_draft, [plain.case, best.case]) as engines:
+    with CaseEngines(config, draft, [plain.case, best.case]) as engines:
         prompts = ["Once upon a time", "The quick brown fox", "def add(a, b):"]
         found = on_held_out(engines, best, plain, prompts, max_tokens=16, seed=1)
         assert on_held_out(engines, plain, plain, prompts, max_tokens=16, seed=1) is None
@@ -45,10 +47,14 @@ def test_the_winner_runs_on_prompts_held_out(tiny_llama: Path, tiny_draft: str) 
 
 def test_a_tuned_file_is_read(tmp_path: Path) -> None:
     file = tmp_path / "tuned.yaml"
-    file.write_text("# why\nmodel: big\nmode: ssd\ncores: [0]\ndraft: small\nlookahead: 4\ngrowth: value\n")
+    file.write_text(
+        "# why\nmodel: big\nmode: ssd\ncores: [0]\nlookahead: 4\n"
+        "draft:\n  model: small\n  cores: [1]\n  growth: value\n"
+    )
     case, config, draft = read_tuned(file)
     assert case == Case(mode="ssd", lookahead=4, growth="value")
-    assert (config.model, config.cores, draft) == ("big", (0,), "small")
+    assert (config.model, config.cores) == ("big", (0,))
+    assert draft == DraftConfig(model="small", cores=(1,))
 
 
 def test_the_grid_has_24_points_and_knows_how_far_off_one_is() -> None:

@@ -104,7 +104,7 @@ def test_settings_of_the_worker() -> None:
 def test_settings_of_the_draft() -> None:
     said = (
         "--draft-width 8 --draft-children 2 --draft-lookup 0 --draft-precision int8 --draft-head 99 "
-        "--growth uniform"
+        "--draft-growth uniform"
     )
     draft, _ = printed("m", "--draft", "small", *said.split())
     for flag in re.findall(r"--(?:draft-)?(\S+ \S+)", said):
@@ -154,7 +154,7 @@ def test_cores_that_vllm_was_given_are_not_the_drafts(monkeypatch: pytest.Monkey
         (["m", "--device", "cuda:1"], "--device cuda:1: torch sees no GPU here"),
         (["m", "--acceptance", "ratio"], "nothing is drafted"),
         (["m", "--draft", "s", "--mode", "sd"], "--mode sd is not for --engine vllm"),
-        (["m", "--draft", "s", "--draft-width", "99"], "draft_width=99"),
+        (["m", "--draft", "s", "--draft-width", "99"], "draft.width=99"),
         (["m", "--port", "99999"], "port=99999"),
         (["m", "--api-key", "a", "--api-key", "b"], "vLLM takes one from here"),
         (["m", "--draft", "s", "--", "--worker-cls", "x"], "--worker-cls after `--` stands against"),
@@ -176,17 +176,8 @@ def test_every_option_of_a_server_is_mapped_or_refused_by_name() -> None:
         *serve_vllm._FLAGS,
         *serve_vllm._REFUSED,
         *("model_argument", "model", "config", "speculative_config", "mode", "draft", "lookahead"),
-        *(
-            "acceptance",
-            "backup",
-            "growth",
-            "draft_width",
-            "draft_children",
-            "draft_lookup",
-            "draft_precision",
-        ),
-        *("draft_head", "draft_device", "draft_cores", "draft_keys", "draft_timeout", "device", "cores"),
-        *("tensor_parallel_size", "host", "port", "api_key", "drain_seconds", "log_level"),
+        *("acceptance", "backup", "draft_timeout", "device", "cores"),
+        *("tensor_parallel_size", "host", "port", "api_keys", "drain_seconds", "log_level"),
     }
     options = EngineOptions.__dataclass_fields__ | ServerOptions.__dataclass_fields__
     assert set(options) == handled

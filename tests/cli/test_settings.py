@@ -2,20 +2,25 @@
 
 import dataclasses
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 import typer
+import yaml
 from typer.testing import CliRunner
 
+from ssd.cli.config_file import ConfigFile
+from ssd.cli.draft_options import DraftOptions
 from ssd.cli.engine_options import EngineOptions
 from ssd.cli.errors import user_errors
 from ssd.cli.main import app as ssd_app
 from ssd.cli.options import with_options
 from ssd.cli.sampling_options import SamplingOptions
 from ssd.cli.server_options import ServerOptions
-from ssd.config import EngineConfig
+from ssd.config import DraftConfig, EngineConfig
 from ssd.server.config import ServerConfig
 
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -35,23 +40,37 @@ def show(
 
 
 @app.command()
+@with_options
+def served(*, engine: EngineOptions, server: ServerOptions) -> None:
+    with user_errors():
+        config = dataclasses.asdict(ServerConfig(**server.settings()))
+        typer.echo(json.dumps({**dataclasses.asdict(engine.engine_config()), "server": config}))
+
+
+@app.command()
 def other() -> None:
     """A second command, so that files can have sections."""
 
 
 @app.command("draft")
-def same_name() -> None:
-    """A command that is called as an option is: `ssd draft` and --draft."""
+@with_options
+def show_draft(
+    listen: str = "", hf_cache: str | None = None, config: ConfigFile = None, *, options: DraftOptions
+) -> None:
+    """A command that is called as a section is."""
+    with user_errors():
+        config_of = dataclasses.asdict(DraftConfig(**options.settings()))
+        typer.echo(json.dumps({**config_of, "listen": listen, "hf_cache": hf_cache}))
 
 
-def run(*arguments: str) -> dict[str, Any]:
-    result = CliRunner().invoke(app, ["show", *arguments])
+def run(*arguments: str, command: str = "show") -> dict[str, Any]:
+    result = CliRunner().invoke(app, [command, *arguments])
     assert result.exit_code == 0, result.stderr
     return dict(json.loads(result.stdout))
 
 
-def refusal(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["show", *arguments])
+def refusal(*arguments: str, command: str = "show") -> str:
+    result = CliRunner().invoke(app, [command, *arguments])
     assert result.exit_code == 2, result.output
     assert "Traceback" not in result.stderr
     return " ".join(result.stderr.replace("│", " ").split())
@@ -69,10 +88,89 @@ def test_nothing_said_is_the_engines_own_default() -> None:
     assert {name: shown[name] for name in expected} == json.loads(json.dumps(expected))
 
 
-def test_every_setting_of_the_engine_has_a_flag() -> None:
-    ours = {field.name for field in dataclasses.fields(EngineOptions)}
-    # `seed` means the request's own where a command asks for text itself.
-    assert {field.name for field in dataclasses.fields(EngineConfig)} - ours == {"seed"}
+WORDS = {
+    "device": "cpu", "dtype": "float32", "mode": "ssd", "backup": "ngram", "acceptance": "ratio",
+    "precision": "int8", "growth": "uniform", "log_level": "debug", "tool_format": "hermes",
+    "reasoning_format": "think", "host": "0.0.0.0", "saguaro": 0.5,
+}  # fmt: skip
+"""Values that are not the default, where another number or text is none."""
+BESIDE: dict[str, dict[str, Any]] = {
+    "backup": {"mode": "ssd", "draft": "d"},
+    "lookahead": {"mode": "ssd", "draft": "d"},
+    "mode": {"draft": "d"},
+    "acceptance": {"mode": "ssd", "draft": "d"},
+    "saguaro": {"mode": "ssd", "draft": "d", "acceptance": "ratio"},
+}
+"""What a setting of the engine makes no sense without."""
+FLAGS = {("draft", "model"): "--draft", ("server", "api_keys"): "--api-key"}
+"""All others are called as their owner and they are."""
+
+
+def settings_of_all() -> Iterator[tuple[str, str, Any]]:
+    for owner, config in (
+        ("", EngineConfig(model="m")),
+        ("server", ServerConfig()),
+        ("draft", DraftConfig(model="m")),
+    ):
+        for field in dataclasses.fields(config):
+            if (owner, field.name) not in (("", "model"), ("", "draft"), ("", "seed")):
+                yield owner, field.name, another_value(field, getattr(config, field.name))
+
+
+def another_value(field: "dataclasses.Field[Any]", default: Any) -> Any:
+    if field.name in WORDS:
+        return WORDS[field.name]
+    if isinstance(default, bool):
+        return not default
+    if isinstance(default, int | float):
+        return type(default)(default + (16 if "tile" in field.name else -1))
+    if isinstance(default, tuple):
+        return ("key",) if field.name == "api_keys" else (1,)
+    return 5 if "int" in str(field.type) else "text"
+
+
+@pytest.mark.parametrize(("owner", "name", "value"), list(settings_of_all()), ids=lambda each: str(each))
+def test_flag_file_and_python_mean_the_same(owner: str, name: str, value: Any, tmp_path: Path) -> None:
+    """Every setting of every owner: --owner-name, `owner: {name: …}` and owner={"name": …}."""
+    beside = {"draft": "d", "mode": "ssd"} if owner == "draft" and name != "model" else BESIDE.get(name, {})
+    python = {**beside, name: value} if not owner else {**beside, owner: {name: value}}
+    if owner == "draft":
+        python = {"mode": "ssd", "draft": {"model": "d", name: value}}
+    expected = dataclasses.asdict(
+        EngineConfig.from_settings("m", {k: v for k, v in python.items() if k != "server"})
+    )
+    expected["server"] = dataclasses.asdict(ServerConfig(**python.get("server", {})))
+    expected = json.loads(json.dumps(expected))
+    assert (expected[owner] if owner else expected)[name] == json.loads(json.dumps(value))
+
+    said = {"model": "m", **python}
+    for key in (name, name.replace("_", "-")):
+        content = json.loads(json.dumps(said).replace(f'"{name}":', f'"{key}":'))
+        assert run("--config", config_file(tmp_path, yaml.safe_dump(content)), command="served") == expected
+
+    flag = FLAGS.get((owner, name)) or f"--{f'{owner}-' if owner == 'draft' else ''}{name.replace('_', '-')}"
+    if isinstance(value, bool):
+        words = [flag if value else flag.replace("--", "--no-", 1)]
+    else:
+        words = [flag, ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+    others = [word for key, each in beside.items() for word in (f"--{key}", each)]
+    assert run("m", *others, *words, command="served") == expected
+
+
+def test_the_seed_of_a_server_is_the_engines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Elsewhere --seed is the request's own, where a command asks for text itself."""
+    seeds: list[int | None] = []
+
+    def serve(engine: EngineConfig, _server: ServerConfig) -> int:
+        seeds.append(engine.seed)
+        return 0
+
+    monkeypatch.setattr("ssd.server.run.run_server", serve)
+    file = config_file(tmp_path, "seed: 4")
+    for words in ((), ("--seed", "3"), ("--config", file)):
+        result = CliRunner().invoke(ssd_app, ["serve", "m", "--engine", "ssd", *words])
+        assert result.exit_code == 0, result.output
+    assert seeds == [None, 3, 4]
 
 
 def test_flags_as_vllm_spells_them() -> None:
@@ -90,10 +188,17 @@ def test_flags_as_vllm_spells_them() -> None:
 def test_a_draft_alone_works_ahead_and_takes_its_flags() -> None:
     shown = run(
         *("m", "--draft", "d", "--acceptance", "ratio", "--saguaro", "0.5", "--backup", "ngram"),
-        *("--growth", "uniform", "--draft-device", "cuda:1", "--draft-cores", "2-3"),
+        *("--draft-growth", "uniform", "--draft-device", "cuda:1", "--draft-cores", "2-3"),
     )
-    said = ("mode", "acceptance", "saguaro", "backup", "growth", "draft_device", "draft_cores")
-    assert [shown[name] for name in said] == ["ssd", "ratio", 0.5, "ngram", "uniform", "cuda:1", [2, 3]]
+    said = ("mode", "acceptance", "saguaro", "backup")
+    assert [shown[name] for name in said] == ["ssd", "ratio", 0.5, "ngram"]
+    draft = shown["draft"]
+    assert [draft[name] for name in ("model", "growth", "device", "cores")] == [
+        "d",
+        "uniform",
+        "cuda:1",
+        [2, 3],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -121,9 +226,120 @@ def test_a_section_is_for_its_command(tmp_path: Path) -> None:
     assert run("--config", file)["temperature"] == 0.7
 
 
-def test_an_option_may_be_called_as_a_command_is(tmp_path: Path) -> None:
-    assert run("--config", config_file(tmp_path, "model: m\ndraft: d\n"))["draft"] == "d"
-    assert run("--config", config_file(tmp_path, "model: m\ndraft:\n  port: 1\n"))["draft"] is None
+def test_a_section_of_a_command_may_have_owners_too(tmp_path: Path) -> None:
+    content = "model: m\ndraft: {model: d, width: 8}\nshow:\n  lookahead: 3\n  draft: {width: 9}\n"
+    shown = run("--config", config_file(tmp_path, content))
+    assert (shown["lookahead"], shown["draft"]["model"], shown["draft"]["width"]) == (3, "d", 9)
+
+
+SHARED = """\
+model: big
+dtype: float32
+max-num-seqs: 3
+draft:
+  model: small
+  width: 8
+  max-num-seqs: 2
+  timeout: 3
+  listen: ipc:///tmp/never
+server:
+  port: 1
+show:
+  temperature: 0.7
+"""
+
+
+def test_one_file_is_for_all_commands(tmp_path: Path) -> None:
+    """A draft takes over from the engine what it would be given if the engine started it."""
+    file = config_file(tmp_path, SHARED)
+    shown, served, draft = (run("--config", file, command=name) for name in ("show", "served", "draft"))
+    assert (shown["model"], shown["draft"]["model"], shown["draft"]["width"]) == ("big", "small", 8)
+    assert (shown["mode"], shown["draft"]["timeout"], served["server"]["port"]) == ("ssd", 3, 1)
+    said = ("model", "width", "dtype", "max_num_seqs", "listen")
+    assert [draft[name] for name in said] == ["small", 8, "float32", 2, "ipc:///tmp/never"]
+
+
+OLD = "model: m\ndraft: d\ndraft_width: 12\ndraft-cores: [1, 2]\ngrowth: uniform\nport: 8000\n"
+NEW = "draft:\n  model: d\n  width: 12\n  cores:\n  - 1\n  - 2\n  growth: uniform\nserver:\n  port: 8000\n"
+OLD_TOML = (
+    'model = "m"\ndraft = "d"\ndraft_width = 12\ndraft-cores = [1, 2]\ngrowth = "uniform"\nport = 8000\n'
+)
+NEW_TOML = (
+    'draft.model = "d"\ndraft.width = 12\ndraft.cores = [1, 2]\ndraft.growth = "uniform"\n'
+    "server.port = 8000\n"
+)
+
+
+@pytest.mark.parametrize(("suffix", "old", "new"), [(".yaml", OLD, NEW), (".toml", OLD_TOML, NEW_TOML)])
+@pytest.mark.parametrize("command", ["show", "served", "draft"])
+def test_a_file_of_0_1_is_refused_with_the_lines_to_write(
+    tmp_path: Path, command: str, suffix: str, old: str, new: str
+) -> None:
+    """And written so, it is taken."""
+    file = config_file(tmp_path, old, suffix)
+    result = CliRunner().invoke(app, [command, "--config", file])
+    assert result.exit_code == 2
+    assert f"{file} is of 0.1: since 0.2 settings stand under their owner" in result.stderr
+    instead, write = (
+        "".join(
+            f"{line.strip() if suffix == '.toml' else line[4:]}\n"
+            for line in part.splitlines()
+            if line.startswith("    ")
+        )
+        for part in result.stderr.split("\nwrite\n")
+    )
+    assert "draft_width" in instead
+    if command == "draft":
+        return
+    assert write == new
+    top = old.splitlines(keepends=True)[0]
+    taken = run("--config", config_file(tmp_path, top + write, suffix), command=command)
+    assert (taken["draft"]["model"], taken["draft"]["width"], taken["draft"]["growth"]) == (
+        "d",
+        12,
+        "uniform",
+    )
+    assert taken["draft"]["cores"] == [1, 2]
+
+
+def test_a_file_of_0_1_for_a_draft_alone(tmp_path: Path) -> None:
+    file = config_file(tmp_path, "model: small\nlisten: ipc:///tmp/never\nwidth: 8\ndtype: float32\n")
+    assert refusal("--config", file, command="draft").endswith(
+        "write draft: model: small dtype: float32 listen: ipc:///tmp/never width: 8"
+    )
+
+
+@pytest.mark.parametrize("name", ["draft_width", "growth", "draft_keys", "draft_timeout"])
+def test_python_of_0_1_is_refused_with_the_new_spelling(name: str) -> None:
+    now = name.removeprefix("draft_")
+    with pytest.raises(
+        ValueError, match=rf"^{name} is draft\.{now} since 0\.2: draft={{'model': …, '{now}': 8}}"
+    ):
+        EngineConfig.from_settings("m", {"mode": "ssd", "draft": "d", name: 8})
+
+
+@pytest.mark.parametrize(
+    ("draft", "message"),
+    [
+        ({"model": "d", "widht": 8}, "unknown setting draft.widht: did you mean 'width'?"),
+        ({"width": 8}, "settings of a draft, but no draft"),
+        ({"model": "d", "width": 99}, "draft.width=99: must be between 1 and 64"),
+        ({"model": "d", "cores": (1,)}, "cores and draft.cores overlap"),
+        (3, "draft=3: give a model's name, a dictionary of settings or a DraftConfig"),
+    ],
+)
+def test_a_draft_that_is_wrong_is_refused_by_name(draft: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        EngineConfig.from_settings("m", {"mode": "ssd", "cores": (1,), "draft": draft})
+
+
+def test_a_draft_is_a_name_settings_or_a_config() -> None:
+    config = DraftConfig(model="d")
+    for draft in ("d", {"model": "d"}, config):
+        assert EngineConfig.from_settings("m", {"mode": "ssd", "draft": draft}).draft == config
+    wide = EngineConfig.from_settings("m", {"mode": "ssd", "draft": {"model": "d", "width": 8}})
+    assert wide.changed({"draft": "e"}).draft == DraftConfig(model="e", width=8), "the rest stays"
+    assert wide.changed({"draft": config}).draft == config
 
 
 @pytest.mark.parametrize(
@@ -133,6 +349,10 @@ def test_an_option_may_be_called_as_a_command_is(tmp_path: Path) -> None:
         ("banana: 5", "'banana' is no option"),
         ("config: other.yaml", "'config' is no option"),
         ("show:\n  banana: 1", "'banana' is no option"),
+        ("draft: {widht: 8}", "'draft.widht' is no option of `ssd show`: did you mean 'width'?"),
+        ("draft-widht: 8", "'draft-widht' is no option of `ssd show`: did you mean 'draft.width'?"),
+        ("draft: [a, b]", "'draft' is a section"),
+        ("show: {draft-width: 8}", "write show: draft: width: 8"),
         ("- a\n- b", "one option a line"),
         ("a: [", "cannot be read"),
         ("max-num-seqs: many", "'--max-num-seqs'"),
@@ -145,10 +365,10 @@ def test_files_that_are_wrong_are_refused_by_name(tmp_path: Path, content: str, 
 
 
 def test_every_command_takes_a_file(tmp_path: Path) -> None:
-    file = config_file(tmp_path, "model: /nowhere\nlisten: ipc:///tmp/never\n")
+    file = config_file(tmp_path, "model: big\ndraft:\n  model: /nowhere\n  listen: ipc:///tmp/never\n")
     result = CliRunner().invoke(ssd_app, ["draft", "--config", file])
     assert "no model at /nowhere" in result.stderr
-    for line in ("config: x", "banana: 1"):
+    for line in ("config: x", "banana: 1", "draft: {banana: 1}"):
         result = CliRunner().invoke(ssd_app, ["draft", "--config", config_file(tmp_path, line)])
         assert "is no option of `ssd draft`" in result.stderr
 
@@ -161,7 +381,7 @@ def test_files_that_are_missing_or_of_another_kind_are_refused(tmp_path: Path) -
 def test_vllms_speculative_config() -> None:
     text = json.dumps({"model": "d", "num_speculative_tokens": 5, "method": "draft_model"})
     shown = run("m", "--speculative-config", text)
-    assert (shown["draft"], shown["lookahead"], shown["mode"]) == ("d", 5, "sd")
+    assert (shown["draft"]["model"], shown["lookahead"], shown["mode"]) == ("d", 5, "sd")
     assert run("m", "--speculative-config", '{"model": "d"}')["mode"] == "ssd"
     assert run("m", "--speculative-config", text, "--lookahead", "3")["lookahead"] == 3
 
@@ -171,7 +391,7 @@ def test_speculative_config_on_the_command_line_is_over_a_file(tmp_path: Path, o
     file = config_file(tmp_path, "lookahead: 2\nspeculative-config: {model: file, method: draft_model}\n")
     pairs = [("--config", file), ("--speculative-config", '{"model": "line"}')]
     shown = run("m", *(word for pair in pairs[::order] for word in pair))
-    assert (shown["draft"], shown["lookahead"], shown["mode"]) == ("line", 2, "sd")
+    assert (shown["draft"]["model"], shown["lookahead"], shown["mode"]) == ("line", 2, "sd")
 
 
 @pytest.mark.parametrize(
@@ -195,7 +415,7 @@ def test_speculative_configs_that_are_wrong_are_refused_by_name(text: str, messa
         (("a", "--model", "b"), "two models, a and b"),
         (("m", "--tensor-parallel-size", "2"), "our own target runs on one device so far"),
         (("m", "--draft-cores", "x"), "numbers and ranges"),
-        (("m", "--growth", "wild"), "'wild'"),
+        (("m", "--draft-growth", "wild"), "'wild'"),
         (("m", "--saguaro", "0.5"), "needs acceptance='ratio'"),
     ],
 )

@@ -47,7 +47,8 @@ def test_the_file_says_what_was_found_and_why(tuned: Path) -> None:
 def test_serve_takes_the_file(tuned: Path) -> None:
     """In the mode it names; here with a draft whatever was found, since tiny models seldom pay."""
     settings = yaml.safe_load(tuned.read_text())
-    settings |= {"mode": "ssd", "draft": str(tuned.parent / "draft"), "lookahead": 6, "draft-width": 8}
+    draft = {**settings.get("draft", {}), "model": str(tuned.parent / "draft"), "width": 8}
+    settings |= {"mode": "ssd", "draft": draft, "lookahead": 6}
     tuned.with_name("full.yaml").write_text(yaml.safe_dump(settings))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

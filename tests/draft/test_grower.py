@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ssd.attention.backend import Branches
-from ssd.config import EngineConfig
+from ssd.config import RunnerConfig
 from ssd.draft.children import likely_children
 from ssd.draft.grower import Grower, GrowthLimits
 from ssd.draft.growth import growth_policy
@@ -32,7 +32,7 @@ LOOKAHEAD = 4
 
 def load(folder: Path) -> LoadedModel:
     return load_model(
-        EngineConfig(
+        RunnerConfig(
             model=str(folder),
             dtype="float32",
             device="cpu",

@@ -8,10 +8,11 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from ssd.config import DraftConfig
 from ssd.draft.contact import Contact
 from ssd.draft.link import EngineLink
 from ssd.draft.messages import Hello
-from ssd.draft.program import DraftConfig, build_service
+from ssd.draft.program import build_service
 from ssd.draft.service import DraftService
 
 PEER = b"engine"

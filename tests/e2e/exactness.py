@@ -78,9 +78,9 @@ class Plan:
     def engine(self, mode: str, draft: str, batch: int) -> LLM:
         settings: dict[str, Any] = {"mode": mode}
         if mode != "ar":
-            settings["draft"] = self.drafts[draft]
+            settings["draft"] = {"model": self.drafts[draft]}
         if mode == "ssd":
-            settings["draft_cores"] = self.draft_cores
+            settings["draft"]["cores"] = self.draft_cores
         return LLM(
             self.target,
             device="cpu",

@@ -181,7 +181,7 @@ def _tie(loaded: LoadedModel, request: Request, output: tuple[int, ...]) -> tupl
 def load_for_ties(model: str) -> LoadedModel:
     """A loose model whose forwards tell how close a decision was."""
     config = EngineConfig(model=model, device="cpu", max_model_len=2048, num_blocks=2048 // BLOCK)
-    return load_model(config)
+    return load_model(config.runner)
 
 
 def tie_at(
@@ -203,7 +203,7 @@ def load(model: str, *, deterministic: bool, dtype: str = "auto") -> LoadedModel
             "dtype": dtype,
         },
     )
-    return load_model(config)
+    return load_model(config.runner)
 
 
 def main() -> None:

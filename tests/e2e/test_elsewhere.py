@@ -44,8 +44,9 @@ for mode in ("ar", "sd", "ssd"):
         assert mode != "sd" or output.speculation.drafted > 0
         if mode == "ssd":
             assert llm._engine.core.decoder.policy.client.is_ready
-            assert not set(llm._engine.config.cores) & set(llm._engine.config.draft_cores)
-            assert bool(llm._engine.config.draft_cores) == (os.cpu_count() > 1)
+            config = llm._engine.config
+            assert not set(config.cores) & set(config.draft.cores)
+            assert bool(config.draft.cores) == (os.cpu_count() > 1)
 assert len(found["ar"]) == 24 and found["ar"] == found["sd"] == found["ssd"], found
 """
 KILLED = """

@@ -116,10 +116,10 @@ def by_mode(
     usable = usable_cores()
     found = {}
     for mode in MODES:
-        drafting: Any = {} if mode == "ar" else {"mode": mode, "draft": str(model)}
+        drafting: Any = {} if mode == "ar" else {"mode": mode, "draft": {"model": str(model)}}
         drafting["cores"] = (usable[0],)
         if mode == "ssd" and len(usable) > 1:
-            drafting["draft_cores"] = (usable[-1],)
+            drafting["draft"]["cores"] = (usable[-1],)
         log = tmp_path_factory.mktemp(mode) / "log"
         named = {"served_model_name": "smollm2", "tool_format": "hermes"}
         with serving(model, log, named, dtype="auto", kv_cache_bytes=1 << 28, **drafting) as server:

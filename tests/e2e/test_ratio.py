@@ -88,7 +88,7 @@ def test_repeats_itself_and_is_greedy_at_temperature_0(
 
 def test_a_perfect_draft_is_always_accepted(target: Path) -> None:
     """With top_k within what q holds, p and q are equal up to rounding."""
-    llm = load(target, **drafting(target, draft_precision="model"))
+    llm = load(target, **drafting(target) | {"draft": {"model": str(target), "precision": "model"}})
     params = SamplingParams(temperature=1.0, top_k=20, seed=1, max_tokens=21, ignore_eos=True)
     output = llm.generate("The quick brown", params, use_tqdm=False)[0].outputs[0]
     assert output.speculation == SpeculationStats(rounds=6, drafted=15, accepted=15)

@@ -74,7 +74,7 @@ def test_a_perfect_draft_takes_a_round_for_each_lookahead(target: Path) -> None:
     """Otherwise equal tokens could mean that nothing was ever drafted."""
     llm = LLM(
         str(target), device="cpu", dtype="float32", deterministic=False, show_progress=False,
-        mode="sd", draft=str(target), lookahead=4, draft_precision="model",
+        mode="sd", draft={"model": str(target), "precision": "model"}, lookahead=4,
     )  # fmt: skip
     runner = llm._engine.core._decoder._runner  # type: ignore[attr-defined]
     calls = []

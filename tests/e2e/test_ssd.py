@@ -77,8 +77,8 @@ def address(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @pytest.mark.parametrize("name", ["itself", "cut", "another", "padded"])
 def test_ssd_equals_ar(target: Path, drafts: dict[str, Path], expected: list[Any], name: str) -> None:
     # Rounded weights would make the draft that is always right wrong now and then.
-    own: dict[str, Any] = {"draft_precision": "model"} if name == "itself" else {}
-    with LLM(str(target), mode="ssd", draft=str(drafts[name]), **COMMON, **own) as llm:
+    own: dict[str, Any] = {"precision": "model"} if name == "itself" else {}
+    with LLM(str(target), mode="ssd", draft={"model": str(drafts[name]), **own}, **COMMON) as llm:
         decoder: Any = llm._engine.core.decoder
         decoder._runner = Slow(decoder._runner)
         assert outputs(llm) == expected
@@ -202,10 +202,12 @@ def test_tcp_needs_keys_and_lets_only_their_holder_in(
     options = ["--model", str(target), "--listen", where, "--keys", str(tmp_path / "keys/draft")]
     draft = subprocess.Popen([sys.executable, "-m", "ssd", "draft", *options])
     try:
-        with LLM(str(target), mode="ssd", draft=where, draft_keys=keys, draft_timeout=60, **COMMON) as llm:
+        near = {"model": where, "keys": keys, "timeout": 60}
+        with LLM(str(target), mode="ssd", draft=near, **COMMON) as llm:
             assert outputs(llm) == expected
+        strangers = {"model": where, "keys": strange, "timeout": 1.0}
         with pytest.raises(ValueError, match="the draft did not start"):
-            LLM(str(target), mode="ssd", draft=where, draft_keys=strange, draft_timeout=1.0, **COMMON)
+            LLM(str(target), mode="ssd", draft=strangers, **COMMON)
     finally:
         draft.terminate()
         draft.wait(10)

@@ -14,7 +14,7 @@ import torch
 from ssd import LLM
 from ssd.bench.cases import cases_of
 from ssd.bench.engines import CaseEngines
-from ssd.config import EngineConfig
+from ssd.config import DraftConfig, EngineConfig
 from ssd.engine.drafting import with_own_cores
 from ssd.runtime import cores
 from ssd.runtime.cores import can_pin, usable_cores
@@ -27,29 +27,30 @@ def shared(
     monkeypatch: pytest.MonkeyPatch, groups: Sequence[tuple[int, ...]] = SMT, **settings: Any
 ) -> EngineConfig:
     monkeypatch.setattr(cores, "physical_cores", lambda: list(groups))
-    asked = {"mode": "ssd", "draft": "small", "device": "cpu", **settings}
-    return with_own_cores(EngineConfig(model="big", **asked))
+    draft = {"model": "small", **settings.pop("draft", {})}
+    asked = {"mode": "ssd", "draft": draft, "device": "cpu", **settings}
+    return with_own_cores(EngineConfig.from_settings("big", asked))
 
 
 def sides(config: EngineConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return config.cores, config.draft_cores
+    return config.cores, config.draft.cores if config.draft else ()
 
 
 @pytest.mark.parametrize(
     ("groups", "settings", "target", "draft"),
     [
         (SMT, {}, (0, 1, 2, 3, 4, 5), (6, 7)),
-        (SMT, {"draft_cores": (7,)}, (0, 1, 2, 3, 4, 5, 6), (7,)),
+        (SMT, {"draft": {"cores": (7,)}}, (0, 1, 2, 3, 4, 5, 6), (7,)),
         (SMT, {"cores": (0, 1, 2, 3)}, (0, 1, 2, 3), (4, 5, 6, 7)),
-        (SMT, {"cores": (0, 1), "draft_cores": (2, 10)}, (0, 1), (2, 10)),
+        (SMT, {"cores": (0, 1), "draft": {"cores": (2, 10)}}, (0, 1), (2, 10)),
         (PLAIN, {}, (0,), (1,)),
-        (PLAIN, {"draft_cores": (0,)}, (1,), (0,)),
+        (PLAIN, {"draft": {"cores": (0,)}}, (1,), (0,)),
         (PLAIN, {"cores": (0, 1)}, (0, 1), ()),
         ([(0,)], {}, (), ()),
         # Nobody's to share out: other modes, a draft that runs elsewhere, a GPU.
         (SMT, {"mode": "sd"}, (), ()),
-        (SMT, {"draft": "tcp://far:1"}, (), ()),
-        (SMT, {"draft_device": "cuda"}, (), ()),
+        (SMT, {"draft": {"model": "tcp://far:1"}}, (), ()),
+        (SMT, {"draft": {"device": "cuda"}}, (), ()),
     ],
 )
 def test_each_side_gets_its_own(
@@ -72,7 +73,7 @@ def test_with_a_gpu_cores_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     ("groups", "settings", "said"),
     [
         ([(0, 1)], {}, r"target \(cores 0\) and draft \(1\) share a physical core"),
-        (SMT, {"cores": (0,), "draft_cores": (8,)}, "share a physical core"),
+        (SMT, {"cores": (0,), "draft": {"cores": (8,)}}, "share a physical core"),
         ([(0,)], {}, "no core is left"),
         (PLAIN, {"cores": (0, 1)}, "no core is left"),
         (SMT, {}, None),
@@ -140,5 +141,5 @@ def test_of_a_switch_that_fails_nothing_remains(tiny_llama: Path, spoilt: str) -
 def test_of_a_bench_that_fails_nothing_remains(tiny_llama: Path, spoilt: str) -> None:
     config = EngineConfig(model=str(tiny_llama), device="cpu", dtype="float32")
     with pytest.raises(ValueError, match="draft did not start"):
-        CaseEngines(config, spoilt, cases_of("ar,ssd", [0.0], [1]))
+        CaseEngines(config, DraftConfig(model=spoilt), cases_of("ar,ssd", [0.0], [1]))
     assert place()[0] == set(usable_cores())

@@ -37,11 +37,11 @@ FAULTS = [
         f"{_TEST}::test_siblings_are_those_the_system_tells",
     ),
     Fault(
-        "with only draft_cores named the target has no cores of its own",
+        "with only the draft's cores named the target has no cores of its own",
         "src/ssd/engine/drafting.py",
-        "return replace(config, cores=split.target, draft_cores=split.draft)",
-        "return replace(config, cores=config.cores or split.target, draft_cores=split.draft) "
-        "if not config.draft_cores else config",
+        "return replace(config, cores=split.target, draft=replace(draft, cores=split.draft))",
+        "return replace(config, cores=config.cores or split.target, draft=replace(draft, cores=split.draft)) "
+        "if not draft.cores else config",
         f"{_OWN}::test_each_side_gets_its_own",
     ),
     Fault(

@@ -89,8 +89,8 @@ FAULTS = [
     Fault(
         "a draft elsewhere keeps a GPU from vLLM",
         _PLACEMENT,
-        'return config.draft is not None and "://" not in config.draft',
-        "return config.draft is not None",
+        "    draft = config.own_draft\n",
+        "    draft = config.draft\n",
         "tests/vllm/test_placement.py::test_vllm_alone_has_all_gpus",
     ),
     Fault(

@@ -1,13 +1,14 @@
 """Packed linears: right, flat in rows, and independent of a row's neighbours within a tile."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from ssd.config import DType, EngineConfig
+from ssd.config import DType, RunnerConfig
 from ssd.models import arithmetic, decoder
 from ssd.models.arithmetic import Arithmetic
 from ssd.models.linear import (
@@ -188,8 +189,8 @@ def test_every_linear_is_made_at_the_precision_asked_for(
         return make
 
     monkeypatch.setattr(decoder, "matmul_maker", maker)
-    config = EngineConfig(model=str(write_checkpoint("qwen2", tmp_path)), device="cpu", max_model_len=256)
-    load_model(config, precision="int8")
+    config = RunnerConfig(model=str(write_checkpoint("qwen2", tmp_path)), device="cpu", max_model_len=256)
+    load_model(replace(config, precision="int8"))
     layer = [(128, 64), (64, 64), (320, 64), (64, 160)]
     assert made == [("int8", *shape) for shape in [*layer * 3, (512, 64)]]
 
@@ -201,8 +202,10 @@ def test_int8_logits_are_near_the_models_own(kind: str, dtype: DType, tmp_path: 
     folder = str(write_checkpoint(kind, tmp_path))
     tokens = [(7 * i) % 390 + 2 for i in range(100)]
     row = RunnerRow(tokens, 0, list(range(7)), 100, generated=False)
-    config = EngineConfig(model=folder, device="cpu", dtype=dtype, max_model_len=256)
-    plain, rounded = (load_model(config, precision=p).runner.forward([row]) for p in ("model", "int8"))
+    config = RunnerConfig(model=folder, device="cpu", dtype=dtype, max_model_len=256)
+    plain, rounded = (
+        load_model(replace(config, precision=p)).runner.forward([row]) for p in ("model", "int8")
+    )
     assert not torch.equal(plain, rounded)
     assert float((rounded - plain).norm()) < 0.25 * float(plain.norm())
 

@@ -1,11 +1,12 @@
 """A head of some tokens says of them what the whole head says."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from ssd.config import EngineConfig
+from ssd.config import Precision, RunnerConfig
 from ssd.models.arithmetic import arithmetic
 from ssd.models.head_tokens import frequent_tokens
 from ssd.runtime.loading import load_model
@@ -16,17 +17,17 @@ ROW = RunnerRow([(7 * i) % 390 + 2 for i in range(40)], 0, [0, 1, 2], 9, generat
 needs_int8 = pytest.mark.skipif(arithmetic().int8_steps is None, reason="int8 linears need AVX-512")
 
 
-def config(folder: Path) -> EngineConfig:
-    return EngineConfig(model=str(folder), device="cpu", dtype="bfloat16", max_model_len=256)
+def config(folder: Path) -> RunnerConfig:
+    return RunnerConfig(model=str(folder), device="cpu", dtype="bfloat16", max_model_len=256)
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "llama-tied"])
 @pytest.mark.parametrize("precision", ["model", pytest.param("int8", marks=needs_int8)])
-def test_columns_are_the_whole_heads(kind: str, precision: str, tmp_path: Path) -> None:
-    settings = config(write_checkpoint(kind, tmp_path))
+def test_columns_are_the_whole_heads(kind: str, precision: Precision, tmp_path: Path) -> None:
+    settings = replace(config(write_checkpoint(kind, tmp_path)), precision=precision)
     tokens = [500, 0, 1, 17, 3, 250, 249, 511, *range(300, 340)]
-    whole = load_model(settings, precision=precision)  # type: ignore[arg-type]
-    some = load_model(settings, precision=precision, head_tokens=tokens)  # type: ignore[arg-type]
+    whole = load_model(settings)
+    some = load_model(settings, head_tokens=tokens)
     assert whole.head_tokens is None
     assert some.head_tokens is not None
     assert some.head_tokens.tolist() == sorted(tokens)

@@ -1,7 +1,6 @@
 """A real server process on a real socket, for tests that talk to it over HTTP."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import signal
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import openai
 
 from ssd.config import EngineConfig
@@ -21,14 +21,12 @@ from ssd.server.config import ServerConfig
 from tests.alive import is_alive
 
 _PROGRAM = """
-import json, sys
+import sys
+import msgspec
 from ssd.config import EngineConfig
 from ssd.server.config import ServerConfig
 from ssd.server.run import run_server
-engine, server = json.loads(sys.argv[1])
-for settings in (engine, server):
-    settings.update({name: tuple(value) for name, value in settings.items() if isinstance(value, list)})
-sys.exit(run_server(EngineConfig(**engine), ServerConfig(**server)))
+sys.exit(run_server(*msgspec.json.decode(sys.argv[1], type=tuple[EngineConfig, ServerConfig])))
 """
 DEFAULTS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "deterministic": True}
 
@@ -83,9 +81,9 @@ def serving(
     model: Path, log: Path, server: dict[str, Any] | None = None, *, wait: bool = True, **engine: Any
 ) -> Iterator[ServerProcess]:
     port = free_port()
-    engine_config = EngineConfig(model=str(model), **{**DEFAULTS, **engine})
+    engine_config = EngineConfig.from_settings(str(model), {**DEFAULTS, **engine})
     server_config = ServerConfig(**{"port": port, "drain_seconds": 5.0, **(server or {})})
-    settings = json.dumps([dataclasses.asdict(engine_config), dataclasses.asdict(server_config)])
+    settings = msgspec.json.encode([engine_config, server_config])
     with log.open("w") as sink:
         process = subprocess.Popen([sys.executable, "-c", _PROGRAM, settings], stderr=sink, text=True)
     keys = server_config.api_keys

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ssd.config import EngineConfig
+from ssd.config import RunnerConfig
 from ssd.planning.text import drawn_text
-from ssd.runtime.loading import LoadedModel, load_draft
+from ssd.runtime.loading import LoadedModel, load_model
 from ssd.tuning.measure import DRAFT_ROWS, TARGET_ROWS, DraftFacts, Facts
 from tests.tiny import cut_layers
 
@@ -20,8 +20,7 @@ def tiny_draft(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 @pytest.fixture(scope="session")
 def load() -> Callable[[Path], LoadedModel]:
     def loaded(folder: Path) -> LoadedModel:
-        config = EngineConfig(model=str(folder), device="cpu", dtype="float32", deterministic=True)
-        return load_draft(config, precision="model", head=None)
+        return load_model(RunnerConfig(model=str(folder), device="cpu", dtype="float32", deterministic=True))
 
     return loaded
 

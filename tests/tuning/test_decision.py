@@ -5,10 +5,9 @@ from dataclasses import replace
 import yaml
 
 from ssd.bench.cases import Case
-from ssd.config import EngineConfig
 from ssd.tuning.confirm import Measured, winner
 from ssd.tuning.search import Candidate
-from ssd.tuning.tuned_file import Tuned, as_yaml, reasons, settings_of, with_measured_cores
+from ssd.tuning.tuned_file import Tuned, as_yaml, measured_cores, reasons, settings_of
 from tests.tuning.conftest import made_up_facts
 
 PLAIN = Measured(Case(mode="ar"), [10.0, 20.0, 10.0] * 2)
@@ -19,7 +18,9 @@ def tuned(rates: list[float], **given: object) -> Tuned:
     measured = [PLAIN, Measured(FAST, rates * 2)]
     predicted = [Candidate(FAST, 31.0), Candidate(Case(mode="ar"), 11.0)]
     facts = made_up_facts(acceptance=0.8)
-    return Tuned("big", "small", given, facts, predicted, measured, winner(measured, PLAIN))
+    return Tuned(
+        "big", {"model": "small", "cores": (1,)}, given, facts, predicted, measured, winner(measured, PLAIN)
+    )
 
 
 def test_speed_is_judged_within_a_prompt() -> None:
@@ -30,21 +31,17 @@ def test_speed_is_judged_within_a_prompt() -> None:
 def test_speculation_that_does_not_pay_is_not_written() -> None:
     """Not even where it is faster by less than the noise."""
     for rates in ([9.0, 18.0, 9.0], [10.5, 21.5, 9.8], [14.0, 28.0, 9.9]):
-        result = tuned(rates, draft_cores=(1,), cores=(0,))
+        result = tuned(rates, cores=(0,))
         assert settings_of(result) == {"model": "big", "mode": "ar", "cores": [0]}
         assert "does not pay" in reasons(result)[0]
         assert FAST.name in reasons(result)[0]
 
 
 def test_the_cores_in_the_file_are_those_it_ran_on() -> None:
-    config = EngineConfig(model="big", cores=(0,), draft_cores=(1, 2))
-    given = {"cores": (0,), "draft_cores": (1, 2), "max_num_seqs": 4}
-    spread = with_measured_cores(given, Case(mode="sd", all_cores=True), config)
-    assert spread == {"cores": (0, 1, 2), "max_num_seqs": 4}
-    apart = {"cores": (0,), "draft_cores": (1, 2), "max_num_seqs": 4}
-    assert with_measured_cores({"max_num_seqs": 4}, FAST, config) == apart
-    on_a_gpu = EngineConfig(model="big")
-    assert with_measured_cores({"max_num_seqs": 4}, FAST, on_a_gpu) == {"max_num_seqs": 4}
+    spread = Case(mode="sd", all_cores=True)
+    assert measured_cores(spread, target=(0,), draft=(1, 2)) == ({"cores": (0, 1, 2)}, {"cores": ()})
+    assert measured_cores(FAST, target=(0,), draft=(1, 2)) == ({"cores": (0,)}, {"cores": (1, 2)})
+    assert measured_cores(FAST, target=(), draft=()) == ({}, {}), "on a GPU"
 
 
 def test_of_what_is_clearly_faster_the_fastest_wins() -> None:
@@ -87,12 +84,9 @@ def test_the_file_has_settings_and_reasons() -> None:
         "model": "big",
         "mode": "ssd",
         "max-model-len": 2048,
-        "draft": "small",
         "lookahead": 8,
-        "draft-width": 16,
-        "draft-precision": "int8",
-        "growth": "value",
         "backup": "ngram",
+        "draft": {"model": "small", "cores": [1], "width": 16, "precision": "int8", "growth": "value"},
     }
     comments = " ".join(line[2:] for line in text.splitlines() if line.startswith("#"))
     assert "was 2.50 × as fast as plain decoding" in comments

@@ -7,7 +7,7 @@ import pytest
 from ssd.bench.cases import Case
 from ssd.bench.engines import CaseEngines
 from ssd.bench.records import PromptRecord
-from ssd.config import EngineConfig
+from ssd.config import DraftConfig, EngineConfig, RunnerConfig
 from ssd.models import arithmetic
 from ssd.models.arithmetic import Arithmetic
 from ssd.tuning.measure import DRAFT_ROWS, TARGET_ROWS, contention, measure, precisions_of
@@ -37,17 +37,18 @@ def test_only_what_the_cpu_can_do_is_tried(
 ) -> None:
     has = Arithmetic(bfloat16=False, packs_float32=False, int8_steps=int8_steps)
     monkeypatch.setattr(arithmetic, "arithmetic", lambda: has)
-    assert precisions_of(EngineConfig(model="m", device="cpu", draft_device="cpu")) == expected
+    assert precisions_of(RunnerConfig(model="m", device="cpu")) == expected
 
 
 def test_everything_is_measured_on_a_real_pair(tiny_llama: Path, tiny_draft: Path) -> None:
     config = EngineConfig(model=str(tiny_llama), device="cpu", dtype="float32")
+    draft = DraftConfig(model=str(tiny_draft))
     said: list[str] = []
-    with CaseEngines(config, str(tiny_draft), [Case(mode="ar"), Case(mode="ssd")]) as engines:
+    with CaseEngines(config, draft, [Case(mode="ar"), Case(mode="ssd")]) as engines:
         prompts = ["Once upon a time", "The quick brown fox"]
         facts = measure(engines, prompts, max_tokens=24, temperature=0.0, seed=1, say=said.append)
     assert set(facts.target_seconds) == set(TARGET_ROWS)
-    assert tuple(facts.drafts) == precisions_of(config)
+    assert tuple(facts.drafts) == precisions_of(config.runner)
     for each in facts.drafts.values():
         assert set(each.seconds) == set(DRAFT_ROWS)
         assert [len(text) for text in each.texts] == [24, 24]

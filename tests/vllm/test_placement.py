@@ -4,16 +4,19 @@ from typing import Any
 
 import pytest
 
-from ssd.config import EngineConfig
-from ssd.integrations.vllm.placement import on_cores, on_gpus
+from ssd.config import DraftConfig, EngineConfig
+from ssd.integrations.vllm.placement import Placement, on_cores, on_gpus
 from ssd.runtime import cores
 
 
-def config(**more: Any) -> EngineConfig:
-    return EngineConfig(**{"model": "m", "mode": "ssd", "draft": "small", **more})
+def config(**settings: Any) -> EngineConfig:
+    draft = DraftConfig(**{"model": "small", **settings.pop("draft", {})})
+    return EngineConfig(model="m", mode="ssd", draft=draft, **settings)
 
 
-ALONE = {"mode": "ar", "draft": None}
+def draft_of(found: Placement) -> DraftConfig:
+    assert found.config.draft is not None
+    return found.config.draft
 
 
 @pytest.fixture
@@ -29,7 +32,7 @@ def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
         ({}, 2, "0,1,2|3,4,5", (6, 7)),
         ({}, 4, "0|1,2|3|4,5", (6, 7)),
         ({"cores": (4, 5)}, 1, "4,5", (0, 1, 2, 3, 6, 7)),
-        ({"draft_cores": (0,)}, 1, "1,2,3,4,5,6,7", (0,)),
+        ({"draft": {"cores": (0,)}}, 1, "1,2,3,4,5,6,7", (0,)),
     ],
 )
 @pytest.mark.usefixtures("eight_cores")
@@ -38,7 +41,7 @@ def test_cores_are_shared_out(
 ) -> None:
     found = on_cores(config(device="cpu", **settings), ranks=ranks)
     assert found.target == {"VLLM_CPU_OMP_THREADS_BIND": bind}
-    assert found.config.draft_cores == draft
+    assert draft_of(found).cores == draft
     assert found.words == f"vLLM on cores {bind}; the draft on cores {','.join(map(str, draft))}"
 
 
@@ -46,13 +49,13 @@ def test_cores_are_shared_out(
 def test_what_vllm_was_told_stays() -> None:
     found = on_cores(config(device="cpu", cores=(2, 3)), ranks=2, bound="2|3")
     assert found.target == {}
-    assert found.config.draft_cores == (0, 1, 4, 5, 6, 7)
+    assert draft_of(found).cores == (0, 1, 4, 5, 6, 7)
     assert found.words.startswith("vLLM where VLLM_CPU_OMP_THREADS_BIND says (2|3)")
 
 
 @pytest.mark.usefixtures("eight_cores")
 def test_vllm_alone_is_not_bound() -> None:
-    found = on_cores(config(**ALONE, device="cpu"), ranks=1)
+    found = on_cores(EngineConfig(model="m", device="cpu"), ranks=1)
     assert (found.target, found.words) == ({}, "vLLM on all cores")
 
 
@@ -67,14 +70,14 @@ def test_more_ranks_than_cores_are_refused() -> None:
     [
         ({}, "0,1", 1, "0", "1", "vLLM on GPU 0; the draft on GPU 1"),
         ({}, "0,1,2,3", 2, "0,1,2", "3", "vLLM on GPU 0,1,2; the draft on GPU 3"),
-        ({"draft_device": "cuda"}, "0,1", 1, "0", "1", "vLLM on GPU 0; the draft on GPU 1"),
-        ({"draft_device": "cuda:0"}, "0,1,2", 2, "1,2", "0", "vLLM on GPU 1,2; the draft on GPU 0"),
-        ({"draft_device": "cuda:1"}, "7,5", 1, "7", "5", "vLLM on GPU 7; the draft on GPU 5"),
+        ({"draft": {"device": "cuda"}}, "0,1", 1, "0", "1", "vLLM on GPU 0; the draft on GPU 1"),
+        ({"draft": {"device": "cuda:0"}}, "0,1,2", 2, "1,2", "0", "vLLM on GPU 1,2; the draft on GPU 0"),
+        ({"draft": {"device": "cuda:1"}}, "7,5", 1, "7", "5", "vLLM on GPU 7; the draft on GPU 5"),
         ({"device": "cuda:1"}, "0,1,2", 1, "1", "2", "vLLM on GPU 1; the draft on GPU 2"),
-        ({"draft_device": "cpu"}, "0,1", 2, "0,1", "", "vLLM on GPU 0,1; the draft on the CPU"),
+        ({"draft": {"device": "cpu"}}, "0,1", 2, "0,1", "", "vLLM on GPU 0,1; the draft on the CPU"),
         ({}, "0,1", 2, "0,1", "", "vLLM on GPU 0,1; the draft on the CPU, as no GPU is left for it"),
         ({}, "GPU-a", 1, "GPU-a", "", "vLLM on GPU GPU-a; the draft on the CPU, as no GPU is left for it"),
-        ({"draft_device": "cuda:0"}, "0", 1, "0", "0",
+        ({"draft": {"device": "cuda:0"}}, "0", 1, "0", "0",
          "vLLM on GPU 0; the draft on GPU 0, which they share: it will slow vLLM down"),
     ],
 )  # fmt: skip
@@ -85,17 +88,17 @@ def test_gpus_are_shared_out(
     found = on_gpus(config(**settings), gpus.split(","), ranks=ranks)
     assert found.target == {"CUDA_VISIBLE_DEVICES": target}
     assert found.draft == {"CUDA_VISIBLE_DEVICES": draft}
-    assert found.config.draft_device == ("cuda" if draft else "cpu")
+    assert draft_of(found).device == ("cuda" if draft else "cpu")
     # On the CPU it leaves cores to vLLM's own work there.
-    assert found.config.draft_cores == (() if draft else (6, 7))
+    assert draft_of(found).cores == (() if draft else (6, 7))
     assert found.words == words
 
 
 @pytest.mark.parametrize(
     ("settings", "ranks", "reason"),
     [
-        ({"draft_device": "cuda"}, 2, "no GPU is left for the draft beside 2 of vLLM"),
-        ({"draft_device": "cuda:5"}, 1, "there is no cuda:5: 2 GPUs are visible, cuda:0 to cuda:1"),
+        ({"draft": {"device": "cuda"}}, 2, "no GPU is left for the draft beside 2 of vLLM"),
+        ({"draft": {"device": "cuda:5"}}, 1, "there is no cuda:5: 2 GPUs are visible, cuda:0 to cuda:1"),
         ({}, 3, "3 ranks of vLLM and the draft need more than the 2 GPUs there are"),
     ],
 )
@@ -104,8 +107,8 @@ def test_what_does_not_fit_is_refused(settings: dict[str, Any], ranks: int, reas
         on_gpus(config(**settings), ["0", "1"], ranks=ranks)
 
 
-@pytest.mark.parametrize("drafting", [ALONE, {"draft": "ipc:///elsewhere"}])
-def test_vllm_alone_has_all_gpus(drafting: dict[str, Any]) -> None:
-    found = on_gpus(config(**drafting), ["0", "1"], ranks=1)
+@pytest.mark.parametrize("asked", [EngineConfig(model="m"), config(draft={"model": "ipc:///elsewhere"})])
+def test_vllm_alone_has_all_gpus(asked: EngineConfig) -> None:
+    found = on_gpus(asked, ["0", "1"], ranks=1)
     assert found.words == "vLLM on GPU 0,1"
     assert (found.target, found.draft) == ({"CUDA_VISIBLE_DEVICES": "0,1"}, {})

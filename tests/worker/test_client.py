@@ -37,7 +37,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @asynccontextmanager
 async def started(model: Path, **settings: Any) -> AsyncIterator[EngineClient]:
-    client = await EngineClient.start(EngineConfig(model=str(model), **SETTINGS, **settings))
+    client = await EngineClient.start(EngineConfig.from_settings(str(model), {**SETTINGS, **settings}))
     try:
         await asyncio.wait_for(client.ready(), 60)
         yield client

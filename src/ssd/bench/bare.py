@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Self
 
-from ssd.bench.bare_forward import BareForward, draft_cores, load_bare_draft, median_seconds
+from ssd.bench.bare_forward import BareForward, load_bare_draft, median_seconds
 from ssd.bench.cases import Case
 from ssd.bench.engines import CaseEngines
 from ssd.bench.records import Forwards
-from ssd.config import MAX_CHILDREN, MAX_LOOKAHEAD, EngineConfig, Precision
+from ssd.config import MAX_CHILDREN, MAX_LOOKAHEAD, DraftConfig, EngineConfig, Precision
 from ssd.draft.ngram import right_guesses
 from ssd.planning.text import MISSED
 from ssd.runtime.loading import LoadedModel
@@ -36,8 +36,8 @@ class DraftForm:
     head: int | None
 
     @classmethod
-    def of(cls, config: EngineConfig) -> Self:
-        return cls(precision=config.draft_precision, head=config.draft_head)
+    def of(cls, draft: DraftConfig) -> Self:
+        return cls(precision=draft.precision, head=draft.head)
 
     @property
     def name(self) -> str:
@@ -49,13 +49,15 @@ class BareModels:
 
     def __init__(self, engines: CaseEngines, cases: Sequence[Case]) -> None:
         self._engines = engines
-        configs = [engines.config_of(case) for case in cases if case.mode != "ar"]
-        self._target_rows = sorted({1, *(each.max_lookahead + 1 for each in configs)})
-        forms = dict.fromkeys(DraftForm.of(each) for each in configs)
-        self._drafts = {form: self._load(form, configs) for form in forms}
+        by_form: dict[DraftForm, list[EngineConfig]] = {}
+        for config in map(engines.config_of, cases):
+            if config.draft is not None:
+                by_form.setdefault(DraftForm.of(config.draft), []).append(config)
+        rows = (each.max_lookahead + 1 for configs in by_form.values() for each in configs)
+        self._target_rows = sorted({1, *rows})
+        self._drafts = {form: _load(configs) for form, configs in by_form.items()}
         self._draft_forwards = {
-            form: self._forwards_of(draft, [each for each in configs if DraftForm.of(each) == form])
-            for form, draft in self._drafts.items()
+            form: self._forwards_of(draft, by_form[form]) for form, draft in self._drafts.items()
         }
         target, cores = engines.engine.loaded, engines.config.cores
         self._wanted = [BareForward(target, rows, cores) for rows in self._target_rows]
@@ -98,21 +100,19 @@ class BareModels:
             runs=right_guesses(before, tokens, MAX_LOOKAHEAD),
         )
 
-    def _load(self, form: DraftForm, configs: Sequence[EngineConfig]) -> LoadedModel:
-        """On the draft's device; one that only drafts in turns is on the target's."""
-        config = self._engines.config
-        if all(each.mode == "sd" for each in configs if DraftForm.of(each) == form):
-            config = replace(config, draft_device=config.device)
-        return load_bare_draft(config, str(self._engines.draft), precision=form.precision, head=form.head)
-
     def _forwards_of(self, draft: LoadedModel, configs: Sequence[EngineConfig]) -> list[BareForward]:
         config, target = self._engines.config, self._engines.engine.loaded
-        widths = sorted({each.draft_width for each in configs if each.mode == "ssd"})
-        found = [BareForward(draft, width, draft_cores(config)) for width in widths]
+        widths = sorted({each.draft.width for each in configs if each.draft and each.mode == "ssd"})
+        found = [BareForward(draft, width, self._engines.draft_cores or config.cores) for width in widths]
         is_with_target = draft.pool.shape.device == target.pool.shape.device
         if is_with_target and _IN_TURNS not in widths and any(each.mode == "sd" for each in configs):
             found.insert(0, BareForward(draft, _IN_TURNS, config.cores))
         return found
+
+
+def _load(configs: Sequence[EngineConfig]) -> LoadedModel:
+    """On the draft's device; one that only drafts in turns is on the target's."""
+    return load_bare_draft(next((each for each in configs if each.mode == "ssd"), configs[0]))
 
 
 def _ranks(draft: LoadedModel, ids: Sequence[int], count: int) -> list[int]:

@@ -9,9 +9,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ssd.config import EngineConfig, Precision
+from ssd.config import EngineConfig
 from ssd.runtime.cores import move_to_cores
-from ssd.runtime.loading import LoadedModel, load_draft
+from ssd.runtime.loading import LoadedModel, load_model
 from ssd.runtime.runner import RunnerRow
 
 _CONTEXT = 256
@@ -26,25 +26,9 @@ class BareForward:
     cores: tuple[int, ...]
 
 
-def draft_cores(config: EngineConfig) -> tuple[int, ...]:
-    """Where a draft that works ahead computes; one without cores of its own is where the target is."""
-    return config.draft_cores or config.cores
-
-
-def load_bare_draft(
-    config: EngineConfig, draft: str, *, precision: Precision, head: int | None
-) -> LoadedModel:
-    """A copy that only computes forwards, on the draft's device. `config` is the target's."""
-    config = replace(
-        config,
-        model=draft,
-        device=config.draft_device,
-        cores=(),  # loading it moves nobody
-        deterministic=False,
-        max_model_len=None,
-        max_num_seqs=1,
-    )
-    return load_draft(config, precision=precision, head=head)
+def load_bare_draft(config: EngineConfig) -> LoadedModel:
+    """A copy of the draft that only computes forwards, one at a time; loading it moves nobody."""
+    return load_model(replace(config.draft_runner, cores=(), max_num_seqs=1))
 
 
 def median_seconds(forwards: Sequence[BareForward], *, turns: int, home: tuple[int, ...]) -> list[float]:

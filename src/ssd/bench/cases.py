@@ -27,6 +27,11 @@ _WORDS: dict[str, tuple[str, Any]] = {
     "allcores": ("all_cores", True),
 }
 _NOT_SETTINGS = ("batch_size", "temperature", "all_cores")
+OF_THE_DRAFT = {
+    "draft_width": "width", "draft_children": "children", "draft_lookup": "lookup",
+    "draft_precision": "precision", "draft_head": "head", "growth": "growth",
+}  # fmt: skip
+"""Settings of DraftConfig by the names that they have here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +61,16 @@ class Case:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What EngineConfig is told: only what differs from its defaults."""
+        """What EngineConfig is told beside its draft: only what differs from the defaults."""
         fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        return {
-            name: value for name, value in fields.items() if name not in _NOT_SETTINGS and value is not None
-        }
+        others = (*_NOT_SETTINGS, *OF_THE_DRAFT)
+        return {name: value for name, value in fields.items() if name not in others and value is not None}
+
+    @property
+    def draft_settings(self) -> dict[str, Any]:
+        """What DraftConfig is told."""
+        told = {setting: getattr(self, name) for name, setting in OF_THE_DRAFT.items()}
+        return {setting: value for setting, value in told.items() if value is not None}
 
     @property
     def name(self) -> str:
@@ -119,7 +129,7 @@ def _field_of(word: str, text: str) -> tuple[str, Any]:
     return field, int(match[2]) if is_whole else float(match[2])
 
 
-def refuse_without_draft(cases: Sequence[Case], draft: str | None) -> None:
+def refuse_without_draft(cases: Sequence[Case], draft: object | None) -> None:
     named = next((case.name for case in cases if case.mode != "ar"), None)
     if draft is None and named is not None:
         raise ValueError(f"case {named} needs a draft: name a small model of the same family with --draft")

@@ -14,7 +14,7 @@ from ssd.bench.energy import EnergyMeter
 from ssd.bench.fit import refuse_cases, with_case
 from ssd.bench.meter import BatchMeter
 from ssd.bench.records import PromptRecord
-from ssd.config import EngineConfig
+from ssd.config import DraftConfig, EngineConfig
 from ssd.decoding.decoder import Decoder
 from ssd.engine.build import Engine, build_engine, make_decoder, refuse_another_tokenizer
 from ssd.engine.drafting import with_own_cores
@@ -30,10 +30,14 @@ _LONGEST = 4096
 _WARM_UP_TOKENS = 8
 
 
-def bench_config(config: EngineConfig, draft: str | None, cases: Sequence[Case]) -> EngineConfig:
-    """The target's settings as all cases share them, with cores and room for the largest batch."""
+def bench_configs(
+    config: EngineConfig, draft: DraftConfig | None, cases: Sequence[Case]
+) -> tuple[EngineConfig, DraftConfig | None]:
+    """Target and draft as all cases share them, with cores and room for the largest batch."""
     refuse_cases(config, draft, cases)
     config = with_local_models(config)
+    if draft is not None:
+        draft = replace(draft, model=local_model(draft.model, hf_cache=config.hf_cache))
     longest = min(_LONGEST, open_checkpoint(config.model).config.max_position)
     config = replace(
         config,
@@ -42,27 +46,26 @@ def bench_config(config: EngineConfig, draft: str | None, cases: Sequence[Case])
         max_model_len=config.max_model_len or longest,
     )
     if draft is None or all(case.mode != "ssd" for case in cases):
-        return config
+        return config, draft
     ahead = with_own_cores(replace(config, mode="ssd", draft=draft))
-    return replace(config, cores=ahead.cores, draft_cores=ahead.draft_cores)
+    return replace(config, cores=ahead.cores), ahead.draft
 
 
 class CaseEngines:
     """One target, a decoder for each case; `with CaseEngines(…) as engines: engines.run(case, prompts, …)`.
 
-    `config` is the target's (mode `ar`); its draft settings hold for every case that does not say otherwise.
+    `config` is the target's (mode `ar`); what `draft` says holds for every case that does not say otherwise.
     """
 
     def __init__(
         self,
         config: EngineConfig,
-        draft: str | None,
+        draft: DraftConfig | None,
         cases: Sequence[Case],
         *,
         show_progress: ShowProgress = False,
     ) -> None:
-        self.config = bench_config(config, draft, cases)
-        self.draft = None if draft is None else local_model(draft, hf_cache=config.hf_cache)
+        self.config, self.draft = bench_configs(config, draft, cases)
         # All of them first: a case that makes no sense is found before anything is loaded.
         configs = {case: self.config_of(case) for case in cases}
         for each in configs.values():
@@ -87,6 +90,11 @@ class CaseEngines:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def draft_cores(self) -> tuple[int, ...]:
+        """Of a draft that works ahead; none: it has none of its own."""
+        return () if self.draft is None else self.draft.cores
 
     @property
     def measures_energy(self) -> bool:
@@ -137,8 +145,9 @@ class CaseEngines:
         on_cpu = self.engine.loaded.pool.shape.device.type == "cpu"
         if on_cpu:
             cores = self._cores_of(case) or tuple(usable_cores())
-            return len({*cores, *(self.config.draft_cores if case.mode == "ssd" else ())})
-        return 1 + (case.mode == "ssd" and self.config.draft_device not in ("auto", self.config.device))
+            return len({*cores, *(self.draft_cores if case.mode == "ssd" else ())})
+        draft = self.draft if case.mode == "ssd" else None
+        return 1 + (draft is not None and draft.device not in ("auto", self.config.device))
 
     def close(self) -> None:
         """Ends the drafts. A case that runs again starts its own again: not all need be there at once."""
@@ -147,7 +156,7 @@ class CaseEngines:
         self._decoders.clear()
 
     def _cores_of(self, case: Case) -> tuple[int, ...]:
-        return (*self.config.cores, *self.config.draft_cores) if case.all_cores else self.config.cores
+        return (*self.config.cores, *self.draft_cores) if case.all_cores else self.config.cores
 
     def _move_to(self, cores: tuple[int, ...]) -> None:
         if cores != self._cores:

@@ -151,7 +151,7 @@ class Run:
         )
 
     def _with_facts(self, engines: CaseEngines) -> Manifest:
-        draft = None if engines.draft is None else open_checkpoint(engines.draft)
+        draft = None if engines.draft is None else open_checkpoint(engines.draft.model)
         device = engines.engine.loaded.pool.shape.device
         return Manifest(
             settings=self._manifest.settings,
@@ -181,16 +181,15 @@ def model_facts(checkpoint: Checkpoint) -> ModelFacts:
 
 def _case_facts(case: Case, engines: CaseEngines, draft: Checkpoint | None) -> CaseFacts:
     config = engines.config_of(case)
-    drafts = draft is not None and case.mode != "ar"
     parameters = 0
-    if draft is not None and drafts:
-        left_out = draft.config.vocab_size - (config.draft_head or draft.config.vocab_size)
+    if draft is not None and config.draft is not None:
+        left_out = draft.config.vocab_size - (config.draft.head or draft.config.vocab_size)
         parameters = draft.config.num_parameters - left_out * draft.config.hidden_size
     return CaseFacts(
         label=case.label,
-        lookahead=config.max_lookahead if drafts else 0,
-        draft_form=DraftForm.of(config).name if drafts else None,
-        draft_width=config.draft_width if drafts else 0,
+        lookahead=config.max_lookahead if config.draft else 0,
+        draft_form=DraftForm.of(config.draft).name if config.draft else None,
+        draft_width=config.draft.width if config.draft else 0,
         draft_parameters=parameters,
         num_devices=engines.num_devices(case),
     )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ssd.bench.manifest import RunSettings
     from ssd.bench.records import CaseRecord
     from ssd.bench.runs import Run
+    from ssd.config import DraftConfig, EngineConfig
 
 _WHAT = "What is measured"
 _SAID_BY_CASES = {"mode": "ssd", "acceptance": "coupled", "saguaro": 1.0}
@@ -95,33 +96,35 @@ def run(
     Exit code 1: outputs differ between modes, though the run is deterministic.
     """
     with user_errors():
-        said = engine.settings()
-        draft = said.pop("draft", None)
-        cases = _possible_cases(options, engine.named_model, said, draft)
-        code = _measure(folder, options, engine.named_model, said, draft, cases)
+        cases = _possible_cases(options, engine)
+        code = _measure(folder, options, engine, cases)
     raise typer.Exit(code)
 
 
-def _possible_cases(options: BenchOptions, model: str, said: dict[str, Any], draft: str | None) -> list[Case]:
+def _configs(engine: EngineOptions) -> tuple[EngineConfig, DraftConfig | None]:
+    """Of target and draft; how they work together is said by the cases."""
+    from ssd.config import DraftConfig, EngineConfig
+
+    settings = _without_cases(engine.settings())
+    draft = settings.pop("draft", None)
+    return (
+        EngineConfig.from_settings(engine.named_model, settings),
+        None if draft is None else DraftConfig.from_settings(draft),
+    )
+
+
+def _possible_cases(options: BenchOptions, engine: EngineOptions) -> list[Case]:
     """Before anything is fetched, loaded or even imported: what cannot run here is refused at once."""
     from ssd.bench.cases import cases_of
     from ssd.bench.fit import refuse_cases
-    from ssd.config import EngineConfig
 
-    _refuse(said)
+    config, draft = _configs(engine)
     cases = cases_of(options.cases or ("ar,sd4,ssd" if draft else "ar"), *options.numbers())
-    refuse_cases(EngineConfig.from_settings(model, said), draft, cases)
+    refuse_cases(config, draft, cases)
     return cases
 
 
-def _measure(
-    folder: Path,
-    options: BenchOptions,
-    model: str,
-    said: dict[str, Any],
-    draft: str | None,
-    cases: list[Case],
-) -> int:
+def _measure(folder: Path, options: BenchOptions, engine: EngineOptions, cases: list[Case]) -> int:
     from ssd.bench.datasets import dataset_label, load_prompts
     from ssd.bench.folder import RunFolder
     from ssd.bench.manifest import Manifest
@@ -136,35 +139,35 @@ def _measure(
         )
         for name in names
     }
-    settings = _settings(options, model, draft, cases, said, prompts)
+    settings = _settings(options, engine, cases, prompts)
     manifest = Manifest(settings=settings, sessions=[provenance()])
     made = Run(RunFolder(folder), manifest, cases, prompts, mixed=options.mixed)
     if not made.is_complete:
-        _go_on(made, model, said, draft, cases, quiet=options.quiet)
+        _go_on(made, engine, cases, quiet=options.quiet)
     return show_run(folder)
 
 
-def _refuse(said: dict[str, Any]) -> None:
+def _without_cases(said: dict[str, Any]) -> dict[str, Any]:
     """What the cases say is not said twice; what comes along with a draft is no harm."""
     for name, harmless in _SAID_BY_CASES.items():
-        if said.pop(name, harmless) != harmless:
+        if said.get(name, harmless) != harmless:
             raise ValueError(f"--{name} is said by the cases here: --cases ar,sd4,ssd+ratio+saguaro0.5 …")
+    return {name: value for name, value in said.items() if name not in _SAID_BY_CASES}
 
 
 def _settings(
     options: BenchOptions,
-    model: str,
-    draft: str | None,
+    engine: EngineOptions,
     cases: Sequence[Case],
-    said: dict[str, Any],
     prompts: dict[str, list[str]],
 ) -> RunSettings:
     from ssd.bench.manifest import RunSettings
     from ssd.bench.runs import digests
 
+    said = _without_cases(engine.said())
     return RunSettings(
-        model=model,
-        draft=draft,
+        model=engine.named_model,
+        draft=said.pop("draft", None),
         cases=[case.label for case in cases],
         datasets=list(prompts),
         num_prompts=options.num_prompts,
@@ -177,15 +180,12 @@ def _settings(
     )
 
 
-def _go_on(
-    made: Run, model: str, said: dict[str, Any], draft: str | None, cases: Sequence[Case], *, quiet: bool
-) -> None:
+def _go_on(made: Run, engine: EngineOptions, cases: Sequence[Case], *, quiet: bool) -> None:
     from ssd.bench.engines import CaseEngines
     from ssd.cli.loading import loading
-    from ssd.config import EngineConfig
 
-    config = EngineConfig.from_settings(model, said)
-    with loading(model, then="starting drafts") as show_progress:
+    config, draft = _configs(engine)
+    with loading(engine.named_model, then="starting drafts") as show_progress:
         engines = CaseEngines(config, draft, cases, show_progress=show_progress)
     with engines, progress_of("texts", Console(stderr=True, highlight=False)) as progress:
         bar = progress.add_task("warming up", total=made.num_texts, completed=made.num_done)

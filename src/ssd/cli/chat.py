@@ -85,7 +85,7 @@ def _remote(
 ) -> "Backend":
     from ssd.cli.chat_remote import RemoteBackend
 
-    unheard = [name for name in engine.settings() if name != "hf_cache"]
+    unheard = [name for name in engine.said() if name != "hf_cache"]
     if unheard:
         flag = unheard[0].replace("_", "-")
         raise ValueError(f"--{flag} has no meaning with a server elsewhere: it was told when it started")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ssd.engine.outputs import Increment, SpeculationStats
     from ssd.sampling import SamplingParams
 
-_OF_A_DRAFT = ("draft", "acceptance", "saguaro")
+_OF_DRAFTING = ("draft", "acceptance", "saguaro")
 """Settings that mean nothing to a target alone."""
 
 
@@ -24,10 +24,10 @@ class LocalBackend:
     def __init__(self, model: str, settings: dict[str, Any], params: SamplingParams) -> None:
         """A draft named beside `--mode ar` is kept for later."""
         self._params = params
-        self._drafting = {name: settings[name] for name in _OF_A_DRAFT if name in settings}
+        self._drafting = {name: settings[name] for name in _OF_DRAFTING if name in settings}
         self._hf_cache = settings.get("hf_cache")
         if settings.get("mode", "ar") == "ar":
-            settings = {name: value for name, value in settings.items() if name not in _OF_A_DRAFT}
+            settings = {name: value for name, value in settings.items() if name not in _OF_DRAFTING}
         self._llm: LLM = load_llm(model, settings)
         self._model = model
         self._before = self._llm.stats.speculation
@@ -35,7 +35,7 @@ class LocalBackend:
 
     @property
     def title(self) -> str:
-        draft = f" with {self._drafting.get('draft')}" if self._llm.mode != "ar" else ""
+        draft = f" with {self._drafting['draft']['model']}" if self._llm.mode != "ar" else ""
         return f"{self._model}, mode {self._llm.mode}{draft}"
 
     def answer(self, messages: list[Message]) -> Iterator[Piece]:
@@ -56,15 +56,19 @@ class LocalBackend:
     def switch_mode(self, mode: Mode, draft: str | None) -> None:
         from ssd.models.hub import local_model
 
-        named = {"draft": draft} if draft is not None else {}
-        settings = {} if mode == "ar" else self._drafting | named
-        if mode != "ar" and "draft" not in settings:
+        drafting = self._drafting
+        if draft is not None:
+            drafting = drafting | {"draft": {**drafting.get("draft", {}), "model": draft}}
+        settings = {} if mode == "ar" else dict(drafting)
+        model = settings.get("draft", {}).get("model")
+        if mode != "ar" and model is None:
             raise ValueError(f"mode {mode} needs a draft: /mode {mode} SMALL_MODEL")
-        if "://" not in settings.get("draft", "://"):
-            settings["draft"] = local_model(settings["draft"], hf_cache=self._hf_cache)
+        if model is not None and "://" not in model:
+            found = local_model(model, hf_cache=self._hf_cache)
+            settings["draft"] = {**settings["draft"], "model": found}
         with loading("the draft", then=f"starting mode {mode}") as show_progress:
             self._llm.switch_mode(mode, show_progress=show_progress, **settings)
-        self._drafting |= named
+        self._drafting = drafting
         self._before = self._llm.stats.speculation
 
     def close(self) -> None:

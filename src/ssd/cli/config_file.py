@@ -1,19 +1,19 @@
 """`--config FILE` and `--speculative-config JSON`: settings from elsewhere, under those of the command line.
 
 Knows files and vLLM's names for drafting. What is read becomes the defaults of the command's options, so
-types, ranges and help stay those of the options, and whatever the command line says wins. A key that is
-no option of the command is refused by name; a section named after a command is for that command alone:
+types, ranges and help stay those of the options, and whatever the command line says wins. Settings stand
+under their owner (file_shape.py); a key that is no option is refused by name. A section named after a
+command is laid over the rest for that command alone:
 
     model: Qwen/Qwen3-8B
-    max-model-len: 8192
+    draft: Qwen/Qwen3-0.6B
     chat:
       temperature: 0.7
 """
 
-import difflib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,10 +21,10 @@ import typer
 import yaml
 
 from ssd.cli.errors import user_errors
+from ssd.cli.file_shape import FileShape, Moved, Place, refusal_of_old
 
 _VLLM_KEYS = {"model": "draft", "num_speculative_tokens": "lookahead", "method": "mode"}
 _VLLM_METHODS = {"draft_model": "sd", "ssd": "ssd"}
-_NEVER_IN_FILES = ("--config", "--help", "--help-all")
 
 
 def _take_file(context: typer.Context, path: Path | None) -> Path | None:
@@ -98,37 +98,54 @@ def _mode_of(method: object) -> str:
 
 
 def _defaults_from(path: Path, context: typer.Context) -> dict[str, Any]:
-    content = _read(path)
-    sections = _commands_above(context)
-    # `draft: MODEL` is an option, though there is a command of that name: a section has keys of its own.
+    content, shape = _read(path), FileShape(context)
+    # `run: FOLDER` is an option, though there is a command of that name: a section has keys of its own.
     of_commands = {
         key: value or {}
         for key, value in content.items()
-        if key in sections and isinstance(value or {}, Mapping)
+        if key in shape.sections and isinstance(value or {}, Mapping)
     }
-    flat = {key: value for key, value in content.items() if key not in of_commands}
-    flat |= of_commands.get(str(context.info_name), {})
-    options = _options_of(context)
+    rest = {key: value for key, value in content.items() if key not in of_commands}
+    own = of_commands.get(shape.command, {})
+    return _defaults_of(rest, shape, path) | _defaults_of(own, shape, path, section=shape.command)
+
+
+def _defaults_of(
+    layer: Mapping[str, Any], shape: FileShape, path: Path, *, section: str = ""
+) -> dict[str, Any]:
+    """By names of options."""
     defaults: dict[str, Any] = {}
-    for key, value in flat.items():
-        name = str(key).replace("-", "_")
-        if name == "speculative_config":
+    moved: list[Moved] = []
+    for place, key, value in _entries(layer, path):
+        option = shape.option_at(place)
+        if option is None and shape.is_for_others(place):
+            continue
+        if option is None and (place[0] or shape.place_since(place[1]) is None):
+            raise ValueError(f"--config {path}: {shape.unknown(place, key)}")
+        if option is None:
+            moved.append(Moved(key, value, shape.place_since(place[1]) or place))
+        elif option.name == "speculative_config":
             defaults = {**draft_settings(value), **defaults}
-        elif name not in options:
-            raise ValueError(_unknown_key(path, str(key), sorted(options), str(context.info_name)))
         elif value is not None:
-            defaults[options[name].name] = _as_typed(value, is_list=options[name].multiple)
+            defaults[option.name] = _as_typed(value, is_list=option.multiple)
+    if moved:
+        raise ValueError(refusal_of_old(path, layer, shape.with_company(moved, layer), section))
     return defaults
 
 
-def _commands_above(context: typer.Context) -> set[str]:
-    """Names of all commands, those of groups (`bench run`) included: what a section may be called."""
-    found: set[str] = set()
-    above = context.parent
-    while above is not None:
-        found |= set(getattr(above.command, "commands", {}))
-        above = above.parent
-    return found
+def _entries(layer: Mapping[str, Any], path: Path) -> Iterator[tuple[Place, str, Any]]:
+    """Owners last: what a draft says itself is over what it takes over."""
+    owners = {"draft": layer.get("draft"), "server": layer.get("server")}
+    for key, value in layer.items():
+        if key not in owners:
+            yield ("", str(key).replace("-", "_")), str(key), value
+    if isinstance(owners["draft"], str):
+        owners["draft"] = {"model": owners["draft"]}
+    for owner, section in owners.items():
+        if not isinstance(section or {}, Mapping):
+            raise ValueError(f"--config {path}: {owner!r} is a section, with `name: value` on lines below it")
+        for key, value in (section or {}).items():
+            yield (owner, str(key).replace("-", "_")), str(key), value
 
 
 def _read(path: Path) -> Mapping[str, Any]:
@@ -144,22 +161,6 @@ def _read(path: Path) -> Mapping[str, Any]:
     if not isinstance(content or {}, Mapping):
         raise ValueError(f"--config {path}: write `name: value`, one option a line")
     return content or {}
-
-
-def _options_of(context: typer.Context) -> dict[str, Any]:
-    """By every long name, as a file may spell it."""
-    return {
-        flag.removeprefix("--").replace("-", "_"): parameter
-        for parameter in context.command.params
-        for flag in parameter.opts
-        if flag.startswith("--") and flag not in _NEVER_IN_FILES
-    }
-
-
-def _unknown_key(path: Path, key: str, known: list[str], command: str) -> str:
-    near = difflib.get_close_matches(key.replace("-", "_"), known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"`ssd {command} --help-all` lists what it takes"
-    return f"--config {path}: {key!r} is no option of `ssd {command}`: {hint}"
 
 
 def _as_typed(value: Any, *, is_list: bool) -> Any:

@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -11,39 +12,24 @@ from typing import Annotated
 import typer
 
 from ssd.cli.config_file import ConfigFile
+from ssd.cli.draft_options import DraftOptions
 from ssd.cli.errors import user_errors
 from ssd.cli.options import parse_cores, with_options
+from ssd.config import DraftConfig
 
 logger = logging.getLogger(__name__)
 
 
 @with_options
 def draft(
-    model: Annotated[str, typer.Option(help="A folder, a .gguf file or a name on the hub.")] = "",
     listen: Annotated[
         str,
         typer.Option(help="Where engines connect: ipc:///path/to/socket, or tcp://host:port with --keys."),
     ] = "",
-    keys: Annotated[
-        str | None, typer.Option(help="Folder with the draft's keys, for TCP: FOLDER/draft.")
-    ] = None,
     make_keys: Annotated[
         Path | None,
         typer.Option(help="Write new keys into this folder, and end. Move FOLDER/engine to the engine."),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 …")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, bfloat16, float16 or float32.")] = "auto",
-    precision: Annotated[
-        str, typer.Option(help="model, int8 (less to read, faster), or auto: int8 on CPUs that have it.")
-    ] = "auto",
-    head: Annotated[int | None, typer.Option(help="Guess only this many frequent tokens.")] = None,
-    cores: Annotated[str, typer.Option(help="CPU cores to run on, such as 1 or 2,3.")] = "",
-    width: Annotated[int, typer.Option(help="Nodes processed in one step.")] = 12,
-    lookup: Annotated[int, typer.Option(help="Tokens guessed from the text in one step, beside.")] = 4,
-    children: Annotated[int, typer.Option(help="Next tokens prepared for each node.")] = 4,
-    growth: Annotated[str, typer.Option(help="value, geometric or uniform.")] = "value",
-    kv_cache_bytes: Annotated[int, typer.Option(help="Memory for keys and values.")] = 2 << 30,
-    max_num_seqs: Annotated[int, typer.Option(help="Sequences speculated for at a time.")] = 64,
     hf_cache: Annotated[
         str | None, typer.Option(envvar="SSD_HF_CACHE", help="Where models of the hub are kept.")
     ] = None,
@@ -54,6 +40,8 @@ def draft(
     lifeline: Annotated[
         bool, typer.Option(hidden=True, help="End with standard input, socket included.")
     ] = False,
+    *,
+    options: DraftOptions,
 ) -> None:
     """Run a draft that any number of engines can use.
 
@@ -63,9 +51,9 @@ def draft(
 
         ssd generate MODEL --draft ipc:///tmp/draft.sock -p "Once upon a time"
     """
-    _stay_on(cores)
+    _stay_on(options.cores or "")
     from ssd.draft.link import make_keys as write_keys
-    from ssd.draft.program import DraftConfig, build_service, open_link
+    from ssd.draft.program import build_service, open_link
     from ssd.models.hub import local_model
     from ssd.processes.lifeline import end_with_parent
     from ssd.processes.signals import Signals
@@ -76,32 +64,20 @@ def draft(
             write_keys(make_keys)
             typer.echo(
                 f"keys are made: {make_keys / 'draft'} is for the draft (--keys), {make_keys / 'engine'} for "
-                "whoever verifies (draft_keys), on its machine; neither needs the other's folder"
+                "whoever verifies (--draft-keys), on its machine; neither needs the other's folder"
             )
             return
-        if not model or not listen:
+        if not options.model or not listen:
             raise ValueError("a draft needs --model and --listen (or --make-keys): see ssd draft --help")
-        config = DraftConfig(
-            model=local_model(model, hf_cache=hf_cache),
-            device=device,
-            dtype=dtype,  # type: ignore[arg-type]  # checked by the settings
-            precision=precision,  # type: ignore[arg-type]
-            head=head,
-            cores=parse_cores(cores),
-            width=width,
-            lookup=lookup,
-            children=children,
-            growth=growth,  # type: ignore[arg-type]
-            kv_cache_bytes=kv_cache_bytes,
-            max_num_seqs=max_num_seqs,
-        )
+        config = DraftConfig(**options.settings())
+        config = replace(config, model=local_model(config.model, hf_cache=hf_cache))
         signals = Signals()
         if lifeline:
             end_with_parent(partial(remove_socket, listen))
-        link = open_link(listen, keys)
+        link = open_link(listen, config.keys)
         service = build_service(config, link)
         if not lifeline:
-            typer.echo(f"drafting with {model} on {listen}; stop with Ctrl-C")
+            typer.echo(f"drafting with {options.model} on {listen}; stop with Ctrl-C")
     # What goes wrong from here on is nobody's setting.
     service.run(signals.have_come)
     link.close()

@@ -4,49 +4,26 @@ Each field is a setting of EngineConfig under the flag that people know, vLLM's 
 None stands for "not said": the default is then EngineConfig's own, and the help shows it from there.
 """
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from ssd.cli.config_file import ConfigFile, SpeculativeConfig
-from ssd.cli.options import parse_cores
-from ssd.config import (
-    Acceptance,
-    Backup,
-    DType,
-    EngineConfig,
-    GrowthPolicyName,
-    Mode,
-    Precision,
-)
+from ssd.cli.draft_options import DraftOptions
+from ssd.cli.options import option_name, parse_cores, said_in, setting
+from ssd.config import Acceptance, Backup, DraftConfig, DType, EngineConfig, Mode
 
 MODEL_HELP = "A folder (config.json, safetensors), a .gguf file, or a name on the hub: Qwen/Qwen3-0.6B."
 _DRAFTING, _BATCHING, _MACHINE = "Drafting", "Memory and batching", "Machine and numbers"
-_DEFAULTS = {field.name: field.default for field in dataclasses.fields(EngineConfig)}
+_NO_SETTINGS = ("model_argument", "model", "config", "speculative_config", "tensor_parallel_size")
+_option = partial(setting, EngineConfig)
 
 
-def _option(setting: str, help_text: str, panel: str, *flags: str, **more: Any) -> Any:
-    default = _DEFAULTS[setting]
-    is_shown = default is not None and default != () and setting != "mode"
-    names = flags or (f"--{setting.replace('_', '-')}",)
-    return typer.Option(
-        *names,
-        help=f"{help_text} Default {_spelled(default)}." if is_shown else help_text,
-        rich_help_panel=panel,
-        show_default=False,
-        **more,
-    )
-
-
-def _spelled(default: object) -> str:
-    return {True: "on", False: "off"}[default] if isinstance(default, bool) else str(default)
-
-
-def _switch(setting: str, help_text: str, panel: str) -> Any:
-    flag = setting.replace("_", "-")
-    return _option(setting, help_text, panel, f"--{flag}/--no-{flag}")
+def _switch(name: str, help_text: str, panel: str) -> Any:
+    flag = name.replace("_", "-")
+    return _option(name, help_text, panel, f"--{flag}/--no-{flag}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,16 +36,13 @@ class EngineOptions:
 
     mode: Annotated[
         Mode | None,
-        _option(
-            "mode",
-            "ar: alone; sd: in turns with a draft; ssd: it works ahead, as it does by default.",
-            _DRAFTING,
+        typer.Option(
+            help="ar: alone; sd: in turns with a draft; ssd: it works ahead, as it does by default.",
+            rich_help_panel=_DRAFTING,
+            show_default=False,
         ),
     ] = None
-    draft: Annotated[
-        str | None,
-        _option("draft", "Small model of the same tokenizer, or where an `ssd draft` listens.", _DRAFTING),
-    ] = None
+    draft: DraftOptions = field(default_factory=DraftOptions)
     speculative_config: SpeculativeConfig = None
     lookahead: Annotated[
         int | None,
@@ -88,33 +62,9 @@ class EngineOptions:
     backup: Annotated[
         Backup | None, _option("backup", "What happens when the draft did not foresee a token.", _DRAFTING)
     ] = None
-    growth: Annotated[
-        GrowthPolicyName | None, _option("growth", "Which nodes the draft processes first.", _DRAFTING)
-    ] = None
-    draft_width: Annotated[int | None, _option("draft_width", "Nodes processed in one step.", _DRAFTING)] = (
-        None
-    )
-    draft_children: Annotated[
-        int | None, _option("draft_children", "Next tokens prepared for each node.", _DRAFTING)
-    ] = None
-    draft_lookup: Annotated[
-        int | None, _option("draft_lookup", "Tokens it also computes from earlier text; 0: none.", _DRAFTING)
-    ] = None
-    draft_precision: Annotated[
-        Precision | None, _option("draft_precision", "int8 makes the draft faster.", _DRAFTING)
-    ] = None
-    draft_head: Annotated[
-        int | None, _option("draft_head", "The draft guesses this many frequent tokens only.", _DRAFTING)
-    ] = None
-    draft_device: Annotated[str | None, _option("draft_device", "As --device, for the draft.", _DRAFTING)] = (
-        None
-    )
-    draft_cores: Annotated[str | None, _option("draft_cores", "CPU cores of the draft.", _DRAFTING)] = None
-    draft_keys: Annotated[
-        str | None, _option("draft_keys", "Folder with the keys of a draft on TCP.", _DRAFTING)
-    ] = None
     draft_timeout: Annotated[
-        float | None, _option("draft_timeout", "Seconds of silence until a draft counts as lost.", _DRAFTING)
+        float | None,
+        setting(DraftConfig, "timeout", "Seconds of silence until a draft counts as lost.", _DRAFTING),
     ] = None
 
     max_model_len: Annotated[
@@ -189,15 +139,23 @@ class EngineOptions:
                 f"--tensor-parallel-size {self.tensor_parallel_size}: our own target runs on one device so "
                 "far; leave it at 1, or use `ssd serve --engine vllm`"
             )
-        ours = {field.name for field in dataclasses.fields(self)} - {"model"}
-        said = {name: getattr(self, name) for name in _DEFAULTS if name in ours}
-        said = {name: value for name, value in said.items() if value is not None}
-        for name in ("cores", "draft_cores"):
-            if name in said:
-                said[name] = parse_cores(said[name])
-        if "draft" in said:
+        said = {name: value for name, value in said_in(self).items() if name not in _NO_SETTINGS}
+        if self.cores is not None:
+            said["cores"] = parse_cores(self.cores)
+        draft = self.draft.settings()
+        if "draft_timeout" in said:
+            draft["timeout"] = said.pop("draft_timeout")
+        if draft:
+            said["draft"] = draft
+        if self.draft.model is not None:
             said.setdefault("mode", "ssd")
         return said
+
+    def said(self) -> dict[str, Any]:
+        """The same by names of flags, on one level."""
+        settings = self.settings()
+        draft = settings.pop("draft", {})
+        return settings | {option_name("draft", name): value for name, value in draft.items()}
 
     def engine_config(self, **more: Any) -> EngineConfig:
         """The whole of it; `more` are settings that a command takes by flags of its own."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from ssd.config import DraftConfig
 
 if TYPE_CHECKING:
     from ssd.engine.llm import LLM
@@ -34,10 +37,14 @@ def load_llm(model: str, settings: dict[str, Any]) -> LLM:
 
     # First, because the hub shows its own bars while it downloads.
     path = local_model(model, hf_cache=settings.get("hf_cache"))
-    draft = settings.get("draft")
-    if draft is not None and "://" not in draft:
-        settings = {**settings, "draft": local_model(draft, hf_cache=settings.get("hf_cache"))}
-    with loading(model, then=f"starting the draft {draft}" if draft else "starting") as show_progress:
+    then = "starting"
+    if "draft" in settings:
+        draft = DraftConfig.from_settings(settings["draft"])
+        then = f"starting the draft {draft.model}"
+        if not draft.is_elsewhere:
+            draft = replace(draft, model=local_model(draft.model, hf_cache=settings.get("hf_cache")))
+        settings = {**settings, "draft": draft}
+    with loading(model, then=then) as show_progress:
         return LLM(path, show_progress=show_progress, **settings)
 
 

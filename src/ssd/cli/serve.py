@@ -5,6 +5,7 @@ What serves is imported when the command runs.
 
 from dataclasses import replace
 from importlib.util import find_spec
+from typing import Annotated
 
 import typer
 
@@ -14,11 +15,21 @@ from ssd.cli.errors import user_errors
 from ssd.cli.options import with_options
 from ssd.cli.serve_vllm import VllmOptions, VllmServer
 from ssd.cli.server_options import ServerOptions
+from ssd.config import EngineConfig
 from ssd.version import how_to_install
 
 
 @with_options
-def serve(context: typer.Context, *, engine: EngineOptions, server: ServerOptions, vllm: VllmOptions) -> None:
+def serve(
+    context: typer.Context,
+    seed: Annotated[
+        int | None, typer.Option(help="Where seeds of requests without one come from.", show_default=False)
+    ] = None,
+    *,
+    engine: EngineOptions,
+    server: ServerOptions,
+    vllm: VllmOptions,
+) -> None:
     """Serve a model over HTTP, as OpenAI's API does; a chat for the browser is at /.
 
     Examples:
@@ -32,12 +43,13 @@ def serve(context: typer.Context, *, engine: EngineOptions, server: ServerOption
     with user_errors():
         engine, flags = _apart(engine, context.args)
         if _is_for_vllm(engine, vllm):
+            flags = [*([] if seed is None else ["--seed", str(seed)]), *flags]
             code = VllmServer(engine=engine, server=server, vllm=vllm, flags=flags).run()
         else:
             vllm.require_none()
             if flags:
                 raise ValueError(f"{flags[0]!r} is more than this command takes: flags after `--` are vLLM's")
-            code = _serve_ourselves(engine, server)
+            code = _serve_ourselves(engine.engine_config(seed=seed), server)
     raise typer.Exit(code)
 
 
@@ -59,10 +71,10 @@ def _is_for_vllm(engine: EngineOptions, vllm: VllmOptions) -> bool:
     return not reason
 
 
-def _serve_ourselves(engine: EngineOptions, server: ServerOptions) -> int:
+def _serve_ourselves(engine: EngineConfig, server: ServerOptions) -> int:
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise ValueError(f"the server's packages are not installed: {how_to_install('server')}")
     from ssd.server.config import ServerConfig
     from ssd.server.run import run_server
 
-    return run_server(engine.engine_config(), ServerConfig(**server.settings()))
+    return run_server(engine, ServerConfig(**server.settings()))

@@ -49,6 +49,7 @@ _FLAGS = {
     "hf_cache": "--download-dir",
     "served_model_name": "--served-model-name",
     "otlp_endpoint": "--otlp-traces-endpoint",
+    "max_logprobs": "--max-logprobs",
 }
 _REFUSED = {
     "saguaro": "it is for acceptance by ratio in our own engine",
@@ -60,8 +61,13 @@ _REFUSED = {
     "tool_format": "say -- --enable-auto-tool-choice --tool-call-parser NAME",
     "reasoning_format": "say -- --reasoning-parser NAME",
     "max_queue": "vLLM queues without a bound",
-    "max_body_bytes": "vLLM has no such bound",
-    "max_n": "vLLM has no such bound",
+    **dict.fromkeys(
+        ("max_connections", "max_body_bytes", "max_prompts", "max_n", "max_stop"), "vLLM has no such bound"
+    ),
+    **dict.fromkeys(
+        ("header_seconds", "body_seconds", "write_seconds", "keep_alive_seconds"),
+        "how long vLLM waits for a client is its own",
+    ),
 }
 _OURS = ("--worker-cls", "--speculative-config", "-sc", "--additional-config")
 """Flags of vLLM by which a draft is attached."""
@@ -174,7 +180,7 @@ class VllmServer:
     def shown(self, placement: Placement) -> str:
         """The plain commands, for whoever runs them in manifests of their own."""
         said = [[*_assigned(placement.target), *self._words(placement, _SOMEWHERE)]]
-        if self.server.api_key:
+        if self.server.api_keys:
             said[0].insert(0, "VLLM_API_KEY=…")
         if drafting := self._draft_words(placement.config, _SOMEWHERE):
             said.insert(0, [*_assigned(placement.draft), "ssd", *drafting])
@@ -224,12 +230,12 @@ class VllmServer:
                 f"--mode {self.engine.mode} is not for --engine vllm: leave --draft out for vLLM alone, or "
                 "give vLLM's own draft after `--` with its --speculative-config"
             )
-        if self.vllm.pad_drafts and not self.engine.draft:
+        if self.vllm.pad_drafts and not self.engine.draft.model:
             raise ValueError("--pad-drafts needs --draft: nothing is drafted without one")
-        if len(self.server.api_key or ()) > 1:
+        if len(self.server.api_keys or ()) > 1:
             raise ValueError("--api-key: vLLM takes one from here; say -- --api-key ONE TWO for more")
         self._refuse_unseen_ranks()
-        taken = [flag for flag in _OURS if self.engine.draft and _is_said(flag, self.flags)]
+        taken = [flag for flag in _OURS if self.engine.draft.model and _is_said(flag, self.flags)]
         if self.vllm.float32_head and _is_said("--hf-overrides", self.flags):
             taken.append("--hf-overrides")
         if taken:
@@ -240,7 +246,7 @@ class VllmServer:
 
     def _refuse_unseen_ranks(self) -> None:
         """Where a draft is to be placed beside vLLM, vLLM's ranks have to be known."""
-        if not self.engine.draft or "://" in self.engine.draft:
+        if not self.engine.draft.model or "://" in self.engine.draft.model:
             return
         for flag in _RANKS:
             if _is_said(flag, self.flags):
@@ -248,7 +254,7 @@ class VllmServer:
                     f"{flag} belongs before `--`, as --tensor-parallel-size: it places the draft"
                 )
         for flag in _MORE_RANKS:
-            if _is_said(flag, self.flags) and not self.engine.draft_device:
+            if _is_said(flag, self.flags) and not self.engine.draft.device:
                 raise ValueError(
                     f"{flag}: it is not known which device is left for the draft; name it with "
                     "--draft-device, or run the two commands of --print-commands by hand"
@@ -272,16 +278,16 @@ class VllmServer:
 
     def _attached(self, config: EngineConfig, address: str) -> list[str]:
         """How vLLM is told of the draft."""
-        if config.draft is None:
+        if (draft := config.draft) is None:
             return []
         chosen = arguments(
-            config.draft if "://" in config.draft else address,
+            draft.model if draft.is_elsewhere else address,
             **({"lookahead": config.lookahead} if config.lookahead else {}),
-            draft_keys=config.draft_keys,
+            draft_keys=draft.keys,
             coupled=config.acceptance == "coupled",
             padded=self.vllm.pad_drafts,
             backup=config.backup,
-            draft_timeout=config.draft_timeout,
+            draft_timeout=draft.timeout,
         )
         return [
             *("--worker-cls", chosen["worker_cls"]),
@@ -293,9 +299,9 @@ class VllmServer:
         """`ssd draft`, after the program's name; empty where it runs elsewhere or nowhere."""
         from ssd.engine.drafting import draft_arguments
 
-        if config.draft is None or "://" in config.draft:
+        if (draft := config.own_draft) is None:
             return []
-        return ["draft", *draft_arguments(config), "--listen", address]
+        return ["draft", *draft_arguments(draft, hf_cache=config.hf_cache), "--listen", address]
 
     def _variables(self, folder: Path) -> dict[str, str]:
         """What vLLM is told by its environment, beside its place."""
@@ -306,9 +312,9 @@ class VllmServer:
         if _METRICS not in os.environ:
             (folder / "metrics").mkdir()
             variables[_METRICS] = str(folder / "metrics")
-        if self.server.api_key:
+        if self.server.api_keys:
             # Not among the arguments, which every user of the machine can read.
-            variables["VLLM_API_KEY"] = self.server.api_key[0]
+            variables["VLLM_API_KEY"] = self.server.api_keys[0]
         if self.server.log_level:
             variables["VLLM_LOGGING_LEVEL"] = self.server.log_level.upper()
         return variables

@@ -1,65 +1,58 @@
 """What a server can be told on the command line; one definition, whoever verifies."""
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
+from ssd.cli.options import said_in
+
 _SERVER, _LIMITS = "Server", "Limits of a request"
 _KEY = "SSD_API_KEY"
+
+
+def _option(help_text: str, panel: str, *flags: str, **more: Any) -> Any:
+    return typer.Option(*flags, rich_help_panel=panel, help=help_text, show_default=False, **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
     """Settings of ServerConfig; None stands for its own default."""
 
-    host: Annotated[
-        str | None, typer.Option(rich_help_panel=_SERVER, help="0.0.0.0: reached from elsewhere too.")
-    ] = None
-    port: Annotated[int | None, typer.Option(rich_help_panel=_SERVER, help="8000; 0 takes a free one.")] = (
-        None
-    )
-    api_key: Annotated[
+    host: Annotated[str | None, _option("0.0.0.0: reached from elsewhere too.", _SERVER)] = None
+    port: Annotated[int | None, _option("8000; 0 takes a free one.", _SERVER)] = None
+    api_keys: Annotated[
         list[str] | None,
-        typer.Option(envvar=_KEY, rich_help_panel=_SERVER, help="What clients send; repeatable."),
+        _option("What clients send; repeatable.", _SERVER, "--api-key", envvar=_KEY),
     ] = None
-    served_model_name: Annotated[
-        str | None, typer.Option(rich_help_panel=_SERVER, help="What clients call the model.")
-    ] = None
-    drain_seconds: Annotated[
-        float | None, typer.Option(rich_help_panel=_SERVER, help="Time to finish after SIGTERM: 30.")
-    ] = None
-    stuck_seconds: Annotated[
-        float | None,
-        typer.Option(rich_help_panel=_SERVER, help="Of no progress, until /health says 503: 8."),
-    ] = None
-    log_level: Annotated[
-        str | None, typer.Option(rich_help_panel=_SERVER, help="debug, info, warning or error.")
-    ] = None
-    otlp_endpoint: Annotated[
-        str | None, typer.Option(rich_help_panel=_SERVER, help="Where traces go; needs the extra otel.")
-    ] = None
-    tool_format: Annotated[
-        str | None, typer.Option(rich_help_panel=_SERVER, help="auto, hermes, llama3 or none.")
-    ] = None
-    reasoning_format: Annotated[
-        str | None, typer.Option(rich_help_panel=_SERVER, help="auto, think or none.")
-    ] = None
-    max_queue: Annotated[
-        int | None, typer.Option(rich_help_panel=_LIMITS, help="Sequences that may wait: 256; more get 429.")
-    ] = None
-    max_body_bytes: Annotated[
-        int | None, typer.Option(rich_help_panel=_LIMITS, help="Of a request: 8 MiB.")
-    ] = None
-    max_n: Annotated[int | None, typer.Option(rich_help_panel=_LIMITS, help="Answers to one prompt: 16.")] = (
+    served_model_name: Annotated[str | None, _option("What clients call the model.", _SERVER)] = None
+    drain_seconds: Annotated[float | None, _option("Time to finish after SIGTERM: 30.", _SERVER)] = None
+    stuck_seconds: Annotated[float | None, _option("Of no progress, until /health says 503: 8.", _SERVER)] = (
         None
     )
+    keep_alive_seconds: Annotated[
+        float | None, _option("Without an event, until a stream sends a comment: 15.", _SERVER)
+    ] = None
+    log_level: Annotated[str | None, _option("debug, info, warning or error.", _SERVER)] = None
+    otlp_endpoint: Annotated[str | None, _option("Where traces go; needs the extra otel.", _SERVER)] = None
+    tool_format: Annotated[str | None, _option("auto, hermes, llama3 or none.", _SERVER)] = None
+    reasoning_format: Annotated[str | None, _option("auto, think or none.", _SERVER)] = None
+    max_queue: Annotated[int | None, _option("Sequences that may wait: 256; more get 429.", _LIMITS)] = None
+    max_connections: Annotated[int | None, _option("At a time: 512.", _LIMITS)] = None
+    max_body_bytes: Annotated[int | None, _option("Of a request: 8 MiB.", _LIMITS)] = None
+    max_prompts: Annotated[int | None, _option("Prompts of a completion request: 64.", _LIMITS)] = None
+    max_n: Annotated[int | None, _option("Answers to one prompt: 16.", _LIMITS)] = None
+    max_logprobs: Annotated[int | None, _option("Log-probabilities of a token: 20.", _LIMITS)] = None
+    max_stop: Annotated[int | None, _option("Stop strings: 16.", _LIMITS)] = None
+    header_seconds: Annotated[float | None, _option("Until its headers are read: 10.", _LIMITS)] = None
+    body_seconds: Annotated[float | None, _option("And then its body: 30.", _LIMITS)] = None
+    write_seconds: Annotated[
+        float | None, _option("A client may take to read next to nothing: 30.", _LIMITS)
+    ] = None
 
     def settings(self) -> dict[str, Any]:
-        said = {field.name: getattr(self, field.name) for field in fields(self)}
-        said["api_keys"] = tuple(said.pop("api_key") or _none_meant())
-        return {name: value for name, value in said.items() if value is not None}
+        return said_in(self) | {"api_keys": tuple(self.api_keys or _none_meant())}
 
 
 def _none_meant() -> tuple[str, ...]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _WHAT = "What is measured"
 _FOUND_OUT = (
-    "mode", "lookahead", "draft_width", "draft_lookup", "draft_precision", "growth", "backup",
+    "mode", "lookahead", "draft_width", "draft_lookup", "draft_precision", "draft_growth", "backup",
 )  # fmt: skip
 _LEAST_PROMPTS, _NUM_PROMPTS = 4, 12
 _UNKNOWN = ("acceptance", "saguaro", "draft_children")
@@ -98,19 +98,21 @@ def tune(
 def _tune(out: Path, options: TuneOptions, engine: EngineOptions) -> None:
     from ssd.bench.cases import Case
     from ssd.bench.engines import CaseEngines
-    from ssd.config import EngineConfig
-    from ssd.tuning.tuned_file import Tuned, as_yaml, reasons, with_measured_cores
+    from ssd.config import DraftConfig, EngineConfig
+    from ssd.tuning.tuned_file import Tuned, as_yaml, measured_cores, reasons
 
     console = Console()
     given, draft = _given(engine)
     config = EngineConfig.from_settings(engine.named_model, given)
     prompts, held_out = options.texts()
     # The target's cores, and room for a draft beside it, are those of the mode that needs most.
-    engines = CaseEngines(config, draft, [Case(mode="ar"), Case(mode="ssd")])
+    engines = CaseEngines(config, DraftConfig.from_settings(draft), [Case(mode="ar"), Case(mode="ssd")])
     with engines:
         found = _find(engines, options, (prompts, held_out), console)
-        held = with_measured_cores(given, found["chosen"].case, engines.config)
-        tuned = Tuned(engine.named_model, draft, held, **found)
+        own, drafts = measured_cores(
+            found["chosen"].case, target=engines.config.cores, draft=engines.draft_cores
+        )
+        tuned = Tuned(engine.named_model, draft | drafts, given | own, **found)
         out.write_text(as_yaml(tuned))
         console.print(shown(_table(tuned)))
         for sentence in reasons(tuned):
@@ -118,16 +120,15 @@ def _tune(out: Path, options: TuneOptions, engine: EngineOptions) -> None:
         console.print(f"[green]written to {out}[/]: ssd serve --config {out}", highlight=False)
 
 
-def _given(engine: EngineOptions) -> tuple[dict[str, Any], str]:
-    """What the user said beside the draft."""
-    said = engine.settings()
-    draft = said.pop("draft", None)
-    if draft is None:
+def _given(engine: EngineOptions) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the user said of the engine, and of the draft."""
+    if engine.draft.model is None:
         raise ValueError(
             "nothing to tune without a draft: name a small model of the same family with --draft"
         )
+    settings, said = engine.settings(), engine.said()
     if engine.mode is None:
-        said.pop("mode", None)
+        del settings["mode"], said["mode"]
     found_out = [name for name in _FOUND_OUT if name in said]
     if found_out:
         raise ValueError(f"--{found_out[0].replace('_', '-')} is what tuning finds out: leave it out")
@@ -136,7 +137,8 @@ def _given(engine: EngineOptions) -> tuple[dict[str, Any], str]:
         raise ValueError(
             f"tuning does not know --{unknown[0].replace('_', '-')}: leave it out, and try by hand"
         )
-    return said, draft
+    draft = settings.pop("draft")
+    return settings, draft
 
 
 def _find(

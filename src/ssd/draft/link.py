@@ -95,7 +95,7 @@ def check_address(address: str, keys: Keys | None) -> None:
     if keys is None:
         raise ValueError(
             f"{address} can be reached by others, so it needs keys: make them with `ssd draft --make-keys "
-            "FOLDER`, give the draft FOLDER/draft (--keys) and the engine FOLDER/engine (draft_keys)"
+            "FOLDER`, give the draft FOLDER/draft (--keys) and the engine FOLDER/engine (draft.keys)"
         )
 
 

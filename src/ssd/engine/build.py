@@ -21,8 +21,8 @@ from ssd.models.hub import with_local_models
 from ssd.models.vocabulary import common_vocabulary
 from ssd.models.weights import ShowProgress
 from ssd.runtime.cores import move_to_cores, unmoved_if_it_fails
-from ssd.runtime.fit import has_own_draft, refuse_what_the_machine_lacks
-from ssd.runtime.loading import LoadedModel, load_draft, load_model
+from ssd.runtime.fit import refuse_what_the_machine_lacks
+from ssd.runtime.loading import LoadedModel, load_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def build_engine(config: EngineConfig, *, show_progress: ShowProgress = False) -
 
 
 def _engine_on_its_cores(config: EngineConfig, *, show_progress: ShowProgress) -> Engine:
-    loaded = load_model(config, show_progress=show_progress)
+    loaded = load_model(config.runner, show_progress=show_progress)
     tokenizer = loaded.checkpoint.tokenizer()
     blocks = BlockManager(
         loaded.pool.shape.num_blocks,
@@ -76,8 +76,8 @@ def _fitting(config: EngineConfig) -> EngineConfig:
 
 def refuse_another_tokenizer(config: EngineConfig) -> None:
     """ValueError if draft and target mean different things by a token, from their headers alone."""
-    if has_own_draft(config):
-        common_vocabulary(open_checkpoint(config.model), open_checkpoint(str(config.draft)))
+    if (draft := config.own_draft) is not None:
+        common_vocabulary(open_checkpoint(config.model), open_checkpoint(draft.model))
 
 
 def with_mode(engine: Engine, config: EngineConfig, *, show_progress: ShowProgress = False) -> Engine:
@@ -137,23 +137,7 @@ def make_decoder(
 
 
 def _speculative(config: EngineConfig, target: LoadedModel, *, show_progress: ShowProgress) -> Decoder:
-    # Its guesses are only ever checked, so the draft has no need of deterministic tiles.
-    draft_config = replace(
-        config,
-        model=str(config.draft),
-        mode="ar",
-        draft=None,
-        deterministic=False,
-        max_model_len=None,
-        acceptance="coupled",
-        saguaro=1.0,
-    )
-    draft = load_draft(
-        draft_config,
-        precision=config.draft_precision,
-        head=config.draft_head,
-        show_progress=show_progress,
-    )
+    draft = load_model(config.draft_runner, show_progress=show_progress)
     vocab_size = common_vocabulary(target.checkpoint, draft.checkpoint)
     limits = DraftLimits(config.max_lookahead, draft.max_model_len, config.max_num_batched_tokens, vocab_size)
     blocks = BlockManager(draft.pool.shape.num_blocks, config.block_size, enable_prefix_caching=False)

@@ -5,13 +5,14 @@ is lost later costs speed only.
 """
 
 import logging
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ssd.config import EngineConfig
+from ssd.config import DraftConfig, EngineConfig
 from ssd.decoding.decoder import Decoder
 from ssd.decoding.parallel import ParallelDecoder
 from ssd.draft.client import DraftClient
@@ -22,7 +23,6 @@ from ssd.draft.messages import Hello
 from ssd.draft.policy import Policy
 from ssd.draft.sources import START_SECONDS, AddressSource, ChildSource
 from ssd.runtime.cores import share_out
-from ssd.runtime.fit import has_own_draft
 from ssd.runtime.loading import LoadedModel
 
 logger = logging.getLogger(__name__)
@@ -30,9 +30,15 @@ logger = logging.getLogger(__name__)
 
 def with_own_cores(config: EngineConfig) -> EngineConfig:
     """On CPUs alone, target and draft get cores of their own; those that someone named are kept."""
-    if config.mode != "ssd" or not has_own_draft(config) or not _is_on_cpus(config):
+    draft = config.draft
+    if (
+        config.mode != "ssd"
+        or draft is None
+        or draft.is_elsewhere
+        or not _are_cpus(config.device, draft.device)
+    ):
         return config
-    split = share_out(target=config.cores, draft=config.draft_cores)
+    split = share_out(target=config.cores, draft=draft.cores)
     if not (split.target and split.draft):
         logger.warning("no core is left for one of target and draft: nothing is gained over mode 'sd'")
         return config
@@ -42,7 +48,7 @@ def with_own_cores(config: EngineConfig) -> EngineConfig:
             "give them others, if there are any, or use mode 'sd'",
             *(",".join(map(str, cores)) for cores in (split.target, split.draft)),
         )
-    return replace(config, cores=split.target, draft_cores=split.draft)
+    return replace(config, cores=split.target, draft=replace(draft, cores=split.draft))
 
 
 def parallel_decoder(config: EngineConfig, target: LoadedModel, tokenizer: Any) -> Decoder:
@@ -76,30 +82,29 @@ def _hello(target: LoadedModel, tokenizer: Any) -> Hello:
 
 def draft_source(config: EngineConfig, hello: Hello) -> DraftSource:
     """Of the draft that the settings name: an address, or a process of our own."""
-    if not has_own_draft(config):
-        keys = Keys(Path(config.draft_keys)) if config.draft_keys else None
-        return AddressSource(str(config.draft), hello, timeout=config.draft_timeout, keys=keys)
-    return ChildSource(draft_arguments(config), hello, timeout=config.draft_timeout)
+    draft, own = config.draft, config.own_draft
+    if draft is None:
+        raise ValueError(f"mode={config.mode!r} needs a draft: name a small model of the same family")
+    if own is None:
+        keys = Keys(Path(draft.keys)) if draft.keys else None
+        return AddressSource(draft.model, hello, timeout=draft.timeout, keys=keys)
+    return ChildSource(draft_arguments(own, hf_cache=config.hf_cache), hello, timeout=draft.timeout)
 
 
-def draft_arguments(config: EngineConfig) -> list[str]:
-    """What `ssd draft` is told when the engine starts it."""
-    pairs = {
-        "--model": config.draft,
-        "--device": config.draft_device,
-        "--dtype": config.dtype,
-        "--precision": config.draft_precision,
-        "--head": config.draft_head,
-        "--width": config.draft_width,
-        "--children": config.draft_children,
-        "--lookup": config.draft_lookup,
-        "--growth": config.growth,
-        "--cores": ",".join(map(str, config.draft_cores)) or None,
-        "--kv-cache-bytes": config.kv_cache_bytes,
-        "--max-num-seqs": config.max_num_seqs,
-        "--hf-cache": config.hf_cache,
-    }
-    return [text for name, value in pairs.items() if value is not None for text in (name, str(value))]
+def draft_arguments(draft: DraftConfig, *, hf_cache: str | None = None) -> list[str]:
+    """What `ssd draft` is told when somebody starts it: a flag for each setting, by its name."""
+    said = [word for name, value in _told(draft) for word in (f"--{name.replace('_', '-')}", str(value))]
+    return said if hf_cache is None else [*said, "--hf-cache", hf_cache]
+
+
+def _told(draft: DraftConfig) -> Iterator[tuple[str, object]]:
+    """Keys and patience belong to the line: whoever listens and whoever calls have their own."""
+    for field in fields(draft):
+        value = getattr(draft, field.name)
+        if field.name == "cores":
+            value = ",".join(map(str, value)) or None
+        if value is not None and field.name not in ("timeout", "keys"):
+            yield field.name, value
 
 
 def _require_ready(line: Line) -> None:
@@ -110,7 +115,7 @@ def _require_ready(line: Line) -> None:
         raise ValueError(f"the draft did not start: {reason}; see what it says above, or check its address")
 
 
-def _is_on_cpus(config: EngineConfig) -> bool:
-    if config.device not in ("cpu", "auto") or config.draft_device not in ("cpu", "auto"):
+def _are_cpus(target: str, draft: str) -> bool:
+    if target not in ("cpu", "auto") or draft not in ("cpu", "auto"):
         return False
-    return config.device == "cpu" or not torch.cuda.is_available()
+    return target == "cpu" or not torch.cuda.is_available()

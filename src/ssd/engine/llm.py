@@ -1,7 +1,6 @@
 """`LLM`: the engine for scripts. Calls block until their outputs are complete."""
 
 from collections.abc import Generator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from tqdm import tqdm
@@ -48,20 +47,21 @@ class LLM:
     def replace_draft(self, draft: str, **settings: Any) -> None:
         """Another draft (a model or an address) takes over as soon as it is ready; requests go on meanwhile.
 
-        `settings` are draft settings that change with it. It is looked after while requests run.
+        `settings` of the draft change with it, such as its width. It is looked after while requests run.
         """
         engine = self._engine
-        config = with_local_models(replace(engine.config, draft=draft, **settings))
+        config = with_local_models(engine.config.changed({"draft": {"model": draft, **settings}}))
         replace_draft(engine.core.decoder, config, engine.loaded, engine.requests.tokenizer)
 
     def switch_mode(self, mode: Mode, *, show_progress: ShowProgress = False, **settings: Any) -> None:
         """Another way to decode around the target that is loaded, between requests.
 
         `settings` change with it, such as the draft: llm.switch_mode("ssd", draft="small-model"); a draft
-        once named is remembered. If it cannot be had, everything stays as it was. Statistics begin anew.
+        once named is remembered, its own settings too. If it cannot be had, everything stays as it was.
+        Statistics begin anew.
         """
         alone: dict[str, Any] = {"draft": None, "acceptance": "coupled", "saguaro": 1.0}
-        config = replace(self._asked, mode=mode, **(alone if mode == "ar" else {}) | settings)
+        config = self._asked.changed((alone if mode == "ar" else {}) | settings | {"mode": mode})
         self._engine = with_mode(self._engine, config, show_progress=show_progress)
         self._post = Post(self._engine.core)
         if mode != "ar":

@@ -48,8 +48,8 @@ def parse_hub_name(model: str) -> HubName | None:
 def with_local_models(config: EngineConfig) -> EngineConfig:
     """The same settings with paths for models; what is missing here is fetched."""
     draft = config.draft
-    if draft is not None and "://" not in draft:
-        draft = local_model(draft, hf_cache=config.hf_cache)
+    if draft is not None and not draft.is_elsewhere:
+        draft = replace(draft, model=local_model(draft.model, hf_cache=config.hf_cache))
     return replace(config, model=local_model(config.model, hf_cache=config.hf_cache), draft=draft)
 
 

@@ -11,13 +11,8 @@ from ssd.runtime.host import resolve_device, resolve_dtype
 
 def refuse_what_the_machine_lacks(config: EngineConfig) -> None:
     """ValueError with a remedy, from settings alone."""
-    device = resolve_device(config.device)
-    if config.mode == "ssd" and has_own_draft(config):
-        device = resolve_device(config.draft_device)
-    if has_own_draft(config):
-        resolve_precision(config.draft_precision, device, resolve_dtype(config.dtype, device))
-
-
-def has_own_draft(config: EngineConfig) -> bool:
-    """Whether a draft is loaded here; one at an address is somebody else's."""
-    return config.draft is not None and "://" not in config.draft
+    resolve_device(config.device)
+    if config.own_draft is not None:
+        draft = config.draft_runner
+        device = resolve_device(draft.device)
+        resolve_precision(draft.precision, device, resolve_dtype(draft.dtype, device))

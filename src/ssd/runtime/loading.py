@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ssd.attention.sdpa import DETERMINISTIC_KEY_TILE, SdpaBackend
-from ssd.config import EngineConfig, Precision
+from ssd.config import Precision, RunnerConfig
 from ssd.kvcache.pool import KVPool, PoolShape
 from ssd.models.checkpoint import Checkpoint, open_checkpoint
 from ssd.models.config import ModelConfig
@@ -42,13 +42,12 @@ class LoadedModel:
 
 
 def load_model(
-    config: EngineConfig,
+    config: RunnerConfig,
     *,
     show_progress: ShowProgress = False,
-    precision: Precision = "model",
     head_tokens: Sequence[int] | None = None,
 ) -> LoadedModel:
-    """The model that `config` names; int8 weights and a restricted head change logits and are for drafts."""
+    """The model that `config` names; `head_tokens` are those that have logits, instead of frequent ones."""
     if config.cores:
         pin_to_cores(config.cores)
     device = resolve_device(config.device)
@@ -61,8 +60,8 @@ def load_model(
         max_model_len,
         dtype,
         device,
-        precision=precision,
-        head_tokens=head_tokens,
+        precision=config.precision,
+        head_tokens=_frequent(checkpoint, config.head) if head_tokens is None else head_tokens,
         show_progress=show_progress,
     )
     if device.type == "cpu":
@@ -75,15 +74,10 @@ def load_model(
     return LoadedModel(checkpoint, runner, pool, max_model_len)
 
 
-def load_draft(
-    config: EngineConfig, *, precision: Precision, head: int | None, show_progress: ShowProgress = False
-) -> LoadedModel:
-    """A model that only guesses, and so may round its weights and leave out rare tokens."""
-    head_tokens = None
-    if head is not None:
-        checkpoint = open_checkpoint(config.model)
-        head_tokens = frequent_tokens(checkpoint.tokenizer(), checkpoint.config.vocab_size, head)
-    return load_model(config, precision=precision, head_tokens=head_tokens, show_progress=show_progress)
+def _frequent(checkpoint: Checkpoint, head: int | None) -> Sequence[int] | None:
+    if head is None:
+        return None
+    return frequent_tokens(checkpoint.tokenizer(), checkpoint.config.vocab_size, head)
 
 
 def _load_decoder(
@@ -117,7 +111,7 @@ def _load_decoder(
     return model
 
 
-def _max_model_len(config: EngineConfig, model: ModelConfig, shape: PoolShape) -> int:
+def _max_model_len(config: RunnerConfig, model: ModelConfig, shape: PoolShape) -> int:
     """What was asked for, if model and pool can hold it; otherwise as much as both can."""
     num_slots = shape.num_blocks * shape.block_size
     if config.max_model_len is None:
@@ -141,7 +135,7 @@ def _max_model_len(config: EngineConfig, model: ModelConfig, shape: PoolShape) -
 
 
 def _pool_shape(
-    config: EngineConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device
+    config: RunnerConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device
 ) -> PoolShape:
     """As many blocks as the memory allows, but no more than the sequences could ever fill."""
 

@@ -1,8 +1,9 @@
 """Server settings: one frozen object, validated once. Engine settings are EngineConfig's."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
+from ssd.config.checks import require_choice, require_number
 from ssd.sampling.params import MAX_LOGPROBS, MAX_N, MAX_STOP_STRINGS
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -53,26 +54,20 @@ class ServerConfig:
     def __post_init__(self) -> None:
         if not self.host:
             raise ValueError("host is empty: use 127.0.0.1, or 0.0.0.0 to be reached from elsewhere")
-        _require_between("port", self.port, 0, 65535)
+        require_number("port", self.port, 0, 65535)
         if any(not key or not key.isascii() for key in self.api_keys):
             raise ValueError("an API key is empty or not ASCII: use letters, digits and dashes")
-        _require_between("max_queue", self.max_queue, 0, 1 << 20)
-        _require_between("max_body_bytes", self.max_body_bytes, 1024, 1 << 30)
-        _require_between("max_prompts", self.max_prompts, 1, 1 << 16)
-        _require_between("max_n", self.max_n, 1, MAX_N)
-        _require_between("max_logprobs", self.max_logprobs, 0, MAX_LOGPROBS)
-        _require_between("max_stop", self.max_stop, 0, MAX_STOP_STRINGS)
-        _require_between("drain_seconds", self.drain_seconds, 0, 86400)
-        _require_between("stuck_seconds", self.stuck_seconds, 1, 3600)
+        require_number("max_queue", self.max_queue, 0, 1 << 20)
+        require_number("max_body_bytes", self.max_body_bytes, 1024, 1 << 30)
+        require_number("max_prompts", self.max_prompts, 1, 1 << 16)
+        require_number("max_n", self.max_n, 1, MAX_N)
+        require_number("max_logprobs", self.max_logprobs, 0, MAX_LOGPROBS)
+        require_number("max_stop", self.max_stop, 0, MAX_STOP_STRINGS)
+        require_number("drain_seconds", self.drain_seconds, 0, 86400)
+        require_number("stuck_seconds", self.stuck_seconds, 1, 3600)
         for name in ("header_seconds", "body_seconds", "write_seconds", "keep_alive_seconds"):
-            _require_between(name, getattr(self, name), 0.1, 3600)
-        _require_between("max_connections", self.max_connections, 1, 1 << 16)
+            require_number(name, getattr(self, name), 0.1, 3600)
+        require_number("max_connections", self.max_connections, 1, 1 << 16)
         kinds = (("log_level", LogLevel), ("tool_format", ToolFormat), ("reasoning_format", ReasoningFormat))
         for name, kind in kinds:
-            if getattr(self, name) not in get_args(kind):
-                raise ValueError(f"{name}={getattr(self, name)!r}: use one of {', '.join(get_args(kind))}")
-
-
-def _require_between(name: str, value: float, least: float, most: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise ValueError(f"{name}={value!r}: must be between {least} and {most}")
+            require_choice(name, getattr(self, name), kind)

@@ -9,11 +9,11 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ssd.bench.bare_forward import BareForward, draft_cores, load_bare_draft, median_seconds
+from ssd.bench.bare_forward import BareForward, load_bare_draft, median_seconds
 from ssd.bench.cases import Case
 from ssd.bench.engines import CaseEngines
 from ssd.bench.records import PromptRecord
-from ssd.config import MAX_LOOKAHEAD, EngineConfig, Precision
+from ssd.config import MAX_LOOKAHEAD, Precision, RunnerConfig
 from ssd.models.linear import resolve_precision
 from ssd.planning.text import Text
 from ssd.planning.times import Forward, PairTimes, line_through
@@ -83,10 +83,8 @@ def measure(
     ]
     say("bare forwards, and what the draft would have guessed")
     drafts = {
-        precision: load_bare_draft(
-            engines.config, str(engines.draft), precision=precision, head=engines.config.draft_head
-        )
-        for precision in precisions_of(engines.config)
+        precision: load_bare_draft(engines.config_of(Case(mode="ssd", draft_precision=precision)))
+        for precision in precisions_of(engines.config_of(Case(mode="ssd")).draft_runner)
     }
     bare = _bare_forwards(engines, drafts)
     spread = _spread(engines)
@@ -104,10 +102,10 @@ def measure(
     return Facts(bare.target, facts, spread)
 
 
-def precisions_of(config: EngineConfig) -> tuple[Precision, ...]:
+def precisions_of(draft: RunnerConfig) -> tuple[Precision, ...]:
     """Those that the draft's device can do: its own number format, and int8 where it has that."""
-    device = resolve_device(config.draft_device)
-    best = resolve_precision("auto", device, resolve_dtype(config.dtype, device))
+    device = resolve_device(draft.device)
+    best = resolve_precision("auto", device, resolve_dtype(draft.dtype, device))
     return ("model",) if best == "model" else ("model", best)
 
 
@@ -132,7 +130,7 @@ def _bare_forwards(engines: CaseEngines, drafts: Mapping[Precision, LoadedModel]
     target, config = engines.engine.loaded, engines.config
     alone = {rows: BareForward(target, rows, config.cores) for rows in TARGET_ROWS}
     ahead = {
-        name: {rows: BareForward(draft, rows, draft_cores(config)) for rows in DRAFT_ROWS}
+        name: {rows: BareForward(draft, rows, engines.draft_cores or config.cores) for rows in DRAFT_ROWS}
         for name, draft in drafts.items()
     }
     in_turns = {
@@ -152,7 +150,7 @@ def _bare_forwards(engines: CaseEngines, drafts: Mapping[Precision, LoadedModel]
 
 
 def _spread(engines: CaseEngines) -> float:
-    own, drafts, target = engines.config.cores, engines.config.draft_cores, engines.engine.loaded
+    own, drafts, target = engines.config.cores, engines.draft_cores, engines.engine.loaded
     if not drafts:
         return 1.0
     both = [BareForward(target, 9, own), BareForward(target, 9, (*own, *drafts))]
@@ -185,7 +183,7 @@ class _Probe:
         config = self.engines.config
         forwards = [
             BareForward(self.engines.engine.loaded, 9, config.cores),
-            BareForward(self.draft, 12, draft_cores(config)),
+            BareForward(self.draft, 12, self.engines.draft_cores or config.cores),
         ]
         return median_seconds(forwards, turns=_BESIDE_TURNS, home=config.cores)
 

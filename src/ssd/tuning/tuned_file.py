@@ -7,12 +7,13 @@ import yaml
 
 from ssd.bench.cases import Case
 from ssd.bench.statistics import Estimate
-from ssd.config import EngineConfig, Precision
+from ssd.config import Precision
 from ssd.tuning.confirm import Measured
 from ssd.tuning.measure import Facts
 from ssd.tuning.search import Candidate
 
 _WIDTH = 108
+Cores = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,8 @@ class Tuned:
     """What was found out, and what follows from it."""
 
     model: str
-    draft: str
+    draft: Mapping[str, object]
+    """Its model, and what the user said of it."""
     given: Mapping[str, object]
     """What the user said of the machine and its memory, as settings of the engine: it holds on."""
     facts: Facts
@@ -45,29 +47,30 @@ class Tuned:
         return next((each.rate for each in self.predicted if each.case == plain), None)
 
 
-def with_measured_cores(
-    given: Mapping[str, object], case: Case, config: EngineConfig
-) -> Mapping[str, object]:
-    """On other cores than those it ran on, what was measured of a case would not hold."""
-    if not config.cores:
-        return given
+def measured_cores(case: Case, *, target: Cores, draft: Cores) -> tuple[dict[str, Cores], dict[str, Cores]]:
+    """Settings of target and draft: on other cores than it ran on, what was measured would not hold."""
+    if not target:
+        return {}, {}
     if case.all_cores:
-        others = {name: value for name, value in given.items() if name != "draft_cores"}
-        return {**others, "cores": (*config.cores, *config.draft_cores)}
-    return {**given, "cores": config.cores, "draft_cores": config.draft_cores}
+        return {"cores": (*target, *draft)}, {"cores": ()}
+    return {"cores": target}, {"cores": draft}
 
 
 def settings_of(tuned: Tuned) -> dict[str, object]:
-    """As options of the command line are spelled; a draft that does not pay is not named."""
+    """As a file has them, by owner; a draft that does not pay is not named."""
     case = tuned.chosen.case
-    said: dict[str, object] = {"model": tuned.model, "mode": case.mode, **tuned.given}
-    if case.mode == "ar":
-        said = {name: value for name, value in said.items() if not name.startswith("draft")}
-    else:
-        said |= {"draft": tuned.draft, **case.settings}
+    said = _spelled({"model": tuned.model, "mode": case.mode, **tuned.given, **case.settings})
+    if case.mode != "ar":
+        said["draft"] = _spelled({**tuned.draft, **case.draft_settings})
+    return said
+
+
+def _spelled(settings: Mapping[str, object]) -> dict[str, object]:
+    """As options of the command line are; cores that nobody has are not told."""
     return {
         name.replace("_", "-"): list(value) if isinstance(value, tuple) else value
-        for name, value in said.items()
+        for name, value in settings.items()
+        if value != ()
     }
 
 

@@ -75,7 +75,9 @@ def _run(config: EngineConfig, addresses: Addresses, link: WorkerLink, is_over: 
     requests = engine.requests
     engine.core.share_fairly()
     loop = EngineLoop(engine, link)
-    desk = GrammarDesk(engine.grammars, cores_beside((*engine.config.cores, *engine.config.draft_cores)))
+    draft = engine.config.draft
+    taken = (*engine.config.cores, *(draft.cores if draft else ()))
+    desk = GrammarDesk(engine.grammars, cores_beside(taken))
     engine.grammars.load()  # Nothing else moves meanwhile: better before there are streams than among them.
     desk.wait_until_ready()
     desk.open(addresses)

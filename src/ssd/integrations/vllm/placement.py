@@ -35,10 +35,10 @@ def on_cores(config: EngineConfig, *, ranks: int, bound: str | None = None) -> P
         target, seat = {CORES: bind}, f"vLLM on cores {bind}"
     else:
         target, seat = {}, "vLLM on all cores"
-    if not _runs_here(config):
+    if (draft := config.own_draft) is None:
         words = seat
     else:
-        cores = _spelled(config.draft_cores)
+        cores = _spelled(draft.cores)
         words = f"{seat}; the draft on {f'cores {cores}' if cores else 'any core'}"
     return Placement(config=config, words=words, target=target)
 
@@ -59,22 +59,23 @@ def on_gpus(config: EngineConfig, gpus: Sequence[str], *, ranks: int) -> Placeme
             "lower --tensor-parallel-size, or use --draft-device cpu"
         )
     seat = f"vLLM on GPU {','.join(targets)}"
-    if not _runs_here(config):
+    draft = config.draft
+    if draft is None or draft.is_elsewhere:
         return Placement(config=config, words=seat, target={_GPUS: ",".join(targets)})
     if drafting is None:
         words = f"{seat}; the draft on the CPU, as no GPU is left for it"
-        if config.draft_device == "cpu":
+        if draft.device == "cpu":
             words = f"{seat}; the draft on the CPU"
-        device, visible = "cpu", ""
+        visible = ""
         # Not all of them: vLLM's own work on the host is what a step of a GPU waits for.
-        config = replace(config, draft_cores=config.draft_cores or _cores_beside())
+        draft = replace(draft, device="cpu", cores=draft.cores or _cores_beside())
     else:
         words = f"{seat}; the draft on GPU {drafting}"
         if shares:
             words += ", which they share: it will slow vLLM down"
-        device, visible = "cuda", drafting
+        draft, visible = replace(draft, device="cuda"), drafting
     return Placement(
-        config=replace(config, draft_device=device),
+        config=replace(config, draft=draft),
         words=words,
         target={_GPUS: ",".join(targets)},
         draft={_GPUS: visible},
@@ -87,23 +88,19 @@ def _cores_beside() -> tuple[int, ...]:
     return share_out().draft
 
 
-def _runs_here(config: EngineConfig) -> bool:
-    """Whether there is a draft, and not at an address."""
-    return config.draft is not None and "://" not in config.draft
-
-
 def _draft_gpu(
     config: EngineConfig, targets: Sequence[str], gpus: Sequence[str], *, ranks: int
 ) -> str | None:
     """None: the draft runs on the CPU, or there is none."""
-    if not _runs_here(config) or config.draft_device == "cpu":
+    draft = config.own_draft
+    if draft is None or draft.device == "cpu":
         return None
-    if ":" in config.draft_device:
-        return _named(config.draft_device, gpus)
+    if ":" in draft.device:
+        return _named(draft.device, gpus)
     left = [gpu for gpu in gpus if gpu not in targets] or list(targets[ranks:])
     if left:
         return left[-1]
-    if config.draft_device == "cuda":
+    if draft.device == "cuda":
         raise ValueError(
             f"no GPU is left for the draft beside {ranks} of vLLM: name one with --draft-device cuda:N "
             "to share it, or use --draft-device cpu"

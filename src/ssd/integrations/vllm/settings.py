@@ -1,12 +1,12 @@
 """What vLLM's `--additional-config '{"ssd": {...}}'` may say: one frozen object, unknown keys are errors."""
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
 from ssd.config import Backup
+from ssd.config.checks import refuse_unknown
 
 KEY = "ssd"
 _SCHEMES = ("ipc://", "tcp://")
@@ -62,11 +62,7 @@ class Settings:
         if not isinstance(ours, Mapping):
             raise ValueError(f"additional_config.{KEY} must be an object, as in {{'{KEY}': {{'draft': …}}}}")
         known = [field.name for field in dataclasses.fields(cls)]
-        for key in ours:
-            if key not in known:
-                near = difflib.get_close_matches(str(key), known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known settings: {', '.join(known)}"
-                raise ValueError(f"unknown setting {KEY}.{key}: {hint}")
+        refuse_unknown(map(str, ours), known, owner=KEY)
         return cls(**ours)
 
     def to_additional_config(self) -> dict[str, Any]:

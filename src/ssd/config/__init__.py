@@ -1,0 +1,26 @@
+"""Settings of engine and draft: frozen objects, validated once, in which an unknown key is an error.
+
+Nested by owner: what the draft does is `EngineConfig.draft`, what the target's steps decide is the engine's.
+The server's are with it (server/config.py). Does not know models, devices or files: whether a value fits
+the model at hand is checked where the model is loaded.
+"""
+
+from ssd.config.draft import MAX_CHILDREN, MAX_WIDTH, DraftConfig, GrowthPolicyName
+from ssd.config.engine import DEFAULT_LOOKAHEAD, MAX_LOOKAHEAD, Acceptance, Backup, EngineConfig, Mode
+from ssd.config.runner import DType, Precision, RunnerConfig
+
+__all__ = [
+    "DEFAULT_LOOKAHEAD",
+    "MAX_CHILDREN",
+    "MAX_LOOKAHEAD",
+    "MAX_WIDTH",
+    "Acceptance",
+    "Backup",
+    "DType",
+    "DraftConfig",
+    "EngineConfig",
+    "GrowthPolicyName",
+    "Mode",
+    "Precision",
+    "RunnerConfig",
+]

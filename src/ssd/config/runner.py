@@ -1,0 +1,35 @@
+"""What it takes to load a model and give it memory: the part that engine and draft both have.
+
+Nobody writes one by hand: EngineConfig and DraftConfig make theirs.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+DType = Literal["auto", "bfloat16", "float16", "float32"]
+Precision = Literal["auto", "model", "int8"]
+"""How a draft's weights are kept: in its own number format, or rounded to int8."""
+MAX_NUM_SEQS = 64
+BLOCK_SIZE = 16
+KV_CACHE_BYTES = 2 << 30
+DECODE_TILE, PREFILL_TILE = 16, 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerConfig:
+    model: str
+    device: str = "auto"
+    dtype: DType = "auto"
+    cores: tuple[int, ...] = ()
+    precision: Precision = "model"
+    """Rounded weights change logits: for drafts alone, which are only ever checked."""
+    head: int | None = None
+    """So many frequent tokens have logits; None: all. For drafts alone."""
+    max_model_len: int | None = None
+    max_num_seqs: int = MAX_NUM_SEQS
+    block_size: int = BLOCK_SIZE
+    kv_cache_bytes: int = KV_CACHE_BYTES
+    num_blocks: int | None = None
+    deterministic: bool = False
+    decode_tile: int = DECODE_TILE
+    prefill_tile: int = PREFILL_TILE
