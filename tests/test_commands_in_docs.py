@@ -40,6 +40,7 @@ RUN = {
 """And what is typed."""
 OTHERS = ("pip", "pytest", "pre-commit", "git", "cmake", "optimum-cli", "vllm", "curl", ".")
 _MODULES = ("benchmarks.", "tests.")
+_SCRIPTS = "examples/"
 _OURS = "ssd-llm"
 
 
@@ -87,6 +88,9 @@ OF_MODULES = {
     text: command
     for text, command in ALL
     if command.words[1:2] == ("-m",) and command.words[2].startswith(_MODULES)
+}
+OF_SCRIPTS = {
+    text: command for text, command in ALL if command.words[1:] and command.words[1].startswith(_SCRIPTS)
 }
 
 
@@ -151,8 +155,19 @@ def test_commands_of_modules_are_understood(text: str, monkeypatch: pytest.Monke
     pytest.fail("it does not look at its arguments")
 
 
+@pytest.mark.parametrize("text", OF_SCRIPTS)
+@pytest.mark.usefixtures("here", "only_parsing")
+def test_commands_of_examples_are_understood(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they do is held by tests/test_tutorial.py."""
+    script, *arguments = OF_SCRIPTS[text].words[1:]
+    monkeypatch.setattr("sys.argv", [script, *arguments])
+    with pytest.raises(_ParsedError):
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+
+
 def test_every_command_is_ours_or_known() -> None:
-    rest = [command for text, command in ALL if text not in OF_SSD and text not in OF_MODULES]
+    ours = OF_SSD | OF_MODULES | OF_SCRIPTS
+    rest = [command for text, command in ALL if text not in ours]
     unknown = [
         str(command)
         for command in rest
