@@ -1,7 +1,8 @@
 """What a run among peers says: rates, how much faster this engine's best case is, and where tokens part.
 
 Ratios are taken within a prompt of a wave, a turn and a sitting, where everyone came one after the other; a
-prompt counts with the median of its turns, and bootstrap intervals are over prompts. Waves are days of their
+prompt counts with the median of its turns, and intervals are over prompts. Where the best of several is
+shown, its interval is so wide that it would hold for whichever were the best. Waves are days of their
 own: this engine has a row in each of them. A prompt that was measured again counts once, as it was measured
 last. Whether two engines agree is reported, not judged: in bfloat16 they round differently, and a tie may
 fall either way.
@@ -17,7 +18,7 @@ from benchmarks.peers.cases import has_our_draft
 from benchmarks.peers.records import PeerRecord
 from benchmarks.peers.registry import SSD
 from ssd.bench.cases import parse_case
-from ssd.bench.statistics import Estimate, mean_of_medians, median_with_interval
+from ssd.bench.statistics import Estimate, joint_confidence, mean_of_medians, median_with_interval
 
 ALL = "mean of the data sets"
 TOGETHER = "prompts of all data sets together"
@@ -80,6 +81,8 @@ class _Beside:
     ours: Engine
     theirs: Engine
     ratios: Sequence[float]
+    among: int
+    """Pairs that could have been the best."""
 
 
 class PeersFigures:
@@ -114,15 +117,11 @@ class PeersFigures:
 
     def best_case(self, dataset: str, drafts: Drafts = "any") -> Engine | None:
         """Of this engine, by its median rate."""
-        ours = [engine for engine in self._by_engine if engine[0] == SSD]
-        return self._fastest(
-            [engine for engine in ours if drafts == "any" or has_same_draft(engine[1])], dataset
-        )
+        return self._fastest(self._ours(drafts), dataset)
 
     def best_inside(self, dataset: str, peer: str | None = None) -> Engine | None:
         """Of our draft inside other engines, or inside this one."""
-        inside = [engine for engine in self._by_engine if _is_inside(engine) and peer in (None, engine[0])]
-        return self._fastest(inside, dataset)
+        return self._fastest(self._inside(peer), dataset)
 
     def rows(self, dataset: str) -> list[PeerFigures]:
         ours = self.best_case(dataset) or self.best_inside(dataset)
@@ -142,7 +141,7 @@ class PeersFigures:
             drafts=drafts,
             ours=" ".join(found.ours),
             theirs=" ".join(found.theirs),
-            ratio=median_with_interval(found.ratios),
+            ratio=median_with_interval(found.ratios, confidence=joint_confidence(found.among)),
         )
 
     def verdict_on_mean(self, drafts: Drafts) -> Verdict | None:
@@ -155,7 +154,7 @@ class PeersFigures:
             drafts=drafts,
             ours=" / ".join(dict.fromkeys(" ".join(each.ours) for each in found)),
             theirs=" / ".join(dict.fromkeys(" ".join(each.theirs) for each in found)),
-            ratio=mean_of_medians([each.ratios for each in found]),
+            ratio=mean_of_medians([each.ratios for each in found], among=max(each.among for each in found)),
         )
 
     def verdicts_inside(self, dataset: str) -> list[Verdict]:
@@ -166,13 +165,20 @@ class PeersFigures:
                 drafts=None,
                 ours=" ".join(ours),
                 theirs=" ".join(theirs),
-                ratio=median_with_interval(ratios),
+                ratio=median_with_interval(ratios, confidence=joint_confidence(len(self._inside(theirs[0])))),
             )
             for theirs in self._by_engine
             if not _is_inside(theirs)
             and (ours := self.best_inside(dataset, theirs[0]))
             and (ratios := self._ratios(ours, theirs, dataset))
         ]
+
+    def _ours(self, drafts: Drafts) -> list[Engine]:
+        ours = [engine for engine in self._by_engine if engine[0] == SSD]
+        return [engine for engine in ours if drafts == "any" or has_same_draft(engine[1])]
+
+    def _inside(self, peer: str | None) -> list[Engine]:
+        return [engine for engine in self._by_engine if _is_inside(engine) and peer in (None, engine[0])]
 
     def _fastest(self, engines: Sequence[Engine], dataset: str) -> Engine | None:
         rates = {
@@ -195,7 +201,7 @@ class PeersFigures:
             return None
         # In the wave in which it was measured, which may have been a slow one for all.
         theirs = min(peers, key=lambda engine: statistics.median(peers[engine]))
-        return _Beside(ours, theirs, peers[theirs])
+        return _Beside(ours, theirs, peers[theirs], len(peers) * len(self._ours(drafts)))
 
     def _ratios(self, ours: Engine, theirs: Engine, dataset: str, wave: int | None = None) -> list[float]:
         pairs = self._pairs(ours, theirs, dataset, wave)
@@ -221,9 +227,13 @@ class PeersFigures:
             case=engine[1],
             rate=median_with_interval(_by_prompt((each, each.rate) for each in found.values())),
             first_token=statistics.median(each.first_token for each in found.values()),
-            ratio=median_with_interval(ratios) if ratios else None,
+            ratio=median_with_interval(ratios, confidence=self._confidence()) if ratios else None,
             agreement=self._agreement(engine, dataset, wave),
         )
+
+    def _confidence(self) -> float:
+        """Of this engine's best beside another: of our draft's inside others, where it takes no part."""
+        return joint_confidence(len(self._ours("any") or self._inside(None)))
 
     def _agreement(self, engine: Engine, dataset: str, wave: int) -> Agreement | None:
         if engine == self._reference:

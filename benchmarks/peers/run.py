@@ -1,6 +1,6 @@
 """A run among peers: every case of everyone on every prompt, in turns, each text kept as it is made.
 
-Knows the order of turns and what is still to do. The first to run changes with each prompt: whatever drifts
+Knows the order of turns and what is still to do. The order changes with each prompt: whatever drifts
 on the machine, drifts for all. A prompt that somebody could not answer is measured by everyone again when the
 run goes on: nobody is compared with what another engine did on another day. A peer that fails is left out of
 the rest of its wave, and why is kept.
@@ -18,6 +18,7 @@ from benchmarks.peers.process import PeerError, Worker, WorkerPlan
 from benchmarks.peers.records import PeerRecord, PeersFolder, PeersManifest
 from benchmarks.peers.registry import SSD
 from ssd.bench.manifest import Provenance, places_apart
+from ssd.bench.turns import in_turn
 
 _WARM_UP_TOKENS = 8
 TokenPrompts = Mapping[str, Sequence[Sequence[int]]]
@@ -45,10 +46,9 @@ class Watcher:
 
 
 def turns_of(wave: Sequence[WorkerPlan], place: int) -> list[Turn]:
-    """Everyone's cases, another one first for each prompt."""
+    """Everyone's cases, in another order for each prompt."""
     turns = [Turn(plan.name, plan.peer.name, case) for plan in wave for case in plan.cases]
-    start = place % len(turns)
-    return [*turns[start:], *turns[:start]]
+    return in_turn(turns, place)
 
 
 class PeersRun:
@@ -139,7 +139,7 @@ class PeersRun:
             workers = self._start(wave, stack, watcher)
             self._note_idle(workers, watcher)
             for dataset, prompt, again in self._places:
-                # Counted so that each data set, and each text, too, has everyone first in turn.
+                # Counted so that each data set, and each text, too, has all orders in turn.
                 first = prompt + list(self._prompts).index(dataset) + again
                 turns = [turn for turn in turns_of(wave, first) if turn.worker in workers]
                 if not self._is_whole((index, dataset, prompt, again), turns):

@@ -242,10 +242,10 @@ def test_the_clock_leaves_the_first_burst_out() -> None:
 
 def test_ratios_are_of_the_same_prompt_and_the_best_case() -> None:
     records = [
-        *(record("ssd", "ar", rate, place) for place, rate in enumerate((4.0, 2.0, 1.0) * 2)),
-        *(record("ssd", "ssd", rate, place) for place, rate in enumerate((8.0, 4.0, 2.0) * 2)),
-        *(record("vllm", "plain", rate, place) for place, rate in enumerate((4.0, 2.0, 1.0) * 2)),
-        *(record("vllm", "draft4", rate, place) for place, rate in enumerate((5.0, 2.5, 1.25) * 2)),
+        *(record("ssd", "ar", rate, place) for place, rate in enumerate((4.0, 2.0, 1.0) * 3)),
+        *(record("ssd", "ssd", rate, place) for place, rate in enumerate((8.0, 4.0, 2.0) * 3)),
+        *(record("vllm", "plain", rate, place) for place, rate in enumerate((4.0, 2.0, 1.0) * 3)),
+        *(record("vllm", "draft4", rate, place) for place, rate in enumerate((5.0, 2.5, 1.25) * 3)),
     ]
     figures = PeersFigures(records)
     rows = {(row.peer, row.case): row for row in figures.rows("code")}
@@ -301,8 +301,9 @@ def test_a_prompt_counts_with_the_median_of_its_turns() -> None:
 def test_our_draft_inside_another_engine_is_beside_its_own_cases() -> None:
     rates = {"plain": 4.0, "plain+targetcores": 2.0, "draft4": 5.0, "ssd2": 6.0, "ssd4": 8.0}
     records = [
-        record("vllm", case, rate * (1 + place), place) for case, rate in rates.items() for place in range(6)
+        record("vllm", case, rate * (1 + place), place) for case, rate in rates.items() for place in range(7)
     ]
+    assert "(" not in verdict_lines(PeersFigures(records[:-1]))[0], "six prompts, and two who could be best"
     lines = verdict_lines(PeersFigures(records))
     assert lines == [
         "code: vllm ssd4 is 2.00 (2.00–2.00) times as fast as vllm plain",

@@ -63,9 +63,12 @@ def _left_out(count: int, confidence: float) -> int | None:
     return left_out
 
 
-def mean_of_medians(groups: Sequence[Sequence[float]]) -> Estimate:
-    """Each group counts the same. The groups' intervals hold together, and then their mean does too."""
-    confidence = joint_confidence(len(groups))
+def mean_of_medians(groups: Sequence[Sequence[float]], *, among: int = 1) -> Estimate:
+    """Each group counts the same. The groups' intervals hold together, and then their mean does too.
+
+    `among`: it was chosen from so many, and would hold for any of them.
+    """
+    confidence = joint_confidence(among * len(groups))
     found = [median_with_interval(group, confidence=confidence) for group in groups]
     lows, highs = (
         [low for each in found if (low := getattr(each, end)) is not None] for end in ("low", "high")
