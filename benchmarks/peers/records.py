@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from ssd.bench.folder import add_line, drop_cut_line, read_lines, write_whole
 from ssd.bench.manifest import Provenance
 
 
@@ -90,9 +91,7 @@ class PeersFolder:
             if unlike:
                 raise ValueError(f"{self.path} holds another run ({unlike}): name another folder with --run")
             manifest = replace(before, engines={**before.engines, **manifest.engines})
-        if self._records.exists():
-            content = self._records.read_bytes()
-            self._records.write_bytes(content[: content.rfind(b"\n") + 1])
+        drop_cut_line(self._records)
         self.write(manifest)
         return manifest
 
@@ -107,9 +106,7 @@ class PeersFolder:
         )
 
     def write(self, manifest: PeersManifest) -> None:
-        whole = self._manifest.with_suffix(".new")
-        whole.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
-        whole.replace(self._manifest)
+        write_whole(self._manifest, manifest)
 
     def manifest(self) -> PeersManifest:
         try:
@@ -120,14 +117,10 @@ class PeersFolder:
             raise ValueError(f"{self._manifest} is no manifest of a run among peers ({error})") from error
 
     def add(self, record: PeerRecord) -> None:
-        with self._records.open("ab") as file:
-            file.write(msgspec.json.encode(record) + b"\n")
+        add_line(self._records, record)
 
     def records(self) -> list[PeerRecord]:
-        if not self._records.exists():
-            return []
-        whole = self._records.read_bytes().rpartition(b"\n")[0]
-        return [msgspec.json.decode(line, type=PeerRecord) for line in whole.splitlines()]
+        return read_lines(self._records, PeerRecord)
 
 
 def _differences(ours: PeersSettings, theirs: PeersSettings) -> str:

@@ -17,9 +17,9 @@ from ssd.bench.statistics import (
     median_with_interval,
     paired_ratio,
 )
-from ssd.bench.summary import tokens_a_round
 from ssd.bench.tables import number
 from ssd.bench.turns import in_turn, period
+from ssd.planning.text import tokens_a_round
 
 ERRORS = ("faster", "slower")
 

@@ -1,7 +1,8 @@
 """What is compared: a mode with its settings, a batch size and a temperature.
 
-Knows names and their short spelling. Does not know models or engines: `None` leaves a setting to the
-engine's own default, and whether a value makes sense is checked by EngineConfig.
+Knows names, their short spelling, the settings that each means, and which of them can run on this machine.
+Imports no engine, so that a refusal comes at once: `None` leaves a setting to the engine's own default, and
+whether a value makes sense is checked by EngineConfig.
 """
 
 import dataclasses
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
-from ssd.config import Acceptance, Backup, GrowthPolicyName, Mode, Precision
+from ssd.config import Acceptance, Backup, DraftConfig, EngineConfig, GrowthPolicyName, Mode, Precision
 
 HOW_SPELLED = (
     "ar, sd, sd4, ssd or ssd8 (a mode and its lookahead), with any of +int8 +head32768 +width8 +children4 "
@@ -129,12 +130,6 @@ def _field_of(word: str, text: str) -> tuple[str, Any]:
     return field, int(match[2]) if is_whole else float(match[2])
 
 
-def refuse_without_draft(cases: Sequence[Case], draft: object | None) -> None:
-    named = next((case.name for case in cases if case.mode != "ar"), None)
-    if draft is None and named is not None:
-        raise ValueError(f"case {named} needs a draft: name a small model of the same family with --draft")
-
-
 def cases_of(text: str, temperatures: Sequence[float], batch_sizes: Sequence[int]) -> list[Case]:
     """Every case named, at every temperature and batch size; one that names its own keeps it."""
     found: dict[Case, None] = {}
@@ -148,3 +143,25 @@ def cases_of(text: str, temperatures: Sequence[float], batch_sizes: Sequence[int
     if not found:
         raise ValueError(f"no case is named: a case is {HOW_SPELLED}")
     return list(found)
+
+
+def refuse_cases(config: EngineConfig, draft: DraftConfig | None, cases: Sequence[Case]) -> None:
+    """Those that cannot run here, before anything is fetched or loaded."""
+    from ssd.runtime.fit import refuse_what_the_machine_lacks  # brings torch, which reports do without
+
+    named = next((case.name for case in cases if case.mode != "ar"), None)
+    if draft is None and named is not None:
+        raise ValueError(f"case {named} needs a draft: name a small model of the same family with --draft")
+    if draft is not None and draft.is_elsewhere:
+        raise ValueError("a bench starts its drafts itself: name a model with --draft, not an address")
+    for case in cases:
+        refuse_what_the_machine_lacks(with_case(config, case, draft))
+
+
+def with_case(config: EngineConfig, case: Case, draft: DraftConfig | None) -> EngineConfig:
+    """Cases name their draft's precision, so that they mean the same on every machine: never `auto`."""
+    if draft is not None and draft.precision == "auto":
+        draft = replace(draft, precision="model")
+    if draft is not None:
+        draft = None if case.mode == "ar" else replace(draft, **case.draft_settings)
+    return replace(config, draft=draft, **case.settings)

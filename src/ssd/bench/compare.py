@@ -16,10 +16,9 @@ from ssd.bench.cases import parse_case
 from ssd.bench.figures import ALL
 from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import Manifest, ModelFacts, RunSettings, differences, places_apart
-from ssd.bench.records import Forwards
+from ssd.bench.records import Forwards, Key, Unit, units
 from ssd.bench.statistics import Estimate, Verdict, joint_confidence, paired_ratio
 from ssd.bench.tables import NOTHING, Column
-from ssd.bench.units import Key, Unit, units
 
 _MAY_DIFFER = ("model", "draft", "cases", "datasets", "prompts", "engine", "deterministic")
 """Compared in other ways, or noted."""

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
 
-from ssd.bench.cases import Case
+from ssd.bench.cases import Case, refuse_cases, with_case
 from ssd.bench.energy import EnergyMeter
-from ssd.bench.fit import refuse_cases, with_case
 from ssd.bench.meter import BatchMeter
 from ssd.bench.records import PromptRecord
 from ssd.config import DraftConfig, EngineConfig

@@ -13,7 +13,7 @@ import msgspec
 from ssd.bench.manifest import Manifest, Provenance, differences, places_apart
 from ssd.bench.records import CaseRecord, Forwards
 
-_Line = TypeVar("_Line", CaseRecord, Forwards)
+_Line = TypeVar("_Line")
 
 
 class RunFolder:
@@ -39,7 +39,7 @@ class RunFolder:
         else:
             self._write(replace(manifest, sessions=[]))
         for file in self._files.values():
-            _drop_cut_line(file)
+            drop_cut_line(file)
 
     def refuse_elsewhere(self, now: Provenance) -> None:
         """Records of other code, or of another machine, must not be added to those that are there."""
@@ -68,25 +68,33 @@ class RunFolder:
 
     def add(self, lines: Sequence[CaseRecord | Forwards]) -> None:
         for line in lines:
-            with self._files[type(line)].open("ab") as file:
-                file.write(msgspec.json.encode(line) + b"\n")
+            add_line(self._files[type(line)], line)
 
     def records(self) -> list[CaseRecord]:
         """What was measured again counts as it was measured last."""
-        found = _read(self._files[CaseRecord], CaseRecord)
+        found = read_lines(self._files[CaseRecord], CaseRecord)
         return list({(each.dataset, each.prompt, each.case): each for each in found}.values())
 
     def forwards(self) -> list[Forwards]:
-        return _read(self._files[Forwards], Forwards)
+        return read_lines(self._files[Forwards], Forwards)
 
     def _write(self, manifest: Manifest) -> None:
-        text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
-        whole = self._manifest.with_suffix(".new")
-        whole.write_bytes(text + b"\n")
-        whole.replace(self._manifest)
+        write_whole(self._manifest, manifest)
 
 
-def _drop_cut_line(file: Path) -> None:
+def write_whole(file: Path, content: object) -> None:
+    """As JSON that people read; whoever looks meanwhile sees the one before."""
+    whole = file.with_suffix(".new")
+    whole.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
+    whole.replace(file)
+
+
+def add_line(file: Path, line: object) -> None:
+    with file.open("ab") as opened:
+        opened.write(msgspec.json.encode(line) + b"\n")
+
+
+def drop_cut_line(file: Path) -> None:
     if file.exists():
         content = file.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
@@ -94,7 +102,7 @@ def _drop_cut_line(file: Path) -> None:
             file.write_bytes(whole)
 
 
-def _read(file: Path, kind: type[_Line]) -> list[_Line]:
+def read_lines(file: Path, kind: type[_Line]) -> list[_Line]:
     if not file.exists():
         return []
     whole = file.read_bytes().rpartition(b"\n")[0]

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from ssd.bench.folder import add_line, drop_cut_line, read_lines, write_whole
 from ssd.bench.turns import in_turn
 
 Kind = Literal["users", "rate"]
@@ -113,11 +114,8 @@ class LoadFolder:
                 raise ValueError(
                     f"{self.path} holds another run, unlike in {', '.join(unlike)}: name another with --run"
                 )
-        self._settings.write_bytes(msgspec.json.format(msgspec.json.encode(settings), indent=2) + b"\n")
-        if self._records.exists():
-            # A line that was cut off is measured again.
-            content = self._records.read_bytes()
-            self._records.write_bytes(content[: content.rfind(b"\n") + 1])
+        write_whole(self._settings, settings)
+        drop_cut_line(self._records)
 
     def settings(self) -> LoadSettings:
         try:
@@ -126,14 +124,10 @@ class LoadFolder:
             raise ValueError(f"{self.path} holds no run of `ssd bench serve` ({error})") from error
 
     def add(self, record: LevelRecord) -> None:
-        with self._records.open("ab") as file:
-            file.write(msgspec.json.encode(record) + b"\n")
+        add_line(self._records, record)
 
     def records(self) -> list[LevelRecord]:
-        if not self._records.exists():
-            return []
-        lines = self._records.read_bytes().rpartition(b"\n")[0].splitlines()
-        return [msgspec.json.decode(line, type=LevelRecord) for line in lines]
+        return read_lines(self._records, LevelRecord)
 
 
 def first_model(url: str, api_key: str | None) -> str:

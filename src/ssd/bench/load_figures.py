@@ -76,11 +76,10 @@ class LevelRatio:
     def says(self) -> Help:
         if self.has_losses:
             return "cannot be judged, since requests were lost,"
-        if self.judged.low is None or self.judged.high is None:
+        if self.judged.interval is None:
             return "cannot be judged by so few rounds"
-        if self.judged.low > 1:
-            return "helps"
-        return "slows down" if self.judged.high < 1 else "makes no difference"
+        low, high = self.judged.interval
+        return "helps" if low > 1 else "slows down" if high < 1 else "makes no difference"
 
 
 class LoadFigures:

@@ -125,8 +125,7 @@ _VALUES: tuple[tuple[str, Callable[[LevelFigures], Estimate]], ...] = (
 
 
 def _point(row: LevelFigures, found: Estimate) -> Point:
-    interval = None if found.low is None or found.high is None else (found.low, found.high)
-    return Point(str(row.level), found.value, f"{row.level}: {number(found.value)} tok/s", interval)
+    return Point(str(row.level), found.value, f"{row.level}: {number(found.value)} tok/s", found.interval)
 
 
 def _spelled(found: Percentiles, spelling: str, scale: float = 1) -> str:

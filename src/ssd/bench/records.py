@@ -4,8 +4,9 @@ Where prompts ran together, each record has its own times and counts of tokens, 
 what belongs to the whole batch (seconds, rows, joules): sums over records are true either way.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import mean
 from typing import Literal
 
 Lane = Literal["target", "wait", "host", "draft"]
@@ -91,3 +92,36 @@ class Forwards:
     """Likewise: which of the draft's guesses it was, counted from 0; MISSED (-1): none of the first few."""
     runs: Sequence[int] = ()
     """Of each greedy token: how many from there on a look at prompt and text before it gets right."""
+
+
+Key = tuple[str, int]
+"""Data set and first prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What counts as one observation: a prompt that ran alone, or all prompts of a batch that ran together.
+
+    Texts of one batch share its forwards and so its luck: one by one they would make intervals too narrow.
+    """
+
+    seconds_per_token: float
+    first_token: float
+
+    @property
+    def rate(self) -> float:
+        return 1 / self.seconds_per_token
+
+
+def units(records: Iterable[CaseRecord], *, batch_size: int, first_prompt: int) -> Mapping[Key, Unit]:
+    """Of one case. Of a batch: means over its texts."""
+    together: dict[Key, list[CaseRecord]] = {}
+    for each in records:
+        start = first_prompt + (each.prompt - first_prompt) // batch_size * batch_size
+        together.setdefault((each.dataset, start), []).append(each)
+    return {
+        key: Unit(
+            mean(each.seconds_per_token for each in members), mean(each.first_token for each in members)
+        )
+        for key, members in together.items()
+    }

@@ -6,7 +6,7 @@ within a prompt, so that drift of the machine cancels.
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import comb
 from typing import Literal
@@ -25,18 +25,24 @@ class Estimate:
     count: int
 
     def __str__(self) -> str:
-        if self.low is None or self.high is None:
-            return f"{self.value:.2f}"
-        return f"{self.value:.2f} ({self.low:.2f}–{self.high:.2f})"
+        return self.spelled("{:.2f}".format)
+
+    def spelled(self, number: Callable[[float], str]) -> str:
+        if self.interval is None:
+            return number(self.value)
+        return f"{number(self.value)} ({'–'.join(map(number, self.interval))})"
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
     def verdict(self) -> Verdict:
         """Of a ratio of speeds."""
-        if self.low is None or self.high is None:
+        if self.interval is None:
             return "too few prompts to tell"
-        if self.low > 1:
-            return "faster"
-        return "slower" if self.high < 1 else "no difference that the noise allows"
+        low, high = self.interval
+        return "faster" if low > 1 else "slower" if high < 1 else "no difference that the noise allows"
 
 
 def median_with_interval(values: Sequence[float], *, confidence: float = CONFIDENCE) -> Estimate:
@@ -70,16 +76,12 @@ def mean_of_medians(groups: Sequence[Sequence[float]], *, among: int = 1) -> Est
     """
     confidence = joint_confidence(among * len(groups))
     found = [median_with_interval(group, confidence=confidence) for group in groups]
-    lows, highs = (
-        [low for each in found if (low := getattr(each, end)) is not None] for end in ("low", "high")
-    )
-    is_whole = len(lows) == len(found)
-    return Estimate(
-        value=statistics.mean(each.value for each in found),
-        low=statistics.mean(lows) if is_whole else None,
-        high=statistics.mean(highs) if is_whole else None,
-        count=sum(each.count for each in found),
-    )
+    mean, count = statistics.mean(each.value for each in found), sum(each.count for each in found)
+    intervals = [each.interval for each in found if each.interval is not None]
+    if len(intervals) < len(found):
+        return Estimate(value=mean, count=count)
+    low, high = (statistics.mean(ends) for ends in zip(*intervals, strict=True))
+    return Estimate(value=mean, low=low, high=high, count=count)
 
 
 def paired_ratio(

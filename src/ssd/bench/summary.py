@@ -12,9 +12,9 @@ from ssd.bench.equality import Equality, check_equality
 from ssd.bench.figures import ALL, Figures, Roof, Shares
 from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import CaseFacts, Manifest
-from ssd.bench.records import CaseRecord
+from ssd.bench.records import CaseRecord, Key, Unit, units
 from ssd.bench.statistics import Estimate, median_with_interval, paired_ratio
-from ssd.bench.units import Key, Unit, units
+from ssd.planning.text import tokens_a_round
 
 
 class RunFigures:
@@ -183,18 +183,6 @@ class RunFigures:
             draft_seconds=median(each.draft_seconds[form][width] for each in forwards),
             draft_rows=width,
         )
-
-
-def tokens_a_round(agrees: Sequence[bool], lookahead: int) -> float:
-    """E∞: tokens of a verification with a draft that always has a whole speculation ready."""
-    place, rounds = 0, 0
-    while place < len(agrees):
-        run = 0
-        while run < lookahead and place + run < len(agrees) and agrees[place + run]:
-            run += 1
-        place += run + 1
-        rounds += 1
-    return len(agrees) / rounds
 
 
 def _total(records: Sequence[CaseRecord], name: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from ssd.bench.runs import Run
     from ssd.config import DraftConfig, EngineConfig
 
-_WHAT = "What is measured"
+_what = partial(typer.Option, rich_help_panel="What is measured")
 _SAID_BY_CASES = {"mode": "ssd", "acceptance": "coupled", "saguaro": 1.0}
 
 
@@ -31,29 +32,23 @@ _SAID_BY_CASES = {"mode": "ssd", "acceptance": "coupled", "saguaro": 1.0}
 class BenchOptions:
     cases: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=_WHAT,
+        _what(
             show_default=False,
             help="Such as ar,sd4,ssd+int8; see docs/bench.md. Default ar,sd4,ssd, or ar without a draft.",
         ),
     ] = None
-    datasets: Annotated[
-        str, typer.Option(rich_help_panel=_WHAT, help="Names, or .jsonl files with a text on each line.")
-    ] = "humaneval,alpaca,gsm8k,ultrafeedback"
+    datasets: Annotated[str, _what(help="Names, or .jsonl files with a text on each line.")] = (
+        "humaneval,alpaca,gsm8k,ultrafeedback"
+    )
     dataset_dir: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="SSD_DATASET_DIR", rich_help_panel=_WHAT, help="Folder of NAME*.jsonl; else the hub."
-        ),
+        Path | None, _what(envvar="SSD_DATASET_DIR", help="Folder of NAME*.jsonl; else the hub.")
     ] = None
-    temperatures: Annotated[str, typer.Option(rich_help_panel=_WHAT, help="Such as 0,0.7,1.")] = "0"
-    batch_sizes: Annotated[
-        str, typer.Option(rich_help_panel=_WHAT, help="Prompts that run together, such as 1,4,16.")
-    ] = "1"
-    num_prompts: Annotated[int, typer.Option(rich_help_panel=_WHAT, help="Of each data set.")] = 12
-    first_prompt: Annotated[int, typer.Option(rich_help_panel=_WHAT, help="Skip so many.")] = 0
-    max_tokens: Annotated[int, typer.Option(rich_help_panel=_WHAT, help="Written after each prompt.")] = 96
-    seed: Annotated[int, typer.Option(rich_help_panel=_WHAT, help="Of the first prompt.")] = 1000
+    temperatures: Annotated[str, _what(help="Such as 0,0.7,1.")] = "0"
+    batch_sizes: Annotated[str, _what(help="Prompts that run together, such as 1,4,16.")] = "1"
+    num_prompts: Annotated[int, _what(help="Of each data set.")] = 12
+    first_prompt: Annotated[int, _what(help="Skip so many.")] = 0
+    max_tokens: Annotated[int, _what(help="Written after each prompt.")] = 96
+    seed: Annotated[int, _what(help="Of the first prompt.")] = 1000
     quiet: Annotated[bool, typer.Option("--quiet", help="No line for each text.")] = False
     mixed: Annotated[
         bool, typer.Option("--mixed", help="Go on though source, versions or machine changed since.")
@@ -115,8 +110,7 @@ def _configs(engine: EngineOptions) -> tuple[EngineConfig, DraftConfig | None]:
 
 def _possible_cases(options: BenchOptions, engine: EngineOptions) -> list[Case]:
     """Before anything is fetched, loaded or even imported: what cannot run here is refused at once."""
-    from ssd.bench.cases import cases_of
-    from ssd.bench.fit import refuse_cases
+    from ssd.bench.cases import cases_of, refuse_cases
 
     config, draft = _configs(engine)
     cases = cases_of(options.cases or ("ar,sd4,ssd" if draft else "ar"), *options.numbers())

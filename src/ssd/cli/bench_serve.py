@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,72 +20,44 @@ if TYPE_CHECKING:
     from ssd.bench.load import Endpoint, LoadFolder, LoadSettings
     from ssd.bench.load_guidellm import Guidellm
 
-_WHO, _WHAT, _COST = "Who is asked", "What is measured", "What it costs"
+_who = partial(typer.Option, rich_help_panel="Who is asked")
+_what = partial(typer.Option, rich_help_panel="What is measured")
+_cost = partial(typer.Option, rich_help_panel="What it costs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    model: Annotated[
-        str | None, typer.Option(rich_help_panel=_WHO, help="What servers call it; else their first.")
-    ] = None
+    model: Annotated[str | None, _who(help="What servers call it; else their first.")] = None
     against_ar: Annotated[
-        bool,
-        typer.Option(
-            "--against-ar", rich_help_panel=_WHO, help="Also the same server with speculation: false."
-        ),
+        bool, _who("--against-ar", help="Also the same server with speculation: false.")
     ] = False
-    api_key: Annotated[
-        str | None, typer.Option(envvar="SSD_API_KEY", rich_help_panel=_WHO, help="For all of them.")
-    ] = None
+    api_key: Annotated[str | None, _who(envvar="SSD_API_KEY", help="For all of them.")] = None
     guidellm: Annotated[
-        str | None,
-        typer.Option(envvar="SSD_GUIDELLM", rich_help_panel=_WHO, help="That program; else one on the PATH."),
+        str | None, _who(envvar="SSD_GUIDELLM", help="That program; else one on the PATH.")
     ] = None
-    users: Annotated[
-        str, typer.Option(rich_help_panel=_WHAT, help="Closed loop: so many ask at a time. Empty: none.")
-    ] = "1,2,4,8,16,32,64"
-    rates: Annotated[
-        str, typer.Option(rich_help_panel=_WHAT, help="Poisson: requests a second, such as 0.5,1,2.")
-    ] = ""
-    requests: Annotated[
-        int, typer.Option(rich_help_panel=_WHAT, min=1, help="Of each of the users, in a round.")
-    ] = 2
-    rate_requests: Annotated[
-        int, typer.Option(rich_help_panel=_WHAT, min=2, help="In a round, at each of the rates.")
-    ] = 16
-    rounds: Annotated[
-        int, typer.Option(rich_help_panel=_WHAT, min=1, help="How often, in turns; a verdict needs six.")
-    ] = 6
-    max_seconds: Annotated[float, typer.Option(rich_help_panel=_WHAT, help="Of a level, at most.")] = 600
-    max_tokens: Annotated[int, typer.Option(rich_help_panel=_WHAT, min=2, help="Of each answer.")] = 64
-    datasets: Annotated[str, typer.Option(rich_help_panel=_WHAT, help="Names, or .jsonl files.")] = (
-        "humaneval,alpaca,gsm8k,ultrafeedback"
-    )
+    users: Annotated[str, _what(help="Closed loop: so many ask at a time. Empty: none.")] = "1,2,4,8,16,32,64"
+    rates: Annotated[str, _what(help="Poisson: requests a second, such as 0.5,1,2.")] = ""
+    requests: Annotated[int, _what(min=1, help="Of each of the users, in a round.")] = 2
+    rate_requests: Annotated[int, _what(min=2, help="In a round, at each of the rates.")] = 16
+    rounds: Annotated[int, _what(min=1, help="How often, in turns; a verdict needs six.")] = 6
+    max_seconds: Annotated[float, _what(help="Of a level, at most.")] = 600
+    max_tokens: Annotated[int, _what(min=2, help="Of each answer.")] = 64
+    datasets: Annotated[str, _what(help="Names, or .jsonl files.")] = "humaneval,alpaca,gsm8k,ultrafeedback"
     dataset_dir: Annotated[
-        Path | None,
-        typer.Option(envvar="SSD_DATASET_DIR", rich_help_panel=_WHAT, help="Of NAME*.jsonl; else the hub."),
+        Path | None, _what(envvar="SSD_DATASET_DIR", help="Of NAME*.jsonl; else the hub.")
     ] = None
-    num_prompts: Annotated[
-        int, typer.Option(rich_help_panel=_WHAT, min=1, help="Of each data set; used again if need be.")
-    ] = 32
+    num_prompts: Annotated[int, _what(min=1, help="Of each data set; used again if need be.")] = 32
     devices: Annotated[
-        list[str] | None,
-        typer.Option(rich_help_panel=_COST, help="Devices kept for a server: 2, or NAME=2 for one of them."),
+        list[str] | None, _cost(help="Devices kept for a server: 2, or NAME=2 for one of them.")
     ] = None
-    draft_devices: Annotated[
-        float,
-        typer.Option(rich_help_panel=_COST, help="Of these the draft's, which --against-ar would save."),
-    ] = 0
-    price: Annotated[
-        float | None, typer.Option(rich_help_panel=_COST, help="Of a device for an hour, in any currency.")
-    ] = None
+    draft_devices: Annotated[float, _cost(help="Of these the draft's, which --against-ar would save.")] = 0
+    price: Annotated[float | None, _cost(help="Of a device for an hour, in any currency.")] = None
 
 
 @with_options
 def serve_load(
     folder: Annotated[
-        Path,
-        typer.Option("--run", metavar="DIR", help="Where it is kept. Started again, a run goes on."),
+        Path, typer.Option("--run", metavar="DIR", help="Where it is kept. Started again, a run goes on.")
     ],
     url: Annotated[list[str], typer.Option(metavar="[NAME=]URL", help="A server; repeat it to compare.")],
     *,

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,30 +15,21 @@ from ssd.planning.models import Weights
 if TYPE_CHECKING:
     from ssd.planning.deployment import Site, Workload
 
-_MODELS, _DEVICES, _QUESTIONS = "Models", "Devices", "Questions"
+_models = partial(typer.Option, rich_help_panel="Models")
+_devices = partial(typer.Option, rich_help_panel="Devices")
+_question = partial(typer.Option, rich_help_panel="Questions")
 _MOST_DEVICES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceOptions:
-    hardware: Annotated[
-        str, typer.Option(rich_help_panel=_DEVICES, help="A device of the table (--list), or a .toml file.")
-    ] = "h100"
-    draft_hardware: Annotated[
-        str | None, typer.Option(rich_help_panel=_DEVICES, help="The draft's, if it is another.")
-    ] = None
+    hardware: Annotated[str, _devices(help="A device of the table (--list), or a .toml file.")] = "h100"
+    draft_hardware: Annotated[str | None, _devices(help="The draft's, if it is another.")] = None
     devices: Annotated[
-        int | None,
-        typer.Option(
-            rich_help_panel=_DEVICES, min=1, help=f"At most so many for one replica; {_MOST_DEVICES}."
-        ),
+        int | None, _devices(min=1, help=f"At most so many for one replica; {_MOST_DEVICES}.")
     ] = None
-    price: Annotated[
-        float | None, typer.Option(rich_help_panel=_DEVICES, help="Dollars an hour of a device.")
-    ] = None
-    draft_price: Annotated[
-        float | None, typer.Option(rich_help_panel=_DEVICES, help="Of the draft's device.")
-    ] = None
+    price: Annotated[float | None, _devices(help="Dollars an hour of a device.")] = None
+    draft_price: Annotated[float | None, _devices(help="Of the draft's device.")] = None
 
     def site(self, workload: "Workload") -> "Site":
         from ssd.planning.deployment import Site
@@ -54,36 +46,19 @@ class DeviceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    target: Annotated[
-        str, typer.Option(rich_help_panel=_MODELS, help="70B, qwen3-32b … or a config.json.")
-    ] = "70B"
-    draft: Annotated[str, typer.Option(rich_help_panel=_MODELS, help="Likewise.")] = "1B"
-    target_weights: Annotated[
-        Weights, typer.Option(rich_help_panel=_MODELS, help="How its weights are kept.")
-    ] = "bf16"
-    draft_weights: Annotated[Weights, typer.Option(rich_help_panel=_MODELS, help="Likewise.")] = "bf16"
-    acceptance: Annotated[
-        float, typer.Option(rich_help_panel=_MODELS, help="How often the draft's first guess is right.")
-    ] = 0.8
-    coverage: Annotated[
-        float,
-        typer.Option(
-            rich_help_panel=_MODELS, help="If it is wrong: how often one of the next three is right."
-        ),
-    ] = 0.75
-    repeats: Annotated[
-        float,
-        typer.Option(
-            rich_help_panel=_MODELS, help="Share of places where the earlier text knows what follows."
-        ),
-    ] = 0.0
-    context: Annotated[int, typer.Option(rich_help_panel=_QUESTIONS, min=1, help="Tokens, on average.")] = (
-        1024
+    target: Annotated[str, _models(help="70B, qwen3-32b … or a config.json.")] = "70B"
+    draft: Annotated[str, _models(help="Likewise.")] = "1B"
+    target_weights: Annotated[Weights, _models(help="How its weights are kept.")] = "bf16"
+    draft_weights: Annotated[Weights, _models(help="Likewise.")] = "bf16"
+    acceptance: Annotated[float, _models(help="How often the draft's first guess is right.")] = 0.8
+    coverage: Annotated[float, _models(help="If it is wrong: how often one of the next three is right.")] = (
+        0.75
     )
-    max_width: Annotated[
-        int,
-        typer.Option(rich_help_panel=_QUESTIONS, min=12, help="Rows of a draft step: what the engine takes."),
-    ] = 64
+    repeats: Annotated[float, _models(help="Share of places where the earlier text knows what follows.")] = (
+        0.0
+    )
+    context: Annotated[int, _question(min=1, help="Tokens, on average.")] = 1024
+    max_width: Annotated[int, _question(min=12, help="Rows of a draft step: what the engine takes.")] = 64
 
     def workload(self) -> "Workload":
         from ssd.planning.deployment import Workload
@@ -102,23 +77,12 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionOptions:
-    batch: Annotated[
-        int | None, typer.Option(rich_help_panel=_QUESTIONS, min=1, help="Sequences at a time; 1.")
-    ] = None
+    batch: Annotated[int | None, _question(min=1, help="Sequences at a time; 1.")] = None
     fleet: Annotated[
-        float | None,
-        typer.Option(
-            rich_help_panel=_QUESTIONS, metavar="TOKENS/S", help="Plan a fleet for so many; a minute."
-        ),
+        float | None, _question(metavar="TOKENS/S", help="Plan a fleet for so many; a minute.")
     ] = None
-    batches: Annotated[
-        bool,
-        typer.Option("--batches", rich_help_panel=_QUESTIONS, help="From which batch on SSD stops paying."),
-    ] = False
-    show_list: Annotated[
-        bool,
-        typer.Option("--list", rich_help_panel=_QUESTIONS, help="The devices and models that are known."),
-    ] = False
+    batches: Annotated[bool, _question("--batches", help="From which batch on SSD stops paying.")] = False
+    show_list: Annotated[bool, _question("--list", help="The devices and models that are known.")] = False
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False
 
     def check(self, devices: int | None) -> None:

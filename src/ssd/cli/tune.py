@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from ssd.tuning.confirm import Measured
     from ssd.tuning.tuned_file import Tuned
 
-_WHAT = "What is measured"
+_what = partial(typer.Option, rich_help_panel="What is measured")
 _FOUND_OUT = (
     "mode", "lookahead", "draft_width", "draft_lookup", "draft_precision", "draft_growth", "backup",
 )  # fmt: skip
@@ -31,32 +32,21 @@ _UNKNOWN = ("acceptance", "saguaro", "draft_children")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneOptions:
-    prompts: Annotated[
-        Path | None, typer.Option(rich_help_panel=_WHAT, help='A .jsonl file with {"text": …} lines.')
-    ] = None
-    dataset: Annotated[
-        str, typer.Option(rich_help_panel=_WHAT, help="Without --prompts: humaneval, alpaca, gsm8k …")
-    ] = "humaneval"
+    prompts: Annotated[Path | None, _what(help='A .jsonl file with {"text": …} lines.')] = None
+    dataset: Annotated[str, _what(help="Without --prompts: humaneval, alpaca, gsm8k …")] = "humaneval"
     dataset_dir: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="SSD_DATASET_DIR", rich_help_panel=_WHAT, help="Folder of NAME*.jsonl; else the hub."
-        ),
+        Path | None, _what(envvar="SSD_DATASET_DIR", help="Folder of NAME*.jsonl; else the hub.")
     ] = None
     num_prompts: Annotated[
         int | None,
-        typer.Option(
-            rich_help_panel=_WHAT,
-            min=_LEAST_PROMPTS,
-            help=f"Half to tune with, half held out; all of --prompts, or {_NUM_PROMPTS}.",
+        _what(
+            min=_LEAST_PROMPTS, help=f"Half to tune with, half held out; all of --prompts, or {_NUM_PROMPTS}."
         ),
     ] = None
-    max_tokens: Annotated[int, typer.Option(rich_help_panel=_WHAT, min=16, help="Written after each.")] = 96
-    temperature: Annotated[float, typer.Option(rich_help_panel=_WHAT, min=0.0, help="0 is greedy.")] = 0.0
-    seed: Annotated[int, typer.Option(rich_help_panel=_WHAT, help="Of the first prompt.")] = 1000
-    confirm: Annotated[
-        int, typer.Option(rich_help_panel=_WHAT, min=1, help="So many of the best are run on the engine.")
-    ] = 4
+    max_tokens: Annotated[int, _what(min=16, help="Written after each.")] = 96
+    temperature: Annotated[float, _what(min=0.0, help="0 is greedy.")] = 0.0
+    seed: Annotated[int, _what(help="Of the first prompt.")] = 1000
+    confirm: Annotated[int, _what(min=1, help="So many of the best are run on the engine.")] = 4
 
     def texts(self) -> tuple[list[str], list[str]]:
         """To tune with, and held out; every other one, since files are often sorted."""

@@ -50,18 +50,23 @@ class Text:
         return float((self.ranks[wrong] > 0).mean()) if wrong.any() else 1.0
 
     def tokens_a_round(self, lookahead: int) -> float:
-        """With a draft that has a whole speculation ready whenever a round begins.
+        """With a draft that has a whole speculation ready whenever a round begins."""
+        return tokens_a_round((self.ranks == 0).tolist(), lookahead)
 
-        As the bench counts it (bench/summary.py), which stands above planning and cannot be called from here.
-        """
-        place, rounds = 0, 0
-        while place < len(self):
-            accepted = 0
-            while accepted < lookahead and place + accepted < len(self) and self.ranks[place + accepted] == 0:
-                accepted += 1
-            place += accepted + 1
-            rounds += 1
-        return len(self) / rounds
+
+def tokens_a_round(agrees: Sequence[bool], lookahead: int) -> float:
+    """E∞: tokens of a verification with a draft that always has a whole speculation ready.
+
+    `agrees`: of each token of a text, whether it is the draft's first guess.
+    """
+    place, rounds = 0, 0
+    while place < len(agrees):
+        run = 0
+        while run < lookahead and place + run < len(agrees) and agrees[place + run]:
+            run += 1
+        place += run + 1
+        rounds += 1
+    return len(agrees) / rounds
 
 
 def drawn_text(

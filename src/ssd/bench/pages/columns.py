@@ -1,14 +1,7 @@
 """The columns of a run's tables: what each means, and how it is written. Of speed, of drafting, of cost."""
 
 from ssd.bench.figures import Figures
-from ssd.bench.statistics import Estimate
 from ssd.bench.tables import NOTHING, Column, maybe, number
-
-
-def _estimate(found: Estimate) -> str:
-    if found.low is None or found.high is None:
-        return number(found.value)
-    return f"{number(found.value)} ({number(found.low)}–{number(found.high)})"
 
 
 def _shares(row: Figures) -> str:
@@ -43,7 +36,7 @@ HITS = Column[Figures]("hits", lambda row: maybe(row.hit_rate), "rounds whose ou
 OF_ROOF = Column[Figures]("of roof", lambda row: maybe(row.efficiency), "rate over the roof")
 PARTS: tuple[tuple[Column[Figures], ...], ...] = (
     (
-        Column("tok/s a user", lambda row: _estimate(row.rate), _RATE),
+        Column("tok/s a user", lambda row: row.rate.spelled(number), _RATE),
         OVER_AR,
         Column("× ar+allcores", lambda row: str(row.over_wide_ar or NOTHING), _OVER_WIDE),
         OVER_SD,

@@ -110,12 +110,11 @@ def _bars(
             each, title = found[id(row)], f"{dataset}, {row.case.name}: {words(row)}"
             end = each.value
             (bar,) = axes.barh(y, each.value, _BAR, color=COLOURS[colours[row.case.name]][0], clip_on=False)
-            if each.low is not None and each.high is not None:
-                low, end = each.low, max(end, each.high)
-                stroke(
-                    axes, [low, low, low, each.high, each.high, each.high], [y - 4, y + 4, y, y, y - 4, y + 4]
-                )
-                title += f", 95 % interval {number(low)} to {number(each.high)}, {row.num_prompts} prompts"
+            if each.interval is not None:
+                low, high = each.interval
+                end = max(end, high)
+                stroke(axes, [low, low, low, high, high, high], [y - 4, y + 4, y, y, y - 4, y + 4])
+                title += f", 95 % interval {number(low)} to {number(high)}, {row.num_prompts} prompts"
             drawing.tell(bar, title)
             axes.text(end + room, y, words(row), size=13, color=COLOURS["ink"][0], va="center")
             names[y] = row.case.name
@@ -225,10 +224,9 @@ def _latency(figures: RunFigures, colours: Mapping[str, str]) -> Plot | None:
 
 def _latency_point(row: Figures) -> Point:
     found, size = row.milliseconds_per_token, row.case.batch_size
-    interval = None if found.low is None or found.high is None else (found.low, found.high)
     in_all = f"{number(row.output_rate)} tok/s in all"
     words = f"{size} together: {number(found.value)} ms a token, {in_all}"
-    return Point(str(size), found.value, words, interval)
+    return Point(str(size), found.value, words, found.interval)
 
 
 def _lines(drawn: Sequence[Line], across: str, up: str, most: float | None = None) -> str:

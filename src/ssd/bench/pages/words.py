@@ -78,16 +78,16 @@ def tiles(figures: RunFigures) -> list[Tile]:
 
 
 def _ratio_interval(ratio: Estimate) -> str:
-    if ratio.low is None or ratio.high is None:
+    if ratio.interval is None:
         return f"{ratio.count} prompt{'s' * (ratio.count != 1)}: too few for an interval"
-    return f"95 %: {ratio.low:.2f} to {ratio.high:.2f}"
+    return "95 %: {:.2f} to {:.2f}".format(*ratio.interval)
 
 
 def _interval(row: Figures) -> str:
     where = "all prompts" if row.dataset == ALL else row.dataset
-    if row.rate.low is None or row.rate.high is None:
+    if row.rate.interval is None:
         return where
-    return f"{where}; 95 %: {number(row.rate.low)} to {number(row.rate.high)}"
+    return f"{where}; 95 %: {' to '.join(map(number, row.rate.interval))}"
 
 
 def equality(figures: RunFigures) -> EqualityWords:
