@@ -38,7 +38,19 @@ RUN = {
     "ssd plan --list": "",
 }
 """And what is typed."""
-OTHERS = ("pip", "pytest", "pre-commit", "git", "cmake", "optimum-cli", "vllm", "curl", ".")
+OTHERS = (
+    "pip",
+    "pytest",
+    "pre-commit",
+    "git",
+    "cmake",
+    "optimum-cli",
+    "vllm",
+    "curl",
+    "docker",
+    "export",
+    ".",
+)
 _MODULES = ("benchmarks.", "tests.")
 _SCRIPTS = "examples/"
 _OURS = "ssd-llm"
@@ -78,6 +90,9 @@ def _single(words: list[str]) -> Iterator[tuple[str, ...]]:
             found.pop(0)
         if found:
             yield tuple(found)
+        if found[:2] == ["docker", "run"]:  # What follows our image is for the command that it runs.
+            image = next(place for place, word in enumerate(found) if word.startswith("ssd:"))
+            yield ("ssd", "serve", *found[image + 1 :])
 
 
 ALL = sorted(

@@ -21,7 +21,10 @@ class ServerOptions:
     """Settings of ServerConfig; None stands for its own default."""
 
     host: Annotated[str | None, _option("0.0.0.0: reached from elsewhere too.", _SERVER)] = None
-    port: Annotated[int | None, _option("8000; 0 takes a free one.", _SERVER)] = None
+    # Not SSD_PORT: Kubernetes sets that to an address where a service is called ssd.
+    port: Annotated[int | None, _option("8000; 0 takes a free one.", _SERVER, envvar="SSD_LISTEN_PORT")] = (
+        None
+    )
     api_keys: Annotated[
         list[str] | None,
         _option("What clients send; repeatable.", _SERVER, "--api-key", envvar=_KEY),
