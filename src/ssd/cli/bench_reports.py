@@ -74,6 +74,7 @@ def show_run(folder: Path) -> int:
     for table in run_tables(figures, SHORT):
         console.print(shown(table))
     code = _show_equality(console, figures)
+    console.print("[dim]Medians over prompts; in brackets, 95 % intervals.[/]")
     console.print(f"[dim]The whole report: ssd bench report {escape(str(folder))}[/]")
     return code
 
