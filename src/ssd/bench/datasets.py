@@ -93,9 +93,11 @@ def _text_of(line: str, place: str) -> str:
     try:
         text = json.loads(line)["text"]
     except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f'{place}: not a JSON object with a "text"') from error
+        raise ValueError(
+            f'{place}: not a JSON object with a "text": write {{"text": …}} on each line'
+        ) from error
     if not isinstance(text, str) or not text:
-        raise ValueError(f'{place}: its "text" is empty or no text')
+        raise ValueError(f'{place}: its "text" is empty or no text: write some, or remove the line')
     return text
 
 

@@ -65,7 +65,7 @@ def chat(
     named = {name: place for name, place in servers.items() if place is not None}
     with user_errors():
         if len(named) + ssd > 1:
-            raise ValueError("--ssd, --vllm, --sglang and --url: one of them answers")
+            raise ValueError("--ssd, --vllm, --sglang and --url: one of them answers, so name one")
         params = sampling.params(max_tokens=None)
         backend: Backend
         if named:
@@ -88,7 +88,9 @@ def _remote(
     unheard = [name for name in engine.said() if name != "hf_cache"]
     if unheard:
         flag = unheard[0].replace("_", "-")
-        raise ValueError(f"--{flag} has no meaning with a server elsewhere: it was told when it started")
+        raise ValueError(
+            f"--{flag} has no meaning with a server elsewhere, which was told when it started: leave it out"
+        )
     model = engine.named_model if engine.model or engine.model_argument else None
     return RemoteBackend(
         server, url, model=model, api_key=api_key, params=params, wants_origins=wants_origins

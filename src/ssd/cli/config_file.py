@@ -153,9 +153,10 @@ def _read(path: Path) -> Mapping[str, Any]:
         text = path.read_text()
         content = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
     except OSError as error:
-        raise ValueError(f"--config {path}: {error.strerror}") from error
+        raise ValueError(f"--config {path}: {error.strerror}: check the path") from error
     except (tomllib.TOMLDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"--config {path} cannot be read: {' '.join(str(error).split())}") from error
+        why = " ".join(str(error).split())
+        raise ValueError(f"--config {path} cannot be read ({why}): write `name: value` lines") from error
     if path.suffix not in (".yaml", ".yml", ".toml"):
         raise ValueError(f"--config {path}: name it .yaml or .toml, so that it can be told which it is")
     if not isinstance(content or {}, Mapping):

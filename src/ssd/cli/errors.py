@@ -1,7 +1,9 @@
 """User errors on a terminal: one sentence with its remedy, no traceback, exit code 2."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import typer
 from rich.console import Console
@@ -10,11 +12,30 @@ from rich.markup import escape
 
 @contextmanager
 def user_errors() -> Iterator[None]:
-    """Turns ValueError, which says what to do, into a message; anything else is a bug and stays loud."""
+    """Turns ValueError, which says what to do, into a message, and so a file that cannot be used.
+
+    Anything else is a bug and stays loud.
+    """
     try:
         yield
     except ValueError as error:
-        Console(stderr=True).print(
-            f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True
-        )
+        _show(str(error))
         raise typer.Exit(2) from None
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _show(f"{error.filename}: {error.strerror}: check the path and your rights there, or name another")
+        raise typer.Exit(2) from None
+
+
+def require_place(flag: str, path: Path) -> None:
+    """For a file that is to be written: said before, not after, the work whose result goes there."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise ValueError(f"{flag} {path}: there is no folder {folder}: make it, or name another place")
+    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise ValueError(f"{flag} {path} cannot be written: name another file")
+
+
+def _show(message: str) -> None:
+    Console(stderr=True).print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)

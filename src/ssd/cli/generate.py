@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 from ssd.cli.engine_options import EngineOptions
-from ssd.cli.errors import user_errors
+from ssd.cli.errors import require_place, user_errors
 from ssd.cli.explain import explain_outputs
 from ssd.cli.loading import load_llm
 from ssd.cli.options import with_options
@@ -64,9 +64,11 @@ def generate(
     """
     with user_errors():
         model, settings = engine.named_model, engine.settings()
+        if trace is not None:
+            require_place("--trace", trace)
         prompts = _prompts(prompt)
         if logprobs is not None and not as_json:
-            raise ValueError("--logprobs is only shown with --json")
+            raise ValueError("--logprobs is only shown with --json: add that, or leave it out")
         params = sampling.params(max_tokens=_MAX_TOKENS, n=n, logprobs=logprobs)
         with load_llm(model, settings) as llm:
             timeline = llm.record() if trace is not None else None

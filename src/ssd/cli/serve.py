@@ -48,7 +48,10 @@ def serve(
         else:
             vllm.require_none()
             if flags:
-                raise ValueError(f"{flags[0]!r} is more than this command takes: flags after `--` are vLLM's")
+                raise ValueError(
+                    f"{flags[0]!r} is more than this command takes, and flags after `--` are vLLM's: leave "
+                    "it out, or add --engine vllm"
+                )
             code = _serve_ourselves(engine.engine_config(seed=seed), server)
     raise typer.Exit(code)
 

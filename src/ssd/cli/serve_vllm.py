@@ -106,7 +106,7 @@ class VllmOptions:
         """For our own engine."""
         for name in ("print_commands", "float32_head", "pad_drafts"):
             if getattr(self, name):
-                raise ValueError(f"{_spelled(name)} is for --engine vllm")
+                raise ValueError(f"{_spelled(name)} is for --engine vllm: add that, or leave it out")
 
 
 def is_installed() -> bool:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from ssd.bench.tables import Column, Table
 from ssd.cli.engine_options import EngineOptions
-from ssd.cli.errors import user_errors
+from ssd.cli.errors import require_place, user_errors
 from ssd.cli.options import with_options
 from ssd.cli.tables import shown
 
@@ -94,6 +94,7 @@ def _tune(out: Path, options: TuneOptions, engine: EngineOptions) -> None:
     console = Console()
     given, draft = _given(engine)
     config = EngineConfig.from_settings(engine.named_model, given)
+    require_place("--out", out)
     prompts, held_out = options.texts()
     # The target's cores, and room for a draft beside it, are those of the mode that needs most.
     engines = CaseEngines(config, DraftConfig.from_settings(draft), [Case(mode="ar"), Case(mode="ssd")])

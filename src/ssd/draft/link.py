@@ -150,7 +150,7 @@ class ZmqDraftLink:
         try:
             self._socket.bind(address)
         except zmq.ZMQError as error:
-            raise ValueError(f"cannot listen on {address}: {error}") from error
+            raise ValueError(f"cannot listen on {address} ({error}): name another place or port") from error
 
     def send(self, peer: bytes, frame: bytes) -> None:
         try:

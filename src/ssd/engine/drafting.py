@@ -112,7 +112,10 @@ def _require_ready(line: Line) -> None:
         raise ValueError(line.refusal)
     if not line.is_ready:
         reason = line.last_loss or f"it did not answer within {START_SECONDS:.0f} s"
-        raise ValueError(f"the draft did not start: {reason}; see what it says above, or check its address")
+        raise ValueError(
+            f"the draft did not start: {reason}: see what it says above; if it listens elsewhere, whether "
+            "`ssd draft --listen` runs at that address"
+        )
 
 
 def _are_cpus(target: str, draft: str) -> bool:

@@ -60,7 +60,9 @@ def open_checkpoint(model: str) -> Checkpoint:
         return _open_folder(path)
     if not path.exists():
         raise ValueError(f"no model at {model}: name a folder with config.json or a .gguf file")
-    raise ValueError(f"{model} is neither a folder with config.json nor a .gguf file")
+    raise ValueError(
+        f"{model} is neither a folder with config.json nor a .gguf file: name one, or a model on the hub"
+    )
 
 
 def _open_folder(path: Path) -> Checkpoint:

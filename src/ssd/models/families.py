@@ -33,7 +33,8 @@ def family_of(architecture: str) -> Family:
         if family.architecture == architecture:
             return family
     raise ValueError(
-        f"architecture {architecture!r} is not supported; supported are {', '.join(KNOWN_ARCHITECTURES)}"
+        f"architecture {architecture!r} is not supported; supported are {', '.join(KNOWN_ARCHITECTURES)}: "
+        "use one of these, or let vLLM verify (ssd serve --engine vllm)"
     )
 
 
@@ -42,4 +43,6 @@ def architecture_of_gguf(gguf_architecture: str) -> str:
         if family.gguf_architecture == gguf_architecture:
             return family.architecture
     known = ", ".join(family.gguf_architecture for family in _FAMILIES if family.gguf_architecture)
-    raise ValueError(f"GGUF architecture {gguf_architecture!r} is not supported; supported are {known}")
+    raise ValueError(
+        f"GGUF architecture {gguf_architecture!r} is not supported; supported are {known}: use one of these"
+    )

@@ -58,7 +58,7 @@ def _from_file(path: Path, key: str) -> Device:
     try:
         rows = tomllib.loads(path.read_text())
     except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from error
+        raise ValueError(f"{path}: {error.strerror}: check the path, or see `ssd plan --list`") from error
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path} is not TOML ({error}): write a [name] and its figures") from error
     if not key and len(rows) != 1:

@@ -144,7 +144,9 @@ def _stay_on(cores: Sequence[int]) -> None:
         except OSError:
             unusable = set(cores)
     if unusable:
-        raise ValueError(f"cores {sorted(unusable)} are not usable here; usable are {usable_cores()}")
+        raise ValueError(
+            f"cores {sorted(unusable)} are not usable here; usable are {usable_cores()}: choose among these"
+        )
 
 
 @functools.cache

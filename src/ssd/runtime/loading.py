@@ -124,7 +124,8 @@ def _max_model_len(config: RunnerConfig, model: ModelConfig, shape: PoolShape) -
         return min(model.max_position, num_slots)
     if config.max_model_len > model.max_position:
         raise ValueError(
-            f"max_model_len={config.max_model_len}, but the model's positions end at {model.max_position}"
+            f"max_model_len={config.max_model_len}, but the model's positions end at {model.max_position}: "
+            "use at most that"
         )
     if config.max_model_len > num_slots:
         raise ValueError(

@@ -1,0 +1,88 @@
+"""What a user gets wrong ends with code 2, one sentence and what to do; nothing of it is a traceback."""
+
+import shlex
+import socket
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ssd.cli.main import app
+from tests.tiny import write_checkpoint
+
+WRONG = {
+    # Paths.
+    "generate nowhere -p hi": "name a folder with config.json, a .gguf file, or a model on the hub",
+    "generate empty -p hi": "name one, or a model on the hub",
+    "generate damaged.gguf -p hi": "download it again",
+    "generate unknown -p hi": "use one of these",
+    "generate m -p hi --config nowhere.yaml": "check the path",
+    "generate m -p hi --config damaged.yaml": "write `name: value` lines",
+    "generate m -p hi --trace nowhere/trace.json": "make it, or name another place",
+    "generate m -p hi --trace empty": "name another file",
+    "draft --make-keys m/config.json/keys": "check the path and your rights there, or name another",
+    "plan --hardware nowhere.toml": "check the path, or see `ssd plan --list`",
+    "tune m --draft m --prompts few.jsonl --out nowhere/tuned.yaml": "make it, or name another place",
+    "tune m --draft m --prompts nowhere.jsonl": "name a .jsonl file",
+    "tune m --draft m --prompts damaged.jsonl": 'write {"text": …} on each line',
+    "tune m --draft m --prompts few.jsonl": "give at least 4",
+    "bench report nowhere": "`ssd bench run --run DIR` makes one",
+    "bench compare nowhere m": "`ssd bench run --run DIR` makes one",
+    # Flags that do not go together, and values that are none.
+    "generate -p hi": "a name on the hub",
+    "generate m --model other -p hi": "name one",
+    "generate m -p hi --mode ssd": "name a small model of the same family",
+    "generate m -p hi --logprobs 3": "add that, or leave it out",
+    "generate m -p hi --cores x": "write numbers and ranges, such as 0,2-4",
+    "generate m -p hi --device tpu": "use 'auto', 'cpu', 'cuda' or 'cuda:N'",
+    "generate m -p hi --temperature -1": "use a finite value from 0 to 1000",
+    "generate m -p hi --max-model-len 100000": "use at most that",
+    "generate m -p hi --tensor-parallel-size 2": "leave it at 1, or use `ssd serve --engine vllm`",
+    "generate m -p hi --speculative-config {": "quote it as one word",
+    "chat --url http://a --vllm http://b": "name one",
+    "chat --url http://a --max-model-len 9": "leave it out",
+    "serve m --engine ssd --print-commands": "add that, or leave it out",
+    "serve m --engine ssd -- --x": "leave it out, or add --engine vllm",
+    "serve m --engine ssd --log-level loud": "use one of debug, info, warning, error",
+    "serve damaged.gguf --engine vllm --print-commands": "or use --engine ssd",
+    "plan --target nothing": "or give a model's config.json",
+    "plan --fleet 10 --batches": "ask one at a time",
+    "tune m": "name a small model of the same family with --draft",
+    "bench run m --run r --cases nothing": "A case is ar, sd, sd4, ssd",
+    "bench run m --run r --cases ssd": "name a small model of the same family with --draft",
+    "bench run m --run r --datasets nothing": "or a .jsonl file",
+    # Addresses.
+    "chat --url http://127.0.0.1:1": "is the server running there?",
+    "serve m --engine ssd --port TAKEN": "choose another host or port",
+    "draft --model m": "see ssd draft --help",
+    "draft --model m --listen nothing": "use ipc:///path/to/socket or tcp://host:port",
+    "draft --model m --listen tcp://127.0.0.1:5555": "make them with `ssd draft --make-keys FOLDER`",
+    "draft --model m --listen ipc:///nowhere/d.sock": "name another place or port",
+    "generate m -p hi --draft ipc:///nowhere/d.sock --draft-timeout 1": "runs at that address",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("wrong")
+    write_checkpoint("llama3", made / "m")
+    for name in ("empty", "unknown"):
+        (made / name).mkdir()
+    (made / "unknown/config.json").write_text('{"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}')
+    (made / "damaged.gguf").write_bytes(b"hello")
+    (made / "damaged.yaml").write_text("a: [\n")
+    (made / "damaged.jsonl").write_text("hello\n")
+    (made / "few.jsonl").write_text('{"text": "a"}\n')
+    return made
+
+
+@pytest.mark.parametrize("command", WRONG)
+def test_errors_say_what_to_do(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        words = shlex.split(command.replace("TAKEN", str(taken.getsockname()[1])))
+        done = CliRunner().invoke(app, words, input="", env={"COLUMNS": "200"})
+    assert done.exit_code == 2, done.output
+    assert isinstance(done.exception, SystemExit)
+    assert WRONG[command] in " ".join(done.stderr.split())
