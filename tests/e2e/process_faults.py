@@ -26,7 +26,7 @@ from unittest.mock import patch
 from torch import Tensor
 
 from ssd import LLM, SamplingParams
-from ssd.draft import supervisor
+from ssd.draft import sources
 from ssd.draft.link import Keys, ZmqEngineLink
 from ssd.runtime.runner import Runner, RunnerRow
 from tests.e2e.faulty_link import FaultyLink, Mangler, Plan, WireFault
@@ -159,7 +159,7 @@ class _SpoilableLink(FaultyLink):
 @contextmanager
 def spoilable_links() -> Iterator[None]:
     """Lines made within can be spoilt while they run."""
-    with patch.object(supervisor, "ZmqEngineLink", _SpoilableLink):
+    with patch.object(sources, "ZmqEngineLink", _SpoilableLink):
         yield
 
 

@@ -19,7 +19,11 @@ _PANEL = "Drafting"
 class DraftOptions:
     model: Annotated[
         str | None,
-        _option("model", "Small model of the same tokenizer, or where an `ssd draft` listens.", _PANEL),
+        _option(
+            "model",
+            "Small model of the same tokenizer; for engines also where an `ssd draft` listens.",
+            _PANEL,
+        ),
     ] = None
     device: Annotated[str | None, _option("device", "Of the draft: auto, cpu, cuda or cuda:N.", _PANEL)] = (
         None
