@@ -2,17 +2,20 @@
 
 import dataclasses
 import json
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from ssd.bench.load import Answered, Endpoint, Level, LevelRecord, LoadFolder, LoadSettings, turns
 from ssd.bench.load_figures import LoadFigures, in_words
 from ssd.bench.load_guidellm import GeneratorError, Guidellm, read_report
 from ssd.bench.load_report import write_load_report
+from ssd.cli.main import app
 
 ONE, EIGHT, RATE = (
     Level(kind="users", value=1), Level(kind="users", value=8), Level(kind="rate", value=0.5),
@@ -206,3 +209,13 @@ def test_a_run_goes_on_and_another_is_refused(tmp_path: Path) -> None:
     assert folder.settings() == SETTINGS
     with pytest.raises(ValueError, match="unlike in max_tokens, requests"):
         folder.begin(dataclasses.replace(SETTINGS, max_tokens=5, requests=9))
+
+
+def test_plots_that_cannot_be_drawn_are_said_before_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = CliRunner().invoke(app, ["bench", "serve", "--url", "http://here", "--run", str(tmp_path / "run")])
+    assert done.exit_code == 2
+    assert "plots need the package matplotlib" in " ".join(done.stderr.split())
+    assert not (tmp_path / "run").exists()

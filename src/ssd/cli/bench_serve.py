@@ -79,7 +79,9 @@ def _measure(path: Path, urls: list[str], options: LoadOptions) -> None:
     from ssd.bench.datasets import digest_of, load_prompts
     from ssd.bench.load import LoadFolder
     from ssd.bench.load_guidellm import Guidellm
+    from ssd.bench.pages.drawing import need_matplotlib
 
+    need_matplotlib()  # before, not after, an hour of measuring
     program, folder = _program(options), LoadFolder(path)
     sets = [load_prompts(name, options.dataset_dir, options.num_prompts) for name in _split(options.datasets)]
     prompts = [text for neighbours in zip(*sets, strict=True) for text in neighbours]

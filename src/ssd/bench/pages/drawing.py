@@ -45,12 +45,19 @@ def css() -> str:
     return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
 
 
+def need_matplotlib() -> None:
+    """ValueError with a remedy where it is not installed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ValueError(f"plots need the package matplotlib: {how_to_install('bench')}") from error
+
+
 class Drawing:
     def __init__(self, height: float, label: str) -> None:
-        try:
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ValueError(f"plots need the package matplotlib: {how_to_install('bench')}") from error
+        need_matplotlib()
+        from matplotlib.figure import Figure
+
         self.height, self._label, self._told = height, label, dict[str, str]()
         self._figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72, facecolor="none")
 
