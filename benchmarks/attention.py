@@ -6,28 +6,23 @@ Two revisions are compared by running this file in turns with the sources of eac
 Best of many turns, one core.
 """
 
-import argparse
-import time
-from collections.abc import Callable
-
 import torch
 
+from benchmarks.flags import parser
+from benchmarks.in_turns import best
 from ssd.attention.backend import Span
 from ssd.attention.sdpa import DETERMINISTIC_KEY_TILE, SdpaBackend
 from ssd.kvcache.pool import KVPool, PoolShape
 
+FLAGS = {"context": 16384, "dtype": "float32", "deterministic": False}
+
 ROWS = (1, 5, 9)
 HEADS, KV_HEADS, HEAD_DIM, BLOCK = 12, 2, 128, 16
 """Of Qwen2.5-1.5B."""
-_SECONDS = 1.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--context", type=int, default=16384)
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--deterministic", action="store_true")
-    options = parser.parse_args()
+    options = parser(__doc__, FLAGS).parse_args()
     torch.set_num_threads(1)
     dtype, num_blocks = getattr(torch, options.dtype), options.context // BLOCK + 2
     shape = PoolShape(
@@ -44,19 +39,9 @@ def main() -> None:
         queries, keys, values = (
             torch.randn(rows, heads, HEAD_DIM).to(dtype) for heads in (HEADS, KV_HEADS, KV_HEADS)
         )
-        planning = best(lambda: backend.plan([span], rows))
-        attending = best(lambda: plan.attend(0, queries, keys, values))
+        planning = best(lambda: backend.plan([span], rows), within=1.0)
+        attending = best(lambda: plan.attend(0, queries, keys, values), within=1.0)
         print(f"{rows:4} {1e3 * planning:9.2f} {1e3 * attending:9.2f}", flush=True)
-
-
-def best(work: Callable[[], object]) -> float:
-    work()
-    times, until = list[float](), time.perf_counter() + _SECONDS
-    while time.perf_counter() < until:
-        started = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - started)
-    return min(times)
 
 
 if __name__ == "__main__":

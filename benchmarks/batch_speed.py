@@ -11,11 +11,19 @@ import argparse
 import json
 import statistics
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.flags import parser
+from benchmarks.in_turns import ratios, spread, take_turns
 from ssd import LLM, SamplingParams
 from ssd.engine.prompts import Prompt
+
+FLAGS = {
+    "target": str, "draft": str, "prompts": Path, "trace": Path,
+    "batch": 8, "turns": 5, "max-tokens": 64, "core": 0, "draft-core": 1,
+}  # fmt: skip
 
 
 def engine(options: argparse.Namespace, mode: str) -> LLM:
@@ -46,47 +54,36 @@ def print_waits(trace: Path) -> None:
     events = json.loads(trace.read_text())["traceEvents"]
     steps = [event["args"] for event in events if event["name"] == "verify"]
     mixed = [step for step in steps if 0 < step["ready"] < step["sequences"]]
-    waited = sum(step["waited_ms"] > 0 for step in mixed)
+    waited, at_all = (sum(step["waited_ms"] > 0 for step in each) for each in (mixed, steps))
     print(
         f"{len(steps)} verifications, {len(mixed)} with rows that hit beside rows that miss, "
-        f"{waited} of these waited; "
-        f"{sum(step['waited_ms'] > 0 for step in steps)} waited at all"
+        f"{waited} of these waited; {at_all} waited at all"
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--target", required=True)
-    parser.add_argument("--draft", required=True)
-    parser.add_argument("--prompts", type=Path, required=True)
-    parser.add_argument("--trace", type=Path, required=True)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--max-tokens", type=int, default=64)
-    parser.add_argument("--core", type=int, default=0)
-    parser.add_argument("--draft-core", type=int, default=1)
-    options = parser.parse_args()
+    options = parser(__doc__, FLAGS).parse_args()
     lines = options.prompts.read_text().splitlines()[: options.batch]
     prompts: list[Prompt] = [json.loads(line)["text"] for line in lines]
     engines = {mode: engine(options, mode) for mode in ("ar", "sd", "ssd")}
     for llm in engines.values():  # outside the clock
         rate(llm, prompts, 8)
-    rates: dict[str, list[float]] = {mode: [] for mode in engines}
-    for _ in range(options.turns):
-        timeline = engines["ssd"].record()
-        for mode, llm in engines.items():
-            rates[mode].append(rate(llm, prompts, options.max_tokens))
-    timeline.write(options.trace)
+    timelines = []
+
+    def turn(mode: str) -> float:
+        if mode == "ssd":
+            timelines.append(engines[mode].record())
+        return rate(engines[mode], prompts, options.max_tokens)
+
+    rates = take_turns({mode: partial(turn, mode) for mode in engines}, options.turns, warm_up=0)
+    timelines[-1].write(options.trace)
     for mode, found in rates.items():
-        ratios = [each / plain for each, plain in zip(found, rates["ar"], strict=True)]
         stats = engines[mode].stats.speculation
         print(
-            f"{mode:4} {statistics.median(found):7.1f} tok/s  × AR {statistics.median(ratios):.2f} "
-            f"({min(ratios):.2f}–{max(ratios):.2f})  accepted a round {stats.accepted_per_round:.2f}  "
-            f"hits {stats.hit_rate or 0:.2f}"
+            f"{mode:4} {statistics.median(found):7.1f} tok/s  × AR {spread(ratios(found, rates['ar']))}  "
+            f"accepted a round {stats.accepted_per_round:.2f}  hits {stats.hit_rate or 0:.2f}"
         )
-    over = [ssd / sd for ssd, sd in zip(rates["ssd"], rates["sd"], strict=True)]
-    print(f"ssd over sd: {statistics.median(over):.2f} ({min(over):.2f}–{max(over):.2f})")
+    print(f"ssd over sd: {spread(ratios(rates['ssd'], rates['sd']))}")
     print_waits(options.trace)
     for llm in engines.values():
         llm.close()

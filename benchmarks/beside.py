@@ -6,15 +6,19 @@ Alone and beside, in turns. The ratios are `beside` in benchmarks/validation/two
 `python -m benchmarks.validation` may know of contention. Needs a quiet machine.
 """
 
-import argparse
 import multiprocessing
 import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
+from benchmarks.flags import parser
 from ssd.bench.bare_forward import bare_forward
 from ssd.config import Precision, RunnerConfig
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.tuning.measure import precisions_of
+
+FLAGS = {"target": str, "draft": str, "rounds": 20, "core": 0, "draft-core": 1}
 
 TARGET_ROWS, DRAFT_ROWS = 9, 12
 
@@ -25,7 +29,20 @@ def config(model: str, core: int, precision: Precision = "model") -> RunnerConfi
     )
 
 
-def draft_process(line: Connection, model: str, core: int, precision: Precision) -> None:
+@contextmanager
+def computing_draft(model: str, core: int, precision: Precision) -> Iterator[Connection]:
+    """A process that computes a draft's forwards on its core when it is told to."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_draft_process, args=(theirs, model, core, precision), daemon=True)
+    process.start()
+    ours.recv()
+    yield ours
+    ours.send("end")
+    process.join()
+
+
+def _draft_process(line: Connection, model: str, core: int, precision: Precision) -> None:
     """Answers `once` with a forward's time, and `loop` with those of all forwards until the next word."""
     draft: LoadedModel = load_model(config(model, core, precision))
     bare_forward(draft, DRAFT_ROWS)
@@ -56,25 +73,12 @@ def measure(target: LoadedModel, line: Connection, rounds: int) -> dict[str, lis
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--target", required=True)
-    parser.add_argument("--draft", required=True)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--core", type=int, default=0)
-    parser.add_argument("--draft-core", type=int, default=1)
-    options = parser.parse_args()
-    context = multiprocessing.get_context("spawn")
+    options = parser(__doc__, FLAGS).parse_args()
     target = load_model(config(options.target, options.core))
     bare_forward(target, TARGET_ROWS)
     for precision in precisions_of(config(options.draft, options.draft_core)):
-        ours, theirs = context.Pipe()
-        arguments = (theirs, options.draft, options.draft_core, precision)
-        process = context.Process(target=draft_process, args=arguments)
-        process.start()
-        ours.recv()
-        found = measure(target, ours, options.rounds)
-        ours.send("end")
-        process.join()
+        with computing_draft(options.draft, options.draft_core, precision) as line:
+            found = measure(target, line, options.rounds)
         middle = {name: statistics.median(times) for name, times in found.items()}
         for name in ("target", "draft"):
             beside, alone = middle[f"{name} beside"], middle[name]

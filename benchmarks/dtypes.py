@@ -6,73 +6,64 @@ Shows what `auto` chooses beside what would have been fastest. To see another CP
 ONEDNN_MAX_CPU_ISA=AVX512_CORE ATEN_CPU_CAPABILITY=avx512. Both targets are loaded: it needs the memory.
 """
 
-import argparse
 import json
 import statistics
-from collections import defaultdict
+from contextlib import ExitStack
 from pathlib import Path
 
+from benchmarks.flags import parser
+from benchmarks.in_turns import Measure, ratios, spread, take_turns
 from ssd.bench.cases import Case, parse_case
 from ssd.bench.engines import CaseEngines
 from ssd.config import DraftConfig, DType, EngineConfig
 from ssd.runtime.host import resolve_device, resolve_dtype
 
+FLAGS = {
+    "target": str, "draft": str, "prompts": Path,
+    "cases": "ar,sd4+int8,ssd+int8", "num-prompts": 3, "max-tokens": 48,
+}  # fmt: skip
+
 FORMATS: tuple[DType, ...] = ("bfloat16", "float32")
 
 
+def rates_of(engines: CaseEngines, case: Case, prompts: list[str], max_tokens: int) -> Measure:
+    """A call writes after the next prompt, and says how many tokens a second."""
+    places = iter(enumerate(prompts))
+
+    def write() -> float:
+        place, prompt = next(places)
+        (record,) = engines.run(case, [prompt], max_tokens=max_tokens, seed=place)
+        return len(record.tokens) / record.seconds
+
+    return write
+
+
+def show(rates: dict[str, list[float]], cases: list[Case]) -> None:
+    auto = str(resolve_dtype("auto", resolve_device("cpu"))).removeprefix("torch.")
+    for case in cases:
+        medians = {dtype: statistics.median(rates[f"{dtype} {case.name}"]) for dtype in FORMATS}
+        line = f"{case.name:10} " + "  ".join(f"{dtype} {value:5.2f}" for dtype, value in medians.items())
+        line += f"  auto ({auto}) {medians[auto] / max(medians.values()):.2f} of the best"  # type: ignore[index]
+        if f"{auto} ar" in rates:
+            line += f"  × ar {spread(ratios(rates[f'{auto} {case.name}'], rates[f'{auto} ar']))}"
+        print(line)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--target", required=True)
-    parser.add_argument("--draft", required=True)
-    parser.add_argument("--prompts", type=Path, required=True)
-    parser.add_argument("--cases", default="ar,sd4+int8,ssd+int8")
-    parser.add_argument("--num-prompts", type=int, default=3)
-    parser.add_argument("--max-tokens", type=int, default=48)
-    options = parser.parse_args()
+    options = parser(__doc__, FLAGS).parse_args()
     cases = [parse_case(text) for text in options.cases.split(",")]
     lines = options.prompts.read_text().splitlines()[: options.num_prompts]
     prompts = [json.loads(line)["text"] for line in lines]
-    engines = {each: engines_of(options, each, cases) for each in FORMATS}
-    for each in engines.values():
-        each.warm_up(cases, prompts[0])
-    show(run(engines, cases, prompts, options.max_tokens), cases)
-    for each in engines.values():
-        each.close()
-
-
-def engines_of(options: argparse.Namespace, dtype: DType, cases: list[Case]) -> CaseEngines:
-    config = EngineConfig(model=options.target, device="cpu", dtype=dtype, cores=(0,))
-    return CaseEngines(config, DraftConfig(model=options.draft, cores=(1,)), cases)
-
-
-def run(
-    engines: dict[DType, CaseEngines], cases: list[Case], prompts: list[str], max_tokens: int
-) -> dict[tuple[DType, Case], list[float]]:
-    """Tokens a second of each format and case, prompt by prompt."""
-    rates: dict[tuple[DType, Case], list[float]] = defaultdict(list)
-    for place, prompt in enumerate(prompts):
-        for case in cases:
-            for dtype in FORMATS[:: 1 if place % 2 else -1]:
-                (record,) = engines[dtype].run(case, [prompt], max_tokens=max_tokens, seed=place)
-                rates[dtype, case].append(len(record.tokens) / record.seconds)
-                print(f"{dtype:9} {case.name:10} {rates[dtype, case][-1]:6.2f} tok/s", flush=True)
-    return rates
-
-
-def show(rates: dict[tuple[DType, Case], list[float]], cases: list[Case]) -> None:
-    auto = str(resolve_dtype("auto", resolve_device("cpu"))).removeprefix("torch.")
-    plain = rates[auto, parse_case("ar")] if parse_case("ar") in cases else None  # type: ignore[index]
-    for case in cases:
-        medians = {dtype: statistics.median(rates[dtype, case]) for dtype in FORMATS}
-        best = max(medians, key=lambda dtype: medians[dtype])
-        line = f"{case.name:10} " + "  ".join(f"{dtype} {medians[dtype]:5.2f}" for dtype in FORMATS)
-        line += f"  auto ({auto}) {medians[auto] / medians[best]:.2f} of the best"  # type: ignore[index]
-        if plain:
-            over = [mine / theirs for mine, theirs in zip(rates[auto, case], plain, strict=True)]  # type: ignore[index]
-            line += f"  × ar {statistics.median(over):.2f} ({min(over):.2f}–{max(over):.2f})"
-        print(line)
+    measures: dict[str, Measure] = {}
+    with ExitStack() as stack:
+        for dtype in FORMATS:
+            config = EngineConfig(model=options.target, device="cpu", dtype=dtype, cores=(0,))
+            draft = DraftConfig(model=options.draft, cores=(1,))
+            engines = stack.enter_context(CaseEngines(config, draft, cases))
+            engines.warm_up(cases, prompts[0])
+            for case in cases:
+                measures[f"{dtype} {case.name}"] = rates_of(engines, case, prompts, options.max_tokens)
+        show(take_turns(measures, len(prompts), warm_up=0), cases)
 
 
 if __name__ == "__main__":

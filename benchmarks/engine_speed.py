@@ -3,25 +3,21 @@
     python -m benchmarks.engine_speed --model MODEL [--core 0] [--profile] \\
         [--vllm-python PATH --vllm-model FOLDER]
 
-Shared machines drift by a factor of two within seconds. So everything takes turns step by
-step: one forward, one engine step, one vLLM step, and round again; ratios are taken within
-a round, and their median and quartiles are printed. vLLM runs in a process of its own
-(benchmarks/vllm_worker.py) on the same core.
+Everything takes turns step by step: one forward, one engine step, one vLLM step, and round again. vLLM runs
+in a process of its own (benchmarks/vllm_worker.py) on the same core.
 """
 
-import argparse
 import json
 import os
 import random
-import statistics
 import subprocess
-import time
-from collections import defaultdict
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 
+from benchmarks.flags import parser
+from benchmarks.in_turns import Action, Measure, seconds, show_ratios, show_times, take_turns
 from ssd.attention.sdpa import SdpaBackend
 from ssd.config import RunnerConfig
 from ssd.decoding.autoregressive import AutoregressiveDecoder
@@ -36,9 +32,13 @@ from ssd.runtime.loading import LoadedModel, load_model
 from ssd.runtime.runner import RunnerRow
 from ssd.sampling import SamplingParams
 
+FLAGS = {
+    "model": str, "core": 0, "rounds": 30, "profile": False,
+    "vllm-python": None, "vllm-model": None, "vllm-preload": "",
+}  # fmt: skip
+
 CONTEXT, BLOCK, MAX_LEN = 256, 16, 1024
 BLOCKS_EACH = MAX_LEN // BLOCK
-Action = Callable[[], object]
 
 
 class Engine:
@@ -130,62 +130,23 @@ def forwards(loaded: LoadedModel) -> dict[str, Action]:
     return actions
 
 
-def seconds(action: Action) -> float:
-    started = time.perf_counter()
-    action()
-    return time.perf_counter() - started
-
-
-class Table:
-    """Times of actions that take turns, and ratios within a round."""
-
-    def __init__(self) -> None:
-        self._found: dict[str, list[float]] = defaultdict(list)
-
-    def add(self, name: str, value: float) -> None:
-        self._found[name].append(value)
-
-    def times(self) -> str:
-        lines = ["| measured | best ms | median ms |", "|---|---|---|"]
-        for name, values in self._found.items():
-            lines.append(f"| {name} | {min(values) * 1e3:.1f} | {statistics.median(values) * 1e3:.1f} |")
-        return "\n".join(lines)
-
-    def ratios(self, pairs: dict[str, tuple[str, str]]) -> str:
-        lines = ["| ratio within a round | median | quartiles | of the bests |", "|---|---|---|---|"]
-        for name, (above, below) in pairs.items():
-            tops, bottoms = self._found[above], self._found[below]
-            low, middle, high = statistics.quantiles([a / b for a, b in zip(tops, bottoms, strict=True)], n=4)
-            best = min(tops) / min(bottoms)
-            lines.append(f"| {name} | {middle:.3f} | {low:.3f} – {high:.3f} | {best:.3f} |")
-        return "\n".join(lines)
-
-
 def measure_engine(loaded: LoadedModel, rounds: int) -> None:
-    bare = forwards(loaded)
-    actions = {**bare, "engine step": Engine(loaded, 1).step, "engine step, T=1": Engine(loaded, 1, 1.0).step}
-    table = Table()
-    for number in range(rounds + 1):
-        for name, action in actions.items():
-            elapsed = seconds(action)
-            if number:  # The first round warms up.
-                table.add(name, elapsed)
-    print(table.times(), end="\n\n")
-    print(
-        table.ratios(
-            {
-                "engine step / bare forward": ("engine step", "1 row, ordinary"),
-                "engine step at T=1 / greedy": ("engine step, T=1", "engine step"),
-                "8 rows / 1 row": ("8 rows, ordinary", "1 row, ordinary"),
-                "16 sequences / 1 row": ("16 sequences, ordinary", "1 row, ordinary"),
-                **{
-                    f"deterministic / ordinary, {name}": (f"{name}, deterministic", f"{name}, ordinary")
-                    for name in ("1 row", "8 rows", "16 sequences", f"prompt of {CONTEXT}")
-                },
-            }
-        ),
-        flush=True,
-    )
+    actions = {
+        **forwards(loaded),
+        "engine step": Engine(loaded, 1).step,
+        "engine step, T=1": Engine(loaded, 1, 1.0).step,
+    }
+    found = take_turns({name: partial(seconds, action) for name, action in actions.items()}, rounds)
+    show_times(found)
+    pairs = {
+        "engine step / bare forward": ("engine step", "1 row, ordinary"),
+        "engine step at T=1 / greedy": ("engine step, T=1", "engine step"),
+        "8 rows / 1 row": ("8 rows, ordinary", "1 row, ordinary"),
+        "16 sequences / 1 row": ("16 sequences, ordinary", "1 row, ordinary"),
+    }
+    for name in ("1 row", "8 rows", "16 sequences", f"prompt of {CONTEXT}"):
+        pairs[f"deterministic / ordinary, {name}"] = (f"{name}, deterministic", f"{name}, ordinary")
+    show_ratios(found, pairs)
 
 
 def show_profile(loaded: LoadedModel, rounds: int) -> None:
@@ -206,32 +167,24 @@ def show_profile(loaded: LoadedModel, rounds: int) -> None:
 
 
 def measure_vllm(loaded: LoadedModel, vllm: VllmWorker, rounds: int) -> None:
-    table = Table()
+    found: dict[str, list[float]] = {}
     for batch in (1, 16):
         engine = Engine(loaded, batch)
         vllm.start(batch)
-        for number in range(rounds + 2):
-            ours, theirs = seconds(engine.step), vllm.step_seconds()
-            if number > 1:
-                table.add(f"SSD step, batch {batch}", ours)
-                table.add(f"vLLM step, batch {batch}", theirs)
-    print(table.times(), end="\n\n")
-    pairs = {
+        steps: dict[str, Measure] = {
+            f"SSD step, batch {batch}": partial(seconds, engine.step),
+            f"vLLM step, batch {batch}": vllm.step_seconds,
+        }
+        found |= take_turns(steps, rounds, warm_up=2)
+    show_times(found)
+    rates = {
         f"SSD's rate / vLLM's, batch {b}": (f"vLLM step, batch {b}", f"SSD step, batch {b}") for b in (1, 16)
     }
-    print(table.ratios(pairs))
+    show_ratios(found, rates)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--core", type=int, default=0)
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--profile", action="store_true", help="where a forward's time goes, by operator")
-    parser.add_argument("--vllm-python", help="the python of a venv that has vLLM")
-    parser.add_argument("--vllm-model", help="the same weights as a safetensors folder")
-    parser.add_argument("--vllm-preload", default="", help="libraries vLLM's documentation has one preload")
-    options = parser.parse_args()
+    options = parser(__doc__, FLAGS).parse_args()
     pin_to_cores([options.core])
     config = RunnerConfig(
         model=options.model, max_model_len=MAX_LEN, num_blocks=16 * BLOCKS_EACH, device="cpu"

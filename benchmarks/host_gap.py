@@ -2,28 +2,24 @@
 
     python -m benchmarks.host_gap [--batch 64] [--lookahead 8] [--steps 400]
 
-A runner that is done 10 ms after it was called stands for a target on a GPU, one that sleeps 3 ms for
-the draft's model; all else is real: scheduler, mirrors, detokeniser, sockets, a draft service in its
-own process.
+A runner that is done 10 ms after it was called stands for a target on a GPU, one that sleeps 3 ms for the
+draft's model (both by a rule: ruled.py); all else is real: scheduler, mirrors, detokeniser, sockets, a draft
+service in its own process.
 """
 
-import argparse
-import statistics
-import subprocess
-import sys
+import multiprocessing
 import time
-import uuid
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from benchmarks.flags import parser
+from benchmarks.in_turns import percentiles
+from benchmarks.ruled import BLOCK, NUM_BLOCKS, grower_of, hello, logits_of, prompt_of
 from ssd.decoding.parallel import ParallelDecoder
 from ssd.draft.client import DraftClient
-from ssd.draft.grower import Grower, GrowthLimits
-from ssd.draft.growth import growth_policy
 from ssd.draft.link import ZmqDraftLink
-from ssd.draft.messages import PROTOCOL_VERSION, Hello
 from ssd.draft.policy import Policy
 from ssd.draft.service import DraftService
 from ssd.draft.sources import AddressSource
@@ -31,27 +27,12 @@ from ssd.engine.core import EngineCore
 from ssd.engine.request import Request
 from ssd.engine.schedule import SchedulerLimits
 from ssd.kvcache.block_manager import BlockManager
-from ssd.kvcache.pool import KVPool, PoolShape
 from ssd.processes.sockets import private_address
 from ssd.runtime.runner import RunnerRow
 from ssd.sampling import SamplingParams
 from tests.tiny import tiny_tokenizer
 
-VOCAB = 400
-BLOCK, NUM_BLOCKS = 16, 8192
-
-
-def logits_of(rows: Sequence[RunnerRow], *, errs: bool) -> Tensor:
-    """A text that everyone can foretell; a draft errs after every tenth token."""
-    tokens = torch.tensor(
-        [token for row in rows if row.num_logits for token in row.tokens[-row.num_logits :]], dtype=torch.long
-    )
-    following = (31 * tokens + 7) % (VOCAB - 2) + 2
-    guessed = torch.where(tokens % 10 == 0, (following + 1) % VOCAB, following) if errs else following
-    logits = torch.zeros(len(tokens), VOCAB)
-    logits.scatter_(1, guessed.unsqueeze(1), 9.0)
-    logits.scatter_add_(1, following.unsqueeze(1), torch.full((len(tokens), 1), 5.0))
-    return logits
+FLAGS = {"batch": 64, "lookahead": 8, "steps": 400}
 
 
 class SleepingDraft:
@@ -83,21 +64,9 @@ class SleepingTarget:
         return time.perf_counter() >= self._ends
 
 
-def hello(name: str) -> Hello:
-    return Hello(PROTOCOL_VERSION, "sleeping", VOCAB, name, uuid.uuid4().hex, 4096)
-
-
 def run_draft(address: str) -> None:
     torch.set_num_threads(1)
-    shape = PoolShape(1, 1, 8, NUM_BLOCKS, BLOCK, torch.float32, torch.device("cpu"), 512)
-    limits = GrowthLimits(width=64, lookup=4, max_grown=64, max_model_len=4096, prefill_chunk=1024)
-    grower = Grower(
-        SleepingDraft(),
-        KVPool(shape),
-        BlockManager(NUM_BLOCKS, BLOCK),
-        limits,
-        growth_policy("value", width=64),
-    )
+    grower = grower_of(SleepingDraft(), prefill_chunk=1024)
     DraftService(grower, ZmqDraftLink(address), hello("draft")).run(lambda: False)
 
 
@@ -115,8 +84,7 @@ def run_engine(
     core = EngineCore(decoder, BlockManager(NUM_BLOCKS, BLOCK), limits, tiny_tokenizer())
     params = SamplingParams(temperature=0, max_tokens=4000, ignore_eos=True)
     for index in range(batch):
-        prompt = tuple(2 + (index * 5 + place) % (VOCAB - 2) for place in range(32))
-        core.add(Request(str(index), None, prompt, params, index, ()))
+        core.add(Request(str(index), None, tuple(prompt_of(index)), params, index, ()))
     waits = []
     for _ in range(steps):
         core.step()
@@ -125,36 +93,26 @@ def run_engine(
     return target.gaps[steps // 4 :], waits[steps // 4 + 1 :], core
 
 
-def quantiles(seconds: list[float]) -> str:
-    cuts = statistics.quantiles(seconds, n=100)
-    return "  ".join(f"p{percent} {cuts[percent - 1] * 1e3:.2f}" for percent in (50, 90, 99))
+def in_words(seconds: Sequence[float]) -> str:
+    percents = (50, 90, 99)
+    found = zip(percents, percentiles(seconds, *percents), strict=True)
+    return "  ".join(f"p{percent} {1e3 * value:.2f}" for percent, value in found)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--lookahead", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--draft", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.draft:
-        run_draft(options.draft)
-        return
+    options = parser(__doc__, FLAGS).parse_args()
     address = private_address()
-    draft = subprocess.Popen([sys.executable, __file__, "--draft", address])
-    try:
-        gaps, waits, core = run_engine(address, options.batch, options.lookahead, options.steps)
-    finally:
-        draft.kill()
-    host = [gap - wait for gap, wait in zip(gaps, waits, strict=True)]
+    draft = multiprocessing.get_context("spawn").Process(target=run_draft, args=(address,), daemon=True)
+    draft.start()
+    gaps, waits, core = run_engine(address, options.batch, options.lookahead, options.steps)
+    draft.kill()
+    print(f"between two verifications, ms: {in_words(gaps)}")
+    print(f"without waiting for the draft: {in_words([a - b for a, b in zip(gaps, waits, strict=True)])}")
     stats, frames = core.stats, core.stats.draft.num_frames if core.stats.draft else 0
-    print(f"between two verifications, ms: {quantiles(gaps)}")
-    print(f"without waiting for the draft: {quantiles(host)}")
-    speculation = stats.speculation
     print(
-        f"batch {options.batch}, lookahead {options.lookahead}: {speculation.accepted_per_round:.2f} "
-        f"accepted a round, hits {speculation.hit_rate or 0:.2f}, "
-        f"{frames / stats.num_steps:.1f} frames a step"
+        f"batch {options.batch}, lookahead {options.lookahead}: "
+        f"{stats.speculation.accepted_per_round:.2f} accepted a round, "
+        f"hits {stats.speculation.hit_rate or 0:.2f}, {frames / stats.num_steps:.1f} frames a step"
     )
 
 

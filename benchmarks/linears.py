@@ -8,68 +8,54 @@ Best of many turns, one core. A form that the CPU emulates may take minutes: it 
 product takes over a second.
 """
 
-import argparse
-import time
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from ssd.models import linear
+from benchmarks.flags import parser
+from benchmarks.in_turns import best, seconds
 from ssd.models.arithmetic import arithmetic
+from ssd.models.linear import MakeMatMul, MatMul, int8_matmul, packed_matmul
+
+FLAGS = {"outputs": 8960, "inputs": 1536}
 
 ROWS = (1, 5, 9, 16, 128)
-_SECONDS = 0.4
 _TOO_SLOW = 1.0
 
 
+def plain(weight: Tensor, bias: Tensor | None) -> MatMul:
+    return lambda x: F.linear(x, weight, bias)
+
+
+FORMS: dict[str, tuple[torch.dtype, MakeMatMul]] = {
+    "float32": (torch.float32, plain),
+    "float32 packed": (torch.float32, packed_matmul),
+    "bfloat16": (torch.bfloat16, plain),
+    "bfloat16 packed": (torch.bfloat16, packed_matmul),
+    "int8": (torch.float32, int8_matmul),
+}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--outputs", type=int, default=8960)
-    parser.add_argument("--inputs", type=int, default=1536)
-    options = parser.parse_args()
+    options = parser(__doc__, FLAGS).parse_args()
     torch.set_num_threads(1)
     print(arithmetic())
     print(f"{'ms by rows':15}" + "".join(f"{rows:8}" for rows in ROWS))
     weight = torch.randn(options.outputs, options.inputs)
-    for name, dtype, make in forms():
+    for name, (dtype, make) in FORMS.items():
         try:
-            multiply = make(weight.to(dtype))
-            times = [best(multiply, torch.randn(rows, options.inputs).to(dtype)) for rows in ROWS]
+            multiply = make(weight.to(dtype), None)
+            times = [measure(multiply, torch.randn(rows, options.inputs).to(dtype)) for rows in ROWS]
         except (RuntimeError, AssertionError, TimeoutError) as error:
             print(f"{name:15} none: {str(error).splitlines()[0]}")
             continue
         print(f"{name:15}" + "".join(f"{1e3 * each:8.2f}" for each in times), flush=True)
 
 
-def forms() -> list[tuple[str, torch.dtype, Callable[[Tensor], linear.MatMul]]]:
-    def plain(weight: Tensor) -> linear.MatMul:
-        return lambda x: F.linear(x, weight)
-
-    def int8(weight: Tensor) -> linear.MatMul:
-        return linear.int8_matmul(weight, None)
-
-    return [
-        ("float32", torch.float32, plain),
-        ("float32 packed", torch.float32, lambda weight: linear.packed_matmul(weight, None)),
-        ("bfloat16", torch.bfloat16, plain),
-        ("bfloat16 packed", torch.bfloat16, lambda weight: linear.packed_matmul(weight, None)),
-        ("int8", torch.float32, int8),
-    ]
-
-
-def best(multiply: linear.MatMul, x: Tensor) -> float:
-    started = time.perf_counter()
-    multiply(x)
-    if time.perf_counter() - started > _TOO_SLOW:
+def measure(multiply: MatMul, x: Tensor) -> float:
+    if seconds(lambda: multiply(x)) > _TOO_SLOW:
         raise TimeoutError(f"{len(x)} rows take over {_TOO_SLOW:g} s")
-    fastest, ends = float("inf"), time.perf_counter() + _SECONDS
-    while time.perf_counter() < ends:
-        started = time.perf_counter()
-        multiply(x)
-        fastest = min(fastest, time.perf_counter() - started)
-    return fastest
+    return best(lambda: multiply(x), within=0.4)
 
 
 if __name__ == "__main__":

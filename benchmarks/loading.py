@@ -6,18 +6,17 @@ On a busy machine the second number says more. Two revisions are compared by run
 the sources of each in PYTHONPATH.
 """
 
-import argparse
 import time
 
+from benchmarks.flags import parser
 from ssd.config import RunnerConfig
 from ssd.runtime.loading import load_model
 
+FLAGS = {"model:": str, "cores": ""}
+
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model")
-    parser.add_argument("--cores", default="")
-    options = parser.parse_args()
+    options = parser(__doc__, FLAGS).parse_args()
     cores = tuple(int(each) for each in options.cores.split(",") if each)
     config = RunnerConfig(model=options.model, device="cpu", cores=cores, kv_cache_bytes=1 << 26)
     started, worked = time.perf_counter(), time.process_time()

@@ -8,7 +8,7 @@ token cannot be avoided. Printed are medians in µs of processor time, which a s
 than the clock, and the median of old over new within a turn. Both trees must decide the same tokens.
 """
 
-import argparse
+import itertools
 import json
 import os
 import statistics
@@ -19,20 +19,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.flags import parser
+
+FLAGS = {"against": "HEAD", "turns": 9, "threads": 1, "rows": "1,16,80", "serve": False}
 ROOT = Path(__file__).resolve().parent.parent
 VOCABULARIES = (49_152, 151_936)
-SETTINGS: dict[str, dict[str, Any]] = {
+SETTINGS: dict[str, dict[str, float]] = {
     "greedy": {"temperature": 0.0},
     "T=0.8": {"temperature": 0.8},
     "T=0.8 p=0.9": {"temperature": 0.8, "top_p": 0.9},
     "T=0.8 p=0.9 k=50": {"temperature": 0.8, "top_p": 0.9, "top_k": 50},
     "T=0.8 penalties": {
-        "temperature": 0.8,
-        "top_p": 0.9,
-        "repetition_penalty": 1.1,
-        "frequency_penalty": 0.2,
+        "temperature": 0.8, "top_p": 0.9, "repetition_penalty": 1.1, "frequency_penalty": 0.2,
     },
-}
+}  # fmt: skip
 PROMPT = 2000
 
 
@@ -40,11 +40,9 @@ class Tree:
     """A revision's sampler, in a process of its own."""
 
     def __init__(self, source: Path, threads: int) -> None:
-        env = {**os.environ, "PYTHONPATH": str(source)}
-        command = [sys.executable, __file__, "--serve", "--threads", str(threads)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
-        )
+        command = [sys.executable, "-m", "benchmarks.sampler_speed", "--serve", "--threads", str(threads)]
+        pipe, env = subprocess.PIPE, {**os.environ, "PYTHONPATH": str(source)}
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=env, cwd=ROOT)
 
     def ask(self, **request: Any) -> Any:
         assert self._process.stdin is not None
@@ -54,9 +52,7 @@ class Tree:
         return json.loads(self._process.stdout.readline())
 
     def end(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        self._process.communicate()
 
 
 def serve(threads: int) -> None:
@@ -101,16 +97,15 @@ def measure(old: Tree, new: Tree, case: dict[str, Any], turns: int) -> str:
     return f"{before:9.0f} {after:9.0f}   {ratio:6.2f} x"
 
 
+def compare(old: Tree, new: Tree, row_counts: list[int], turns: int) -> None:
+    print(f"{'logits':6} {'vocab':>7} {'rows':>4}  {'':18} {'old':>9} {'new':>9} µs", flush=True)
+    for kind, vocab, rows, name in itertools.product(("sure", "flat"), VOCABULARIES, row_counts, SETTINGS):
+        case = {"vocab": vocab, "rows": rows, "params": SETTINGS[name], "flat": kind == "flat"}
+        print(f"{kind:6} {vocab:7} {rows:4}  {name:18} {measure(old, new, case, turns)}", flush=True)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--against", default="HEAD")
-    parser.add_argument("--turns", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rows", default="1,16,80")
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser(__doc__, FLAGS).parse_args()
     if options.serve:
         serve(options.threads)
         return
@@ -120,15 +115,7 @@ def main() -> None:
         )
         subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
         old, new = Tree(Path(folder) / "src", options.threads), Tree(ROOT / "src", options.threads)
-        print(f"{'logits':6} {'vocab':>7} {'rows':>4}  {'':18} {'old':>9} {'new':>9} µs", flush=True)
-        for flat in (False, True):
-            for vocab in VOCABULARIES:
-                for rows in map(int, options.rows.split(",")):
-                    for name, params in SETTINGS.items():
-                        case = {"vocab": vocab, "rows": rows, "params": params, "flat": flat}
-                        found = measure(old, new, case, options.turns)
-                        kind = "flat" if flat else "sure"
-                        print(f"{kind:6} {vocab:7} {rows:4}  {name:18} {found}", flush=True)
+        compare(old, new, [int(rows) for rows in options.rows.split(",")], options.turns)
         old.end()
         new.end()
 

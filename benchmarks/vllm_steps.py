@@ -14,36 +14,28 @@ worker's meter has them.
 
 import argparse
 import itertools
-import multiprocessing
-import os
 import random
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from typing import Any
+
+from benchmarks.beside import computing_draft
+from benchmarks.flags import parser
+from benchmarks.in_turns import percentiles
+from benchmarks.vllm_worker import stay_on
+
+FLAGS = {
+    "model": str, "draft": None, "batch": [1, 8], "turns": 6, "steps": 60,
+    "core": 0, "draft-core": 1, "eager": False,
+}  # fmt: skip
 
 WARM_UP = 8
 PROMPT = 64
 KINDS = ("alone", "beside", "line")
-
-
-@contextmanager
-def computing(model: str, core: int) -> Iterator[Connection]:
-    """A process that computes the draft's forwards on its core while it is told to."""
-    from benchmarks.beside import draft_process
-
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=draft_process, args=(theirs, model, core, "int8"), daemon=True)
-    process.start()
-    ours.recv()
-    yield ours
-    ours.send("end")
-    process.join()
+_PARTS = ("begin", "settle", "propose")
 
 
 @contextmanager
@@ -149,7 +141,7 @@ def measure(
 
 
 def show(batch: int, found: dict[str, list[float]], counted: dict[str, float]) -> None:
-    cuts = {kind: _cuts(seconds) for kind, seconds in found.items()}
+    cuts = {kind: percentiles(seconds, 50, 99) for kind, seconds in found.items()}
     for kind, (middle, high) in cuts.items():
         over = "".join(
             f"   over {other}: {1e3 * (middle - cuts[other][0]):+.2f} / {1e3 * (high - cuts[other][1]):+.2f}"
@@ -163,47 +155,15 @@ def show(batch: int, found: dict[str, list[float]], counted: dict[str, float]) -
           f"{counted['draft_frames'] / num_steps:.2f} frames a step", flush=True)  # fmt: skip
 
 
-_PARTS = ("begin", "settle", "propose")
-
-
-def _cuts(seconds: Sequence[float]) -> tuple[float, float]:
-    cuts = statistics.quantiles(seconds, n=100)
-    return cuts[49], cuts[98]
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--draft")
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--turns", type=int, default=6)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--core", type=int, default=0)
-    parser.add_argument("--draft-core", type=int, default=1)
-    parser.add_argument("--eager", action="store_true", help="vLLM does not compile")
-    options = parser.parse_args()
+    options = parser(__doc__, FLAGS).parse_args()
     draft, core = options.draft or options.model, options.draft_core
-    with computing(draft, core) as line, drafting(draft, core) as address:
-        _stay_on(options.core)
+    with computing_draft(draft, core, "int8") as line, drafting(draft, core) as address:
+        stay_on(options.core)
         withhold()
         target = Target(options, address)
         for batch in options.batch:
             show(batch, *measure(target, line, batch, options.turns))
-
-
-def _stay_on(core: int) -> None:
-    variables: dict[str, Any] = {
-        "OMP_NUM_THREADS": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": str(core),
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_LOGGING_LEVEL": "WARNING",
-        "HF_HUB_OFFLINE": "1",
-    }
-    os.environ.update(variables)
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {core})
 
 
 if __name__ == "__main__":

@@ -12,22 +12,27 @@ import sys
 import time
 
 
+def stay_on(core: int) -> None:
+    """Before vLLM is imported: one core, in this process, off the network."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})
+    os.environ.update(
+        OMP_NUM_THREADS="1",
+        VLLM_CPU_OMP_THREADS_BIND=str(core),
+        VLLM_CPU_KVCACHE_SPACE="2",
+        VLLM_ENABLE_V1_MULTIPROCESSING="0",
+        VLLM_NO_USAGE_STATS="1",
+        HF_HUB_OFFLINE="1",
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--core", type=int, required=True)
     parser.add_argument("--context", type=int, default=256)
     options = parser.parse_args()
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {options.core})
-    os.environ.update(
-        OMP_NUM_THREADS="1",
-        VLLM_CPU_OMP_THREADS_BIND=str(options.core),
-        VLLM_CPU_KVCACHE_SPACE="2",
-        VLLM_ENABLE_V1_MULTIPROCESSING="0",
-        VLLM_NO_USAGE_STATS="1",
-        HF_HUB_OFFLINE="1",
-    )
+    stay_on(options.core)
     # What vLLM prints goes to standard error; the answers keep standard output.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -45,9 +50,7 @@ def main() -> None:
         max_num_batched_tokens=16 * options.context,
         enable_prefix_caching=False,
     )
-    draw = random.Random(1)
-
-    engine = llm.llm_engine
+    draw, engine = random.Random(1), llm.llm_engine
     params = SamplingParams(temperature=0, max_tokens=700, ignore_eos=True, detokenize=False)
     running: list[str] = []
 
@@ -67,8 +70,7 @@ def main() -> None:
 
     answers.write(json.dumps({"seconds": 0}) + "\n")
     for line in sys.stdin:
-        asked = json.loads(line)
-        started = time.perf_counter()
+        asked, started = json.loads(line), time.perf_counter()
         if "start" in asked:
             start(asked["start"])
         else:

@@ -26,7 +26,12 @@ from ssd.server.schemas import ChatCompletionRequest
 from tests.tiny import write_checkpoint
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "benchmarks/README.md",
+    *sorted(ROOT.glob("docs/*.md")),
+]
 RUN = {
     "ssd doctor": "",
     "ssd chat MODEL": "/quit\n",

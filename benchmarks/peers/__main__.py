@@ -1,156 +1,105 @@
-"""`python -m benchmarks.peers`: other engines beside this one, with the same prompts, weights and cores."""
+"""Measure other engines beside this one: the same prompts, weights, lengths and cores, in turns.
 
+    python -m benchmarks.peers MODEL --draft SMALL_MODEL --setup-help
+    python -m benchmarks.peers MODEL --draft SMALL_MODEL --run runs/peers --peer-python vllm=VENV/bin/python
+    python -m benchmarks.peers MODEL --run runs/sglang --peers "" --url sglang=http://host:30000/v1
+
+A peer that is not there is left out by name, with the commands that would make it. See docs/peers.md.
+"""
+
+import argparse
 import os
 import shutil
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 
 from benchmarks.peers.cases import check_peer_cases
+from benchmarks.peers.figures import PeersFigures
 from benchmarks.peers.plans import Places, plan_workers
 from benchmarks.peers.prompts import load_token_prompts
 from benchmarks.peers.records import PeerRecord, PeersFolder, PeersManifest, PeersSettings
-from benchmarks.peers.registry import PEERS, SSD, peer_named
+from benchmarks.peers.registry import PEERS, SSD, peer_named, setup_commands
+from benchmarks.peers.report import tables, verdict_lines, write_report
 from benchmarks.peers.run import PeersRun, Watcher
-from benchmarks.peers.terminal import show_peers, show_setup
 from benchmarks.peers.waves import continued_waves
-from ssd.cli.errors import user_errors
 from ssd.cli.machine import available_memory
-from ssd.cli.options import parse_cores, with_options
+from ssd.cli.options import parse_cores
 from ssd.cli.provenance import provenance
-from ssd.cli.tables import progress_of
+from ssd.cli.tables import progress_of, shown
 from ssd.models.hub import local_model
 from ssd.runtime.cores import share_out
 
-_WHO, _WHAT, _MACHINE = "Who takes part", "What is measured", "Machine"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeersOptions:
-    peers: Annotated[
-        str, typer.Option(rich_help_panel=_WHO, help="Of vllm, openvino, llamacpp, transformers.")
-    ] = "vllm,openvino,llamacpp,transformers"
-    peer_python: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=PATH", rich_help_panel=_WHO, help="A peer's interpreter; or SSD_PEER_NAME_PYTHON."
-        ),
-    ] = None
-    llama_server: Annotated[
-        str | None,
-        typer.Option(rich_help_panel=_WHO, help="That program for llamacpp; else one on the PATH."),
-    ] = None
-    url: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=URL", rich_help_panel=_WHO, help="A server of OpenAI's API, such as SGLang."
-        ),
-    ] = None
-    api_key: Annotated[
-        str | None, typer.Option(envvar="SSD_API_KEY", rich_help_panel=_WHO, help="For those servers.")
-    ] = None
-    served_model: Annotated[
-        str | None, typer.Option(rich_help_panel=_WHO, help="What they call the model; else their first.")
-    ] = None
-    converted: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", rich_help_panel=_WHO, help="Models in peers' forms; beside the models."),
-    ] = None
-    ssd_cases: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=_WHAT,
-            help="Of this engine. Default ar,ssd,ssd+int8; no draft: ar+allcores. none: it takes no part.",
-        ),
-    ] = None
-    peer_cases: Annotated[
-        str,
-        typer.Option(
-            rich_help_panel=_WHAT,
-            help="plain, plain+targetcores, draftK (K tokens ahead), draft (its own K), ssdK (our draft).",
-        ),
-    ] = "plain,draft,draft4"
-    datasets: Annotated[str, typer.Option(rich_help_panel=_WHAT, help="Names, or .jsonl files.")] = (
-        "humaneval,alpaca,gsm8k,ultrafeedback"
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    dataset_dir: Annotated[
-        Path | None,
-        typer.Option(envvar="SSD_DATASET_DIR", rich_help_panel=_WHAT, help="Of NAME*.jsonl; else the hub."),
-    ] = None
-    num_prompts: Annotated[int, typer.Option(rich_help_panel=_WHAT, min=1, help="Of each data set.")] = 12
-    turns: Annotated[
-        int, typer.Option(rich_help_panel=_WHAT, min=1, help="How often each text is written.")
-    ] = 1
-    first_prompt: Annotated[int, typer.Option(rich_help_panel=_WHAT, help="Skip so many.")] = 0
-    max_tokens: Annotated[
-        int, typer.Option(rich_help_panel=_WHAT, min=8, help="Written after each prompt.")
-    ] = 96
-    dtype: Annotated[str, typer.Option(rich_help_panel=_WHAT, help="Everyone's.")] = "bfloat16"
-    cores: Annotated[
-        str,
-        typer.Option(rich_help_panel=_MACHINE, help="Of this engine's target, such as 0; peers get both."),
-    ] = ""
-    draft_cores: Annotated[str, typer.Option(rich_help_panel=_MACHINE, help="Of its draft.")] = ""
-    mixed: Annotated[
-        bool,
-        typer.Option("--mixed", rich_help_panel=_WHAT, help="Go on though code or machine has changed."),
-    ] = False
-    memory: Annotated[
-        float | None,
-        typer.Option(rich_help_panel=_MACHINE, help="GiB for all who are loaded together; what is free."),
-    ] = None
+    add = made.add_argument
+    add("model", metavar="MODEL", help="a folder with safetensors")
+    add("--draft", help="a small one of the same tokenizer")
+    add("--run", type=Path, metavar="DIR", help="where it is kept; started again, a run goes on")
+    add("--setup-help", action="store_true", help="show the commands that make the peers, and end")
+
+    add = made.add_argument_group("who takes part").add_argument
+    names = [name for name in PEERS if name != SSD]
+    add("--peers", type=_split, default=names, metavar="NAMES", help=f"of {', '.join(names)}")
+    for_peer = "a peer's interpreter; or SSD_PEER_NAME_PYTHON"
+    add("--peer-python", action="append", default=[], metavar="NAME=PATH", help=for_peer)
+    add("--llama-server", metavar="PATH", help="that program for llamacpp; else one on the PATH")
+    for_url = "a server of OpenAI's API, such as SGLang"
+    add("--url", action="append", default=[], metavar="NAME=URL", help=for_url)
+    add("--api-key", default=os.environ.get("SSD_API_KEY"), help="for those servers; or SSD_API_KEY")
+    add("--served-model", metavar="NAME", help="what they call the model; else their first")
+    add("--converted", type=Path, metavar="DIR", help="models in peers' forms; else beside the models")
+
+    add = made.add_argument_group("what is measured").add_argument
+    for_ours = "of this engine; ar,ssd,ssd+int8, without a draft ar+allcores; none: it takes no part"
+    add("--ssd-cases", type=_split, metavar="CASES", help=for_ours)
+    for_theirs = "plain, plain+targetcores, draftK (K tokens ahead), draft (its own K), ssdK (our draft)"
+    add("--peer-cases", type=_split, default=["plain", "draft", "draft4"], metavar="CASES", help=for_theirs)
+    four = ["humaneval", "alpaca", "gsm8k", "ultrafeedback"]
+    add("--datasets", type=_split, default=four, metavar="NAMES", help="names, or .jsonl files")
+    folder = os.environ.get("SSD_DATASET_DIR")
+    add("--dataset-dir", type=Path, default=folder, metavar="DIR", help="of NAME*.jsonl; else the hub")
+    add("--num-prompts", type=_at_least(1), default=12, metavar="N", help="of each data set")
+    add("--turns", type=_at_least(1), default=1, metavar="N", help="how often each text is written")
+    add("--first-prompt", type=_at_least(0), default=0, metavar="N", help="skip so many")
+    add("--max-tokens", type=_at_least(8), default=96, metavar="N", help="written after each prompt")
+    add("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16", help="everyone's")
+    add("--mixed", action="store_true", help="go on though code or machine has changed")
+
+    add = made.add_argument_group("machine").add_argument
+    add("--cores", default="", help="of this engine's target, such as 0; peers get both")
+    add("--draft-cores", default="", help="of its draft")
+    add("--memory", type=float, metavar="GIB", help="for all who are loaded together; else what is free")
+    return made
 
 
-app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-
-
-@app.command()
-@with_options
-def peers(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder with safetensors.")],
-    draft: Annotated[str | None, typer.Option(help="A small one of the same tokenizer.")] = None,
-    folder: Annotated[
-        Path | None,
-        typer.Option("--run", metavar="DIR", help="Where it is kept. Started again, a run goes on."),
-    ] = None,
-    setup_help: Annotated[
-        bool, typer.Option("--setup-help", help="Show the commands that make the peers, and end.")
-    ] = False,
-    *,
-    options: PeersOptions,
-) -> None:
-    """Measure other engines beside this one: the same prompts, weights and cores, in turns.
-
-    Examples:
-
-        python -m benchmarks.peers MODEL --draft SMALL --setup-help
-
-        python -m benchmarks.peers MODEL --draft SMALL --run runs/peers --peer-python vllm=VENV/bin/python
-
-        python -m benchmarks.peers MODEL --run runs/sglang --peers "" --url sglang=http://host:30000/v1
-
-    A peer that is not there is left out by name, with the commands that would make it.
-    """
-    with user_errors():
-        if setup_help:
-            show_setup(model, draft, _split(options.peers), _converted(model, options))
-            return
-        if folder is None:
+def main(words: Sequence[str] | None = None) -> None:
+    flags = parser()
+    options = flags.parse_args(words)
+    try:
+        if options.setup_help:
+            _show_setup(options)
+        elif options.run is None:
             raise ValueError("say where the run is kept: --run DIR")
-        _measure(model, draft, folder, options)
+        else:
+            _measure(options, Console(stderr=True, highlight=False))
+    except ValueError as error:
+        flags.exit(2, f"error: {error}\n")
 
 
-def _measure(model: str, draft: str | None, path: Path, options: PeersOptions) -> None:
-    console, folder = Console(stderr=True, highlight=False), PeersFolder(path)
-    places = _places(model, options)
-    model, draft = local_model(model, hf_cache=None), draft and local_model(draft, hf_cache=None)
+def _measure(options: argparse.Namespace, console: Console) -> None:
+    folder, places = PeersFolder(options.run), places_of(options)
+    model = local_model(options.model, hf_cache=None)
+    draft = local_model(options.draft, hf_cache=None) if options.draft else None
     prompts = load_token_prompts(
-        model, _split(options.datasets), options.dataset_dir, options.num_prompts, options.first_prompt
+        model, options.datasets, options.dataset_dir, options.num_prompts, options.first_prompt
     )
     settings = _settings(model, draft, options, prompts.digests, places)
     plans, absent = plan_workers(settings, places, _room(prompts.longest + options.max_tokens))
@@ -167,21 +116,21 @@ def _measure(model: str, draft: str | None, path: Path, options: PeersOptions) -
     if not run.is_complete:
         run.begin_session(provenance(), mixed=options.mixed)
         _go_on(run, console)
-    show_peers(folder)
+    _show(folder)
 
 
 def _settings(
-    model: str, draft: str | None, options: PeersOptions, digests: dict[str, str], places: Places
+    model: str, draft: str | None, options: argparse.Namespace, digests: dict[str, str], places: Places
 ) -> PeersSettings:
     cores = share_out(target=parse_cores(options.cores), draft=parse_cores(options.draft_cores))
-    peer_cases = _split(options.peer_cases) if draft else ["plain"]
-    ssd_cases = _split(options.ssd_cases or ("ar,ssd,ssd+int8" if draft else "ar+allcores"))
+    peer_cases = options.peer_cases if draft else ["plain"]
+    ssd_cases = options.ssd_cases or (["ar", "ssd", "ssd+int8"] if draft else ["ar+allcores"])
     check_peer_cases(peer_cases)
     return PeersSettings(
         model=model,
         draft=draft,
         dtype=options.dtype,
-        peers=[*_split(options.peers), *places.urls],
+        peers=[*options.peers, *places.urls],
         ssd_cases=[] if ssd_cases == ["none"] else ssd_cases,
         peer_cases=peer_cases,
         target_cores=list(cores.target),
@@ -195,12 +144,12 @@ def _settings(
     )
 
 
-def _converted(model: str, options: PeersOptions) -> Path | None:
+def _converted(options: argparse.Namespace) -> Path | None:
     """A model of the hub has no place beside it that one would look at."""
-    return options.converted or (None if Path(model).exists() else Path("converted"))
+    return options.converted or (None if Path(options.model).exists() else Path("converted"))
 
 
-def _places(model: str, options: PeersOptions) -> Places:
+def places_of(options: argparse.Namespace) -> Places:
     said = _named(options.peer_python, "--peer-python")
     for name in said:
         peer_named(name)
@@ -215,7 +164,7 @@ def _places(model: str, options: PeersOptions) -> Places:
         pythons={**pythons, SSD: Path(sys.executable)},
         programs={"llamacpp": program} if program and "llamacpp" not in said else {},
         urls=_named(options.url, "--url"),
-        converted=_converted(model, options),
+        converted=_converted(options),
         api_key=options.api_key,
         served_model=options.served_model,
     )
@@ -238,6 +187,25 @@ def _go_on(run: PeersRun, console: Console) -> None:
         run.go_on(Watcher(on_text=on_text, on_note=on_note))
 
 
+def _show(folder: PeersFolder) -> None:
+    console, figures = Console(highlight=False), PeersFigures(folder.records())
+    for table in tables(figures):
+        console.print(shown(table))
+    for line in verdict_lines(figures):
+        console.print(line, soft_wrap=True)
+    write_report(folder)
+    console.print(f"[dim]The same as Markdown: {escape(str(folder.path / 'report.md'))}[/]")
+
+
+def _show_setup(options: argparse.Namespace) -> None:
+    for name in options.peers:
+        peer = peer_named(name)
+        print(f"# {peer.title}")
+        for line in setup_commands(peer, options.model, options.draft, _converted(options)):
+            print(line)
+        print(f"# then: --peer-python {name}=venvs/{name}/bin/python, or SSD_PEER_{name.upper()}_PYTHON\n")
+
+
 def _room(num_tokens: int) -> int:
     """For prompt, output and what is guessed beyond it, in steps: engines compile for a size."""
     return -(-(num_tokens + 32) // 256) * 256
@@ -247,12 +215,21 @@ def _split(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _named(pairs: list[str] | None, flag: str) -> dict[str, str]:
-    found = dict(pair.split("=", 1) for pair in pairs or () if "=" in pair)
-    if len(found) < len(pairs or ()):
+def _at_least(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f"at least {least}, not {text}")
+        return int(text)
+
+    return number
+
+
+def _named(pairs: list[str], flag: str) -> dict[str, str]:
+    found = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    if len(found) < len(pairs):
         raise ValueError(f"{flag} is NAME=VALUE, each name once")
     return found
 
 
 if __name__ == "__main__":
-    app()
+    main()

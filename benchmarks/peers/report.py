@@ -4,26 +4,22 @@ from collections.abc import Iterator
 
 from benchmarks.peers.figures import PeerFigures, PeersFigures
 from benchmarks.peers.records import PeersFolder, PeersManifest
+from ssd.bench.tables import NOTHING, Column, Table, markdown
 
 COLUMNS = (
-    "wave", "engine", "case", "tok/s (95 %)", "first token, s", "SSD's best over it (95 %)", "same text",
-)  # fmt: skip
-NUM_NAMES = 3
-"""Of the columns, those that name a row."""
-
+    Column[PeerFigures]("wave", lambda row: str(row.wave + 1), is_text=True),
+    Column[PeerFigures]("engine", lambda row: row.peer, is_text=True),
+    Column[PeerFigures]("case", lambda row: row.case, is_text=True),
+    Column[PeerFigures]("tok/s (95 %)", lambda row: str(row.rate)),
+    Column[PeerFigures]("first token, s", lambda row: f"{row.first_token:.2f}"),
+    Column[PeerFigures]("SSD's best over it (95 %)", lambda row: str(row.ratio or NOTHING)),
+    Column[PeerFigures]("same text", lambda row: str(row.agreement or NOTHING)),
+)
 _DRAFTS = {"same": "the same draft", "any": "a draft in any precision"}
 
 
-def cells(row: PeerFigures) -> list[str]:
-    return [
-        str(row.wave + 1),
-        row.peer,
-        row.case,
-        str(row.rate),
-        f"{row.first_token:.2f}",
-        "-" if row.ratio is None else str(row.ratio),
-        "-" if row.agreement is None else str(row.agreement),
-    ]
+def tables(figures: PeersFigures) -> list[Table[PeerFigures]]:
+    return [Table(COLUMNS, figures.rows(dataset), dataset) for dataset in figures.tables]
 
 
 def verdict_lines(figures: PeersFigures) -> list[str]:
@@ -64,11 +60,9 @@ def _lines(manifest: PeersManifest, figures: PeersFigures) -> Iterator[str]:
         + "tok/s: median over prompts of the tokens after those that came first. Those of a wave were loaded "
         "together and took turns; rates of different waves do not compare, ratios are taken within one."
     )
-    for dataset in figures.tables:
-        yield from ("", f"## {dataset}", "", f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|")
-        for row in figures.rows(dataset):
-            yield f"| {' | '.join(cells(row))} |"
     yield ""
+    for table in tables(figures):
+        yield from (f"## {table.title}", "", *markdown(table))
     yield from (f"- {line}" for line in verdict_lines(figures))
     yield from ("", "## Who took part", "")
     for name, versions in manifest.versions.items():

@@ -2,11 +2,12 @@
 
 import dataclasses
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from benchmarks.peers.__main__ import PeersOptions, _places
+from benchmarks.peers.__main__ import parser, places_of
 from benchmarks.peers.cases import check_peer_cases
 from benchmarks.peers.figures import PeersFigures, first_difference
 from benchmarks.peers.plans import Places, _plans_of, plan_workers
@@ -167,12 +168,12 @@ def test_peers_are_found_where_the_setup_makes_them(tmp_path: Path, monkeypatch:
     python.parent.mkdir(parents=True)
     python.touch()
     (tmp_path / "model").mkdir()
-    found = _places("model", PeersOptions(peer_python=["openvino=elsewhere"]))
+    found = places_of(parser().parse_args(["model", "--peer-python", "openvino=elsewhere"]))
     assert found.pythons["vllm"] == Path("venvs/vllm/bin/python")
     assert found.pythons["openvino"] == Path("elsewhere")
     assert found.pythons["transformers"] == Path(sys.executable)
     assert found.converted is None, "beside the model"
-    assert _places("Some/Model", PeersOptions()).converted == Path("converted")
+    assert places_of(parser().parse_args(["Some/Model"])).converted == Path("converted")
 
 
 def test_conversions_lie_beside_the_model_or_where_one_says() -> None:
@@ -219,11 +220,13 @@ def test_who_is_new_comes_in_later_waves() -> None:
     assert continued_waves([["transformers"]], [old, new], 9) == [[old], [new]], "without this engine"
 
 
-def test_everyone_is_first_at_some_prompt() -> None:
+def test_everyone_is_first_at_some_prompt_and_follows_everyone() -> None:
     wave = [plan("ssd", ["ar", "ssd"]), plan("vllm", ["plain"])]
-    firsts = [turns_of(wave, place)[0] for place in range(3)]
-    assert [(turn.peer, turn.case) for turn in firsts] == [("ssd", "ar"), ("ssd", "ssd"), ("vllm", "plain")]
-    assert {len(turns_of(wave, place)) for place in range(3)} == {3}
+    orders = [[(turn.peer, turn.case) for turn in turns_of(wave, place)] for place in range(6)]
+    everyone = {("ssd", "ar"), ("ssd", "ssd"), ("vllm", "plain")}
+    assert {order[0] for order in orders} == everyone
+    assert all(set(order) == everyone for order in orders)
+    assert len({pair for order in orders for pair in pairwise(order)}) == 6
 
 
 def test_the_clock_leaves_the_first_burst_out() -> None:
@@ -266,7 +269,7 @@ def test_a_draft_in_another_precision_has_a_verdict_of_its_own(tmp_path: Path) -
     folder = PeersFolder(tmp_path)
     folder.begin(PeersManifest(settings=SETTINGS, sessions=[], engines={}))
     for dataset in ("code", "talk"):
-        for place, more in enumerate([0, 1, 2] * 3):
+        for place, more in enumerate([0, 1, 2] * 5):
             for case, rate in rates.items():
                 folder.add(record("ssd", case, rate + more, place, dataset=dataset))
             folder.add(record("vllm", "draft4", (4.0 + more) / 2, place, dataset=dataset))
@@ -314,7 +317,7 @@ def test_our_draft_inside_another_engine_is_beside_its_own_cases() -> None:
     assert rows["ssd4"].ratio is None, "the best of ours, where this engine takes no part"
     assert rows["plain"].agreement is None
     # Beside this engine it is no rival: with its own draft, vLLM is.
-    ours = [record("ssd", "ssd", 9.0 + place, place) for place in range(6)]
+    ours = [record("ssd", "ssd", 9.0 + place, place) for place in range(7)]
     lines = verdict_lines(PeersFigures([*ours, *records]))
     assert lines[0].endswith("times as fast as the best peer, vllm draft4")
 
