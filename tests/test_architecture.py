@@ -55,7 +55,7 @@ VLLM = tuple(f"ssd.integrations.vllm.{name}" for name in ("present", "sampler", 
 """What vLLM itself imports, and nobody else: it stands on vLLM."""
 
 CLIENT = (
-    *("client", "codec", "contact", "controller", "greeting", "keeper", "line", "link"),
+    *("client", "codec", "contact", "controller", "keeper", "line", "link"),
     *("messages", "mirrors", "ngram", "policy", "sources", "tree", "worth"),
 )
 """The host's side of the draft: whoever verifies holds it, and may be no engine of ours."""

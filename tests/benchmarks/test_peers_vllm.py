@@ -19,7 +19,7 @@ import json, os
 from types import SimpleNamespace
 
 from ssd.draft.client import DraftClient
-from ssd.draft.greeting import greeting
+from ssd.draft.messages import Hello
 from ssd.draft.sources import AddressSource
 
 
@@ -32,7 +32,7 @@ class LLM:
         from transformers import AutoConfig, AutoTokenizer
 
         size = AutoConfig.from_pretrained(model).vocab_size
-        hello = greeting(
+        hello = Hello.of(
             AutoTokenizer.from_pretrained(model), vocab_size=size, name="tiny", max_model_len=64
         )
         address = settings["additional_config"]["ssd"]["draft"]

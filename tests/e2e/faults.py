@@ -22,8 +22,8 @@ from torch import Tensor
 from ssd import LLM, SamplingParams
 from ssd.decoding.parallel import ParallelDecoder
 from ssd.draft.client import DraftClient
-from ssd.draft.greeting import greeting
 from ssd.draft.link import EngineLink
+from ssd.draft.messages import Hello
 from ssd.draft.policy import Policy
 from ssd.runtime.runner import Runner, RunnerRow
 from tests.e2e.draft_in_memory import InMemoryDraft
@@ -153,7 +153,7 @@ class Bench:
         return self._expected[seed]
 
     def _decoder(self, trial: Trial) -> tuple[DraftClient, ParallelDecoder]:
-        hello = greeting(self.llm.tokenizer, vocab_size=512, name="target", max_model_len=512)
+        hello = Hello.of(self.llm.tokenizer, vocab_size=512, name="target", max_model_len=512)
         draft = self.drafts["itself" if trial.seed % 3 else "cut"]
         trial.draft = InMemoryDraft(draft, hello, trial.clock, trial.wrap)
         client = trial.client = DraftClient(trial.draft, lookahead=4, clock=trial.clock)

@@ -16,7 +16,7 @@ from ssd import SamplingParams
 from ssd.decoding.parallel import ParallelDecoder
 from ssd.draft.client import DraftClient
 from ssd.draft.controller import Controller, VerifyTimes
-from ssd.draft.greeting import greeting
+from ssd.draft.messages import Hello
 from ssd.draft.policy import Policy
 from ssd.runtime.runner import RunnerRow
 from ssd.sampling import History, SamplingRow
@@ -63,7 +63,7 @@ def law(bench: Bench) -> dict[tuple[int, ...], float]:
 
 
 def drawn(bench: Bench, draft: Path, saguaro: float) -> tuple[Counter[tuple[int, ...]], int]:
-    hello = greeting(bench.llm.tokenizer, vocab_size=512, name="target", max_model_len=512)
+    hello = Hello.of(bench.llm.tokenizer, vocab_size=512, name="target", max_model_len=512)
     trial = Trial("none", "none", seed=7)
     trial.draft = InMemoryDraft(draft, hello, trial.clock, width=64)
     trial.client = DraftClient(trial.draft, lookahead=3, clock=trial.clock)

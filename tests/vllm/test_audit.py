@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from ssd.draft import controller
 from ssd.draft.client import DraftClient
-from ssd.draft.greeting import greeting
+from ssd.draft.messages import Hello
 from ssd.draft.policy import Policy
 from ssd.integrations.vllm.meter import Meter
 from ssd.integrations.vllm.sessions import Sessions
@@ -46,7 +46,7 @@ class MadeUpVllm:
 
     def __init__(self, seed: int, model: Path) -> None:
         self.chance, self.clock = random.Random(seed), Clock()
-        hello = greeting(
+        hello = Hello.of(
             AutoTokenizer.from_pretrained(model), vocab_size=VOCABULARY, name="made up", max_model_len=128
         )
         self.draft = InMemoryDraft(model, hello, self.clock)

@@ -8,10 +8,12 @@ codec.py; nothing here knows sockets.
     draft → engine   HELLO, NODES, RESYNC (send me your tokens), CLOSE (declined), STATS
 """
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -47,13 +49,35 @@ class Hello(Message, frozen=True, tag="hello"):
 
     version: int
     tokenizer: str
-    """Fingerprint of what each token id means."""
+    """What each token id means, as `tokenizer_fingerprint` has it."""
     vocab_size: int
     name: str
     instance: str
     """Drawn at start: another one means that whoever was there is gone, with everything it knew."""
     max_model_len: int = 0
     refusal: str = ""
+
+    @classmethod
+    def of(cls, tokenizer: Any, *, vocab_size: int, name: str, max_model_len: int) -> "Hello":
+        """Of whoever starts now, with any tokenizer that has `get_vocab` and `get_added_vocab`."""
+        return cls(
+            version=PROTOCOL_VERSION,
+            tokenizer=tokenizer_fingerprint(tokenizer),
+            vocab_size=vocab_size,
+            name=name,
+            instance=uuid.uuid4().hex,
+            max_model_len=max_model_len,
+        )
+
+
+def tokenizer_fingerprint(tokenizer: Any) -> str:
+    """The same for tokenizers that differ in added tokens only: those are where families pad."""
+    added = set(tokenizer.get_added_vocab().values())
+    vocabulary = {token: text for text, token in tokenizer.get_vocab().items()}
+    digest = blake2b(digest_size=16)
+    for token in sorted(vocabulary.keys() - added):
+        digest.update(f"{token}\0{vocabulary[token]}\0".encode())
+    return digest.hexdigest()
 
 
 class Sampling(Message, frozen=True, tag="sampling"):

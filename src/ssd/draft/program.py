@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from ssd.config import DraftConfig
-from ssd.draft.greeting import greeting
 from ssd.draft.grower import Grower, GrowthLimits
 from ssd.draft.growth import growth_policy
 from ssd.draft.link import DraftLink, Keys, ZmqDraftLink
+from ssd.draft.messages import Hello
 from ssd.draft.service import DraftService
 from ssd.kvcache.block_manager import BlockManager
 from ssd.runtime.loading import load_model
@@ -27,7 +27,7 @@ def build_service(config: DraftConfig, link: DraftLink) -> DraftService:
     blocks = BlockManager(loaded.pool.shape.num_blocks, loaded.pool.shape.block_size)
     policy = growth_policy(config.growth, width=config.width)
     grower = Grower(loaded.runner, loaded.pool, blocks, limits, policy, head_tokens=loaded.head_tokens)
-    hello = greeting(
+    hello = Hello.of(
         loaded.checkpoint.tokenizer(),
         vocab_size=loaded.checkpoint.config.vocab_size,
         name=loaded.checkpoint.path.name,

@@ -16,7 +16,6 @@ from ssd.config import DraftConfig, EngineConfig
 from ssd.decoding.decoder import Decoder
 from ssd.decoding.parallel import ParallelDecoder
 from ssd.draft.client import DraftClient
-from ssd.draft.greeting import greeting
 from ssd.draft.line import DraftSource, Line
 from ssd.draft.link import Keys
 from ssd.draft.messages import Hello
@@ -72,7 +71,7 @@ def replace_draft(decoder: Decoder, config: EngineConfig, target: LoadedModel, t
 
 def _hello(target: LoadedModel, tokenizer: Any) -> Hello:
     checkpoint = target.checkpoint
-    return greeting(
+    return Hello.of(
         tokenizer,
         vocab_size=checkpoint.config.vocab_size,
         name=checkpoint.name,

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from ssd.draft.client import DraftClient
-from ssd.draft.greeting import greeting
 from ssd.draft.link import Keys
+from ssd.draft.messages import Hello
 from ssd.draft.policy import Policy
 from ssd.draft.sources import AddressSource
 from ssd.integrations.vllm.batch_rows import BatchRows
@@ -26,7 +26,7 @@ def open_sessions(vllm_config: Any, settings: Settings, rows: BatchRows) -> Sess
         raise ValueError("no draft is named: set ssd.draft to the address of a running `ssd draft`")
     model = vllm_config.model_config
     lookahead = vllm_config.speculative_config.num_speculative_tokens
-    hello = greeting(
+    hello = Hello.of(
         _tokenizer(model),
         vocab_size=model.get_vocab_size(),
         name=Path(model.model).name,
