@@ -89,10 +89,10 @@ BLIND = [
     ),
     BlindFault(
         "a batch misses as seldom as one sequence",
-        "src/ssd/planning/rounds.py",
+        "benchmarks/validation/published.py",
         "(1 - hit_rate**batch) * again",
         "(1 - hit_rate) * again",
-        "`ssd plan` promises too much of the published SSD for batches.",
+        "The check of the plan promises too much of the published SSD for batches.",
     ),
     BlindFault(
         "a file of settings beats --speculative-config",
