@@ -24,11 +24,12 @@ from ssd.bench.engines import CaseEngines
 from ssd.bench.statistics import Estimate
 from ssd.bench.tables import Column, Table
 from ssd.cli.errors import user_errors
-from ssd.cli.options import with_options
+from ssd.cli.options import parse_cores, with_options
 from ssd.cli.tables import shown
 from ssd.cli.tune import TuneOptions
 from ssd.config import DraftConfig, EngineConfig, GrowthPolicyName
 from ssd.tuning.confirm import run_in_turns
+from ssd.tuning.tuned_file import Cores
 
 WIDTHS = (4, 8, 12, 24)
 LOOKAHEADS = (4, 8, 16)
@@ -101,6 +102,18 @@ def read_tuned(file: Path) -> tuple[Case, EngineConfig, DraftConfig | None]:
     return Case(**of_case), config, DraftConfig.from_settings(draft) if draft else None
 
 
+def split_cores(
+    case: Case, config: EngineConfig, draft: DraftConfig | None, target: Cores, beside: Cores
+) -> tuple[Case, EngineConfig, DraftConfig | None]:
+    """Of a file whose case has all cores: the points of the grid need some for their drafts."""
+    if not target or not beside:
+        raise ValueError(
+            "the tuned settings have all cores: say --cores and --draft-cores, as `ssd tune` was told"
+        )
+    draft = draft and replace(draft, cores=beside)
+    return replace(case, all_cores=True), replace(config, cores=target), draft
+
+
 def _settings(section: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name.replace("-", "_"): tuple(value) if isinstance(value, list) else value
@@ -116,6 +129,8 @@ app = typer.Typer(add_completion=False)
 def grid(
     tuned: Annotated[Path, typer.Argument(help="What `ssd tune` wrote.")],
     draft: Annotated[str | None, typer.Option(help="Where the file says mode ar and names none.")] = None,
+    cores: Annotated[str, typer.Option(help="Of the target, where the file has it on all of them.")] = "",
+    draft_cores: Annotated[str, typer.Option(help="And of the drafts beside it.")] = "",
     *,
     options: TuneOptions,
 ) -> None:
@@ -123,6 +138,10 @@ def grid(
     with user_errors():
         case, config, named = read_tuned(tuned)
         drafting = DraftConfig(model=draft) if draft else named
+        if config.cores and not (drafting and drafting.cores):
+            case, config, drafting = split_cores(
+                case, config, drafting, parse_cores(cores), parse_cores(draft_cores)
+            )
         _check(replace(case, temperature=options.temperature), config, drafting, options)
 
 

@@ -34,10 +34,7 @@ _KEPT = "records are kept in the run's folder; see ssd bench report"
 _FAN_OUT = "fan-out follows the draft's own chances: see --f, and --draft-growth of ssd"
 _NO_MEANING = {
     "eagle": "drafts are models of their own",
-    **dict.fromkeys(
-        ("fl", "flh", "flm", "afn"),
-        "fan-out follows the draft's own chances: see --f, and --draft-growth of ssd",
-    ),
+    **dict.fromkeys(("fl", "flh", "flm", "afn"), _FAN_OUT),
     "dtemp": "the draft uses the request's temperature",
     "ttemp": "the target uses the request's temperature",
 }

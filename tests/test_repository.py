@@ -34,8 +34,13 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
-def jobs() -> dict[str, dict[str, Any]]:
+def all_jobs() -> dict[str, dict[str, Any]]:
     return {name: job for path in WORKFLOWS for name, job in read(path)["jobs"].items()}
+
+
+def jobs() -> dict[str, dict[str, Any]]:
+    """With steps of their own; others call a workflow."""
+    return {name: job for name, job in all_jobs().items() if "steps" in job}
 
 
 def commands() -> str:
@@ -108,7 +113,8 @@ def test_actions_are_named_by_their_commit() -> None:
 
 def test_publishing_runs_nothing_but_what_was_built_and_checked() -> None:
     publish = jobs()["publish"]
-    assert publish["needs"] == "build"
+    assert publish["needs"] == ["ci", "build"]
+    assert all_jobs()["ci"]["uses"] == "./.github/workflows/ci.yml"
     assert publish["environment"] == "pypi"
     assert [step["uses"].partition("@")[0] for step in publish["steps"]] == [
         "actions/download-artifact",

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ssd.version import DISTRIBUTION
+
 Form = Literal["folder", "openvino", "gguf", "none"]
 """What weights a peer reads: the model's own folder, or a conversion of it, or none of ours."""
 SSD = "ssd"
@@ -56,7 +58,7 @@ _PEERS = (
         name=SSD,
         title="this engine",
         worker="worker_ssd.py",
-        packages=("ssd", "torch"),
+        packages=(DISTRIBUTION, "torch"),
         module="ssd",
         form="folder",
         shares_weights=True,

@@ -31,6 +31,12 @@ def test_a_median_and_its_interval() -> None:
     assert (found.value, found.low, found.high, found.count) == (5.0, 2.0, 8.0, 9)
 
 
+def test_thousands_of_values_are_no_burden() -> None:
+    found = median_with_interval([float(each) for each in range(3000)])
+    assert found.interval is not None
+    assert 1400 < found.interval[0] < found.value < found.interval[1] < 1600
+
+
 def test_few_values_have_no_interval_that_would_hold() -> None:
     """Five values have the median between them in 1 − 2⁻⁴ of cases, which is less than 95 %."""
     five, six = ([float(each) for each in range(count)] for count in (5, 6))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.grid import Point, distance, grid_cases, read_tuned, run_grid
+from benchmarks.grid import Point, distance, grid_cases, read_tuned, run_grid, split_cores
 from ssd.bench.cases import Case
 from ssd.bench.engines import CaseEngines
 from ssd.bench.statistics import Estimate
@@ -55,6 +55,14 @@ def test_a_tuned_file_is_read(tmp_path: Path) -> None:
     assert case == Case(mode="ssd", lookahead=4, growth="value")
     assert (config.model, config.cores) == ("big", (0,))
     assert draft == DraftConfig(model="small", cores=(1,))
+
+
+def test_a_winner_on_all_cores_leaves_some_to_the_drafts_of_the_grid() -> None:
+    case, config, draft = Case(mode="sd"), EngineConfig(model="big", cores=(0, 1)), DraftConfig(model="small")
+    with pytest.raises(ValueError, match="say --cores and --draft-cores"):
+        split_cores(case, config, draft, (), ())
+    case, config, split = split_cores(case, config, draft, (0,), (1,))
+    assert (case.all_cores, config.cores, split and split.cores) == (True, (0,), (1,))
 
 
 def test_the_grid_has_24_points_and_knows_how_far_off_one_is() -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from benchmarks.peers.records import PeerRecord, PeersFolder, PeersManifest, Pee
 from benchmarks.peers.registry import endpoint
 from benchmarks.peers.run import PeersRun, Watcher
 from ssd.bench.manifest import Provenance
+from ssd.version import DISTRIBUTION
 from tests.server.process import serving
 
 FAILING = """
@@ -49,6 +51,11 @@ def plans(said: PeersSettings, **more: object) -> dict[str, WorkerPlan]:
     found, absent = plan_workers(said, places, 64)
     assert absent == {}
     return {plan.name: plan for plan in found}
+
+
+def test_our_own_version_is_told(tiny_llama: Path, tiny_draft: str, tmp_path: Path) -> None:
+    with Worker(plans(settings(tiny_llama, tiny_draft))["ssd"], tmp_path / "log") as worker:
+        assert worker.versions[DISTRIBUTION] == version(DISTRIBUTION)
 
 
 def test_transformers_is_greedy_alone_and_with_a_draft(

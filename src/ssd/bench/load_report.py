@@ -61,8 +61,8 @@ def _lines(figures: LoadFigures) -> Iterator[str]:
         f"Prompts of {', '.join(settings.datasets)}, {settings.max_tokens} tokens whatever they are, greedy. "
         "Users ask again as soon as they have their answer; requests at a rate arrive as a Poisson process. "
         "Endpoints took turns at each level. Tokens a second of a user: after the first, "
-        "median of requests in a round; intervals are over rounds. Requests cut off at the end of a level's "
-        "time are in no figure but their own."
+        "median of requests in a round; intervals are over rounds, and each level is judged by itself. "
+        "Requests cut off at the end of a level's time are in no figure but their own."
     )
     yield ""
     for endpoint in settings.endpoints:

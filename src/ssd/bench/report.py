@@ -19,10 +19,11 @@ from ssd.version import how_to_install
 def write_report(figures: RunFigures, folder: Path) -> list[Path]:
     """report.html and report.md in a folder, which is made if need be."""
     folder.mkdir(parents=True, exist_ok=True)
-    pages = {folder / "report.html": html_page(figures), folder / "report.md": markdown(figures)}
-    for path, text in pages.items():
-        path.write_text(text)
-    return list(pages)
+    page, text = folder / "report.html", folder / "report.md"
+    # First what needs no package of the extra.
+    text.write_text(markdown(figures))
+    page.write_text(html_page(figures))
+    return [page, text]
 
 
 def html_page(figures: RunFigures) -> str:

@@ -60,10 +60,10 @@ def _left_out(count: int, confidence: float) -> int | None:
     Fewer than i of n values lie below the median as often as fewer than i of n coins fall heads.
     """
     left_out: int | None = None
-    most, tail = (1 - confidence) * 2**count / 2, 0
+    tail = 0
     for place in range(count // 2):
         tail += comb(count, place)
-        if tail > most:
+        if tail / 2**count > (1 - confidence) / 2:
             break
         left_out = place
     return left_out

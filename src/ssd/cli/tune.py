@@ -25,7 +25,7 @@ _what = partial(typer.Option, rich_help_panel="What is measured")
 _FOUND_OUT = (
     "mode", "lookahead", "draft_width", "draft_lookup", "draft_precision", "draft_growth", "backup",
 )  # fmt: skip
-_LEAST_PROMPTS, _NUM_PROMPTS = 4, 12
+_LEAST_PROMPTS, _NUM_PROMPTS = 4, 16
 _UNKNOWN = ("acceptance", "saguaro", "draft_children")
 """What its model of the round does not know, and so would not heed."""
 

@@ -86,7 +86,8 @@ def reasons(tuned: Tuned) -> list[str]:
             continue
         promised = tuned.promised(each.case)
         promise = "" if promised is None else f" (predicted {promised:.2f})"
-        said.append(f"measured: {each.case.name}: {each.rate:.2f} tokens/s{promise}")
+        over = "" if each is tuned.plain else f", {tuned.over_plain(each)} × plain decoding"
+        said.append(f"measured: {each.case.name}: {each.rate:.2f} tokens/s{over}{promise}")
     said += [_about(tuned, precision) for precision in tuned.facts.drafts]
     if tuned.facts.spread != 1:
         said.append(

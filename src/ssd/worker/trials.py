@@ -1,7 +1,8 @@
 """The engine's side of the process that tries grammars: started, asked, and started again if it is gone.
 
 A grammar is a program that strangers write: what it takes to compile cannot be told from its text. So each is
-compiled elsewhere first, within limits (`trial_program.py`), and here only if that went well.
+compiled elsewhere first, within limits (`trial_program.py`), and here only if that went well. It is no
+`Child`: it inherits sockets that are made anew with each start, and is started again at once by whoever asks.
 """
 
 import logging

@@ -146,7 +146,8 @@ def facts(figures: RunFigures) -> list[tuple[str, str]]:
         ("tokens", f"{settings.max_tokens} a text, whatever the text says; seeds from {settings.seed}"),
         (
             "order",
-            "each batch of prompts in every case before the next; each case follows each other equally often",
+            "each batch of prompts in every case before the next; each case follows each other as evenly as "
+            "their number allows",
         ),
         ("deterministic", "yes" if settings.deterministic else "no"),
         ("devices", devices),
