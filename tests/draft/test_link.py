@@ -2,11 +2,12 @@
 
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+import zmq
 
 from ssd.draft.link import (
     Keys,
@@ -83,3 +84,29 @@ def test_s6_a_frame_that_is_too_large_does_not_arrive(draft: ZmqDraftLink, folde
 def test_there_is_no_tcp_without_keys(side: type[ZmqDraftLink] | type[ZmqEngineLink]) -> None:
     with pytest.raises(ValueError, match="needs keys"):
         side("tcp://127.0.0.1:5555")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda empty: ZmqDraftLink("ipc:///nowhere/d.sock"),
+        lambda empty: ZmqDraftLink("tcp://127.0.0.1:*", Keys(empty)),
+        lambda empty: ZmqEngineLink("tcp://127.0.0.1:5555", Keys(empty)),
+        lambda empty: ZmqEngineLink("ipc:///" + 200 * "x"),
+    ],
+)
+def test_a_link_that_cannot_be_made_leaves_nothing_open(
+    make: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A context that is collected together with its open socket waits for that socket for ever."""
+    made: list[zmq.Context[zmq.Socket[bytes]]] = []
+    context = zmq.Context
+
+    def noted() -> "zmq.Context[zmq.Socket[bytes]]":
+        made.append(context())
+        return made[-1]
+
+    monkeypatch.setattr(zmq, "Context", noted)
+    with pytest.raises((ValueError, OSError)):
+        make(tmp_path)
+    assert [each.closed for each in made] == [True]

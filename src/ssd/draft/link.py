@@ -6,6 +6,8 @@ to: a full queue is reported, never waited for.
 
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -103,15 +105,15 @@ class ZmqEngineLink:
     def __init__(self, address: str, keys: Keys | None = None) -> None:
         check_address(address, keys)
         self._context = zmq.Context()
-        try:
-            self._socket = _configured(self._context.socket(zmq.DEALER))
-            if keys is not None:
-                self._socket.curve_publickey, self._socket.curve_secretkey = keys.pair("engine")
-                self._socket.curve_serverkey = keys.public("draft")
-            self._socket.connect(address)
-        except zmq.ZMQError as error:
-            self._context.destroy(linger=0)
-            raise LinkError(f"no socket to {address}: {error}") from error
+        with _closed_if_it_fails(self):
+            try:
+                self._socket = _configured(self._context.socket(zmq.DEALER))
+                if keys is not None:
+                    self._socket.curve_publickey, self._socket.curve_secretkey = keys.pair("engine")
+                    self._socket.curve_serverkey = keys.public("draft")
+                self._socket.connect(address)
+            except zmq.ZMQError as error:
+                raise LinkError(f"no socket to {address}: {error}") from error
 
     def send(self, frame: bytes) -> None:
         try:
@@ -130,8 +132,7 @@ class ZmqEngineLink:
             raise LinkError(str(error)) from error
 
     def close(self) -> None:
-        self._socket.close(linger=100)
-        self._context.term()
+        self._context.destroy(linger=100)
 
 
 class ZmqDraftLink:
@@ -139,18 +140,24 @@ class ZmqDraftLink:
         check_address(address, keys)
         self._context = zmq.Context()
         self._authenticator: ThreadAuthenticator | None = None
-        self._socket = _configured(self._context.socket(zmq.ROUTER))
-        self._socket.router_mandatory = True
-        if keys is not None:
-            self._authenticator = ThreadAuthenticator(self._context)
-            self._authenticator.start()
-            self._authenticator.configure_curve_callback("*", _OnlyEngine(keys.public("engine")))
-            self._socket.curve_publickey, self._socket.curve_secretkey = keys.pair("draft")
-            self._socket.curve_server = True
-        try:
-            self._socket.bind(address)
-        except zmq.ZMQError as error:
-            raise ValueError(f"cannot listen on {address} ({error}): name another place or port") from error
+        with _closed_if_it_fails(self):
+            self._socket = _configured(self._context.socket(zmq.ROUTER))
+            self._socket.router_mandatory = True
+            if keys is not None:
+                self._authenticate(keys)
+            try:
+                self._socket.bind(address)
+            except zmq.ZMQError as error:
+                raise ValueError(
+                    f"cannot listen on {address} ({error}): name another place or port"
+                ) from error
+
+    def _authenticate(self, keys: Keys) -> None:
+        self._authenticator = ThreadAuthenticator(self._context)
+        self._authenticator.start()
+        self._authenticator.configure_curve_callback("*", _OnlyEngine(keys.public("engine")))
+        self._socket.curve_publickey, self._socket.curve_secretkey = keys.pair("draft")
+        self._socket.curve_server = True
 
     def send(self, peer: bytes, frame: bytes) -> None:
         try:
@@ -170,10 +177,19 @@ class ZmqDraftLink:
         return (parts[0], parts[1]) if len(parts) == 2 else (parts[0], b"")
 
     def close(self) -> None:
-        self._socket.close(linger=100)
         if self._authenticator is not None:
             self._authenticator.stop()
-        self._context.term()
+        self._context.destroy(linger=100)
+
+
+@contextmanager
+def _closed_if_it_fails(link: EngineLink | DraftLink) -> Iterator[None]:
+    """Left to the garbage collector, a context may wait for ever for the socket that goes with it."""
+    try:
+        yield
+    except BaseException:
+        link.close()
+        raise
 
 
 class _OnlyEngine:
