@@ -85,7 +85,9 @@ def _remote(
 ) -> "Backend":
     from ssd.cli.chat_remote import RemoteBackend
 
-    unheard = [name for name in engine.said() if name != "hf_cache"]
+    # A mode that follows from a draft was not said.
+    silent = {"hf_cache"} if engine.mode else {"hf_cache", "mode"}
+    unheard = [name for name in engine.said() if name not in silent]
     if unheard:
         flag = unheard[0].replace("_", "-")
         raise ValueError(

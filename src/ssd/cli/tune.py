@@ -185,6 +185,8 @@ def _find(
 
 
 def _table(tuned: Tuned) -> Table[Measured]:
+    from ssd.tuning.confirm import Measured
+
     def promised(each: Measured) -> str:
         found = tuned.promised(each.case)
         return "" if found is None else f"{found:.2f}"
