@@ -20,7 +20,7 @@ from benchmarks.flags import parser
 from benchmarks.in_turns import Action, Measure, seconds, show_ratios, show_times, take_turns
 from ssd.attention.sdpa import SdpaBackend
 from ssd.config import RunnerConfig
-from ssd.decoding.autoregressive import AutoregressiveDecoder
+from ssd.decoding.decoder import Decoder
 from ssd.engine.core import EngineCore
 from ssd.engine.request import Request
 from ssd.engine.scheduler import SchedulerLimits
@@ -49,7 +49,7 @@ class Engine:
         runner = make_runner(loaded, pool)
         limits = SchedulerLimits(16, 16 * CONTEXT, MAX_LEN)
         blocks = BlockManager(pool.shape.num_blocks, BLOCK, enable_prefix_caching=False)
-        self._core = EngineCore(AutoregressiveDecoder(runner), blocks, limits, loaded.checkpoint.tokenizer())
+        self._core = EngineCore(Decoder(runner), blocks, limits, loaded.checkpoint.tokenizer())
         params = SamplingParams(temperature=temperature, seed=1, max_tokens=None, ignore_eos=True)
         draw = random.Random(1)
         for index in range(batch):

@@ -17,7 +17,8 @@ from torch import Tensor
 from benchmarks.flags import parser
 from benchmarks.in_turns import percentiles
 from benchmarks.ruled import BLOCK, NUM_BLOCKS, grower_of, hello, logits_of, prompt_of
-from ssd.decoding.parallel import ParallelDecoder
+from ssd.decoding.ahead import DraftAhead
+from ssd.decoding.decoder import Decoder
 from ssd.draft.client import DraftClient
 from ssd.draft.link import ZmqDraftLink
 from ssd.draft.policy import Policy
@@ -80,7 +81,7 @@ def run_engine(
     policy = Policy(client, lookahead=lookahead)
     policy.start(60.0)
     limits = SchedulerLimits(batch, 16384, 4096)
-    decoder = ParallelDecoder(target, policy)
+    decoder = Decoder(target, DraftAhead(policy))
     core = EngineCore(decoder, BlockManager(NUM_BLOCKS, BLOCK), limits, tiny_tokenizer())
     params = SamplingParams(temperature=0, max_tokens=4000, ignore_eos=True)
     for index in range(batch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ssd.decoding.decoder import DecodeRow, Speculation
+from ssd.decoding.rows import DecodeRow, Speculation
 from ssd.decoding.verification import verify
 from ssd.sampling import PhiloxChooser, Proposal, SamplingParams, token_logprobs
 from ssd.sampling.ratio import certain, draft_distribution, propose

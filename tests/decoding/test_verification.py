@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ssd.decoding.decoder import DecodeRow, PromptScoring
+from ssd.decoding.rows import DecodeRow, PromptScoring
 from ssd.decoding.verification import accept, decided_positions, verify
 from ssd.runtime.runner import RunnerRow
 from ssd.sampling import History, SampledToken, SamplingParams, SamplingRow, sample

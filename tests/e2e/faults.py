@@ -20,7 +20,8 @@ from typing import Any
 from torch import Tensor
 
 from ssd import LLM, SamplingParams
-from ssd.decoding.parallel import ParallelDecoder
+from ssd.decoding.ahead import DraftAhead
+from ssd.decoding.decoder import Decoder
 from ssd.draft.client import DraftClient
 from ssd.draft.link import EngineLink
 from ssd.draft.messages import Hello
@@ -125,7 +126,7 @@ class Bench:
         self.target = write_checkpoint("medium", folder / "target")
         self.drafts = {"itself": self.target, "cut": cut_layers(self.target, 2, folder / "cut")}
         self.llm = LLM(str(self.target), **SETTINGS)
-        self._runner = self.llm._engine.core._decoder._runner  # type: ignore[attr-defined]
+        self._runner = self.llm._engine.core._decoder._runner
         self._expected: dict[int, list[Any]] = {}
 
     def run(self, trial: Trial) -> "Result":
@@ -152,13 +153,13 @@ class Bench:
             self._expected[seed] = [each.outputs for each in found]
         return self._expected[seed]
 
-    def _decoder(self, trial: Trial) -> tuple[DraftClient, ParallelDecoder]:
+    def _decoder(self, trial: Trial) -> tuple[DraftClient, Decoder]:
         hello = Hello.of(self.llm.tokenizer, vocab_size=512, name="target", max_model_len=512)
         draft = self.drafts["itself" if trial.seed % 3 else "cut"]
         trial.draft = InMemoryDraft(draft, hello, trial.clock, trial.wrap)
         client = trial.client = DraftClient(trial.draft, lookahead=4, clock=trial.clock)
         policy = Policy(client, lookahead=4, clock=trial.clock)
-        return client, ParallelDecoder(Target(self._runner, trial), policy)
+        return client, Decoder(Target(self._runner, trial), DraftAhead(policy))
 
     def _leaks_of_draft(self, trial: Trial, client: DraftClient) -> int:
         """Once the wire is whole, the draft holds nothing that the engine does not follow."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ssd.config import EngineConfig
-from ssd.decoding.autoregressive import AutoregressiveDecoder
+from ssd.decoding.decoder import Decoder
 from ssd.engine.core import EngineCore
 from ssd.engine.outputs import RequestOutput
 from ssd.engine.prompts import RequestFactory
@@ -113,7 +113,7 @@ def run(
         cache_generated=not deterministic,
     )
     blocks = BlockManager(how.num_blocks, BLOCK, enable_prefix_caching=how.prefix_caching)
-    core = EngineCore(AutoregressiveDecoder(loaded.runner), blocks, limits, loaded.checkpoint.tokenizer())
+    core = EngineCore(Decoder(loaded.runner), blocks, limits, loaded.checkpoint.tokenizer())
     for request in requests:
         core.add(request)
     done: dict[str, RequestOutput] = {}

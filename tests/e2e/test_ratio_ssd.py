@@ -13,7 +13,8 @@ import pytest
 import scipy.stats
 
 from ssd import SamplingParams
-from ssd.decoding.parallel import ParallelDecoder
+from ssd.decoding.ahead import DraftAhead
+from ssd.decoding.decoder import Decoder
 from ssd.draft.client import DraftClient
 from ssd.draft.controller import Controller, VerifyTimes
 from ssd.draft.messages import Hello
@@ -74,7 +75,7 @@ def drawn(bench: Bench, draft: Path, saguaro: float) -> tuple[Counter[tuple[int,
     core = bench.llm._engine.core
     plain, core._decoder, core._acceptance = (
         core._decoder,
-        ParallelDecoder(target, policy, acceptance="ratio", saguaro=saguaro),
+        Decoder(target, DraftAhead(policy, acceptance="ratio", saguaro=saguaro)),
         "ratio",
     )
     try:

@@ -35,7 +35,7 @@ def outputs(model: Path, params: list[SamplingParams], **settings: Any) -> list[
     core: EngineCore = llm._engine.core
     core.check_integrity()
     assert core._blocks.usage == 0
-    drafter = getattr(core._decoder, "_drafter", None)
+    drafter = getattr(core._decoder.proposer, "_drafter", None)
     if drafter is not None:
         drafter.check_integrity()
         assert drafter._blocks.usage == 0
@@ -76,7 +76,7 @@ def test_a_perfect_draft_takes_a_round_for_each_lookahead(target: Path) -> None:
         str(target), device="cpu", dtype="float32", deterministic=False, show_progress=False,
         mode="sd", draft={"model": str(target), "precision": "model"}, lookahead=4,
     )  # fmt: skip
-    runner = llm._engine.core._decoder._runner  # type: ignore[attr-defined]
+    runner: Any = llm._engine.core.decoder._runner
     calls = []
     forward = runner.forward
 
@@ -139,7 +139,7 @@ def test_e10_nothing_is_guessed_beyond_the_end_of_a_text(
     """Of two tokens the first comes with the prompt, and the last is the target's own."""
     settings: Any = {"draft": str(target), "mode": "sd", "lookahead": 4, "deterministic": True}
     with LLM(str(target), device="cpu", show_progress=False, **settings) as llm:
-        drafter: Any = llm._engine.core._decoder._drafter  # type: ignore[attr-defined]
+        drafter: Any = llm._engine.core._decoder.proposer._drafter  # type: ignore[attr-defined]
         forward, num_rows = drafter._runner.forward, list[int]()
 
         def counted(rows: list[RunnerRow]) -> Tensor:

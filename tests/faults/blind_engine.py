@@ -54,9 +54,9 @@ BLIND = [
     ),
     BlindFault(
         "times of steps that read prompts teach the controller too",
-        "src/ssd/decoding/parallel.py",
-        "seconds = self.times.verify if self.times.is_generating else None",
-        "seconds = self.times.verify",
+        "src/ssd/decoding/ahead.py",
+        "seconds = times.verify if times.is_generating else None",
+        "seconds = times.verify",
         "After a long prompt verifications seem dear, and speculation stops paying for a while.",
     ),
     BlindFault(
@@ -68,7 +68,7 @@ BLIND = [
     ),
     BlindFault(
         "the steps of a draft in turns are kept for ever",
-        "src/ssd/decoding/speculative.py",
+        "src/ssd/decoding/in_turns.py",
         "        self._draft_steps = [DraftStep(",
         "        self._draft_steps += [DraftStep(",
         "Memory grows with every step, and a trace shows each draft step many times.",

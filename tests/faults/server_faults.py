@@ -59,8 +59,8 @@ FAULTS = [
     Fault(
         "speculation: false is ignored",
         "src/ssd/engine/core.py",
-        "self._decoder.is_drafting and self._generations[sequence.seq_id].request.speculation",
-        "self._decoder.is_drafting",
+        "self._decoder.proposer.is_drafting and self._generations[sequence.seq_id].request.speculation",
+        "self._decoder.proposer.is_drafting",
         f"{_CLIENT}test_a_request_can_do_without_speculation",
     ),
     Fault(

@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ssd.decoding.decoder import DecodeRow
+from ssd.decoding.rows import DecodeRow
 from ssd.decoding.verification import verify
 from ssd.runtime.runner import RunnerRow
 from ssd.sampling import History, SamplingParams, SamplingRow

@@ -25,8 +25,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ssd.decoding.decoder import DecodeRow, DraftContext
 from ssd.decoding.drafter import Drafter, DraftLimits, RatioDrafting
+from ssd.decoding.rows import DecodeRow, DraftContext
 from ssd.decoding.verification import verify
 from ssd.kvcache.block_manager import BlockManager
 from ssd.sampling import Chooser, DraftDistribution, History, Proposal, SamplingParams, SamplingRow

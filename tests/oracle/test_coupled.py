@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 from ssd.decoding import verification
-from ssd.decoding.decoder import DecodeRow
+from ssd.decoding.rows import DecodeRow
 from ssd.sampling import SampledToken, SamplingRow, pruned
 from tests.oracle.coupled import FAR_APART, Batch, Case, num_differing_outcomes
 

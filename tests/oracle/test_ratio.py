@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from ssd.config import Acceptance
-from ssd.decoding.decoder import DecodeRow
 from ssd.decoding.drafter import RatioDrafting
+from ssd.decoding.rows import DecodeRow
 from ssd.decoding.verification import accept_by_ratio, decided_positions, worth_verifying
 from ssd.sampling import Chooser, DraftDistribution, History, Proposal, SamplingParams, SamplingRow, ratio
 from ssd.sampling.constraint import Allowed

@@ -151,7 +151,7 @@ class CaseEngines:
     def close(self) -> None:
         """Ends the drafts. A case that runs again starts its own again: not all need be there at once."""
         for decoder in self._decoders.values():
-            decoder.close()
+            decoder.proposer.close()
         self._decoders.clear()
 
     def _cores_of(self, case: Case) -> tuple[int, ...]:

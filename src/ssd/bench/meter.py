@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ssd.bench.energy import EnergyMeter
 from ssd.bench.records import Lane, PromptRecord, Span
-from ssd.decoding.decoder import DraftStep, StepTimes
+from ssd.decoding.rows import DraftStep, StepTimes
 from ssd.engine.core import EngineCore, StepOutput
 from ssd.engine.outputs import EngineStats, RequestOutput
 from ssd.engine.request import Request
@@ -60,7 +60,7 @@ class BatchMeter:
 
     def run(self, requests: Sequence[Request], *, keep_spans: bool) -> list[PromptRecord]:
         core, before = self._core, self._core.stats
-        core.decoder.draft_steps()  # whatever is left of earlier requests
+        core.decoder.proposer.draft_steps()  # whatever is left of earlier requests
         joules, started = self._energy.read(), time.monotonic()
         try:
             for request in requests:
@@ -81,7 +81,7 @@ class BatchMeter:
         self._note(core.step())
         if computes:
             self._steps.append(_Step(started, time.monotonic(), core.decoder.times))
-            self._draft_steps += core.decoder.draft_steps()
+            self._draft_steps += core.decoder.proposer.draft_steps()
 
     def _note(self, step: StepOutput) -> None:
         for increment in step.increments:
@@ -137,7 +137,7 @@ class BatchMeter:
 
     def _prepares_from(self, step: _Step) -> float:
         """In turns, the host's own work begins when the draft is done."""
-        if self._core.decoder.line_stats is not None:
+        if self._core.decoder.proposer.line_stats is not None:
             return step.started
         mine = [each.ended for each in self._draft_steps if step.started <= each.started < step.ended]
         return max(mine, default=step.started)

@@ -1,1 +1,1 @@
-"""The decoders: from scheduled rows to decided tokens."""
+"""One decoder and its proposers: from scheduled rows to decided tokens."""

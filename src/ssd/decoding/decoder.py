@@ -1,161 +1,56 @@
-"""What every decoder is given and gives back: rows in, decided tokens out.
+"""One step of the target: a forward is started, and later its decided tokens are collected.
 
-Knows rows of one step. Does not know requests, queues or text.
+Between the two the host does what can wait. Who guesses the tokens that are verified is the proposer's
+affair: with none, with one that takes turns with the target and with one that works ahead, the target's
+step is the same.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+import time
+from collections.abc import Sequence
 
-from ssd.config import Acceptance
-from ssd.draft.line import LineStats
-from ssd.draft.policy import Round
-from ssd.runtime.runner import RunnerRow
-from ssd.sampling import Proposal, SampledToken, SamplingRow, TokenLogprobs
+from ssd.decoding.proposer import Proposer
+from ssd.decoding.rows import Decided, DecodeRow, StepTimes
+from ssd.decoding.verification import Flight, launch
+from ssd.runtime.runner import AsyncRunner, Runner
 
 
-@dataclass(frozen=True, slots=True)
-class PromptScoring:
-    """Prompt log-probabilities wanted from a row: of `tokens`, each given what stands before it."""
-
-    tokens: Sequence[int]
-    num_top: int
-
-
-@dataclass(frozen=True, slots=True)
-class Speculation:
-    """Tokens drafted to follow a sequence; under ratio acceptance with what each was drawn from."""
-
-    tokens: tuple[int, ...] = ()
-    proposals: tuple[Proposal, ...] | None = None
-
-    def first_proposals(self, count: int) -> tuple[Proposal, ...] | None:
-        """Those of the first tokens, where the rest was cut."""
-        return None if self.proposals is None else self.proposals[:count]
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeRow:
-    """One sequence's share of a step."""
-
-    tokens: Sequence[int]
-    """Known tokens, then drafted ones."""
-    start: int
-    blocks: Sequence[int]
-    generated: bool
-    sampling: SamplingRow | None
-    """How the token after the last known one is decided; None: the row decides nothing (a prompt chunk)."""
-    num_drafted: int = 0
-    scoring: PromptScoring | None = None
-    seq_id: int = -1
-    acceptance: Acceptance = "coupled"
-    proposals: Sequence[Proposal] | None = None
-    """Under ratio acceptance, of each drafted token; None: the tokens are guesses without a distribution."""
-
-    def __post_init__(self) -> None:
-        if self.proposals is not None and [each.token for each in self.proposals] != list(self.drafted):
-            raise ValueError("the proposals are not those of the drafted tokens: cut both alike")
-
-    @property
-    def drafted(self) -> Sequence[int]:
-        return self.tokens[len(self.tokens) - self.num_drafted :]
-
-    @property
-    def num_decided(self) -> int:
-        """Places at which a token is decided."""
-        return 0 if self.sampling is None else self.num_drafted + 1
-
-    def to_runner(self) -> RunnerRow:
-        num_logits = len(self.tokens) if self.scoring is not None else self.num_decided
-        return RunnerRow(self.tokens, self.start, self.blocks, num_logits, self.generated)
-
-
-@dataclass(frozen=True, slots=True)
-class Decided:
-    tokens: tuple[SampledToken, ...] = ()
-    """New tokens: none for a prompt chunk; else the accepted drafted ones and the target's own."""
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-    round: Round | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DraftContext:
-    """A sequence that is about to decide its next token, or will when its prompt is computed."""
-
-    seq_id: int
-    sampling: SamplingRow
-    max_len: int = 1 << 30
-    """Its prompt and the most it may generate."""
-
-
-@dataclass(frozen=True, slots=True)
-class DraftStep:
-    """When a draft computed, by the engine's clock, and how many rows."""
-
-    started: float
-    ended: float
-    num_rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class StepTimes:
-    """Where the seconds of a step went, beside host work."""
-
-    verify_started: float = 0.0
-    verify: float = 0.0
-    wait: float = 0.0
-    num_rows: int = 0
-    """Query rows of the verification."""
-    num_sequences: int = 0
-    num_speculated: int = 0
-    """Sequences of it that had drafted tokens."""
-    num_ready: int = 0
-    """Sequences whose drafted tokens were there without waiting, from a draft that works ahead."""
-    is_generating: bool = False
-    """Every row of it was generated or drafted: no prompt was read."""
-
-
-class Decoder(Protocol):
-    @property
-    def is_drafting(self) -> bool:
-        """Whether it is worth asking for proposals."""
-        ...
-
-    def begin(self, context: DraftContext) -> None:
-        """The sequence's prompt is about to be computed: whoever guesses can read it at the same time."""
-        ...
-
-    def propose(self, contexts: Sequence[DraftContext]) -> list[Speculation]:
-        """Tokens guessed to come next in each sequence; none where there is no guess."""
-        ...
+class Decoder:
+    def __init__(self, runner: Runner, proposer: Proposer | None = None) -> None:
+        self._runner = runner
+        self.proposer = Proposer() if proposer is None else proposer
+        self.times = StepTimes()
+        """Of the latest step."""
+        self._under_way: tuple[Sequence[DecodeRow], Flight, float, float]
+        """A step's rows, its forward, and when the launch of it began and ended."""
 
     @property
     def is_async(self) -> bool:
-        """Whether the host has time while a step computes."""
-        ...
+        """Whether the host has time between launch and collect."""
+        return isinstance(self._runner, AsyncRunner) and not self.proposer.takes_turns
 
-    def step(self, rows: Sequence[DecodeRow], meanwhile: Callable[[], None]) -> list[Decided]:
-        """One forward; `meanwhile` is called once it is under way."""
-        ...
+    def launch(self, rows: Sequence[DecodeRow]) -> None:
+        """Starts the forward of a step; one that holds the host is over when this returns."""
+        started = time.monotonic()
+        flight = launch(self._runner, rows)
+        self._under_way = rows, flight, started, time.monotonic()
 
-    def forget(self, seq_id: int) -> None:
-        """The sequence has ended or given way: whatever is kept for it can go."""
-        ...
-
-    @property
-    def times(self) -> StepTimes:
-        """Of the latest step."""
-        ...
-
-    @property
-    def line_stats(self) -> LineStats | None:
-        """The line to a draft elsewhere, where there is one."""
-        ...
-
-    def draft_steps(self) -> list[DraftStep]:
-        """What the draft computed since the last call."""
-        ...
-
-    def close(self) -> None:
-        """The engine ends."""
-        ...
+    def collect(self) -> list[Decided]:
+        """What the forward under way decided, after everything that the draft said meanwhile."""
+        rows, flight, started, launched = self._under_way
+        self.proposer.take_in(flight.is_done)
+        resumed = time.monotonic()
+        decided = flight.collect()
+        # A forward that goes on by itself shares the host's time since; one that held the host was over.
+        aside = 0.0 if self.is_async else resumed - launched
+        proposed = self.proposer.proposed
+        self.times = StepTimes(
+            started,
+            time.monotonic() - started - aside,
+            wait=proposed.waited,
+            num_rows=sum(len(row.tokens) for row in rows),
+            num_sequences=len(rows),
+            num_speculated=sum(row.num_drafted > 0 for row in rows),
+            num_ready=proposed.num_ready,
+            is_generating=all(row.generated for row in rows),
+        )
+        return decided

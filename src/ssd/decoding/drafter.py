@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from ssd.decoding.decoder import DraftContext, Speculation
+from ssd.decoding.rows import DraftContext, Speculation
 from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
 from ssd.models.head_tokens import whole_vocabulary
 from ssd.runtime.runner import Runner, RunnerRow

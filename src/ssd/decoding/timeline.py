@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ssd.decoding.decoder import DraftStep, StepTimes
+from ssd.decoding.rows import DraftStep, StepTimes
 
 _TRACKS = {"target": 1, "host": 2, "draft": 3}
 

@@ -1,4 +1,4 @@
-"""One forward of the target that decides tokens, with or without drafted ones: the heart of every decoder.
+"""One forward of the target that decides tokens, with or without drafted ones: the heart of every mode.
 
 The forward gives the target's logits z at the last known token and after each drafted one, so every place
 that the drafted tokens lead to can be decided, and drafted tokens are accepted while they equal the decided:
@@ -14,15 +14,16 @@ from. At T = 0 the two rules are one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate, zip_longest
 from typing import TypeVar
 
 from torch import Tensor
 
 from ssd.config import Acceptance
-from ssd.decoding.decoder import Decided, DecodeRow, PromptScoring
-from ssd.runtime.runner import Runner
+from ssd.decoding.rows import Decided, DecodeRow, PromptScoring
+from ssd.runtime.runner import AsyncRunner, Runner
 from ssd.sampling import (
     Chooser,
     ChooserOf,
@@ -43,23 +44,39 @@ from ssd.sampling.ratio import certain, decide, target_probabilities
 Token = TypeVar("Token", int, SampledToken)
 
 
-def verify(
-    runner: Runner,
-    rows: Sequence[DecodeRow],
-    chooser_of: ChooserOf = PhiloxChooser,
-    while_computing: Callable[[], None] = lambda: None,
-) -> list[Decided]:
-    forward = [row.to_runner() for row in rows]
-    logits = runner.forward(forward)
-    while_computing()
-    ends = list(accumulate(each.num_logits for each in forward))
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A forward that was started, and how its logits will decide tokens."""
+
+    runner: Runner
+    logits: Tensor
+    finish: Callable[[Tensor], list[Decided]]
+
+    def is_done(self) -> bool:
+        return not isinstance(self.runner, AsyncRunner) or self.runner.is_done()
+
+    def collect(self) -> list[Decided]:
+        """What was decided; waits for the end."""
+        return self.finish(self.logits)
+
+
+def launch(runner: Runner, rows: Sequence[DecodeRow], chooser_of: ChooserOf = PhiloxChooser) -> Flight:
+    logits = runner.forward([row.to_runner() for row in rows])
+    return Flight(runner, logits, partial(_decided, rows, chooser_of))
+
+
+def verify(runner: Runner, rows: Sequence[DecodeRow], chooser_of: ChooserOf = PhiloxChooser) -> list[Decided]:
+    return launch(runner, rows, chooser_of).collect()
+
+
+def _decided(rows: Sequence[DecodeRow], chooser_of: ChooserOf, logits: Tensor) -> list[Decided]:
+    ends = list(accumulate(row.num_logits for row in rows))
     places = [range(end - row.num_decided, end) for end, row in zip(ends, rows, strict=True)]
     tokens = _decide(rows, places, logits, chooser_of)
-    scored = [
-        _score(row.scoring, logits, end - each.num_logits)
-        for row, each, end in zip(rows, forward, ends, strict=True)
+    return [
+        Decided(found, _score(row.scoring, logits, end - row.num_logits))
+        for found, row, end in zip(tokens, rows, ends, strict=True)
     ]
-    return [Decided(*each) for each in zip(tokens, scored, strict=True)]
 
 
 def _decide(

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ssd.config import EngineConfig
-from ssd.decoding.autoregressive import AutoregressiveDecoder
 from ssd.decoding.decoder import Decoder
 from ssd.decoding.drafter import Drafter, DraftLimits, RatioDrafting
-from ssd.decoding.speculative import HOPED_RATE, SpeculativeDecoder
+from ssd.decoding.in_turns import HOPED_RATE, DraftInTurns
+from ssd.decoding.proposer import Proposer
 from ssd.draft.controller import Controller
 from ssd.engine.core import EngineCore
-from ssd.engine.drafting import parallel_decoder, with_own_cores
+from ssd.engine.drafting import draft_ahead, with_own_cores
 from ssd.engine.grammar import Grammars
 from ssd.engine.prompts import RequestFactory
 from ssd.engine.scheduler import SchedulerLimits
@@ -129,14 +129,14 @@ def make_decoder(
     """The decoder of the mode, with its draft, around a target that is loaded."""
     match config.mode:
         case "ar":
-            return AutoregressiveDecoder(target.runner)
+            return Decoder(target.runner)
         case "sd":
-            return _speculative(config, target, show_progress=show_progress)
+            return Decoder(target.runner, _draft_in_turns(config, target, show_progress=show_progress))
         case "ssd":
-            return parallel_decoder(config, target, tokenizer)
+            return Decoder(target.runner, draft_ahead(config, target, tokenizer))
 
 
-def _speculative(config: EngineConfig, target: LoadedModel, *, show_progress: ShowProgress) -> Decoder:
+def _draft_in_turns(config: EngineConfig, target: LoadedModel, *, show_progress: ShowProgress) -> Proposer:
     draft = load_model(config.draft_runner, show_progress=show_progress)
     vocab_size = common_vocabulary(target.checkpoint, draft.checkpoint)
     limits = DraftLimits(config.max_lookahead, draft.max_model_len, config.max_num_batched_tokens, vocab_size)
@@ -144,4 +144,4 @@ def _speculative(config: EngineConfig, target: LoadedModel, *, show_progress: Sh
     ratio = RatioDrafting(config.saguaro) if config.acceptance == "ratio" else None
     drafter = Drafter(draft.runner, blocks, limits, head_tokens=draft.head_tokens, ratio=ratio)
     controller = Controller(guess_rate=HOPED_RATE) if config.lookahead is None else None
-    return SpeculativeDecoder(target.runner, drafter, controller)
+    return DraftInTurns(drafter, controller)

@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ssd.config import Acceptance
-from ssd.decoding.decoder import Decided, Decoder, DecodeRow, DraftContext, PromptScoring, Speculation
+from ssd.decoding.decoder import Decoder
+from ssd.decoding.rows import Decided, DecodeRow, DraftContext, PromptScoring, Speculation
 from ssd.decoding.timeline import Timeline
 from ssd.decoding.verification import worth_verifying
+from ssd.draft.policy import Round
 from ssd.engine.burst import Burst
 from ssd.engine.outputs import EngineStats, Increment, RequestOutput, SpeculationStats
 from ssd.engine.pace import Pace
@@ -133,7 +135,7 @@ class EngineCore:
             self._step_seconds,
             self._verify_seconds,
             self._wait_seconds,
-            self._decoder.line_stats,
+            self._decoder.proposer.line_stats,
             dict(self._lengths),
         )
 
@@ -151,17 +153,21 @@ class EngineCore:
         drafts = self._draft()
         schedule = self._scheduler.schedule(self._prompt_budget)
         for sequence in schedule.preempted:
-            self._decoder.forget(sequence.seq_id)
+            self._decoder.proposer.forget(sequence.seq_id)
         now = self._clock()
         for row in schedule.rows:
             self._requests[row.sequence.request_id].note_scheduled(now)
             if not row.generated and self._is_speculated(row.sequence):
-                self._decoder.begin(self._context(row.sequence))
+                self._decoder.proposer.begin(self._context(row.sequence))
         rows = [self._decode_row(row, drafts) for row in schedule.rows]
-        decided = self._decoder.step(rows, meanwhile=self._tell)
+        self._decoder.launch(rows)
+        if self._decoder.is_async:
+            self._tell()
+        decided = self._decoder.collect()
+        rounds = self._decoder.proposer.settle(rows, decided, self._decoder.times)
         now = self._clock()
-        for row, result in zip(schedule.rows, decided, strict=True):
-            self._settle(row, result, now)
+        for row, result, how in zip(schedule.rows, decided, rounds, strict=True):
+            self._settle(row, result, how, now)
         if not self._decoder.is_async:
             self._tell()
         self._note_step(started, schedule)
@@ -205,20 +211,20 @@ class EngineCore:
         self._verify_seconds += times.verify
         self._wait_seconds += times.wait
         if self.timeline is not None:
-            self.timeline.add_step(started, ended, times, self._decoder.draft_steps())
+            self.timeline.add_step(started, ended, times, self._decoder.proposer.draft_steps())
 
     def _draft(self) -> dict[int, tuple[DraftContext, Speculation]]:
         """Asks for speculations and tells the scheduler their tokens, of which it may cut some."""
         decoding = [each for each in self._scheduler.decoding if self._is_speculated(each)]
         contexts = [self._context(each) for each in decoding]
-        speculations = self._decoder.propose(contexts)
+        speculations = self._decoder.proposer.propose(contexts)
         for sequence, speculation in zip(decoding, speculations, strict=True):
             constraint = self._generations[sequence.seq_id].constraint
             sequence.drafted = worth_verifying(speculation.tokens, constraint, self._acceptance)
         return {each[0].seq_id: each for each in zip(contexts, speculations, strict=True)}
 
     def _is_speculated(self, sequence: Sequence) -> bool:
-        return self._decoder.is_drafting and self._generations[sequence.seq_id].request.speculation
+        return self._decoder.proposer.is_drafting and self._generations[sequence.seq_id].request.speculation
 
     def _context(self, sequence: Sequence) -> DraftContext:
         max_len = sequence.num_tokens + sequence.num_remaining(self._limits.max_model_len)
@@ -226,7 +232,7 @@ class EngineCore:
 
     def _end(self, sequence: Sequence) -> None:
         self._scheduler.finish(sequence)
-        self._decoder.forget(sequence.seq_id)
+        self._decoder.proposer.forget(sequence.seq_id)
 
     def use(self, decoder: Decoder, *, acceptance: Acceptance) -> None:
         """Another decoder around the same target, between requests; the one before is not closed."""
@@ -235,7 +241,7 @@ class EngineCore:
         self._decoder, self._acceptance = decoder, acceptance
 
     def close(self) -> None:
-        self._decoder.close()
+        self._decoder.proposer.close()
 
     def check_integrity(self) -> None:
         self._scheduler.check_integrity()
@@ -310,7 +316,7 @@ class EngineCore:
         following = generation.request.prompt_token_ids[row.start + 1 : row.start + 1 + len(row.tokens)]
         return PromptScoring(following, num_top)
 
-    def _settle(self, row: ScheduledRow, decided: Decided, now: float) -> None:
+    def _settle(self, row: ScheduledRow, decided: Decided, how: Round | None, now: float) -> None:
         generation = self._generations[row.sequence.seq_id]
         if decided.prompt_logprobs:
             generation.score_prompt(row.start, decided.prompt_logprobs)
@@ -319,7 +325,7 @@ class EngineCore:
             return
         row.sequence.wants_prompt_logits = False
         self._requests[row.sequence.request_id].note_token(now)
-        how = decided.round if generation.request.speculation else None  # nobody missed what nobody drafted
+        how = how if generation.request.speculation else None  # nobody missed what nobody drafted
         tokens = generation.settle(decided.tokens, self._limits.max_model_len, row.num_drafted, how)
         if tokens:  # Otherwise it has ended: no token was left to choose.
             self._scheduler.commit(row, tokens)

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from ssd.config import DraftConfig, EngineConfig
-from ssd.decoding.decoder import Decoder
-from ssd.decoding.parallel import ParallelDecoder
+from ssd.decoding.ahead import DraftAhead
+from ssd.decoding.proposer import Proposer
 from ssd.draft.client import DraftClient
 from ssd.draft.line import DraftSource, Line
 from ssd.draft.link import Keys
@@ -50,7 +50,7 @@ def with_own_cores(config: EngineConfig) -> EngineConfig:
     return replace(config, cores=split.target, draft=replace(draft, cores=split.draft))
 
 
-def parallel_decoder(config: EngineConfig, target: LoadedModel, tokenizer: Any) -> Decoder:
+def draft_ahead(config: EngineConfig, target: LoadedModel, tokenizer: Any) -> Proposer:
     client = DraftClient(draft_source(config, _hello(target, tokenizer)), lookahead=config.max_lookahead)
     policy = Policy(client, lookahead=config.max_lookahead, backup=config.backup)
     try:
@@ -59,14 +59,14 @@ def parallel_decoder(config: EngineConfig, target: LoadedModel, tokenizer: Any) 
     except BaseException:
         policy.close()
         raise
-    return ParallelDecoder(target.runner, policy, acceptance=config.acceptance, saguaro=config.saguaro)
+    return DraftAhead(policy, acceptance=config.acceptance, saguaro=config.saguaro)
 
 
-def replace_draft(decoder: Decoder, config: EngineConfig, target: LoadedModel, tokenizer: Any) -> None:
+def replace_draft(proposer: Proposer, config: EngineConfig, target: LoadedModel, tokenizer: Any) -> None:
     """Starts or finds the draft that the settings name; it takes over as soon as it is ready."""
-    if not isinstance(decoder, ParallelDecoder):
+    if not isinstance(proposer, DraftAhead):
         raise ValueError("only mode 'ssd' has a draft that can be replaced while it runs")
-    decoder.replace_draft(draft_source(config, _hello(target, tokenizer)))
+    proposer.policy.replace(draft_source(config, _hello(target, tokenizer)))
 
 
 def _hello(target: LoadedModel, tokenizer: Any) -> Hello:

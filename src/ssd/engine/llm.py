@@ -51,7 +51,7 @@ class LLM:
         """
         engine = self._engine
         config = with_local_models(engine.config.changed({"draft": {"model": draft, **settings}}))
-        replace_draft(engine.core.decoder, config, engine.loaded, engine.requests.tokenizer)
+        replace_draft(engine.core.decoder.proposer, config, engine.loaded, engine.requests.tokenizer)
 
     def switch_mode(self, mode: Mode, *, show_progress: ShowProgress = False, **settings: Any) -> None:
         """Another way to decode around the target that is loaded, between requests.

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ssd.decoding.parallel import ParallelDecoder
+from ssd.decoding.ahead import DraftAhead
 from ssd.engine.build import Engine
 from ssd.engine.core import StepOutput
 from ssd.errors import InvalidRequestError
@@ -111,8 +111,8 @@ class EngineLoop:
 
     def _take_pulse(self) -> Pulse:
         core = self._core
-        decoder = core.decoder
-        is_draft_ready = decoder.policy.client.is_ready if isinstance(decoder, ParallelDecoder) else None
+        proposer = core.decoder.proposer
+        is_draft_ready = proposer.policy.client.is_ready if isinstance(proposer, DraftAhead) else None
         figures = Heartbeat(
             0.0, core.num_running, core.num_waiting, core.kv_usage, is_draft_ready, core.stats
         )

@@ -1,16 +1,19 @@
 """Mode sd without a number: the controller of SSD decides how much is guessed, by a clock that tests turn."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
-from ssd.decoding import autoregressive
-from ssd.decoding.decoder import Decided, DecodeRow, DraftContext, Speculation
-from ssd.decoding.speculative import HOPED_RATE, SpeculativeDecoder
+from ssd.decoding.decoder import Decoder
+from ssd.decoding.in_turns import HOPED_RATE, DraftInTurns
+from ssd.decoding.rows import DecodeRow, DraftContext, Speculation
 from ssd.draft.controller import Controller
-from ssd.sampling import History, SampledToken, SamplingParams, SamplingRow
+from ssd.runtime.runner import RunnerRow
+from ssd.sampling import History, SamplingParams, SamplingRow
 
 ROOM = 8
 
@@ -24,7 +27,6 @@ class Turns:
         self.num_right = ROOM
         self.num_drafted: list[int] = []
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(autoregressive, "verify", self.verify)
 
     def room(self, context: DraftContext) -> int:
         return ROOM
@@ -34,29 +36,27 @@ class Turns:
         self.now += self.draft_seconds * max(wanted)
         return [Speculation((7,) * length) for length in wanted]
 
-    def verify(
-        self, runner: object, rows: Sequence[DecodeRow], *, while_computing: Callable[[], None]
-    ) -> list[Decided]:
+    def forward(self, rows: Sequence[RunnerRow]) -> Tensor:
         self.now += 1.0 + 0.01 * sum(len(row.tokens) for row in rows)
-        return [
-            Decided((SampledToken(7, None),) * (1 + min(row.num_drafted, self.num_right))) for row in rows
-        ]
+        tokens = [7 if place < self.num_right else 6 for row in rows for place in range(row.num_logits)]
+        return torch.nn.functional.one_hot(torch.tensor(tokens), 8).float()
 
-    def run(self, decoder: SpeculativeDecoder, num_steps: int) -> None:
-        sampling = SamplingRow(SamplingParams(), 0, 1, [1], History([1], 1))
+    def run(self, decoder: Decoder, num_steps: int) -> None:
+        sampling = SamplingRow(SamplingParams(temperature=0), 0, 1, [1], History([1], 1))
         contexts = [DraftContext(each, sampling) for each in range(self.num_sequences)]
         for _ in range(num_steps):
-            speculations = decoder.propose(contexts)
+            speculations = decoder.proposer.propose(contexts)
             rows = [
                 DecodeRow([1, *each.tokens], 0, [0], True, sampling, num_drafted=len(each.tokens))
                 for each in speculations
             ]
             self.num_drafted.append(max(row.num_drafted for row in rows))
-            decoder.step(rows)
+            decoder.launch(rows)
+            decoder.proposer.settle(rows, decoder.collect(), decoder.times)
 
 
-def adaptive(turns: Any) -> SpeculativeDecoder:
-    return SpeculativeDecoder(turns, turns, Controller(guess_rate=HOPED_RATE))
+def adaptive(turns: Any) -> Decoder:
+    return Decoder(turns, DraftInTurns(turns, Controller(guess_rate=HOPED_RATE)))
 
 
 @pytest.mark.parametrize("num_sequences", [1, 4])
@@ -96,5 +96,5 @@ def test_a_draft_that_is_right_again_is_found_out(monkeypatch: pytest.MonkeyPatc
 def test_a_lookahead_that_was_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     turns: Any = Turns(monkeypatch, draft_seconds=0.1, num_sequences=1)
     turns.num_right = 0
-    turns.run(SpeculativeDecoder(turns, turns), 100)
+    turns.run(Decoder(turns, DraftInTurns(turns)), 100)
     assert turns.num_drafted == [ROOM] * 100

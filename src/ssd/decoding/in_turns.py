@@ -6,34 +6,28 @@ guesses, since they are needed before anything is guessed. Where a number of gue
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from ssd.decoding.autoregressive import AutoregressiveDecoder
-from ssd.decoding.decoder import Decided, DecodeRow, DraftContext, DraftStep, Speculation
 from ssd.decoding.drafter import Drafter
+from ssd.decoding.proposer import Proposer, Rounds
+from ssd.decoding.rows import Decided, DecodeRow, DraftContext, DraftStep, Speculation, StepTimes
 from ssd.draft.controller import Controller
 from ssd.draft.worth import Worth
-from ssd.runtime.runner import Runner
 
 HOPED_RATE = 0.7
 """How often a draft is taken to be right until it has shown it."""
 
 
-class SpeculativeDecoder(AutoregressiveDecoder):
+class DraftInTurns(Proposer):
     is_drafting = True
+    takes_turns = True
 
-    def __init__(self, target: Runner, drafter: Drafter, controller: Controller | None = None) -> None:
+    def __init__(self, drafter: Drafter, controller: Controller | None = None) -> None:
         """Without a controller every sequence gets the whole lookahead in every step."""
-        super().__init__(target)
         self._drafter = drafter
         self._controller = controller
         self._worth = Worth()
         self._draft_steps: list[DraftStep] = []
-
-    @property
-    def is_async(self) -> bool:
-        """The draft's forwards come before the target's next one: text would wait for all of them."""
-        return False
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[Speculation]:
         started = time.monotonic()
@@ -41,11 +35,15 @@ class SpeculativeDecoder(AutoregressiveDecoder):
         self._draft_steps = [DraftStep(started, time.monotonic(), len(contexts))] if contexts else []
         return proposed
 
-    def step(self, rows: Sequence[DecodeRow], meanwhile: Callable[[], None] = lambda: None) -> list[Decided]:
-        results = super().step(rows, meanwhile)
+    def settle(self, rows: Sequence[DecodeRow], decided: Sequence[Decided], times: StepTimes) -> Rounds:
         if self._controller is not None:
-            self._learn(self._controller, rows, results)
-        return results
+            accepted = [
+                (row.num_drafted, len(each.tokens) - 1)
+                for row, each in zip(rows, decided, strict=True)
+                if row.num_drafted
+            ]
+            self._learn(self._controller, accepted, times)
+        return super().settle(rows, decided, times)
 
     def forget(self, seq_id: int) -> None:
         self._drafter.forget(seq_id)
@@ -61,20 +59,16 @@ class SpeculativeDecoder(AutoregressiveDecoder):
         chances = [self._controller.guess_chances(self._drafter.room(each)) for each in contexts]
         return self._controller.choose(chances, len(contexts))
 
-    def _learn(self, controller: Controller, rows: Sequence[DecodeRow], results: Sequence[Decided]) -> None:
-        """From the outcome of a step: how often guesses are right, and what they cost."""
-        accepted = list[int]()
-        for row, decided in zip(rows, results, strict=True):
-            if not row.num_drafted:
-                continue
-            accepted.append(len(decided.tokens) - 1)
-            for place in range(min(row.num_drafted, accepted[-1] + 1)):
-                controller.note_guess(accepted=place < accepted[-1])
+    def _learn(self, controller: Controller, accepted: Sequence[tuple[int, int]], times: StepTimes) -> None:
+        """How often guesses are right and what they cost; of each row, how many were drafted and accepted."""
+        for num_drafted, num_accepted in accepted:
+            for place in range(min(num_drafted, num_accepted + 1)):
+                controller.note_guess(accepted=place < num_accepted)
         if accepted:
-            self._worth.note_round(sum(accepted) / len(accepted))
+            self._worth.note_round(sum(num for _, num in accepted) / len(accepted))
         else:
             controller.note_no_guess()
         self._worth.note_step()
-        if self.times.is_generating and not (accepted and self._drafter.has_read_texts):
-            seconds = self.times.verify + sum(each.ended - each.started for each in self._draft_steps)
-            controller.times.note(self.times.num_rows, seconds, is_speculating=bool(accepted))
+        if times.is_generating and not (accepted and self._drafter.has_read_texts):
+            seconds = times.verify + sum(each.ended - each.started for each in self._draft_steps)
+            controller.times.note(times.num_rows, seconds, is_speculating=bool(accepted))

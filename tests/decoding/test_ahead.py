@@ -1,12 +1,13 @@
-"""What the decoder that works ahead tells its policy of a step."""
+"""What a policy is told of a step."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from ssd.decoding.decoder import DecodeRow
-from ssd.decoding.parallel import ParallelDecoder
+from ssd.decoding.ahead import DraftAhead
+from ssd.decoding.decoder import Decoder
+from ssd.decoding.rows import DecodeRow
 from ssd.draft.policy import Proposed, Round, Verified
 from ssd.sampling import SamplingParams
 from tests.decoding.test_verification import TableModel, sampling_row
@@ -30,8 +31,10 @@ class NotingPolicy:
 def test_only_steps_that_read_no_prompt_are_timed(has_prompt: bool) -> None:
     """Verifications would seem dear after a long prompt, and speculation not worth it."""
     policy: Any = NotingPolicy()
-    decoder = ParallelDecoder(TableModel([]), policy)
+    decoder = Decoder(TableModel([]), DraftAhead(policy))
     generated = DecodeRow([2], 0, [0], True, sampling_row([2], 1, SamplingParams(), 1), seq_id=1)
     prompt = DecodeRow([3, 3], 0, [1], False, None, seq_id=2)
-    decoder.step([generated, prompt] if has_prompt else [generated])
+    rows = [generated, prompt] if has_prompt else [generated]
+    decoder.launch(rows)
+    decoder.proposer.settle(rows, decoder.collect(), decoder.times)
     assert [each is None for each in policy.seconds] == [has_prompt]

@@ -1,0 +1,82 @@
+"""Speculative speculative decoding (SSD): the draft works ahead while the target verifies.
+
+What is speculated, and how much of it, is the policy's (draft/policy.py); here it meets rows of the engine.
+Every token is the target's own (see verification.py), so the draft may be slow, wrong or dead.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+from ssd.config import Acceptance
+from ssd.decoding.proposer import Proposer, Rounds
+from ssd.decoding.rows import Decided, DecodeRow, DraftContext, DraftStep, Speculation, StepTimes
+from ssd.draft.client import Path
+from ssd.draft.line import LineStats
+from ssd.draft.policy import Policy, Proposed, Verified
+from ssd.draft.wire_sampling import wire_sampling
+from ssd.sampling import DraftDistribution, Proposal
+
+_LOOK_UP_SECONDS = 0.0002
+"""How often the end of a forward is looked for, and words of the draft."""
+
+
+class DraftAhead(Proposer):
+    is_drafting = True
+
+    def __init__(self, policy: Policy, *, acceptance: Acceptance = "coupled", saguaro: float = 1.0) -> None:
+        self.policy = policy
+        self._ratio, self._saguaro = acceptance == "ratio", saguaro
+
+    @property
+    def proposed(self) -> Proposed:
+        return self.policy.proposed
+
+    @property
+    def line_stats(self) -> LineStats:
+        return self.policy.stats
+
+    def begin(self, context: DraftContext) -> None:
+        if context.seq_id not in self.policy:
+            row = context.sampling
+            sampling = wire_sampling(row, ratio=self._ratio, saguaro=self._saguaro)
+            self.policy.begin(context.seq_id, row.prompt, row.output, sampling, context.max_len)
+
+    def propose(self, contexts: Sequence[DraftContext]) -> list[Speculation]:
+        for context in contexts:
+            self.begin(context)
+        return [_speculation(path) for path in self.policy.propose([each.seq_id for each in contexts])]
+
+    def take_in(self, is_done: Callable[[], bool]) -> None:
+        """What the draft says during a forward is in the mirrors when it ends."""
+        self.policy.take_in()
+        while not is_done():
+            time.sleep(_LOOK_UP_SECONDS)
+            self.policy.take_in()
+
+    def settle(self, rows: Sequence[DecodeRow], decided: Sequence[Decided], times: StepTimes) -> Rounds:
+        outcomes = [
+            Verified(row.seq_id, [token.token for token in each.tokens], row.num_drafted)
+            for row, each in zip(rows, decided, strict=True)
+            if row.sampling is not None
+        ]
+        seconds = times.verify if times.is_generating else None
+        rounds = iter(self.policy.settle(outcomes, times.num_rows, seconds))
+        return [None if row.sampling is None else next(rounds) for row in rows]
+
+    def forget(self, seq_id: int) -> None:
+        self.policy.forget(seq_id)
+
+    def draft_steps(self) -> list[DraftStep]:
+        return [DraftStep(*span) for span in self.policy.client.take_step_spans()]
+
+    def close(self) -> None:
+        self.policy.close()
+
+
+def _speculation(path: Path) -> Speculation:
+    if path.drawn is None:
+        return Speculation(tuple(path.tokens))
+    pairs = zip(path.tokens, path.drawn, strict=True)
+    return Speculation(
+        tuple(path.tokens), tuple(Proposal(token, DraftDistribution(*drawn)) for token, drawn in pairs)
+    )

@@ -1,0 +1,56 @@
+"""Who guesses the tokens that a step verifies: what the engine asks, and the answers where nobody guesses.
+
+A proposer knows sequences and what became of its guesses. It does not know the target's runner.
+"""
+
+from collections.abc import Callable, Sequence
+
+from ssd.decoding.rows import Decided, DecodeRow, DraftContext, DraftStep, Speculation, StepTimes
+from ssd.draft.line import LineStats
+from ssd.draft.policy import Proposed, Round
+
+Rounds = Sequence[Round | None]
+"""How the round of each row came about, where that is known."""
+
+
+class Proposer:
+    """Guesses nothing: mode `ar`. Those that guess must lead to the tokens that this one leads to."""
+
+    is_drafting = False
+    """Whether it is worth asking."""
+    takes_turns = False
+    """Its forwards come before the target's next one: text would wait for all of them."""
+
+    @property
+    def proposed(self) -> Proposed:
+        """How the latest proposals came about."""
+        return Proposed()
+
+    @property
+    def line_stats(self) -> LineStats | None:
+        """The line to a draft elsewhere, where there is one."""
+        return None
+
+    def begin(self, context: DraftContext) -> None:
+        """The sequence's prompt is about to be computed: a draft can read it at the same time."""
+
+    def propose(self, contexts: Sequence[DraftContext]) -> list[Speculation]:
+        """Tokens guessed to come next in each sequence; none where there is no guess."""
+        return [Speculation()] * len(contexts)
+
+    def take_in(self, is_done: Callable[[], bool]) -> None:
+        """While a forward computes: what a draft says, until it is done."""
+
+    def settle(self, rows: Sequence[DecodeRow], decided: Sequence[Decided], times: StepTimes) -> Rounds:
+        """What became of the guesses; how each row's round came about."""
+        return [None] * len(rows)
+
+    def forget(self, seq_id: int) -> None:
+        """The sequence has ended or given way: whatever is kept for it can go."""
+
+    def draft_steps(self) -> list[DraftStep]:
+        """What the draft computed since the last call."""
+        return []
+
+    def close(self) -> None:
+        """The engine ends."""
