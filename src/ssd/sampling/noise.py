@@ -146,7 +146,7 @@ def _counters(blocks: Tensor, places: Tensor, shape: Sequence[int], scratch: Ten
     buffer = scratch[: 6 * math.prod(shape)].view(3, 2, *shape)
     buffer[0, 0] = blocks
     buffer[1, 0] = places
-    buffer[:2, 1] = 0
+    buffer[:2, 1].zero_()
     return buffer[:2], buffer[2]
 
 

@@ -9,7 +9,8 @@ border cannot depend on the order of summation, and looking at a part of the row
 sorting it all. Probabilities under 2⁻³⁵ of the largest count as nothing.
 
 Two forms with the same answer: one sorts whole rows, with tensors of fixed shape, for any device; the other
-looks at few entries, on a CPU.
+looks at few entries, on a CPU. A third sorts nothing: it is given each row's largest entries, for whoever
+needs to know only which of these are kept.
 """
 
 from __future__ import annotations
@@ -66,6 +67,26 @@ def whole_floors(scores: Tensor, truncation: Truncation) -> Tensor:
     top_p = truncation.top_p.unsqueeze(1)
     needed = (top_p * masses[:, -1:]).clamp(min=1.0)
     border = ordered.gather(1, torch.searchsorted(masses, needed).clamp(max=width - 1))
+    floors = torch.where(top_p < 1.0, floors.maximum(border), floors)
+    return torch.where(peaks.isfinite(), floors, nothing).squeeze(1)
+
+
+def candidate_floors(largest: Tensor, scores: Tensor, truncation: Truncation) -> Tensor:
+    """The same for the largest entries [R, N] of rows of z/T [R, V], descending; a floor below them is −inf.
+
+    Where top_k is more than N, top_p is taken of all that min_p keeps: that floor is only nearly the same.
+    """
+    nothing, width = -torch.inf, largest.shape[1]
+    peaks = largest[:, :1]
+    floors = (peaks.double() + truncation.log_min_p.unsqueeze(1)).float()
+    top_k = truncation.top_k.unsqueeze(1)
+    kth = largest.gather(1, (top_k - 1).clamp(0, width - 1))
+    floors = floors.maximum(torch.where((top_k > 0) & (top_k <= width), kth, nothing))
+    whole = _weights(torch.where(scores >= floors, scores, nothing), peaks.double()).sum(1, keepdim=True)
+    masses = _weights(torch.where(largest >= floors, largest, nothing), peaks.double()).cumsum(1)
+    top_p = truncation.top_p.unsqueeze(1)
+    place = torch.searchsorted(masses, (top_p * whole).clamp(min=1.0))
+    border = torch.where(place < width, largest.gather(1, place.clamp(max=width - 1)), nothing)
     floors = torch.where(top_p < 1.0, floors.maximum(border), floors)
     return torch.where(peaks.isfinite(), floors, nothing).squeeze(1)
 

@@ -1,0 +1,222 @@
+"""What a draft step costs beside its forward: today's draft and the forest, in turns, on one core.
+
+    python -m benchmarks.draft_host [--batch 1 64] [--steps 3] [--rounds 200] [--lookahead 8]
+
+A rule (ruled.py) stands for the model. A round brings an outcome for every sequence and takes some steps,
+each with its frames put on the wire. `step` is all of it but the forward; `host` is what a captured step
+leaves to the host: outcomes in, frames out, blocks, texts; not selecting, attaching and applying, nor the
+choice of children. ms a step, p50/p90 over the rounds.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from benchmarks.flags import parser
+from benchmarks.in_turns import percentiles
+from benchmarks.ruled import BLOCK, NUM_BLOCKS, VOCAB, grower_of, logits_of, prompt_of
+from ssd.draft.codec import encode
+from ssd.draft.forest.arrays import Arrays, NumpyArrays, TorchArrays
+from ssd.draft.forest.children import FixedChildren, LooseChildren, Needs, Told
+from ssd.draft.forest.forest import Forest
+from ssd.draft.forest.grower import Children, ForestGrower, HostLimits, Reading
+from ssd.draft.forest.planted import Planted
+from ssd.draft.forest.tables import Moves, Rows, Shape, Tables
+from ssd.draft.messages import Nodes, Open, Sampling, TreePart, pack_ints
+from ssd.draft.session import Session
+from ssd.kvcache.block_manager import BlockManager
+from ssd.runtime.runner import RunnerRow
+
+FLAGS = {"batch": [1, 64], "steps": 3, "rounds": 200, "lookahead": 8}
+WARM_UP = 10
+WIDTH, LOOKUP, SLOTS, CONTEXT = 64, 4, 64, 1 << 20
+
+
+class Watch:
+    """Seconds spent in what is not the host's: the forward, and what a device would compute."""
+
+    def __init__(self) -> None:
+        self.forward = self.device = 0.0
+
+    def on_device(self, action: Callable[..., Any], *arguments: Any) -> Any:
+        started = time.perf_counter()
+        found = action(*arguments)
+        self.device += time.perf_counter() - started
+        return found
+
+
+class Side(Protocol):
+    watch: Watch
+
+    def open(self, number: int, opening: Open) -> None: ...
+    def advance(self, number: int, n: int, tokens: Sequence[int]) -> None: ...
+    def step(self) -> dict[int, TreePart]: ...
+
+
+class Today:
+    def __init__(self) -> None:
+        self.watch = Watch()
+        self._grower = grower_of(self, prefill_chunk=1 << 20)
+        self._sessions: dict[int, Session] = {}
+
+    def forward(self, rows: Sequence[RunnerRow]) -> Tensor:
+        started = time.perf_counter()
+        logits = logits_of(rows, errs=True)
+        self.watch.forward += time.perf_counter() - started
+        return logits
+
+    def open(self, number: int, opening: Open) -> None:
+        self._sessions[number] = Session(opening, max_len=4096)
+        self._grower.open(number, self._sessions[number])
+
+    def advance(self, number: int, n: int, tokens: Sequence[int]) -> None:
+        session = self._sessions[number]
+        session.note_arrival(session._num_sent)
+        self._grower.advance(number, n, tokens)
+
+    def step(self) -> dict[int, TreePart]:
+        return self._grower.step()[0]
+
+
+class WatchedForest(Forest):
+    def __init__(self, xp: Arrays, shape: Shape, watch: Watch) -> None:
+        super().__init__(xp, shape)
+        self._watch = watch
+
+    def select(self) -> None:
+        self._watch.on_device(super().select)
+
+    def lay_runs(self) -> None:
+        self._watch.on_device(super().lay_runs)
+
+    def attach(self, told: Told) -> None:
+        self._watch.on_device(super().attach, told)
+
+    def apply(self) -> None:
+        self._watch.on_device(super().apply)
+
+
+class InForest:
+    def __init__(self, xp: Arrays, batch: int, lookahead: int) -> None:
+        self.watch = Watch()
+        rows = WIDTH + batch * (lookahead + 1)
+        shape = Shape(
+            batch,
+            WIDTH,
+            rows=rows,
+            lookup=LOOKUP,
+            slots=SLOTS,
+            outcome=lookahead + 1,
+            block=BLOCK,
+            blocks=4096 // BLOCK,
+            arena=NUM_BLOCKS * BLOCK,
+        )
+        self._loose = LooseChildren(shape.children)
+        self._fixed: Children | None = FixedChildren(shape.children, Needs()) if xp.is_fixed else None
+        limits = HostLimits(prefill_chunk=1 << 20, max_model_len=4096)
+        blocks = BlockManager(NUM_BLOCKS, BLOCK)
+        self._grower = ForestGrower(WatchedForest(xp, shape, self.watch), self, self, blocks, limits)
+        self._planted: dict[int, Planted] = {}
+
+    def forward(self, rows: Rows, tables: Tables, readings: Sequence[Reading]) -> Tensor:
+        started = time.perf_counter()
+        token = torch.as_tensor(rows.token).tolist()
+        logits = logits_of([RunnerRow(token, 0, [0], len(token), generated=True)], errs=True)
+        self.watch.forward += time.perf_counter() - started
+        return logits
+
+    def of(self, logits: Tensor, tables: Tables, rows: Rows) -> Told:
+        children = self._fixed or self._loose
+        found: Told = self.watch.on_device(children.of, logits, tables, rows)
+        return found
+
+    def move(self, moves: Moves) -> None:
+        pass
+
+    def open(self, number: int, opening: Open) -> None:
+        self._planted[number] = Planted(opening, max_len=4096)
+        self._grower.open(number, self._planted[number])
+
+    def advance(self, number: int, n: int, tokens: Sequence[int]) -> None:
+        planted = self._planted[number]
+        planted.note_arrival(planted.num_sent)
+        self._grower.advance(number, n, tokens)
+
+    def step(self) -> dict[int, TreePart]:
+        return self._grower.step()[0]
+
+
+def outcome(last: int, lookahead: int) -> list[int]:
+    """What the target says: the draft foresees it up to its first error."""
+    found = [(31 * last + 7) % (VOCAB - 2) + 2]
+    while len(found) <= lookahead and (found[-2:-1] or [last])[0] % 10:
+        found.append((31 * found[-1] + 7) % (VOCAB - 2) + 2)
+    return found
+
+
+class Rounds:
+    """The same rounds for each side."""
+
+    def __init__(self, side: Side, batch: int, steps: int, lookahead: int) -> None:
+        self._side, self._steps, self._lookahead = side, steps, lookahead
+        self._lasts = [prompt_of(index)[-1] for index in range(batch)]
+        self._lengths = [len(prompt_of(index)) for index in range(batch)]
+        self._n = 0
+        self.whole: list[float] = []
+        self.host: list[float] = []
+        for index in range(batch):
+            prompt = prompt_of(index)
+            opening = Open(index, 1, pack_ints(prompt), len(prompt), 1 << 20, lookahead, Sampling(seed=0))
+            side.open(index, opening)
+        for _ in range(steps):
+            side.step()
+
+    def play(self, *, keep: bool) -> None:
+        self._n += 1
+        told = [outcome(last, self._lookahead) for last in self._lasts]
+        self._lasts = [each[-1] for each in told]
+        watch = self._side.watch
+        watch.forward = watch.device = 0.0
+        started = time.perf_counter()
+        for number, tokens in enumerate(told):
+            self._side.advance(number, self._n, tokens)
+        for _ in range(self._steps):
+            frames = self._side.step()
+            encode([Nodes.of(list(frames.values()))])
+        spent = time.perf_counter() - started - watch.forward
+        if keep:
+            self.whole.append(1e3 * spent / self._steps)
+            self.host.append(1e3 * (spent - watch.device) / self._steps)
+
+
+def measure(batch: int, steps: int, rounds: int, lookahead: int) -> None:
+    sides: dict[str, Side] = {
+        "today": Today(),
+        "arrays": InForest(NumpyArrays(), batch, lookahead),
+        "tensors": InForest(TorchArrays(), batch, lookahead),
+    }
+    players = {name: Rounds(side, batch, steps, lookahead) for name, side in sides.items()}
+    for number in range(rounds + WARM_UP):
+        for player in players.values():
+            player.play(keep=number >= WARM_UP)
+    base = percentiles(players["today"].whole, 50)[0]
+    for name, player in players.items():
+        middle, high = percentiles(player.whole, 50, 90)
+        line = f"batch {batch:<4} {name:<8} step {middle:.3f}/{high:.3f}  today's {base / middle:.2f} times"
+        if name != "today":
+            line += "  host {:.3f}/{:.3f}".format(*percentiles(player.host, 50, 90))
+        print(line, flush=True)
+
+
+def main() -> None:
+    options = parser(__doc__, FLAGS).parse_args()
+    torch.set_num_threads(1)
+    for batch in options.batch:
+        measure(batch, options.steps, options.rounds, options.lookahead)
+
+
+if __name__ == "__main__":
+    main()

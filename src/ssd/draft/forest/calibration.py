@@ -1,0 +1,39 @@
+"""How often the target takes what the draft expects, as counts: `draft/calibration.py` in tables.
+
+Guesses are counted by kind (greedy, coupled, drawn), rank and what the model said. All that an outcome
+teaches is counted at once; the counts of a cell that has seen much are then halved, together.
+"""
+
+from ssd.draft.forest.arrays import Array, Arrays
+from ssd.draft.forest.constants import Constants
+from ssd.draft.forest.tables import BINS, RANKS
+
+TRUST = 6.0
+"""The model's own word counts as so many observations."""
+MEMORY = 400.0
+"""Observations in a cell beyond which the oldest fade."""
+LEAST = 1e-4
+"""No chance is held to be less."""
+
+
+def calibrated(xp: Arrays, known: Constants, counts: Array, raws: Array, kind: Array) -> Array:
+    """Log-probabilities [W, C] of the children of rows of kinds [W], from what the model said of them."""
+    said = xp.exact(raws)
+    cells = _cells(xp, known, said, kind[:, None])
+    rates = (counts[1][cells] + TRUST * xp.exp(said)) / (counts[0][cells] + TRUST)
+    return xp.real(xp.at_most(xp.log(xp.at_least(rates, LEAST)), 0.0))
+
+
+def learn(
+    xp: Arrays, known: Constants, counts: Array, raws: Array, kind: Array, told: tuple[Array, Array]
+) -> None:
+    """Counts guesses [S, K, C]: which of them were judged, and which came."""
+    is_judged, came = told
+    cells = _cells(xp, known, xp.exact(raws), kind[:, None, None]).reshape(-1)
+    xp.add_at(counts[0], cells, xp.exact(is_judged).reshape(-1))
+    xp.add_at(counts[1], cells, xp.exact(is_judged & came).reshape(-1))
+    counts *= xp.where(counts[:1] > MEMORY, known.half, known.one)
+
+
+def _cells(xp: Arrays, known: Constants, said: Array, kind: Array) -> Array:
+    return kind * (RANKS * BINS) + known.first_cells + xp.searchsorted(known.edges, said)

@@ -1,0 +1,110 @@
+"""All trees and what is done to them: `select`, a forward by somebody else, `attach`; and `apply`.
+
+On tensors each of these is a fixed list of operations over storage that stays: what they find lies in static
+buffers (`rows`, `fresh`, `moves`), and nothing is read on the host. On numpy's arrays they are as long as
+there is something to do. Knows neither models nor sequences' texts.
+"""
+
+from dataclasses import fields
+
+from ssd.config import GrowthPolicyName
+from ssd.draft.forest.apply import apply_outcomes
+from ssd.draft.forest.arrays import Array, Arrays
+from ssd.draft.forest.attach import (
+    attach_rows,
+    barren,
+    families,
+    fresh_width,
+    numbered,
+    write_partings,
+)
+from ssd.draft.forest.children import Told
+from ssd.draft.forest.constants import Constants
+from ssd.draft.forest.priorities import priorities
+from ssd.draft.forest.runs import Runs, confirmed, joined_rows, numbered_runs, run_rows
+from ssd.draft.forest.select import select_rows
+from ssd.draft.forest.tables import WORDS, Inbox, Moves, Rows, Shape, Tables
+
+_FLAGS = ("is_read", "attaches")
+
+
+class Forest:
+    def __init__(self, xp: Arrays, shape: Shape, policy: GrowthPolicyName = "value") -> None:
+        self.shape, self.xp = shape, xp
+        self.tables = Tables.of(xp, shape)
+        self.inbox = Inbox.of(xp, shape)
+        self._known = Constants.of(xp, shape)
+        self._policy = priorities(policy, xp, shape)
+        self._view, self._num_used = self.tables, shape.sequences
+        all_rows = shape.num_rows + shape.lookup
+        columns = {each.name: xp.integers(all_rows) for each in fields(Rows)}
+        columns |= {name: xp.flags(all_rows) for name in _FLAGS}
+        columns |= {"value": xp.exacts(all_rows), "ancestors": xp.integers(WORDS, all_rows)}
+        self.rows = Rows(**columns)
+        """Of the last selection."""
+        self.runs = Runs.of(xp, shape.lookup if xp.is_fixed else 0)
+        """For the next step, by the host's word."""
+        self.fresh = xp.words(all_rows, fresh_width(shape))
+        """What the last rows became: see `attach.py`."""
+        sequences = shape.sequences + 1
+        self.moves = Moves(xp.integers(sequences, shape.outcome), xp.integers(sequences, shape.outcome))
+        self._path_buffer = xp.integers(sequences, shape.outcome + 1)
+
+    def narrow(self, count: int) -> None:
+        """Only the first `count` sequences are in use: nothing need be done for others."""
+        if count != self._num_used:
+            self._view, self._num_used = self.tables.leading(count), count
+
+    def select(self) -> None:
+        found = select_rows(self.xp, self.shape, self._known, self._view, self._policy)
+        self._keep(found, 0)
+
+    def lay_runs(self) -> None:
+        """The rows of `runs`, behind those that were selected."""
+        own = self.shape.num_rows if self.xp.is_fixed else len(self.rows.sequence)
+        rows = self.rows.part(0, own)
+        self._keep(run_rows(self.xp, self.shape, self._known, self._view, rows, self.runs), own)
+
+    def attach(self, told: Told) -> None:
+        xp, known, tables, rows, runs = self.xp, self._known, self._view, self.rows, self.runs
+        found = families(xp, known, tables, rows, told)
+        is_barren = barren(tables, rows, found)
+        has_runs = len(runs.owner) > 0
+        if has_runs:
+            rows = confirmed(xp, known, rows, found, is_barren, runs)
+            ids = numbered_runs(xp, tables, rows, found, runs)
+        else:
+            ids = numbered(xp, tables, rows, found)
+        fresh = attach_rows(xp, known, tables, rows, found, is_barren, ids)
+        if self._policy.keeps_partings:
+            self._write_partings(rows)
+        if xp.is_fixed:
+            self.fresh[:] = fresh
+        else:
+            self.fresh = fresh
+
+    def _keep(self, found: Rows, start: int) -> None:
+        if not self.xp.is_fixed:
+            self.rows = joined_rows(self.xp, self.rows, found) if start else found
+            return
+        for each in fields(Rows):
+            column = getattr(found, each.name)
+            getattr(self.rows, each.name)[..., start : start + column.shape[-1]] = column
+
+    def _write_partings(self, rows: Rows) -> None:
+        """Of a run one row after the other: each is the parent of the next."""
+        own, end = len(rows.sequence) - len(self.runs.owner), len(rows.sequence)
+        for part in (rows.part(0, own), *(rows.part(row, row + 1) for row in range(own, end))):
+            write_partings(self.xp, self._known, self._view, part)
+
+    def apply(self) -> None:
+        """The inbox, which is empty afterwards."""
+        end = self._num_used + 1
+        inbox = Inbox(self.inbox.count[:end], self.inbox.tokens[:end])
+        moves = apply_outcomes(self.xp, self.shape, self._known, self._view, inbox, self._path_buffer)
+        if self.xp.is_fixed:
+            self.moves.sources[:end], self.moves.targets[:end] = moves.sources, moves.targets
+        else:
+            self.moves = moves
+        count: Array = self.inbox.count
+        count[:] = self._known.zero

@@ -1,0 +1,151 @@
+"""What only the host can say of a step's rows: what their text is, and so runs and edited or drawn children.
+
+Parameters that look at tokens (penalties, bad words, bias, least lengths) and ratio acceptance are computed
+by the code that does it for everyone, row by row: a step is split at its logits for them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ssd.draft.children import Children, Drawing, DrawnChildren, drawn_children, likely_children
+from ssd.draft.forest.forest import Forest
+from ssd.draft.forest.planted import Planted
+from ssd.draft.forest.runs import Runs
+from ssd.draft.forest.tables import WORD
+
+Texts = Mapping[int, Planted]
+"""By the row of the tables."""
+
+
+def needs_host(planted: Planted) -> bool:
+    """Whether any of its children may depend on more than logits, noise and truncation."""
+    params, sampling = planted.params, planted.opening.sampling
+    edits = params.bias or sampling.bad_word_ids or params.penalised or params.min_tokens
+    return bool(edits) or planted.draws
+
+
+def path_to(forest: Forest, row: int) -> list[int]:
+    """The tokens behind the root, up to and including those of a row of the step."""
+    rows, xp = forest.rows, forest.xp
+    if xp.told(rows.is_read)[row]:
+        return []
+    sequence = int(xp.told(rows.sequence)[row])
+    words = xp.told(rows.ancestors)[:, row]
+    slots = [slot for slot in range(forest.shape.slots) if int(words[slot // WORD]) >> slot % WORD & 1]
+    positions = xp.told(forest.tables.position)[sequence]
+    tokens = xp.told(forest.tables.token)[sequence]
+    path = [int(tokens[slot]) for slot in sorted(slots, key=positions.__getitem__)]
+    return [*path, int(xp.told(rows.token)[row])]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    owner: int
+    """The row that it begins behind."""
+    tokens: Sequence[int]
+
+
+def find_runs(forest: Forest, texts: Texts) -> list[Run]:
+    """Behind roots that are read, then behind the likeliest node of each tree, while there is room."""
+    xp, rows, shape = forest.xp, forest.rows, forest.shape
+    if not shape.lookup:
+        return []
+    attaches, is_read = xp.told(rows.attaches), xp.told(rows.is_read)
+    home, start = xp.told(rows.home), xp.told(rows.start)
+    own = shape.num_rows if xp.is_fixed else len(home)
+    firsts = np.flatnonzero(attaches[:own] & (is_read[:own] | (start[:own] == np.arange(own))))
+    num_rows = np.bincount(xp.told(rows.sequence)[:own], attaches[:own] & ~is_read[:own])
+    num_used = xp.told(forest.tables.is_used)[:, : shape.slots].sum(1)
+    budget, found = shape.lookup, list[Run]()
+    keys, is_new = xp.told(rows.key), xp.told(forest.tables.is_new)[home[firsts]]
+    # A text that is new comes behind those that go on: its prompt is read in this step.
+    lengths = is_new * xp.told(forest.tables.length)[home[firsts]]
+    for row in firsts[np.lexsort((keys[firsts], lengths, ~is_read[firsts]))].tolist():
+        planted = texts[int(home[row])]
+        room = shape.slots - int(num_used[planted.row]) - int(num_rows[planted.row])
+        most = min(budget, room)
+        # Not where guesses are drawn: how long a frame takes must not depend on the tokens in it.
+        if most <= 0 or planted.draws:
+            continue
+        tokens = planted.guess(path_to(forest, row), most)
+        if tokens:
+            found.append(Run(row, tokens))
+            budget -= len(tokens)
+    return found
+
+
+def load_runs(forest: Forest, runs: Sequence[Run]) -> None:
+    """Into the forest; where shapes are fixed the rest is padding."""
+    xp = forest.xp
+    columns = np.array(
+        [(run.owner, place, token) for run in runs for place, token in enumerate(run.tokens)], np.int64
+    ).reshape(-1, 3)
+    if not xp.is_fixed:
+        forest.runs = Runs(*columns.T)
+        return
+    for table, values, empty in zip(
+        (forest.runs.owner, forest.runs.place, forest.runs.token), columns.T, (-1, 0, 0), strict=True
+    ):
+        full = np.full(forest.shape.lookup, empty, np.int64)
+        full[: len(values)] = values
+        xp.load(table, full)
+
+
+class GivenChildren:
+    """Children of the rows whose sequences need the host."""
+
+    def __init__(self, count: int, head_tokens: Tensor | None) -> None:
+        self._count, self._head_tokens = count, head_tokens
+
+    def write(
+        self,
+        forest: Forest,
+        texts: Texts,
+        logits: Tensor,
+        told: tuple[NDArray[Any], NDArray[Any]],
+        runs: Sequence[Run],
+    ) -> None:
+        """Over what the step itself says of these rows."""
+        sequence = forest.xp.told(forest.rows.sequence)
+        wanted = forest.xp.told(forest.tables.is_given)[sequence] & forest.xp.told(forest.rows.attaches)
+        tails = _tails(forest, runs)
+        for row in np.flatnonzero(wanted).tolist():
+            owner, tail = tails.get(row, (row, ()))
+            planted = texts[int(sequence[row])]
+            children = self._of(logits[row], planted, forest, owner, tail)
+            number = len(children.tokens)
+            told[0][row, :number], told[1][row, :number] = children.tokens, children.raws
+            told[1][row, number:] = -np.inf
+
+    def _of(
+        self, logits: Tensor, planted: Planted, forest: Forest, owner: int, tail: Sequence[int]
+    ) -> Children:
+        row = planted.sampling_row([*path_to(forest, owner), *tail])
+        if not planted.draws:
+            return likely_children(logits.unsqueeze(0), [row], self._count, head_tokens=self._head_tokens)[0]
+        node_id = int(forest.xp.told(forest.rows.node_id)[owner])
+        drawing = Drawing(
+            planted.node_seed(node_id),
+            planted.opening.sampling.saguaro,
+            self._head_tokens,
+            planted.vocab_size,
+        )
+        found: DrawnChildren = drawn_children(logits, row, self._count, drawing)
+        planted.drawn_from[node_id] = found.drawn_from
+        return found
+
+
+def _tails(forest: Forest, runs: Sequence[Run]) -> dict[int, tuple[int, Sequence[int]]]:
+    """Of each row of a run: the row that the run begins behind, and the run's tokens up to its own."""
+    row = forest.shape.num_rows if forest.xp.is_fixed else len(forest.rows.sequence) - len(forest.runs.owner)
+    found: dict[int, tuple[int, Sequence[int]]] = {}
+    for run in runs:
+        for end in range(1, len(run.tokens) + 1):
+            found[row] = run.owner, run.tokens[:end]
+            row += 1
+    return found

@@ -1,0 +1,135 @@
+"""The host's side of one sequence: its text, its place in the order of outcomes and frames, its parameters.
+
+Trees are in tables; here is what a table cannot hold or what others ask for. Knows no model and no sockets.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ssd.draft.forest.tables import NO_TOKEN, Shape, Tables, kind_of
+from ssd.draft.messages import MAX_ID, Drawn, Open, pack_floats, pack_ints, unpack_ints
+from ssd.draft.ngram import ngram_guess
+from ssd.draft.wire_sampling import check_noise, sampling_params
+from ssd.sampling import History, SamplingRow, Tally, mix_seed
+from ssd.sampling.ratio import DraftDistribution
+
+CREDIT = 64
+"""Frames that may be under way without word of their arrival."""
+_MASK = 2**64 - 1
+
+
+@dataclass(eq=False)
+class Planted:
+    opening: Open
+    max_len: int
+    vocab_size: int = MAX_ID
+    row: int = 0
+    """In the tables; 0: not yet there."""
+    n: int = 0
+    """Outcomes applied."""
+    is_torn: bool = False
+    """An outcome is missing: nothing is grown until the sequence is opened again."""
+    num_sent: int = 0
+    num_arrived: int = 0
+    drawn_from: dict[int, DraftDistribution] = field(default_factory=dict)
+    """By the id of a processed node: what its first child was drawn from."""
+
+    def __post_init__(self) -> None:
+        sampling = self.opening.sampling
+        check_noise(sampling)
+        self.params = sampling_params(sampling)
+        self.seq, self.epoch = self.opening.seq, self.opening.epoch
+        self.tokens: list[int] = unpack_ints(self.opening.tokens).tolist()
+        self._prompt = self.tokens[: self.opening.num_prompt]
+        self._tally = Tally(self._prompt) if self.params.penalised else None
+
+    @property
+    def draws(self) -> bool:
+        """Whether guesses are drawn (ratio acceptance) rather than ranked by the request's noise."""
+        return self.opening.sampling.ratio and not self.params.greedy
+
+    @property
+    def has_credit(self) -> bool:
+        return self.num_sent - self.num_arrived < CREDIT
+
+    @property
+    def last_depth(self) -> int:
+        # The target adds the last token itself, so what follows a node must lie before that.
+        return min(2 * self.opening.lookahead + 1, self._most_tokens - 2 - len(self.tokens))
+
+    @property
+    def _most_tokens(self) -> int:
+        return min(self.max_len, self.opening.max_len)
+
+    def note_arrival(self, num_frames: int) -> None:
+        self.num_arrived = max(self.num_arrived, num_frames)
+
+    def guess(self, path: Sequence[int], most: int) -> Sequence[int]:
+        """What followed when the text last stood as it would behind this path: perhaps it does again."""
+        return ngram_guess(self.tokens, path, max(0, min(most, self.last_depth - len(path))))
+
+    def takes(self, n: int) -> bool:
+        """Whether the n-th outcome is the next one; where one is missing, the sequence is torn."""
+        if n <= self.n or self.is_torn:
+            return False
+        if n > self.n + 1:
+            self.is_torn = True
+            return False
+        self.n = n
+        return True
+
+    def drawn(self, parents: Iterable[int]) -> list[Drawn]:
+        return [
+            Drawn(self.seq, parent, pack_ints(q.token_ids), pack_floats(q.weights))
+            for parent in parents
+            if (q := self.drawn_from.get(parent)) is not None
+        ]
+
+    def forget_drawn(self, root_id: int) -> None:
+        """What lies before the root is lost, or decided."""
+        self.drawn_from = {node: q for node, q in self.drawn_from.items() if node >= root_id}
+
+    def node_seed(self, node_id: int) -> int:
+        """For choices at this node alone: branches must not learn of each other's draws."""
+        return mix_seed(self.opening.sampling.seed, node_id + 1)
+
+    def sampling_row(self, path: Sequence[int]) -> SamplingRow:
+        """How the token is decided that follows the text and a path behind it."""
+        sampling = self.opening.sampling
+        known = History(self.tokens, len(self._prompt))
+        return SamplingRow(
+            params=self.params,
+            seed=sampling.seed,
+            position=len(self.tokens) + len(path),
+            prompt=self._prompt,
+            output=known.followed_by(path) if path else known,
+            end_ids=tuple(sampling.end_ids),
+            bad_word_ids=tuple(map(tuple, sampling.bad_word_ids)),
+            tally=self._tally,
+        )
+
+    def plant(self, tables: Tables, shape: Shape, *, num_read: int, is_given: bool) -> None:
+        """Writes its row: a root of which nothing is known but its token."""
+        row, sampling, params = self.row, self.opening.sampling, self.params
+        length = len(self.tokens)
+        tables.length[row], tables.num_read[row] = length, num_read
+        tables.max_length[row], tables.max_depth[row] = self._most_tokens, 2 * self.opening.lookahead + 1
+        tables.last_position[row] = length - 1 + self.last_depth
+        tables.root_id[row], tables.next_id[row] = 0, 1
+        for position in range(max(0, length - shape.ring), length):
+            tables.ring[row, position % shape.ring] = self.tokens[position]
+        for place in range(shape.ends):
+            ends = sampling.end_ids
+            tables.ends[row, place] = ends[place] if place < len(ends) else NO_TOKEN
+        tables.vocab[row], tables.kind[row] = self.vocab_size, kind_of(params, draws=self.draws)
+        tables.is_given[row], tables.is_new[row] = is_given, True
+        tables.seed[row] = int(np.uint64(sampling.seed & _MASK).view(np.int64))
+        tables.temperature[row] = 1.0 if params.greedy else params.temperature
+        tables.top_k[row], tables.top_p[row] = params.top_k, params.top_p
+        tables.log_min_p[row] = math.log(params.min_p) if params.min_p > 0.0 else -math.inf
+        tables.is_used[row], tables.ancestors[:, row] = False, 0
+        tables.parted[:, row], tables.parted_rank[row] = -1, 0
+        tables.position[row, shape.root] = length - 1

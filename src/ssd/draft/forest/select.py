@@ -1,0 +1,119 @@
+"""Which rows the next forward computes: texts that are not read, then the nodes of highest priority.
+
+All order is in whole numbers, so that equal priorities fall the same way everywhere: a node's key is its
+distance (the bits of a float32), then how old it is, then where it lies; over all trees the sequence's row
+decides. Knows tables, not models.
+"""
+
+from ssd.draft.forest.arrays import Array, Arrays
+from ssd.draft.forest.constants import NOTHING, Constants
+from ssd.draft.forest.priorities import Priorities
+from ssd.draft.forest.tables import NODE_BITS, Rows, Shape, Tables
+
+_HIGH = 32
+"""A key's upper half is its rank in the step, the lower one where it lies."""
+_LOW_MASK = (1 << _HIGH) - 1
+_READ_FIRST = 1 << 30
+_OLDEST = (1 << _HIGH - NODE_BITS) - 1
+
+
+def select_rows(xp: Arrays, shape: Shape, known: Constants, tables: Tables, policy: Priorities) -> Rows:
+    best = _best_nodes(xp, shape, known, tables, policy)
+    keys = _keys(xp, shape, known, tables, best)
+    found = _chosen(xp, shape, known, tables, keys)
+    span = shape.ring + best.shape[1]
+    is_valid = found < NOTHING
+    home = found // span
+    sequence = xp.where(is_valid, home, known.zero)
+    column = found - home * span
+    is_read = is_valid & (column < shape.ring)
+    is_node = is_valid & (column >= shape.ring)
+    node = best[sequence, xp.at_least(xp.where(is_valid, column, known.zero) - shape.ring, 0)]
+    node = xp.where(is_node, node & ((1 << NODE_BITS) - 1), known.zero)
+    family, rank = node // shape.children, node % shape.children
+    start = xp.searchsorted(home, home)
+    order = known.rows[: len(found)] - start
+    length = tables.length[sequence]
+    read_at = tables.num_read[sequence] + xp.where(is_read, column, known.zero)
+    position = xp.where(is_node, tables.position[sequence, family] + 1, read_at)
+    token = xp.where(
+        is_node, tables.child_token[sequence, family, rank], tables.ring[sequence, read_at % shape.ring]
+    )
+    free = free_slots(xp, shape, known, tables)
+    slot = xp.where(is_node, free[sequence, xp.at_most(order, free.shape[1] - 1)], known.root)
+    seen = tables.ancestors[:, sequence, family] | known.bits[:, family]
+    tree_slot = shape.arena + sequence * shape.slots + xp.where(is_node, slot, known.zero)
+    is_root = is_read & (position == length - 1)
+    node_id = tables.first_id[sequence, family] + rank
+    return Rows(
+        sequence=sequence,
+        home=home,
+        token=token,
+        position=position,
+        trunk=xp.where(is_read, position + 1, length),
+        ancestors=xp.where(is_node, seen, known.zero),
+        target=xp.where(is_read, trunk_slot(xp, shape, tables, sequence, position), tree_slot),
+        slot=slot,
+        family=family,
+        rank=rank,
+        node_id=xp.where(is_node, node_id, tables.root_id[sequence]),
+        value=xp.where(is_node, tables.child_value[sequence, family, rank], known.nought),
+        start=start,
+        key=keys[xp.where(is_valid, found, known.zero)],
+        is_read=is_read,
+        attaches=is_node | is_root,
+    )
+
+
+def trunk_slot(xp: Arrays, shape: Shape, tables: Tables, sequence: Array, position: Array) -> Array:
+    """The KV slot of a position of the text."""
+    block = tables.blocks[sequence, xp.at_most(position // shape.block, shape.blocks - 1)]
+    return block * shape.block + position % shape.block
+
+
+def _best_nodes(xp: Arrays, shape: Shape, known: Constants, tables: Tables, policy: Priorities) -> Array:
+    """Keys [S, k] of the nodes of each tree that may be processed, best first, as far as there is room."""
+    is_ready = tables.is_live & (tables.length == tables.num_read)
+    near = tables.is_used & (tables.position < tables.last_position[:, None]) & is_ready[:, None]
+    distance, is_meant = policy.of(xp, tables, known)
+    may = near[:, :, None] & tables.is_open
+    if is_meant is not None:
+        may = may & is_meant
+    age = xp.at_most((tables.first_id - tables.root_id[:, None])[:, :, None] + known.ranks, _OLDEST)
+    keys = (xp.whole(xp.bits(distance)) << _HIGH) | (age << NODE_BITS) | known.nodes
+    keys = xp.where(may, keys, known.nothing).reshape(len(keys), -1)
+    best = xp.smallest(keys, len(known.best))
+    room = shape.slots - tables.is_used[:, : shape.slots].sum(1)
+    return xp.where(known.best < room[:, None], best, known.nothing)
+
+
+def _keys(xp: Arrays, shape: Shape, known: Constants, tables: Tables, best: Array) -> Array:
+    """Of all trees, flat [S · (ring + k)]: in which order texts are read and nodes processed."""
+    behind = (tables.length - tables.num_read)[:, None]
+    # Texts that are nearly read first, and in each its earlier tokens.
+    due = (behind * shape.ring + known.ring - _READ_FIRST) << _HIGH
+    is_due = (known.ring < behind) & tables.is_live[:, None]
+    keys = xp.joined((xp.where(is_due, due, known.nothing), best), 1)
+    places = known.sequences[: len(keys), None] * keys.shape[1] + known.columns
+    return ((keys >> _HIGH << _HIGH) | places).reshape(-1)
+
+
+def _chosen(xp: Arrays, shape: Shape, known: Constants, tables: Tables, keys: Array) -> Array:
+    """Places of the chosen in [S, ring + k], ascending; `NOTHING` where there is nothing to do."""
+    top = xp.smallest(keys, min(shape.num_rows, len(keys)))
+    # A text that goes on is read within the width; one that is new, beside it.
+    behind = tables.length - tables.num_read
+    width = shape.width + (behind * (tables.is_new & tables.is_live)).sum(0)
+    is_chosen = (top < 0) | ((top < NOTHING) & (known.rows[: len(top)] < width))
+    if not xp.is_fixed:
+        return xp.smallest(top[is_chosen] & _LOW_MASK, len(top))
+    chosen = xp.where(is_chosen, top & _LOW_MASK, known.nothing)
+    return xp.smallest(chosen, len(top))
+
+
+def free_slots(xp: Arrays, shape: Shape, known: Constants, tables: Tables) -> Array:
+    """Of each tree its free slots, ascending, as many as a step can take."""
+    slots = known.families[: shape.slots]
+    is_used = tables.is_used[:, : shape.slots]
+    free = xp.where(is_used, known.root, slots)
+    return xp.smallest(free, min(shape.slots, shape.width + shape.lookup))

@@ -1,0 +1,130 @@
+"""A model whose logits are a function of the context that a row really sees: who sees another is found out.
+
+Memory holds a token and its position for each KV slot. A row's context is read from there, and must be the
+positions 0, 1, 2, … once each. Both sides, today's grower and the forest, get their logits here.
+"""
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ssd.draft.forest.grower import Reading
+from ssd.draft.forest.tables import WORD, Moves, Rows, Shape, Tables
+from ssd.kvcache.pool import KVPool
+from ssd.runtime.runner import RunnerRow
+
+Ints = NDArray[np.int64]
+_MOST_KNOWN = 50_000
+
+
+class Texts:
+    def __init__(self, vocab: int, *, spread: float = 2.5) -> None:
+        self.vocab = vocab
+        self._spread = spread
+        self._known: dict[bytes, Tensor] = {}
+
+    def logits(self, tokens: Ints) -> Tensor:
+        key = tokens.astype(np.int32).tobytes()
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) > _MOST_KNOWN:
+                self._known.clear()
+            draw = np.random.default_rng(zlib.crc32(key))
+            found = torch.from_numpy(draw.normal(0, self._spread, self.vocab).astype(np.float32))
+            self._known[key] = found
+        return found
+
+
+def context(tokens: Ints, positions: Ints, slots: Sequence[int]) -> Ints:
+    """The tokens that lie in the slots, by position."""
+    seen = positions[list(slots)]
+    order = seen.argsort()
+    if seen[order].tolist() != list(range(len(slots))):
+        raise AssertionError(f"a row sees positions {sorted(seen.tolist())}")
+    return tokens[list(slots)][order]
+
+
+class OracleRunner:
+    """For today's grower: the memory is its pool, of which `move` copies keys."""
+
+    def __init__(self, texts: Texts, pool: KVPool) -> None:
+        self._texts = texts
+        self._memory = pool.keys[0, 0]
+        self._block = pool.shape.block_size
+
+    def forward(self, rows: Sequence[RunnerRow]) -> Tensor:
+        found: list[Tensor] = []
+        memory: NDArray[Any] = self._memory.numpy()
+        for row in rows:
+            places = [self._slot(row, row.start + i) for i in range(len(row.tokens))]
+            memory[places, 0], memory[places, 1] = row.tokens, list(row.positions)
+            for i in range(len(row.tokens) - row.num_logits, len(row.tokens)):
+                branches = row.branches
+                seen: Sequence[int] = range(row.start + i + 1)
+                if branches is not None:
+                    seen = [*range(branches.num_trunk), *branches.ancestors[i], row.start + i]
+                slots = [self._slot(row, place) for place in seen]
+                there = memory[slots].astype(np.int64)
+                found.append(self._texts.logits(context(there[:, 0], there[:, 1], range(len(slots)))))
+        return torch.stack(found) if found else torch.zeros(0, self._texts.vocab)
+
+    def _slot(self, row: RunnerRow, place: int) -> int:
+        return row.blocks[place // self._block] * self._block + place % self._block
+
+
+class ForestRunner:
+    """For the forest: a memory with an arena behind the blocks, and an audit of every row."""
+
+    def __init__(self, texts: Texts, shape: Shape) -> None:
+        self._texts, self._shape = texts, shape
+        size = shape.arena + (shape.sequences + 1) * shape.slots
+        self._tokens, self._positions = np.full(size, -1), np.full(size, -1)
+        self.num_runs = 0
+
+    def forward(self, rows: Rows, tables: Tables, readings: Sequence[Reading]) -> Tensor:
+        columns = {name: _host(getattr(rows, name)) for name in Rows.__slots__}
+        real = np.flatnonzero(columns["sequence"]).tolist()
+        targets = columns["target"][real]
+        if len(set(targets.tolist())) != len(real):
+            raise AssertionError("two rows write one slot")
+        for reading in readings:
+            places = range(reading.start, reading.start + len(reading.tokens))
+            self._write([self._trunk(reading.blocks, p) for p in places], reading.tokens, list(places))
+        self._write(targets, columns["token"][real], columns["position"][real])
+        logits = torch.full((len(columns["token"]), self._texts.vocab), torch.nan)
+        for row in real:
+            if columns["attaches"][row]:
+                logits[row] = self._texts.logits(self._context(columns, _host(tables.blocks), row))
+        return logits
+
+    def move(self, moves: Moves) -> None:
+        sources, targets = _host(moves.sources).ravel(), _host(moves.targets).ravel()
+        real = targets != self._shape.arena
+        if len(set(targets[real].tolist())) != real.sum():
+            raise AssertionError("two keys move into one slot")
+        self._write(targets[real], self._tokens[sources[real]], self._positions[sources[real]])
+
+    def _write(self, slots: Any, tokens: Any, positions: Any) -> None:
+        self._tokens[slots], self._positions[slots] = tokens, positions
+
+    def _context(self, columns: dict[str, NDArray[Any]], blocks: NDArray[Any], row: int) -> Ints:
+        shape, sequence = self._shape, int(columns["sequence"][row])
+        slots = [self._trunk(blocks[sequence], p) for p in range(columns["trunk"][row])]
+        words = [int(each) for each in columns["ancestors"][:, row]]
+        bits = [j for j in range(shape.slots) if words[j // WORD] >> j % WORD & 1]
+        slots += [shape.arena + sequence * shape.slots + j for j in bits]
+        if not columns["is_read"][row]:
+            slots.append(int(columns["target"][row]))
+        return context(self._tokens, self._positions, slots)
+
+    def _trunk(self, blocks: Any, position: int) -> int:
+        return int(blocks[position // self._shape.block]) * self._shape.block + position % self._shape.block
+
+
+def _host(array: Any) -> NDArray[Any]:
+    return array if isinstance(array, np.ndarray) else array.numpy()

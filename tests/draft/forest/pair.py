@@ -1,0 +1,173 @@
+"""Today's grower and the forest, side by side: the same calls, and frames that must be the same.
+
+`Pair` knows nothing of what is done with it; `play.py` draws that.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ssd.config import GrowthPolicyName
+from ssd.draft import calibration
+from ssd.draft.forest import calibration as forest_calibration
+from ssd.draft.forest.arrays import Arrays, NumpyArrays, TorchArrays
+from ssd.draft.forest.children import FixedChildren, LooseChildren, Needs
+from ssd.draft.forest.forest import Forest
+from ssd.draft.forest.grower import Children, ForestGrower, HostLimits
+from ssd.draft.forest.planted import Planted
+from ssd.draft.forest.tables import Shape
+from ssd.draft.grower import Grower, GrowthLimits
+from ssd.draft.growth import growth_policy
+from ssd.draft.messages import Drawn, Open, TreePart
+from ssd.draft.session import Session
+from ssd.kvcache.block_manager import BlockManager
+from ssd.kvcache.pool import KVPool, PoolShape
+from tests.draft.forest.contexts import ForestRunner, OracleRunner, Texts
+
+BLOCK = 16
+MAX_LEN = 600
+PRECISION = 2e-6
+_BLOCKS_EACH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How many sequences, and how they grow."""
+
+    sequences: int = 4
+    width: int = 16
+    slots: int = 128
+    children: int = 4
+    lookahead: int = 8
+    vocab: int = 300
+    policy: GrowthPolicyName = "value"
+    on_tensors: bool = False
+    known_vocab: int = 0
+    """Of the engine, where it knows fewer tokens."""
+    head: int = 0
+    """Tokens of a restricted head."""
+    lookup: int = 0
+
+
+class Pair:
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        num_blocks = setup.sequences * _BLOCKS_EACH
+        texts = Texts(setup.head or setup.vocab)
+        head = torch.arange(setup.head) * 2 + 1 if setup.head else None
+        pool = KVPool(PoolShape(1, 1, 2, num_blocks, BLOCK, torch.float32, torch.device("cpu"), 64))
+        limits = GrowthLimits(
+            width=setup.width,
+            lookup=setup.lookup,
+            num_children=setup.children,
+            max_grown=setup.slots,
+            prefill_chunk=1 << 20,
+            max_model_len=MAX_LEN,
+        )
+        blocks = BlockManager(num_blocks, BLOCK, enable_prefix_caching=False)
+        policy = growth_policy(setup.policy, width=setup.width)
+        self.oracle = Grower(OracleRunner(texts, pool), pool, blocks, limits, policy, head_tokens=head)
+        shape = Shape(
+            setup.sequences,
+            setup.width,
+            rows=setup.width + 40 * setup.sequences,
+            lookup=setup.lookup,
+            slots=setup.slots,
+            children=setup.children,
+            outcome=setup.lookahead + 1,
+            ring=256,
+            block=BLOCK,
+            blocks=_BLOCKS_EACH,
+            arena=num_blocks * BLOCK,
+        )
+        xp: Arrays = TorchArrays() if setup.on_tensors else NumpyArrays()
+        self.forest = Forest(xp, shape, setup.policy)
+        children: Children = LooseChildren(setup.children, head)
+        if setup.on_tensors:
+            children = FixedChildren(setup.children, Needs(samples=True, truncates=True), head)
+        self.grower = ForestGrower(
+            self.forest,
+            ForestRunner(texts, shape),
+            children,
+            BlockManager(num_blocks, BLOCK, enable_prefix_caching=False),
+            HostLimits(prefill_chunk=1 << 20, max_model_len=MAX_LEN),
+            head_tokens=head,
+        )
+        self.sessions: dict[int, Session] = {}
+        self.planted: dict[int, Planted] = {}
+        self.worst = 0.0
+        self.num_nodes = self.num_rows = 0
+
+    def open(self, session_id: int, opening: Open) -> None:
+        vocab = self.setup.known_vocab or self.setup.vocab
+        session = Session(opening, max_len=MAX_LEN, vocab_size=vocab)
+        planted = Planted(opening, max_len=MAX_LEN, vocab_size=vocab)
+        self.sessions[session_id], self.planted[session_id] = session, planted
+        self.oracle.open(session_id, session)
+        self.grower.open(session_id, planted)
+        # Equal priorities fall by sequence: in the same order on both sides.
+        order = sorted(self.oracle._sessions.items(), key=lambda each: self.planted[each[0]].row)
+        self.oracle._sessions.clear()
+        self.oracle._sessions.update(order)
+
+    def close(self, session_id: int) -> None:
+        del self.sessions[session_id], self.planted[session_id]
+        self.oracle.close(session_id)
+        self.grower.close(session_id)
+
+    def advance(self, session_id: int, n: int, tokens: Sequence[int]) -> None:
+        self.oracle.advance(session_id, n, tokens)
+        self.grower.advance(session_id, n, tokens)
+        assert self.sessions[session_id].is_torn == self.planted[session_id].is_torn
+
+    def note_arrival(self, session_id: int, count: int) -> None:
+        self.sessions[session_id].note_arrival(count)
+        self.planted[session_id].note_arrival(count)
+
+    def step(self) -> dict[int, TreePart]:
+        expected, num_rows = self.oracle.step()
+        found, num_found = self.grower.step()
+        assert num_found == num_rows, f"{num_found} rows instead of {num_rows}"
+        assert found.keys() == expected.keys(), "frames of other sequences"
+        for each, frame in expected.items():
+            self._compare(found[each], frame)
+        self.num_rows += num_rows
+        return expected
+
+    def resync(self, session_id: int) -> TreePart:
+        expected, found = self.sessions[session_id].full_frame(), self.grower.full_frame(session_id)
+        self._compare(found, expected)
+        return expected
+
+    def _compare(self, found: TreePart, expected: TreePart) -> None:
+        for name in ("seq", "epoch", "number", "n", "root", "length", "full", "ids", "parents", "tokens"):
+            mine, theirs = getattr(found, name), getattr(expected, name)
+            assert mine == theirs, f"{name} of sequence {expected.seq}: {mine} instead of {theirs}"
+        assert [_bytes(each) for each in found.drawn] == [_bytes(each) for each in expected.drawn]
+        error = np.abs(np.array(found.logprobs) - np.array(expected.logprobs)).max(initial=0.0)
+        assert error <= PRECISION, f"log-probabilities differ by {error}"
+        self.worst = max(self.worst, float(error))
+        self.num_nodes += len(expected.ids)
+
+    def check(self) -> None:
+        """What must hold at any time; the tables against the sessions."""
+        self.oracle.check_integrity()
+        self.grower.check_integrity()
+
+
+def _bytes(drawn: Drawn) -> tuple[int, int, bytes, bytes]:
+    return drawn.seq, drawn.parent, drawn.tokens, drawn.weights
+
+
+@contextmanager
+def without_fading() -> Iterator[None]:
+    """Today's counts fade while an outcome is counted, the forest's after it."""
+    kept = calibration._MEMORY, forest_calibration.MEMORY
+    calibration._MEMORY = forest_calibration.MEMORY = 1e18
+    try:
+        yield
+    finally:
+        calibration._MEMORY, forest_calibration.MEMORY = kept
