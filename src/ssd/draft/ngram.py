@@ -8,20 +8,20 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 _LONGEST, _SHORTEST = 3, 2
-_WINDOW = 2048
+WINDOW = 2048
 """Tokens looked back over."""
 
 
 def ngram_guess(prompt: Sequence[int], output: Sequence[int], count: int) -> tuple[int, ...]:
     """Up to `count` tokens that followed the latest earlier occurrence of the text's end; none if new."""
-    generated = list(output[-_WINDOW:])
-    missing = _WINDOW - len(generated)
+    generated = list(output[-WINDOW:])
+    missing = WINDOW - len(generated)
     return guess_after(array("i", [*prompt[-missing:], *generated] if missing else generated), count)
 
 
 def guess_after(text: "array[int]", count: int) -> tuple[int, ...]:
     """The same for a text that is one array: a host asks this of every row without a draft's tokens."""
-    recent = text[-_WINDOW:]
+    recent = text[-WINDOW:]
     packed = recent.tobytes()
     for size in range(_LONGEST, _SHORTEST - 1, -1):
         start = _latest(packed, size * recent.itemsize, recent.itemsize)

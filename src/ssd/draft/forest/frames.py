@@ -1,6 +1,9 @@
-"""From what a step left behind to frames: the new nodes of each tree, and whole trees where asked for."""
+"""From what a step left behind to frames: the new nodes of each tree, and whole trees where asked for.
 
-from collections.abc import Iterator
+A step's frames are columns, from which the wire's message is made without looking at sequences one by one.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,43 +12,115 @@ from numpy.typing import NDArray
 
 from ssd.draft.forest.arrays import Arrays
 from ssd.draft.forest.attach import HEAD
+from ssd.draft.forest.ledger import Ledger, Longs
 from ssd.draft.forest.tables import Shape, Tables
+from ssd.draft.messages import Drawn, Nodes, TreePart
 
 Ints = NDArray[np.int32]
+Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class NewNodes:
-    """Of one sequence, in the order of their ids."""
+    """Of some sequences, by row, and of each in the order of their ids."""
 
-    row: int
-    root: int
-    ids: list[int]
-    parents: list[int]
-    tokens: list[int]
-    logprobs: list[float]
+    rows: Longs
+    number: Longs
+    """Of nodes."""
+    root: Longs
+    nodes: Ints
+    """[3, N]: ids, parents, tokens."""
+    logprobs: Floats
 
 
-def new_nodes(fresh: Ints, children: int) -> Iterator[NewNodes]:
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """New nodes with what a frame says beside them."""
+
+    new: NewNodes
+    heads: Longs
+    """[8, R]: the columns of NodesHeads."""
+    drawn: Sequence[tuple[int, Drawn]] = ()
+    """With their rows: numbers of sequences are their engine's own."""
+
+    def message(self) -> Nodes:
+        nodes = np.ascontiguousarray(self.new.nodes, "<i4").tobytes()
+        logprobs = np.ascontiguousarray(self.new.logprobs, "<f4").tobytes()
+        return Nodes(self.heads.astype("<i8").tobytes(), nodes, logprobs, [each for _row, each in self.drawn])
+
+    def of(self, rows: NDArray[np.bool_]) -> "Frames":
+        """Those of the sequences whose rows are flagged."""
+        chosen = rows[self.new.rows]
+        if chosen.all():
+            return self
+        mine, new = chosen.repeat(self.new.number), self.new
+        some = NewNodes(
+            new.rows[chosen], new.number[chosen], new.root[chosen], new.nodes[:, mine], new.logprobs[mine]
+        )
+        return Frames(some, self.heads[:, chosen], [each for each in self.drawn if rows[each[0]]])
+
+    def parts(self) -> Iterator[tuple[int, TreePart]]:
+        """One by one, with their rows."""
+        ids, parents, tokens = self.new.nodes.tolist()
+        logprobs, start = self.new.logprobs.tolist(), 0
+        for row, head in zip(self.new.rows.tolist(), self.heads.T.tolist(), strict=True):
+            seq, epoch, number, n, root, length, count, full = head
+            part = slice(start, start + count)
+            start += count
+            yield (
+                row,
+                TreePart(
+                    seq,
+                    epoch,
+                    number,
+                    n,
+                    root,
+                    length,
+                    ids[part],
+                    parents[part],
+                    tokens[part],
+                    logprobs[part],
+                    full=bool(full),
+                    drawn=[each for mine, each in self.drawn if mine == row],
+                ),
+            )
+
+
+def numbered_frames(new: NewNodes, ledger: Ledger, *, full: bool) -> Frames:
+    """The next frame of each sequence; it counts as sent."""
+    rows = new.rows
+    heads = np.empty((8, len(rows)), np.int64)
+    heads[0], heads[1], heads[2], heads[3] = (
+        ledger.seq[rows],
+        ledger.epoch[rows],
+        ledger.sent[rows],
+        ledger.n[rows],
+    )
+    heads[4], heads[5], heads[6], heads[7] = new.root, ledger.length[rows], new.number, full
+    ledger.sent[rows] += 1
+    return Frames(new, heads)
+
+
+def new_nodes(fresh: Ints, children: int) -> NewNodes:
     """Of each sequence that has any. `fresh` [W, …] as `attach.py` writes it."""
     fresh = fresh[fresh[:, 1] > 0]
-    order = np.argsort(fresh[:, 0], kind="stable")
-    fresh = fresh[order] if (order[1:] < order[:-1]).any() else fresh
+    rows = fresh[:, 0]
+    if (rows[1:] < rows[:-1]).any():
+        fresh = fresh[np.argsort(rows, kind="stable")]
     rows, number, parents, first, root = fresh[:, :HEAD].T
-    exists = np.arange(children) < number[:, None]
-    ids = (first[:, None] + np.arange(children, dtype=np.int32))[exists].tolist()
-    tokens = fresh[:, HEAD : HEAD + children][exists].tolist()
-    logprobs = fresh[:, HEAD + children :].view(np.float32)[exists].tolist()
-    named = parents.repeat(number).tolist()
-    ends = number.cumsum()
+    ranks = np.arange(children, dtype=np.int32)
+    exists = ranks < number[:, None]
+    tokens, logprobs = fresh[:, HEAD : HEAD + children], fresh[:, HEAD + children :].view(np.float32)
+    nodes = np.stack(((first[:, None] + ranks)[exists], parents.repeat(number), tokens[exists]))
     lasts = np.flatnonzero(np.diff(rows, append=-1))
-    start = 0
-    for row, its_root, end in zip(
-        rows[lasts].tolist(), root[lasts].tolist(), ends[lasts].tolist(), strict=True
-    ):
-        part = slice(start, end)
-        yield NewNodes(row, its_root, ids[part], named[part], tokens[part], logprobs[part])
-        start = end
+    totals = number.cumsum()[lasts]
+    return NewNodes(
+        rows[lasts].astype(np.int64),
+        np.diff(totals, prepend=0).astype(np.int64),
+        root[lasts].astype(np.int64),
+        nodes,
+        logprobs[exists],
+    )
 
 
 def whole_tree(xp: Arrays, shape: Shape, tables: Tables, row: int) -> NewNodes:
@@ -55,25 +130,19 @@ def whole_tree(xp: Arrays, shape: Shape, tables: Tables, row: int) -> NewNodes:
         return xp.told(table[row])
 
     families = np.flatnonzero(told(tables.is_used))
-    parents = told(tables.node_id)[families]
-    root = int(told(tables.root_id))
-    parents[families == shape.root] = root
     first = told(tables.first_id)[families]
     order = np.argsort(first)
-    families, parents, first = families[order], parents[order], first[order]
+    families, first = families[order], first[order]
+    root, is_root = int(tables.root_id[row]), families == shape.root
+    parents = np.where(is_root, root, told(tables.node_id)[families])
     tokens = told(tables.child_token)[families]
-    logprobs = told(tables.child_value)[families] - _values(shape, told(tables.value), families)
+    values = np.where(is_root, 0.0, told(tables.value)[families])
     exists = tokens >= 0
+    ids = (first[:, None] + np.arange(shape.children))[exists]
     return NewNodes(
-        row,
-        root,
-        (first[:, None] + np.arange(shape.children))[exists].tolist(),
-        parents.repeat(exists.sum(1)).tolist(),
-        tokens[exists].tolist(),
-        logprobs.astype(np.float32)[exists].tolist(),
+        np.array([row]),
+        np.array([len(ids)]),
+        np.array([root]),
+        np.stack((ids, parents.repeat(exists.sum(1)), tokens[exists])).astype(np.int32),
+        (told(tables.child_value)[families] - values[:, None]).astype(np.float32)[exists],
     )
-
-
-def _values(shape: Shape, values: NDArray[Any], families: NDArray[Any]) -> NDArray[Any]:
-    found: NDArray[Any] = np.where(families == shape.root, 0.0, values[families])[:, None]
-    return found

@@ -4,7 +4,7 @@ Parameters that look at tokens (penalties, bad words, bias, least lengths) and r
 by the code that does it for everyone, row by row: a step is split at its logits for them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from ssd.draft.forest.planted import Planted
 from ssd.draft.forest.runs import Runs
 from ssd.draft.forest.tables import WORD
 
+_MASK = (1 << WORD) - 1
 Texts = Mapping[int, Planted]
 """By the row of the tables."""
 
@@ -29,18 +30,32 @@ def needs_host(planted: Planted) -> bool:
     return bool(edits) or planted.draws
 
 
-def path_to(forest: Forest, row: int) -> list[int]:
-    """The tokens behind the root, up to and including those of a row of the step."""
-    rows, xp = forest.rows, forest.xp
-    if xp.told(rows.is_read)[row]:
-        return []
-    sequence = int(xp.told(rows.sequence)[row])
-    words = xp.told(rows.ancestors)[:, row]
-    slots = [slot for slot in range(forest.shape.slots) if int(words[slot // WORD]) >> slot % WORD & 1]
-    positions = xp.told(forest.tables.position)[sequence]
-    tokens = xp.told(forest.tables.token)[sequence]
-    path = [int(tokens[slot]) for slot in sorted(slots, key=positions.__getitem__)]
-    return [*path, int(xp.told(rows.token)[row])]
+class Paths:
+    """What lies between the root and rows of a step."""
+
+    def __init__(self, forest: Forest) -> None:
+        rows, told = forest.rows, forest.xp.told
+        self._is_read, self._sequence = told(rows.is_read), told(rows.sequence)
+        self._ancestors, self._last = told(rows.ancestors), told(rows.token)
+        self._position, self._token = told(forest.tables.position), told(forest.tables.token)
+
+    def to(self, row: int) -> list[int]:
+        """The tokens behind the root, up to and including the row's."""
+        if self._is_read[row]:
+            return []
+        sequence = self._sequence[row]
+        position, token = self._position[sequence], self._token[sequence]
+        slots = sorted(_slots(self._ancestors[:, row].tolist()), key=position.__getitem__)
+        return [*(int(token[slot]) for slot in slots), int(self._last[row])]
+
+
+def _slots(words: Sequence[int]) -> Iterator[int]:
+    """The bits that are set."""
+    for number, word in enumerate(words):
+        rest = word & _MASK
+        while rest:
+            yield number * WORD + (rest & -rest).bit_length() - 1
+            rest &= rest - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +76,7 @@ def find_runs(forest: Forest, texts: Texts) -> list[Run]:
     firsts = np.flatnonzero(attaches[:own] & (is_read[:own] | (start[:own] == np.arange(own))))
     num_rows = np.bincount(xp.told(rows.sequence)[:own], attaches[:own] & ~is_read[:own])
     num_used = xp.told(forest.tables.is_used)[:, : shape.slots].sum(1)
-    budget, found = shape.lookup, list[Run]()
+    budget, found, paths = shape.lookup, list[Run](), Paths(forest)
     keys, is_new = xp.told(rows.key), xp.told(forest.tables.is_new)[home[firsts]]
     # A text that is new comes behind those that go on: its prompt is read in this step.
     lengths = is_new * xp.told(forest.tables.length)[home[firsts]]
@@ -69,10 +84,12 @@ def find_runs(forest: Forest, texts: Texts) -> list[Run]:
         planted = texts[int(home[row])]
         room = shape.slots - int(num_used[planted.row]) - int(num_rows[planted.row])
         most = min(budget, room)
+        if not budget:
+            break
         # Not where guesses are drawn: how long a frame takes must not depend on the tokens in it.
         if most <= 0 or planted.draws:
             continue
-        tokens = planted.guess(path_to(forest, row), most)
+        tokens = planted.guess(paths.to(row), most)
         if tokens:
             found.append(Run(row, tokens))
             budget -= len(tokens)
@@ -125,7 +142,7 @@ class GivenChildren:
     def _of(
         self, logits: Tensor, planted: Planted, forest: Forest, owner: int, tail: Sequence[int]
     ) -> Children:
-        row = planted.sampling_row([*path_to(forest, owner), *tail])
+        row = planted.sampling_row([*Paths(forest).to(owner), *tail])
         if not planted.draws:
             return likely_children(logits.unsqueeze(0), [row], self._count, head_tokens=self._head_tokens)[0]
         node_id = int(forest.xp.told(forest.rows.node_id)[owner])

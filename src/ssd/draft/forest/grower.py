@@ -6,7 +6,7 @@ blocks, not its model's insides; does not know sockets, or who asked.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -14,11 +14,12 @@ from torch import Tensor
 
 from ssd.draft.forest.children import Told
 from ssd.draft.forest.forest import Forest
-from ssd.draft.forest.frames import NewNodes, new_nodes, whole_tree
+from ssd.draft.forest.frames import Frames, NewNodes, new_nodes, numbered_frames, whole_tree
 from ssd.draft.forest.given import GivenChildren, Run, find_runs, load_runs, needs_host
+from ssd.draft.forest.ledger import CREDIT, Ledger, Longs
 from ssd.draft.forest.planted import Planted
 from ssd.draft.forest.tables import Moves, Rows, Tables
-from ssd.draft.messages import TreePart
+from ssd.draft.messages import Drawn, TreePart
 from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
 
 
@@ -73,12 +74,15 @@ class ForestGrower:
         """By row."""
         self._with_host: set[int] = set()
         """Sessions whose children depend on more than logits and noise."""
+        self.ledger = Ledger(forest.shape.sequences)
         self._free = list(range(forest.shape.sequences, 0, -1))
         self._unread: set[int] = set()
         """Sessions whose text is too far behind to be read by rows."""
         self._uncovered: set[int] = set()
         """Sessions whose text has outgrown its blocks."""
         self._num_blocks: dict[int, int] = {}
+        self._num_shared = np.zeros(forest.shape.sequences + 1, np.int64)
+        """Full blocks of each row that others may find."""
         self._inbox: dict[int, list[int]] = {}
         """Of each session: tokens that are not applied yet."""
         self.is_starved = False
@@ -103,14 +107,14 @@ class ForestGrower:
             raise OutOfBlocks("every row of the forest is taken")
         num_read = min(self._blocks.allocate(session_id, planted.tokens), len(planted.tokens) - 1)
         # The lowest: tables are looked at as far as they are in use.
-        planted.row = self._free.pop()
+        planted.enter(self.ledger, self._free.pop())
         self._planted[session_id], self._by_row[planted.row] = planted, session_id
         self._texts[planted.row] = planted
         is_given = needs_host(planted)
         if is_given:
             self._with_host.add(session_id)
         planted.plant(self._forest.tables, self._forest.shape, num_read=num_read, is_given=is_given)
-        self._num_blocks[session_id] = 0
+        self._num_blocks[session_id] = self._num_shared[planted.row] = 0
         self._write_blocks(session_id)
         if num_read < len(planted.tokens) - 1:
             self._unread.add(session_id)
@@ -125,6 +129,7 @@ class ForestGrower:
             return
         self._blocks.free(session_id)
         self._forest.tables.is_live[planted.row] = False
+        self.ledger.clear(planted.row)
         del self._by_row[planted.row], self._texts[planted.row], self._num_blocks[session_id]
         self._with_host.discard(session_id)
         self._unread.discard(session_id)
@@ -140,21 +145,25 @@ class ForestGrower:
     def advance(self, session_id: int, n: int, tokens: Sequence[int]) -> None:
         """Takes an outcome; ValueError where the sequence has outgrown the draft."""
         planted = self._planted[session_id]
-        if not planted.takes(n):
-            return
-        if session_id in self._inbox:
+        if session_id in self._inbox and n == self.ledger.n[planted.row] + 1:
             self._apply()
-        planted.tokens.extend(tokens)
-        self._inbox[session_id] = list(tokens)
-        self._check_length(planted)
+        if planted.goes_on(n, tokens):
+            self._inbox[session_id] = list(tokens)
+            self._check_length(planted)
 
     def full_frame(self, session_id: int) -> TreePart:
         self._apply()
-        planted, forest = self._planted[session_id], self._forest
-        found = whole_tree(forest.xp, forest.shape, forest.tables, planted.row)
-        return self._part(planted, found, full=True)
+        forest = self._forest
+        found = whole_tree(forest.xp, forest.shape, forest.tables, self._planted[session_id].row)
+        [(_row, part)] = self._framed(found, full=True).parts()
+        return part
 
     def step(self) -> tuple[dict[int, TreePart], int]:
+        """As `grow`, with the frames one by one, by session."""
+        frames, num_rows = self.grow()
+        return {self._by_row[row]: part for row, part in frames.parts()} if frames else {}, num_rows
+
+    def grow(self) -> tuple[Frames | None, int]:
         """One forward; the new nodes of each tree it touched, and how many rows it had. 0: nothing to do."""
         forest = self._forest
         self._apply()
@@ -165,14 +174,17 @@ class ForestGrower:
         num_rows = int((forest.xp.told(forest.rows.sequence)[: forest.shape.num_rows] > 0).sum())
         if not num_rows and not readings:
             self.is_starved = bool(self._uncovered)
-            return {}, 0
+            return None, 0
         self.is_starved = False
         runs = self._lay_runs()
         logits = self._model.forward(forest.rows, forest.tables, [each for each, _ in readings])
         forest.attach(self._told(logits, runs))
         self._finish_reading(readings)
         num_rows += sum(len(each.tokens) for each in runs)
-        return self._frames(), num_rows + sum(len(each.tokens) for each, _ in readings)
+        num_rows += sum(len(each.tokens) for each, _ in readings)
+        return self._framed(
+            new_nodes(forest.xp.told(forest.fresh), forest.shape.children), full=False
+        ), num_rows
 
     def check_integrity(self) -> None:
         self._blocks.check_integrity()
@@ -214,12 +226,14 @@ class ForestGrower:
     def _make_room(self, session_id: int) -> None:
         """Blocks for the text; without them nothing can be moved into it, and its tree is lost."""
         planted, tables = self._planted[session_id], self._forest.tables
+        row = planted.row
+        if len(planted.tokens) <= self.ledger.covered[row]:
+            return
         try:
             self._blocks.grow(session_id, len(planted.tokens))
         except OutOfBlocks:
             self._uncovered.add(session_id)
             # A text that is not read to its end has no tree.
-            row = planted.row
             tables.num_read[row] = min(int(tables.num_read[row]), int(tables.length[row]) - 1)
         else:
             self._write_blocks(session_id)
@@ -238,33 +252,33 @@ class ForestGrower:
         for place in range(self._num_blocks[session_id], len(table)):
             self._forest.tables.blocks[row, place] = table[place]
         self._num_blocks[session_id] = len(table)
+        self.ledger.covered[row] = self._blocks.num_covered(session_id)
 
-    def _note_progress(self, count: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> None:
+    def _note_progress(self, count: Longs) -> None:
         """Texts that go on: what of them is read may be shared, and what lies too far back is read apart."""
         forest = self._forest
         num_read = forest.xp.told(forest.tables.num_read)
-        behind = forest.xp.told(forest.tables.length) - num_read
-        for row in np.flatnonzero(count).tolist():
-            session_id = self._by_row[row]
-            planted, read = self._planted[session_id], int(num_read[row])
-            self._blocks.commit(session_id, planted.tokens, read, read)
+        is_far = forest.xp.told(forest.tables.length) - num_read > forest.shape.ring
+        for row in np.flatnonzero((count > 0) & is_far).tolist():
+            self._unread.add(self._by_row[row])
+        num_full = num_read // forest.shape.block
+        for row in np.flatnonzero((count > 0) & (num_full > self._num_shared)).tolist():
+            session_id, read = self._by_row[row], int(num_read[row])
+            self._blocks.commit(session_id, self._planted[session_id].tokens, read, read)
+            self._num_shared[row] = num_full[row]
+        for session_id in self._with_host:
+            planted = self._planted[session_id]
             if planted.drawn_from:
-                planted.forget_drawn(int(forest.tables.root_id[row]))
-            if behind[row] > forest.shape.ring:
-                self._unread.add(session_id)
+                planted.forget_drawn(int(forest.tables.root_id[planted.row]))
 
     # Steps.
 
     def _say_who_is_live(self) -> None:
-        flags = np.zeros(self._forest.shape.sequences + 1, np.bool_)
-        for session_id, each in self._planted.items():
-            flags[each.row] = (
-                each.has_credit
-                and not each.is_torn
-                and session_id not in self._unread
-                and session_id not in self._uncovered
-            )
-        self._forest.xp.load(self._forest.tables.is_live, flags)
+        is_held = self.ledger.is_held
+        is_held[:] = False
+        for session_id in self._unread | self._uncovered:
+            is_held[self._planted[session_id].row] = True
+        self._forest.xp.load(self._forest.tables.is_live, self.ledger.live())
 
     def _lay_runs(self) -> list[Run]:
         forest = self._forest
@@ -307,35 +321,25 @@ class ForestGrower:
         return chosen
 
     def _may_read(self, session_id: int) -> bool:
-        planted = self._planted[session_id]
-        return planted.has_credit and not planted.is_torn and session_id not in self._uncovered
+        row, ledger = self._planted[session_id].row, self.ledger
+        has_credit = ledger.sent[row] - ledger.arrived[row] < CREDIT
+        return bool(has_credit and not ledger.is_torn[row]) and session_id not in self._uncovered
 
     def _finish_reading(self, readings: Sequence[tuple[Reading, int]]) -> None:
         for reading, session_id in readings:
             num_read = reading.start + len(reading.tokens)
             self._blocks.commit(session_id, self._planted[session_id].tokens, num_read, num_read)
 
-    def _frames(self) -> dict[int, TreePart]:
-        forest = self._forest
-        frames: dict[int, TreePart] = {}
-        for each in new_nodes(forest.xp.told(forest.fresh), forest.shape.children):
-            session_id = self._by_row[each.row]
-            frames[session_id] = self._part(self._planted[session_id], each, full=False)
-        return frames
+    def _framed(self, found: NewNodes, *, full: bool) -> Frames:
+        frames = numbered_frames(found, self.ledger, full=full)
+        if not self._with_host:
+            return frames
+        drawn = [each for session_id in self._with_host for each in self._drawn_of(session_id, found)]
+        return replace(frames, drawn=drawn)
 
-    def _part(self, planted: Planted, found: NewNodes, *, full: bool) -> TreePart:
-        planted.num_sent += 1
-        return TreePart(
-            seq=planted.seq,
-            epoch=planted.epoch,
-            number=planted.num_sent - 1,
-            n=planted.n,
-            root=found.root,
-            length=len(planted.tokens),
-            ids=found.ids,
-            parents=found.parents,
-            tokens=found.tokens,
-            logprobs=found.logprobs,
-            full=full,
-            drawn=planted.drawn(dict.fromkeys(found.parents)) if planted.drawn_from else [],
-        )
+    def _drawn_of(self, session_id: int, found: NewNodes) -> list[tuple[int, Drawn]]:
+        planted = self._planted[session_id]
+        if not planted.drawn_from:
+            return []
+        mine = (found.rows == planted.row).repeat(found.number)
+        return [(planted.row, each) for each in planted.drawn(dict.fromkeys(found.nodes[1][mine].tolist()))]

@@ -4,20 +4,20 @@ Trees are in tables; here is what a table cannot hold or what others ask for. Kn
 """
 
 import math
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from ssd.draft.forest.ledger import Ledger
 from ssd.draft.forest.tables import NO_TOKEN, Shape, Tables, kind_of
 from ssd.draft.messages import MAX_ID, Drawn, Open, pack_floats, pack_ints, unpack_ints
-from ssd.draft.ngram import ngram_guess
+from ssd.draft.ngram import WINDOW, guess_after
 from ssd.draft.wire_sampling import check_noise, sampling_params
 from ssd.sampling import History, SamplingRow, Tally, mix_seed
 from ssd.sampling.ratio import DraftDistribution
 
-CREDIT = 64
-"""Frames that may be under way without word of their arrival."""
 _MASK = 2**64 - 1
 
 
@@ -28,12 +28,8 @@ class Planted:
     vocab_size: int = MAX_ID
     row: int = 0
     """In the tables; 0: not yet there."""
-    n: int = 0
-    """Outcomes applied."""
-    is_torn: bool = False
-    """An outcome is missing: nothing is grown until the sequence is opened again."""
-    num_sent: int = 0
-    num_arrived: int = 0
+    ledger: Ledger = field(default_factory=lambda: Ledger(0))
+    """What is counted of it, at its row."""
     drawn_from: dict[int, DraftDistribution] = field(default_factory=dict)
     """By the id of a processed node: what its first child was drawn from."""
 
@@ -43,6 +39,7 @@ class Planted:
         self.params = sampling_params(sampling)
         self.seq, self.epoch = self.opening.seq, self.opening.epoch
         self.tokens: list[int] = unpack_ints(self.opening.tokens).tolist()
+        self._text = array("i", self.tokens)
         self._prompt = self.tokens[: self.opening.num_prompt]
         self._tally = Tally(self._prompt) if self.params.penalised else None
 
@@ -52,8 +49,12 @@ class Planted:
         return self.opening.sampling.ratio and not self.params.greedy
 
     @property
-    def has_credit(self) -> bool:
-        return self.num_sent - self.num_arrived < CREDIT
+    def num_sent(self) -> int:
+        return int(self.ledger.sent[self.row])
+
+    @property
+    def is_torn(self) -> bool:
+        return bool(self.ledger.is_torn[self.row])
 
     @property
     def last_depth(self) -> int:
@@ -64,22 +65,34 @@ class Planted:
     def _most_tokens(self) -> int:
         return min(self.max_len, self.opening.max_len)
 
+    def enter(self, ledger: Ledger, row: int) -> None:
+        self.ledger, self.row = ledger, row
+        ledger.clear(row)
+        ledger.seq[row], ledger.epoch[row], ledger.length[row] = self.seq, self.epoch, len(self.tokens)
+        ledger.is_open[row] = True
+
     def note_arrival(self, num_frames: int) -> None:
-        self.num_arrived = max(self.num_arrived, num_frames)
+        arrived = self.ledger.arrived
+        arrived[self.row] = max(int(arrived[self.row]), num_frames)
+
+    def goes_on(self, n: int, tokens: Sequence[int]) -> bool:
+        """Whether the n-th outcome is the next one, which is taken; where one is missing it is torn."""
+        ledger, row = self.ledger, self.row
+        known = int(ledger.n[row])
+        if n <= known or ledger.is_torn[row]:
+            return False
+        if n > known + 1:
+            ledger.is_torn[row] = True
+            return False
+        self.tokens.extend(tokens)
+        self._text.extend(tokens)
+        ledger.n[row], ledger.length[row] = n, len(self.tokens)
+        return True
 
     def guess(self, path: Sequence[int], most: int) -> Sequence[int]:
         """What followed when the text last stood as it would behind this path: perhaps it does again."""
-        return ngram_guess(self.tokens, path, max(0, min(most, self.last_depth - len(path))))
-
-    def takes(self, n: int) -> bool:
-        """Whether the n-th outcome is the next one; where one is missing, the sequence is torn."""
-        if n <= self.n or self.is_torn:
-            return False
-        if n > self.n + 1:
-            self.is_torn = True
-            return False
-        self.n = n
-        return True
+        count = max(0, min(most, self.last_depth - len(path)))
+        return guess_after(self._text[-WINDOW:] + array("i", path), count)
 
     def drawn(self, parents: Iterable[int]) -> list[Drawn]:
         return [

@@ -1,0 +1,41 @@
+"""What the host counts of all sequences, as columns by row: a step looks at none of them by itself."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+CREDIT = 64
+"""Frames that may be under way without word of their arrival."""
+
+Longs = NDArray[np.int64]
+
+
+class Ledger:
+    def __init__(self, sequences: int) -> None:
+        def longs() -> Longs:
+            return np.zeros(sequences + 1, np.int64)
+
+        self.seq, self.epoch, self.n = longs(), longs(), longs()
+        """By which the engine knows a sequence, and how many outcomes were applied."""
+        self.length = longs()
+        self.sent, self.arrived = longs(), longs()
+        """Frames."""
+        self.covered = longs()
+        """Tokens for which there are blocks."""
+        self.is_open = np.zeros(sequences + 1, np.bool_)
+        self.is_torn = np.zeros(sequences + 1, np.bool_)
+        """An outcome is missing: nothing is grown until the sequence is opened again."""
+        self.is_held = np.zeros(sequences + 1, np.bool_)
+        """Its text is too far behind, or lacks blocks."""
+
+    def clear(self, row: int) -> None:
+        columns: dict[str, NDArray[Any]] = vars(self)
+        for column in columns.values():
+            column[row] = 0
+
+    def live(self) -> NDArray[np.bool_]:
+        """Which sequences may grow."""
+        has_credit = self.sent - self.arrived < CREDIT
+        found: NDArray[np.bool_] = self.is_open & has_credit & ~self.is_torn & ~self.is_held
+        return found
