@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Sequence
 from itertools import takewhile
 
-_LONGEST, _SHORTEST = 3, 2
+LONGEST, SHORTEST = 3, 2
 WINDOW = 2048
 """Tokens looked back over."""
 
@@ -23,7 +23,7 @@ def guess_after(text: "array[int]", count: int) -> tuple[int, ...]:
     """The same for a text that is one array: a host asks this of every row without a draft's tokens."""
     recent = text[-WINDOW:]
     packed = recent.tobytes()
-    for size in range(_LONGEST, _SHORTEST - 1, -1):
+    for size in range(LONGEST, SHORTEST - 1, -1):
         start = _latest(packed, size * recent.itemsize, recent.itemsize)
         if start >= 0:
             return tuple(recent[start + size : start + size + count])

@@ -30,6 +30,7 @@ _MIXED = (_GREEDY, _WARM, *_CUT)
 GAMES = (
     Game("greedy, one sequence", Setup(sequences=1, width=8), (_GREEDY,)),
     Game("greedy, few slots", Setup(sequences=5, width=24, slots=20, children=3), (_GREEDY,)),
+    Game("two words of slots", Setup(sequences=1, width=64, lookahead=1), (_GREEDY, _WARM)),
     Game("coupled", Setup(sequences=3, width=12), (_WARM,)),
     Game("truncated", Setup(sequences=4, width=16), _CUT),
     Game("mixed, wide", Setup(sequences=6, width=48, slots=100, lookahead=4), _MIXED),

@@ -34,6 +34,19 @@ def test_frames_on_tensors(game: Game) -> None:
     assert player.pair.num_nodes > 0
 
 
+def test_what_was_decided_before_a_sequence_ends_still_teaches() -> None:
+    player = Player(GAMES[0], seed=3)
+    pair = player.pair
+    for _ in range(3):
+        pair.step()
+    [(session_id, session)] = pair.sessions.items()
+    pair.advance(session_id, 1, [session.tree.tokens[1]])
+    pair.close(session_id)
+    seen = pair.oracle._calibrations[True, False]._num_seen
+    assert sum(seen) > 0
+    assert pair.forest.tables.counts[0][: len(seen)].tolist() == seen
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("game", [*GAMES, *map(on_tensors, GAMES)], ids=lambda game: game.name)
 def test_frames_at_full_length(game: Game) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ssd.draft.forest.arrays import Array, Arrays
-from ssd.draft.forest.tables import NO_TOKEN, RANKS, WORD, WORDS, Shape
+from ssd.draft.forest.tables import NO_TOKEN, NODE_BITS, RANKS, WORD, WORDS, Shape
 
 EDGES = (-7.0, -5.0, -4.0, -3.0, -2.2, -1.5, -1.0, -0.6, -0.3, -0.1, -0.02)
 """Borders of log-probability between the bins of the calibration."""
@@ -21,7 +21,7 @@ class Constants:
     places: Array  # in an outcome
     ranks: Array
     run: Array
-    nodes: Array  # [F, C]
+    nodes: Array  # [F, C]: where each lies, and above that its rank
     best: Array  # of the nodes of one tree
     columns: Array  # of the tokens to be read and then the nodes of one tree
     first_cells: Array  # of each rank
@@ -59,7 +59,7 @@ class Constants:
             places=xp.of(range(shape.outcome)),
             ranks=xp.of(range(c)),
             run=xp.of(range(shape.lookup)),
-            nodes=xp.of(range(f * c)).reshape(f, c),
+            nodes=xp.of([node + (node % c << NODE_BITS) for node in range(f * c)]).reshape(f, c),
             best=xp.of(range(min(shape.width, shape.slots))),
             columns=xp.of(range(shape.ring + min(shape.width, shape.slots))),
             first_cells=xp.of([min(rank, RANKS - 1) * (len(EDGES) + 1) for rank in range(c)]),

@@ -22,7 +22,7 @@ from ssd.draft.forest.children import Told
 from ssd.draft.forest.constants import Constants
 from ssd.draft.forest.priorities import priorities
 from ssd.draft.forest.runs import Runs, confirmed, joined_rows, numbered_runs, run_rows
-from ssd.draft.forest.select import select_rows
+from ssd.draft.forest.select import free_slots, select_rows
 from ssd.draft.forest.tables import WORDS, Inbox, Moves, Rows, Shape, Tables
 
 _FLAGS = ("is_read", "attaches")
@@ -48,6 +48,7 @@ class Forest:
         """What the last rows became: see `attach.py`."""
         sequences = shape.sequences + 1
         self.moves = Moves(xp.integers(sequences, shape.outcome), xp.integers(sequences, shape.outcome))
+        self._free = xp.integers(sequences, min(shape.slots, shape.width + shape.lookup))
         self._path_buffer = xp.integers(sequences, shape.outcome + 1)
 
     def narrow(self, count: int) -> None:
@@ -56,14 +57,20 @@ class Forest:
             self._view, self._num_used = self.tables.leading(count), count
 
     def select(self) -> None:
-        found = select_rows(self.xp, self.shape, self._known, self._view, self._policy)
+        free = free_slots(self.xp, self.shape, self._known, self._view)
+        if self.xp.is_fixed:
+            self._free[: len(free)] = free
+        else:
+            self._free = free
+        found = select_rows(self.xp, self.shape, self._known, self._view, self._policy, self._free)
         self._keep(found, 0)
 
     def lay_runs(self) -> None:
         """The rows of `runs`, behind those that were selected."""
         own = self.shape.num_rows if self.xp.is_fixed else len(self.rows.sequence)
         rows = self.rows.part(0, own)
-        self._keep(run_rows(self.xp, self.shape, self._known, self._view, rows, self.runs), own)
+        found = run_rows(self.xp, self.shape, self._known, self._view, rows, self.runs, self._free)
+        self._keep(found, own)
 
     def attach(self, told: Told) -> None:
         xp, known, tables, rows, runs = self.xp, self._known, self._view, self.rows, self.runs

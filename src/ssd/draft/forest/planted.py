@@ -4,16 +4,15 @@ Trees are in tables; here is what a table cannot hold or what others ask for. Kn
 """
 
 import math
-from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ssd.draft.forest.ledger import Ledger
+from ssd.draft.forest.repeats import Repeats
 from ssd.draft.forest.tables import NO_TOKEN, Shape, Tables, kind_of
 from ssd.draft.messages import MAX_ID, Drawn, Open, pack_floats, pack_ints, unpack_ints
-from ssd.draft.ngram import WINDOW, guess_after
 from ssd.draft.wire_sampling import check_noise, sampling_params
 from ssd.sampling import History, SamplingRow, Tally, mix_seed
 from ssd.sampling.ratio import DraftDistribution
@@ -39,7 +38,7 @@ class Planted:
         self.params = sampling_params(sampling)
         self.seq, self.epoch = self.opening.seq, self.opening.epoch
         self.tokens: list[int] = unpack_ints(self.opening.tokens).tolist()
-        self._text = array("i", self.tokens)
+        self._repeats = Repeats(self.tokens)
         self._prompt = self.tokens[: self.opening.num_prompt]
         self._tally = Tally(self._prompt) if self.params.penalised else None
 
@@ -85,14 +84,14 @@ class Planted:
             ledger.is_torn[row] = True
             return False
         self.tokens.extend(tokens)
-        self._text.extend(tokens)
+        self._repeats.note_growth()
         ledger.n[row], ledger.length[row] = n, len(self.tokens)
         return True
 
     def guess(self, path: Sequence[int], most: int) -> Sequence[int]:
         """What followed when the text last stood as it would behind this path: perhaps it does again."""
         count = max(0, min(most, self.last_depth - len(path)))
-        return guess_after(self._text[-WINDOW:] + array("i", path), count)
+        return self._repeats.guess(path, count)
 
     def drawn(self, parents: Iterable[int]) -> list[Drawn]:
         return [

@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields, replace
 from ssd.draft.forest.arrays import Array, Arrays
 from ssd.draft.forest.attach import Families, Ids
 from ssd.draft.forest.constants import Constants
-from ssd.draft.forest.select import free_slots
 from ssd.draft.forest.tables import Rows, Shape, Tables
 
 
@@ -29,12 +28,13 @@ class Runs:
         return cls(xp.integers(count, fill=-1), xp.integers(count), xp.integers(count))
 
 
-def run_rows(xp: Arrays, shape: Shape, known: Constants, tables: Tables, rows: Rows, runs: Runs) -> Rows:
+def run_rows(
+    xp: Arrays, shape: Shape, known: Constants, tables: Tables, rows: Rows, runs: Runs, free: Array
+) -> Rows:
     """The rows of the runs. Which nodes they are is known when their logits are."""
     is_run = runs.owner >= 0
     owner = xp.at_least(runs.owner, 0)
     sequence = xp.where(is_run, rows.sequence[owner], known.zero)
-    free = free_slots(xp, shape, known, tables)
     # Behind the slots of the tree's other rows; a root's are none.
     others = rows_until(xp, rows, owner) - rows.start[owner]
     order = runs.place + xp.where(rows.is_read[owner], known.zero, others)

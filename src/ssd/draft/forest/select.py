@@ -8,16 +8,19 @@ decides. Knows tables, not models.
 from ssd.draft.forest.arrays import Array, Arrays
 from ssd.draft.forest.constants import NOTHING, Constants
 from ssd.draft.forest.priorities import Priorities
-from ssd.draft.forest.tables import NODE_BITS, Rows, Shape, Tables
+from ssd.draft.forest.tables import MAX_CHILDREN, NODE_BITS, Rows, Shape, Tables
 
 _HIGH = 32
 """A key's upper half is its rank in the step, the lower one where it lies."""
 _LOW_MASK = (1 << _HIGH) - 1
 _READ_FIRST = 1 << 30
-_OLDEST = (1 << _HIGH - NODE_BITS) - 1
+_OLDEST = (1 << _HIGH - NODE_BITS) - 1 - MAX_CHILDREN
 
 
-def select_rows(xp: Arrays, shape: Shape, known: Constants, tables: Tables, policy: Priorities) -> Rows:
+def select_rows(
+    xp: Arrays, shape: Shape, known: Constants, tables: Tables, policy: Priorities, free: Array
+) -> Rows:
+    """`free` as `free_slots` has them."""
     best = _best_nodes(xp, shape, known, tables, policy)
     keys = _keys(xp, shape, known, tables, best)
     found = _chosen(xp, shape, known, tables, keys)
@@ -39,7 +42,6 @@ def select_rows(xp: Arrays, shape: Shape, known: Constants, tables: Tables, poli
     token = xp.where(
         is_node, tables.child_token[sequence, family, rank], tables.ring[sequence, read_at % shape.ring]
     )
-    free = free_slots(xp, shape, known, tables)
     slot = xp.where(is_node, free[sequence, xp.at_most(order, free.shape[1] - 1)], known.root)
     seen = tables.ancestors[:, sequence, family] | known.bits[:, family]
     tree_slot = shape.arena + sequence * shape.slots + xp.where(is_node, slot, known.zero)
@@ -79,8 +81,9 @@ def _best_nodes(xp: Arrays, shape: Shape, known: Constants, tables: Tables, poli
     may = near[:, :, None] & tables.is_open
     if is_meant is not None:
         may = may & is_meant
-    age = xp.at_most((tables.first_id - tables.root_id[:, None])[:, :, None] + known.ranks, _OLDEST)
-    keys = (xp.whole(xp.bits(distance)) << _HIGH) | (age << NODE_BITS) | known.nodes
+    age = xp.at_most(tables.first_id - tables.root_id[:, None], _OLDEST) << NODE_BITS
+    # A child is as much younger than its family's first as its rank says; `nodes` has that added.
+    keys = (xp.whole(xp.bits(distance)) << _HIGH) | (age[:, :, None] + known.nodes)
     keys = xp.where(may, keys, known.nothing).reshape(len(keys), -1)
     best = xp.smallest(keys, len(known.best))
     room = shape.slots - tables.is_used[:, : shape.slots].sum(1)
@@ -100,6 +103,8 @@ def _keys(xp: Arrays, shape: Shape, known: Constants, tables: Tables, best: Arra
 
 def _chosen(xp: Arrays, shape: Shape, known: Constants, tables: Tables, keys: Array) -> Array:
     """Places of the chosen in [S, ring + k], ascending; `NOTHING` where there is nothing to do."""
+    if not xp.is_fixed:
+        keys = keys[keys < NOTHING]
     top = xp.smallest(keys, min(shape.num_rows, len(keys)))
     # A text that goes on is read within the width; one that is new, beside it.
     behind = tables.length - tables.num_read

@@ -41,7 +41,7 @@ class Shape:
     children: int = 4
     outcome: int = 9
     """Tokens of an outcome, at most."""
-    ring: int = 64
+    ring: int = 32
     """Last tokens of each text that are kept here: those that are not read yet are among them."""
     ends: int = 8
     """End tokens of a sequence that are known here: nothing is grown behind them."""

@@ -1,0 +1,31 @@
+"""What a growing text is remembered for is what looking through it finds."""
+
+import random
+
+import pytest
+
+from ssd.draft.forest.repeats import Repeats
+from ssd.draft.ngram import WINDOW, ngram_guess
+
+
+@pytest.mark.parametrize("vocab", [2, 4, 12])
+def test_a_guess_is_that_of_looking_through_the_text(vocab: int) -> None:
+    draw = random.Random(vocab)
+    for _ in range(40):
+        text = [draw.randrange(vocab) for _ in range(draw.randint(1, 30))]
+        repeats = Repeats(text)
+        for _ in range(20):
+            path = [draw.randrange(vocab) for _ in range(draw.randint(0, 6))]
+            count = draw.randint(0, 8)
+            assert tuple(repeats.guess(path, count)) == ngram_guess(text, path, count)
+            text.extend(draw.randrange(vocab) for _ in range(draw.randint(1, 5)))
+            repeats.note_growth()
+
+
+def test_what_lies_too_far_back_is_forgotten() -> None:
+    text = [1, 2, 3, 4, *range(10, WINDOW + 10), 1, 2, 3]
+    repeats = Repeats(text)
+    assert repeats.guess((), 4) == list(ngram_guess(text, (), 4)) == []
+    text.extend((4, 1, 2, 3))
+    repeats.note_growth()
+    assert repeats.guess((), 2) == list(ngram_guess(text, (), 2)) == [4, 1]
