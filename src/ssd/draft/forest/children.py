@@ -89,9 +89,13 @@ class LooseChildren:
 
     def _greedy(self, logits: Tensor) -> Told:
         ids, scores = largest_of_rows(logits, min(GREEDY_CANDIDATES, logits.shape[1]))
-        raws = scores[:, : self._count] - scores.logsumexp(1, keepdim=True)
         ids = ids[:, : self._count]
-        return (ids if self._head_tokens is None else self._head_tokens[ids]).numpy(), raws.numpy()
+        tokens = (ids if self._head_tokens is None else self._head_tokens[ids]).numpy()
+        # The largest comes first; where it is −inf there are no children.
+        with np.errstate(invalid="ignore"):
+            least = scores.numpy() - scores.numpy()[:, :1]
+            raws = least[:, : self._count] - np.log(np.exp(least).sum(1, keepdims=True))
+        return tokens, raws
 
     def _coupled(self, logits: Tensor, tables: Tables, rows: Rows, chosen: Array) -> Told:
         sequence = rows.sequence[chosen]

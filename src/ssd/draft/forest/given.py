@@ -35,18 +35,21 @@ class Paths:
 
     def __init__(self, forest: Forest) -> None:
         rows, told = forest.rows, forest.xp.told
-        self._is_read, self._sequence = told(rows.is_read), told(rows.sequence)
-        self._ancestors, self._last = told(rows.ancestors), told(rows.token)
+        self._is_read, self._sequence = told(rows.is_read).tolist(), told(rows.sequence).tolist()
+        self._ancestors, self._last = told(rows.ancestors).T.tolist(), told(rows.token).tolist()
         self._position, self._token = told(forest.tables.position), told(forest.tables.token)
 
     def to(self, row: int) -> list[int]:
         """The tokens behind the root, up to and including the row's."""
         if self._is_read[row]:
             return []
+        slots = list(_slots(self._ancestors[row]))
+        if not slots:
+            return [self._last[row]]
         sequence = self._sequence[row]
-        position, token = self._position[sequence], self._token[sequence]
-        slots = sorted(_slots(self._ancestors[:, row].tolist()), key=position.__getitem__)
-        return [*(int(token[slot]) for slot in slots), int(self._last[row])]
+        if len(slots) > 1:
+            slots.sort(key=self._position[sequence].__getitem__)
+        return [*self._token[sequence, slots].tolist(), self._last[row]]
 
 
 def _slots(words: Sequence[int]) -> Iterator[int]:

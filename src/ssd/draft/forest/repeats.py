@@ -33,6 +33,8 @@ class Repeats:
         # What may begin in the text and reach into the path is found here; the rest, in what is kept.
         base = max(0, length - LONGEST)
         tail = [*text[base:], *path]
+        if tuple(tail[-SHORTEST:]) not in self._starts and tail[-1] not in tail[:-1]:
+            return []
         for size in range(LONGEST, SHORTEST - 1, -1):
             if len(tail) < size:
                 continue
@@ -47,7 +49,8 @@ class Repeats:
     def _latest(self, end: Gram, tail: list[int], base: int) -> int:
         """Where it stood last before the end of all; −1: nowhere."""
         size = len(end)
-        for start in range(len(tail) - size - 1, -1, -1):
-            if tuple(tail[start : start + size]) == end:
-                return base + start
+        if end[-1] in tail[:-1]:
+            for start in range(len(tail) - size - 1, -1, -1):
+                if tuple(tail[start : start + size]) == end:
+                    return base + start
         return self._starts.get(end, -1)
