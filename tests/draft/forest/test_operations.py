@@ -132,6 +132,8 @@ def test_the_watch_sees_what_it_is_to_see() -> None:
 def test_padding_writes_to_scratch_only() -> None:
     recorded = Recorded(PLAIN)
     forest = recorded.forest
+    recorded.step(recorded.logits())
+    assert (forest.tables.child_token[1:3, forest.shape.root] >= 0).all()
     forest.tables.is_live[:] = False
     before = {each.name: getattr(forest.tables, each.name).clone() for each in fields(forest.tables)}
     recorded.step(recorded.logits())
