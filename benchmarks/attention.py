@@ -10,7 +10,8 @@ import torch
 
 from benchmarks.flags import parser
 from benchmarks.in_turns import best
-from ssd.attention.backend import Span
+from ssd.attention.batch import BatchWriter
+from ssd.attention.rows import Layout, PlainRow
 from ssd.attention.sdpa import DETERMINISTIC_KEY_TILE, SdpaBackend
 from ssd.kvcache.pool import KVPool, PoolShape
 
@@ -34,12 +35,13 @@ def main() -> None:
     backend = SdpaBackend(pool, HEADS, deterministic=options.deterministic)
     print(f"{'rows':>4} {'plan ms':>9} {'layer ms':>9}")
     for rows in ROWS:
-        span = Span(0, rows, options.context - rows, range(num_blocks))
-        plan = backend.plan([span], rows)
+        row = PlainRow([0] * rows, options.context - rows, range(num_blocks), 0, generated=True)
+        batch = BatchWriter(BLOCK, pool.scratch_slot).write([row], Layout((0,), rows))
+        plan = backend.plan(batch)
         queries, keys, values = (
             torch.randn(rows, heads, HEAD_DIM).to(dtype) for heads in (HEADS, KV_HEADS, KV_HEADS)
         )
-        planning = best(lambda: backend.plan([span], rows), within=1.0)
+        planning = best(lambda batch=batch: backend.plan(batch), within=1.0)  # type: ignore[misc]
         attending = best(lambda: plan.attend(0, queries, keys, values), within=1.0)
         print(f"{rows:4} {1e3 * planning:9.2f} {1e3 * attending:9.2f}", flush=True)
 

@@ -19,21 +19,22 @@ from torch import Tensor
 from benchmarks.flags import parser
 from benchmarks.in_turns import percentiles
 from benchmarks.ruled import grower_of, hello, logits_of, outcome, prompt_of
+from ssd.attention.rows import Row
 from ssd.draft.client import DraftClient
 from ssd.draft.contact import Contact
 from ssd.draft.messages import Sampling
 from ssd.draft.policy import Policy, Verified
 from ssd.draft.service import DraftService
-from ssd.runtime.runner import RunnerRow
 from tests.e2e.draft_in_memory import DraftEnd, EngineEnd, Wires
+from tests.row_runner import RowRunner
 
 FLAGS = {"batch": [1, 16, 64], "lookahead": 8, "rounds": 300}
 
 WARM_UP = 20
 
 
-class RuledDraft:
-    def forward(self, rows: Sequence[RunnerRow]) -> Tensor:
+class RuledDraft(RowRunner):
+    def forward(self, rows: Sequence[Row]) -> Tensor:
         return logits_of(rows, errs=True)
 
 

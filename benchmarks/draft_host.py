@@ -18,6 +18,7 @@ from torch import Tensor
 from benchmarks.flags import parser
 from benchmarks.in_turns import percentiles
 from benchmarks.ruled import BLOCK, NUM_BLOCKS, VOCAB, grower_of, logits_of, prompt_of
+from ssd.attention.rows import PlainRow, Row
 from ssd.draft.codec import encode
 from ssd.draft.forest.arrays import Arrays, NumpyArrays, TorchArrays
 from ssd.draft.forest.children import FixedChildren, LooseChildren, Needs, Told
@@ -28,7 +29,7 @@ from ssd.draft.forest.tables import Moves, Rows, Shape, Tables
 from ssd.draft.messages import Nodes, Open, Sampling, pack_ints
 from ssd.draft.session import Session
 from ssd.kvcache.block_manager import BlockManager
-from ssd.runtime.runner import RunnerRow
+from tests.row_runner import RowRunner
 
 FLAGS = {"batch": [1, 64], "steps": 3, "rounds": 200, "lookahead": 8}
 WARM_UP = 10
@@ -58,13 +59,13 @@ class Side(Protocol):
         ...
 
 
-class Today:
+class Today(RowRunner):
     def __init__(self) -> None:
         self.watch = Watch()
         self._grower = grower_of(self, prefill_chunk=1 << 20)
         self._sessions: dict[int, Session] = {}
 
-    def forward(self, rows: Sequence[RunnerRow]) -> Tensor:
+    def forward(self, rows: Sequence[Row]) -> Tensor:
         started = time.perf_counter()
         logits = logits_of(rows, errs=True)
         self.watch.forward += time.perf_counter() - started
@@ -126,7 +127,7 @@ class InForest:
     def forward(self, rows: Rows, tables: Tables, readings: Sequence[Reading]) -> Tensor:
         started = time.perf_counter()
         token = torch.as_tensor(rows.token).tolist()
-        logits = logits_of([RunnerRow(token, 0, [0], len(token), generated=True)], errs=True)
+        logits = logits_of([PlainRow(token, 0, [0], len(token), generated=True)], errs=True)
         self.watch.forward += time.perf_counter() - started
         return logits
 

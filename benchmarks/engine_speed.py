@@ -18,6 +18,7 @@ import torch
 
 from benchmarks.flags import parser
 from benchmarks.in_turns import Action, Measure, seconds, show_ratios, show_times, take_turns
+from ssd.attention.rows import PlainRow
 from ssd.attention.sdpa import SdpaBackend
 from ssd.config import RunnerConfig
 from ssd.decoding.decoder import Decoder
@@ -27,9 +28,10 @@ from ssd.engine.scheduler import SchedulerLimits
 from ssd.kvcache.block_manager import BlockManager
 from ssd.kvcache.pool import KVPool
 from ssd.runtime.cores import pin_to_cores
-from ssd.runtime.eager import EagerRunner, Tiling
+from ssd.runtime.eager import EagerRunner
+from ssd.runtime.layout import Tiling
 from ssd.runtime.loading import LoadedModel, load_model
-from ssd.runtime.runner import RunnerRow
+from ssd.runtime.runner import forward
 from ssd.sampling import SamplingParams
 
 FLAGS = {
@@ -105,17 +107,17 @@ def make_runner(loaded: LoadedModel, pool: KVPool, *, deterministic: bool = Fals
     heads = loaded.checkpoint.config.num_heads
     attention = SdpaBackend(pool, heads, deterministic=deterministic)
     tiling = Tiling(decode=16, prefill=128) if deterministic else None
-    return EagerRunner(loaded.runner.model, attention, torch.device("cpu"), tiling=tiling)
+    return EagerRunner(loaded.runner.model, attention, pool, tiling=tiling)
 
 
 def forwards(loaded: LoadedModel) -> dict[str, Action]:
     """Bare forwards, ordinary and deterministic."""
 
-    def decode(count: int, sequence: int = 0) -> RunnerRow:
+    def decode(count: int, sequence: int = 0) -> PlainRow:
         table = list(range(sequence * BLOCKS_EACH, (sequence + 1) * BLOCKS_EACH))
-        return RunnerRow([11] * count, CONTEXT, table, count, generated=True)
+        return PlainRow([11] * count, CONTEXT, table, count, generated=True)
 
-    prompt = RunnerRow([11] * CONTEXT, 0, list(range(BLOCKS_EACH)), 1, generated=False)
+    prompt = PlainRow([11] * CONTEXT, 0, list(range(BLOCKS_EACH)), 1, generated=False)
     work = {
         "1 row": [decode(1)],
         "8 rows": [decode(8)],
@@ -126,7 +128,7 @@ def forwards(loaded: LoadedModel) -> dict[str, Action]:
     for name, rows in work.items():
         for kind in ("ordinary", "deterministic"):
             runner = make_runner(loaded, loaded.pool, deterministic=kind == "deterministic")
-            actions[f"{name}, {kind}"] = lambda runner=runner, rows=rows: runner.forward(rows)  # type: ignore[misc]
+            actions[f"{name}, {kind}"] = lambda runner=runner, rows=rows: forward(runner, rows)  # type: ignore[misc]
     return actions
 
 

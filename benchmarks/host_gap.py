@@ -9,7 +9,9 @@ service in its own process.
 
 import multiprocessing
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +19,7 @@ from torch import Tensor
 from benchmarks.flags import parser
 from benchmarks.in_turns import percentiles
 from benchmarks.ruled import BLOCK, NUM_BLOCKS, grower_of, hello, logits_of, prompt_of
+from ssd.attention.rows import Row
 from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.decoder import Decoder
 from ssd.draft.client import DraftClient
@@ -29,40 +32,49 @@ from ssd.engine.request import Request
 from ssd.engine.schedule import SchedulerLimits
 from ssd.kvcache.block_manager import BlockManager
 from ssd.processes.sockets import private_address
-from ssd.runtime.runner import RunnerRow
+from ssd.runtime.runner import Flight, Landed
 from ssd.sampling import SamplingParams
+from tests.row_runner import RowRunner
 from tests.tiny import tiny_tokenizer
+
+T = TypeVar("T")
 
 FLAGS = {"batch": 64, "lookahead": 8, "steps": 400}
 
 
-class SleepingDraft:
+class SleepingDraft(RowRunner):
     """A forward of 3 ms."""
 
-    def forward(self, rows: Sequence[RunnerRow]) -> Tensor:
+    def forward(self, rows: Sequence[Row]) -> Tensor:
         started = time.perf_counter()
         logits = logits_of(rows, errs=True)
         time.sleep(max(0.0, 0.003 - (time.perf_counter() - started)))
         return logits
 
 
-class SleepingTarget:
+@dataclass(frozen=True, slots=True)
+class Sleeping(Landed[T]):
+    ends: float
+
+    def is_done(self) -> bool:
+        return time.perf_counter() >= self.ends
+
+
+class SleepingTarget(RowRunner):
     """A forward of 10 ms that goes on by itself, as on a GPU; keeps the time from its end to the next one."""
+
+    is_async = True
 
     def __init__(self) -> None:
         self.gaps: list[float] = []
         self._ends = float("inf")
 
-    def forward(self, rows: Sequence[RunnerRow]) -> Tensor:
+    def launch(self, batch: Any, finish: Callable[[Tensor], T]) -> Flight[T]:
         started = time.perf_counter()
         if self._ends < started:
             self.gaps.append(started - self._ends)
-        logits = logits_of(rows, errs=False)
         self._ends = started + 0.010
-        return logits
-
-    def is_done(self) -> bool:
-        return time.perf_counter() >= self._ends
+        return Sleeping(finish(logits_of(batch, errs=False)), self._ends)
 
 
 def run_draft(address: str) -> None:

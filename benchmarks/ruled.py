@@ -10,12 +10,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ssd.attention.rows import Row
 from ssd.draft.grower import Grower, GrowthLimits
 from ssd.draft.growth import growth_policy
 from ssd.draft.messages import PROTOCOL_VERSION, Hello
 from ssd.kvcache.block_manager import BlockManager
 from ssd.kvcache.pool import KVPool, PoolShape
-from ssd.runtime.runner import Runner, RunnerRow
+from ssd.runtime.runner import Runner
 
 VOCAB, BLOCK, NUM_BLOCKS = 400, 16, 8192
 
@@ -24,7 +25,7 @@ def prompt_of(index: int) -> list[int]:
     return [2 + (index * 5 + place) % (VOCAB - 2) for place in range(32)]
 
 
-def logits_of(rows: Sequence[RunnerRow], *, errs: bool) -> Tensor:
+def logits_of(rows: Sequence[Row], *, errs: bool) -> Tensor:
     tokens = torch.tensor(
         [token for row in rows if row.num_logits for token in row.tokens[-row.num_logits :]], dtype=torch.long
     )
@@ -51,7 +52,7 @@ def hello(name: str) -> Hello:
 
 
 def grower_of(runner: Runner, *, prefill_chunk: int) -> Grower:
-    shape = PoolShape(1, 1, 8, NUM_BLOCKS, BLOCK, torch.float32, torch.device("cpu"), 512)
+    shape = PoolShape(1, 1, 8, NUM_BLOCKS, BLOCK, torch.float32, torch.device("cpu"), 512, 64)
     limits = GrowthLimits(width=64, lookup=4, max_grown=64, max_model_len=4096, prefill_chunk=prefill_chunk)
     blocks = BlockManager(NUM_BLOCKS, BLOCK)
     return Grower(runner, KVPool(shape), blocks, limits, growth_policy("value", width=64))

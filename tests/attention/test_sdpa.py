@@ -1,6 +1,7 @@
 """The paged backend equals plain attention, and its rows do not depend on each other's company."""
 
 import math
+from itertools import accumulate
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ssd.attention.backend import Span
+from ssd.attention.batch import Batch, BatchWriter
+from ssd.attention.rows import Layout, PlainRow
 from ssd.attention.sdpa import DETERMINISTIC_KEY_TILE, QUERY_TILE, SdpaBackend
 from ssd.kvcache.pool import KVPool, PoolShape
 
@@ -34,6 +36,12 @@ def reference(queries: Tensor, keys: Tensor, values: Tensor, start: int) -> Tens
     return torch.einsum("hrk,khd->rhd", scores.softmax(-1), values).flatten(1)
 
 
+def batch_of(backend: SdpaBackend, rows: list[PlainRow], *, padding: int = 0) -> Batch:
+    ends = list(accumulate(len(row.tokens) for row in rows))
+    layout = Layout((0, *ends[:-1]), ends[-1] + padding)
+    return BatchWriter(BLOCK, backend._pool.scratch_slot).write(rows, layout)
+
+
 class Sequences:
     """Sequences with random keys, values and queries, written chunk by chunk."""
 
@@ -48,18 +56,18 @@ class Sequences:
 
     def run(self, backend: SdpaBackend, pieces: list[tuple[int, int, int]], padding: int = 0) -> list[Tensor]:
         """One forward of (sequence, start, count) pieces; what each piece's rows got."""
-        spans, row = [], 0
-        for index, start, count in pieces:
-            spans.append(Span(row, count, start, self.tables[index]))
-            row += count
-        plan = backend.plan(spans, row + padding)
+        written = [
+            PlainRow([0] * count, start, self.tables[i], 0, generated=True) for i, start, count in pieces
+        ]
+        batch = batch_of(backend, written, padding=padding)
+        plan = backend.plan(batch)
 
         def rows(tensors: list[Tensor]) -> Tensor:
             parts = [tensors[index][start : start + count] for index, start, count in pieces]
             return torch.cat([*parts, torch.full((padding, *tensors[0].shape[1:]), 7.0).to(tensors[0].dtype)])
 
         out = plan.attend(0, rows(self.queries), rows(self.keys), rows(self.values))
-        return [out[span.row : span.row + span.count] for span in spans]
+        return [out[span.first : span.last] for span in batch.spans]
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -100,8 +108,8 @@ def test_masks_are_as_wide_as_what_rows_do_not_share(deterministic: bool) -> Non
     """E9: nine rows at 16k were planned with a mask over all keys: a hundred times as long as one row."""
     backend = SdpaBackend(make_pool(1024), HEADS, deterministic=deterministic)
     for start, count in ((16_000, 9), (16_380, 3), (15_800, 500)):
-        span = Span(0, count, start, range(1024))
-        [sequence] = backend.plan([span], count)._sequences
+        row = PlainRow([0] * count, start, range(1024), 0, generated=True)
+        [sequence] = backend.plan(batch_of(backend, [row]))._sequences
         widest = max(tile.mask.shape[-1] for tile in sequence.tiles if tile.mask is not None)
         assert widest <= (DETERMINISTIC_KEY_TILE if deterministic else QUERY_TILE)
 

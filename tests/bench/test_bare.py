@@ -23,14 +23,14 @@ Cores = frozenset[int]
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, set[tuple[Cores, int]]]]:
     """By runner: on which cores, and with how many threads, its forwards were computed."""
     seen = defaultdict[int, set[tuple[Cores, int]]](set)
-    forward = EagerRunner.forward
+    launch = EagerRunner.launch
 
     def noting(runner: EagerRunner, *arguments: Any, **named: Any) -> Any:
         seen[id(runner)].add((frozenset(os.sched_getaffinity(0)), torch.get_num_threads()))
-        return forward(runner, *arguments, **named)
+        return launch(runner, *arguments, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(EagerRunner, "forward", noting)
+        patch.setattr(EagerRunner, "launch", noting)
         yield seen
 
 

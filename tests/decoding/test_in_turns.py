@@ -8,17 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
+from ssd.attention.rows import Row
 from ssd.decoding.decoder import Decoder
 from ssd.decoding.in_turns import HOPED_RATE, DraftInTurns
 from ssd.decoding.rows import DecodeRow, DraftContext, Speculation
 from ssd.draft.controller import Controller
-from ssd.runtime.runner import RunnerRow
 from ssd.sampling import History, SamplingParams, SamplingRow
+from tests.row_runner import RowRunner
 
 ROOM = 8
 
 
-class Turns:
+class Turns(RowRunner):
     """A draft and a target whose forwards take seconds of our own; right or wrong as the test says."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, draft_seconds: float, num_sequences: int) -> None:
@@ -36,7 +37,7 @@ class Turns:
         self.now += self.draft_seconds * max(wanted)
         return [Speculation((7,) * length) for length in wanted]
 
-    def forward(self, rows: Sequence[RunnerRow]) -> Tensor:
+    def forward(self, rows: Sequence[Row]) -> Tensor:
         self.now += 1.0 + 0.01 * sum(len(row.tokens) for row in rows)
         tokens = [7 if place < self.num_right else 6 for row in rows for place in range(row.num_logits)]
         return torch.nn.functional.one_hot(torch.tensor(tokens), 8).float()

@@ -9,15 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from ssd.attention.rows import Row
 from ssd.decoding.rows import DecodeRow, PromptScoring
 from ssd.decoding.verification import accept, decided_positions, verify
-from ssd.runtime.runner import RunnerRow
 from ssd.sampling import History, SampledToken, SamplingParams, SamplingRow, sample
+from tests.row_runner import RowRunner
 
 VOCAB = 5
 
 
-class TableModel:
+class TableModel(RowRunner):
     """Logits that depend on the whole prefix: a wrong prefix or a shifted row shows."""
 
     def __init__(self, prefix: list[int]) -> None:
@@ -28,7 +29,7 @@ class TableModel:
         # A few values only, so that ties are common.
         return torch.tensor([drawn.choice([-8.0, -1.0, 0.0, 0.5, 1.0]) for _ in range(VOCAB)])
 
-    def forward(self, rows: Sequence[RunnerRow]) -> Tensor:
+    def forward(self, rows: Sequence[Row]) -> Tensor:
         wanted = [
             self.logits(self.prefix[: row.start] + list(row.tokens[:count]))
             for row in rows

@@ -75,6 +75,8 @@ class Draft:
     def __init__(self, opening: Open) -> None:
         self.session = Session(opening, max_len=10_000)
         self.memory: dict[int, Text] = {}
+        """The trunk, by position."""
+        self.arena: dict[int, Text] = {}
 
     def path(self, node: int) -> Text:
         session, path = self.session, list[int]()
@@ -95,13 +97,17 @@ class Draft:
     def grow(self, nodes: Sequence[int]) -> None:
         session = self.session
         branches = session.branches(nodes)
-        places = zip(nodes, branches.positions, branches.ancestors, strict=True)
-        for offset, (node, position, ancestors) in enumerate(places):
+        rows = zip(nodes, branches.positions, branches.nodes, branches.paths, strict=True)
+        for node, position, place, bits in rows:
             path = self.path(node)
-            seen = [self.memory[slot] for slot in [*range(branches.num_trunk), *reversed(list(ancestors))]]
+            assert bits >> place & 1, "a branch does not see itself"
+            above = [
+                self.arena[each] for each in range(bits.bit_length()) if bits >> each & 1 and each != place
+            ]
+            seen = [*(self.memory[slot] for slot in range(branches.num_trunk)), *sorted(above, key=len)]
             assert seen == [path[:end] for end in range(1, len(path))], "a branch sees another text's slots"
             assert position == len(path) - 1, "a branch has another position than its path says"
-            self.memory[session.next_slot + offset] = path
+            self.arena[place] = path
         for node in nodes:
             self.attach(node)
 
@@ -113,8 +119,8 @@ class Draft:
     def advance(self, n: int, tokens: Sequence[int]) -> None:
         move = self.session.advance(n, tokens)
         if move is not None:
-            moved = [self.memory[slot] for slot in move.sources]
-            self.memory.update(zip(move.destinations, moved, strict=True))
+            moved = [self.arena[place] for place in move.places]
+            self.memory.update(enumerate(moved, move.start))
 
     def check(self) -> None:
         session = self.session
@@ -122,8 +128,8 @@ class Draft:
         for slot in range(session.num_read):
             assert self.memory[slot] == tuple(session.tokens[: slot + 1]), "the trunk holds another text"
         for node in range(session.tree.size):
-            slot = int(session.tree.slots[node])
-            assert slot < 0 or self.memory[slot] == self.path(node), "a grown node lies in another's slot"
+            place = session.tree.slots[node]
+            assert place < 0 or self.arena[place] == self.path(node), "a grown node lies in another's place"
 
 
 def epoch_of(message: AnyMessage) -> int | None:

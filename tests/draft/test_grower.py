@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from ssd.attention.backend import Branches
+from ssd.attention.rows import Branches, PlainRow
 from ssd.config import RunnerConfig
 from ssd.draft.children import likely_children
 from ssd.draft.grower import Grower, GrowthLimits
@@ -19,7 +19,7 @@ from ssd.draft.messages import Open, Sampling, TreePart, pack_ints
 from ssd.draft.session import CREDIT, Session
 from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
 from ssd.runtime.loading import LoadedModel, load_model
-from ssd.runtime.runner import RunnerRow
+from ssd.runtime.runner import forward
 from tests.tiny import write_checkpoint
 
 BLOCK = 4
@@ -38,6 +38,7 @@ def load(folder: Path) -> LoadedModel:
             device="cpu",
             max_model_len=200,
             num_blocks=160,
+            num_trees=8,
             block_size=BLOCK,
         )
     )
@@ -60,9 +61,9 @@ class Reference:
         self._model = load(folder)
 
     def logits(self, texts: Sequence[Sequence[int]]) -> torch.Tensor:
-        forward = self._model.runner.forward
-        blocks = range(self._model.pool.shape.num_blocks)
-        return torch.cat([forward([RunnerRow(text, 0, blocks, 1, generated=False)]) for text in texts])
+        runner, blocks = self._model.runner, range(self._model.pool.shape.num_blocks)
+        rows = [PlainRow(text, 0, blocks, 1, generated=False) for text in texts]
+        return torch.cat([forward(runner, [row]) for row in rows])
 
 
 @pytest.fixture(scope="module")
@@ -254,12 +255,26 @@ def test_the_model_feels_positions(reference: Reference, draft: LoadedModel) -> 
     """A test of these tests: were it not so, a wrong position would go unnoticed."""
     tokens = words(random.Random(1), 30)
     right = reference.logits([tokens])
-    first = RunnerRow(tokens[:-1], 0, range(8), 0, generated=False)
-    draft.runner.forward([first])
-    wrong = draft.runner.forward(
-        [RunnerRow(tokens[-1:], 29, range(8), 1, generated=True, branches=Branches([30], 29, [[]]))]
-    )
+    forward(draft.runner, [PlainRow(tokens[:-1], 0, range(8), 0, generated=False)])
+    elsewhere = Branches([30], 29, draft.pool.shape.tree_start(0), [0], [1])
+    row = PlainRow(tokens[-1:], 0, range(8), 1, generated=True, branches=elsewhere)
+    wrong = forward(draft.runner, [row])
     assert (right - wrong).abs().max() > 0.05
+
+
+def test_a_closed_sequence_gives_back_its_arena(draft: LoadedModel, reference: Reference) -> None:
+    """As many sequences as there are arenas, then one more: it waits until another goes."""
+    bench = Bench(draft, reference)
+    for session_id in range(draft.pool.shape.num_trees):
+        bench.open(session_id, words(random.Random(session_id), 3))
+    with pytest.raises(OutOfBlocks):
+        bench.open(99, [1, 2, 3])
+    bench.grower.check_integrity()
+    bench.grower.close(0)
+    bench.grower.check_integrity()
+    bench.open(100, [1, 2, 3])
+    del bench.sessions[0]
+    bench.close()
 
 
 def test_a_prompt_is_read_in_chunks(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""One session: which slots move where, and what an outcome teaches."""
+"""One session: what moves where, and what an outcome teaches."""
 
 from collections.abc import Sequence
 from unittest.mock import Mock
@@ -30,31 +30,42 @@ def grow(session: Session, node: int, first_token: int) -> None:
     session.check_integrity()
 
 
-def test_the_path_comes_first_then_what_is_left_in_the_order_of_its_slots() -> None:
+def test_the_path_moves_into_the_trunk_and_nothing_else_moves() -> None:
     session = opened()
-    for node, token in ((2, 20), (1, 30), (6, 40), (5, 50), (4, 60)):  # slots 5, 6, 7, 8, 9
+    for node, token in ((2, 20), (1, 30), (6, 40), (5, 50), (4, 60)):  # places 0, 1, 2, 3, 4
         grow(session, node, token)
     # Below node 2 (token 11) lie 4, 5 and 6, grown last to first; node 1 is lost.
-    assert session.advance(1, [11]) == Move([5, 7, 8, 9], [5, 6, 7, 8])
+    assert session.advance(1, [11]) == Move([0], 5)
     session.check_integrity()
-    assert (session.tokens[5:], session.num_read, session.num_grown, session.next_slot) == ([11], 6, 3, 9)
+    assert (session.tokens[5:], session.num_read, session.num_grown) == ([11], 6, 3)
     assert session.tree.tokens[:4] == [11, 20, 21, 22]
-    assert session.tree.slots[1:4] == [8, 7, 6]
+    assert session.tree.slots[1:4] == [4, 3, 2]
+    grow(session, 1 + session.tree.slots[1:].index(-1), 70)
+    assert 0 in session.tree.slots, "a place that is free again is taken first"
 
 
-def test_what_lies_right_is_not_moved() -> None:
+def test_a_whole_path_moves_in_the_order_of_the_text() -> None:
+    session = opened()
+    grow(session, 2, 15)
+    grow(session, 1, 20)
+    grow(session, 7, 30)
+    assert session.advance(1, [10, 20]) == Move([1, 2], 5)
+    assert (session.num_read, session.is_root_read, session.num_grown) == (7, True, 0)
+
+
+def test_without_room_in_the_trunk_the_text_is_read_again() -> None:
     session = opened()
     grow(session, 1, 20)
-    grow(session, 4, 30)
-    assert session.advance(1, [10, 20]) is None
-    assert (session.num_read, session.is_root_read, session.num_grown) == (7, True, 0)
+    assert session.advance(1, [10], has_room=False) is None
+    session.check_integrity()
+    assert (session.tokens[5:], session.num_read, session.num_grown, session.tree.size) == ([10], 5, 0, 1)
 
 
 def test_a_miss_keeps_the_part_of_the_path_that_was_right() -> None:
     session = opened()
     grow(session, 2, 20)
     grow(session, 1, 30)
-    assert session.advance(1, [10, 99]) == Move([6], [5])
+    assert session.advance(1, [10, 99]) == Move([1], 5)
     session.check_integrity()
     assert (session.num_read, session.is_root_read, session.tree.size) == (6, False, 1)
 

@@ -12,24 +12,28 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from ssd import LLM, SamplingParams
+from ssd.attention.batch import Batch
+from ssd.attention.rows import Row
 from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.decoder import Decoder
 from ssd.draft.client import DraftClient
 from ssd.draft.link import EngineLink
 from ssd.draft.messages import Hello
 from ssd.draft.policy import Policy
-from ssd.runtime.runner import Runner, RunnerRow
+from ssd.runtime.runner import Flight, Runner
 from tests.e2e.draft_in_memory import InMemoryDraft
 from tests.e2e.faulty_link import KINDS, WIRE_FAULTS, FaultyLink, Plan
 from tests.tiny import cut_layers, write_checkpoint
+
+T = TypeVar("T")
 
 PROCESS_FAULTS = ("kill", "stop")
 PROMPTS = ["The quick brown fox jumps over", "def add(a, b):\n    return a + b\n", "Once upon a time"]
@@ -62,12 +66,17 @@ class Clock:
 class Target:
     """The real target; while it computes the draft takes some steps, and things may happen to it."""
 
+    is_async = False
+
     def __init__(self, runner: Runner, trial: "Trial") -> None:
         self._runner, self._trial = runner, trial
 
-    def forward(self, rows: Sequence[RunnerRow]) -> Tensor:
+    def batch(self, rows: Sequence[Row]) -> Batch:
+        return self._runner.batch(rows)
+
+    def launch(self, batch: Batch, finish: Callable[[Tensor], T]) -> Flight[T]:
         self._trial.between_steps()
-        return self._runner.forward(rows)
+        return self._runner.launch(batch, finish)
 
 
 @dataclass(frozen=True, slots=True)

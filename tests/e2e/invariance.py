@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ssd.attention.rows import PlainRow
 from ssd.config import EngineConfig
 from ssd.decoding.decoder import Decoder
 from ssd.engine.core import EngineCore
@@ -25,7 +26,7 @@ from ssd.engine.request import Request
 from ssd.engine.scheduler import SchedulerLimits
 from ssd.kvcache.block_manager import BlockManager
 from ssd.runtime.loading import LoadedModel, load_model
-from ssd.runtime.runner import RunnerRow
+from ssd.runtime.runner import forward
 from ssd.sampling import History, SamplingParams, SamplingRow, gumbel_noise, process_logits
 
 TEXT = (
@@ -148,7 +149,7 @@ def _tie(loaded: LoadedModel, request: Request, output: tuple[int, ...]) -> tupl
     """
     tokens = [*request.prompt_token_ids, *output]
     table = list(range(-(-len(tokens) // BLOCK)))
-    logits = loaded.runner.forward([RunnerRow(tokens, 0, table, 1, generated=False)])[0]
+    logits = forward(loaded.runner, [PlainRow(tokens, 0, table, 1, generated=False)])[0]
     untruncated = replace(request.params, top_k=0, top_p=1.0, min_p=0.0)
     rows = [
         SamplingRow(

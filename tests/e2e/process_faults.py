@@ -16,21 +16,25 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 from torch import Tensor
 
 from ssd import LLM, SamplingParams
+from ssd.attention.batch import Batch
+from ssd.attention.rows import Row
 from ssd.draft import sources
 from ssd.draft.link import Keys, ZmqEngineLink
-from ssd.runtime.runner import Runner, RunnerRow
+from ssd.runtime.runner import Flight, Runner
 from tests.e2e.faulty_link import FaultyLink, Mangler, Plan, WireFault
 from tests.tiny import write_checkpoint
+
+T = TypeVar("T")
 
 SIGNALS = ("SIGKILL", "SIGSTOP", "pause", "SIGTERM")
 WIRE: tuple[WireFault, ...] = ("drop", "delay", "reorder", "corrupt", "lie", "replay")
@@ -54,12 +58,17 @@ class Result:
 class Slow:
     """A target that takes its time, as large ones do: otherwise it is done before a draft can say a word."""
 
+    is_async = False
+
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
 
-    def forward(self, rows: Sequence[RunnerRow]) -> Tensor:
+    def batch(self, rows: Sequence[Row]) -> Batch:
+        return self._runner.batch(rows)
+
+    def launch(self, batch: Batch, finish: Callable[[Tensor], T]) -> Flight[T]:
         time.sleep(0.02)
-        return self._runner.forward(rows)
+        return self._runner.launch(batch, finish)
 
 
 class Struck:

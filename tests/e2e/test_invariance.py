@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from ssd.attention.rows import PlainRow
 from ssd.runtime.loading import LoadedModel
-from ssd.runtime.runner import RunnerRow
+from ssd.runtime.runner import forward
 from tests.e2e.invariance import CIRCUMSTANCES, compare, load, make_requests, run
 from tests.tiny import write_checkpoint
 
@@ -58,9 +59,9 @@ def test_several_threads(num_threads: int, dtype: str, tmp_path: Path) -> None:
 
 def assert_rows_alone_equal_rows_together(loaded: LoadedModel) -> None:
     """Logits, not tokens: a difference in the last bit shows."""
-    rows = [RunnerRow([3 + i, 5, 7 * i % 200], 0, [i], 3, generated=bool(i % 2)) for i in range(40)]
-    together = loaded.runner.forward(rows)
-    alone = torch.cat([loaded.runner.forward([row]) for row in rows])
+    rows = [PlainRow([3 + i, 5, 7 * i % 200], 0, [i], 3, generated=bool(i % 2)) for i in range(40)]
+    together = forward(loaded.runner, rows)
+    alone = torch.cat([forward(loaded.runner, [row]) for row in rows])
     assert torch.equal(together, alone)
 
 

@@ -13,13 +13,14 @@ import pytest
 import scipy.stats
 
 from ssd import SamplingParams
+from ssd.attention.rows import PlainRow
 from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.decoder import Decoder
 from ssd.draft.client import DraftClient
 from ssd.draft.controller import Controller, VerifyTimes
 from ssd.draft.messages import Hello
 from ssd.draft.policy import Policy
-from ssd.runtime.runner import RunnerRow
+from ssd.runtime.runner import forward
 from ssd.sampling import History, SamplingRow
 from ssd.sampling.ratio import target_probabilities
 from tests.e2e.draft_in_memory import InMemoryDraft
@@ -54,7 +55,7 @@ def law(bench: Bench) -> dict[tuple[int, ...], float]:
         longer: dict[tuple[int, ...], float] = {}
         for text, probability in texts.items():
             tokens = [*prompt, *text]
-            logits = bench._runner.forward([RunnerRow(tokens, 0, range(8), 1, generated=False)])[0]
+            logits = forward(bench._runner, [PlainRow(tokens, 0, range(8), 1, generated=False)])[0]
             row = SamplingRow(params, 0, len(tokens), prompt, History(tokens, len(prompt)))
             p = target_probabilities(logits, row)
             for token in np.flatnonzero(p).tolist():

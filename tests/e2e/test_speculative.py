@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import Tensor
 
 from ssd import LLM, SamplingParams
+from ssd.attention.batch import Batch
+from ssd.attention.rows import Row
 from ssd.engine.core import EngineCore
 from ssd.engine.outputs import SpeculationStats
-from ssd.runtime.runner import RunnerRow
 from tests.tiny import cut_layers, tiny_tokenizer, write_checkpoint
 
 PROMPTS = [
@@ -78,13 +78,13 @@ def test_a_perfect_draft_takes_a_round_for_each_lookahead(target: Path) -> None:
     )  # fmt: skip
     runner: Any = llm._engine.core.decoder._runner
     calls = []
-    forward = runner.forward
+    batch = runner.batch
 
-    def counted(rows: list[RunnerRow]) -> Tensor:
+    def counted(rows: list[Row]) -> Batch:
         calls.append(len(rows[0].tokens))
-        return forward(rows)  # type: ignore[no-any-return]
+        return batch(rows)  # type: ignore[no-any-return]
 
-    runner.forward = counted
+    runner.batch = counted
     params = SamplingParams(temperature=1.0, seed=1, max_tokens=21, ignore_eos=True)
     output = llm.generate("The quick brown", params, use_tqdm=False)[0].outputs[0]
     assert calls[1:] == [5, 5, 5, 5]
@@ -140,14 +140,13 @@ def test_e10_nothing_is_guessed_beyond_the_end_of_a_text(
     settings: Any = {"draft": str(target), "mode": "sd", "lookahead": 4, "deterministic": True}
     with LLM(str(target), device="cpu", show_progress=False, **settings) as llm:
         drafter: Any = llm._engine.core._decoder.proposer._drafter  # type: ignore[attr-defined]
-        forward, num_rows = drafter._runner.forward, list[int]()
+        batch, num_rows = drafter._runner.batch, list[int]()
 
-        def counted(rows: list[RunnerRow]) -> Tensor:
+        def counted(rows: list[Row]) -> Batch:
             num_rows.append(len(rows))
-            found: Tensor = forward(rows)
-            return found
+            return batch(rows)  # type: ignore[no-any-return]
 
-        monkeypatch.setattr(drafter._runner, "forward", counted)
+        monkeypatch.setattr(drafter._runner, "batch", counted)
         for max_tokens, expected in ((2, 0), (3, 1), (4, 2), (7, 4)):
             num_rows.clear()
             params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, logprobs=3)

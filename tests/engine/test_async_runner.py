@@ -1,59 +1,63 @@
 """A runner whose forward goes on by itself: text comes a step later, and nothing else changes."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pytest
 from torch import Tensor
 
 from ssd import LLM, AsyncLLM, SamplingParams
+from ssd.attention.batch import Batch
+from ssd.attention.rows import Row
 from ssd.engine.async_llm import _Stop
 from ssd.runtime.eager import EagerRunner
-from ssd.runtime.runner import AsyncRunner, RunnerRow
+from ssd.runtime.runner import Flight
 
+T = TypeVar("T")
 PROMPTS = [[5, 6, 7], [9, 8], [30, 31, 32, 33]]
 
 
 class LaterRunner:
-    """Says three times that it is not done yet."""
+    """Says three times that it is not done yet, and fails where it is to fail, when its result is read."""
+
+    is_async = True
 
     def __init__(self, runner: EagerRunner) -> None:
         self._runner = runner
         self.num_looks = 0
+        self.fails_at: int | None = None
+        """After so many launches: once the host has gone on, as an error on a device does."""
 
-    def forward(self, rows: Sequence[RunnerRow]) -> Tensor:
+    def batch(self, rows: Sequence[Row]) -> Batch:
+        return self._runner.batch(rows)
+
+    def launch(self, batch: Batch, finish: Callable[[Tensor], T]) -> "Later[T]":
         self.num_looks = 0
-        return self._runner.forward(rows)
+        if self.fails_at is not None:
+            self.fails_at -= 1
+        return Later(self, self._runner.launch(batch, finish))
+
+
+@dataclass
+class Later(Generic[T]):
+    runner: LaterRunner
+    flight: Flight[T]
 
     def is_done(self) -> bool:
-        self.num_looks += 1
-        return self.num_looks > 3
+        self.runner.num_looks += 1
+        return self.runner.num_looks > 3
+
+    def collect(self) -> T:
+        if self.runner.fails_at == 0:
+            raise DeviceGoneError("the device is gone")
+        return self.flight.collect()
 
 
 class DeviceGoneError(RuntimeError):
     pass
-
-
-class FailingRunner(LaterRunner):
-    """Its forward fails once, after the host has gone on: as an error on a device does."""
-
-    fails_at: int | None = None
-
-    def forward(self, rows: Sequence[RunnerRow]) -> Tensor:
-        logits = super().forward(rows)
-        if self.fails_at is not None:
-            self.fails_at -= 1
-        return _Unreadable(logits) if self.fails_at == 0 else logits  # type: ignore[return-value]
-
-
-class _Unreadable:
-    def __init__(self, logits: Tensor) -> None:
-        self._logits = logits
-
-    def __len__(self) -> int:
-        raise DeviceGoneError("the device is gone")
 
 
 def engine(model: Path, *, later: bool, **settings: Any) -> LLM:
@@ -61,7 +65,6 @@ def engine(model: Path, *, later: bool, **settings: Any) -> LLM:
     if later:
         decoder: Any = llm._engine.core.decoder
         decoder._runner = LaterRunner(decoder._runner)
-        assert isinstance(decoder._runner, AsyncRunner)
         assert decoder.is_async
     return llm
 
@@ -130,7 +133,7 @@ def test_what_was_told_when_a_step_failed_comes_with_the_next(tiny_llama: Path) 
     llm = engine(tiny_llama, later=False)
     core, requests = llm._engine.core, llm._engine.requests
     decoder: Any = core.decoder
-    decoder._runner = runner = FailingRunner(decoder._runner)
+    decoder._runner = runner = LaterRunner(decoder._runner)
     short = requests.request(PROMPTS[0], SamplingParams(temperature=0, max_tokens=1, ignore_eos=True))
     long = requests.request(PROMPTS[1], SamplingParams(temperature=0, max_tokens=4, ignore_eos=True))
     core.add(short)

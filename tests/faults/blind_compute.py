@@ -27,8 +27,8 @@ BLIND = [
     BlindFault(
         "log-probabilities are those of the processed logits",
         "src/ssd/sampling/sampler.py",
-        "logprobs = _logprobs(logits, rows, [token for token, _ in decided])",
-        "logprobs = _logprobs(scores, rows, [token for token, _ in decided])",
+        "return Drawn(logits, rows, tokens, void)",
+        "return Drawn(scores, rows, tokens, void)",
         "With a bias or a penalty, log-probabilities are not the model's.",
     ),
     BlindFault(
@@ -64,8 +64,8 @@ BLIND = [
     BlindFault(
         "a block's size is that of its keys alone",
         "src/ssd/kvcache/pool.py",
-        "per_slot = 2 * self.num_layers",
-        "per_slot = self.num_layers",
+        "return 2 * self.num_layers",
+        "return self.num_layers",
         "The KV cache takes twice the memory that kv_cache_bytes allows.",
     ),
     BlindFault(
@@ -126,9 +126,9 @@ BLIND = [
     ),
     BlindFault(
         "nodes of a tree are computed at the positions of their slots",
-        "src/ssd/runtime/eager.py",
-        "positions[first : first + count] = row.positions",
-        "positions[first : first + count] = range(row.start, row.start + count)",
+        "src/ssd/attention/batch.py",
+        "    columns[1, first:last] = branches.positions\n",
+        "    columns[1, first:last] = branches.nodes\n",
         "Alternatives of a draft are computed for the wrong place, and hardly ever right.",
     ),
 ]

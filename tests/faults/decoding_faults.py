@@ -43,10 +43,10 @@ FAULTS = [
         _DEFINITION,
     ),
     Fault(
-        "a row with penalties counts as plain",
+        "a row with penalties counts as drawn alone",
         "src/ssd/sampling/sampler.py",
-        " and params.logprobs is None and not needs_edits(row)",
-        " and params.logprobs is None",
+        "row.params.logprobs is None and not needs_edits(row)",
+        "row.params.logprobs is None",
         _DEFINITION,
     ),
     Fault(

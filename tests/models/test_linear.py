@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from ssd.attention.rows import PlainRow
 from ssd.config import DType, RunnerConfig
 from ssd.models import arithmetic, decoder
 from ssd.models.arithmetic import Arithmetic
@@ -22,7 +23,7 @@ from ssd.models.linear import (
     resolve_precision,
 )
 from ssd.runtime.loading import load_model
-from ssd.runtime.runner import RunnerRow
+from ssd.runtime.runner import forward
 from tests.e2e.invariance import load
 from tests.tiny import write_checkpoint
 
@@ -201,10 +202,10 @@ def test_every_linear_is_made_at_the_precision_asked_for(
 def test_int8_logits_are_near_the_models_own(kind: str, dtype: DType, tmp_path: Path) -> None:
     folder = str(write_checkpoint(kind, tmp_path))
     tokens = [(7 * i) % 390 + 2 for i in range(100)]
-    row = RunnerRow(tokens, 0, list(range(7)), 100, generated=False)
+    row = PlainRow(tokens, 0, list(range(7)), 100, generated=False)
     config = RunnerConfig(model=folder, device="cpu", dtype=dtype, max_model_len=256)
     plain, rounded = (
-        load_model(replace(config, precision=p)).runner.forward([row]) for p in ("model", "int8")
+        forward(load_model(replace(config, precision=p)).runner, [row]) for p in ("model", "int8")
     )
     assert not torch.equal(plain, rounded)
     assert float((rounded - plain).norm()) < 0.25 * float(plain.norm())
@@ -217,7 +218,7 @@ def test_bfloat16_logits_are_near_transformers(kind: str, deterministic: bool, t
     folder = write_checkpoint(kind, tmp_path)
     loaded = load(str(folder), deterministic=deterministic, dtype="bfloat16")
     tokens = [(7 * i) % 390 + 2 for i in range(100)]
-    ours = loaded.runner.forward([RunnerRow(tokens, 0, list(range(7)), 100, generated=False)])
+    ours = forward(loaded.runner, [PlainRow(tokens, 0, list(range(7)), 100, generated=False)])
     with torch.inference_mode():
         exact, theirs = (
             AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)(torch.tensor([tokens]))

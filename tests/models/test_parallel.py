@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from ssd.attention.rows import PlainRow
 from ssd.attention.sdpa import SdpaBackend
 from ssd.kvcache.pool import KVPool, PoolShape
 from ssd.models.checkpoint import Checkpoint, open_checkpoint
 from ssd.models.decoder import DenseDecoder
 from ssd.models.parallel import Alone, Collective, Shard
 from ssd.runtime.eager import EagerRunner
-from ssd.runtime.runner import RunnerRow
+from ssd.runtime.runner import forward
 from tests.tiny import write_checkpoint
 
 CPU = torch.device("cpu")
@@ -58,19 +59,20 @@ def runner(checkpoint: Checkpoint, shard: Shard, collective: Collective) -> Eage
         shard=shard,
         collective=collective,
     )
-    return EagerRunner(model, SdpaBackend(KVPool(shape), config.num_heads // shard.world_size), CPU)
+    pool = KVPool(shape)
+    return EagerRunner(model, SdpaBackend(pool, config.num_heads // shard.world_size), pool)
 
 
 @pytest.mark.parametrize("kind", ["llama-biased", "qwen2", "qwen3", "llama-tied"])
 def test_two_ranks_equal_one(kind: str, tmp_path: Path) -> None:
     checkpoint = open_checkpoint(str(write_checkpoint(kind, tmp_path)))
-    rows = [RunnerRow(list(range(5, 40)), 0, [3, 1, 0], 35, generated=False)]
-    whole = runner(checkpoint, Shard(), Alone()).forward(rows)
+    rows = [PlainRow(list(range(5, 40)), 0, [3, 1, 0], 35, generated=False)]
+    whole = forward(runner(checkpoint, Shard(), Alone()), rows)
     ranks, results = Ranks(2), {}
 
     def run(rank: int) -> None:
         share = runner(checkpoint, Shard(rank, 2), ThreadCollective(ranks, rank))
-        results[rank] = share.forward(rows)
+        results[rank] = forward(share, rows)
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
     for thread in threads:

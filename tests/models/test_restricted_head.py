@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from ssd.attention.rows import PlainRow
 from ssd.config import Precision, RunnerConfig
 from ssd.models.arithmetic import arithmetic
 from ssd.models.head_tokens import frequent_tokens
 from ssd.runtime.loading import load_model
-from ssd.runtime.runner import RunnerRow
+from ssd.runtime.runner import forward
 from tests.tiny import tiny_tokenizer, write_checkpoint
 
-ROW = RunnerRow([(7 * i) % 390 + 2 for i in range(40)], 0, [0, 1, 2], 9, generated=False)
+ROW = PlainRow([(7 * i) % 390 + 2 for i in range(40)], 0, [0, 1, 2], 9, generated=False)
 needs_int8 = pytest.mark.skipif(arithmetic().int8_steps is None, reason="int8 linears need AVX-512")
 
 
@@ -31,8 +32,8 @@ def test_columns_are_the_whole_heads(kind: str, precision: Precision, tmp_path: 
     assert whole.head_tokens is None
     assert some.head_tokens is not None
     assert some.head_tokens.tolist() == sorted(tokens)
-    expected = whole.runner.forward([ROW])[:, sorted(tokens)]
-    assert torch.equal(some.runner.forward([ROW]), expected)
+    expected = forward(whole.runner, [ROW])[:, sorted(tokens)]
+    assert torch.equal(forward(some.runner, [ROW]), expected)
 
 
 @pytest.mark.parametrize("tokens", [[], [3, 3], [-1, 4], [512]])

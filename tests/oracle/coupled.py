@@ -26,11 +26,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ssd.attention.rows import Row
 from ssd.decoding.rows import DecodeRow
 from ssd.decoding.verification import verify
-from ssd.runtime.runner import RunnerRow
 from ssd.sampling import History, SamplingParams, SamplingRow
 from tests.oracle.table_runner import TableRunner
+from tests.row_runner import RowRunner
 
 LENGTH = 6
 LOOKAHEAD = 3
@@ -176,7 +177,7 @@ def injected_noise(cases: Sequence[Case]) -> Iterator[None]:
         yield
 
 
-class Batch:
+class Batch(RowRunner):
     """Cases of one vocabulary that generate side by side, in one forward a round."""
 
     def __init__(self, number: int, size: int = BATCH) -> None:
@@ -186,7 +187,7 @@ class Batch:
         self.num_rounds = 0
         self._runners = [TableRunner(case.all_logits) for case in self.cases]
 
-    def forward(self, rows: Sequence[RunnerRow]) -> Tensor:
+    def forward(self, rows: Sequence[Row]) -> Tensor:
         return torch.cat([self._runners[row.blocks[0] // NUM_BLOCKS].forward([row]) for row in rows])
 
     def num_differences(self) -> int:

@@ -11,21 +11,22 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ssd.runtime.runner import RunnerRow
+from ssd.attention.rows import Row
+from tests.row_runner import RowRunner
 
 LogitsOf = Callable[[tuple[int, ...]], Tensor]
 BLOCK_SIZE = 4
 
 
-class TableRunner:
+class TableRunner(RowRunner):
     def __init__(self, logits_of: LogitsOf) -> None:
         self._logits_of = logits_of
         self._slots: dict[int, int] = {}
 
-    def forward(self, rows: Sequence[RunnerRow]) -> Tensor:
+    def forward(self, rows: Sequence[Row]) -> Tensor:
         return torch.stack([scores for row in rows for scores in self._row(row)])
 
-    def _row(self, row: RunnerRow) -> list[Tensor]:
+    def _row(self, row: Row) -> list[Tensor]:
         end = row.start + len(row.tokens)
         slots = [row.blocks[i // BLOCK_SIZE] * BLOCK_SIZE + i % BLOCK_SIZE for i in range(end)]
         self._slots.update(zip(slots[row.start :], row.tokens, strict=True))

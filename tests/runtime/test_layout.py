@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssd.runtime.layout import packed_layout, tiled_layout
-from ssd.runtime.runner import RunnerRow
+from ssd.attention.rows import PlainRow, Row
+from ssd.runtime.layout import Tiling, packed_layout, tiled_layout
 
 ROWS = st.lists(
     st.builds(
-        lambda count, generated: RunnerRow([0] * count, 0, [0], 1, generated),
+        lambda count, generated: PlainRow([0] * count, 0, [0], 1, generated),
         st.integers(1, 40),
         st.booleans(),
     ),
@@ -18,22 +18,22 @@ ROWS = st.lists(
 
 
 @given(ROWS)
-def test_packed_rows_are_dense(rows: list[RunnerRow]) -> None:
+def test_packed_rows_are_dense(rows: list[Row]) -> None:
     layout = packed_layout(rows)
     used = [
-        first + i for row, first in zip(rows, layout.first_row, strict=True) for i in range(len(row.tokens))
+        first + i for row, first in zip(rows, layout.first_rows, strict=True) for i in range(len(row.tokens))
     ]
     assert used == list(range(layout.num_rows))
     assert layout.tiles == ()
 
 
 @given(ROWS)
-def test_tiled_rows_sit_in_tiles_of_their_own_kind(rows: list[RunnerRow]) -> None:
-    layout = tiled_layout(rows, decode_tile=16, prefill_tile=32)
+def test_tiled_rows_sit_in_tiles_of_their_own_kind(rows: list[Row]) -> None:
+    layout = tiled_layout(rows, Tiling(decode=16, prefill=32))
     tile_of = [size for size in layout.tiles for _ in range(size)]
     assert len(tile_of) == layout.num_rows
     used: set[int] = set()
-    for row, first in zip(rows, layout.first_row, strict=True):
+    for row, first in zip(rows, layout.first_rows, strict=True):
         places = range(first, first + len(row.tokens))
         assert {tile_of[place] for place in places} == {16 if row.generated else 32}
         assert used.isdisjoint(places)

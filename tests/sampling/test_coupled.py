@@ -156,9 +156,9 @@ def test_nothing_is_read_and_calls_do_not_grow_with_rows(form: Any, changes: dic
         with Calls() as calls:
             form(logits, draws)
         assert calls.reads == []
-        # Which steps are taken depends on values, and what is too much for a cache goes in pieces. Row by
-        # row it was a hundred for each.
-        assert calls.num_calls < 250
+        # Which steps are taken depends on values, and what is too much for a cache goes in pieces, each with
+        # Philox's rounds, which torch does where it is watched. Row by row it was a hundred for each.
+        assert calls.num_calls < 500
 
 
 def test_the_count_can_fail() -> None:

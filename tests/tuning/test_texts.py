@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from ssd.attention.rows import PlainRow
 from ssd.bench.cases import Case
 from ssd.bench.engines import CaseEngines
 from ssd.config import EngineConfig
 from ssd.planning.text import MISSED
 from ssd.runtime.loading import LoadedModel
-from ssd.runtime.runner import RunnerRow
+from ssd.runtime.runner import forward
 from ssd.sampling import SamplingParams, mix_seed
 from ssd.tuning.texts import Written, texts_of
 
@@ -43,7 +44,7 @@ def test_ranks_are_those_of_the_draft_s_own_logits(tiny_llama: Path, tiny_draft:
     for place in (0, 7, 39):
         ids = [*written.prompt, *written.tokens[:place]]
         blocks = list(range(-(-len(ids) // draft.pool.shape.block_size)))
-        logits = draft.runner.forward([RunnerRow(ids, 0, blocks, 1, generated=False)])[0]
+        logits = forward(draft.runner, [PlainRow(ids, 0, blocks, 1, generated=False)])[0]
         order = logits.argsort(descending=True).tolist()
         rank = order.index(written.tokens[place])
         assert text.ranks[place] == (rank if rank < text.chances.shape[1] else MISSED)

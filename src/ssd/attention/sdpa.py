@@ -7,12 +7,13 @@ is about twice as fast as `enable_gqa` (each key is read once for the whole grou
 On CPUs the keys that every row of a tile sees, its trunk, are attended without a mask, and the
 few behind them apart: a mask is as wide as these, not as the context. The two are merged by the
 logarithms of their sums, which only torch's CPU kernel gives; elsewhere one mask covers all keys.
+Rows of a tree have their nodes' keys behind their trunk, from the tree's arena.
 
 Deterministic: the kernel multiplies fixed shapes only. Folded rows go in groups of 16 as
 separate entries of the batch dimension, and keys in whole splits of 512, in which torch's CPU
 kernel walks them; what is added is masked. The trunk of a row ends with the last split before
 its own, so with its position alone. A row's result then has the same bits whatever rows and
-keys are computed beside it.
+keys are computed beside it. That holds for texts: trees belong to drafts, which need no such thing.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from ssd.attention.backend import Span
+from ssd.attention.batch import Batch, sees_nodes
+from ssd.attention.rows import Span
 from ssd.kvcache.pool import KVPool
 
 QUERY_TILE = 64
@@ -80,6 +82,8 @@ class _Scattered:
 class _SequencePlan:
     tiles: tuple[_Tile, ...]
     memory: _Consecutive | _Scattered
+    nodes: _Consecutive | None = None
+    """Where the keys behind the trunk are a tree's, in a place of their own."""
 
 
 class SdpaBackend:
@@ -92,67 +96,100 @@ class SdpaBackend:
                 f"the pool needs {DETERMINISTIC_KEY_TILE} spare slots for deterministic attention"
             )
 
-    def plan(self, spans: Sequence[Span], num_rows: int) -> "SdpaPlan":
-        slots = [self._pool.scratch_slot] * num_rows
-        for span in spans:
-            slots[span.row : span.row + span.count] = self._slots(span.blocks, span.start, span.count)
-        slot_of_row = torch.tensor(slots, device=self._pool.keys.device)
-        return SdpaPlan(self._pool, slot_of_row, tuple(map(self._sequence, spans)), self._deterministic)
+    def plan(self, batch: Batch) -> "SdpaPlan":
+        plans = tuple(
+            self._tree(batch, span) if span.num_nodes else self._text(batch, span) for span in batch.spans
+        )
+        slots = batch.slots.to(self._pool.keys.device)
+        return SdpaPlan(self._pool, slots, plans, self._deterministic)
 
-    def _slots(self, blocks: Sequence[int], start: int, count: int) -> list[int]:
-        size = self._pool.shape.block_size
-        return [blocks[p // size] * size + p % size for p in range(start, start + count)]
-
-    def _sequence(self, span: Span) -> _SequencePlan:
+    def _text(self, batch: Batch, span: Span) -> _SequencePlan:
         firsts = self._first_rows(span)
-        tiles = tuple(self._tile(span, *each) for each in zip(firsts, [*firsts[1:], span.count], strict=True))
-        return _SequencePlan(tiles, self._memory(span, tiles[-1].num_keys))
+        count = span.last - span.first
+        tiles = tuple(self._tile(span, *each) for each in zip(firsts, [*firsts[1:], count], strict=True))
+        return _SequencePlan(tiles, self._memory(batch, span, span.seen - 1 + count, tiles[-1].num_keys))
+
+    def _tree(self, batch: Batch, span: Span) -> _SequencePlan:
+        """Rows that see their whole trunk, and nodes of the tree as their paths say."""
+        is_apart = self._pool.keys.device.type == "cpu" and span.seen >= LEAST_TRUNK
+        hidden = ~sees_nodes(batch.paths[span.first : span.last], span.num_nodes)
+        num_trunk = span.seen if is_apart else 0
+        if not is_apart:
+            hidden = F.pad(hidden, (span.seen, 0))
+        firsts, num_keys = range(span.first, span.last, QUERY_TILE), span.seen + span.num_nodes
+        tiles = tuple(
+            _Tile(
+                first,
+                first + len(piece),
+                num_trunk,
+                num_keys,
+                len(piece) * self._group,
+                self._mask(piece, len(piece) * self._group),
+            )
+            for first, piece in zip(firsts, torch.split(hidden, QUERY_TILE), strict=True)
+        )
+        tree_start = int(batch.tree_starts[span.sequence])
+        if is_apart:
+            memory = self._memory(batch, span, span.seen, span.seen)
+            return _SequencePlan(tiles, memory, self._consecutive(tree_start, span.num_nodes))
+        trunk = self._slots(batch, span, span.seen)
+        nodes = torch.arange(tree_start, tree_start + span.num_nodes, device=trunk.device)
+        return _SequencePlan(tiles, _Scattered(self._pool, torch.cat((trunk, nodes))))
 
     def _first_rows(self, span: Span) -> list[int]:
         """Of the tiles. Rows of one tile have one trunk, so a deterministic tile ends where a split does."""
-        firsts = set(range(0, span.count, QUERY_TILE))
-        if self._deterministic and span.branches is None:
-            firsts.update(range(-span.start % DETERMINISTIC_KEY_TILE, span.count, DETERMINISTIC_KEY_TILE))
+        count = span.last - span.first
+        firsts = set(range(0, count, QUERY_TILE))
+        if self._deterministic:
+            firsts.update(range((1 - span.seen) % DETERMINISTIC_KEY_TILE, count, DETERMINISTIC_KEY_TILE))
         return sorted(firsts)
 
-    def _memory(self, span: Span, num_keys: int) -> _Consecutive | _Scattered:
+    def _memory(self, batch: Batch, span: Span, num_own: int, num_keys: int) -> _Consecutive | _Scattered:
+        """The first keys of a sequence; those beyond its own are there to fill a split, and masked."""
         pool, size = self._pool, self._pool.shape.block_size
-        used = list(span.blocks[: -(-(span.start + span.count) // size)])
+        used = batch.tables[span.sequence, : -(-num_own // size)].tolist()
         if used == list(range(used[0], used[0] + len(used))):
-            keys, values = (
-                tensor.narrow(2, used[0] * size, num_keys).unsqueeze(1).unbind(0)
-                for tensor in (pool.keys, pool.values)
-            )
-            return _Consecutive(keys, values)
-        firsts = torch.tensor(used, device=pool.keys.device).unsqueeze(1) * size
-        slots = (firsts + torch.arange(size, device=pool.keys.device)).flatten()[:num_keys]
+            return self._consecutive(used[0] * size, num_keys)
+        slots = self._slots(batch, span, min(num_keys, len(used) * size))
         return _Scattered(pool, F.pad(slots, (0, num_keys - len(slots)), value=pool.scratch_slot))
 
+    def _consecutive(self, first: int, count: int) -> _Consecutive:
+        pool = self._pool
+        return _Consecutive(
+            *(tensor.narrow(2, first, count).unsqueeze(1).unbind(0) for tensor in (pool.keys, pool.values))
+        )
+
+    def _slots(self, batch: Batch, span: Span, count: int) -> Tensor:
+        size = self._pool.shape.block_size
+        used = batch.tables[span.sequence, : -(-count // size)].to(self._pool.keys.device)
+        return (used.unsqueeze(1) * size + torch.arange(size, device=used.device)).flatten()[:count]
+
     def _tile(self, span: Span, first: int, last: int) -> _Tile:
-        num_keys, folded_rows = span.start + last, (last - first) * self._group
+        num_keys, folded_rows = span.seen - 1 + last, (last - first) * self._group
         if self._deterministic:
             num_keys = _round_up(num_keys, DETERMINISTIC_KEY_TILE)
             folded_rows = DETERMINISTIC_FOLDED_ROWS
-        elif last - first == 1 and span.branches is None:
-            return _Tile(span.row + first, span.row + last, 0, num_keys, folded_rows, None)
-        num_trunk, device = self._num_trunk(span, first), self._pool.keys.device
-        hidden = _hidden(span, first, last, num_trunk, num_keys).to(device)
-        hidden = hidden.repeat_interleave(self._group, dim=0)
-        mask = torch.zeros(
-            _round_up(hidden.shape[0], folded_rows),
-            num_keys - num_trunk,
-            dtype=self._pool.keys.dtype,
-            device=device,
-        )
-        mask[: hidden.shape[0]].masked_fill_(hidden, float("-inf"))
-        mask = mask.view(-1, 1, folded_rows, num_keys - num_trunk)
-        return _Tile(span.row + first, span.row + last, num_trunk, num_keys, folded_rows, mask)
+        elif last - first == 1:
+            return _Tile(span.first + first, span.first + last, 0, num_keys, folded_rows, None)
+        num_trunk = self._num_trunk(span.seen - 1 + first)
+        own = torch.arange(span.seen - 1 + first, span.seen - 1 + last).unsqueeze(1)
+        hidden = torch.arange(num_trunk, num_keys) > own
+        mask = self._mask(hidden, folded_rows)
+        return _Tile(span.first + first, span.first + last, num_trunk, num_keys, folded_rows, mask)
 
-    def _num_trunk(self, span: Span, first: int) -> int:
-        """Leading keys that every row from the first on sees, as far as they need no mask."""
+    def _mask(self, hidden: Tensor, folded_rows: int) -> Tensor:
+        """Added to the scores of folded rows: [entries, 1, folded_rows, keys]."""
+        device = self._pool.keys.device
+        hidden = hidden.to(device).repeat_interleave(self._group, dim=0)
+        num_rows, num_keys = _round_up(len(hidden), folded_rows), hidden.shape[1]
+        mask = torch.zeros(num_rows, num_keys, dtype=self._pool.keys.dtype, device=device)
+        mask[: len(hidden)].masked_fill_(hidden, float("-inf"))
+        return mask.view(-1, 1, folded_rows, num_keys)
+
+    def _num_trunk(self, num_common: int) -> int:
+        """Of the leading keys that every row of a tile sees, those that need no mask."""
         if self._pool.keys.device.type != "cpu":
             return 0
-        num_common = span.start + first if span.branches is None else span.branches.num_trunk
         if self._deterministic:
             return num_common // DETERMINISTIC_KEY_TILE * DETERMINISTIC_KEY_TILE
         return num_common if num_common >= LEAST_TRUNK else 0
@@ -191,7 +228,8 @@ class SdpaPlan:
                 rows = slice(tile.first, tile.last)
                 folded = _fold(grouped[rows], tile.mask.shape[0], tile.folded_rows)
                 if tile.num_trunk:
-                    halves.append(_attend_halves(folded, known_keys, known_values, tile, out[rows]))
+                    behind = None if sequence.nodes is None else sequence.nodes.read(layer)
+                    halves.append(_attend_halves(folded, (known_keys, known_values), behind, tile, out[rows]))
                 else:
                     seen_keys, seen_values = (_expanded(each, tile) for each in (known_keys, known_values))
                     attended = F.scaled_dot_product_attention(
@@ -213,19 +251,6 @@ class _Halves:
     rest_mass: Tensor
     out: Tensor
     """Where the whole is to go, [rows, kv_heads, group, d]."""
-
-
-def _hidden(span: Span, first: int, last: int, num_trunk: int, num_keys: int) -> Tensor:
-    """Which keys behind the trunk the rows [first, last) of a span do not see."""
-    own = torch.arange(span.start + first - num_trunk, span.start + last - num_trunk).unsqueeze(1)
-    if span.branches is None:
-        return torch.arange(num_keys - num_trunk) > own
-    hidden = torch.ones(last - first, num_keys - num_trunk, dtype=torch.bool)
-    hidden[:, : span.branches.num_trunk - num_trunk] = False
-    hidden.scatter_(1, own, value=False)
-    for row, ancestors in enumerate(span.branches.ancestors[first:last]):
-        hidden[row, [slot - num_trunk for slot in ancestors]] = False
-    return hidden
 
 
 def _fold(grouped: Tensor, num_entries: int, folded_rows: int) -> Tensor:
@@ -251,13 +276,20 @@ def _expanded(memory: Tensor, tile: _Tile) -> Tensor:
     return memory[:, :, : tile.num_keys].expand(num_entries, -1, -1, -1)
 
 
-def _attend_halves(folded: Tensor, keys: Tensor, values: Tensor, tile: _Tile, out: Tensor) -> _Halves:
+def _attend_halves(
+    folded: Tensor,
+    known: tuple[Tensor, Tensor],
+    nodes: tuple[Tensor, Tensor] | None,
+    tile: _Tile,
+    out: Tensor,
+) -> _Halves:
     # What the public function calls on CPUs; it does not pass on the logarithms of the sums.
     attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    known = [_expanded(each, tile) for each in (keys, values)]
-    trunk, trunk_mass = attend(folded, *(each[:, :, : tile.num_trunk] for each in known))
-    behind = [each[:, :, tile.num_trunk :] for each in known]
-    rest, rest_mass = attend(folded, *behind, attn_mask=tile.mask)
+    keys, values = (_expanded(each, tile) for each in known)
+    trunk, trunk_mass = attend(folded, keys[:, :, : tile.num_trunk], values[:, :, : tile.num_trunk])
+    if nodes is None:
+        nodes = keys[:, :, tile.num_trunk :], values[:, :, tile.num_trunk :]
+    rest, rest_mass = attend(folded, *nodes, attn_mask=tile.mask)
     return _Halves(trunk, trunk_mass, rest, rest_mass, out)
 
 

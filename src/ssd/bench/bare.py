@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Self
 
+from ssd.attention.rows import PlainRow
 from ssd.bench.bare_forward import BareForward, load_bare_draft, median_seconds
 from ssd.bench.cases import Case
 from ssd.bench.engines import CaseEngines
@@ -21,7 +22,7 @@ from ssd.config import MAX_CHILDREN, MAX_LOOKAHEAD, DraftConfig, EngineConfig, P
 from ssd.draft.ngram import right_guesses
 from ssd.planning.text import MISSED
 from ssd.runtime.loading import LoadedModel
-from ssd.runtime.runner import RunnerRow
+from ssd.runtime.runner import forward
 
 _LEAST_SAMPLES = 3
 _IN_TURNS = 1
@@ -118,7 +119,7 @@ def _load(configs: Sequence[EngineConfig]) -> LoadedModel:
 def _ranks(draft: LoadedModel, ids: Sequence[int], count: int) -> list[int]:
     """Of each of the last `count` tokens, its place among the draft's likeliest few, or MISSED."""
     blocks = list(range(-(-len(ids) // draft.pool.shape.block_size)))
-    logits = draft.runner.forward([RunnerRow(ids[:-1], 0, blocks, count, generated=False)])
+    logits = forward(draft.runner, [PlainRow(ids[:-1], 0, blocks, count, generated=False)])
     guesses = logits.topk(MAX_CHILDREN).indices
     if draft.head_tokens is not None:
         guesses = draft.head_tokens[guesses]

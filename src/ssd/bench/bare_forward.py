@@ -9,10 +9,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ssd.attention.rows import PlainRow
 from ssd.config import EngineConfig
 from ssd.runtime.cores import move_to_cores
 from ssd.runtime.loading import LoadedModel, load_model
-from ssd.runtime.runner import RunnerRow
+from ssd.runtime.runner import forward
 
 _CONTEXT = 256
 
@@ -56,5 +57,5 @@ def bare_forward(loaded: LoadedModel, rows: int) -> float:
     blocks = list(range(-(-(context + rows) // loaded.pool.shape.block_size)))
     started = time.perf_counter()
     # Reading the answer waits for a device that computes by itself.
-    loaded.runner.forward([RunnerRow([1] * rows, context, blocks, rows, generated=True)])[0, 0].item()
+    forward(loaded.runner, [PlainRow([1] * rows, context, blocks, rows, generated=True)])[0, 0].item()
     return time.perf_counter() - started

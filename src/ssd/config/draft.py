@@ -98,6 +98,7 @@ class DraftConfig:
             precision=self.precision,
             head=self.head,
             max_num_seqs=self.max_num_seqs or MAX_NUM_SEQS,
+            num_trees=self.max_num_seqs or MAX_NUM_SEQS,
             kv_cache_bytes=self.kv_cache_bytes or KV_CACHE_BYTES,
         )
 

@@ -27,6 +27,8 @@ class RunnerConfig:
     """So many frequent tokens have logits; None: all. For drafts alone."""
     max_model_len: int | None = None
     max_num_seqs: int = MAX_NUM_SEQS
+    num_trees: int = 0
+    """Sequences that may have a tree, for drafts that work ahead."""
     block_size: int = BLOCK_SIZE
     kv_cache_bytes: int = KV_CACHE_BYTES
     num_blocks: int | None = None

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from ssd.decoding.proposer import Proposer
 from ssd.decoding.rows import Decided, DecodeRow, StepTimes
-from ssd.decoding.verification import Flight, launch
-from ssd.runtime.runner import AsyncRunner, Runner
+from ssd.decoding.verification import launch
+from ssd.runtime.runner import Flight, Runner
 
 
 class Decoder:
@@ -20,13 +20,13 @@ class Decoder:
         self.proposer = Proposer() if proposer is None else proposer
         self.times = StepTimes()
         """Of the latest step."""
-        self._under_way: tuple[Sequence[DecodeRow], Flight, float, float]
+        self._under_way: tuple[Sequence[DecodeRow], Flight[list[Decided]], float, float]
         """A step's rows, its forward, and when the launch of it began and ended."""
 
     @property
     def is_async(self) -> bool:
         """Whether the host has time between launch and collect."""
-        return isinstance(self._runner, AsyncRunner) and not self.proposer.takes_turns
+        return self._runner.is_async and not self.proposer.takes_turns
 
     def launch(self, rows: Sequence[DecodeRow]) -> None:
         """Starts the forward of a step; one that holds the host is over when this returns."""

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from ssd.attention.rows import PlainRow
 from ssd.decoding.rows import DraftContext, Speculation
 from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
 from ssd.models.head_tokens import whole_vocabulary
-from ssd.runtime.runner import Runner, RunnerRow
+from ssd.runtime.runner import Runner, forward
 from ssd.sampling import ChooserOf, PhiloxChooser, Proposal, SamplingRow, sample
 from ssd.sampling.ratio import draft_distribution, propose, saguaro
 
@@ -183,9 +184,9 @@ class Drafter:
         for guess, tokens in zip(guesses, unread, strict=True):
             seq_id, read = guess.context.seq_id, self._read[guess.context.seq_id]
             blocks = self._blocks.block_table(seq_id)
-            rows.append(RunnerRow(tokens, len(read), blocks, num_logits, generated=True))
+            rows.append(PlainRow(tokens, len(read), blocks, num_logits, generated=True))
             read.extend(tokens)
-        return self._runner.forward(rows)
+        return forward(self._runner, rows)
 
     def _num_confirmed(self, read: Sequence[int], known: Sequence[int]) -> int:
         """How many of the tokens it read are the sequence's; only the latest were guesses."""

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ssd.config import Acceptance
-from ssd.runtime.runner import RunnerRow
 from ssd.sampling import Proposal, SampledToken, SamplingRow, TokenLogprobs
 
 
@@ -33,7 +32,7 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True)
 class DecodeRow:
-    """One sequence's share of a step."""
+    """One sequence's share of a step: what its batch is written from, and how its tokens are decided."""
 
     tokens: Sequence[int]
     """Known tokens, then drafted ones."""
@@ -67,8 +66,9 @@ class DecodeRow:
         """Of its last tokens, how many have logits that are wanted."""
         return self.num_decided if self.scoring is None else len(self.tokens)
 
-    def to_runner(self) -> RunnerRow:
-        return RunnerRow(self.tokens, self.start, self.blocks, self.num_logits, self.generated)
+    @property
+    def branches(self) -> None:
+        """A text's next tokens, drafted or not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,109 +13,138 @@ max(p − q, 0) (`sampling/ratio.py`). It has the target's distribution if the d
 from. At T = 0 the two rules are one.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, zip_longest
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from torch import Tensor
 
 from ssd.config import Acceptance
 from ssd.decoding.rows import Decided, DecodeRow, PromptScoring
-from ssd.runtime.runner import AsyncRunner, Runner
+from ssd.runtime.runner import Flight, Runner
 from ssd.sampling import (
     Chooser,
     ChooserOf,
+    CoupledDecision,
+    Drawn,
     PhiloxChooser,
     Proposal,
     SampledToken,
     SamplingRow,
     TokenLogprobs,
-    decide_plain,
-    is_plain,
-    sample,
+    draw,
+    draws_ahead,
+    is_drawn_alone,
     token_logprobs,
 )
 from ssd.sampling.constraint import Constraint
 from ssd.sampling.processors import edit_logits, leaves_nothing
 from ssd.sampling.ratio import certain, decide, target_probabilities
 
-Token = TypeVar("Token", int, SampledToken)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
-    """A forward that was started, and how its logits will decide tokens."""
+class _Deciding(Generic[T]):
+    """A forward that was launched with the decision of its tokens behind it."""
 
-    runner: Runner
-    logits: Tensor
-    finish: Callable[[Tensor], list[Decided]]
+    flight: Flight[T]
+    """Gives what was decided, where the logits are."""
+    read: Callable[[T], list[Decided]]
 
     def is_done(self) -> bool:
-        return not isinstance(self.runner, AsyncRunner) or self.runner.is_done()
+        return self.flight.is_done()
 
     def collect(self) -> list[Decided]:
         """What was decided; waits for the end."""
-        return self.finish(self.logits)
+        return self.read(self.flight.collect())
 
 
-def launch(runner: Runner, rows: Sequence[DecodeRow], chooser_of: ChooserOf = PhiloxChooser) -> Flight:
-    logits = runner.forward([row.to_runner() for row in rows])
-    return Flight(runner, logits, partial(_decided, rows, chooser_of))
+def launch(
+    runner: Runner, rows: Sequence[DecodeRow], chooser_of: ChooserOf = PhiloxChooser
+) -> Flight[list[Decided]]:
+    batch, decision = runner.batch(rows), _by_draws_alone(rows)
+    if decision is not None:
+        return _Deciding(runner.launch(batch, decision), partial(_accepted, rows))
+    return _Deciding(runner.launch(batch, partial(_decide, rows)), partial(_read, rows, chooser_of))
 
 
 def verify(runner: Runner, rows: Sequence[DecodeRow], chooser_of: ChooserOf = PhiloxChooser) -> list[Decided]:
     return launch(runner, rows, chooser_of).collect()
 
 
-def _decided(rows: Sequence[DecodeRow], chooser_of: ChooserOf, logits: Tensor) -> list[Decided]:
+def _by_draws_alone(rows: Sequence[DecodeRow]) -> CoupledDecision | None:
+    """The decision of rows that want nothing but their tokens, each by its own seed and position."""
+    wanting = [(row.sampling, row) for row in rows if row.sampling is not None]
+    if any(row.scoring is not None for row in rows) or not all(
+        is_drawn_alone(sampling) and not _takes_a_ratio(row) for sampling, row in wanting
+    ):
+        return None
+    if all(sampling.params.greedy for sampling, _row in wanting):
+        return CoupledDecision(None)
+    return CoupledDecision(draws_ahead([(sampling, row.num_drafted + 1) for sampling, row in wanting]))
+
+
+def _accepted(rows: Sequence[DecodeRow], tokens: Tensor) -> list[Decided]:
+    decided, found, first = tokens.tolist(), list[Decided](), 0
+    for row in rows:
+        last = first + row.num_decided
+        mine = decided[first:last]
+        found.append(Decided(accept_plain(mine, row.drafted) if mine else ()))
+        first = last
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Decisions:
+    """Where rows want more: what was decided at once, and the logits for what is still to be."""
+
+    logits: Tensor
+    places: list[range]
+    """Of each row, its decided positions in the logits."""
+    drawn: list[int]
+    """Rows that follow their draws; the others follow the ratio of chances, one token after the other."""
+    tokens: Drawn | None
+
+
+def _decide(rows: Sequence[DecodeRow], logits: Tensor) -> _Decisions:
     ends = list(accumulate(row.num_logits for row in rows))
     places = [range(end - row.num_decided, end) for end, row in zip(ends, rows, strict=True)]
-    tokens = _decide(rows, places, logits, chooser_of)
+    drawn = [i for i, row in enumerate(rows) if row.sampling is not None and not _takes_a_ratio(row)]
+    positions = [position for i in drawn for position in decided_positions(rows[i])]
+    tokens = draw(_at(logits, [places[i] for i in drawn]), positions) if drawn else None
+    return _Decisions(logits, places, drawn, tokens)
+
+
+def _read(rows: Sequence[DecodeRow], chooser_of: ChooserOf, made: _Decisions) -> list[Decided]:
+    tokens = _ratio_tokens(rows, chooser_of, made)
+    found, first = [] if made.tokens is None else made.tokens.read(), 0
+    for i in made.drawn:
+        last = first + rows[i].num_decided
+        tokens[i] = accept(found[first:last], rows[i].drafted)
+        first = last
     return [
-        Decided(found, _score(row.scoring, logits, end - row.num_logits))
-        for found, row, end in zip(tokens, rows, ends, strict=True)
+        Decided(tokens.get(i, ()), _score(row.scoring, made.logits, place.stop - row.num_logits))
+        for i, (row, place) in enumerate(zip(rows, made.places, strict=True))
     ]
 
 
-def _decide(
-    rows: Sequence[DecodeRow], places: Sequence[range], logits: Tensor, chooser_of: ChooserOf
-) -> list[tuple[SampledToken, ...]]:
-    """The new tokens of each row, by the rule that is the row's."""
-    tokens: list[tuple[SampledToken, ...]] = [()] * len(rows)
-    plain, sampled = [], []
+def _ratio_tokens(
+    rows: Sequence[DecodeRow], chooser_of: ChooserOf, made: _Decisions
+) -> dict[int, tuple[SampledToken, ...]]:
+    found = {}
     for i, row in enumerate(rows):
-        if row.sampling is None:
-            continue
-        if is_plain(row.sampling):
-            plain.append(i)
-        elif row.acceptance == "ratio" and not row.sampling.params.greedy:
-            scores, positions = logits[places[i].start : places[i].stop], decided_positions(row)
-            tokens[i] = accept_by_ratio(scores, positions, _proposals(row), chooser_of(row.sampling.seed))
-        else:
-            sampled.append(i)
-    if plain:
-        decided = decide_plain(_at(logits, [places[i] for i in plain]))
-        for i, found in _shared_out(decided, plain, places):
-            tokens[i] = accept_plain(found, rows[i].drafted)
-    if sampled:
-        positions = [position for i in sampled for position in decided_positions(rows[i])]
-        drawn = sample(_at(logits, [places[i] for i in sampled]), positions)
-        for i, mine in _shared_out(drawn, sampled, places):
-            tokens[i] = accept(mine, rows[i].drafted)
-    return tokens
+        if row.sampling is not None and _takes_a_ratio(row):
+            scores = made.logits[made.places[i].start : made.places[i].stop]
+            chooser = chooser_of(row.sampling.seed)
+            found[i] = accept_by_ratio(scores, decided_positions(row), _proposals(row), chooser)
+    return found
 
 
-def _shared_out(
-    decided: Sequence[Token], rows: Sequence[int], places: Sequence[range]
-) -> Iterator[tuple[int, Sequence[Token]]]:
-    """To each row what was decided at its places."""
-    first = 0
-    for i in rows:
-        last = first + len(places[i])
-        yield i, decided[first:last]
-        first = last
+def _takes_a_ratio(row: DecodeRow) -> bool:
+    return row.acceptance == "ratio" and row.sampling is not None and not row.sampling.params.greedy
 
 
 def decided_positions(row: DecodeRow) -> list[SamplingRow]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from torch import Tensor
 
+from ssd.attention.rows import PlainRow
 from ssd.draft.calibration import Calibration
 from ssd.draft.children import Drawing, DrawnChildren, drawn_children, likely_children
 from ssd.draft.growth import NEVER, GrowthPolicy
@@ -23,8 +24,8 @@ from ssd.draft.messages import TreePart
 from ssd.draft.session import Move, Session
 from ssd.draft.tree import UNGROWN
 from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
-from ssd.kvcache.pool import KVPool
-from ssd.runtime.runner import Runner, RunnerRow
+from ssd.kvcache.pool import NODES_PER_TREE, KVPool
+from ssd.runtime.runner import Runner, forward
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,8 @@ class GrowthLimits:
     """Tokens of runs computed in one step, beside its width."""
     num_children: int = 4
     """Tokens prepared after each node."""
-    max_grown: int = 128
-    """KV slots for the tree of one sequence."""
+    max_grown: int = NODES_PER_TREE
+    """Grown nodes of one tree, at most as many as its arena holds."""
     prefill_chunk: int = 128
     """Tokens of prompts read in one step."""
     max_model_len: int = 2048
@@ -89,6 +90,9 @@ class Grower:
         self._head_tokens = head_tokens
         """Where the draft's head has only some tokens: which."""
         self._sessions: dict[int, Session] = {}
+        self._free_trees = list(range(pool.shape.num_trees))
+        self._trees: dict[int, int] = {}
+        """Of each session, which arena is its tree's."""
         self._calibrations = defaultdict[tuple[bool, bool], Calibration](Calibration)
         self.is_starved = False
         """A text lacks the blocks to be read, and nobody else computes: somebody has to go."""
@@ -108,12 +112,17 @@ class Grower:
     def open(self, session_id: int, session: Session) -> None:
         """Takes a sequence in; OutOfBlocks or ValueError where it does not fit."""
         self._check_length(session)
+        if not self._free_trees:
+            raise OutOfBlocks(f"sequence {session_id} has no room for a tree")
         session.num_read = self._blocks.allocate(session_id, session.tokens)
+        self._trees[session_id] = self._free_trees.pop()
+        session.tree_start = self._pool.shape.tree_start(self._trees[session_id])
         self._sessions[session_id] = session
 
     def close(self, session_id: int) -> None:
         if self._sessions.pop(session_id, None) is not None:
             self._blocks.free(session_id)
+            self._free_trees.append(self._trees.pop(session_id))
 
     def largest(self) -> int:
         """The session whose blocks would serve most others; of equals, the youngest."""
@@ -126,7 +135,8 @@ class Grower:
             calibration = self._calibration_of(session)
             for observation in session.observe(tokens):
                 calibration.learn(observation)
-        move = session.advance(n, tokens)
+        has_room = self._cover(session_id, len(session.tokens) + len(tokens))
+        move = session.advance(n, tokens, has_room=has_room)
         if move is not None:
             self._move(session_id, move)
         self._blocks.commit(session_id, session.tokens, session.num_read, session.num_read)
@@ -143,8 +153,9 @@ class Grower:
             return {}, 0
         self.is_starved = False
         readings, growings = self._with_runs(readings, growings)
-        rows = [self._reading_row(each) for each in readings] + [self._growing_row(each) for each in growings]
-        logits = self._runner.forward(rows)
+        rows = [row for each in readings for row in self._reading_rows(each)]
+        rows += [self._growing_row(each) for each in growings]
+        logits = forward(self._runner, rows)
         self._finish_reading(readings)
         places = self._places(readings, growings)
         self._attach(logits if len(places) == len(logits) else logits[[each.row for each in places]], places)
@@ -156,8 +167,10 @@ class Grower:
 
     def check_integrity(self) -> None:
         self._blocks.check_integrity()
-        if set(self._blocks.seq_ids) != set(self._sessions):
-            raise RuntimeError("blocks are held by others than the open sequences")
+        if set(self._blocks.seq_ids) != set(self._sessions) or set(self._trees) != set(self._sessions):
+            raise RuntimeError("blocks or arenas are held by others than the open sequences")
+        if sorted([*self._free_trees, *self._trees.values()]) != list(range(self._pool.shape.num_trees)):
+            raise RuntimeError("an arena is held twice, or lost")
         for session in self._sessions.values():
             session.check_integrity()
 
@@ -198,20 +211,17 @@ class Grower:
             ]
         growings: dict[int, _Growing] = {}
         for _priority, session_id, node in heapq.nlargest(count, candidates, key=lambda each: each[0]):
-            growing = growings.setdefault(session_id, _Growing(session_id))
-            if self._cover(session_id, self._sessions[session_id].next_slot + len(growing.nodes) + 1):
-                growing.nodes.append(node)
-        return [each for each in growings.values() if each.nodes]
+            growings.setdefault(session_id, _Growing(session_id)).nodes.append(node)
+        return list(growings.values())
 
     def _run_after(self, session_id: int, node: int, num_new: int, budget: int) -> list[int]:
-        """A run behind a node of a step that takes `num_new` slots of this tree before it."""
+        """A run behind a node of a step that takes `num_new` places of this tree before it."""
         session = self._sessions[session_id]
         most = min(budget, self._limits.max_grown - session.num_grown - num_new)
         # Not where guesses are drawn: how long a frame takes must not depend on the tokens in it.
         if most <= 0 or session.draws:
             return []
-        run = session.run_after(node, most)
-        return run if run and self._cover(session_id, session.next_slot + num_new + len(run)) else []
+        return session.run_after(node, most)
 
     def _with_runs(
         self, readings: Sequence[_Reading], growings: Sequence[_Growing]
@@ -239,23 +249,23 @@ class Grower:
             return False
         return True
 
-    def _reading_row(self, reading: _Reading) -> RunnerRow:
+    def _reading_rows(self, reading: _Reading) -> Iterator[PlainRow]:
+        """What the text has gained, and a run behind the root, which is no text yet."""
         session = self._sessions[reading.session_id]
-        blocks = self._blocks.block_table(reading.session_id)
-        num_logits = 1 + len(reading.run) if reading.reaches_root else 0
-        tokens = [*reading.tokens, *reading.run]
-        return RunnerRow(tokens, session.num_read, blocks, num_logits, generated=False)
+        blocks, num_logits = self._blocks.block_table(reading.session_id), int(reading.reaches_root)
+        yield PlainRow(reading.tokens, session.num_read, blocks, num_logits, generated=False)
+        if reading.run:
+            yield self._tree_row(session, blocks, [], reading.run)
 
-    def _growing_row(self, growing: _Growing) -> RunnerRow:
-        session = self._sessions[growing.session_id]
-        return RunnerRow(
-            [*(session.tree.tokens[node] for node in growing.nodes), *growing.run],
-            session.next_slot,
-            self._blocks.block_table(growing.session_id),
-            len(growing.nodes) + len(growing.run),
-            generated=True,
-            branches=session.branches(growing.nodes, growing.run),
-        )
+    def _growing_row(self, growing: _Growing) -> PlainRow:
+        blocks = self._blocks.block_table(growing.session_id)
+        return self._tree_row(self._sessions[growing.session_id], blocks, growing.nodes, growing.run)
+
+    def _tree_row(
+        self, session: Session, blocks: Sequence[int], nodes: Sequence[int], run: Sequence[int]
+    ) -> PlainRow:
+        tokens = [*(session.tree.tokens[node] for node in nodes), *run]
+        return PlainRow(tokens, 0, blocks, len(tokens), generated=True, branches=session.branches(nodes, run))
 
     def _finish_reading(self, readings: Sequence[_Reading]) -> None:
         for reading in readings:
@@ -284,7 +294,7 @@ class Grower:
     def _attach_run(self, logits: Tensor, place: _Place) -> None:
         """The nodes of a run are grown as far as the model itself says that they may follow.
 
-        They lie in the order of their slots: behind the step's other nodes of this tree.
+        They take places in the order of their rows: behind the step's other nodes of this tree.
         """
         tree, node = self._sessions[place.session_id].tree, place.node
         for row, token in enumerate(place.run, place.run_row):
@@ -318,8 +328,9 @@ class Grower:
 
     def _move(self, session_id: int, move: Move) -> None:
         blocks, size = self._blocks.block_table(session_id), self._blocks.block_size
-        sources, destinations = (
-            [blocks[slot // size] * size + slot % size for slot in slots]
-            for slots in (move.sources, move.destinations)
+        tree_start = self._sessions[session_id].tree_start
+        positions = range(move.start, move.start + len(move.places))
+        self._pool.move(
+            [tree_start + place for place in move.places],
+            [blocks[position // size] * size + position % size for position in positions],
         )
-        self._pool.move(sources, destinations)

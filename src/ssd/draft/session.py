@@ -1,9 +1,9 @@
 """The draft's side of one sequence: its tokens, its tree and where their keys and values lie.
 
-A sequence's KV slots are its trunk (tokens that are decided) and, behind it, grown nodes in
-the order in which they were processed. An outcome moves the accepted path into the trunk and
-closes the gaps; nothing is computed again. Knows no model and no sockets: it says which rows
-to compute and which slots to move.
+A sequence's keys and values are its trunk's (tokens that are decided), in its blocks, and its grown
+nodes', each at a place of the tree's arena for as long as it lives. An outcome moves the accepted path into
+the trunk; nothing else moves, and nothing is computed again. Knows no model and no sockets: it says which
+rows to compute and what to move.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,11 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ssd.attention.backend import Branches
+from ssd.attention.rows import Branches
 from ssd.draft.messages import MAX_ID, Drawn, Open, TreePart, pack_floats, pack_ints, unpack_ints
 from ssd.draft.ngram import ngram_guess
 from ssd.draft.tree import BARREN, UNGROWN, Floats, Ints, Tree
 from ssd.draft.wire_sampling import check_noise, sampling_params
+from ssd.kvcache.pool import NODES_PER_TREE
 from ssd.sampling import History, SamplingRow, Tally, mix_seed
 from ssd.sampling.ratio import DraftDistribution
 
@@ -26,10 +27,12 @@ CREDIT = 64
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Slots of a sequence, counted from its start, whose content goes elsewhere."""
+    """Nodes that have become text: their keys and values go into the trunk."""
 
-    sources: list[int]
-    destinations: list[int]
+    places: list[int]
+    """In the arena, in the order of the text."""
+    start: int
+    """The position of the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,10 @@ class Session:
         self.is_torn = False
         """An outcome is missing: nothing is grown until the sequence is opened again."""
         self.tree = Tree(0, self.tokens[-1])
-        self.num_grown = 0
-        """Nodes that occupy a slot behind the trunk."""
+        self.tree_start = 0
+        """The first slot of its arena."""
+        self._free_places = _all_places()
+        """Of the arena; the last is taken first."""
         check_noise(opening.sampling)
         self.params = sampling_params(opening.sampling)
         self._sampling = opening.sampling
@@ -83,8 +88,13 @@ class Session:
         return self._num_sent - self._num_arrived < CREDIT and not self.is_torn
 
     @property
-    def next_slot(self) -> int:
-        return len(self.tokens) + self.num_grown
+    def num_grown(self) -> int:
+        """Nodes that occupy a place of the arena."""
+        return NODES_PER_TREE - len(self._free_places)
+
+    def _next_places(self, count: int) -> list[int]:
+        """Those that the next nodes will take, in their order."""
+        return self._free_places[-1 : -count - 1 : -1]
 
     def growable(self) -> NDArray[np.bool_]:
         """Which nodes may be processed next. Not the root: that is read as part of the trunk."""
@@ -106,16 +116,22 @@ class Session:
         return list(ngram_guess(self.tokens, path, max(0, min(most, self._last_depth - len(path)))))
 
     def branches(self, nodes: Sequence[int], run: Sequence[int] = ()) -> Branches:
-        """How nodes that are about to be processed, and a run behind the first, see what lies before."""
+        """How nodes that are about to be processed, and a run behind the first, see what lies before.
+
+        Without nodes the run follows the root.
+        """
         tree, root_position = self.tree, len(self.tokens) - 1
         root_depth = tree.depths[tree.root]
+        places = self._next_places(len(nodes) + len(run))
         positions = [root_position + tree.depths[node] - root_depth for node in nodes]
-        ancestors = [[tree.slots[each] for each in tree.ancestors(node)] for node in nodes]
-        run_slot = self.next_slot + len(nodes)
-        for place in range(len(run)):
-            positions.append(positions[0] + 1 + place)
-            ancestors.append([*ancestors[0], self.next_slot, *range(run_slot, run_slot + place)])
-        return Branches(positions=positions, num_trunk=len(self.tokens), ancestors=ancestors)
+        above = [sum(1 << tree.slots[each] for each in tree.ancestors(node)) for node in nodes]
+        paths = [seen | 1 << place for seen, place in zip(above, places, strict=False)]
+        last, seen = (positions[0], paths[0]) if nodes else (root_position, 0)
+        for place in places[len(nodes) :]:
+            last, seen = last + 1, seen | 1 << place
+            positions.append(last)
+            paths.append(seen)
+        return Branches(positions, len(self.tokens), self.tree_start, places, paths)
 
     @property
     def draws(self) -> bool:
@@ -144,8 +160,7 @@ class Session:
         if not meant.all():
             tokens, logprobs, raws = tokens[meant], logprobs[meant], raws[meant]
         if node != tree.root:
-            tree.slots[node] = self.next_slot
-            self.num_grown += 1
+            tree.slots[node] = self._free_places.pop()
         if drawn_from is not None:
             self._drawn_from[tree.ids[node]] = drawn_from
         first = tree.size
@@ -194,10 +209,10 @@ class Session:
                 found.append(Observation(raws, rank))
         return found
 
-    def advance(self, n: int, tokens: Sequence[int]) -> Move | None:
+    def advance(self, n: int, tokens: Sequence[int], *, has_room: bool = True) -> Move | None:
         """Applies the n-th outcome: the root moves along the tokens, lost branches go.
 
-        The slots of what is left are to be moved as returned.
+        Without room in the trunk nothing is kept: the text is read again.
         """
         if n <= self.n or self.is_torn:
             return None
@@ -207,18 +222,17 @@ class Session:
         self.n = n
         self._fresh.clear()
         tree, start = self.tree, len(self.tokens)
-        path = tree.walk(tokens) if self.is_root_read else []
+        path = tree.walk(tokens) if self.is_root_read and has_room else []
         # Of the path only the last node can be ungrown: the others' children are known.
-        sources = [tree.slots[node] for node in path if tree.slots[node] >= 0]
-        self.num_read += len(sources)
+        places = [tree.slots[node] for node in path if tree.slots[node] >= 0]
+        self.num_read += len(places)
         self.tokens.extend(tokens)
         if len(path) < len(tokens):
             self._replant()
         else:
             tree.move_root(path[-1])
-            sources += self._drop_lost()
-        destinations = list(range(start, start + len(sources)))
-        return None if sources == destinations else Move(sources, destinations)
+            self._drop_lost()
+        return Move(places, start) if places else None
 
     def note_arrival(self, num_frames: int) -> None:
         self._num_arrived = max(self._num_arrived, num_frames)
@@ -233,33 +247,28 @@ class Session:
 
     def check_integrity(self) -> None:
         self.tree.check_integrity()
-        slots = sorted(slot for slot in self.tree.slots[1:] if slot >= 0)
-        if slots != list(range(len(self.tokens), self.next_slot)):
-            raise RuntimeError("the slots behind the trunk are not those of the grown nodes")
+        taken = [slot for slot in self.tree.slots[1:] if slot >= 0]
+        if sorted(taken + self._free_places) != sorted(_all_places()):
+            raise RuntimeError("the places of the arena are not those of the grown nodes and the free ones")
         if not self.is_root_read and self.tree.size > 1:
             raise RuntimeError("a tree stands on a root that was not read")
 
     def _replant(self) -> None:
         self.tree.replant(self._next_id, self.tokens[-1])
         self._next_id += 1
-        self.num_grown = 0
+        self._free_places = _all_places()
         self._drawn_from.clear()
 
-    def _drop_lost(self) -> list[int]:
-        """Compacts the tree; returns the slots its grown nodes had and gives them those behind the trunk."""
+    def _drop_lost(self) -> None:
+        """Compacts the tree; the places of nodes that are gone, or text now, are free again."""
         tree = self.tree
         tree.compact()
         if self._drawn_from:
             alive = set(tree.ids)
             self._drawn_from = {node: q for node, q in self._drawn_from.items() if node in alive}
         tree.slots[tree.root] = BARREN
-        grown = [node for node in range(tree.size) if tree.slots[node] >= 0]
-        grown.sort(key=tree.slots.__getitem__)
-        old = [tree.slots[node] for node in grown]
-        for slot, node in enumerate(grown, len(self.tokens)):
-            tree.slots[node] = slot
-        self.num_grown = len(grown)
-        return old
+        taken = {slot for slot in tree.slots if slot >= 0}
+        self._free_places = [place for place in _all_places() if place not in taken]
 
     def _part(self, *, full: bool) -> TreePart:
         tree, fresh = self.tree, self._fresh
@@ -287,3 +296,8 @@ class Session:
             for parent in parents
             if (q := self._drawn_from.get(parent)) is not None
         ]
+
+
+def _all_places() -> list[int]:
+    """Of an arena, the first last."""
+    return list(range(NODES_PER_TREE - 1, -1, -1))

@@ -2,7 +2,7 @@
 
 Knows shapes and slots: slot = block · block_size + offset. Does not know who owns a
 block. A spare tail behind the last block absorbs padding rows and lets a view run past
-a sequence's end, so neither can touch a real slot.
+a sequence's end, so neither can touch a real slot. Behind it lie the trees' arenas.
 """
 
 import math
@@ -11,6 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+
+NODES_PER_TREE = 128
+"""Keys of a draft's tree that there is room for: two words of bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +27,24 @@ class PoolShape:
     device: torch.device
     spare_slots: int
     """Slots behind the last block; at least the attention backend's key tile."""
+    num_trees: int = 0
+    """Arenas of `NODES_PER_TREE` slots."""
 
     @property
     def num_slots(self) -> int:
-        return self.num_blocks * self.block_size + self.spare_slots
+        return self.tree_start(self.num_trees)
+
+    def tree_start(self, index: int) -> int:
+        """The first slot of a tree's arena."""
+        return self.num_blocks * self.block_size + self.spare_slots + index * NODES_PER_TREE
+
+    @property
+    def bytes_per_slot(self) -> int:
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
 
     @property
     def bytes_per_block(self) -> int:
-        per_slot = 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
-        return per_slot * self.block_size
+        return self.bytes_per_slot * self.block_size
 
 
 class KVPool:

@@ -179,6 +179,11 @@ class DenseDecoder:
         self.on_layer: Callable[[], None] = lambda: None
         """Called behind each layer: so a forward that takes long shows that it moves."""
 
+    @property
+    def num_columns(self) -> int:
+        """Of logits."""
+        return self.config.vocab_size if self.head_tokens is None else len(self.head_tokens)
+
     def hidden(self, rows: Rows) -> Tensor:
         """Final hidden states, [rows, hidden_size]."""
         x = self._embedding(rows.tokens)

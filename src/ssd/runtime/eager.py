@@ -1,41 +1,42 @@
 """The eager runner: plain torch, any device.
 
-Knows how rows become tensors. Deterministic mode pads rows into fixed tiles, so that a
+Knows how a batch goes through the model. Deterministic mode pads rows into fixed tiles, so that a
 token's logits have the same bits alone, in a batch, in any chunk and in any mode.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from ssd.attention.backend import AttentionBackend, Span
+from ssd.attention.backend import AttentionBackend
+from ssd.attention.batch import Batch, BatchWriter
+from ssd.attention.rows import Row
+from ssd.kvcache.pool import KVPool
 from ssd.models.decoder import DenseDecoder, Rows
-from ssd.runtime.layout import Layout, packed_layout, tiled_layout
-from ssd.runtime.runner import RunnerRow
+from ssd.runtime.layout import Tiling, packed_layout, tiled_layout
+from ssd.runtime.runner import Flight, Landed
+from ssd.sampling import CoupledDecision
 
-
-@dataclass(frozen=True, slots=True)
-class Tiling:
-    """Rows per tile in deterministic mode."""
-
-    decode: int
-    prefill: int
+T = TypeVar("T")
 
 
 class EagerRunner:
+    is_async = False
+
     def __init__(
         self,
         model: DenseDecoder,
         attention: AttentionBackend,
-        device: torch.device,
+        pool: KVPool,
         *,
         tiling: Tiling | None = None,
     ) -> None:
         self.model = model
         self._attention = attention
-        self._device = device
+        self._device = pool.shape.device
+        self._writer = BatchWriter(pool.shape.block_size, pool.scratch_slot)
         self._tiling = tiling
 
     @property
@@ -43,68 +44,42 @@ class EagerRunner:
         """The tokens that the columns of logits stand for; None: the whole vocabulary."""
         return self.model.head_tokens
 
+    def batch(self, rows: Sequence[Row]) -> Batch:
+        layout = packed_layout(rows) if self._tiling is None else tiled_layout(rows, self._tiling)
+        return self._writer.write(rows, layout)
+
     @torch.inference_mode()
-    def forward(self, rows: Sequence[RunnerRow]) -> Tensor:
-        layout = self._layout(rows)
-        wanted = [
-            first + len(row.tokens) - offset
-            for row, first in zip(rows, layout.first_row, strict=True)
-            for offset in range(row.num_logits, 0, -1)
-        ]
+    def launch(self, batch: Batch, finish: Callable[[Tensor], T]) -> Flight[T]:
         # All that goes to the device goes there before the model runs: a copy behind it would wait for it.
-        tiles = self._head_tiles(len(wanted))
-        chosen = [*wanted, *wanted[-1:] * (sum(tiles) - len(wanted))]
-        places = torch.tensor(chosen, dtype=torch.long, device=self._device)
-        hidden = self.model.hidden(self._tensors(rows, layout))
-        return self.model.logits(hidden[places], tiles)[: len(wanted)].float()
+        made = finish.on(self._device) if isinstance(finish, CoupledDecision) else finish
+        return Landed(made(self.logits(batch)))  # type: ignore[arg-type]  # a decision on another device is one
 
-    def _layout(self, rows: Sequence[RunnerRow]) -> Layout:
-        if self._tiling is None:
-            return packed_layout(rows)
-        return tiled_layout(rows, decode_tile=self._tiling.decode, prefill_tile=self._tiling.prefill)
-
-    def _tensors(self, rows: Sequence[RunnerRow], layout: Layout) -> Rows:
-        tokens = [0] * layout.num_rows
-        positions = [0] * layout.num_rows
-        spans = []
-        for row, first in zip(rows, layout.first_row, strict=True):
-            count = len(row.tokens)
-            tokens[first : first + count] = row.tokens
-            positions[first : first + count] = row.positions
-            spans.append(Span(first, count, row.start, row.blocks, row.branches))
-        return Rows(
-            torch.tensor(tokens, device=self._device),
-            torch.tensor(positions, device=self._device),
-            self._attention.plan(spans, layout.num_rows),
-            layout.tiles,
+    @torch.inference_mode()
+    def logits(self, batch: Batch) -> Tensor:
+        tokens, positions, wanted = (
+            each.to(self._device, non_blocking=True) for each in (batch.tokens, batch.positions, batch.wanted)
         )
-
-    def _head_tiles(self, num_wanted: int) -> tuple[int, ...]:
-        """The head sees decided rows in decode tiles, whether the row was a prompt's or not."""
-        if self._tiling is None or not num_wanted:
-            return (num_wanted,)
-        tile = self._tiling.decode
-        return (tile,) * -(-num_wanted // tile)
+        hidden = self.model.hidden(Rows(tokens, positions, self._attention.plan(batch), batch.tiles))
+        return self.model.logits(hidden[wanted], batch.head_tiles)[: batch.num_wanted].float()
 
 
-class CudaRunner(EagerRunner):
+class _OnDevice(Generic[T]):
     """Kernels are queued and run by themselves; an event behind the last one tells when they are done."""
 
-    def __init__(
-        self,
-        model: DenseDecoder,
-        attention: AttentionBackend,
-        device: torch.device,
-        *,
-        tiling: Tiling | None = None,
-    ) -> None:
-        super().__init__(model, attention, device, tiling=tiling)
+    def __init__(self, result: T, device: torch.device) -> None:
+        self._result = result
         self._end = torch.cuda.Event()  # type: ignore[no-untyped-call]
-
-    def forward(self, rows: Sequence[RunnerRow]) -> Tensor:
-        logits = super().forward(rows)
-        torch.cuda.current_stream(self._device).record_event(self._end)
-        return logits
+        torch.cuda.current_stream(device).record_event(self._end)
 
     def is_done(self) -> bool:
         return bool(self._end.query())  # type: ignore[no-untyped-call]
+
+    def collect(self) -> T:
+        return self._result
+
+
+class CudaRunner(EagerRunner):
+    is_async = True
+
+    def launch(self, batch: Batch, finish: Callable[[Tensor], T]) -> Flight[T]:
+        return _OnDevice(super().launch(batch, finish).collect(), self._device)

@@ -1,4 +1,4 @@
-"""Which row of the hidden state each token takes, and how rows are tiled for linears.
+"""Which row of a batch each token takes, and how rows are tiled for linears.
 
 Knows the two layouts: packed (no padding, one tile) and tiled (deterministic mode).
 Pure: no tensors.
@@ -7,47 +7,53 @@ Pure: no tensors.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ssd.runtime.runner import RunnerRow
+from ssd.attention.rows import Layout, Row
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    first_row: tuple[int, ...]
-    """Of each runner row's first token."""
-    num_rows: int
-    """With padding."""
-    tiles: tuple[int, ...]
-    """Row counts of the tiles, or empty: all rows at once."""
+class Tiling:
+    """Rows per tile in deterministic mode."""
+
+    decode: int
+    prefill: int
 
 
-def packed_layout(rows: Sequence[RunnerRow]) -> Layout:
-    first_row, num_rows = _place(rows, range(len(rows)), 0)
-    return Layout(tuple(first_row[index] for index in range(len(rows))), num_rows, ())
+def packed_layout(rows: Sequence[Row]) -> Layout:
+    first_rows, num_rows = _place(rows, range(len(rows)), 0)
+    return Layout(tuple(first_rows[index] for index in range(len(rows))), num_rows)
 
 
-def tiled_layout(rows: Sequence[RunnerRow], *, decode_tile: int, prefill_tile: int) -> Layout:
+def tiled_layout(rows: Sequence[Row], tiling: Tiling) -> Layout:
     """Generated tokens first, in whole tiles of one size, then prompt tokens in tiles of another.
 
-    A token's tile size then depends on what it is, never on what is computed beside it.
+    A token's tile size then depends on what it is, never on what is computed beside it. The head sees decided
+    rows in decode tiles, whether the row was a prompt's or not.
     """
     generated = [index for index, row in enumerate(rows) if row.generated]
     prompts = [index for index, row in enumerate(rows) if not row.generated]
-    first_row, end = _place(rows, generated, 0)
-    num_decode_tiles = -(-end // decode_tile)
-    padded = num_decode_tiles * decode_tile
+    first_rows, end = _place(rows, generated, 0)
+    decode_tiles = _tiles(end, tiling.decode)
+    padded = sum(decode_tiles)
     prompt_rows, end = _place(rows, prompts, padded)
-    first_row.update(prompt_rows)
-    num_prefill_tiles = -(-(end - padded) // prefill_tile)
+    first_rows.update(prompt_rows)
+    tiles = decode_tiles + _tiles(end - padded, tiling.prefill)
+    head_tiles = _tiles(sum(row.num_logits for row in rows), tiling.decode)
     return Layout(
-        tuple(first_row[index] for index in range(len(rows))),
-        padded + num_prefill_tiles * prefill_tile,
-        (decode_tile,) * num_decode_tiles + (prefill_tile,) * num_prefill_tiles,
+        tuple(first_rows[index] for index in range(len(rows))),
+        sum(tiles),
+        tiles,
+        num_wanted=sum(head_tiles),
+        head_tiles=head_tiles,
     )
 
 
-def _place(rows: Sequence[RunnerRow], order: Sequence[int], start: int) -> tuple[dict[int, int], int]:
-    first_row: dict[int, int] = {}
+def _tiles(num_rows: int, size: int) -> tuple[int, ...]:
+    return (size,) * -(-num_rows // size)
+
+
+def _place(rows: Sequence[Row], order: Sequence[int], start: int) -> tuple[dict[int, int], int]:
+    first_rows: dict[int, int] = {}
     for index in order:
-        first_row[index] = start
+        first_rows[index] = start
         start += len(rows[index].tokens)
-    return first_row, start
+    return first_rows, start

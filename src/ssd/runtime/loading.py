@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ssd.attention.sdpa import DETERMINISTIC_KEY_TILE, SdpaBackend
 from ssd.config import Precision, RunnerConfig
-from ssd.kvcache.pool import KVPool, PoolShape
+from ssd.kvcache.pool import NODES_PER_TREE, KVPool, PoolShape
 from ssd.models.checkpoint import Checkpoint, open_checkpoint
 from ssd.models.config import ModelConfig
 from ssd.models.decoder import DenseDecoder
@@ -21,9 +21,10 @@ from ssd.models.head_tokens import frequent_tokens
 from ssd.models.linear import resolve_precision
 from ssd.models.weights import ProgressSource, ShowProgress
 from ssd.runtime.cores import pin_to_cores
-from ssd.runtime.eager import CudaRunner, EagerRunner, Tiling
+from ssd.runtime.eager import CudaRunner, EagerRunner
 from ssd.runtime.host import resolve_device, resolve_dtype
 from ssd.runtime.huge_pages import request_huge_pages
+from ssd.runtime.layout import Tiling
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ def load_model(
     attention = SdpaBackend(pool, checkpoint.config.num_heads, deterministic=config.deterministic)
     tiling = Tiling(config.decode_tile, config.prefill_tile) if config.deterministic else None
     make_runner = CudaRunner if device.type == "cuda" else EagerRunner
-    runner = make_runner(model, attention, device, tiling=tiling)
+    runner = make_runner(model, attention, pool, tiling=tiling)
     return LoadedModel(checkpoint, runner, pool, max_model_len)
 
 
@@ -138,9 +139,12 @@ def _max_model_len(config: RunnerConfig, model: ModelConfig, shape: PoolShape) -
 def _pool_shape(
     config: RunnerConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device
 ) -> PoolShape:
-    """As many blocks as the memory allows, but no more than the sequences could ever fill."""
+    """As many blocks as the memory allows, but no more than the sequences could ever fill.
 
-    def shape(num_blocks: int) -> PoolShape:
+    Trees come first, but have half of the memory at most: the others' sequences then wait for one.
+    """
+
+    def shape(num_blocks: int, num_trees: int) -> PoolShape:
         return PoolShape(
             model.num_layers,
             model.num_kv_heads,
@@ -150,14 +154,19 @@ def _pool_shape(
             dtype,
             device,
             spare_slots=DETERMINISTIC_KEY_TILE,
+            num_trees=num_trees,
         )
 
-    bytes_per_block = shape(1).bytes_per_block
+    one = shape(1, 0)
+    bytes_per_tree = NODES_PER_TREE * one.bytes_per_slot
+    num_trees = min(config.num_trees, max(1, config.kv_cache_bytes // 2 // bytes_per_tree))
+    memory = config.kv_cache_bytes - num_trees * bytes_per_tree
     longest = config.max_model_len or model.max_position
     useful = config.max_num_seqs * -(-longest // config.block_size)
-    num_blocks = config.num_blocks or min(config.kv_cache_bytes // bytes_per_block, useful)
+    num_blocks = config.num_blocks or min(memory // one.bytes_per_block, useful)
     if num_blocks < 1:
         raise ValueError(
-            f"kv_cache_bytes={config.kv_cache_bytes} holds no block: give at least {bytes_per_block}"
+            f"kv_cache_bytes={config.kv_cache_bytes} holds no block: give at least "
+            f"{one.bytes_per_block + num_trees * bytes_per_tree}"
         )
-    return shape(num_blocks)
+    return shape(num_blocks, num_trees)

@@ -1,54 +1,68 @@
-"""The runner interface: rows of sequences in, logits out.
+"""The runner interface: a batch in, what was made of its logits out, in two phases.
 
 Knows what a forward is given and gives back. Eager, compiled and captured-graph runners
 implement it; nothing above it knows which one it talks to.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from ssd.attention.backend import Branches
+from ssd.attention.batch import Batch
+from ssd.attention.rows import Row
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Flight(Protocol[T_co]):
+    """A forward that was launched."""
+
+    def is_done(self) -> bool:
+        """Whether collecting would not wait."""
+        ...
+
+    def collect(self) -> T_co:
+        """What was made of the logits."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
-class RunnerRow:
-    """One sequence's share of a forward."""
+class Landed(Generic[T]):
+    """The flight of a runner that computes while it launches."""
 
-    tokens: Sequence[int]
-    start: int
-    """Position of the first token."""
-    blocks: Sequence[int]
-    num_logits: int
-    """Logits are wanted for the last so many tokens."""
-    generated: bool
-    """Generated tokens, as opposed to prompt tokens: deterministic mode tiles them differently."""
-    branches: Branches | None = None
-    """Given: the tokens are nodes of a tree, and `start` is the first one's slot, not its position."""
+    result: T
 
-    @property
-    def positions(self) -> Sequence[int]:
-        if self.branches is not None:
-            return self.branches.positions
-        return range(self.start, self.start + len(self.tokens))
+    def is_done(self) -> bool:
+        return True
+
+    def collect(self) -> T:
+        return self.result
 
 
 class Runner(Protocol):
-    def forward(self, rows: Sequence[RunnerRow]) -> "Tensor":
-        """Float32 logits, [sum of num_logits, vocab_size], in the order of the rows.
+    @property
+    def is_async(self) -> bool:
+        """Whether a forward goes on by itself after its launch: the host has time until it is collected."""
+        ...
 
-        A draft with a restricted head has a column for each of its `head_tokens` instead.
+    def batch(self, rows: Sequence[Row]) -> Batch:
+        """The rows as tensors; they hold until the next call."""
+        ...
+
+    def launch(self, batch: Batch, finish: "Callable[[Tensor], T]") -> Flight[T]:
+        """Starts the forward, and what is to be made of its logits.
+
+        `finish` is given float32 logits [wanted rows, vocab_size], in the order of the rows; a draft with a
+        restricted head has a column for each of its `head_tokens` instead. Its work is queued behind the
+        forward: what it reads on the host waits for that.
         """
         ...
 
 
-@runtime_checkable
-class AsyncRunner(Runner, Protocol):
-    """A runner whose forward goes on by itself after it has returned: the host has time until it is done."""
-
-    def is_done(self) -> bool:
-        """Whether the logits of the latest forward can be read without waiting."""
-        ...
+def forward(runner: Runner, rows: Sequence[Row]) -> "Tensor":
+    """Float32 logits of the rows, for whoever has nothing to do until they are there."""
+    return runner.launch(runner.batch(rows), lambda logits: logits).collect()

@@ -5,7 +5,7 @@ Knows logits and tokens. Does not know models, requests, tokenizers, or who draf
 
 from ssd.sampling.chooser import Chooser, ChooserOf, PhiloxChooser, Stream
 from ssd.sampling.constraint import Grammar
-from ssd.sampling.coupled import NOTHING, count_accepted, decide_tokens, emitted_tokens
+from ssd.sampling.coupled import NOTHING, CoupledDecision, count_accepted, decide_tokens, emitted_tokens
 from ssd.sampling.draws import Draws, Truncation
 from ssd.sampling.history import History
 from ssd.sampling.logprobs import token_logprobs
@@ -14,7 +14,7 @@ from ssd.sampling.params import SamplingParams
 from ssd.sampling.processors import process_logits
 from ssd.sampling.ratio import DraftDistribution, Proposal
 from ssd.sampling.rows import SampledToken, SamplingRow, TokenLogprobs
-from ssd.sampling.sampler import decide_plain, draws_of, is_plain, sample
+from ssd.sampling.sampler import Drawn, draw, draws_ahead, draws_of, is_drawn_alone, sample
 from ssd.sampling.seeds import mix_seed, seed_of, seed_tensor
 from ssd.sampling.tally import Tally
 
@@ -22,7 +22,9 @@ __all__ = [
     "NOTHING",
     "Chooser",
     "ChooserOf",
+    "CoupledDecision",
     "DraftDistribution",
+    "Drawn",
     "Draws",
     "Grammar",
     "History",
@@ -36,14 +38,15 @@ __all__ = [
     "TokenLogprobs",
     "Truncation",
     "count_accepted",
-    "decide_plain",
     "decide_tokens",
+    "draw",
+    "draws_ahead",
     "draws_of",
     "emitted_tokens",
     "gumbel_noise",
     "gumbel_noise_at",
     "gumbel_noise_ragged",
-    "is_plain",
+    "is_drawn_alone",
     "mix_seed",
     "process_logits",
     "sample",

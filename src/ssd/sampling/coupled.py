@@ -9,11 +9,15 @@ them once. Knows no requests, no models, and not who drafts.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from ssd.sampling.draws import Draws
+from ssd.sampling.philox import is_recorded
 from ssd.sampling.pruned import decide_pruned
+from ssd.sampling.select import argmax
 from ssd.sampling.whole import decide_whole
 
 NOTHING = -1
@@ -31,11 +35,26 @@ def decide_tokens(logits: Tensor, draws: Draws) -> Tensor:
         raise ValueError(
             f"logits of shape {tuple(logits.shape)} for {len(draws)} rows: pass one row of logits for each"
         )
-    if logits.device.type == "cpu" and logits.shape[1] > _FEW_TOKENS:
+    if logits.device.type == "cpu" and logits.shape[1] > _FEW_TOKENS and not is_recorded():
         return decide_pruned(logits, draws)
     most = max(1, _MOST_SCORES // logits.shape[1])
     pieces = [slice(start, start + most) for start in range(0, len(logits), most)]
     return torch.cat([decide_whole(logits[each], draws.at(each)) for each in pieces])
+
+
+@dataclass(frozen=True, slots=True)
+class CoupledDecision:
+    """What is made of a step's logits where each row's token is decided by its draw alone."""
+
+    draws: Draws | None
+    """None: every row is greedy."""
+
+    def on(self, device: torch.device) -> CoupledDecision:
+        return self if self.draws is None else CoupledDecision(self.draws.to(device))
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """The token [R] of each row, where the logits are."""
+        return argmax(logits) if self.draws is None else decide_tokens(logits, self.draws)
 
 
 def count_accepted(tokens: Tensor, drafted: Tensor, starts: Tensor) -> Tensor:

@@ -35,6 +35,9 @@ class Truncation:
             torch.tensor([each.top_p for each in params], dtype=torch.float64).to(device),
         )
 
+    def to(self, device: torch.device) -> Truncation:
+        return Truncation(self.log_min_p.to(device), self.top_k.to(device), self.top_p.to(device))
+
     def at(self, rows: Tensor | slice) -> Truncation:
         return Truncation(self.log_min_p[rows], self.top_k[rows], self.top_p[rows])
 
@@ -50,6 +53,12 @@ class Draws:
 
     def __len__(self) -> int:
         return len(self.positions)
+
+    def to(self, device: torch.device) -> Draws:
+        truncation = None if self.truncation is None else self.truncation.to(device)
+        return Draws(
+            self.seeds.to(device), self.positions.to(device), self.temperatures.to(device), truncation
+        )
 
     def at(self, rows: Tensor | slice) -> Draws:
         truncation = None if self.truncation is None else self.truncation.at(rows)

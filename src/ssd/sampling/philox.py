@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 ROUNDS = 10
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -21,15 +22,20 @@ _MASK = 0xFFFFFFFF
 _WORD_BITS = 32
 
 
+def is_recorded() -> bool:
+    """Whether somebody keeps torch's operations to replay them: then only those count, in fixed shapes."""
+    return _get_current_dispatch_mode() is not None
+
+
 def run_rounds(state: Tensor, spare: Tensor, key: Tensor) -> None:
     """Encrypt counters in place. `state` [2, 2, *s] holds word 2h+p at [p, h]; `spare` is scratch [2, *s].
 
     On the CPU the arithmetic runs through numpy views of the same memory: a call costs half of torch's, and
-    its int64 product is twice as fast. Elsewhere torch does it. The integers are the same. The key is [2, *s]
-    or broadcastable.
+    its int64 product is twice as fast. Elsewhere torch does it, and so where somebody records torch's
+    operations. The integers are the same. The key is [2, *s] or broadcastable.
     """
     keys = torch.cat((key[1:], key))
-    if state.device.type == "cpu":
+    if state.device.type == "cpu" and not is_recorded():
         _run_rounds(np, state.numpy(), spare.numpy(), keys.numpy(), state.device)
     else:
         _run_rounds(torch, state, spare, keys, state.device)

@@ -8,6 +8,7 @@ is decided is read once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,23 +22,40 @@ from ssd.sampling.seeds import seed_tensor
 from ssd.sampling.select import argmax
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Decided tokens, where the logits are; nothing of it was read yet."""
+
+    _logits: Tensor
+    _rows: Sequence[SamplingRow]
+    _tokens: Tensor
+    _void: Tensor | None
+
+    def read(self) -> list[SampledToken]:
+        if self._void is None:
+            decided = [(token, False) for token in self._tokens.tolist()]
+        else:
+            pairs = torch.stack((self._tokens, self._void), 1).tolist()
+            decided = [(token, bool(nothing)) for token, nothing in pairs]
+        logprobs = _logprobs(self._logits, self._rows, [token for token, _ in decided])
+        return [SampledToken(token, logprobs.get(i), is_void) for i, (token, is_void) in enumerate(decided)]
+
+
 def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[SampledToken]:
-    """Decide the token of each row of logits [R, V]. The logits are left as they are."""
+    """Decide the token of each row of logits [R, V], and read it. The logits are left as they are."""
+    return draw(logits, rows).read() if rows else []
+
+
+def draw(logits: Tensor, rows: Sequence[SamplingRow]) -> Drawn:
+    """Decide the token of each row of logits [R, V]."""
     if logits.ndim != 2 or len(logits) != len(rows):
         raise ValueError(
             f"logits of shape {tuple(logits.shape)} for {len(rows)} rows: pass one row of logits for each"
         )
-    if not rows:
-        return []
     scores, void = edit_rows(logits, rows)
     is_greedy = all(row.params.greedy for row in rows)
     tokens = argmax(scores) if is_greedy else decide_tokens(scores, draws_of(rows, logits.device))
-    if void is None:
-        decided = [(token, False) for token in tokens.tolist()]
-    else:
-        decided = [(token, bool(nothing)) for token, nothing in torch.stack((tokens, void), 1).tolist()]
-    logprobs = _logprobs(logits, rows, [token for token, _ in decided])
-    return [SampledToken(token, logprobs.get(i), is_void) for i, (token, is_void) in enumerate(decided)]
+    return Drawn(logits, rows, tokens, void)
 
 
 def draws_of(rows: Sequence[SamplingRow], device: torch.device | str) -> Draws:
@@ -50,16 +68,22 @@ def draws_of(rows: Sequence[SamplingRow], device: torch.device | str) -> Draws:
     )
 
 
-def is_plain(row: SamplingRow) -> bool:
-    """Whether this position and all later ones are decided by the bare argmax, and nobody asks how likely."""
-    params = row.params
-    return params.greedy and params.logprobs is None and not needs_edits(row)
+def draws_ahead(rows: Sequence[tuple[SamplingRow, int]]) -> Draws:
+    """The draws of so many positions of each row, from its own on."""
+    counts = [count for _row, count in rows]
+    return Draws(
+        seed_tensor([row.seed for row, count in rows for _ in range(count)], "cpu"),
+        torch.tensor([row.position + place for row, count in rows for place in range(count)]),
+        torch.tensor([row.params.temperature for row, _count in rows]).repeat_interleave(
+            torch.tensor(counts)
+        ),
+        Truncation.of([row.params for row, count in rows for _ in range(count)]),
+    )
 
 
-def decide_plain(logits: Tensor) -> list[int]:
-    """The tokens of plain rows [R, V]: what `sample` gives, without a record for each."""
-    tokens: list[int] = argmax(logits).tolist()
-    return tokens
+def is_drawn_alone(row: SamplingRow) -> bool:
+    """Whether this position and all later ones are decided by their draws, and nobody asks how likely."""
+    return row.params.logprobs is None and not needs_edits(row)
 
 
 def _logprobs(logits: Tensor, rows: Sequence[SamplingRow], tokens: Sequence[int]) -> dict[int, TokenLogprobs]:

@@ -90,4 +90,4 @@ def grouped(scores: Tensor) -> Tensor:
     lacking = -scores.shape[-1] % GROUP
     if lacking:
         scores = functional.pad(scores, (0, lacking), value=-float("inf"))
-    return scores.reshape(*scores.shape[:-1], -1, GROUP)
+    return scores.reshape(*scores.shape[:-1], scores.shape[-1] // GROUP, GROUP)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ssd.attention.rows import PlainRow
 from ssd.config import MAX_CHILDREN, MAX_LOOKAHEAD
 from ssd.draft.calibration import Calibration
 from ssd.draft.children import Children, likely_children
@@ -16,7 +17,7 @@ from ssd.draft.ngram import right_guesses
 from ssd.draft.session import Observation
 from ssd.planning.text import MISSED, Text
 from ssd.runtime.loading import LoadedModel
-from ssd.runtime.runner import RunnerRow
+from ssd.runtime.runner import forward
 from ssd.sampling import History, SamplingParams, SamplingRow
 
 
@@ -58,7 +59,7 @@ def _guesses(draft: LoadedModel, written: Written) -> list[Children]:
             "shorter prompts, or fewer --max-tokens"
         )
     blocks = list(range(-(-len(ids) // draft.pool.shape.block_size)))
-    logits = draft.runner.forward([RunnerRow(ids[:-1], 0, blocks, count, generated=False)])
+    logits = forward(draft.runner, [PlainRow(ids[:-1], 0, blocks, count, generated=False)])
     rows = [
         SamplingRow(
             params=written.params,

@@ -13,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ssd.attention.rows import Row
 from ssd.draft.forest.grower import Reading
 from ssd.draft.forest.tables import WORD, Moves, Rows, Shape, Tables
 from ssd.kvcache.pool import KVPool
-from ssd.runtime.runner import RunnerRow
+from tests.row_runner import RowRunner
 
 Ints = NDArray[np.int64]
 _MOST_KNOWN = 50_000
@@ -49,7 +50,7 @@ def context(tokens: Ints, positions: Ints, slots: Sequence[int]) -> Ints:
     return tokens[list(slots)][order]
 
 
-class OracleRunner:
+class OracleRunner(RowRunner):
     """For today's grower: the memory is its pool, of which `move` copies keys."""
 
     def __init__(self, texts: Texts, pool: KVPool) -> None:
@@ -57,23 +58,35 @@ class OracleRunner:
         self._memory = pool.keys[0, 0]
         self._block = pool.shape.block_size
 
-    def forward(self, rows: Sequence[RunnerRow]) -> Tensor:
+    def forward(self, rows: Sequence[Row]) -> Tensor:
         found: list[Tensor] = []
         memory: NDArray[Any] = self._memory.numpy()
         for row in rows:
-            places = [self._slot(row, row.start + i) for i in range(len(row.tokens))]
-            memory[places, 0], memory[places, 1] = row.tokens, list(row.positions)
+            own, positions = self._own(row)
+            memory[own, 0], memory[own, 1] = row.tokens, positions
+        for row in rows:
             for i in range(len(row.tokens) - row.num_logits, len(row.tokens)):
-                branches = row.branches
-                seen: Sequence[int] = range(row.start + i + 1)
-                if branches is not None:
-                    seen = [*range(branches.num_trunk), *branches.ancestors[i], row.start + i]
-                slots = [self._slot(row, place) for place in seen]
-                there = memory[slots].astype(np.int64)
-                found.append(self._texts.logits(context(there[:, 0], there[:, 1], range(len(slots)))))
+                there = memory[self._seen(row, i)].astype(np.int64)
+                found.append(self._texts.logits(context(there[:, 0], there[:, 1], range(len(there)))))
         return torch.stack(found) if found else torch.zeros(0, self._texts.vocab)
 
-    def _slot(self, row: RunnerRow, place: int) -> int:
+    def _own(self, row: Row) -> tuple[list[int], Sequence[int]]:
+        """The slots of a row's tokens, and their positions."""
+        branches = row.branches
+        if branches is not None:
+            return [branches.tree_start + node for node in branches.nodes], branches.positions
+        positions = range(row.start, row.start + len(row.tokens))
+        return [self._slot(row, position) for position in positions], positions
+
+    def _seen(self, row: Row, i: int) -> list[int]:
+        branches = row.branches
+        if branches is None:
+            return [self._slot(row, position) for position in range(row.start + i + 1)]
+        path = branches.paths[i]
+        nodes = [branches.tree_start + j for j in range(path.bit_length()) if path >> j & 1]
+        return [*(self._slot(row, position) for position in range(branches.num_trunk)), *nodes]
+
+    def _slot(self, row: Row, place: int) -> int:
         return row.blocks[place // self._block] * self._block + place % self._block
 
 

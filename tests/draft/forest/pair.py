@@ -58,7 +58,8 @@ class Pair:
         num_blocks = setup.sequences * _BLOCKS_EACH
         texts = Texts(setup.head or setup.vocab)
         head = torch.arange(setup.head) * 2 + 1 if setup.head else None
-        pool = KVPool(PoolShape(1, 1, 2, num_blocks, BLOCK, torch.float32, torch.device("cpu"), 64))
+        cpu = torch.device("cpu")
+        pool = KVPool(PoolShape(1, 1, 2, num_blocks, BLOCK, torch.float32, cpu, 64, setup.sequences))
         limits = GrowthLimits(
             width=setup.width,
             lookup=setup.lookup,

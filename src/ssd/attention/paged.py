@@ -1,0 +1,64 @@
+"""Attention by a batch's tensors alone: fixed shapes, and no value of theirs is read on the host.
+
+For steps that are recorded once and replayed, and what kernels are compared with. Every row has the keys that
+it could see gathered for itself, which is slow and plain. What a row does not see it does not meet, whatever
+lies there.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from ssd.attention.batch import WORD, Batch
+from ssd.kvcache.pool import NODES_PER_TREE, KVPool
+
+
+class PagedBackend:
+    def __init__(self, pool: KVPool) -> None:
+        self._pool = pool
+        device = pool.keys.device
+        # Made once: what a step makes anew is one more kernel each time.
+        self._offsets = torch.arange(pool.shape.block_size, device=device)
+        self._nodes = torch.arange(NODES_PER_TREE, device=device)
+        self._bits = torch.arange(WORD, device=device)
+
+    def plan(self, batch: Batch) -> "PagedPlan":
+        size, num_rows = self._pool.shape.block_size, batch.num_rows
+        paged = (batch.tables.unsqueeze(2) * size + self._offsets).flatten(1)
+        nodes = batch.tree_starts.unsqueeze(1) + self._nodes
+        slots = torch.cat((paged, nodes), 1).index_select(0, batch.sequences)
+        on_path = ((batch.paths.unsqueeze(2) >> self._bits) & 1).view(num_rows, -1)
+        places = torch.arange(paged.shape[1], device=paged.device)
+        sees = torch.cat((places < batch.seen.unsqueeze(1), on_path > 0), 1)
+        return PagedPlan(self._pool, batch.slots, slots.flatten(), sees)
+
+
+@dataclass(frozen=True, slots=True)
+class PagedPlan:
+    _pool: KVPool
+    _own_slots: Tensor
+    _slots: Tensor
+    """Of all rows, one after the other, those of the keys that it could see."""
+    _sees: Tensor
+    """[rows, keys]."""
+
+    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        pools = self._pool.keys[layer], self._pool.values[layer]
+        for pool, fresh in zip(pools, (keys, values), strict=True):
+            pool.index_copy_(1, self._own_slots, fresh.transpose(0, 1))
+        num_rows, num_keys = self._sees.shape
+        num_kv_heads, head_dim = keys.shape[1:]
+        hidden = ~self._sees.view(num_rows, 1, num_keys, 1)
+        # Not merely masked: a weight of 0 times NaN is NaN.
+        known, values_known = (
+            pool.index_select(1, self._slots)
+            .view(num_kv_heads, num_rows, num_keys, head_dim)
+            .transpose(0, 1)
+            .masked_fill(hidden, 0.0)
+            for pool in pools
+        )
+        grouped = queries.view(num_rows, num_kv_heads, -1, head_dim)
+        mask = self._sees.view(num_rows, 1, 1, num_keys)
+        return F.scaled_dot_product_attention(grouped, known, values_known, attn_mask=mask).flatten(1)

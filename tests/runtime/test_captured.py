@@ -1,0 +1,223 @@
+"""Steps that are recorded and replayed do what they did before, for any rows in any bucket."""
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ssd.attention.batch import Batch, BatchWriter
+from ssd.attention.rows import Branches, PlainRow
+from ssd.config.runner import RunnerConfig
+from ssd.runtime import captured
+from ssd.runtime.buckets import Buckets
+from ssd.runtime.capture import Capture, CaptureError, Recording, RunAgain
+from ssd.runtime.captured import CapturedRunner
+from ssd.runtime.loading import LoadedModel, load_model
+from ssd.runtime.runner import forward
+from ssd.sampling import CoupledDecision, Draws, Truncation
+
+BLOCK, NUM_BLOCKS, TABLE = 4, 96, 12
+SIZES, TILE = (16, 32, 48), 16
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny_llama: Path) -> LoadedModel:
+    return load_model(
+        RunnerConfig(
+            model=str(tiny_llama),
+            device="cpu",
+            dtype="float32",
+            num_blocks=NUM_BLOCKS,
+            block_size=BLOCK,
+            num_trees=4,
+            max_model_len=BLOCK * TABLE,
+        )
+    )
+
+
+def runner_of(loaded: LoadedModel, capture: Capture, sizes: Sequence[int] = SIZES) -> CapturedRunner:
+    buckets = Buckets(TABLE, sizes, tile=TILE)
+    return CapturedRunner(loaded.runner, loaded.pool, buckets, capture)
+
+
+def some_rows(rng: random.Random, shape: Any) -> list[PlainRow]:
+    """Texts that are decoded, verified and read in chunks, and trees, in blocks of their own."""
+    rows, free = [], rng.sample(range(NUM_BLOCKS), NUM_BLOCKS)
+    for tree in range(rng.randint(1, 4)):
+        blocks = [free.pop() for _ in range(TABLE)]
+        count = rng.choice([1, 1, 3, 9])
+        tokens = [rng.randrange(2, 300) for _ in range(count)]
+        if rng.random() < 0.5:
+            start = rng.randint(0, BLOCK * TABLE - count)
+            rows.append(PlainRow(tokens, start, blocks, rng.randint(1, count), generated=True))
+            continue
+        nodes = rng.sample(range(128), count)
+        paths = [sum(1 << node for node in nodes[: place + 1]) for place in range(count)]
+        trunk = rng.randint(1, 30)
+        branches = Branches(range(trunk, trunk + count), trunk, shape.tree_start(tree), nodes, paths)
+        rows.append(PlainRow(tokens, 0, blocks, count, generated=True, branches=branches))
+    return rows
+
+
+def some_decision(rng: random.Random, count: int) -> CoupledDecision:
+    kind = rng.choice(["greedy", "drawn", "truncated"])
+    if kind == "greedy":
+        return CoupledDecision(None)
+    heats = torch.tensor([rng.choice([0.0, 0.8, 1.3]) for _ in range(count)])
+    seeds, positions = (torch.tensor([rng.randrange(1 << 30) for _ in range(count)]) for _ in range(2))
+    truncation = Truncation(
+        torch.full((count,), -torch.inf, dtype=torch.float64),
+        torch.tensor([rng.choice([0, 5]) for _ in range(count)]),
+        torch.full((count,), 0.9, dtype=torch.float64),
+    )
+    return CoupledDecision(Draws(seeds, positions, heats, truncation if kind == "truncated" else None))
+
+
+class Lives:
+    """The same steps in several ways, each from the same memory."""
+
+    def __init__(self, loaded: LoadedModel, seed: int) -> None:
+        self._pool = loaded.pool
+        generator = torch.Generator().manual_seed(seed)
+        self._before = [
+            torch.randn(t.shape, generator=generator) for t in (loaded.pool.keys, loaded.pool.values)
+        ]
+
+    def run(
+        self, runner: Any, steps: Sequence[tuple[list[PlainRow], Callable[[Tensor], Tensor]]]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """What was decided, and all keys and values that can be seen at the end."""
+        for place, content in zip((self._pool.keys, self._pool.values), self._before, strict=True):
+            place.copy_(content)
+        decided = [runner.launch(runner.batch(rows), finish).collect() for rows, finish in steps]
+        scratch = self._pool.scratch_slot
+        memory = [
+            torch.cat((each[:, :, :scratch], each[:, :, self._pool.shape.tree_start(0) :]), 2).clone()
+            for each in (self._pool.keys, self._pool.values)
+        ]
+        return decided, memory
+
+
+def same(a: tuple[list[Tensor], list[Tensor]], b: tuple[list[Tensor], list[Tensor]]) -> bool:
+    return all(
+        torch.equal(x, y)
+        for mine, others in zip(a, b, strict=True)
+        for x, y in zip(mine, others, strict=True)
+    )
+
+
+def steps_of(loaded: LoadedModel, seed: int, count: int = 12) -> list[Any]:
+    rng = random.Random(seed)
+    steps = []
+    for _ in range(count):
+        rows = some_rows(rng, loaded.pool.shape)
+        finish = rng.choice([some_decision(rng, sum(row.num_logits for row in rows)), lambda logits: logits])
+        steps.append((rows, finish))
+    return steps
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_replay_equals_the_work_itself_in_any_bucket(loaded: LoadedModel, seed: int) -> None:
+    """Bit for bit, tokens, logits and memory: replayed, run again, and in a larger bucket than needed."""
+    lives, steps = Lives(loaded, seed), steps_of(loaded, seed)
+    replayed = lives.run(runner_of(loaded, Recording()), steps)
+    assert same(replayed, lives.run(runner_of(loaded, RunAgain()), steps))
+    assert same(replayed, lives.run(runner_of(loaded, Recording(), SIZES[2:]), steps))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_it_computes_what_the_eager_runner_computes(loaded: LoadedModel, seed: int) -> None:
+    rng, runner = random.Random(seed), runner_of(loaded, Recording())
+    for _ in range(6):
+        rows = some_rows(rng, loaded.pool.shape)
+        torch.testing.assert_close(forward(runner, rows), forward(loaded.runner, rows), rtol=1e-4, atol=1e-4)
+
+
+def test_what_no_bucket_holds_is_computed_all_the_same(loaded: LoadedModel) -> None:
+    runner = runner_of(loaded, Recording(), (16,))
+    row = PlainRow([5] * 17, 0, range(TABLE), 2, generated=False)
+    assert torch.equal(forward(runner, [row]), forward(loaded.runner, [row]))
+
+
+@pytest.mark.parametrize("kind", captured.KINDS)
+def test_a_step_reads_nothing_on_the_host_and_is_counted(loaded: LoadedModel, kind: Any) -> None:
+    """A host read or an upload would have been refused at capture. What is left is a number of operations."""
+    runner = runner_of(loaded, Recording(), (16,))
+    tape: Any = runner._steps[16, kind]._replay
+    most = {"greedy": 190, "drawn": 360, "truncated": 400}[kind]
+    assert 50 < len(tape.names) <= most, (len(tape.names), sorted(set(tape.names)))
+
+
+READS = {
+    "item": lambda x: x * x[0, 0].item(),
+    "branch": lambda x: x if x[0, 0] > 0 else -x,
+    "mask": lambda x: x[x > 0].sum() + x,
+    "nonzero": lambda x: x + (x > 0).nonzero().sum(),
+    "upload": lambda x: x + torch.tensor([1.0]),
+}
+
+
+@pytest.mark.parametrize("control", READS)
+def test_work_that_depends_on_the_host_is_refused(control: str) -> None:
+    x, out = torch.ones(3, 3), torch.zeros(3, 3)
+    with pytest.raises(CaptureError):
+        Recording()(lambda: out.copy_(READS[control](x)))
+
+
+def test_a_value_that_python_took_along_is_seen() -> None:
+    """On a CPU nothing tells that a list was made of a tensor: only that a replay knows the old values."""
+    x, out = torch.ones(3), torch.zeros(3)
+    replay = Recording()(lambda: out.copy_(x + sum(x.tolist())))
+    x.fill_(5.0)
+    replay()
+    assert out.tolist() == [8.0] * 3 != [20.0] * 3
+
+
+def test_a_rebound_buffer_is_seen() -> None:
+    """A test of these tests: work that makes its result a new tensor leaves the old one as it was."""
+
+    class Rebinds:
+        x, out = torch.ones(3), torch.zeros(3)
+
+        def work(self) -> None:
+            self.out = self.x + 1
+
+    holder = Rebinds()
+    replay = Recording()(holder.work)
+    kept = holder.out.clone()
+    holder.out = torch.zeros(3)
+    holder.x.fill_(5.0)
+    replay()
+    assert torch.equal(holder.out, torch.zeros(3))
+    assert not torch.equal(holder.out, kept)
+
+
+def test_a_padded_row_that_writes_a_real_slot_is_seen(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lives, steps = Lives(loaded, 7), steps_of(loaded, 7)
+    right = lives.run(runner_of(loaded, Recording()), steps)
+    write = BatchWriter.write
+
+    def careless(self: BatchWriter, *given: Any) -> Batch:
+        batch = write(self, *given)
+        batch.slots[batch.slots == loaded.pool.scratch_slot] = 5
+        return batch
+
+    monkeypatch.setattr(BatchWriter, "write", careless)
+    assert not same(right, lives.run(runner_of(loaded, Recording()), steps))
+
+
+@pytest.mark.parametrize("forgotten", captured._TENSORS)
+def test_a_forgotten_copy_is_seen(
+    loaded: LoadedModel, forgotten: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lives, steps = Lives(loaded, 8), steps_of(loaded, 8)
+    right = lives.run(runner_of(loaded, Recording()), steps)
+    runner = runner_of(loaded, Recording())
+    monkeypatch.setattr(captured, "_TENSORS", tuple(each for each in captured._TENSORS if each != forgotten))
+    assert not same(right, lives.run(runner, steps))
