@@ -13,7 +13,7 @@ import torch
 from ssd.attention.rows import Branches, PlainRow
 from ssd.config import RunnerConfig
 from ssd.draft.children import likely_children
-from ssd.draft.grower import Grower, GrowthLimits
+from ssd.draft.grower import Grower, GrowthLimits, OutOfTrees
 from ssd.draft.growth import growth_policy
 from ssd.draft.messages import Open, Sampling, TreePart, pack_ints
 from ssd.draft.session import CREDIT, Session
@@ -267,7 +267,7 @@ def test_a_closed_sequence_gives_back_its_arena(draft: LoadedModel, reference: R
     bench = Bench(draft, reference)
     for session_id in range(draft.pool.shape.num_trees):
         bench.open(session_id, words(random.Random(session_id), 3))
-    with pytest.raises(OutOfBlocks):
+    with pytest.raises(OutOfTrees):
         bench.open(99, [1, 2, 3])
     bench.grower.check_integrity()
     bench.grower.close(0)

@@ -112,6 +112,24 @@ def test_who_comes_while_the_cache_is_full_is_taken_in_when_there_is_room(draft:
     assert client.paths(["late"], 1)[0].tokens
 
 
+def test_who_finds_no_tree_is_told_why_and_taken_in_when_one_is_free(
+    draft: LoadedModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Draft(draft, num_blocks=100)
+    client = connected(source)
+    keys = [f"t{number}" for number in range(draft.pool.shape.num_trees + 1)]
+    for key in keys:
+        client.follow(key, [5, 6, 7], 3, Sampling(seed=1), 100)
+    with caplog.at_level("INFO"):
+        rounds(source, client, 10)
+    assert "--max-num-seqs" in caplog.text
+    known = [bool(path.tokens) for path in client.paths(keys, 1)]
+    assert known == [True] * (len(keys) - 1) + [False]
+    client.forget(keys[0])
+    rounds(source, client, 10)
+    assert client.paths(keys[-1:], 1)[0].tokens
+
+
 def test_a_step_of_the_draft_is_told_once(draft: LoadedModel) -> None:
     source = Draft(draft, num_blocks=12)
     client = connected(source)

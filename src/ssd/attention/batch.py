@@ -81,7 +81,8 @@ class BatchWriter:
         tables = self._tables(rows, layout)
         tree_starts = np.zeros(len(tables), np.int64)
         counts = np.array([len(row.tokens) for row in rows], np.int64)
-        self._write_padding(columns, paths, nobody=len(tables) - 1, is_needed=counts.sum() < layout.num_rows)
+        if counts.sum() < layout.num_rows:
+            columns[:] = self._padding(nobody=len(tables) - 1)
         self._write_texts(columns, rows, counts, layout, tables)
         paths[:] = 0
         spans = []
@@ -118,11 +119,9 @@ class BatchWriter:
             table[: len(row.blocks)] = row.blocks
         return tables
 
-    def _write_padding(
-        self, columns: NDArray[np.int64], paths: NDArray[np.int64], *, nobody: int, is_needed: bool
-    ) -> None:
-        if is_needed:
-            columns[:] = np.array([[0], [0], [self._scratch_slot], [nobody], [1]])
+    def _padding(self, *, nobody: int) -> NDArray[np.int64]:
+        """Of each column: token 0 at position 0, which goes to scratch and sees what lies there."""
+        return np.array([[0], [0], [self._scratch_slot], [nobody], [1]], np.int64)
 
     def _write_texts(
         self,

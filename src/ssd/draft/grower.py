@@ -71,6 +71,10 @@ class _Place:
     run_row: int = 0
 
 
+class OutOfTrees(Exception):  # noqa: N818 - exhaustion is a state here, not an error
+    """Every arena is taken. Expected under load; nothing has been changed."""
+
+
 class Grower:
     def __init__(
         self,
@@ -110,10 +114,10 @@ class Grower:
         return self._limits.max_model_len
 
     def open(self, session_id: int, session: Session) -> None:
-        """Takes a sequence in; OutOfBlocks or ValueError where it does not fit."""
+        """Takes a sequence in; OutOfTrees, OutOfBlocks or ValueError where it does not fit."""
         self._check_length(session)
         if not self._free_trees:
-            raise OutOfBlocks(f"sequence {session_id} has no room for a tree")
+            raise OutOfTrees
         session.num_read = self._blocks.allocate(session_id, session.tokens)
         self._trees[session_id] = self._free_trees.pop()
         session.tree_start = self._pool.shape.tree_start(self._trees[session_id])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ssd.draft.codec import FrameError, decode, encode
-from ssd.draft.grower import Grower
+from ssd.draft.grower import Grower, OutOfTrees
 from ssd.draft.link import DraftLink, LinkError
 from ssd.draft.messages import (
     PROTOCOL_VERSION,
@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 _FRAMES_AT_ONCE = 1024
 _NO_ROOM = "the draft's KV cache is full: give it more with --kv-cache-bytes"
+_NO_TREE = "the draft has as many sequences as it may: let it have more with --max-num-seqs"
 HEARTBEAT = 2.0
 """Seconds of silence after which a peer is told that the draft is there, or found to be gone."""
 
@@ -180,8 +181,9 @@ class DraftService:
         try:
             session = Session(message, max_len=self._grower.max_model_len, vocab_size=peer.vocab_size)
             self._grower.open(session_id, session)
-        except OutOfBlocks:
-            return [Close(message.seq, message.epoch, _NO_ROOM, may_return=True)]
+        except (OutOfBlocks, OutOfTrees) as full:
+            reason = _NO_ROOM if isinstance(full, OutOfBlocks) else _NO_TREE
+            return [Close(message.seq, message.epoch, reason, may_return=True)]
         except ValueError as error:
             return [Close(message.seq, message.epoch, str(error)[:500])]
         peer.sessions[message.seq] = (session_id, session)
