@@ -218,7 +218,7 @@ FAULTS = [
         _RUNS,
     ),
     Fault(
-        "a path may leave the likeliest one twice",
+        "a path of the forest may leave the likeliest one twice",
         f"{_SRC}/priorities.py",
         "may = (earlier <= base) & ~",
         "may = ~",
