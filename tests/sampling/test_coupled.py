@@ -190,7 +190,7 @@ def test_an_engine_step_reads_once() -> None:
         with Calls() as calls:
             sample(logits, rows)
         assert calls.reads == []  # tokens leave through a list, which is no operation
-        assert calls.num_calls < 250
+        assert calls.num_calls < 400
 
 
 @given(st.lists(st.lists(st.integers(0, 2), max_size=4), min_size=1, max_size=5), st.data())
