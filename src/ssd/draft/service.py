@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 _FRAMES_AT_ONCE = 1024
 _NO_ROOM = "the draft's KV cache is full: give it more with --kv-cache-bytes"
-_NO_TREE = "the draft has as many sequences as it may: let it have more with --max-num-seqs"
+_NO_TREE = "the draft has as many sequences as it may: raise its --max-num-seqs, or --kv-cache-bytes"
 HEARTBEAT = 2.0
 """Seconds of silence after which a peer is told that the draft is there, or found to be gone."""
 
