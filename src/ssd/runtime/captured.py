@@ -19,8 +19,8 @@ from ssd.kvcache.pool import KVPool
 from ssd.models.decoder import DenseDecoder, Rows
 from ssd.runtime.buckets import Buckets
 from ssd.runtime.capture import Capture
-from ssd.runtime.eager import EagerRunner
-from ssd.runtime.runner import Flight, Landed
+from ssd.runtime.eager import EagerRunner, flight_on
+from ssd.runtime.runner import Flight
 from ssd.sampling import CoupledDecision, Draws, Truncation
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class CapturedRunner:
 
     @property
     def is_async(self) -> bool:
-        return self._device.type != "cpu"
+        return self._beyond.is_async
 
     @property
     def head_tokens(self) -> Tensor | None:
@@ -63,8 +63,8 @@ class CapturedRunner:
         step.run(batch, finish.draws if isinstance(finish, CoupledDecision) else None)
         # Copies: the next replay writes there again.
         if isinstance(finish, CoupledDecision):
-            return Landed(step.tokens[: batch.num_wanted].clone())  # type: ignore[arg-type]  # T is Tensor here
-        return Landed(finish(step.logits[: batch.num_wanted].clone()))
+            return flight_on(self._device, step.tokens[: batch.num_wanted].clone())  # type: ignore[arg-type]  # T is Tensor here
+        return flight_on(self._device, finish(step.logits[: batch.num_wanted].clone()))
 
     def _padding(self, size: int) -> Batch:
         """Input of nothing but padding, in memory of its own."""

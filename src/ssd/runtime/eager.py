@@ -23,8 +23,6 @@ T = TypeVar("T")
 
 
 class EagerRunner:
-    is_async = False
-
     def __init__(
         self,
         model: DenseDecoder,
@@ -40,6 +38,10 @@ class EagerRunner:
         self._tiling = tiling
 
     @property
+    def is_async(self) -> bool:
+        return self._device.type == "cuda"
+
+    @property
     def head_tokens(self) -> Tensor | None:
         """The tokens that the columns of logits stand for; None: the whole vocabulary."""
         return self.model.head_tokens
@@ -52,7 +54,7 @@ class EagerRunner:
     def launch(self, batch: Batch, finish: Callable[[Tensor], T]) -> Flight[T]:
         # All that goes to the device goes there before the model runs: a copy behind it would wait for it.
         made = finish.on(self._device) if isinstance(finish, CoupledDecision) else finish
-        return Landed(made(self.logits(batch)))  # type: ignore[arg-type]  # a decision on another device is one
+        return flight_on(self._device, made(self.logits(batch)))  # type: ignore[arg-type]  # a decision on another device is one
 
     @torch.inference_mode()
     def logits(self, batch: Batch) -> Tensor:
@@ -63,8 +65,13 @@ class EagerRunner:
         return self.model.logits(hidden[wanted], batch.head_tiles)[: batch.num_wanted].float()
 
 
-class _OnDevice(Generic[T]):
-    """Kernels are queued and run by themselves; an event behind the last one tells when they are done."""
+def flight_on(device: torch.device, result: T) -> Flight[T]:
+    """The flight of work that was queued on a device, or done on a CPU."""
+    return OnDevice(result, device) if device.type == "cuda" else Landed(result)
+
+
+class OnDevice(Generic[T]):
+    """Kernels run by themselves; an event behind the last one tells when they are done. Never run."""
 
     def __init__(self, result: T, device: torch.device) -> None:
         self._result = result
@@ -76,10 +83,3 @@ class _OnDevice(Generic[T]):
 
     def collect(self) -> T:
         return self._result
-
-
-class CudaRunner(EagerRunner):
-    is_async = True
-
-    def launch(self, batch: Batch, finish: Callable[[Tensor], T]) -> Flight[T]:
-        return _OnDevice(super().launch(batch, finish).collect(), self._device)

@@ -21,7 +21,7 @@ from ssd.models.head_tokens import frequent_tokens
 from ssd.models.linear import resolve_precision
 from ssd.models.weights import ProgressSource, ShowProgress
 from ssd.runtime.cores import pin_to_cores
-from ssd.runtime.eager import CudaRunner, EagerRunner
+from ssd.runtime.eager import EagerRunner
 from ssd.runtime.host import resolve_device, resolve_dtype
 from ssd.runtime.huge_pages import request_huge_pages
 from ssd.runtime.layout import Tiling
@@ -70,8 +70,7 @@ def load_model(
     pool = KVPool(shape)
     attention = SdpaBackend(pool, checkpoint.config.num_heads, deterministic=config.deterministic)
     tiling = Tiling(config.decode_tile, config.prefill_tile) if config.deterministic else None
-    make_runner = CudaRunner if device.type == "cuda" else EagerRunner
-    runner = make_runner(model, attention, pool, tiling=tiling)
+    runner = EagerRunner(model, attention, pool, tiling=tiling)
     return LoadedModel(checkpoint, runner, pool, max_model_len)
 
 
