@@ -3,23 +3,19 @@
     python -m benchmarks.host_gap [--batch 64] [--lookahead 8] [--steps 400]
 
 A runner that is done 10 ms after it was called stands for a target on a GPU, one that sleeps 3 ms for the
-draft's model (both by a rule: ruled.py); all else is real: scheduler, mirrors, detokeniser, sockets, a draft
-service in its own process.
+draft's model (both by a rule: sleeping.py); all else is real: scheduler, mirrors, detokeniser, sockets, a
+draft service in its own process.
 """
 
 import multiprocessing
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from benchmarks.flags import parser
 from benchmarks.in_turns import percentiles
-from benchmarks.ruled import BLOCK, NUM_BLOCKS, grower_of, hello, logits_of, prompt_of
-from ssd.attention.rows import Row
+from benchmarks.ruled import BLOCK, NUM_BLOCKS, grower_of, hello, prompt_of
+from benchmarks.sleeping import SleepingDraft, SleepingTarget
 from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.decoder import Decoder
 from ssd.draft.client import DraftClient
@@ -32,54 +28,15 @@ from ssd.engine.request import Request
 from ssd.engine.schedule import SchedulerLimits
 from ssd.kvcache.block_manager import BlockManager
 from ssd.processes.sockets import private_address
-from ssd.runtime.runner import Flight, Landed
 from ssd.sampling import SamplingParams
-from tests.row_runner import RowRunner
 from tests.tiny import tiny_tokenizer
-
-T = TypeVar("T")
 
 FLAGS = {"batch": 64, "lookahead": 8, "steps": 400}
 
 
-class SleepingDraft(RowRunner):
-    """A forward of 3 ms."""
-
-    def forward(self, rows: Sequence[Row]) -> Tensor:
-        started = time.perf_counter()
-        logits = logits_of(rows, errs=True)
-        time.sleep(max(0.0, 0.003 - (time.perf_counter() - started)))
-        return logits
-
-
-@dataclass(frozen=True, slots=True)
-class Sleeping(Landed[T]):
-    ends: float
-
-    def is_done(self) -> bool:
-        return time.perf_counter() >= self.ends
-
-
-class SleepingTarget(RowRunner):
-    """A forward of 10 ms that goes on by itself, as on a GPU; keeps the time from its end to the next one."""
-
-    is_async = True
-
-    def __init__(self) -> None:
-        self.gaps: list[float] = []
-        self._ends = float("inf")
-
-    def launch(self, batch: Any, finish: Callable[[Tensor], T]) -> Flight[T]:
-        started = time.perf_counter()
-        if self._ends < started:
-            self.gaps.append(started - self._ends)
-        self._ends = started + 0.010
-        return Sleeping(finish(logits_of(batch, errs=False)), self._ends)
-
-
 def run_draft(address: str) -> None:
     torch.set_num_threads(1)
-    grower = grower_of(SleepingDraft(), prefill_chunk=1024)
+    grower = grower_of(SleepingDraft(0.003), prefill_chunk=1024)
     DraftService(grower, ZmqDraftLink(address), hello("draft")).run(lambda: False)
 
 
@@ -88,7 +45,7 @@ def run_engine(
 ) -> tuple[list[float], list[float], EngineCore]:
     """Seconds between two verifications, those spent waiting for the draft among them, and the engine."""
     torch.set_num_threads(1)
-    target = SleepingTarget()
+    target = SleepingTarget(0.010)
     client = DraftClient(AddressSource(address, hello("target"), timeout=60.0), lookahead=lookahead)
     policy = Policy(client, lookahead=lookahead)
     policy.start(60.0)

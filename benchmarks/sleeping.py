@@ -1,0 +1,58 @@
+"""Runners that sleep where a model would compute, and answer by a rule (ruled.py): times that can be chosen.
+
+The draft's forward takes its thread, as on a CPU. The target's goes on by itself, as on a GPU: the host has
+time until it is over. Knows no engine and no line.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from benchmarks.ruled import logits_of
+from ssd.attention.rows import Row
+from ssd.runtime.runner import Flight, Landed
+from tests.row_runner import RowRunner
+
+T = TypeVar("T")
+
+
+class SleepingDraft(RowRunner):
+    """A forward of so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def forward(self, rows: Sequence[Row]) -> Tensor:
+        ends = time.perf_counter() + self._seconds
+        logits = logits_of(rows, errs=True)
+        time.sleep(max(0.0, ends - time.perf_counter()))
+        return logits
+
+
+@dataclass(frozen=True, slots=True)
+class Sleeping(Landed[T]):
+    ends: float
+
+    def is_done(self) -> bool:
+        return time.perf_counter() >= self.ends
+
+
+class SleepingTarget(RowRunner):
+    """A forward of so many seconds; keeps the times from the end of each to the next one."""
+
+    is_async = True
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.gaps: list[float] = []
+        self._ends = float("inf")
+
+    def launch(self, batch: Any, finish: Callable[[Tensor], T]) -> Flight[T]:
+        started = time.perf_counter()
+        if self._ends < started:
+            self.gaps.append(started - self._ends)
+        self._ends = started + self._seconds
+        return Sleeping(finish(logits_of(batch, errs=False)), self._ends)
