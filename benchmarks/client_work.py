@@ -14,28 +14,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
 
 from benchmarks.flags import parser
 from benchmarks.in_turns import percentiles
-from benchmarks.ruled import grower_of, hello, logits_of, outcome, prompt_of
-from ssd.attention.rows import Row
+from benchmarks.ruled import RuledModel, grower_of, hello, outcome, prompt_of
 from ssd.draft.client import DraftClient
 from ssd.draft.contact import Contact
 from ssd.draft.messages import Sampling
 from ssd.draft.policy import Policy, Verified
 from ssd.draft.service import DraftService
 from tests.e2e.draft_in_memory import DraftEnd, EngineEnd, Wires
-from tests.row_runner import RowRunner
 
 FLAGS = {"batch": [1, 16, 64], "lookahead": 8, "rounds": 300}
 
 WARM_UP = 20
-
-
-class RuledDraft(RowRunner):
-    def forward(self, rows: Sequence[Row]) -> Tensor:
-        return logits_of(rows, errs=True)
 
 
 class DraftHere:
@@ -43,7 +35,7 @@ class DraftHere:
 
     def __init__(self) -> None:
         self._wires = Wires()
-        grower = grower_of(RuledDraft(), prefill_chunk=4096)
+        grower = grower_of(RuledModel(), prefill_chunk=4096)
         self._service = DraftService(grower, DraftEnd(self._wires), hello("draft"))
 
     def make_contact(self) -> Contact | None:

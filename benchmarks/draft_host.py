@@ -17,23 +17,37 @@ from torch import Tensor
 
 from benchmarks.flags import parser
 from benchmarks.in_turns import percentiles
-from benchmarks.ruled import BLOCK, NUM_BLOCKS, VOCAB, grower_of, logits_of, prompt_of
-from ssd.attention.rows import PlainRow, Row
+from benchmarks.ruled import (
+    BLOCK,
+    CONTEXT,
+    LOOKUP,
+    NUM_BLOCKS,
+    SLOTS,
+    VOCAB,
+    WIDTH,
+    RuledModel,
+    logits_of,
+    prompt_of,
+    shape_of,
+)
+from ssd.attention.rows import Row
 from ssd.draft.codec import encode
 from ssd.draft.forest.arrays import Arrays, NumpyArrays, TorchArrays
 from ssd.draft.forest.children import FixedChildren, LooseChildren, Needs, Told
 from ssd.draft.forest.forest import Forest
 from ssd.draft.forest.grower import Children, ForestGrower, HostLimits, Reading
 from ssd.draft.forest.planted import Planted
-from ssd.draft.forest.tables import Moves, Rows, Shape, Tables
+from ssd.draft.forest.tables import Rows, Shape, Tables
 from ssd.draft.messages import Nodes, Open, Sampling, pack_ints
-from ssd.draft.session import Session
 from ssd.kvcache.block_manager import BlockManager
+from ssd.kvcache.pool import KVPool, PoolShape
+from ssd.planning.growth import growth_policy
+from tests.draft.oracle.grower import Grower, GrowthLimits
+from tests.draft.oracle.session import Session
 from tests.row_runner import RowRunner
 
 FLAGS = {"batch": [1, 64], "steps": 3, "rounds": 200, "lookahead": 8}
 WARM_UP = 10
-WIDTH, LOOKUP, SLOTS, CONTEXT = 64, 4, 64, 1 << 20
 
 
 class Watch:
@@ -60,9 +74,16 @@ class Side(Protocol):
 
 
 class Today(RowRunner):
+    """The grower that was the draft's before the forest: now what tests compare it with."""
+
     def __init__(self) -> None:
         self.watch = Watch()
-        self._grower = grower_of(self, prefill_chunk=1 << 20)
+        shape = PoolShape(1, 1, 8, NUM_BLOCKS, BLOCK, torch.float32, torch.device("cpu"), 512, 64)
+        limits = GrowthLimits(
+            width=WIDTH, lookup=LOOKUP, max_grown=SLOTS, max_model_len=CONTEXT, prefill_chunk=1 << 20
+        )
+        blocks, policy = BlockManager(NUM_BLOCKS, BLOCK), growth_policy("value", width=WIDTH)
+        self._grower = Grower(self, KVPool(shape), blocks, limits, policy)
         self._sessions: dict[int, Session] = {}
 
     def forward(self, rows: Sequence[Row]) -> Tensor:
@@ -72,7 +93,7 @@ class Today(RowRunner):
         return logits
 
     def open(self, number: int, opening: Open) -> None:
-        self._sessions[number] = Session(opening, max_len=4096)
+        self._sessions[number] = Session(opening, max_len=CONTEXT)
         self._grower.open(number, self._sessions[number])
 
     def advance(self, number: int, n: int, tokens: Sequence[int]) -> None:
@@ -102,32 +123,20 @@ class WatchedForest(Forest):
         self._watch.on_device(super().apply)
 
 
-class InForest:
+class InForest(RuledModel):
     def __init__(self, xp: Arrays, batch: int, lookahead: int) -> None:
         self.watch = Watch()
-        rows = WIDTH + batch * (lookahead + 1)
-        shape = Shape(
-            batch,
-            WIDTH,
-            rows=rows,
-            lookup=LOOKUP,
-            slots=SLOTS,
-            outcome=lookahead + 1,
-            block=BLOCK,
-            blocks=4096 // BLOCK,
-            arena=NUM_BLOCKS * BLOCK,
-        )
+        shape = shape_of(batch, lookahead)
         self._loose = LooseChildren(shape.children)
         self._fixed: Children | None = FixedChildren(shape.children, Needs()) if xp.is_fixed else None
-        limits = HostLimits(prefill_chunk=1 << 20, max_model_len=4096)
+        limits = HostLimits(prefill_chunk=1 << 20, max_model_len=CONTEXT)
         blocks = BlockManager(NUM_BLOCKS, BLOCK)
         self._grower = ForestGrower(WatchedForest(xp, shape, self.watch), self, self, blocks, limits)
         self._planted: dict[int, Planted] = {}
 
     def forward(self, rows: Rows, tables: Tables, readings: Sequence[Reading]) -> Tensor:
         started = time.perf_counter()
-        token = torch.as_tensor(rows.token).tolist()
-        logits = logits_of([PlainRow(token, 0, [0], len(token), generated=True)], errs=True)
+        logits = super().forward(rows, tables, readings)
         self.watch.forward += time.perf_counter() - started
         return logits
 
@@ -136,11 +145,8 @@ class InForest:
         found: Told = self.watch.on_device(children.of, logits, tables, rows)
         return found
 
-    def move(self, moves: Moves) -> None:
-        pass
-
     def open(self, number: int, opening: Open) -> None:
-        self._planted[number] = Planted(opening, max_len=4096)
+        self._planted[number] = Planted(opening, max_len=CONTEXT)
         self._grower.open(number, self._planted[number])
 
     def advance(self, number: int, n: int, tokens: Sequence[int]) -> None:

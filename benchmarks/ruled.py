@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 from ssd.attention.rows import Row
-from ssd.draft.grower import Grower, GrowthLimits
-from ssd.draft.growth import growth_policy
+from ssd.draft.forest.arrays import NumpyArrays
+from ssd.draft.forest.children import LooseChildren
+from ssd.draft.forest.forest import Forest
+from ssd.draft.forest.grower import ForestGrower, ForestModel, HostLimits, Reading
+from ssd.draft.forest.tables import Moves, Rows, Shape, Tables
 from ssd.draft.messages import PROTOCOL_VERSION, Hello
 from ssd.kvcache.block_manager import BlockManager
-from ssd.kvcache.pool import KVPool, PoolShape
-from ssd.runtime.runner import Runner
 
 VOCAB, BLOCK, NUM_BLOCKS = 400, 16, 8192
+WIDTH, LOOKUP, SLOTS, CONTEXT = 64, 4, 64, 4096
 
 
 def prompt_of(index: int) -> list[int]:
@@ -26,9 +28,11 @@ def prompt_of(index: int) -> list[int]:
 
 
 def logits_of(rows: Sequence[Row], *, errs: bool) -> Tensor:
-    tokens = torch.tensor(
-        [token for row in rows if row.num_logits for token in row.tokens[-row.num_logits :]], dtype=torch.long
-    )
+    tokens = [token for row in rows if row.num_logits for token in row.tokens[-row.num_logits :]]
+    return logits_after(torch.tensor(tokens, dtype=torch.long), errs=errs)
+
+
+def logits_after(tokens: Tensor, *, errs: bool) -> Tensor:
     following = (31 * tokens + 7) % (VOCAB - 2) + 2
     guessed = torch.where(tokens % 10 == 0, (following + 1) % VOCAB, following) if errs else following
     logits = torch.zeros(len(tokens), VOCAB)
@@ -51,8 +55,34 @@ def hello(name: str) -> Hello:
     return Hello(PROTOCOL_VERSION, "a rule", VOCAB, name, uuid.uuid4().hex, 4096)
 
 
-def grower_of(runner: Runner, *, prefill_chunk: int) -> Grower:
-    shape = PoolShape(1, 1, 8, NUM_BLOCKS, BLOCK, torch.float32, torch.device("cpu"), 512, 64)
-    limits = GrowthLimits(width=64, lookup=4, max_grown=64, max_model_len=4096, prefill_chunk=prefill_chunk)
+class RuledModel:
+    """In place of a draft's model: the rule for each row, and no keys."""
+
+    def forward(self, rows: Rows, tables: Tables, readings: Sequence[Reading]) -> Tensor:
+        is_wanted = slice(None) if isinstance(rows.token, Tensor) else rows.attaches
+        return logits_after(torch.as_tensor(rows.token[is_wanted]), errs=True)
+
+    def move(self, moves: Moves) -> None:
+        pass
+
+
+def shape_of(batch: int, lookahead: int) -> Shape:
+    return Shape(
+        batch,
+        WIDTH,
+        rows=WIDTH + batch * (lookahead + 1),
+        lookup=LOOKUP,
+        slots=SLOTS,
+        outcome=lookahead + 1,
+        block=BLOCK,
+        blocks=CONTEXT // BLOCK,
+        arena=NUM_BLOCKS * BLOCK,
+    )
+
+
+def grower_of(model: ForestModel, *, prefill_chunk: int) -> ForestGrower:
+    """As a draft service has it on a CPU."""
+    shape = shape_of(64, 8)
+    limits = HostLimits(prefill_chunk=prefill_chunk, max_model_len=CONTEXT)
     blocks = BlockManager(NUM_BLOCKS, BLOCK)
-    return Grower(runner, KVPool(shape), blocks, limits, growth_policy("value", width=64))
+    return ForestGrower(Forest(NumpyArrays(), shape), model, LooseChildren(shape.children), blocks, limits)

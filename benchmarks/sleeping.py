@@ -11,23 +11,24 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from benchmarks.ruled import logits_of
-from ssd.attention.rows import Row
+from benchmarks.ruled import RuledModel, logits_of
+from ssd.draft.forest.grower import Reading
+from ssd.draft.forest.tables import Rows, Tables
 from ssd.runtime.runner import Flight, Landed
 from tests.row_runner import RowRunner
 
 T = TypeVar("T")
 
 
-class SleepingDraft(RowRunner):
+class SleepingDraft(RuledModel):
     """A forward of so many seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
-    def forward(self, rows: Sequence[Row]) -> Tensor:
+    def forward(self, rows: Rows, tables: Tables, readings: Sequence[Reading]) -> Tensor:
         ends = time.perf_counter() + self._seconds
-        logits = logits_of(rows, errs=True)
+        logits = super().forward(rows, tables, readings)
         time.sleep(max(0.0, ends - time.perf_counter()))
         return logits
 

@@ -3,9 +3,9 @@
     python examples/grow_a_tree.py --pictures docs/pictures        # needs matplotlib
 
 Two tiny models of a nursery rhyme. The draft counts which word follows a word; the target counts which
-word follows two words, and has read a verse more. Both are tables, so that everything fits a picture; tree,
-session and mirror are those that serve real models. Nothing here waits for anything: how many steps the
-draft gets done while the target verifies is written down in ROUNDS.
+word follows two words, and has read a verse more. Both are tables, so that everything fits a picture. Tree
+and policy are those that `ssd plan` runs, frames and mirror those that serve real models. Nothing here waits
+for anything: how many steps the draft gets done while the target verifies is written down in ROUNDS.
 """
 
 import argparse
@@ -17,11 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from ssd.draft.growth import growth_policy
-from ssd.draft.messages import Nodes, Open, Sampling, pack_ints
+from ssd.draft.messages import Nodes, TreePart
 from ssd.draft.mirrors import Mirrors
-from ssd.draft.session import Session
-from ssd.draft.tree import Tree
+from ssd.planning.growth import growth_policy
+from ssd.planning.tree import UNGROWN, Tree
 
 HOUSE = "this is the house that jack built"
 MALT = "this is the malt that lay in the house that jack built"
@@ -29,6 +28,9 @@ RAT = "this is the rat that ate the malt that lay in the house that jack built"
 CAT = "this is the cat that killed the rat that ate the malt that lay in the house that jack built"
 PROMPT = "this is the rat that ate the"
 LOOKAHEAD, WIDTH, CHILDREN = 4, 2, 3
+DEEPEST = 2 * LOOKAHEAD + 1
+GROWN = 0
+"""Slot of a node that was processed; which slot does not matter here."""
 ROUNDS = (3, 2, 1, 4, 3, 1, 1, 2)
 """Draft steps during each verification."""
 PICTURES = (1, 3, 5, 6, 13, 24, 27)
@@ -69,44 +71,76 @@ DRAFT = CountingModel((HOUSE, MALT, RAT), order=1)
 
 
 class Draft:
-    """The draft's side: a session, and a model that says what may follow a node."""
+    """The draft's side: a text, the tree of what may follow, and a model that says what may follow a node."""
 
     def __init__(self, text: Sequence[str]) -> None:
-        tokens = [IDS[word] for word in text]
-        opening = Open(0, 1, pack_ints(tokens), len(tokens), 1000, LOOKAHEAD, Sampling(seed=0))
-        self.session = Session(opening, max_len=1000)
+        self._tokens = [IDS[word] for word in text]
+        self.tree = Tree(0, self._tokens[-1])
         self._policy = growth_policy("value", width=WIDTH)
-
-    def read(self) -> None:
-        """Reads the text up to the root, and so knows what may follow it."""
-        self.session.num_read = len(self.session.tokens)
-        self._grow(self.session.tree.root)
+        self._next_id, self._num_outcomes, self._num_frames = 1, 0, 0
+        self._fresh: list[int] = []
+        """Nodes that the engine has not been told of."""
 
     def step(self) -> list[str]:
         """Processes the most valuable nodes of the tree; a real draft does it in one forward."""
-        session = self.session
-        if not session.is_root_read or not session.tree.num_children[session.tree.root]:
-            self.read()
-            return [WORDS[session.tree.tokens[session.tree.root]]]
-        growable = np.flatnonzero(session.growable())
-        values = self._policy.priorities(session.tree)[growable]
+        tree = self.tree
+        if not tree.num_children[tree.root]:
+            # The text is read up to the root, and so it is known what may follow it.
+            self._grow(tree.root)
+            return [WORDS[tree.tokens[tree.root]]]
+        depths = tree.relative_depths()
+        growable = np.flatnonzero((np.array(tree.slots) == UNGROWN) & (depths > 0) & (depths <= DEEPEST))
+        values = self._policy.priorities(tree)[growable]
         chosen = [int(growable[i]) for i in np.argsort(-values, kind="stable")[:WIDTH]]
         for node in chosen:
             self._grow(node)
-        return [WORDS[session.tree.tokens[node]] for node in chosen]
+        return [WORDS[tree.tokens[node]] for node in chosen]
+
+    def advance(self, tokens: Sequence[int]) -> None:
+        """The root moves along an outcome; where that was not foreseen, the tree begins anew."""
+        tree, path = self.tree, self.tree.walk(tokens)
+        self._tokens.extend(tokens)
+        self._num_outcomes += 1
+        self._fresh = []
+        if len(path) == len(tokens):
+            tree.move_root(path[-1])
+            tree.compact()
+        else:
+            tree.replant(self._next_id, tokens[-1])
+            self._next_id += 1
+        tree.check_integrity()
 
     def frame(self) -> Nodes | None:
         """What the engine has not been told of yet."""
-        part = self.session.frame()
-        return None if part is None else Nodes.of([part])
+        tree, fresh = self.tree, self._fresh
+        if not fresh:
+            return None
+        part = TreePart(
+            seq=0,
+            epoch=1,
+            number=self._num_frames,
+            n=self._num_outcomes,
+            root=tree.root_id,
+            length=len(self._tokens),
+            ids=[tree.ids[node] for node in fresh],
+            parents=[tree.ids[tree.parents[node]] for node in fresh],
+            tokens=[tree.tokens[node] for node in fresh],
+            logprobs=[tree.logprobs[node] for node in fresh],
+        )
+        self._fresh = []
+        self._num_frames += 1
+        return Nodes.of([part])
 
     def _grow(self, node: int) -> None:
-        tree = self.session.tree
-        word = WORDS[tree.tokens[node]]
-        found = DRAFT.chances([word])[:CHILDREN]
-        tokens = np.array([IDS[each] for each, _ in found], dtype=np.int32)
-        logprobs = np.array([math.log(chance) for _, chance in found], dtype=np.float32)
-        self.session.grow(node, tokens, logprobs, logprobs)
+        tree, first = self.tree, self.tree.size
+        found = DRAFT.chances([WORDS[tree.tokens[node]]])[:CHILDREN]
+        logprobs = [float(np.float32(math.log(chance))) for _, chance in found]
+        tree.graft(
+            node, range(self._next_id, self._next_id + len(found)), [IDS[each] for each, _ in found], logprobs
+        )
+        self._next_id += len(found)
+        tree.slots[node] = GROWN
+        self._fresh += range(first, tree.size)
 
 
 def verify(text: Sequence[str], speculation: Sequence[str]) -> list[str]:
@@ -125,37 +159,35 @@ def story() -> Iterator[tuple[str, Tree, list[int]]]:
     text = PROMPT.split()
     draft, mirrors = Draft(text), Mirrors(1)
     mirrors.open(0, epoch=1, length=len(text))
-    draft.read()
+    draft.step()
     _send(draft, mirrors)
-    yield f"text: {PROMPT} | root: {text[-1]!r}, read; its children are known", draft.session.tree, []
-    for n, num_steps in enumerate(ROUNDS, 1):
+    yield f"text: {PROMPT} | root: {text[-1]!r}, read; its children are known", draft.tree, []
+    for number, num_steps in enumerate(ROUNDS, 1):
         tokens, chances = mirrors.path(0, LOOKAHEAD)
         speculation = [WORDS[token] for token in tokens]
-        path = draft.session.tree.walk(tokens)
+        path = draft.tree.walk(tokens)
         said = " ".join(f"{word} ({chance:.2f})" for word, chance in zip(speculation, chances, strict=True))
-        yield f"round {n} | speculation: {said or 'none'}", draft.session.tree, path
+        yield f"round {number} | speculation: {said or 'none'}", draft.tree, path
         for _ in range(num_steps):
             grown = draft.step()
             _send(draft, mirrors)
             yield (
                 f"  while the target verifies, the draft grows: {', '.join(grown)}",
-                draft.session.tree,
+                draft.tree,
                 path,
             )
         outcome = verify(text, speculation)
         text += outcome
         (knowledge,) = mirrors.advance([0], [[IDS[word] for word in outcome]])
-        draft.session.advance(n, [IDS[word] for word in outcome])
-        draft.session.check_integrity()
+        draft.advance([IDS[word] for word in outcome])
         accepted = f"{len(outcome) - 1} of {len(speculation)} accepted"
-        yield f"  outcome: {' '.join(outcome)} ({accepted}) | {knowledge.value}", draft.session.tree, []
+        yield f"  outcome: {' '.join(outcome)} ({accepted}) | {knowledge.value}", draft.tree, []
 
 
 def _send(draft: Draft, mirrors: Mirrors) -> None:
     frame = draft.frame()
     if frame is not None:
         mirrors.take(frame)
-        draft.session.note_arrival(int(mirrors.num_frames[0]))
 
 
 def picture(tree: Tree, path: Sequence[int], title: str, file: Path) -> None:

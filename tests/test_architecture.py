@@ -46,7 +46,7 @@ PURE = (
     "ssd.kvcache",
     "ssd.engine.scheduler",
     "ssd.runtime.layout",
-    "ssd.draft.tree",
+    "ssd.planning.tree",
     "ssd.draft.messages",
     "ssd.planning.fleet",
 )
@@ -56,7 +56,7 @@ VLLM = tuple(f"ssd.integrations.vllm.{name}" for name in ("present", "sampler", 
 
 CLIENT = (
     *("client", "codec", "contact", "controller", "keeper", "line", "link"),
-    *("messages", "mirrors", "ngram", "policy", "sources", "tree", "worth"),
+    *("messages", "mirrors", "ngram", "policy", "sources", "worth"),
 )
 """The host's side of the draft: whoever verifies holds it, and may be no engine of ours."""
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from ssd.draft.codec import FrameError, decode, encode
 from ssd.draft.messages import AnyMessage, Nodes, Open, Outcome, unpack_ints
-from ssd.draft.session import Session
 from tests.draft.frames import VOCAB, each_kind, hostile_nodes, spoiled
 from tests.draft.one_mirror import ROW, OneMirror
+from tests.draft.oracle.session import Session
 
 _LIFE = 300
 """Inputs after which a mirror is replaced, so that all states are seen young and old."""

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from ssd.draft.messages import Nodes, TreePart
-from ssd.draft.mirrors import Knowledge, Mirrors
-from ssd.draft.tree import UNNAMED
+from ssd.draft.mirrors import UNNAMED, Knowledge, Mirrors
 
 ROW = 3
 

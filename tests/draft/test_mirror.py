@@ -5,8 +5,7 @@ import pytest
 
 from ssd.draft import mirrors as mirrors_module
 from ssd.draft.messages import Nodes, TreePart
-from ssd.draft.mirrors import Knowledge, Mirrors
-from ssd.draft.tree import UNNAMED
+from ssd.draft.mirrors import UNNAMED, Knowledge, Mirrors
 from tests.draft.one_mirror import ROW
 from tests.draft.one_mirror import OneMirror as Mirror
 

@@ -8,13 +8,11 @@ import torch
 
 from ssd.draft.client import DraftClient
 from ssd.draft.contact import Contact
-from ssd.draft.grower import Grower, GrowthLimits
-from ssd.draft.growth import growth_policy
 from ssd.draft.messages import PROTOCOL_VERSION, Hello, Sampling
 from ssd.draft.service import DraftService
 from ssd.kvcache.block_manager import BlockManager
 from ssd.runtime.loading import LoadedModel
-from tests.draft.test_grower import load
+from tests.draft.forest.real import load, real_grower
 from tests.e2e.draft_in_memory import PEER, DraftEnd, EngineEnd, Wires
 
 BLOCK = 4
@@ -31,10 +29,8 @@ class Draft:
 
     def __init__(self, draft: LoadedModel, num_blocks: int) -> None:
         self.wires = Wires()
-        limits = GrowthLimits(width=6, num_children=3, max_grown=20, prefill_chunk=16, max_model_len=200)
         self.blocks = BlockManager(num_blocks, BLOCK)
-        policy = growth_policy("value", width=limits.width)
-        grower = Grower(draft.runner, draft.pool, self.blocks, limits, policy)
+        grower = real_grower(draft, self.blocks)
         self.service = DraftService(grower, DraftEnd(self.wires), HELLO)
 
     def make_contact(self) -> Contact | None:

@@ -54,7 +54,7 @@ BLIND = [
     ),
     BlindFault(
         "what was seen fades, what was taken does not",
-        "src/ssd/draft/calibration.py",
+        "src/ssd/tuning/calibration.py",
         "                self._num_taken[cell] *= 0.5\n",
         "",
         "After some hundred tokens every guess of a kind is held to be certain.",

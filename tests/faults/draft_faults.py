@@ -2,43 +2,45 @@
 
 from tests.faults.fault import Fault
 
-_TREE = "tests/draft/test_tree.py"
-_SESSION = "tests/draft/test_session.py"
+_TREE = "tests/planning/test_tree.py"
+_SESSION = "tests/draft/oracle/test_session.py"
 _MIRROR = "tests/draft/test_mirror.py"
-_AGREEMENT = "tests/draft/test_agreement.py"
+_AGREEMENT = "tests/draft/oracle/test_agreement.py"
 _MESSAGES = "tests/draft/test_messages.py"
-_GROWER = "tests/draft/test_grower.py"
+_GROWER = "tests/draft/oracle/test_grower.py"
 _FROM_SCRATCH = f"{_GROWER}::test_children_equal_a_forward_from_scratch_after_any_outcomes"
 _QUIET, _LOSSY = f"{_AGREEMENT}::TestQuietWire", f"{_AGREEMENT}::TestLossyWire"
 _RULES = f"{_MESSAGES}::test_a_broken_rule_is_refused"
 
 _SRC = "src/ssd/draft"
+_ORACLE = "tests/draft/oracle"
+"""What the forest is compared with."""
 
 TREE = [
     Fault(
         "compaction keeps dead nodes",
-        f"{_SRC}/tree.py",
+        "src/ssd/planning/tree.py",
         "if self.parents[node] in new_index:",
         "if self.parents[node] in new_index or node == self.size - 1:",
         f"{_TREE}::TestTree",
     ),
     Fault(
         "compaction forgets to renumber parents",
-        f"{_SRC}/tree.py",
+        "src/ssd/planning/tree.py",
         "self.parents = [0, *(new_index[self.parents[node]] for node in kept[1:])]",
         "self.parents = [0, *(self.parents[node] for node in kept[1:])]",
         f"{_TREE}::TestTree",
     ),
     Fault(
         "compaction drops the newest node",
-        f"{_SRC}/tree.py",
+        "src/ssd/planning/tree.py",
         "for node in range(self.root + 1, self.size):",
         "for node in range(self.root + 1, self.size - 1):",
         f"{_TREE}::test_compact_keeps_what_is_below_the_root_in_its_order",
     ),
     Fault(
         "values do not add up",
-        f"{_SRC}/tree.py",
+        "src/ssd/planning/tree.py",
         "self.values.extend([value + logprob for logprob in logprobs])",
         "self.values.extend(logprobs)",
         f"{_TREE}::test_values_are_sums_along_the_path_and_relative_to_the_root",
@@ -48,105 +50,105 @@ TREE = [
 SESSION = [
     Fault(
         "rope position of a branch off by one",
-        f"{_SRC}/session.py",
+        f"{_ORACLE}/session.py",
         "self.tree, len(self.tokens) - 1\n",
         "self.tree, len(self.tokens)\n",
         _FROM_SCRATCH,
     ),
     Fault(
         "rope position of a branch off by one, without a model",
-        f"{_SRC}/session.py",
+        f"{_ORACLE}/session.py",
         "self.tree, len(self.tokens) - 1\n",
         "self.tree, len(self.tokens)\n",
         _QUIET,
     ),
     Fault(
         "a branch does not see its nearest ancestor",
-        f"{_SRC}/session.py",
+        f"{_ORACLE}/session.py",
         "tree.slots[each] for each in tree.ancestors(node))",
         "tree.slots[each] for each in tree.ancestors(node)[1:])",
         _FROM_SCRATCH,
     ),
     Fault(
         "places of lost nodes are never free again",
-        f"{_SRC}/session.py",
+        f"{_ORACLE}/session.py",
         "        self._free_places = [place for place in _all_places() if place not in taken]\n",
         "",
         f"{_SESSION}::test_the_path_moves_into_the_trunk_and_nothing_else_moves",
     ),
     Fault(
         "nodes take places in another order than their rows",
-        f"{_SRC}/session.py",
+        f"{_ORACLE}/session.py",
         "return self._free_places[-1 : -count - 1 : -1]",
         "return self._free_places[-count:]",
         _FROM_SCRATCH,
     ),
     Fault(
         "a node's own key is not on its path",
-        f"{_SRC}/session.py",
+        f"{_ORACLE}/session.py",
         "paths = [seen | 1 << place for seen, place in zip(above, places, strict=False)]",
         "paths = [seen for seen, place in zip(above, places, strict=False)]",
         _FROM_SCRATCH,
     ),
     Fault(
         "a path's own nodes are not moved into the trunk",
-        f"{_SRC}/session.py",
+        f"{_ORACLE}/session.py",
         "for node in path if tree.slots[node] >= 0]",
         "for node in path[:1] if tree.slots[node] >= 0]",
         _QUIET,
     ),
     Fault(
         "a missing outcome is not noticed",
-        f"{_SRC}/session.py",
+        f"{_ORACLE}/session.py",
         "        if n > self.n + 1:\n            self.is_torn = True\n            return None\n",
         "",
         _LOSSY,
     ),
     Fault(
         "an outcome is applied twice",
-        f"{_SRC}/session.py",
+        f"{_ORACLE}/session.py",
         "if n <= self.n or self.is_torn:",
         "if n < self.n or self.is_torn:",
         _LOSSY,
     ),
     Fault(
         "ids are used again after a miss",
-        f"{_SRC}/session.py",
+        f"{_ORACLE}/session.py",
         "        self.tree.replant(self._next_id, self.tokens[-1])\n        self._next_id += 1\n",
         "        self.tree.replant(self._next_id - 1, self.tokens[-1])\n",
         _QUIET,
     ),
     Fault(
         "ends are grown",
-        f"{_SRC}/session.py",
+        f"{_ORACLE}/session.py",
         "                tree.slots[index] = BARREN\n",
         "                pass\n",
         f"{_GROWER}::test_nothing_follows_an_end",
     ),
     Fault(
         "growth goes beyond the context",
-        f"{_SRC}/session.py",
+        f"{_ORACLE}/session.py",
         "min(self._max_depth, self._max_len - 2 - len(self.tokens))",
         "self._max_depth",
         f"{_GROWER}::test_nothing_is_grown_beyond_what_is_asked_for",
     ),
     Fault(
         "growth has no depth limit",
-        f"{_SRC}/session.py",
+        f"{_ORACLE}/session.py",
         "min(self._max_depth, self._max_len - 2 - len(self.tokens))",
         "self._max_len - 2 - len(self.tokens)",
         f"{_GROWER}::test_nothing_is_grown_deeper_than_twice_the_lookahead",
     ),
     Fault(
         "credit is not asked for",
-        f"{_SRC}/session.py",
+        f"{_ORACLE}/session.py",
         "return self._num_sent - self._num_arrived < CREDIT and not self.is_torn",
         "return not self.is_torn",
         f"{_GROWER}::test_without_credit_nothing_grows",
     ),
     Fault(
         "the next token's position is the node's own",
-        f"{_SRC}/session.py",
+        f"{_ORACLE}/session.py",
         "position=len(self.tokens) + len(path),",
         "position=len(self.tokens) + max(0, len(path) - 1),",
         _FROM_SCRATCH,
@@ -241,39 +243,39 @@ MIRROR = [
     ),
 ]
 
-_RUNS = "tests/draft/test_runs.py"
+_RUNS = "tests/draft/oracle/test_runs.py"
 RUNS = [
     Fault(
         "a run does not see the node it follows",
-        f"{_SRC}/session.py",
+        f"{_ORACLE}/session.py",
         "last, seen = (positions[0], paths[0]) if nodes else",
         "last, seen = (positions[0], above[0]) if nodes else",
         f"{_RUNS}::test_children_equal_a_forward_from_scratch_with_runs_right_and_wrong",
     ),
     Fault(
         "positions of a run are off by one",
-        f"{_SRC}/session.py",
+        f"{_ORACLE}/session.py",
         "            positions.append(last)\n",
         "            positions.append(last - 1)\n",
         f"{_RUNS}::test_children_equal_a_forward_from_scratch_with_runs_right_and_wrong",
     ),
     Fault(
         "a run is kept whatever the model says",
-        f"{_SRC}/grower.py",
+        f"{_ORACLE}/grower.py",
         "            child = tree.child(node, token)\n",
         "            child = tree.first_children[node]\n",
         f"{_RUNS}::test_children_equal_a_forward_from_scratch_with_runs_right_and_wrong",
     ),
     Fault(
         "runs where guesses are drawn",
-        f"{_SRC}/grower.py",
+        f"{_ORACLE}/grower.py",
         "if most <= 0 or session.draws:",
         "if most <= 0:",
         f"{_RUNS}::test_where_guesses_are_drawn_there_are_no_runs",
     ),
     Fault(
         "runs overstep the room of a tree",
-        f"{_SRC}/grower.py",
+        f"{_ORACLE}/grower.py",
         "most = min(budget, self._limits.max_grown - session.num_grown - num_new)",
         "most = budget",
         f"{_RUNS}::test_runs_share_their_budget_and_keep_within_the_room",
@@ -356,84 +358,84 @@ MESSAGES = [
 GROWER = [
     Fault(
         "the KV of a lost branch is kept",
-        f"{_SRC}/grower.py",
+        f"{_ORACLE}/grower.py",
         "        if move is not None:\n            self._move(session_id, move)\n",
         "",
         _FROM_SCRATCH,
     ),
     Fault(
         "slots are moved as if blocks were consecutive",
-        f"{_SRC}/grower.py",
+        f"{_ORACLE}/grower.py",
         "[blocks[position // size] * size + position % size for position in positions]",
         "[blocks[0] * size + position for position in positions]",
         _FROM_SCRATCH,
     ),
     Fault(
         "a closed sequence keeps its arena",
-        f"{_SRC}/grower.py",
+        f"{_ORACLE}/grower.py",
         "            self._free_trees.append(self._trees.pop(session_id))\n",
         "            self._trees.pop(session_id)\n",
         f"{_GROWER}::test_a_closed_sequence_gives_back_its_arena",
     ),
     Fault(
         "a place of the arena is given twice",
-        f"{_SRC}/session.py",
+        f"{_ORACLE}/session.py",
         "[place for place in _all_places() if place not in taken]",
         "_all_places()",
-        "tests/draft/test_session.py::test_the_path_moves_into_the_trunk_and_nothing_else_moves",
+        "tests/draft/oracle/test_session.py::test_the_path_moves_into_the_trunk_and_nothing_else_moves",
     ),
     Fault(
         "accepted keys are left in the arena",
-        f"{_SRC}/grower.py",
+        f"{_ORACLE}/grower.py",
         "        if move is not None:\n            self._move(session_id, move)\n",
         "",
         f"{_GROWER}::test_children_equal_a_forward_from_scratch",
     ),
     Fault(
         "a closed sequence keeps its blocks",
-        f"{_SRC}/grower.py",
+        f"{_ORACLE}/grower.py",
         "            self._blocks.free(session_id)\n",
         "            pass\n",
         f"{_GROWER}::test_a_prompt_is_read_in_chunks",
     ),
     Fault(
         "a tree takes more slots than it may",
-        f"{_SRC}/grower.py",
+        f"{_ORACLE}/grower.py",
         "room = min(count, self._limits.max_grown - session.num_grown)",
         "room = count",
         f"{_GROWER}::test_width_children_and_room_hold",
     ),
     Fault(
         "reading leaves the width as it is",
-        f"{_SRC}/grower.py",
+        f"{_ORACLE}/grower.py",
         "max(0, self._limits.width - sum(len(each.tokens) for each in going_on))",
         "self._limits.width",
         f"{_GROWER}::test_what_a_text_has_gained_counts_towards_the_width",
     ),
     Fault(
         "long prompts are read before short ones",
-        f"{_SRC}/grower.py",
+        f"{_ORACLE}/grower.py",
         "key=lambda item: len(item[1].tokens) - item[1].num_read)",
         "key=lambda item: item[1].num_read - len(item[1].tokens))",
         f"{_GROWER}::test_a_root_that_is_one_token_behind_does_not_wait_for_a_prompt",
     ),
     Fault(
         "prompts are read at once",
-        f"{_SRC}/grower.py",
+        f"{_ORACLE}/grower.py",
         "session.tokens[session.num_read : session.num_read + budget]",
         "session.tokens[session.num_read :]",
         f"{_GROWER}::test_a_prompt_is_read_in_chunks",
     ),
     Fault(
         "the least valuable nodes are grown first",
-        f"{_SRC}/grower.py",
+        f"{_ORACLE}/grower.py",
         'best = np.argsort(-priorities, kind="stable")[:room]',
         'best = np.argsort(priorities, kind="stable")[:room]',
         f"{_GROWER}::test_the_highest_values_are_grown_first",
     ),
     Fault(
         "length is not checked as a sequence goes on",
-        f"{_SRC}/grower.py",
+        f"{_ORACLE}/grower.py",
         "session.num_read, session.num_read)\n        self._check_length(session)\n",
         "session.num_read, session.num_read)\n",
         f"{_GROWER}::test_a_sequence_beyond_the_context_is_refused",
@@ -525,24 +527,24 @@ GUESSES = [
     ),
     Fault(
         "what is taken counts for the rank after it",
-        f"{_SRC}/calibration.py",
+        "src/ssd/tuning/calibration.py",
         "+= rank == observation.taken",
         "+= rank - 1 == observation.taken",
-        "tests/draft/test_calibration.py::test_converges_to_what_happens_rank_by_rank",
+        "tests/tuning/test_calibration.py::test_converges_to_what_happens_rank_by_rank",
     ),
     Fault(
         "the model is not believed at first",
-        f"{_SRC}/calibration.py",
+        "src/ssd/tuning/calibration.py",
         "(self._num_taken[cell] + _TRUST * math.exp(each))",
         "(self._num_taken[cell] + _TRUST * 0.5)",
-        "tests/draft/test_calibration.py::test_believes_the_model_at_first",
+        "tests/tuning/test_calibration.py::test_believes_the_model_at_first",
     ),
     Fault(
         "a path may leave the likeliest one twice",
-        f"{_SRC}/growth.py",
+        "src/ssd/planning/growth.py",
         "elif left_at[parent] >= 0 or rank",
         "elif rank",
-        "tests/draft/test_growth.py::test_uniform_leaves_the_likeliest_path_once_for_so_many_others",
+        "tests/planning/test_growth.py::test_uniform_leaves_the_likeliest_path_once_for_so_many_others",
     ),
 ]
 

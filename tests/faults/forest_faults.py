@@ -10,6 +10,8 @@ _RUNS, _FEW_RUNS = f"{_FRAMES}[runs]", f"{_FRAMES}[runs, few slots]"
 _CUT, _DRAWN, _EDITED = f"{_FRAMES}[truncated]", f"{_FRAMES}[drawn]", f"{_FRAMES}[edited]"
 _TWO = f"{_FRAMES}[two words of slots]"
 _FAN = f"{_FRAMES}[uniform]"
+_GROWN = "tests/draft/forest/test_grown.py"
+_NO_BLOCKS = f"{_GROWN}::test_a_text_without_blocks_loses_its_tree_and_goes_on_when_there_are_some"
 _OPERATIONS = "tests/draft/forest/test_operations.py"
 _NO_READ = f"{_OPERATIONS}::test_no_step_reads_a_value_or_replaces_a_table"
 
@@ -307,5 +309,75 @@ FAULTS = [
         "    tables.child_token[home, rows.slot] = tokens",
         "    tables.child_token[xp.at_least(home, 1), rows.slot] = tokens",
         f"{_OPERATIONS}::test_padding_writes_to_scratch_only",
+    ),
+    Fault(
+        "a node does not see its own key",
+        f"{_SRC}/model.py",
+        "(rows.ancestors | self._bits[:, rows.slot])[:, order]",
+        "rows.ancestors[:, order]",
+        f"{_GROWN}::test_children_equal_a_forward_from_scratch_after_any_outcomes[0-None-False]",
+    ),
+    Fault(
+        "logits come in the order of the batch",
+        f"{_SRC}/model.py",
+        "wanted = places[rows.attaches]",
+        "wanted = np.flatnonzero(attaches)",
+        f"{_GROWN}::test_children_equal_a_forward_from_scratch_after_any_outcomes[1-0.8-False]",
+    ),
+    Fault(
+        "a prompt's keys go where its row's first ones are",
+        f"{_SRC}/model.py",
+        "slots = blocks[positions // size] * size",
+        "slots = blocks[0] * size",
+        f"{_GROWN}::test_a_prompt_is_read_in_chunks",
+    ),
+    Fault(
+        "a node of tensors does not see its own key",
+        f"{_SRC}/model.py",
+        "(rows.ancestors | own).T",
+        "rows.ancestors.T",
+        f"{_GROWN}::test_children_equal_a_forward_from_scratch_after_any_outcomes[2-None-True]",
+    ),
+    Fault(
+        "a text without blocks keeps its tree",
+        f"{_SRC}/grower.py",
+        "                    forest.tables.is_used[row] = False",
+        "                    pass",
+        _NO_BLOCKS,
+    ),
+    Fault(
+        "a text that lacks blocks is read all the same",
+        f"{_SRC}/grower.py",
+        "for session_id in self._unread | self._trunks.lacking.keys():",
+        "for session_id in self._unread:",
+        _NO_BLOCKS,
+    ),
+    Fault(
+        "blocks that are there again are not taken",
+        f"{_SRC}/grower.py",
+        "        self._trunks.cover_lacking()\n",
+        "",
+        _NO_BLOCKS,
+    ),
+    Fault(
+        "who waits for nothing but word of arrival starves the others",
+        f"{_SRC}/grower.py",
+        "any(self.ledger.may_grow(each.row) for each in self._trunks.lacking.values())",
+        "bool(self._trunks.lacking)",
+        f"{_GROWN}::test_a_torn_sequence_that_lacks_blocks_starves_nobody",
+    ),
+    Fault(
+        "a text that has gained more than the ring holds is read from the ring",
+        f"{_SRC}/grower.py",
+        "            self._unread.add(self._by_row[row])",
+        "            pass",
+        f"{_GROWN}::test_a_text_that_has_gained_more_than_the_tables_remember_is_read_apart",
+    ),
+    Fault(
+        "what outgrows the context reaches the tables",
+        f"{_SRC}/grower.py",
+        "            self._check_length(planted)\n            self._inbox[session_id] = list(tokens)",
+        "            self._inbox[session_id] = list(tokens)\n            self._check_length(planted)",
+        f"{_GROWN}::test_a_sequence_beyond_the_context_is_refused",
     ),
 ]

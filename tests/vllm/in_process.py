@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ssd.draft.forest.planted import Planted
 from ssd.draft.messages import Hello
-from ssd.draft.session import Session
 from tests.e2e.draft_in_memory import PEER, InMemoryDraft
 from tests.vllm.real import prepare
 
@@ -68,7 +68,7 @@ class InProcess:
     def report(self) -> dict[str, float]:
         return dict(self.worker.ssd_report())
 
-    def held(self) -> Iterator[tuple[str, Session]]:
+    def held(self) -> Iterator[tuple[str, Planted]]:
         """Each sequence that the draft holds, and the request that the worker takes it for."""
         known = {each.row: str(key) for key, each in self.policy.client._followed.items()}
         service = self.draft.service

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from ssd.draft.tree import Floats, Ints
+from ssd.draft.messages import Floats, Ints
 from ssd.models.head_tokens import whole_vocabulary
 from ssd.sampling import PhiloxChooser, SamplingRow
 from ssd.sampling.noise import gumbel_noise_ragged

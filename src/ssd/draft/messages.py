@@ -19,8 +19,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ssd.draft.tree import Floats, Ints
-
 PROTOCOL_VERSION = 2
 MAX_FRAME_BYTES = 4 << 20
 MAX_MESSAGES = 1024
@@ -37,6 +35,8 @@ _INT = np.dtype("<i4")
 _LONG = np.dtype("<i8")
 _FLOAT = np.dtype("<f4")
 
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float32]
 Longs = NDArray[np.int64]
 
 

@@ -18,8 +18,19 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from ssd.draft.messages import Longs, Nodes, NodesHeads, SaidNodes, unpack_floats, unpack_ints
-from ssd.draft.tree import UNNAMED, Floats, Ints
+from ssd.draft.messages import (
+    Floats,
+    Ints,
+    Longs,
+    Nodes,
+    NodesHeads,
+    SaidNodes,
+    unpack_floats,
+    unpack_ints,
+)
+
+UNNAMED = -1
+"""Id of a root of which the draft has said nothing."""
 
 SLOTS = 4096
 """Far more than an honest draft has nodes under way: what is written over costs a guess."""

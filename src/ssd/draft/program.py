@@ -2,31 +2,60 @@
 
 from pathlib import Path
 
-from ssd.config import DraftConfig
-from ssd.draft.grower import Grower, GrowthLimits
-from ssd.draft.growth import growth_policy
+from ssd.config import DraftConfig, GrowthPolicyName
+from ssd.draft.forest.arrays import NumpyArrays
+from ssd.draft.forest.children import LooseChildren
+from ssd.draft.forest.forest import Forest
+from ssd.draft.forest.grower import ForestGrower, HostLimits
+from ssd.draft.forest.model import ArraysModel
+from ssd.draft.forest.tables import Shape
 from ssd.draft.link import DraftLink, Keys, ZmqDraftLink
 from ssd.draft.messages import Hello
 from ssd.draft.service import DraftService
 from ssd.kvcache.block_manager import BlockManager
-from ssd.runtime.loading import load_model
+from ssd.kvcache.pool import NODES_PER_TREE
+from ssd.runtime.loading import LoadedModel, load_model
+
+PREFILL_CHUNK = 128
+"""Tokens of prompts read in one step; and of texts that have gained some, as many beside them."""
 
 
 def open_link(address: str, keys: str | None) -> ZmqDraftLink:
     return ZmqDraftLink(address, Keys(Path(keys)) if keys else None)
 
 
+def shape_for(loaded: LoadedModel, config: DraftConfig) -> Shape:
+    pool = loaded.pool.shape
+    return Shape(
+        pool.num_trees,
+        config.width,
+        rows=config.width + PREFILL_CHUNK,
+        lookup=config.lookup,
+        slots=NODES_PER_TREE,
+        children=config.children,
+        block=pool.block_size,
+        blocks=-(-loaded.max_model_len // pool.block_size),
+        # That of row 0 lies in the spare slots before the first tree: padding goes there.
+        arena=pool.tree_start(-1),
+    )
+
+
+def build_grower(loaded: LoadedModel, shape: Shape, growth: GrowthPolicyName) -> ForestGrower:
+    """A forest in arrays: beside a CPU the faster form. Tensors are for steps that are captured."""
+    pool, head_tokens = loaded.pool, loaded.head_tokens
+    return ForestGrower(
+        Forest(NumpyArrays(), shape, growth),
+        ArraysModel(loaded.runner, pool, shape),
+        LooseChildren(shape.children, head_tokens),
+        BlockManager(pool.shape.num_blocks, pool.shape.block_size),
+        HostLimits(prefill_chunk=PREFILL_CHUNK, max_model_len=loaded.max_model_len),
+        head_tokens=head_tokens,
+    )
+
+
 def build_service(config: DraftConfig, link: DraftLink) -> DraftService:
     loaded = load_model(config.runner)
-    limits = GrowthLimits(
-        width=config.width,
-        num_children=config.children,
-        lookup=config.lookup,
-        max_model_len=loaded.max_model_len,
-    )
-    blocks = BlockManager(loaded.pool.shape.num_blocks, loaded.pool.shape.block_size)
-    policy = growth_policy(config.growth, width=config.width)
-    grower = Grower(loaded.runner, loaded.pool, blocks, limits, policy, head_tokens=loaded.head_tokens)
+    grower = build_grower(loaded, shape_for(loaded, config), config.growth)
     hello = Hello.of(
         loaded.checkpoint.tokenizer(),
         vocab_size=loaded.checkpoint.config.vocab_size,

@@ -8,26 +8,28 @@ nonsense is told so and forgotten; a peer that vanishes takes its sequences with
 import itertools
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ssd.draft.codec import FrameError, decode, encode
-from ssd.draft.grower import Grower, OutOfTrees
+from ssd.draft.forest.frames import Frames
+from ssd.draft.forest.grower import ForestGrower, OutOfTrees
+from ssd.draft.forest.planted import Planted
 from ssd.draft.link import DraftLink, LinkError
 from ssd.draft.messages import (
     PROTOCOL_VERSION,
     AnyMessage,
     Close,
     Hello,
-    Nodes,
     Open,
     Outcome,
     Resync,
     Stats,
-    TreePart,
     unpack_ints,
 )
-from ssd.draft.session import Session
 from ssd.kvcache.block_manager import OutOfBlocks
 
 logger = logging.getLogger(__name__)
@@ -42,10 +44,12 @@ HEARTBEAT = 2.0
 @dataclass(slots=True)
 class _Peer:
     vocab_size: int
+    rows: NDArray[np.bool_]
+    """Which rows of the forest are its sequences'."""
     last_sign: float = 0.0
     """When it last heard from here."""
-    sessions: dict[int, tuple[int, Session]] = field(default_factory=dict)
-    """Of each sequence: the grower's number for it, and its session."""
+    sessions: dict[int, tuple[int, Planted]] = field(default_factory=dict)
+    """Of each sequence: the grower's number for it, and what is planted for it."""
 
 
 @dataclass(slots=True)
@@ -58,7 +62,7 @@ class _Work:
 class DraftService:
     def __init__(
         self,
-        grower: Grower,
+        grower: ForestGrower,
         link: DraftLink,
         hello: Hello,
         clock: Callable[[], float] = time.monotonic,
@@ -91,11 +95,11 @@ class DraftService:
             self._take(*received)
         self._give_signs_of_life()
         started = self._clock()
-        parts, num_rows = self._grower.step()
+        frames, num_rows = self._grower.grow()
         if not num_rows:
             return self._make_room()
         self._note_step(started, self._clock(), num_rows)
-        self._send_nodes(parts)
+        self._send_nodes(frames)
         return True
 
     def _make_room(self) -> bool:
@@ -104,10 +108,10 @@ class DraftService:
             return False
         gone = self._grower.largest()
         for peer, known in list(self._peers.items()):
-            for session_id, session in list(known.sessions.values()):
+            for session_id, planted in list(known.sessions.values()):
                 if session_id == gone:
-                    self._close(known, session.seq, session.epoch)
-                    self._answer(peer, [Close(session.seq, session.epoch, _NO_ROOM, may_return=True)])
+                    self._close(known, planted.seq, planted.epoch)
+                    self._answer(peer, [Close(planted.seq, planted.epoch, _NO_ROOM, may_return=True)])
         return True
 
     def check_integrity(self) -> None:
@@ -115,6 +119,10 @@ class DraftService:
         held = sum(len(peer.sessions) for peer in self._peers.values())
         if held != self._grower.num_sessions:
             raise RuntimeError("the grower holds sequences that belong to no peer")
+        for peer in self._peers.values():
+            rows = sorted(planted.row for _, planted in peer.sessions.values())
+            if np.flatnonzero(peer.rows).tolist() != rows:
+                raise RuntimeError("a peer's rows are not those of its sequences")
 
     def _take(self, peer: bytes, frame: bytes) -> None:
         known = self._peers.get(peer)
@@ -142,7 +150,7 @@ class DraftService:
             case Resync():
                 found = known.sessions.get(message.seq)
                 if found is not None and found[1].epoch == message.epoch:
-                    return [Nodes.of([found[1].full_frame()])]
+                    return [self._grower.full_frame(found[0]).message()]
             case Close():
                 self._close(known, message.seq, message.epoch)
                 # Whoever has nothing more to say about a sequence says so: silence means trouble.
@@ -154,7 +162,8 @@ class DraftService:
         refusal = self._refusal_of(hello)
         if refusal:
             return self._refusing(refusal)
-        self._peers[peer] = _Peer(min(hello.vocab_size, self._hello.vocab_size))
+        rows = np.zeros(self._grower.most_sessions + 1, np.bool_)
+        self._peers[peer] = _Peer(min(hello.vocab_size, self._hello.vocab_size), rows)
         return self._hello
 
     def _refusal_of(self, hello: Hello) -> str:
@@ -179,14 +188,14 @@ class DraftService:
             self._close(peer, message.seq, known[1].epoch)
         session_id = self._next_session()
         try:
-            session = Session(message, max_len=self._grower.max_model_len, vocab_size=peer.vocab_size)
-            self._grower.open(session_id, session)
+            planted = Planted(message, max_len=self._grower.max_model_len, vocab_size=peer.vocab_size)
+            self._grower.open(session_id, planted)
         except (OutOfBlocks, OutOfTrees) as full:
             reason = _NO_ROOM if isinstance(full, OutOfBlocks) else _NO_TREE
             return [Close(message.seq, message.epoch, reason, may_return=True)]
         except ValueError as error:
             return [Close(message.seq, message.epoch, str(error)[:500])]
-        peer.sessions[message.seq] = (session_id, session)
+        peer.sessions[message.seq], peer.rows[planted.row] = (session_id, planted), True
         return []
 
     def _outcomes(self, peer: _Peer, message: Outcome) -> list[AnyMessage]:
@@ -201,35 +210,38 @@ class DraftService:
         return answers
 
     def _outcome(
-        self, peer: _Peer, found: tuple[int, Session], n: int, tokens: Sequence[int]
+        self, peer: _Peer, found: tuple[int, Planted], n: int, tokens: Sequence[int]
     ) -> list[AnyMessage]:
-        session_id, session = found
+        session_id, planted = found
         try:
             self._grower.advance(session_id, n, tokens)
         except ValueError as error:
-            self._close(peer, session.seq, session.epoch)
-            return [Close(session.seq, session.epoch, str(error)[:500])]
-        if session.is_torn:
+            self._close(peer, planted.seq, planted.epoch)
+            return [Close(planted.seq, planted.epoch, str(error)[:500])]
+        if planted.is_torn:
             # With every outcome, until it is opened again: the request may have been lost too.
-            return [Resync(session.seq, session.epoch)]
+            return [Resync(planted.seq, planted.epoch)]
         return []
 
     def _close(self, peer: _Peer, seq: int, epoch: int) -> None:
         found = peer.sessions.get(seq)
         if found is not None and found[1].epoch == epoch:
             del peer.sessions[seq]
+            peer.rows[found[1].row] = False
             self._grower.close(found[0])
 
     def _forget(self, peer: bytes) -> None:
         known = self._peers.pop(peer, None)
-        for session_id, _session in known.sessions.values() if known else ():
+        for session_id, _planted in known.sessions.values() if known else ():
             self._grower.close(session_id)
 
-    def _send_nodes(self, parts: Mapping[int, TreePart]) -> None:
+    def _send_nodes(self, frames: Frames | None) -> None:
         for peer, known in list(self._peers.items()):
-            mine = [parts[each] for each, _session in known.sessions.values() if each in parts]
-            if known.sessions:
-                self._answer(peer, [Nodes.of(mine), self._stats()] if mine else [self._stats()])
+            if not known.sessions:
+                continue
+            mine = None if frames is None else frames.of(known.rows)
+            said: list[AnyMessage] = [] if mine is None or mine.is_empty else [mine.message()]
+            self._answer(peer, [*said, self._stats()])
         self._last_spans = []
 
     def _answer(self, peer: bytes, messages: Sequence[AnyMessage]) -> None:

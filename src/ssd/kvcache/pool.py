@@ -65,12 +65,10 @@ class KVPool:
         """Where padding rows write."""
         return self.shape.num_blocks * self.shape.block_size
 
-    def move(self, sources: list[int], destinations: list[int]) -> None:
-        """Copies slots to other slots of every layer; the two lists may overlap."""
-        device = self.shape.device
-        taken, given = torch.tensor(sources, device=device), torch.tensor(destinations, device=device)
+    def move(self, sources: Tensor, destinations: Tensor) -> None:
+        """Copies slots to other slots of every layer; the two may overlap. Both lie on the pool's device."""
         for tensor in (self.keys, self.values):
-            tensor.index_copy_(2, given, tensor.index_select(2, taken))
+            tensor.index_copy_(2, destinations, tensor.index_select(2, sources))
 
 
 def _zeros(size: tuple[int, ...], shape: PoolShape) -> Tensor:

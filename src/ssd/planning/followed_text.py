@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ssd.config import Backup, GrowthPolicyName
-from ssd.draft.tree import UNGROWN, UNNAMED, Tree
 from ssd.planning.text import MISSED, Text
+from ssd.planning.tree import UNGROWN, UNNAMED, Tree
 
 _GROWN = 0
 """Slot of a node that was processed; which slot does not matter here."""

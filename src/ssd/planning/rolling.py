@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ssd.draft.controller import Controller
-from ssd.draft.growth import NEVER, GrowthPolicy, growth_policy
-from ssd.draft.tree import UNGROWN, Tree
 from ssd.planning.followed_text import FollowedText, Shape
+from ssd.planning.growth import NEVER, GrowthPolicy, growth_policy
 from ssd.planning.text import Text
 from ssd.planning.times import PairTimes
+from ssd.planning.tree import UNGROWN, Tree
 
 _MAX_GROWN = 128
 

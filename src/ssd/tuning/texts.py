@@ -11,14 +11,13 @@ import numpy as np
 
 from ssd.attention.rows import PlainRow
 from ssd.config import MAX_CHILDREN, MAX_LOOKAHEAD
-from ssd.draft.calibration import Calibration
 from ssd.draft.children import Children, likely_children
 from ssd.draft.ngram import right_guesses
-from ssd.draft.session import Observation
 from ssd.planning.text import MISSED, Text
 from ssd.runtime.loading import LoadedModel
 from ssd.runtime.runner import forward
 from ssd.sampling import History, SamplingParams, SamplingRow
+from ssd.tuning.calibration import Calibration, Observation
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ class ForestRunner:
 
     def __init__(self, texts: Texts, shape: Shape) -> None:
         self._texts, self._shape = texts, shape
-        size = shape.arena + (shape.sequences + 1) * shape.slots
+        size = shape.tree_start(shape.sequences + 1)
         self._tokens, self._positions = np.full(size, -1), np.full(size, -1)
         self.num_runs = 0
 
@@ -113,7 +113,7 @@ class ForestRunner:
         for row in real:
             if columns["attaches"][row]:
                 logits[row] = self._texts.logits(self._context(columns, _host(tables.blocks), row))
-        return logits
+        return logits if isinstance(rows.token, Tensor) else logits[columns["attaches"]]
 
     def move(self, moves: Moves) -> None:
         sources, targets = _host(moves.sources).ravel(), _host(moves.targets).ravel()
@@ -130,7 +130,7 @@ class ForestRunner:
         slots = [self._trunk(blocks[sequence], p) for p in range(columns["trunk"][row])]
         words = [int(each) for each in columns["ancestors"][:, row]]
         bits = [j for j in range(shape.slots) if words[j // WORD] >> j % WORD & 1]
-        slots += [shape.arena + sequence * shape.slots + j for j in bits]
+        slots += [shape.tree_start(sequence) + j for j in bits]
         if not columns["is_read"][row]:
             slots.append(int(columns["target"][row]))
         return context(self._tokens, self._positions, slots)

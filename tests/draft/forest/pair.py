@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from ssd.config import GrowthPolicyName
-from ssd.draft import calibration
 from ssd.draft.forest import calibration as forest_calibration
 from ssd.draft.forest.arrays import Arrays, NumpyArrays, TorchArrays
 from ssd.draft.forest.children import FixedChildren, LooseChildren, Needs
@@ -19,13 +18,14 @@ from ssd.draft.forest.forest import Forest
 from ssd.draft.forest.grower import Children, ForestGrower, HostLimits
 from ssd.draft.forest.planted import Planted
 from ssd.draft.forest.tables import Shape
-from ssd.draft.grower import Grower, GrowthLimits
-from ssd.draft.growth import growth_policy
 from ssd.draft.messages import Drawn, Open, TreePart
-from ssd.draft.session import Session
 from ssd.kvcache.block_manager import BlockManager
 from ssd.kvcache.pool import KVPool, PoolShape
+from ssd.planning.growth import growth_policy
+from ssd.tuning import calibration
 from tests.draft.forest.contexts import ForestRunner, OracleRunner, Texts
+from tests.draft.oracle.grower import Grower, GrowthLimits
+from tests.draft.oracle.session import Session
 
 BLOCK = 16
 MAX_LEN = 600
@@ -130,7 +130,8 @@ class Pair:
 
     def step(self) -> dict[int, TreePart]:
         expected, num_rows = self.oracle.step()
-        found, num_found = self.grower.step()
+        frames, num_found = self.grower.grow()
+        found = {self.grower._by_row[row]: part for row, part in frames.parts()} if frames else {}
         assert num_found == num_rows, f"{num_found} rows instead of {num_rows}"
         assert found.keys() == expected.keys(), "frames of other sequences"
         for each, frame in expected.items():
@@ -139,7 +140,8 @@ class Pair:
         return expected
 
     def resync(self, session_id: int) -> TreePart:
-        expected, found = self.sessions[session_id].full_frame(), self.grower.full_frame(session_id)
+        expected = self.sessions[session_id].full_frame()
+        [(_row, found)] = self.grower.full_frame(session_id).parts()
         self._compare(found, expected)
         return expected
 

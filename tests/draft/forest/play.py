@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from ssd.draft.messages import Open, Sampling, pack_ints
-from ssd.draft.session import Session
 from tests.draft.forest.pair import MAX_LEN, Pair, Setup
+from tests.draft.oracle.session import Session
 
 ENDS = (7, 8)
 

@@ -4,15 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from ssd.draft.calibration import Calibration
 from ssd.draft.forest.arrays import Arrays, NumpyArrays, TorchArrays
 from ssd.draft.forest.calibration import calibrated, learn
 from ssd.draft.forest.constants import Constants
 from ssd.draft.forest.tables import BINS, KINDS, RANKS, Shape
-from ssd.draft.session import Observation
 from ssd.sampling import SamplingParams
 from ssd.sampling.draws import Truncation
 from ssd.sampling.truncation import candidate_floors, whole_floors
+from ssd.tuning.calibration import Calibration, Observation
 
 CUTS = (
     SamplingParams(temperature=1.0),

@@ -75,7 +75,7 @@ def _moves(xp: Arrays, shape: Shape, known: Constants, tables: Tables, path: _Pa
     here = known.sequences[: len(path.grown), None]
     moves = known.places < path.grown[:, None]
     targets = trunk_slot(xp, shape, tables, here, tables.length[:, None] + known.places)
-    sources = shape.arena + here * shape.slots + path.slots
+    sources = shape.tree_start(here) + path.slots
     return Moves(xp.where(moves, sources, known.scratch), xp.where(moves, targets, known.scratch))
 
 

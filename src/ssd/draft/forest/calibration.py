@@ -1,4 +1,8 @@
-"""How often the target takes what the draft expects, as counts: `draft/calibration.py` in tables.
+"""How often the target takes what the draft expects: its probabilities, corrected by what happens.
+
+The model's own probability for a guess says which guesses are surer than others, not how often the target
+agrees. Each decided token tells of every guess that stood in its place whether it was taken; where little
+has been seen the model is believed.
 
 Guesses are counted by kind (greedy, coupled, drawn), rank and what the model said. All that an outcome
 teaches is counted at once; the counts of a cell that has seen much are then halved, together.

@@ -1,8 +1,9 @@
-"""From logits to the tokens most likely to follow, of all rows at once: `draft/children.py` for the forest.
+"""From logits to the tokens most likely to follow, of all rows at once.
 
-Guesses are ranked by z/T + g under the request's parameters, as there. `FixedChildren` is a fixed list of
-operations for a device; `LooseChildren`, on a CPU, treats rows by what they need. Rows whose children depend
-on their tokens (penalties, bad words) or are drawn (ratio acceptance) are the host's. Knows no trees.
+Guesses are ranked by z/T + g under the request's parameters, as `draft/children.py` does it row by row.
+`FixedChildren` is a fixed list of operations for a device; `LooseChildren`, on a CPU, treats rows by what
+they need. Rows whose children depend on their tokens (penalties, bad words) or are drawn (ratio acceptance)
+are the host's. Knows no trees.
 """
 
 from dataclasses import dataclass
@@ -38,10 +39,17 @@ class Needs:
 
 
 class FixedChildren:
-    def __init__(self, count: int, needs: Needs, head_tokens: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        count: int,
+        needs: Needs,
+        head_tokens: Tensor | None = None,
+        *,
+        device: torch.device | str = "cpu",
+    ) -> None:
         self._count, self._needs, self._head_tokens = count, needs, head_tokens
-        self._never = torch.full((), _NEVER)
-        self._numbers = torch.arange(SAMPLED_CANDIDATES)
+        self._never = torch.full((), _NEVER, device=device)
+        self._numbers = torch.arange(SAMPLED_CANDIDATES, device=device)
 
     def of(self, logits: Tensor, tables: Tables, rows: Rows) -> Told:
         wanted = SAMPLED_CANDIDATES if self._needs.samples else GREEDY_CANDIDATES
@@ -67,28 +75,32 @@ class FixedChildren:
 
 
 class LooseChildren:
-    """The tables are numpy's, the logits a tensor on the CPU."""
+    """The tables are numpy's; the logits, on whatever device, those of the rows that attach."""
 
     def __init__(self, count: int, head_tokens: Tensor | None = None) -> None:
-        self._count, self._head_tokens = count, head_tokens
+        self._count = count
+        self._head_tokens = None if head_tokens is None else head_tokens.cpu()
 
     def of(self, logits: Tensor, tables: Tables, rows: Rows) -> Told:
-        sequence = rows.sequence
-        kinds = np.where(tables.is_given[sequence] | ~rows.attaches, -1, tables.kind[sequence])
-        if not kinds.any():
+        sequence, attaching = rows.sequence, np.flatnonzero(rows.attaches)
+        kinds = np.where(tables.is_given[sequence], -1, tables.kind[sequence])[attaching]
+        if not kinds.any() and len(kinds) == len(sequence):
             return self._padded(*self._greedy(logits))
-        tokens = np.zeros((len(kinds), self._count), np.int64)
-        raws = np.full((len(kinds), self._count), _NEVER, np.float32)
+        tokens = np.zeros((len(sequence), self._count), np.int64)
+        raws = np.full((len(sequence), self._count), _NEVER, np.float32)
         for kind in (0, 1):
             chosen = np.flatnonzero(kinds == kind)
             if len(chosen):
                 mine = logits if len(chosen) == len(kinds) else logits[torch.from_numpy(chosen)]
-                told = self._coupled(mine, tables, rows, chosen) if kind else self._greedy(mine)
-                tokens[chosen], raws[chosen] = self._padded(*told)
+                places = attaching[chosen]
+                told = self._coupled(mine, tables, rows, places) if kind else self._greedy(mine)
+                tokens[places], raws[places] = self._padded(*told)
         return tokens, raws
 
     def _greedy(self, logits: Tensor) -> Told:
-        ids, scores = largest_of_rows(logits, min(GREEDY_CANDIDATES, logits.shape[1]))
+        ids, scores = (
+            each.cpu() for each in largest_of_rows(logits, min(GREEDY_CANDIDATES, logits.shape[1]))
+        )
         ids = ids[:, : self._count]
         tokens = (ids if self._head_tokens is None else self._head_tokens[ids]).numpy()
         # The largest comes first; where it is −inf there are no children.
@@ -98,7 +110,7 @@ class LooseChildren:
         return tokens, raws
 
     def _coupled(self, logits: Tensor, tables: Tables, rows: Rows, chosen: Array) -> Told:
-        sequence = rows.sequence[chosen]
+        logits, sequence = logits.cpu(), rows.sequence[chosen]
         temperatures = tables.temperature[sequence]
         ids, values = largest_of_rows(logits, min(SAMPLED_CANDIDATES, logits.shape[1]))
         if self._head_tokens is not None:

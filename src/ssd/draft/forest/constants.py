@@ -43,15 +43,11 @@ class Constants:
     @classmethod
     def of(cls, xp: Arrays, shape: Shape) -> "Constants":
         f, c, all_rows = shape.families, shape.children, shape.num_rows + shape.lookup
-        bits = [[0] * f for _ in range(WORDS)]
-        for slot in range(shape.slots):
-            # As a signed number: the last bit of a word is its sign.
-            bits[slot // WORD][slot] = 1 << slot % WORD if slot % WORD < WORD - 1 else -(1 << WORD - 1)
         edges = xp.exacts(len(EDGES))
         for place, edge in enumerate(EDGES):
             edges[place] = edge
         return cls(
-            bits=xp.joined([xp.of(each)[None] for each in bits], 0),
+            bits=slot_bits(xp, shape),
             sequences=xp.of(range(shape.sequences + 1)),
             families=xp.of(range(f)),
             rows=xp.of(range(all_rows)),
@@ -78,3 +74,12 @@ class Constants:
             no_flags=xp.flags(all_rows),
             all_flags=~xp.flags(all_rows),
         )
+
+
+def slot_bits(xp: Arrays, shape: Shape) -> Array:
+    """Of each slot the bit of its word: [2, F]."""
+    bits = [[0] * shape.families for _ in range(WORDS)]
+    for slot in range(shape.slots):
+        # As a signed number: the last bit of a word is its sign.
+        bits[slot // WORD][slot] = 1 << slot % WORD if slot % WORD < WORD - 1 else -(1 << WORD - 1)
+    return xp.joined([xp.of(each)[None] for each in bits], 0)

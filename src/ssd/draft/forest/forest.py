@@ -7,6 +7,8 @@ there is something to do. Knows neither models nor sequences' texts.
 
 from dataclasses import fields
 
+import numpy as np
+
 from ssd.config import GrowthPolicyName
 from ssd.draft.forest.apply import apply_outcomes
 from ssd.draft.forest.arrays import Array, Arrays
@@ -23,7 +25,7 @@ from ssd.draft.forest.constants import Constants
 from ssd.draft.forest.priorities import priorities
 from ssd.draft.forest.runs import Runs, confirmed, joined_rows, numbered_runs, run_rows
 from ssd.draft.forest.select import free_slots, select_rows
-from ssd.draft.forest.tables import WORDS, Inbox, Moves, Rows, Shape, Tables
+from ssd.draft.forest.tables import WORD, WORDS, Inbox, Moves, Rows, Shape, Tables
 
 _FLAGS = ("is_read", "attaches")
 
@@ -115,3 +117,21 @@ class Forest:
             self.moves = moves
         count: Array = self.inbox.count
         count[:] = self._known.zero
+
+    def check_integrity(self) -> None:
+        """RuntimeError unless the tables of the sequences in use describe trees. Reads them all."""
+        told, shape = self.xp.told, self.shape
+        used, position = told(self._view.is_used)[1:], told(self._view.position)[1:]
+        bits = ((told(self._view.ancestors)[:, 1:, :, None] >> np.arange(WORD)) & 1).astype(np.bool_)
+        above = bits.transpose(1, 2, 0, 3).reshape(*used.shape, WORDS * WORD)[..., : shape.slots]
+        nodes = used[:, : shape.slots]
+        if (above & used[:, :, None] & ~nodes[:, None, :]).any():
+            raise RuntimeError("a node has an ancestor that is gone")
+        depth = position - told(self._view.length)[1:, None] + 1
+        if (used & (above.sum(2) != np.maximum(depth - 1, 0)))[:, : shape.slots].any():
+            raise RuntimeError("a node's ancestors are not as many as lie between it and the root")
+        if (nodes & (depth[:, : shape.slots] < 1)).any():
+            raise RuntimeError("a node lies before its root")
+        unread = told(self._view.num_read)[1:] < told(self._view.length)[1:]
+        if (used & unread[:, None]).any():
+            raise RuntimeError("a tree stands on a root that was not read")

@@ -43,6 +43,10 @@ class Frames:
     drawn: Sequence[tuple[int, Drawn]] = ()
     """With their rows: numbers of sequences are their engine's own."""
 
+    @property
+    def is_empty(self) -> bool:
+        return not len(self.new.rows)
+
     def message(self) -> Nodes:
         nodes = np.ascontiguousarray(self.new.nodes, "<i4").tobytes()
         logprobs = np.ascontiguousarray(self.new.logprobs, "<f4").tobytes()

@@ -131,13 +131,15 @@ class GivenChildren:
         runs: Sequence[Run],
     ) -> None:
         """Over what the step itself says of these rows."""
-        sequence = forest.xp.told(forest.rows.sequence)
-        wanted = forest.xp.told(forest.tables.is_given)[sequence] & forest.xp.told(forest.rows.attaches)
+        sequence, attaches = forest.xp.told(forest.rows.sequence), forest.xp.told(forest.rows.attaches)
+        wanted = forest.xp.told(forest.tables.is_given)[sequence] & attaches
+        # Where shapes are not fixed, rows that attach nothing have no logits.
+        places = np.arange(len(sequence)) if forest.xp.is_fixed else attaches.cumsum() - 1
         tails = _tails(forest, runs)
         for row in np.flatnonzero(wanted).tolist():
             owner, tail = tails.get(row, (row, ()))
             planted = texts[int(sequence[row])]
-            children = self._of(logits[row], planted, forest, owner, tail)
+            children = self._of(logits[int(places[row])], planted, forest, owner, tail)
             number = len(children.tokens)
             told[0][row, :number], told[1][row, :number] = children.tokens, children.raws
             told[1][row, number:] = -np.inf

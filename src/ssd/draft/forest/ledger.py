@@ -34,6 +34,10 @@ class Ledger:
         for column in columns.values():
             column[row] = 0
 
+    def may_grow(self, row: int) -> bool:
+        """Whether nothing but room is in the way."""
+        return bool(self.sent[row] - self.arrived[row] < CREDIT and not self.is_torn[row])
+
     def live(self) -> NDArray[np.bool_]:
         """Which sequences may grow."""
         has_credit = self.sent - self.arrived < CREDIT

@@ -6,10 +6,10 @@ A priority here is how far a node stands back, from 0 on: float32, so that its b
 from typing import Protocol
 
 from ssd.config import GrowthPolicyName
+from ssd.draft.fan_out import FanOut, GeometricFanOut, UniformFanOut
 from ssd.draft.forest.arrays import Array, Arrays
 from ssd.draft.forest.constants import Constants
 from ssd.draft.forest.tables import Shape, Tables
-from ssd.draft.growth import FanOut, GeometricFanOut, UniformFanOut
 
 Distances = tuple[Array, Array | None]
 """Float32 [S, F, C], and which nodes are processed at all (None: any)."""

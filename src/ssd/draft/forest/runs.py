@@ -42,7 +42,7 @@ def run_rows(
     is_earlier = (owner[:, None] == owner) & (runs.place < runs.place[:, None]) & is_run
     seen = rows.ancestors[:, owner] | known.bits[:, rows.slot[owner]]
     seen = seen | (is_earlier * known.bits[:, slot][:, None, :]).sum(2)
-    tree_slot = shape.arena + sequence * shape.slots + xp.where(is_run, slot, known.zero)
+    tree_slot = shape.tree_start(sequence) + xp.where(is_run, slot, known.zero)
     nothing = runs.place * 0
     return Rows(
         sequence=sequence,

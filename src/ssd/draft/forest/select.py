@@ -44,7 +44,7 @@ def select_rows(
     )
     slot = xp.where(is_node, free[sequence, xp.at_most(order, free.shape[1] - 1)], known.root)
     seen = tables.ancestors[:, sequence, family] | known.bits[:, family]
-    tree_slot = shape.arena + sequence * shape.slots + xp.where(is_node, slot, known.zero)
+    tree_slot = shape.tree_start(sequence) + xp.where(is_node, slot, known.zero)
     is_root = is_read & (position == length - 1)
     node_id = tables.first_id[sequence, family] + rank
     return Rows(

@@ -12,11 +12,12 @@ text's start. Data only.
 from dataclasses import dataclass, fields, replace
 
 from ssd.draft.forest.arrays import Array, Arrays
+from ssd.kvcache.pool import NODES_PER_TREE
 from ssd.sampling import SamplingParams
 
 WORD = 64
 """Slots whose bits fit into a word."""
-WORDS = 2
+WORDS = NODES_PER_TREE // WORD
 KINDS = 3
 """Greedy, coupled and drawn guesses err in different ways."""
 RANKS = 8
@@ -49,7 +50,7 @@ class Shape:
     blocks: int = 256
     """Of a trunk, at most."""
     arena: int = 0
-    """The first KV slot of the trees: slot j of sequence s is arena + s·slots + j."""
+    """The first KV slot of the trees' arenas; that of row 0 is scratch."""
 
     def __post_init__(self) -> None:
         if not 0 < self.slots <= WORDS * WORD:
@@ -63,6 +64,10 @@ class Shape:
     def num_rows(self) -> int:
         """Rows of a step without those of runs."""
         return max(self.rows, self.width)
+
+    def tree_start(self, sequence: Array) -> Array:
+        """The KV slot of a tree's first node."""
+        return self.arena + sequence * NODES_PER_TREE
 
     @property
     def families(self) -> int:

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from ssd.draft.calibration import MAX_RANKS, Calibration
-from ssd.draft.session import Observation
-from ssd.draft.tree import Floats
+from ssd.draft.messages import Floats
+from ssd.tuning.calibration import MAX_RANKS, Calibration, Observation
 
 
 def raws(*chances: float) -> Floats:

@@ -14,18 +14,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ssd.attention.rows import PlainRow
-from ssd.draft.calibration import Calibration
 from ssd.draft.children import Drawing, DrawnChildren, drawn_children, likely_children
-from ssd.draft.growth import NEVER, GrowthPolicy
 from ssd.draft.messages import TreePart
-from ssd.draft.session import Move, Session
-from ssd.draft.tree import UNGROWN
 from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
 from ssd.kvcache.pool import NODES_PER_TREE, KVPool
+from ssd.planning.growth import NEVER, GrowthPolicy
+from ssd.planning.tree import UNGROWN
 from ssd.runtime.runner import Runner, forward
+from ssd.tuning.calibration import Calibration
+from tests.draft.oracle.session import Move, Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +336,6 @@ class Grower:
         tree_start = self._sessions[session_id].tree_start
         positions = range(move.start, move.start + len(move.places))
         self._pool.move(
-            [tree_start + place for place in move.places],
-            [blocks[position // size] * size + position % size for position in positions],
+            torch.tensor([tree_start + place for place in move.places]),
+            torch.tensor([blocks[position // size] * size + position % size for position in positions]),
         )

@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from ssd.draft.growth import NEVER, FanOutPolicy, GeometricFanOut, UniformFanOut, ValuePolicy, growth_policy
-from ssd.draft.tree import Tree
+from ssd.draft.fan_out import GeometricFanOut, UniformFanOut
+from ssd.planning.growth import NEVER, FanOutPolicy, ValuePolicy, growth_policy
+from ssd.planning.tree import Tree
 
 
 def graft(tree: Tree, parent: int, chances: list[float]) -> range:

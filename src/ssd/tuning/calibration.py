@@ -8,11 +8,11 @@ been seen the model is believed. No tensors, no tree.
 
 import math
 from bisect import bisect_left
+from dataclasses import dataclass
 
 import numpy as np
 
-from ssd.draft.session import Observation
-from ssd.draft.tree import Floats
+from ssd.draft.messages import Floats
 
 MAX_RANKS = 8
 _EDGES = (-7.0, -5.0, -4.0, -3.0, -2.2, -1.5, -1.0, -0.6, -0.3, -0.1, -0.02)
@@ -24,6 +24,16 @@ _MEMORY = 400.0
 """Observations in a bin beyond which the oldest fade."""
 _LEAST = 1e-4
 """No chance is held to be less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A decided token beside what the draft had expected in its place."""
+
+    raws: Floats
+    """Of the children in their order, what the model said of them."""
+    taken: int | None
+    """Which of them the token was, if any."""
 
 
 class Calibration:

@@ -13,13 +13,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssd.attention.rows import Branches
-from ssd.draft.messages import MAX_ID, Drawn, Open, TreePart, pack_floats, pack_ints, unpack_ints
+from ssd.draft.messages import (
+    MAX_ID,
+    Drawn,
+    Floats,
+    Ints,
+    Open,
+    TreePart,
+    pack_floats,
+    pack_ints,
+    unpack_ints,
+)
 from ssd.draft.ngram import ngram_guess
-from ssd.draft.tree import BARREN, UNGROWN, Floats, Ints, Tree
 from ssd.draft.wire_sampling import check_noise, sampling_params
 from ssd.kvcache.pool import NODES_PER_TREE
+from ssd.planning.tree import BARREN, UNGROWN, Tree
 from ssd.sampling import History, SamplingRow, Tally, mix_seed
 from ssd.sampling.ratio import DraftDistribution
+from ssd.tuning.calibration import Observation
 
 CREDIT = 64
 """Frames that may be under way without word of their arrival."""
@@ -33,16 +44,6 @@ class Move:
     """In the arena, in the order of the text."""
     start: int
     """The position of the first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """A decided token beside what the draft had expected in its place."""
-
-    raws: Floats
-    """Of the children in their order, what the model said of them."""
-    taken: int | None
-    """Which of them the token was, if any."""
 
 
 class Session:

@@ -10,7 +10,7 @@ import pytest
 from ssd.draft.messages import Sampling
 from ssd.draft.ngram import ngram_guess
 from ssd.runtime.loading import LoadedModel
-from tests.draft.test_grower import (
+from tests.draft.oracle.test_grower import (
     LIMITS,
     SAMPLINGS,
     VOCAB,
@@ -73,7 +73,7 @@ def test_children_equal_a_forward_from_scratch_with_runs_right_and_wrong(
     rng = random.Random(seed)
     if scattered:
         bench.scatter()
-    monkeypatch.setattr("ssd.draft.session.ngram_guess", Oracle(reference, rng, truth=0.8))
+    monkeypatch.setattr("tests.draft.oracle.session.ngram_guess", Oracle(reference, rng, truth=0.8))
     prompt = words(rng, 21)
     bench.open(0, prompt, SAMPLINGS["greedy"])
     bench.open(1, [*prompt, *words(rng, 2)], SAMPLINGS["sampled"])
@@ -96,7 +96,9 @@ def test_children_equal_a_forward_from_scratch_with_runs_right_and_wrong(
 def test_a_run_that_is_right_makes_the_tree_deeper_by_its_length_in_one_step(
     bench: Bench, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ssd.draft.session.ngram_guess", Oracle(reference, random.Random(0), truth=1.0))
+    monkeypatch.setattr(
+        "tests.draft.oracle.session.ngram_guess", Oracle(reference, random.Random(0), truth=1.0)
+    )
     session = bench.open(0, words(random.Random(1), 9))
     bench.step()
     assert deepest(bench, 0) == 1 + LOOKUP  # the root's children, and a level for each token of the run
@@ -112,7 +114,7 @@ def test_a_run_that_is_right_makes_the_tree_deeper_by_its_length_in_one_step(
 def test_a_run_that_is_wrong_leaves_nothing_behind(
     bench: Bench, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ssd.draft.session.ngram_guess", lambda *_: (VOCAB - 1,) * LOOKUP)
+    monkeypatch.setattr("tests.draft.oracle.session.ngram_guess", lambda *_: (VOCAB - 1,) * LOOKUP)
     session = bench.open(0, words(random.Random(1), 9))
     bench.step()
     assert (session.num_grown, deepest(bench, 0)) == (0, 1)
@@ -123,7 +125,9 @@ def test_a_run_that_is_wrong_leaves_nothing_behind(
 def test_runs_share_their_budget_and_keep_within_the_room(
     draft: LoadedModel, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ssd.draft.session.ngram_guess", Oracle(reference, random.Random(0), truth=1.0))
+    monkeypatch.setattr(
+        "tests.draft.oracle.session.ngram_guess", Oracle(reference, random.Random(0), truth=1.0)
+    )
     bench = Bench(draft, reference, replace(LIMITS, lookup=LOOKUP, max_grown=4))
     for session_id in range(2):
         bench.open(session_id, words(random.Random(session_id), 5 + session_id))
@@ -146,7 +150,7 @@ def test_roots_have_the_budget_before_nodes_and_likely_nodes_before_others(
 
     first, second = (bench.open(each, words(random.Random(each), 7)) for each in range(2))
     bench.step()
-    monkeypatch.setattr("ssd.draft.session.ngram_guess", guess)
+    monkeypatch.setattr("tests.draft.oracle.session.ngram_guess", guess)
     read = bench.open(2, words(random.Random(2), 5))
     bench.step()
     assert asked == [read.tokens]
@@ -176,7 +180,9 @@ def test_where_guesses_are_drawn_there_are_no_runs(
     bench: Bench, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """How long a frame takes would depend on the tokens in it, and so whether they are proposed."""
-    monkeypatch.setattr("ssd.draft.session.ngram_guess", Oracle(reference, random.Random(0), truth=1.0))
+    monkeypatch.setattr(
+        "tests.draft.oracle.session.ngram_guess", Oracle(reference, random.Random(0), truth=1.0)
+    )
     opening = Sampling(seed=2, temperature=0.9, ratio=True)
     bench.open(0, words(random.Random(1), 9), opening)
     _frames, num_rows = bench.grower.step()

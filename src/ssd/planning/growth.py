@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssd.config import GrowthPolicyName
-from ssd.draft.tree import Tree
+from ssd.draft.fan_out import FanOut, GeometricFanOut, UniformFanOut
+from ssd.planning.tree import Tree
 
 Priorities = NDArray[np.float64]
 NEVER = -np.inf
@@ -34,7 +35,7 @@ class ValuePolicy:
 class FanOutPolicy:
     """A node may leave the likeliest path once, at its k-th token, for one of the F_k next likely ones."""
 
-    def __init__(self, fan_out: "FanOut") -> None:
+    def __init__(self, fan_out: FanOut) -> None:
         self._fan_out = fan_out
 
     def priorities(self, tree: Tree) -> Priorities:
@@ -60,35 +61,6 @@ class FanOutPolicy:
             length = depth if left_at[node] < 0 else depth - left_at[node]
             found[node] = -length - (0.0 if left_at[node] < 0 else 0.01 * (left_at[node] + rank / 8))
         return found
-
-
-class FanOut(Protocol):
-    def at(self, k: int) -> int:
-        """Alternatives prepared for "k accepted"."""
-        ...
-
-
-class UniformFanOut:
-    def __init__(self, width: int) -> None:
-        self._each = max(1, width // 4)
-
-    def at(self, k: int) -> int:
-        return self._each
-
-
-class GeometricFanOut:
-    """F_k = F_0 · a^{k/(1+r)}, scaled so that the first `depth` of them sum to the width.
-
-    Acceptance and exponent are assumed, not measured. The published term of its own for "all accepted" is
-    left out: a path that rolls on has no last token.
-    """
-
-    def __init__(self, width: int, *, acceptance: float = 0.8, exponent: float = 1.0, depth: int = 8) -> None:
-        weights = acceptance ** (np.arange(depth) / (1 + exponent))
-        self._fans = np.maximum(1, np.round(weights / weights.sum() * width)).astype(int)
-
-    def at(self, k: int) -> int:
-        return int(self._fans[k]) if k < len(self._fans) else 0
 
 
 def growth_policy(name: GrowthPolicyName, *, width: int) -> GrowthPolicy:

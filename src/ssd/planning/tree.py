@@ -1,8 +1,8 @@
 """The rolling tree: possible futures of one sequence, as a struct of arrays.
 
 A node is a token that may follow its parent. It is *known* once it is in the tree and
-*grown* once the draft has processed it, which is when its children become known. The draft
-uses the tree with KV slots, the engine as a mirror without them. No torch, no messages.
+*grown* once the draft has processed it, which is when its children become known. One tree by
+itself, to plan with and to compare with: the draft has all of its own in tables (`draft/forest`).
 
 Children are added all at once, most likely first, and lie next to each other; a parent lies
 before its children. Moving the root leaves lost branches where they are until `compact`.
@@ -13,10 +13,8 @@ links, and for that lists are several times faster than numpy arrays.
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int32]
-Floats = NDArray[np.float32]
+from ssd.draft.messages import Floats, Ints
 
 UNNAMED = -1
 """Id of a node that has none."""

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from ssd.draft.messages import Open, Sampling, pack_ints
-from ssd.draft.session import Move, Session
 from ssd.sampling.processors import edit_logits
+from tests.draft.oracle.session import Move, Session
 
 
 def opening(prompt: Sequence[int] = (1, 2, 3, 4, 5), **sampling: object) -> Open:

@@ -29,9 +29,9 @@ from ssd.draft.messages import (
     unpack_ints,
 )
 from ssd.draft.mirrors import Knowledge
-from ssd.draft.session import Session
-from ssd.draft.tree import UNNAMED, Tree
+from ssd.planning.tree import UNNAMED, Tree
 from tests.draft.one_mirror import ROW, OneMirror
+from tests.draft.oracle.session import Session
 
 VOCAB = 6
 SEQ = ROW

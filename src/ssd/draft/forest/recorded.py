@@ -1,0 +1,105 @@
+"""A forest's steps as captured work: what is done to tables, the forward and the choice of children.
+
+For the host they are a forest, a model and a choice of children like others. Each step was captured while
+nobody was planted, so all it wrote was scratch; a replay does the same to what lies in the tables then. What
+a step needs of the host (outcomes, runs, who is live) is loaded into the tables before.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ssd.config import GrowthPolicyName
+from ssd.draft.forest.arrays import TorchArrays
+from ssd.draft.forest.children import FixedChildren, Told
+from ssd.draft.forest.forest import Forest
+from ssd.draft.forest.grower import Reading
+from ssd.draft.forest.model import TensorsModel
+from ssd.draft.forest.tables import Moves, Rows, Shape, Tables
+from ssd.runtime.capture import Capture
+
+
+class RecordedForest(Forest):
+    def __init__(self, xp: TorchArrays, shape: Shape, policy: GrowthPolicyName, capture: Capture) -> None:
+        super().__init__(xp, shape, policy)
+        size = shape.num_rows + shape.lookup, shape.children
+        self.told: Told = xp.integers(*size), xp.reals(*size, fill=-torch.inf)
+        """What a replay attaches."""
+        with torch.inference_mode():
+            self._replay_select = capture(super().select)
+            self._replay_runs = capture(super().lay_runs) if shape.lookup else None
+            self._replay_attach = capture(self._attach_told)
+            self._replay_apply = capture(super().apply)
+
+    def narrow(self, count: int) -> None:
+        """What was captured is of all sequences."""
+
+    def select(self) -> None:
+        with torch.inference_mode():
+            self._replay_select()
+
+    def lay_runs(self) -> None:
+        if self._replay_runs is not None:
+            with torch.inference_mode():
+                self._replay_runs()
+
+    def attach(self, told: Told) -> None:
+        with torch.inference_mode():
+            for place, said in zip(self.told, told, strict=True):
+                if place is not said:
+                    place.copy_(said)
+            self._replay_attach()
+
+    def apply(self) -> None:
+        with torch.inference_mode():
+            self._replay_apply()
+
+    def _attach_told(self) -> None:
+        super().attach(self.told)
+
+
+class RecordedModel:
+    """The forward of a step, and moves of keys; prompts are read as they come."""
+
+    def __init__(self, model: TensorsModel, forest: RecordedForest, capture: Capture) -> None:
+        self._model, self._forest = model, forest
+        device = forest.rows.token.device
+        self.logits = torch.zeros(len(forest.rows.token), model.num_columns, device=device)
+        with torch.inference_mode():
+            self._replay = capture(self._forward)
+            self._replay_moves = capture(lambda: model.move(forest.moves))
+
+    def forward(self, rows: Rows, tables: Tables, readings: Sequence[Reading]) -> Tensor:
+        self._model.read(readings)
+        with torch.inference_mode():
+            self._replay()
+        return self.logits
+
+    def move(self, moves: Moves) -> None:
+        with torch.inference_mode():
+            self._replay_moves()
+
+    def _forward(self) -> None:
+        self.logits.copy_(self._model.logits(self._forest.rows, self._forest.tables))
+
+
+class RecordedChildren:
+    """From a step's logits straight to where they are attached."""
+
+    def __init__(
+        self, children: FixedChildren, model: RecordedModel, forest: RecordedForest, capture: Capture
+    ) -> None:
+        self._children, self._model, self._forest = children, model, forest
+        with torch.inference_mode():
+            self._replay = capture(self._choose)
+
+    def of(self, logits: Tensor, tables: Tables, rows: Rows) -> Told:
+        with torch.inference_mode():
+            self._replay()
+        return self._forest.told
+
+    def _choose(self) -> None:
+        found = self._children.of(self._model.logits, self._forest.tables, self._forest.rows)
+        for place, said in zip(self._forest.told, found, strict=True):
+            place.copy_(said)

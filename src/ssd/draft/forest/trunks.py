@@ -1,0 +1,100 @@
+"""The KV blocks of texts: who has which, who lacks some, and what of a text others may share.
+
+The tables hold a copy of each block table, for the rows of a step. Knows the draft's blocks; does not know
+trees, or who has to go when there are not enough.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ssd.draft.forest.forest import Forest
+from ssd.draft.forest.ledger import Ledger, Longs
+from ssd.draft.forest.planted import Planted
+from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
+
+
+class Trunks:
+    def __init__(self, forest: Forest, blocks: BlockManager, ledger: Ledger) -> None:
+        self._tables, self._xp, self._block = forest.tables, forest.xp, forest.shape.block
+        self._blocks, self._ledger = blocks, ledger
+        self._num_written: dict[int, int] = {}
+        """Of each session: blocks that the tables know of."""
+        self._num_shared = np.zeros(forest.shape.sequences + 1, np.int64)
+        """Full blocks of each row that others may find."""
+        self._lacking: dict[int, Planted] = {}
+        """Whose text has outgrown its blocks."""
+
+    @property
+    def usage(self) -> float:
+        return self._blocks.usage
+
+    @property
+    def lacking(self) -> dict[int, Planted]:
+        return self._lacking
+
+    def of(self, session_id: int) -> Sequence[int]:
+        return self._blocks.block_table(session_id)
+
+    def allocate(self, session_id: int, tokens: Sequence[int]) -> int:
+        """Blocks for a text; how many of its tokens are known in them. OutOfBlocks: nothing was changed."""
+        return self._blocks.allocate(session_id, tokens)
+
+    def enter(self, session_id: int, planted: Planted) -> None:
+        """A session that has its blocks now has a row too."""
+        self._num_written[session_id] = self._num_shared[planted.row] = 0
+        self._write(session_id, planted.row)
+
+    def free(self, session_id: int) -> None:
+        self._blocks.free(session_id)
+        del self._num_written[session_id]
+        self._lacking.pop(session_id, None)
+
+    def largest(self) -> int:
+        """The session whose blocks would serve most others; of equals, the youngest."""
+        return max(self._num_written, key=lambda each: (len(self.of(each)), each))
+
+    def cover(self, session_id: int, planted: Planted) -> bool:
+        """Whether there are blocks for all of a text; one without is remembered."""
+        row = planted.row
+        if len(planted.tokens) <= self._ledger.covered[row]:
+            return True
+        try:
+            self._blocks.grow(session_id, len(planted.tokens))
+        except OutOfBlocks:
+            self._lacking[session_id] = planted
+            return False
+        self._lacking.pop(session_id, None)
+        self._write(session_id, row)
+        return True
+
+    def cover_lacking(self) -> None:
+        """There may be blocks again."""
+        for session_id, planted in list(self._lacking.items()):
+            self.cover(session_id, planted)
+
+    def share(self, session_id: int, planted: Planted, num_read: int) -> None:
+        """So many of its tokens lie in their blocks: whoever begins alike may use them."""
+        self._blocks.commit(session_id, planted.tokens, num_read, num_read)
+        self._num_shared[planted.row] = num_read // self._block
+
+    def are_full(self, num_read: Longs) -> Longs:
+        """The rows that have full blocks which nobody can find yet."""
+        return np.flatnonzero(num_read // self._block > self._num_shared)
+
+    def check_integrity(self, texts: dict[int, Planted]) -> None:
+        self._blocks.check_integrity()
+        if set(self._blocks.seq_ids) != set(texts) or set(self._num_written) != set(texts):
+            raise RuntimeError("blocks are held by others than the open sequences")
+        for session_id, planted in texts.items():
+            table = list(self.of(session_id))
+            written = self._xp.told(self._tables.blocks[planted.row])[: len(table)].tolist()
+            if written != table:
+                raise RuntimeError(f"the tables have other blocks of sequence {planted.seq} than it holds")
+
+    def _write(self, session_id: int, row: int) -> None:
+        table = self.of(session_id)
+        for place in range(self._num_written[session_id], len(table)):
+            self._tables.blocks[row, place] = table[place]
+        self._num_written[session_id] = len(table)
+        self._ledger.covered[row] = self._blocks.num_covered(session_id)

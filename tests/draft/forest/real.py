@@ -1,0 +1,217 @@
+"""A forest grown by a real, tiny model, whose every child is compared with a forward over the whole text.
+
+Texts of nodes are put together from frames alone, as an engine would. `Bench` knows nothing of what is done
+with it.
+"""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from ssd.attention.rows import PlainRow
+from ssd.config import RunnerConfig
+from ssd.draft.children import likely_children
+from ssd.draft.forest.arrays import NumpyArrays, TorchArrays
+from ssd.draft.forest.children import FixedChildren, LooseChildren, Needs
+from ssd.draft.forest.forest import Forest
+from ssd.draft.forest.frames import Frames
+from ssd.draft.forest.grower import ForestGrower, HostLimits
+from ssd.draft.forest.model import ArraysModel, TensorsModel
+from ssd.draft.forest.planted import Planted
+from ssd.draft.forest.tables import Shape
+from ssd.draft.messages import Open, Sampling, pack_ints
+from ssd.kvcache.block_manager import BlockManager
+from ssd.runtime.loading import LoadedModel, load_model
+from ssd.runtime.runner import forward
+
+BLOCK, MAX_LEN, VOCAB, END, LOOKAHEAD, CHUNK = 4, 200, 512, 1, 4, 16
+Text = tuple[int, ...]
+
+
+def load(folder: Path) -> LoadedModel:
+    return load_model(
+        RunnerConfig(
+            model=str(folder),
+            dtype="float32",
+            device="cpu",
+            max_model_len=MAX_LEN,
+            num_blocks=160,
+            num_trees=8,
+            block_size=BLOCK,
+        )
+    )
+
+
+def real_shape(
+    draft: LoadedModel, *, width: int = 6, lookup: int = 0, slots: int = 20, children: int = 3
+) -> Shape:
+    return Shape(
+        draft.pool.shape.num_trees,
+        width,
+        rows=width + 40,
+        lookup=lookup,
+        slots=slots,
+        children=children,
+        outcome=5,
+        ring=16,
+        block=BLOCK,
+        blocks=MAX_LEN // BLOCK,
+        arena=draft.pool.shape.tree_start(-1),
+    )
+
+
+def real_grower(draft: LoadedModel, blocks: BlockManager, shape: Shape | None = None) -> ForestGrower:
+    """On arrays, as the service has it on a CPU."""
+    shape = shape or real_shape(draft)
+    limits = HostLimits(prefill_chunk=CHUNK, max_model_len=MAX_LEN)
+    model, children = ArraysModel(draft.runner, draft.pool, shape), LooseChildren(shape.children)
+    return ForestGrower(Forest(NumpyArrays(), shape), model, children, blocks, limits)
+
+
+def real_tensors(draft: LoadedModel, blocks: BlockManager, shape: Shape) -> ForestGrower:
+    limits = HostLimits(prefill_chunk=CHUNK, max_model_len=MAX_LEN)
+    model = TensorsModel(draft.runner.model, draft.pool, shape, draft.runner)
+    children = FixedChildren(shape.children, Needs(samples=True, truncates=True))
+    return ForestGrower(Forest(TorchArrays(), shape), model, children, blocks, limits)
+
+
+class Reference:
+    """The same model with a pool of its own, over a whole text from scratch."""
+
+    def __init__(self, folder: Path) -> None:
+        self._model = load(folder)
+
+    def logits(self, texts: Sequence[Sequence[int]]) -> Tensor:
+        runner, blocks = self._model.runner, range(self._model.pool.shape.num_blocks)
+        rows = [PlainRow(text, 0, blocks, 1, generated=False) for text in texts]
+        return torch.cat([forward(runner, [row]) for row in rows])
+
+
+class Bench:
+    def __init__(
+        self,
+        draft: LoadedModel,
+        reference: Reference,
+        shape: Shape | None = None,
+        *,
+        num_blocks: int = 0,
+        on_tensors: bool = False,
+    ) -> None:
+        # What other tests left behind must not matter.
+        draft.pool.keys.fill_(7.0)
+        draft.pool.values.fill_(7.0)
+        self.reference, self.shape = reference, shape or real_shape(draft)
+        self.blocks = BlockManager(num_blocks or draft.pool.shape.num_blocks, BLOCK)
+        make = real_tensors if on_tensors else real_grower
+        self.grower = make(draft, self.blocks, self.shape)
+        self.forest = self.grower._forest
+        self.planted: dict[int, Planted] = {}
+        self.texts: dict[tuple[int, int], Text] = {}
+        """Of each node, by session and id: the text up to it."""
+        self.num_compared = 0
+
+    def open(
+        self, session_id: int, tokens: Sequence[int], sampling: Sampling | None = None, max_len: int = MAX_LEN
+    ) -> Planted:
+        said = sampling or Sampling(seed=1)
+        opening = Open(session_id, 1, pack_ints(tokens), len(tokens), max_len, LOOKAHEAD, said)
+        planted = Planted(opening, max_len=self.grower.max_model_len)
+        self.grower.open(session_id, planted)
+        self.planted[session_id] = planted
+        return planted
+
+    def close(self) -> None:
+        """At the end every block is free again."""
+        for session_id in list(self.planted):
+            self.grower.close(session_id)
+            self.grower.check_integrity()
+        assert self.blocks.usage == 0
+
+    def step(self, *, is_heard: bool = True) -> tuple[Frames | None, int]:
+        frames, num_rows = self.grower.grow()
+        self.grower.check_integrity()
+        if frames is not None:
+            self.compare(frames)
+            for row in frames.new.rows.tolist() if is_heard else ():
+                planted = self.planted[self.grower._by_row[row]]
+                planted.note_arrival(planted.num_sent)
+        return frames, num_rows
+
+    def outcome(self, session_id: int, tokens: Sequence[int]) -> None:
+        known = int(self.grower.ledger.n[self.planted[session_id].row])
+        self.grower.advance(session_id, known + 1, tokens)
+
+    def compare(self, frames: Frames) -> None:
+        for row, part in frames.parts():
+            session_id = self.grower._by_row[row]
+            planted = self.planted[session_id]
+            root = tuple(planted.tokens)
+            assert self.texts.setdefault((session_id, part.root), root) == root
+            for node, parent, token in zip(part.ids, part.parents, part.tokens, strict=True):
+                self.texts[session_id, node] = (*self.texts[session_id, parent], token)
+            raws = self.raws(row)
+            for parent in dict.fromkeys(part.parents):
+                mine = [i for i, each in enumerate(part.parents) if each == parent]
+                found = {part.tokens[i]: raws[part.ids[i]] for i in mine}
+                self._compare_family(planted, self.texts[session_id, parent], found)
+
+    def raws(self, row: int) -> dict[int, float]:
+        """By id: what the model said of it."""
+        tables, told = self.forest.tables, self.forest.xp.told
+        first, tokens = told(tables.first_id)[row], told(tables.child_token)[row]
+        raws, used = told(tables.child_raw)[row], told(tables.is_used)[row]
+        return {
+            int(first[family]) + rank: float(raws[family, rank])
+            for family in used.nonzero()[0]
+            for rank in range(self.shape.children)
+            if tokens[family, rank] >= 0
+        }
+
+    def _compare_family(self, planted: Planted, text: Text, found: dict[int, float]) -> None:
+        row = planted.sampling_row(text[len(planted.tokens) :])
+        assert (*row.prompt, *row.output) == text
+        count = self.shape.children
+        [wanted] = likely_children(self.reference.logits([text]), [row], count + 5)
+        assert len(found) == min(count, len(wanted.tokens))
+        assert list(found.values()) == pytest.approx(wanted.raws[: len(found)], abs=1e-4)
+        # By token, not by place: equal scores may change places.
+        said = dict(zip(wanted.tokens.tolist(), wanted.raws.tolist(), strict=True))
+        for token, raw in found.items():
+            assert said[token] == pytest.approx(raw, abs=1e-4)
+        self.num_compared += 1
+
+    # What is asked of the tables.
+
+    def num_grown(self, session_id: int) -> int:
+        used = self.forest.xp.told(self.forest.tables.is_used)[self.planted[session_id].row]
+        return int(used[: self.shape.slots].sum())
+
+    def num_read(self, session_id: int) -> int:
+        return int(self.forest.tables.num_read[self.planted[session_id].row])
+
+    def paths(self, session_id: int) -> list[Text]:
+        """From the root to each known node of its tree."""
+        planted = self.planted[session_id]
+        root, length = tuple(planted.tokens), len(planted.tokens)
+        known = self.raws(planted.row)
+        texts = [self.texts[session_id, each] for each in known if (session_id, each) in self.texts]
+        return [text[length:] for text in texts if text[:length] == root and len(text) > length]
+
+
+def words(rng: random.Random, count: int) -> list[int]:
+    return [rng.randrange(2, VOCAB) for _ in range(count)]
+
+
+def some_outcome(rng: random.Random, bench: Bench, session_id: int) -> list[int]:
+    """A node anywhere in the tree, sometimes with tokens behind it that it does not know."""
+    kind = rng.choice(["deep", "deep", "any", "any", "miss", "long"])
+    paths = sorted(bench.paths(session_id))
+    if kind == "miss" or not paths:
+        return words(rng, rng.choice([1, 1, 3]))
+    deepest = max(map(len, paths))
+    chosen = rng.choice([each for each in paths if kind != "deep" or len(each) >= deepest - 1])
+    return [*chosen, *(words(rng, rng.choice([1, 2, 5])) if kind == "long" else [])]

@@ -1,0 +1,111 @@
+"""Recorded steps of a draft: a replay is the work itself, bit for bit, and asks nothing of the host."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from ssd.draft.forest.arrays import TorchArrays
+from ssd.draft.forest.children import FixedChildren, Needs
+from ssd.draft.forest.forest import Forest
+from ssd.draft.forest.grower import ForestGrower, HostLimits
+from ssd.draft.forest.model import TensorsModel
+from ssd.draft.forest.planted import Planted
+from ssd.draft.forest.recorded import RecordedChildren, RecordedForest, RecordedModel
+from ssd.draft.messages import Open, Sampling, pack_ints
+from ssd.kvcache.block_manager import BlockManager
+from ssd.runtime.capture import Recording, Replay, Tape, Work
+from ssd.runtime.loading import LoadedModel
+from tests.draft.forest.real import BLOCK, CHUNK, LOOKAHEAD, MAX_LEN, load, real_shape, words
+
+GREEDY = Sampling(seed=1, end_ids=[1])
+WARM = Sampling(seed=2, temperature=0.8, top_p=0.9)
+MOST = {"greedy": 700, "sampled": 900}
+"""Operations of a whole step (select, forward of two layers, children, attach), and of an outcome's."""
+
+
+class Recorder:
+    """Recordings, with how many operations each has."""
+
+    def __init__(self) -> None:
+        self.tapes: list[Tape] = []
+
+    def __call__(self, work: Work) -> Replay:
+        tape = Recording()(work)
+        self.tapes.append(tape)
+        return tape
+
+
+def grower_of(draft: LoadedModel, needs: Needs, *, lookup: int, recorder: Recorder | None) -> ForestGrower:
+    shape = real_shape(draft, lookup=lookup)
+    model = TensorsModel(draft.runner.model, draft.pool, shape, draft.runner)
+    children, limits = FixedChildren(3, needs), HostLimits(prefill_chunk=CHUNK, max_model_len=MAX_LEN)
+    blocks = BlockManager(draft.pool.shape.num_blocks, BLOCK)
+    if recorder is None:
+        return ForestGrower(Forest(TorchArrays(), shape), model, children, blocks, limits)
+    forest = RecordedForest(TorchArrays(), shape, "value", recorder)
+    recorded = RecordedModel(model, forest, recorder)
+    chosen = RecordedChildren(children, recorded, forest, recorder)
+    return ForestGrower(forest, recorded, chosen, blocks, limits)
+
+
+def play(grower: ForestGrower, sampling: Sampling, seed: int) -> list[tuple[bytes, bytes, bytes]]:
+    """The messages of some rounds: two texts that come and go, hits, misses and prompts beside."""
+    rng, found, planted = random.Random(seed), list[tuple[bytes, bytes, bytes]](), dict[int, Planted]()
+    text = words(rng, 6)
+
+    def begin(number: int) -> None:
+        tokens = [*text, *words(rng, rng.choice([1, 30])), *text]
+        opening = Open(number, 1, pack_ints(tokens), len(tokens), MAX_LEN, LOOKAHEAD, sampling)
+        planted[number] = Planted(opening, max_len=MAX_LEN)
+        grower.open(number, planted[number])
+
+    begin(0)
+    begin(1)
+    for round_number in range(14):
+        for _ in range(rng.choice([1, 1, 2])):
+            frames, _num_rows = grower.grow()
+            if frames is not None:
+                said = frames.message()
+                found.append((said.heads, said.nodes, said.logprobs))
+                children = dict(zip(frames.new.rows.tolist(), frames.parts(), strict=True))
+                for number, each in planted.items():
+                    each.note_arrival(each.num_sent)
+                    if each.row in children and rng.random() < 0.7:
+                        part = children[each.row][1]
+                        taken = [part.tokens[0]] if part.parents and part.parents[0] == part.root else [9]
+                        grower.advance(number, int(grower.ledger.n[each.row]) + 1, taken)
+        grower.check_integrity()
+        if round_number == 7:
+            grower.close(0)
+            del planted[0]
+            begin(2)
+    return found
+
+
+@pytest.fixture(scope="module")
+def draft(tiny_llama: Path) -> LoadedModel:
+    return load(tiny_llama)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "T=0.8 top_p=0.9"])
+@pytest.mark.parametrize("lookup", [0, 4])
+def test_a_replay_is_the_work_itself(draft: LoadedModel, sampling: Sampling, lookup: int) -> None:
+    samples = sampling.temperature > 0
+    needs = Needs(samples=samples, truncates=samples)
+    told = []
+    for recorder in (None, Recorder()):
+        draft.pool.keys.fill_(7.0)
+        draft.pool.values.fill_(7.0)
+        told.append(play(grower_of(draft, needs, lookup=lookup, recorder=recorder), sampling, seed=3))
+    assert len(told[0]) > 10
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("samples", [False, True], ids=["greedy", "T=0.8 top_p=0.9"])
+def test_operations_of_a_recorded_step_are_few_and_none_reads(draft: LoadedModel, samples: bool) -> None:
+    """What reads a value, uploads one or has a shape of its own is refused while it is recorded."""
+    recorder = Recorder()
+    grower_of(draft, Needs(samples=samples, truncates=samples), lookup=0, recorder=recorder)
+    num_operations = sum(len(tape.operations) for tape in recorder.tapes)
+    assert 100 < num_operations <= MOST["sampled" if samples else "greedy"]
