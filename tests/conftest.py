@@ -9,6 +9,10 @@ from typing import Any
 # Threads that spin while they wait take for ever on a machine that has other work. Read when torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+from tests.kernels.interpreter import interpret_kernels
+
+interpret_kernels()
+
 import pytest
 import torch
 

@@ -21,6 +21,7 @@ BENCHMARKS = ROOT.parents[1] / "benchmarks"
 LAYERS = (
     {"config", "errors", "version"},
     {"processes", "sampling", "kvcache"},
+    {"kernels"},
     {"attention"},
     {"models"},
     {"runtime"},
@@ -158,6 +159,7 @@ def test_what_needs_vllm_says_how_to_get_it(module: str) -> None:
 
 CALLED_BY_OTHERS = {
     *("callback", "capture_signals", "collect", "force_exit"),  # pyzmq, uvicorn, prometheus
+    *("get_current_device", "get_current_stream"),  # Triton
     *("ssd_attach", "ssd_detach", "ssd_report", "take_draft_token_ids"),  # vLLM, and its collective_rpc
 }
 

@@ -12,13 +12,15 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor
 
+from ssd.attention.backend import AttentionBackend
 from ssd.attention.batch import Batch, BatchWriter
-from ssd.attention.paged import PagedBackend
+from ssd.attention.choice import captured_backend
 from ssd.attention.rows import Row
 from ssd.kvcache.pool import KVPool
 from ssd.models.decoder import DenseDecoder, Rows
 from ssd.runtime.buckets import Buckets
 from ssd.runtime.capture import Capture
+from ssd.runtime.decision import decision_on
 from ssd.runtime.eager import EagerRunner, flight_on
 from ssd.runtime.runner import Flight
 from ssd.sampling import CoupledDecision, Draws, Truncation
@@ -35,7 +37,7 @@ class CapturedRunner:
         self._device = pool.shape.device
         self._buckets = buckets
         self._writer = BatchWriter(pool.shape.block_size, pool.scratch_slot)
-        attention = PagedBackend(pool)
+        attention = captured_backend(pool, _heads_here(beyond.model, pool))
         with torch.inference_mode():
             self._steps = {
                 (size, kind): _Step(beyond.model, attention, self._padding(size), kind, capture)
@@ -74,6 +76,11 @@ class CapturedRunner:
         )
 
 
+def _heads_here(model: DenseDecoder, pool: KVPool) -> int:
+    """Query heads: all of the model's, or a rank's share of them."""
+    return model.config.num_heads * pool.shape.num_kv_heads // model.config.num_kv_heads
+
+
 _TENSORS = tuple(each.name for each in fields(Batch) if each.type is Tensor)
 
 
@@ -84,7 +91,7 @@ class _Step:
     """
 
     def __init__(
-        self, model: DenseDecoder, attention: PagedBackend, padding: Batch, kind: Kind, capture: Capture
+        self, model: DenseDecoder, attention: AttentionBackend, padding: Batch, kind: Kind, capture: Capture
     ) -> None:
         self._model, self._attention = model, attention
         self._batch = padding
@@ -92,7 +99,7 @@ class _Step:
         size, device = padding.num_rows, padding.tokens.device
         self.logits = torch.zeros(size, model.num_columns, device=device)
         self.tokens = torch.zeros(size, dtype=torch.long, device=device)
-        self._decision = CoupledDecision(_as_kind(self._draws, kind))
+        self._decision = decision_on(device, CoupledDecision(_as_kind(self._draws, kind)))
         self._replay = capture(self._work)
 
     def run(self, batch: Batch, draws: Draws | None) -> None:

@@ -15,6 +15,7 @@ from ssd.attention.batch import Batch, BatchWriter
 from ssd.attention.rows import Row
 from ssd.kvcache.pool import KVPool
 from ssd.models.decoder import DenseDecoder, Rows
+from ssd.runtime.decision import decision_on
 from ssd.runtime.layout import Tiling, packed_layout, tiled_layout
 from ssd.runtime.runner import Flight, Landed
 from ssd.sampling import CoupledDecision
@@ -53,7 +54,7 @@ class EagerRunner:
     @torch.inference_mode()
     def launch(self, batch: Batch, finish: Callable[[Tensor], T]) -> Flight[T]:
         # All that goes to the device goes there before the model runs: a copy behind it would wait for it.
-        made = finish.on(self._device) if isinstance(finish, CoupledDecision) else finish
+        made = decision_on(self._device, finish) if isinstance(finish, CoupledDecision) else finish
         return flight_on(self._device, made(self.logits(batch)))  # type: ignore[arg-type]  # a decision on another device is one
 
     @torch.inference_mode()

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ssd.attention.sdpa import DETERMINISTIC_KEY_TILE, SdpaBackend
+from ssd.attention.choice import eager_backend
+from ssd.attention.sdpa import DETERMINISTIC_KEY_TILE
 from ssd.config import Precision, RunnerConfig
 from ssd.kvcache.pool import NODES_PER_TREE, KVPool, PoolShape
 from ssd.models.checkpoint import Checkpoint, open_checkpoint
@@ -68,7 +69,7 @@ def load_model(
     if device.type == "cpu":
         request_huge_pages()
     pool = KVPool(shape)
-    attention = SdpaBackend(pool, checkpoint.config.num_heads, deterministic=config.deterministic)
+    attention = eager_backend(pool, checkpoint.config.num_heads, deterministic=config.deterministic)
     tiling = Tiling(config.decode_tile, config.prefill_tile) if config.deterministic else None
     runner = EagerRunner(model, attention, pool, tiling=tiling)
     return LoadedModel(checkpoint, runner, pool, max_model_len)

@@ -1,0 +1,211 @@
+"""Compiles kernels for GPUs that are not there: the real launchers, and a compiler in place of a driver.
+
+Knows shapes of models and what a compiler says. `kernel_table.py` prints it.
+"""
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from ssd.kernels.attention import PagedAttention, Sight
+from ssd.kernels.decide import decide_rows, decide_step
+from ssd.kernels.kv import move_kv, write_kv
+from ssd.kernels.tiles import Demand
+from ssd.kernels.vocabulary import children_of
+from ssd.kvcache.pool import NODES_PER_TREE
+from ssd.sampling.draws import Draws
+
+TARGETS = {
+    "sm_80": GPUTarget("cuda", 80, 32),
+    "sm_90": GPUTarget("cuda", 90, 32),
+    "sm_100": GPUTarget("cuda", 100, 32),
+    "gfx942": GPUTarget("hip", "gfx942", 64),
+}
+SHARED_MEMORY = {"sm_80": 163 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10, "gfx942": 64 << 10}
+"""That one program may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    drafts: bool
+
+
+MODELS = {
+    "llama-3.1-70b": Model(64, 8, 128, 128_256, drafts=False),
+    "llama-3.2-1b": Model(32, 8, 64, 128_256, drafts=True),
+    "qwen3-32b": Model(64, 8, 128, 151_936, drafts=False),
+    "qwen3-0.6b": Model(16, 8, 128, 151_936, drafts=True),
+}
+_PAGE, _KEYS = 16, 4096
+_CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What the compiler says of one kernel with one set of constants."""
+
+    target: str
+    model: str
+    case: str
+    kernel: str
+    tile: str
+    registers: int
+    shared: int
+    spills: int
+    """Bytes of stack on NVIDIA's, registers spilt on AMD's."""
+
+    @property
+    def is_sound(self) -> bool:
+        return self.spills == 0 and self.shared <= SHARED_MEMORY[self.target]
+
+
+class StubDriver:
+    """As much of a driver as a launch asks for that is never run."""
+
+    def __init__(self, target: GPUTarget) -> None:
+        self._target = target
+
+    def get_current_target(self) -> GPUTarget:
+        return self._target
+
+    def get_current_device(self) -> str:
+        return str(self._target)
+
+    def get_current_stream(self, device: str) -> int:
+        return 0
+
+
+Compiled = tuple[str, dict[str, Any], Any]
+_COMPILE_AND_RUN = JITFunction.run
+
+
+def compile_only(launched: list[Compiled]) -> Callable[..., None]:
+    """In place of `JITFunction.run`: compiles what is launched, and notes it."""
+
+    def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        made = _COMPILE_AND_RUN(kernel, *args, grid=grid, warmup=True, **options)
+        launched.append((kernel.__name__, options, made))
+
+    return run
+
+
+def figures(made: Any) -> tuple[int, int, int]:
+    """Registers, shared memory, spills."""
+    if "cubin" not in made.asm:
+        found = {
+            name: int(re.findall(rf"\.{name}:\s+(\d+)", made.asm["amdgcn"])[-1])
+            for name in ("vgpr_count", "vgpr_spill_count", "sgpr_spill_count")
+        }
+        return (
+            found["vgpr_count"],
+            made.metadata.shared,
+            found["vgpr_spill_count"] + found["sgpr_spill_count"],
+        )
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(made.asm["cubin"])
+        file.flush()
+        command = [str(_CUOBJDUMP), "--dump-resource-usage", file.name]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    registers, stack, local = (
+        int(re.findall(rf"{name}:(\d+)", said)[-1]) for name in ("REG", "STACK", "LOCAL")
+    )
+    return registers, made.metadata.shared, stack + local
+
+
+def cases(model: Model, *, few: bool) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Named launches: one sequence and many, alone, verified, in trees, in chunks."""
+    counts = [(9, 1)] if few else [(1, 1), (1, 64), (5, 1), (9, 1), (17, 1), (17, 64), (512, 1)]
+    for rows, sequences in counts:
+        yield f"{sequences} × {rows} rows", lambda: attend(model, rows, sequences, deterministic=False)
+        yield f"{sequences} × {rows} rows, fixed", lambda: attend(model, rows, sequences, deterministic=True)
+    yield "write", lambda: write(model)
+    yield "decide", lambda: decide(model)
+    if model.drafts:
+        yield "move", lambda: move(model)
+        yield "children", lambda: children(model)
+
+
+def attend(model: Model, rows: int, sequences: int, *, deterministic: bool) -> None:
+    total = rows * sequences
+    demand = Demand(total, sequences + 1, _KEYS, model.num_heads, model.num_kv_heads, model.head_dim, 2)
+    sight = Sight(
+        _integers(total),
+        _integers(total),
+        _integers(total, 2),
+        _integers(sequences + 1, _KEYS // _PAGE),
+        _integers(sequences + 1),
+        _PAGE,
+        NODES_PER_TREE if model.drafts and not deterministic else 0,
+    )
+    pool = _reals(model.num_kv_heads, _KEYS, model.head_dim)
+    queries = _reals(total, model.num_heads + model.num_kv_heads, model.head_dim)[:, : model.num_heads]
+    PagedAttention(sight, demand, deterministic=deterministic).attend(queries, pool, pool)
+
+
+def write(model: Model) -> None:
+    pool = _reals(model.num_kv_heads, _KEYS, model.head_dim)
+    fresh = _reals(1, model.num_heads + 2 * model.num_kv_heads, model.head_dim)[:, -model.num_kv_heads :]
+    write_kv(fresh, fresh, pool, pool, _integers(1))
+
+
+def move(model: Model) -> None:
+    pool = _reals(2, model.num_kv_heads, _KEYS, model.head_dim)
+    move_kv(pool, pool, _integers(9), _integers(9))
+
+
+def decide(model: Model) -> None:
+    logits, draws, floors = _reals(1, model.vocab_size), _draws(1), torch.zeros(1)
+    for given in (None, floors):
+        decide_step(logits, draws, given, _integers(1), _integers(1))
+    decide_rows(logits, draws, None)
+
+
+def children(model: Model) -> None:
+    logits, draws, floors = _reals(1, model.vocab_size), _draws(1), torch.zeros(1)
+    for head_tokens in (None, _integers(model.vocab_size)):
+        children_of(logits, draws, floors, 4, head_tokens)
+    children_of(logits, draws, None, 8)
+
+
+def _integers(*size: int) -> Tensor:
+    return torch.zeros(size, dtype=torch.int64)
+
+
+def _reals(*size: int) -> Tensor:
+    return torch.zeros(size, dtype=torch.bfloat16)
+
+
+def _draws(rows: int) -> Draws:
+    return Draws(_integers(rows), _integers(rows), torch.zeros(rows))
+
+
+def lines_of(target: str, names: Sequence[str], *, few: bool) -> Iterator[Line]:
+    launched: list[Compiled] = []
+    JITFunction.run = compile_only(launched)
+    driver.set_active(StubDriver(TARGETS[target]))
+    known: set[Any] = set()
+    for name in names:
+        for case, launch in cases(MODELS[name], few=few):
+            launched.clear()
+            launch()
+            for kernel, options, made in launched:
+                if made.hash in known:
+                    continue
+                known.add(made.hash)
+                tile = " ".join(f"{key}={value}" for key, value in options.items())
+                yield Line(target, name, case, kernel, tile, *figures(made))

@@ -1,0 +1,31 @@
+"""Which backend computes attention on a device: our kernels where they can be launched, else torch."""
+
+from ssd.attention.backend import AttentionBackend
+from ssd.attention.paged import PagedBackend
+from ssd.attention.sdpa import SdpaBackend
+from ssd.kvcache.pool import KVPool
+
+
+def eager_backend(pool: KVPool, num_heads: int, *, deterministic: bool) -> AttentionBackend:
+    """For steps of any shape."""
+    fused = _fused(pool, num_heads, deterministic=deterministic)
+    return fused or SdpaBackend(pool, num_heads, deterministic=deterministic)
+
+
+def captured_backend(pool: KVPool, num_heads: int) -> AttentionBackend:
+    """For steps that are captured: no value is read on the host."""
+    return _fused(pool, num_heads, deterministic=False) or PagedBackend(pool)
+
+
+def _fused(pool: KVPool, num_heads: int, *, deterministic: bool) -> AttentionBackend | None:
+    if pool.shape.device.type == "cpu":
+        return None
+    # Not before they are wanted: Triton takes long to import, and is of use on a GPU only.
+    from ssd.attention.fused import FusedBackend
+    from ssd.kernels.language import can_launch
+    from ssd.kernels.tiles import can_attend
+
+    shape = pool.shape
+    if not can_launch(shape.device) or not can_attend(num_heads, shape.num_kv_heads, shape.head_dim):
+        return None
+    return FusedBackend(pool, num_heads, deterministic=deterministic)

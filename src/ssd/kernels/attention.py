@@ -1,0 +1,161 @@
+"""Launches paged attention: from what rows see to what they get, in two or three kernels a layer.
+
+Knows the kernels' arguments. Does not know batches or models; nothing here reads a value on the host, so a
+step can be captured.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from ssd.kernels import attend
+from ssd.kernels.language import is_hip, launching_on
+from ssd.kernels.tiles import AttentionTiles, Demand, attention_tiles, most_tiles
+
+_LOG2_E = 1.4426950408889634
+_MOST_ROWS = 1 << 14
+"""That one program finds the tiles of."""
+_NO_GPU_PROCESSORS = 108
+_STAGES = 2
+"""Blocks of keys on their way or in use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Which keys each row may see. Rows of a sequence lie side by side."""
+
+    sequences: Tensor  # [rows], and so is the next
+    seen: Tensor  # leading keys of the sequence's table
+    paths: Tensor  # [rows, words]: bits of nodes
+    tables: Tensor  # [sequences, pages]
+    tree_starts: Tensor  # [sequences]
+    page: int
+    num_nodes: int
+    """Places of an arena; 0: there are no trees."""
+
+    def rows(self, rows: slice) -> "Sight":
+        return Sight(
+            self.sequences[rows],
+            self.seen[rows],
+            self.paths[rows],
+            self.tables,
+            self.tree_starts,
+            self.page,
+            self.num_nodes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    rows: slice
+    sight: Sight
+    firsts: Tensor
+
+
+class PagedAttention:
+    """One forward's, prepared once for all layers."""
+
+    def __init__(self, sight: Sight, demand: Demand, *, deterministic: bool) -> None:
+        self._demand = demand
+        self._tiles = attention_tiles(
+            demand,
+            num_processors=_num_processors(sight.tables.device),
+            is_hip=is_hip(),
+            deterministic=deterministic,
+        )
+        self._pieces = tuple(self._prepared(sight))
+
+    def _prepared(self, sight: Sight) -> Iterator[_Piece]:
+        step = min(self._tiles.rows_at_once, _MOST_ROWS)
+        for start in range(0, self._demand.num_rows, step):
+            rows = slice(start, start + step)
+            mine = sight.rows(rows)
+            width = self._tiles.rows(self._demand.group)
+            yield _Piece(rows, mine, tile_starts(mine.sequences, len(sight.tables), width))
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """What queries [rows, heads, d] get of keys and values [kv_heads, slots, d]: [rows, heads · d]."""
+        out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
+        with launching_on(queries):
+            for piece in self._pieces:
+                rows = piece.rows
+                _attend(queries[rows], keys, values, out[rows], piece, self._tiles, self._demand)
+        return out.flatten(1)
+
+
+def tile_starts(sequences: Tensor, num_sequences: int, width: int) -> Tensor:
+    """The first row of each tile of at most `width` rows of one sequence; behind the last, all rows."""
+    num_rows = len(sequences)
+    firsts = torch.full(
+        (most_tiles(num_rows, num_sequences, width) + 1,),
+        num_rows,
+        dtype=torch.int32,
+        device=sequences.device,
+    )
+    with launching_on(sequences):
+        attend.find_tiles[(1,)](sequences, firsts, num_rows, width, block=_power_above(num_rows))
+    return firsts
+
+
+def _attend(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    out: Tensor,
+    piece: _Piece,
+    tiles: AttentionTiles,
+    demand: Demand,
+) -> None:
+    sight, num_rows = piece.sight, len(queries)
+    is_split = tiles.num_splits > 1
+    masses = torch.empty((tiles.num_splits, num_rows, demand.num_heads) if is_split else 1, device=out.device)
+    parts = torch.empty((*masses.shape, demand.head_dim), device=out.device) if is_split else out
+    attend.attend[(len(piece.firsts) - 1, demand.num_kv_heads, tiles.num_splits)](
+        queries,
+        keys,
+        values,
+        parts,
+        masses,
+        piece.firsts,
+        sight.sequences,
+        sight.seen,
+        sight.paths,
+        sight.tables,
+        sight.tree_starts,
+        _LOG2_E / demand.head_dim**0.5,
+        num_rows,
+        demand.num_heads,
+        tiles.num_splits,
+        tiles.split_keys,
+        queries.stride(0),
+        queries.stride(1),
+        keys.stride(0),
+        sight.tables.stride(0),
+        group=demand.group,
+        head_dim=demand.head_dim,
+        page=sight.page,
+        folded=tiles.folded,
+        block=tiles.block,
+        num_nodes=sight.num_nodes,
+        is_split=is_split,
+        num_warps=tiles.num_warps,
+        num_stages=_STAGES,
+    )
+    if is_split:
+        attend.merge[(num_rows * demand.num_heads,)](
+            parts, masses, out, tiles.num_splits, head_dim=demand.head_dim, num_warps=1
+        )
+
+
+@lru_cache
+def _num_processors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return _NO_GPU_PROCESSORS
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def _power_above(count: int) -> int:
+    return 1 << max(0, count - 1).bit_length()

@@ -1,0 +1,151 @@
+"""The end of a target's step: a token for each row of logits, and how many drafted ones each text keeps.
+
+Two launches: blocks of the vocabulary each find their best token by z/T + g, then each sequence finds its
+rows' and compares them with what was drafted. `decide_whole` and `count_accepted` of `sampling` are the
+oracles. NaN among logits wins there and is passed over here.
+"""
+
+import torch
+from torch import Tensor
+
+from ssd.kernels.language import jit, launching_on, tl
+from ssd.kernels.scores import best_of, block_of_scores
+from ssd.sampling.draws import Draws
+
+BLOCK = 1024
+"""Tokens of a program."""
+
+
+@jit(do_not_specialize=("num_columns", "num_blocks"))
+def best_of_blocks(
+    logits,
+    temperatures,
+    seeds,
+    positions,
+    floors,
+    bests,
+    tokens,
+    row_stride,
+    num_columns,
+    num_blocks,
+    block: tl.constexpr,
+    has_floors: tl.constexpr,
+):
+    """Program (row, block)."""
+    row = tl.program_id(0).to(tl.int64)
+    columns, scores = block_of_scores(
+        logits,
+        temperatures,
+        seeds,
+        positions,
+        floors,
+        logits,
+        row,
+        row_stride,
+        num_columns,
+        block,
+        has_floors,
+        has_head_tokens=False,
+    )
+    best, column = best_of(scores, columns, num_columns)
+    tl.store(bests + row * num_blocks + tl.program_id(1), best)
+    tl.store(tokens + row * num_blocks + tl.program_id(1), column)
+
+
+@jit(do_not_specialize=("num_rows", "num_blocks"))
+def settle(
+    bests,
+    candidates,
+    drafted,
+    starts,
+    tokens,
+    accepted,
+    num_rows,
+    num_blocks,
+    block: tl.constexpr,
+    compares: tl.constexpr,
+):
+    """Program (sequence), or (row) where nothing was drafted."""
+    sequence = tl.program_id(0)
+    start, end = sequence.to(tl.int64), (sequence + 1).to(tl.int64)
+    if compares:
+        start = tl.load(starts + sequence)
+        is_last = sequence == tl.num_programs(0) - 1
+        end = tl.load(starts + sequence + 1, mask=sequence < tl.num_programs(0) - 1, other=0)
+        end = tl.where(is_last, num_rows.to(tl.int64), end)
+    places = tl.arange(0, block)
+    is_place = places < num_blocks
+    count, holds = tl.zeros([], tl.int64), tl.full([], 1, tl.int64)
+    for row in range(start, end):
+        scores = tl.load(bests + row * num_blocks + places, mask=is_place, other=float("-inf"))
+        best = tl.max(scores, 0)
+        found = tl.load(candidates + row * num_blocks + places, mask=is_place, other=0)
+        token = tl.min(tl.where(is_place & (scores == best), found, 2147483647), 0).to(tl.int64)
+        token = tl.where(token == 2147483647, 0, token)
+        tl.store(tokens + row, token)
+        if compares:
+            holds = holds * (token == tl.load(drafted + row)).to(tl.int64)
+            count += holds
+    if compares:
+        tl.store(accepted + sequence, count)
+
+
+def decide_step(
+    logits: Tensor, draws: Draws, floors: Tensor | None, drafted: Tensor, starts: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The token [R] of each row of logits [R, V], and how many drafted ones each sequence [S] keeps.
+
+    `drafted` and `starts` are those of `count_accepted`; `floors` [R] those of truncation, which is done.
+    """
+    accepted = torch.empty_like(starts)
+    return _decide(logits, draws, floors, drafted, starts, accepted), accepted
+
+
+def decide_rows(logits: Tensor, draws: Draws, floors: Tensor | None) -> Tensor:
+    """The token [R] of each row of logits [R, V]."""
+    return _decide(logits, draws, floors, None, None, None)
+
+
+def _decide(
+    logits: Tensor,
+    draws: Draws,
+    floors: Tensor | None,
+    drafted: Tensor | None,
+    starts: Tensor | None,
+    accepted: Tensor | None,
+) -> Tensor:
+    num_rows, num_columns = logits.shape
+    num_blocks = -(-num_columns // BLOCK)
+    bests = torch.empty(num_rows, num_blocks, device=logits.device)
+    candidates = torch.empty(num_rows, num_blocks, dtype=torch.int32, device=logits.device)
+    tokens = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
+    with launching_on(logits):
+        best_of_blocks[(num_rows, num_blocks)](
+            logits,
+            draws.temperatures,
+            draws.seeds,
+            draws.positions,
+            draws.temperatures if floors is None else floors,
+            bests,
+            candidates,
+            logits.stride(0),
+            num_columns,
+            num_blocks,
+            block=BLOCK,
+            has_floors=floors is not None,
+            num_warps=4,
+        )
+        settle[(num_rows if starts is None else len(starts),)](
+            bests,
+            candidates,
+            tokens if drafted is None else drafted,
+            tokens if starts is None else starts,
+            tokens,
+            tokens if accepted is None else accepted,
+            num_rows,
+            num_blocks,
+            block=1 << (num_blocks - 1).bit_length(),
+            compares=starts is not None,
+            num_warps=1,
+        )
+    return tokens

@@ -1,0 +1,60 @@
+"""The noise of `sampling/noise.py` inside a kernel: the same bits of Philox, the same float64 arithmetic.
+
+The integers are equal. g is computed in float64 and rounded to float32, as there; where two libraries'
+logarithms differ in the last bit of float64 the rounded values differ once in some 2²⁸. Knows counters and
+keys, not scores.
+"""
+
+from ssd.kernels.language import jit, tl
+
+
+@jit()
+def philox(block, position, key_low, key_high):
+    """The four words of Philox4x32-10 for counters (block, position, 0, 0), all uint32 of one shape."""
+    c0, c1 = block, position
+    c2, c3 = block * 0, block * 0
+    for _ in tl.static_range(10):
+        even_low, even_high = c0 * 0xD2511F53, tl.umulhi(c0, c0 * 0 + 0xD2511F53)
+        odd_low, odd_high = c2 * 0xCD9E8D57, tl.umulhi(c2, c2 * 0 + 0xCD9E8D57)
+        c0, c1 = odd_high ^ c1 ^ key_low, odd_low
+        c2, c3 = even_high ^ c3 ^ key_high, even_low
+        key_low += 0x9E3779B9
+        key_high += 0xBB67AE85
+    return c0, c1, c2, c3
+
+
+@jit()
+def gumbel(words):
+    """g of 32 random bits n: −log(−log(1 − (n + ½)/2³²)), where 1 − … is exact in float64."""
+    rest = (4294967295 - words.to(tl.int64)) * 2 + 1
+    return (-tl.log(-tl.log(rest.to(tl.float64) * 1.1641532182693481e-10))).to(tl.float32)
+
+
+@jit()
+def noise_of_run(seed, position, first, count: tl.constexpr):
+    """g of the tokens first … first + count − 1; both are multiples of four, which share a block each."""
+    blocks = (first // 4 + tl.arange(0, count // 4)).to(tl.uint32)
+    nothing = blocks * 0
+    w0, w1, w2, w3 = philox(
+        blocks,
+        nothing + position.to(tl.uint32),
+        nothing + seed.to(tl.uint32),
+        nothing + (seed >> 32).to(tl.uint32),
+    )
+    return gumbel(tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3)))
+
+
+@jit()
+def noise_of_tokens(seed, position, tokens):
+    """g of any tokens: a block each."""
+    blocks = (tokens // 4).to(tl.uint32)
+    nothing = blocks * 0
+    w0, w1, w2, w3 = philox(
+        blocks,
+        nothing + position.to(tl.uint32),
+        nothing + seed.to(tl.uint32),
+        nothing + (seed >> 32).to(tl.uint32),
+    )
+    lane = tokens % 4
+    words = tl.where(lane < 2, tl.where(lane == 0, w0, w1), tl.where(lane == 2, w2, w3))
+    return gumbel(words)

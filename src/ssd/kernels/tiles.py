@@ -1,0 +1,102 @@
+"""How much of a problem one program takes: pure choices from shapes, so that a captured step keeps them.
+
+Chosen so that no register spills on the shapes of `benchmarks/kernel_table.py`; what is fastest a GPU would
+have to say. Knows shapes only.
+"""
+
+from dataclasses import dataclass
+
+NO_SPLIT = 0
+FIXED_SPLIT = 1024
+"""Keys between two fixed borders of splits: deterministic mode's, at multiples of it in every text."""
+_MOST_SPLITS = 32
+_LEAST_SPLIT = 256
+"""Keys that are worth a program of their own."""
+_FIXED_FOLDED = 64
+_MOST_FOLDED = 128
+_LEAST_FOLDED = 16
+"""What a matrix unit multiplies at least."""
+_BLOCK = 64
+_NARROW_BLOCK = 32
+_FLOAT32_BLOCK = 16
+"""Keys that a program holds at a time, and as many values."""
+_PART_BYTES = 1 << 28
+"""What parts of one launch may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTiles:
+    folded: int
+    """Rows of a tile, heads of a group counted each."""
+    block: int
+    """Keys at a time."""
+    num_warps: int
+    num_splits: int
+    split_keys: int
+    """Splits end at multiples of it; `NO_SPLIT`: where the tile's keys are shared out evenly."""
+    rows_at_once: int
+
+    def rows(self, group: int) -> int:
+        """Of one tile."""
+        return self.folded // group
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """One forward's attention, as far as shapes tell it."""
+
+    num_rows: int
+    num_sequences: int
+    num_keys: int
+    """That a block table has room for."""
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    itemsize: int
+
+    @property
+    def group(self) -> int:
+        return self.num_heads // self.num_kv_heads
+
+
+def can_attend(num_heads: int, num_kv_heads: int, head_dim: int) -> bool:
+    """Heads that the kernel is written for; others are torch's."""
+    is_power = head_dim & (head_dim - 1) == 0
+    return is_power and 16 <= head_dim <= 256 and num_heads // num_kv_heads <= _FIXED_FOLDED
+
+
+def attention_tiles(
+    demand: Demand, *, num_processors: int, is_hip: bool, deterministic: bool
+) -> AttentionTiles:
+    if deterministic:
+        splits = -(-demand.num_keys // FIXED_SPLIT)
+        bytes_per_row = splits * demand.num_heads * demand.head_dim * 4
+        rows = max(1, _PART_BYTES // bytes_per_row) if splits > 1 else demand.num_rows
+        block = _block(demand, _FIXED_FOLDED, is_hip=is_hip)
+        return AttentionTiles(_FIXED_FOLDED, block, 8, splits, FIXED_SPLIT, rows)
+    folded = _folded(demand)
+    block = _block(demand, folded, is_hip=is_hip)
+    num_tiles = max(1, demand.num_rows // (folded // demand.group))
+    wanted = -(-2 * num_processors // (num_tiles * demand.num_kv_heads))
+    splits = max(1, min(wanted, _MOST_SPLITS, demand.num_keys // _LEAST_SPLIT))
+    return AttentionTiles(folded, block, 8 if folded > 32 else 4, splits, NO_SPLIT, demand.num_rows)
+
+
+def most_tiles(num_rows: int, num_sequences: int, width: int) -> int:
+    """That rows can fall into: padding may lie behind every sequence's."""
+    return min(num_rows, num_rows // width + 2 * num_sequences)
+
+
+def _block(demand: Demand, folded: int, *, is_hip: bool) -> int:
+    if demand.itemsize > 2:
+        return _FLOAT32_BLOCK
+    return _NARROW_BLOCK if is_hip or folded > 32 or demand.head_dim > 128 else _BLOCK
+
+
+def _folded(demand: Demand) -> int:
+    """All rows of a sequence in one tile, if they are as many for each: then its pages are read once."""
+    each = -(-demand.num_rows // max(1, demand.num_sequences - 1))
+    folded = _LEAST_FOLDED
+    while folded < min(each * demand.group, _MOST_FOLDED) or folded < demand.group:
+        folded *= 2
+    return folded

@@ -1,0 +1,42 @@
+"""The coupled decision where a step's logits are: our kernels' on a GPU that Triton serves, else torch's."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ssd.sampling import CoupledDecision, Draws
+from ssd.sampling.truncation import whole_floors
+from ssd.sampling.whole import scaled
+
+
+def decision_on(device: torch.device, decision: CoupledDecision) -> Callable[[Tensor], Tensor]:
+    decision = decision.on(device)
+    if device.type == "cpu" or decision.draws is None:
+        return decision
+    # Not before it is wanted: Triton takes long to import, and is of use on a GPU only.
+    from ssd.kernels.language import can_launch
+
+    return FusedDecision(decision.draws) if can_launch(device) else decision
+
+
+@dataclass(frozen=True, slots=True)
+class FusedDecision:
+    """Never run on a GPU."""
+
+    draws: Draws
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """The token [R] of each row, where the logits are."""
+        from ssd.kernels.decide import decide_rows
+
+        return decide_rows(logits, self.draws, self._floors(logits))
+
+    def _floors(self, logits: Tensor) -> Tensor | None:
+        if self.draws.truncation is None:
+            return None
+        temperatures = self.draws.temperatures
+        return whole_floors(
+            scaled(logits, torch.where(temperatures == 0.0, 1.0, temperatures)), self.draws.truncation
+        )

@@ -1,0 +1,267 @@
+"""Each kernel against its torch form, on made-up scenes: for a device that is met for the first time.
+
+Every slot that no row may see holds NaN, so what reads too much shows at once. The torch form computes in
+float32. Knows which kernel has which oracle; a list of usual scenes is `USUAL`.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ssd.attention.batch import Batch, BatchWriter
+from ssd.attention.fused import FusedBackend
+from ssd.attention.paged import PagedBackend
+from ssd.attention.rows import Branches, Layout, PlainRow
+from ssd.kernels.decide import decide_rows, decide_step
+from ssd.kernels.kv import move_kv
+from ssd.kernels.oracles import children_of_rows
+from ssd.kernels.vocabulary import children_of
+from ssd.kvcache.pool import NODES_PER_TREE, KVPool, PoolShape
+from ssd.sampling import Draws, Truncation
+from ssd.sampling.coupled import NOTHING, count_accepted
+from ssd.sampling.truncation import whole_floors
+from ssd.sampling.whole import decide_whole, scaled
+
+BOUNDS = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2.5e-2}
+"""How far attention may be from its torch form in float32: its inputs are of order 1."""
+_SHARE_BOUND = 2e-5
+_INFINITE = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    kernel: str
+    scene: str
+    worst: float
+    bound: float
+
+    @property
+    def is_sound(self) -> bool:
+        return self.worst <= self.bound
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One sequence of a scene: `count` rows behind `start` keys of its text."""
+
+    start: int
+    count: int
+    grown: int | None = None
+    """Nodes of its tree that are there before; None: the rows are of the text itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+    parts: tuple[Part, ...]
+    page: int = 16
+    padding: int = 0
+    """Rows of nobody, behind each sequence's."""
+    deterministic: bool = False
+    seed: int = 0
+
+    def __str__(self) -> str:
+        rows = " ".join(
+            f"{part.start}+{part.count}" + ("" if part.grown is None else f" over {part.grown} nodes")
+            for part in self.parts
+        )
+        name = str(self.dtype).removeprefix("torch.")
+        mode = ", fixed splits" if self.deterministic else ""
+        return f"{self.num_heads}/{self.num_kv_heads} heads of {self.head_dim}, {name}, {rows}{mode}"
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Logits of a vocabulary, and how they are decided."""
+
+    num_rows: int
+    vocab_size: int
+    truncates: bool = False
+    head_tokens: bool = False
+    """A draft's: columns stand for some tokens of a larger vocabulary."""
+    dtype: torch.dtype = torch.float32
+    seed: int = 0
+
+    def __str__(self) -> str:
+        cut = ", truncated" if self.truncates else ""
+        return f"{self.num_rows} rows of {self.vocab_size}{cut}{', of a head' if self.head_tokens else ''}"
+
+
+USUAL: tuple[Scene | Words, ...] = (
+    Scene(8, 2, 64, torch.float32, (Part(0, 5), Part(37, 1), Part(300, 9)), padding=3),
+    Scene(8, 1, 128, torch.float16, (Part(90, 17), Part(5, 1))),
+    Scene(4, 2, 64, torch.float32, (Part(40, 12, 30), Part(9, 3), Part(70, 5, 0))),
+    Scene(4, 2, 128, torch.float16, (Part(600, 2), Part(33, 7, 60)), page=8),
+    Scene(4, 2, 64, torch.float16, (Part(1030, 3), Part(1020, 9)), deterministic=True),
+    Words(5, 2500),
+    Words(4, 2049, truncates=True),
+    Words(3, 1100, truncates=True, head_tokens=True),
+)
+
+
+def check_kernels(device: torch.device, scenes: tuple[Scene | Words, ...] = USUAL) -> Iterator[Finding]:
+    """What each kernel gives on each scene, beside its oracle."""
+    for scene in scenes:
+        if isinstance(scene, Scene):
+            yield Finding("attention", str(scene), _attention(scene, device), BOUNDS[scene.dtype])
+            yield Finding("move", str(scene), _move(scene, device), 0.0)
+        else:
+            yield Finding("decide", str(scene), _decide(scene, device), 0.0)
+            yield Finding("children", str(scene), _children(scene, device), _SHARE_BOUND)
+
+
+# Scenes.
+
+
+def written(scene: Scene, device: torch.device) -> tuple[Batch, KVPool]:
+    """The rows as a batch, and a pool where every slot that is not theirs to see holds NaN."""
+    rng, generator = random.Random(scene.seed), torch.Generator().manual_seed(scene.seed)
+    needed = [-(-(part.start + part.count) // scene.page) for part in scene.parts]
+    numbers = rng.sample(range(sum(needed) + 3), sum(needed))
+    num_trees = len(scene.parts) if any(part.grown is not None for part in scene.parts) else 0
+    shape = PoolShape(
+        *(2, scene.num_kv_heads, scene.head_dim, sum(needed) + 3, scene.page),
+        # The torch form looks at an arena's places even where there is none.
+        *(scene.dtype, device, NODES_PER_TREE, num_trees),
+    )
+    pool = KVPool(shape)
+    pool.keys.fill_(torch.nan)
+    pool.values.fill_(torch.nan)
+    rows, known = [], list[int]()
+    for index, part in enumerate(scene.parts):
+        blocks = [numbers.pop() for _ in range(needed[index])]
+        known += [
+            blocks[place // scene.page] * scene.page + place % scene.page for place in range(part.start)
+        ]
+        branches = None
+        if part.grown is not None:
+            branches, grown = _tree(rng, part, shape.tree_start(index))
+            known += grown
+        rows.append(PlainRow([0] * part.count, part.start, blocks, 0, generated=True, branches=branches))
+    size = (2, scene.num_kv_heads, len(known), scene.head_dim)
+    for tensor in (pool.keys, pool.values):
+        tensor[:, :, known] = torch.randn(size, generator=generator).to(device, scene.dtype)
+    return BatchWriter(scene.page, pool.scratch_slot).write(rows, _layout(scene)), pool
+
+
+def _layout(scene: Scene) -> Layout:
+    firsts, end = [], 0
+    for part in scene.parts:
+        firsts.append(end)
+        end += part.count + scene.padding
+    return Layout(tuple(firsts), end)
+
+
+def _tree(rng: random.Random, part: Part, tree_start: int) -> tuple[Branches, list[int]]:
+    """Rows whose parents are any nodes before them, in any places; and the slots of nodes that are there."""
+    grown = part.grown or 0
+    places = rng.sample(range(NODES_PER_TREE), grown + part.count)
+    paths, depths = list[int](), list[int]()
+    for number, place in enumerate(places):
+        parent = rng.randint(-1, number - 1)
+        paths.append(1 << place | (paths[parent] if parent >= 0 else 0))
+        depths.append(depths[parent] + 1 if parent >= 0 else 0)
+    positions = [part.start + depth for depth in depths[grown:]]
+    # A node that no row descends from is nobody's to see.
+    seen = 0
+    for path in paths[grown:]:
+        seen |= path
+    mine = [tree_start + place for place in places[:grown] if seen >> place & 1]
+    return Branches(positions, part.start, tree_start, places[grown:], paths[grown:]), mine
+
+
+def _attention(scene: Scene, device: torch.device) -> float:
+    batch, pool = written(scene, device)
+    generator = torch.Generator().manual_seed(scene.seed + 1)
+    heads = scene.num_heads + 2 * scene.num_kv_heads
+    projected = torch.randn(batch.num_rows, heads, scene.head_dim, generator=generator)
+    sizes = [scene.num_heads, scene.num_kv_heads, scene.num_kv_heads]
+    exact = KVPool(replace(pool.shape, dtype=torch.float32))
+    exact.keys.copy_(pool.keys)
+    exact.values.copy_(pool.values)
+    fused = FusedBackend(pool, scene.num_heads, deterministic=scene.deterministic)
+    mine = projected.to(device, scene.dtype)
+    got = fused.plan(batch).attend(1, *torch.split(mine, sizes, dim=1))
+    moved = {name: getattr(batch, name).to(device) for name in _ON_DEVICE}
+    wanted = (
+        PagedBackend(exact).plan(replace(batch, **moved)).attend(1, *torch.split(mine.float(), sizes, dim=1))
+    )
+    rows = torch.cat([torch.arange(span.first, span.last) for span in batch.spans]).to(device)
+    gaps = (got.float() - wanted)[rows].abs()
+    # Padding writes to scratch in any order; elsewhere both must have stored the same.
+    is_stored = torch.ones(pool.shape.num_slots, dtype=torch.bool, device=device)
+    is_stored[pool.scratch_slot] = False
+    pairs = ((pool.keys, exact.keys), (pool.values, exact.values))
+    alike = all(
+        torch.equal(a[:, :, is_stored].float().nan_to_num(7e3), b[:, :, is_stored].nan_to_num(7e3))
+        for a, b in pairs
+    )
+    return float(gaps.max()) if alike and bool(gaps.isfinite().all()) else _INFINITE
+
+
+_ON_DEVICE = ("slots", "sequences", "seen", "paths", "tables", "tree_starts")
+
+
+def _move(scene: Scene, device: torch.device) -> float:
+    """Any slots to any others, and padding."""
+    _, pool = written(scene, device)
+    other = KVPool(pool.shape)
+    for mine, its in ((pool.keys, other.keys), (pool.values, other.values)):
+        mine.copy_(torch.randn(mine.shape, generator=torch.Generator().manual_seed(scene.seed)))
+        its.copy_(mine)
+    slots = random.Random(scene.seed).sample(range(pool.shape.num_slots), 8)
+    sources, destinations = [*slots[:4], pool.scratch_slot], [*slots[4:], pool.scratch_slot]
+    taken, given = (torch.tensor(each, device=device) for each in (sources, destinations))
+    move_kv(pool.keys, pool.values, taken, given)
+    other.move(taken, given)
+    alike = torch.equal(pool.keys, other.keys) and torch.equal(pool.values, other.values)
+    return 0.0 if alike else _INFINITE
+
+
+# Vocabularies.
+
+
+def _logits(words: Words, device: torch.device) -> tuple[Tensor, Draws, Tensor | None]:
+    generator = torch.Generator().manual_seed(words.seed)
+    size = (words.num_rows, words.vocab_size)
+    logits = (torch.randn(size, generator=generator) * 3).to(device, words.dtype)
+    logits[:, 7::11] = -torch.inf
+    seeds = torch.randint(-(2**63), 2**63 - 1, size[:1], generator=generator).to(device)
+    positions = torch.randint(0, 2**32, size[:1], generator=generator).to(device)
+    temperatures = torch.tensor([0.0, 0.7, 1.0, 1.3, 0.05]).repeat(words.num_rows)[: words.num_rows]
+    truncation, floors = None, None
+    if words.truncates:
+        ones = torch.ones(words.num_rows, dtype=torch.float64, device=device)
+        truncation = Truncation(-6.0 * ones, torch.full_like(seeds, 50), 0.9 * ones)
+        kelvin = torch.where(temperatures == 0.0, 1.0, temperatures).to(device)
+        floors = whole_floors(scaled(logits, kelvin), truncation)
+    return logits, Draws(seeds, positions, temperatures.to(device), truncation), floors
+
+
+def _decide(words: Words, device: torch.device) -> float:
+    """How many tokens or counts differ."""
+    logits, draws, floors = _logits(words, device)
+    wanted = decide_whole(logits, draws)
+    starts = torch.arange(0, words.num_rows, 3, device=device)
+    drafted = wanted.clone()
+    drafted[1::4] = NOTHING
+    tokens, accepted = decide_step(logits, draws, floors, drafted, starts)
+    alone = decide_rows(logits, draws, floors)
+    differing = (tokens != wanted).sum() + (alone != wanted).sum()
+    return float(differing + (accepted != count_accepted(wanted, drafted, starts)).sum())
+
+
+def _children(words: Words, device: torch.device) -> float:
+    logits, draws, floors = _logits(words, device)
+    head_tokens = torch.arange(words.vocab_size, device=device) * 3 + 1 if words.head_tokens else None
+    tokens, raws = children_of(logits, draws, floors, 4, head_tokens)
+    wanted, shares = children_of_rows(logits, draws, floors, 4, head_tokens)
+    if not torch.equal(tokens, wanted):
+        return _INFINITE
+    return float((raws.exp() - shares.exp()).abs().max())

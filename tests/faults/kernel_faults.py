@@ -1,0 +1,179 @@
+"""Faults of kernels, each in what the interpreter runs."""
+
+from tests.faults.fault import Fault
+
+_SRC = "src/ssd/kernels"
+_SCENES = "tests/kernels/test_scenes.py"
+_SCENE = f"{_SCENES}::test_a_kernel_equals_its_oracle"
+_TEXTS = f"{_SCENE}[8/2 heads of 64, float32, 0+5 37+1 300+9]"
+_TREES = f"{_SCENE}[4/2 heads of 64, float32, 40+12 over 30 nodes 9+3 70+5 over 0 nodes]"
+_SPLIT = f"{_SCENE}[2/1 heads of 128, float16, 511+1 514+4]"
+_DRAWN = f"{_SCENE}[5 rows of 2500]"
+_CUT = f"{_SCENE}[4 rows of 2049, truncated]"
+_HEAD = f"{_SCENE}[3 rows of 1100, truncated, of a head]"
+_FIXED = "tests/kernels/test_invariance.py::test_a_row_alone_has_the_bits_of_the_row_in_company"
+_RUN = "tests/kernels/test_noise.py::test_a_run_of_tokens"
+
+FAULTS = [
+    Fault(
+        "a row sees the key behind its own",
+        f"{_SRC}/attend.py",
+        "place[None, :] < num_seen[:, None]",
+        "place[None, :] <= num_seen[:, None]",
+        _TEXTS,
+    ),
+    Fault(
+        "keys of one page stand for all",
+        f"{_SRC}/attend.py",
+        "tables + sequence * table_stride + place // page",
+        "tables + sequence * table_stride + start // page",
+        _TEXTS,
+    ),
+    Fault(
+        "a tile has rows of two sequences",
+        f"{_SRC}/attend.py",
+        "tl.where(here != before, rows, 0)",
+        "tl.where(here < before, rows, 0)",
+        _TEXTS,
+    ),
+    Fault(
+        "an older sum of a softmax does not fade",
+        f"{_SRC}/attend.py",
+        "total = total * fading + tl.sum(weights, 1)",
+        "total = total + tl.sum(weights, 1)",
+        _TEXTS,
+    ),
+    Fault(
+        "heads of a group take turns by rows",
+        f"{_SRC}/attend.py",
+        "kv_head * group + places % group",
+        "kv_head + places % group",
+        _TEXTS,
+    ),
+    Fault(
+        "nodes of the second word have bits of the first",
+        f"{_SRC}/attend.py",
+        "paths + row * (num_nodes // 64) + corner // 64",
+        "paths + row * (num_nodes // 64)",
+        _TREES,
+    ),
+    Fault(
+        "a node sees its siblings in the tile",
+        f"{_SRC}/attend.py",
+        "_absorb(query, keys, values, on_path, top",
+        "_absorb(query, keys, values, is_node[None, :] & is_row[:, None], top",
+        _TREES,
+    ),
+    Fault(
+        "every split attends to the tree",
+        f"{_SRC}/attend.py",
+        "if split == num_splits - 1:",
+        "if split >= 0:",
+        f"{_SCENE}[2/1 heads of 64, float32, 700+6 over 120 nodes 3+1]",
+    ),
+    Fault(
+        "the key on the border belongs to two splits",
+        f"{_SRC}/attend.py",
+        "tl.minimum(begin + share, num_keys)",
+        "tl.minimum(begin + share + 1, num_keys)",
+        _SPLIT,
+    ),
+    Fault(
+        "all parts weigh the same",
+        f"{_SRC}/attend.py",
+        "tl.load(masses + split * num_places + place) - base\n",
+        "base - base\n",
+        _SPLIT,
+    ),
+    Fault(
+        "parts of no mass are read",
+        f"{_SRC}/attend.py",
+        "mask=weight > 0.0, other=0.0",
+        "mask=weight >= 0.0, other=0.0",
+        "tests/kernels/test_invariance.py::test_what_no_part_wrote_is_never_read",
+    ),
+    Fault(
+        "fixed splits follow the keys of the tile",
+        f"{_SRC}/attend.py",
+        "if split_keys == 0:",
+        "if split_keys >= 0:",
+        f"{_FIXED}[dtype0]",
+    ),
+    Fault(
+        "values are written where keys are meant",
+        f"{_SRC}/kv.py",
+        "tl.store(pool_values + spots, value, mask=is_head)",
+        "tl.store(pool_values + spots, key, mask=is_head)",
+        f"{_SCENES}::test_a_write_touches_its_slots_alone",
+    ),
+    Fault(
+        "a move leaves the values behind",
+        f"{_SRC}/kv.py",
+        "value = tl.load(pool_values + start + source * head_dim",
+        "value = tl.load(pool_values + start + destination * head_dim",
+        _TREES,
+    ),
+    Fault(
+        "nine rounds in a kernel",
+        f"{_SRC}/noise.py",
+        "for _ in tl.static_range(10):",
+        "for _ in tl.static_range(9):",
+        _RUN,
+    ),
+    Fault(
+        "words of a block are handed out in another order",
+        f"{_SRC}/noise.py",
+        "tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3))",
+        "tl.interleave(tl.interleave(w0, w1), tl.interleave(w2, w3))",
+        _RUN,
+    ),
+    Fault(
+        "half of the words serve all single tokens",
+        f"{_SRC}/noise.py",
+        "lane = tokens % 4",
+        "lane = tokens % 2",
+        "tests/kernels/test_noise.py::test_any_tokens",
+    ),
+    Fault(
+        "the highest of equal tokens wins",
+        f"{_SRC}/scores.py",
+        "column = tl.min(tl.where((scores == best) & (columns < num_columns), columns, 2147483647), 0)",
+        "column = tl.max(tl.where((scores == best) & (columns < num_columns), columns, -1), 0)",
+        f"{_SCENES}::test_of_equal_scores_the_lowest_token_wins_and_0_where_there_is_none",
+    ),
+    Fault(
+        "noise saves what truncation drops",
+        f"{_SRC}/scores.py",
+        "kept = scores >= tl.load(floors + row)",
+        "kept = scores + noise >= tl.load(floors + row)",
+        _CUT,
+    ),
+    Fault(
+        "noise counts columns of a head, not tokens",
+        f"{_SRC}/scores.py",
+        "tl.load(head_tokens + columns, mask=is_column, other=0)",
+        "columns",
+        _HEAD,
+    ),
+    Fault(
+        "a token after a wrong one is accepted",
+        f"{_SRC}/decide.py",
+        "holds = holds * (token == tl.load(drafted + row)).to(tl.int64)",
+        "holds = (token == tl.load(drafted + row)).to(tl.int64)",
+        _DRAWN,
+    ),
+    Fault(
+        "a child comes twice",
+        f"{_SRC}/vocabulary.py",
+        '        tl.store(raws + row * count + rank, tl.where(is_child, best - whole, float("-inf")))\n        scores = tl.where(columns == column',
+        '        tl.store(raws + row * count + rank, tl.where(is_child, best - whole, float("-inf")))\n        scores = tl.where(columns < 0',
+        _DRAWN,
+    ),
+    Fault(
+        "shares are of one block alone",
+        f"{_SRC}/vocabulary.py",
+        "whole = log_sum(mass)",
+        "whole = tl.max(mass, 0)",
+        _DRAWN,
+    ),
+]

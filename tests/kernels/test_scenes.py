@@ -1,0 +1,61 @@
+"""Every kernel equals its torch form: a fixed grid. `python -m tests.kernels.grid` draws others."""
+
+import math
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from ssd.kernels.decide import decide_rows
+from ssd.kernels.kv import write_kv
+from ssd.kernels.language import INTERPRETS
+from ssd.runtime.kernel_checks import USUAL, Part, Scene, Words, check_kernels
+from ssd.sampling import Draws
+from tests.kernels.bfloat16 import bfloat16_computes
+
+CPU = torch.device("cpu")
+SCENES = (
+    *USUAL,
+    # Pages that are not a power of two, a group of seven, rows of one sequence that fill more than a tile.
+    Scene(14, 2, 64, torch.float32, (Part(11, 20), Part(0, 1)), page=5, padding=2),
+    Scene(3, 3, 64, torch.float16, (Part(65, 3), Part(64, 1), Part(63, 17))),
+    # Shares of splits that end inside a page, and one that is empty.
+    Scene(2, 1, 128, torch.float16, (Part(511, 1), Part(514, 4))),
+    Scene(2, 1, 64, torch.float32, (Part(700, 6, 120), Part(3, 1))),
+    Scene(4, 2, 32, torch.float16, (Part(2046, 4), Part(0, 3)), deterministic=True, padding=1),
+    Scene(8, 2, 64, torch.bfloat16, (Part(70, 9), Part(0, 4))),
+    Scene(8, 4, 128, torch.bfloat16, (Part(300, 6, 40), Part(12, 2))),
+    Words(4, 1024, dtype=torch.bfloat16),
+    Words(2, 3, truncates=True),
+)
+
+
+def test_kernels_are_interpreted_here() -> None:
+    assert INTERPRETS
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=str)
+def test_a_kernel_equals_its_oracle(scene: Scene | Words) -> None:
+    with bfloat16_computes() if scene.dtype == torch.bfloat16 else nullcontext():
+        findings = list(check_kernels(CPU, (scene,)))
+    assert len(findings) == 2
+    assert [each for each in findings if not each.is_sound] == []
+
+
+def test_of_equal_scores_the_lowest_token_wins_and_0_where_there_is_none() -> None:
+    logits = torch.zeros(4, 3000)
+    logits[1] = -math.inf
+    logits[2, 1500] = logits[2, 2900] = 1.0
+    logits[3, :2000] = -math.inf
+    draws = Draws(torch.zeros(4, dtype=torch.long), torch.zeros(4, dtype=torch.long), torch.zeros(4))
+    assert decide_rows(logits, draws, None).tolist() == [0, 0, 1500, 2000]
+
+
+def test_a_write_touches_its_slots_alone() -> None:
+    pool = torch.full((2, 3, 10, 32), math.nan)
+    fresh = torch.randn(4, 7, 32)
+    slots = torch.tensor([9, 0, 4, 7])
+    write_kv(fresh[:, :3], fresh[:, 4:], pool[0], pool[1], slots)
+    assert torch.equal(pool[0][:, slots], fresh[:, :3].transpose(0, 1))
+    assert torch.equal(pool[1][:, slots], fresh[:, 4:].transpose(0, 1))
+    assert pool[:, :, [1, 2, 3, 5, 6, 8]].isnan().all()
