@@ -42,8 +42,8 @@ def run_draft(address: str) -> None:
 
 def run_engine(
     address: str, batch: int, lookahead: int, steps: int
-) -> tuple[list[float], list[float], EngineCore]:
-    """Seconds between two verifications, those spent waiting for the draft among them, and the engine."""
+) -> tuple[SleepingTarget, list[float], EngineCore]:
+    """The target with its gaps, of each the seconds spent waiting for the draft, and the engine."""
     torch.set_num_threads(1)
     target = SleepingTarget(0.010)
     client = DraftClient(AddressSource(address, hello("target"), timeout=60.0), lookahead=lookahead)
@@ -60,7 +60,7 @@ def run_engine(
         core.step()
         waits.append(decoder.times.wait)
     policy.close()
-    return target.gaps[steps // 4 :], waits[steps // 4 + 1 :], core
+    return target, waits, core
 
 
 def in_words(seconds: Sequence[float]) -> str:
@@ -74,10 +74,13 @@ def main() -> None:
     address = private_address()
     draft = multiprocessing.get_context("spawn").Process(target=run_draft, args=(address,), daemon=True)
     draft.start()
-    gaps, waits, core = run_engine(address, options.batch, options.lookahead, options.steps)
+    target, waits, core = run_engine(address, options.batch, options.lookahead, options.steps)
     draft.kill()
+    begun = options.steps // 4
+    gaps, works, waits = target.gaps[begun:], target.works[begun:], waits[begun + 1 :]
     print(f"between two verifications, ms: {in_words(gaps)}")
     print(f"without waiting for the draft: {in_words([a - b for a, b in zip(gaps, waits, strict=True)])}")
+    print(f"in which this thread computed: {in_words(works)}")
     stats, frames = core.stats, core.stats.draft.num_frames if core.stats.draft else 0
     print(
         f"batch {options.batch}, lookahead {options.lookahead}: "

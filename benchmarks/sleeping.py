@@ -36,9 +36,14 @@ class SleepingDraft(RuledModel):
 @dataclass(frozen=True, slots=True)
 class Sleeping(Landed[T]):
     ends: float
+    target: "SleepingTarget"
 
     def is_done(self) -> bool:
         return time.perf_counter() >= self.ends
+
+    def collect(self) -> T:
+        self.target.landed_at = time.thread_time()
+        return self.result
 
 
 class SleepingTarget(RowRunner):
@@ -49,11 +54,15 @@ class SleepingTarget(RowRunner):
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self.gaps: list[float] = []
+        self.works: list[float] = []
+        """Of the gaps, how long the host's thread had a core."""
+        self.landed_at = 0.0
         self._ends = float("inf")
 
     def launch(self, batch: Any, finish: Callable[[Tensor], T]) -> Flight[T]:
         started = time.perf_counter()
         if self._ends < started:
-            self.gaps.append(started - self._ends)
+            self.gaps.append(started - self._ends, self)
+            self.works.append(time.thread_time() - self.landed_at)
         self._ends = started + self._seconds
         return Sleeping(finish(logits_of(batch, errs=False)), self._ends)

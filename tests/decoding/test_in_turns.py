@@ -46,7 +46,7 @@ class Turns(RowRunner):
         sampling = SamplingRow(SamplingParams(temperature=0), 0, 1, [1], History([1], 1))
         contexts = [DraftContext(each, sampling) for each in range(self.num_sequences)]
         for _ in range(num_steps):
-            speculations = decoder.proposer.propose(contexts)
+            speculations = decoder.proposer.propose(range(self.num_sequences), contexts.__getitem__)
             rows = [
                 DecodeRow([1, *each.tokens], 0, [0], True, sampling, num_drafted=len(each.tokens))
                 for each in speculations

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+from unittest import mock
 
 import pytest
 from torch import Tensor
@@ -118,7 +119,7 @@ def test_what_is_settled_is_told_when_a_request_is_aborted(tiny_llama: Path) -> 
     core, requests = llm._engine.core, llm._engine.requests
     request = requests.request(PROMPTS[0], SamplingParams(temperature=0, max_tokens=8, ignore_eos=True))
     core.add(request)
-    told = [*core.step().increments, *core.step().increments]
+    told = [increment for _ in range(3) for increment in core.step().increments]
     aborted = core.abort(request.request_id)
     told += aborted.increments
     output = aborted.finished[0].outputs[0]
@@ -126,6 +127,7 @@ def test_what_is_settled_is_told_when_a_request_is_aborted(tiny_llama: Path) -> 
     assert tuple(token for each in told for token in each.token_ids) == output.token_ids
     assert len(output.token_ids) == 2
     assert "".join(each.text for each in told) == output.text
+    assert not core.step().increments  # what was under way has no owner any more
     assert not core.has_work
 
 
@@ -138,13 +140,16 @@ def test_what_was_told_when_a_step_failed_comes_with_the_next(tiny_llama: Path) 
     long = requests.request(PROMPTS[1], SamplingParams(temperature=0, max_tokens=4, ignore_eos=True))
     core.add(short)
     core.add(long)
-    assert not core.step().finished  # the short one is settled, not told
-    runner.fails_at = 1
-    with pytest.raises(DeviceGoneError):
-        core.step()
-    runner.fails_at = None
+    core.step()
+    launch_fails = mock.patch.object(runner, "launch", side_effect=DeviceGoneError)
+    with launch_fails, pytest.raises(DeviceGoneError):
+        core.step()  # the short one is settled, not told
     finished = [each.request_id for each in core.step().finished]
     assert finished == [short.request_id]
+    runner.fails_at = 0
+    with pytest.raises(DeviceGoneError):
+        core.step()  # what was under way is lost, and computed again
+    runner.fails_at = None
     while core.has_work:
         finished += [each.request_id for each in core.step().finished]
     assert finished == [short.request_id, long.request_id]

@@ -6,11 +6,11 @@ The full form is `python -m tests.oracle.coupled --tables 100000`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 import pytest
+from msgspec.structs import replace
 
 from ssd.decoding import verification
 from ssd.decoding.rows import DecodeRow

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ssd.config import Acceptance
-from ssd.decoding.proposer import Proposer, Rounds
+from ssd.decoding.proposer import ContextOf, Proposer, Rounds
 from ssd.decoding.rows import Decided, DecodeRow, DraftContext, DraftStep, Speculation, StepTimes
 from ssd.draft.client import Path
 from ssd.draft.line import LineStats
@@ -16,8 +16,11 @@ from ssd.draft.policy import Policy, Proposed, Verified
 from ssd.draft.wire_sampling import wire_sampling
 from ssd.sampling import DraftDistribution, Proposal
 
-_LOOK_UP_SECONDS = 0.0002
+_LOOK_UP_SECONDS = 0.00005
 """How often the end of a forward is looked for, and words of the draft."""
+
+
+_NOTHING = Speculation()
 
 
 class DraftAhead(Proposer):
@@ -41,10 +44,10 @@ class DraftAhead(Proposer):
             sampling = wire_sampling(row, ratio=self._ratio, saguaro=self._saguaro)
             self.policy.begin(context.seq_id, row.prompt, row.output, sampling, context.max_len)
 
-    def propose(self, contexts: Sequence[DraftContext]) -> list[Speculation]:
-        for context in contexts:
-            self.begin(context)
-        return [_speculation(path) for path in self.policy.propose([each.seq_id for each in contexts])]
+    def propose(self, seq_ids: Sequence[int], context_of: ContextOf) -> list[Speculation]:
+        for seq_id in self.policy.strangers_among(seq_ids):
+            self.begin(context_of(seq_id))
+        return [_speculation(path) for path in self.policy.propose(seq_ids)]
 
     def take_in(self, is_done: Callable[[], bool]) -> None:
         """What the draft says during a forward is in the mirrors when it ends."""
@@ -75,7 +78,7 @@ class DraftAhead(Proposer):
 
 def _speculation(path: Path) -> Speculation:
     if path.drawn is None:
-        return Speculation(tuple(path.tokens))
+        return Speculation(tuple(path.tokens)) if path.tokens else _NOTHING
     pairs = zip(path.tokens, path.drawn, strict=True)
     return Speculation(
         tuple(path.tokens), tuple(Proposal(token, DraftDistribution(*drawn)) for token, drawn in pairs)

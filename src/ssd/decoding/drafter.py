@@ -8,8 +8,10 @@ which it has no room is declined and goes on without guesses.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from dataclasses import replace as with_parameters
 
+from msgspec.structs import replace
 from torch import Tensor
 
 from ssd.attention.rows import PlainRow
@@ -201,7 +203,7 @@ def _unscored(context: DraftContext) -> DraftContext:
     row = context.sampling
     if row.params.logprobs is None:
         return context
-    return replace(context, sampling=replace(row, params=replace(row.params, logprobs=None)))
+    return replace(context, sampling=replace(row, params=with_parameters(row.params, logprobs=None)))
 
 
 def _draw(ratio: RatioDrafting, logits: Tensor, row: SamplingRow) -> Proposal:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from ssd.decoding.drafter import Drafter
-from ssd.decoding.proposer import Proposer, Rounds
+from ssd.decoding.proposer import ContextOf, Proposer, Rounds
 from ssd.decoding.rows import Decided, DecodeRow, DraftContext, DraftStep, Speculation, StepTimes
 from ssd.draft.controller import Controller
 from ssd.draft.worth import Worth
@@ -29,8 +29,9 @@ class DraftInTurns(Proposer):
         self._worth = Worth()
         self._draft_steps: list[DraftStep] = []
 
-    def propose(self, contexts: Sequence[DraftContext]) -> list[Speculation]:
+    def propose(self, seq_ids: Sequence[int], context_of: ContextOf) -> list[Speculation]:
         started = time.monotonic()
+        contexts = [context_of(each) for each in seq_ids]
         proposed = self._drafter.propose(contexts, self._lengths(contexts))
         self._draft_steps = [DraftStep(started, time.monotonic(), len(contexts))] if contexts else []
         return proposed

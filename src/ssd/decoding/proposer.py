@@ -9,6 +9,8 @@ from ssd.decoding.rows import Decided, DecodeRow, DraftContext, DraftStep, Specu
 from ssd.draft.line import LineStats
 from ssd.draft.policy import Proposed, Round
 
+ContextOf = Callable[[int], DraftContext]
+"""What there is to know of a sequence, for whoever needs more than its tokens so far."""
 Rounds = Sequence[Round | None]
 """How the round of each row came about, where that is known."""
 
@@ -34,9 +36,9 @@ class Proposer:
     def begin(self, context: DraftContext) -> None:
         """The sequence's prompt is about to be computed: a draft can read it at the same time."""
 
-    def propose(self, contexts: Sequence[DraftContext]) -> list[Speculation]:
+    def propose(self, seq_ids: Sequence[int], context_of: ContextOf) -> list[Speculation]:
         """Tokens guessed to come next in each sequence; none where there is no guess."""
-        return [Speculation()] * len(contexts)
+        return [Speculation()] * len(seq_ids)
 
     def take_in(self, is_done: Callable[[], bool]) -> None:
         """While a forward computes: what a draft says, until it is done."""

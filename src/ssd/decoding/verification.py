@@ -14,11 +14,12 @@ from. At T = 0 the two rules are one.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, zip_longest
 from typing import Generic, TypeVar
 
+from msgspec.structs import replace
 from torch import Tensor
 
 from ssd.config import Acceptance

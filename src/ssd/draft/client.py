@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -34,6 +35,8 @@ from ssd.draft.messages import (
 )
 from ssd.draft.mirrors import Distribution, Knowledge, Mirrors
 
+Key = TypeVar("Key", bound=Hashable)
+
 logger = logging.getLogger(__name__)
 
 _ROUNDS_BETWEEN_RESYNCS = 4
@@ -42,8 +45,7 @@ _ROOMY = 0.7
 """Share of the draft's KV cache in use below which those come back that there was no room for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
+class Path(msgspec.Struct, frozen=True):
     """A speculation: tokens, and the chance that the text runs through each of them."""
 
     tokens: Sequence[int] = ()
@@ -52,8 +54,13 @@ class Path:
     """Under ratio acceptance, what each token was drawn from."""
 
     def cut(self, length: int) -> "Path":
+        if length == len(self.tokens):
+            return self
         drawn = None if self.drawn is None else self.drawn[:length]
         return Path(self.tokens[:length], self.chances[:length], drawn)
+
+
+_NO_PATH = Path()
 
 
 @dataclass(slots=True)
@@ -112,6 +119,11 @@ class DraftClient:
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._followed
+
+    def strangers_among(self, keys: Sequence[Key]) -> list[Key]:
+        """Those that nobody follows."""
+        followed = self._followed
+        return [key for key in keys if key not in followed]
 
     def follow(
         self, key: Hashable, tokens: Iterable[int], num_prompt: int, sampling: Sampling, max_len: int
@@ -177,9 +189,11 @@ class DraftClient:
 
     def _path(self, followed: _Followed | None, limit: int) -> Path:
         if followed is None or not followed.is_open:
-            return Path()
+            return _NO_PATH
         tokens, chances = self._mirrors.path(followed.row, min(limit, followed.room))
-        if not tokens or not self._mirrors.has_drawn(followed.row):
+        if not tokens:
+            return _NO_PATH
+        if not self._mirrors.has_drawn(followed.row):
             return Path(tokens, chances)
         # As far as it is known what the tokens were drawn from.
         drawn = self._mirrors.drawn_along(followed.row, tokens)

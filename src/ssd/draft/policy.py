@@ -18,6 +18,9 @@ from array import array
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import TypeVar
+
+import msgspec
 
 from ssd.config import Backup
 from ssd.draft.client import DraftClient, Path
@@ -28,11 +31,12 @@ from ssd.draft.mirrors import Knowledge
 from ssd.draft.ngram import guess_after
 from ssd.draft.worth import Worth
 
+RequestId = TypeVar("RequestId", bound=Hashable)
+
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
+class Verified(msgspec.Struct, frozen=True):
     """The outcome of one sequence: accepted tokens, then the target's own; how many were proposed to it."""
 
     request_id: Hashable
@@ -98,6 +102,10 @@ class Policy:
 
     def __contains__(self, request_id: Hashable) -> bool:
         return request_id in self.client
+
+    def strangers_among(self, request_ids: Sequence[RequestId]) -> list[RequestId]:
+        """Those that have not begun."""
+        return self.client.strangers_among(request_ids)
 
     def begin(
         self,

@@ -1,15 +1,15 @@
 """What one step decided of one sequence. A plain value."""
 
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass
+
+import msgspec
 
 from ssd.draft.policy import Round
 from ssd.engine.outputs import Origin
 from ssd.sampling import SampledToken
 
 
-@dataclass(frozen=True, slots=True)
-class Burst:
+class Burst(msgspec.Struct, frozen=True):
     """The tokens, as far as they count."""
 
     tokens: Tokens[SampledToken]

@@ -34,6 +34,15 @@ class StepOutput:
     finished: tuple[RequestOutput, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A forward that was started."""
+
+    started: float
+    schedule: Schedule
+    rows: list[DecodeRow]
+
+
 class EngineCore:
     def __init__(
         self,
@@ -55,6 +64,8 @@ class EngineCore:
         self._grammars = grammars
         self._requests: dict[str, RunningRequest] = {}
         self._generations: dict[int, Generation] = {}
+        self._flying: _Step | None = None
+        """Whose forward was started, and is not settled."""
         self._untold: list[Generation] = []
         """Whose latest tokens are settled, but not yet text."""
         self._told: list[StepOutput] = []
@@ -69,7 +80,7 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work or bool(self._untold or self._told)
+        return self._scheduler.has_work or bool(self._flying or self._untold or self._told)
 
     @property
     def decoder(self) -> Decoder:
@@ -140,41 +151,55 @@ class EngineCore:
         )
 
     def step(self) -> StepOutput:
-        """One forward over everything that is due.
+        """Settles the forward that is under way, if there is one, and starts that of everything that is due.
 
-        What callers see of its tokens comes out at once, or, where the host has time while the next
-        forward computes, with the next call: nothing that can wait stands between two forwards.
+        Where a forward holds the host it is settled at once. Otherwise this returns while it computes: what
+        callers see of its tokens comes out with the next call, and nothing that can wait, such as text,
+        stands between two forwards.
         """
-        if not self._scheduler.has_work:
-            return self.tell()
+        if self._flying is not None:
+            self._land(self._flying)
+        if self._scheduler.has_work:
+            self._flying = self._take_off()
+            if not self._decoder.is_async:
+                self._land(self._flying)
+        self._tell()
+        return self._take_told()
+
+    def _take_off(self) -> _Step:
         started = self._clock()
         if self._pace is not None:
             self._scheduler.max_moving_further = self._pace.num_further
-        drafts = self._draft()
+        speculations = self._draft()
         schedule = self._scheduler.schedule(self._prompt_budget)
         for sequence in schedule.preempted:
             self._decoder.proposer.forget(sequence.seq_id)
-        now = self._clock()
         for row in schedule.rows:
-            self._requests[row.sequence.request_id].note_scheduled(now)
-            if not row.generated and self._is_speculated(row.sequence):
-                self._decoder.proposer.begin(self._context(row.sequence))
-        rows = [self._decode_row(row, drafts) for row in schedule.rows]
+            if not row.generated:
+                self._begin(row.sequence)
+        rows = [self._decode_row(row, speculations) for row in schedule.rows]
         self._decoder.launch(rows)
-        if self._decoder.is_async:
-            self._tell()
+        return _Step(started, schedule, rows)
+
+    def _land(self, step: _Step) -> None:
+        self._flying = None  # whatever comes of it
         decided = self._decoder.collect()
-        rounds = self._decoder.proposer.settle(rows, decided, self._decoder.times)
+        rounds = self._decoder.proposer.settle(step.rows, decided, self._decoder.times)
         now = self._clock()
-        for row, result, how in zip(schedule.rows, decided, rounds, strict=True):
+        for row, result, how in zip(step.schedule.rows, decided, rounds, strict=True):
             self._settle(row, result, how, now)
-        if not self._decoder.is_async:
-            self._tell()
-        self._note_step(started, schedule)
-        return self._take_told()
+        self._note_step(step.started, step.schedule)
+
+    def _begin(self, sequence: Sequence) -> None:
+        """A prompt is about to be computed, or a part of it."""
+        self._requests[sequence.request_id].note_scheduled(self._clock())
+        if self._is_speculated(sequence):
+            self._decoder.proposer.begin(self._context(sequence.seq_id))
 
     def tell(self) -> StepOutput:
-        """What is settled and has not left yet; nothing is computed."""
+        """What is decided and has not left yet; nothing more is started."""
+        if self._flying is not None:
+            self._land(self._flying)
         self._tell()
         return self._take_told()
 
@@ -213,22 +238,27 @@ class EngineCore:
         if self.timeline is not None:
             self.timeline.add_step(started, ended, times, self._decoder.proposer.draft_steps())
 
-    def _draft(self) -> dict[int, tuple[DraftContext, Speculation]]:
+    def _draft(self) -> dict[int, Speculation]:
         """Asks for speculations and tells the scheduler their tokens, of which it may cut some."""
-        decoding = [each for each in self._scheduler.decoding if self._is_speculated(each)]
-        contexts = [self._context(each) for each in decoding]
-        speculations = self._decoder.proposer.propose(contexts)
-        for sequence, speculation in zip(decoding, speculations, strict=True):
-            constraint = self._generations[sequence.seq_id].constraint
+        if not self._decoder.proposer.is_drafting:
+            return {}
+        generations = self._generations
+        drafted = [each for each in self._scheduler.decoding if generations[each.seq_id].request.speculation]
+        seq_ids = [each.seq_id for each in drafted]
+        speculations = self._decoder.proposer.propose(seq_ids, self._context)
+        for sequence, speculation in zip(drafted, speculations, strict=True):
+            constraint = generations[sequence.seq_id].constraint
             sequence.drafted = worth_verifying(speculation.tokens, constraint, self._acceptance)
-        return {each[0].seq_id: each for each in zip(contexts, speculations, strict=True)}
+        return dict(zip(seq_ids, speculations, strict=True))
 
     def _is_speculated(self, sequence: Sequence) -> bool:
         return self._decoder.proposer.is_drafting and self._generations[sequence.seq_id].request.speculation
 
-    def _context(self, sequence: Sequence) -> DraftContext:
+    def _context(self, seq_id: int) -> DraftContext:
+        generation = self._generations[seq_id]
+        sequence = generation.sequence
         max_len = sequence.num_tokens + sequence.num_remaining(self._limits.max_model_len)
-        return DraftContext(sequence.seq_id, self._sampling(self._generations[sequence.seq_id]), max_len)
+        return DraftContext(seq_id, self._sampling(generation), max_len)
 
     def _end(self, sequence: Sequence) -> None:
         self._scheduler.finish(sequence)
@@ -275,63 +305,65 @@ class EngineCore:
             raise InvalidRequestError("this engine was built without grammars: leave `grammar` out")
         return self._grammars(params.grammar)
 
-    def _decode_row(
-        self, row: ScheduledRow, drafts: dict[int, tuple[DraftContext, Speculation]]
-    ) -> DecodeRow:
-        sequence = row.sequence
-        generation = self._generations[sequence.seq_id]
-        context, speculation = drafts.get(sequence.seq_id, (None, Speculation()))
-        sampling = context.sampling if context is not None else self._sampling(generation)
+    def _decode_row(self, row: ScheduledRow, speculations: dict[int, Speculation]) -> DecodeRow:
+        seq_id = row.sequence.seq_id
+        generation = self._generations[seq_id]
+        num_drafted = row.num_drafted
         return DecodeRow(
-            seq_id=sequence.seq_id,
-            tokens=row.tokens,
-            start=row.start,
-            blocks=self._blocks.block_table(sequence.seq_id),
-            generated=row.generated,
-            sampling=sampling if row.samples else None,
-            num_drafted=row.num_drafted,
-            scoring=self._scoring(row, generation),
-            acceptance=self._acceptance,
-            proposals=speculation.first_proposals(row.num_drafted),
+            row.tokens,
+            row.start,
+            self._blocks.block_table(seq_id),
+            row.generated,
+            self._sampling(generation) if row.samples else None,
+            num_drafted,
+            None if row.generated else self._scoring(row, generation),
+            seq_id,
+            self._acceptance,
+            speculations[seq_id].first_proposals(num_drafted) if num_drafted else None,
         )
 
     def _sampling(self, generation: Generation) -> SamplingRow:
         request, sequence = generation.request, generation.sequence
+        tokens = sequence.tokens
         return SamplingRow(
-            params=request.params,
-            seed=generation.seed,
-            position=sequence.num_tokens,
-            prompt=request.prompt_token_ids,
-            output=History(sequence.tokens, sequence.num_prompt),
-            end_ids=(*request.end_ids, *request.params.stop_token_ids),
-            bad_word_ids=request.bad_word_ids,
-            constraint=generation.constraint,
+            request.params,
+            generation.seed,
+            len(tokens),
+            request.prompt_token_ids,
+            History(tokens, sequence.num_prompt),
+            generation.forbidden_ends,
+            request.bad_word_ids,
+            generation.constraint,
             tally=generation.tally,
         )
 
     def _scoring(self, row: ScheduledRow, generation: Generation) -> PromptScoring | None:
         num_top = generation.request.params.prompt_logprobs
-        if num_top is None or row.generated or not row.sequence.wants_prompt_logits:
+        if num_top is None or not row.sequence.wants_prompt_logits:
             return None
         following = generation.request.prompt_token_ids[row.start + 1 : row.start + 1 + len(row.tokens)]
         return PromptScoring(following, num_top)
 
     def _settle(self, row: ScheduledRow, decided: Decided, how: Round | None, now: float) -> None:
-        generation = self._generations[row.sequence.seq_id]
+        sequence = row.sequence
+        generation = self._generations.get(sequence.seq_id)
+        if generation is None:
+            return  # aborted while the forward was under way
         if decided.prompt_logprobs:
             generation.score_prompt(row.start, decided.prompt_logprobs)
         if not row.samples:
             self._scheduler.commit(row, ())
             return
-        row.sequence.wants_prompt_logits = False
-        self._requests[row.sequence.request_id].note_token(now)
+        if not row.generated:
+            sequence.wants_prompt_logits = False
+            self._requests[sequence.request_id].note_token(now)
         how = how if generation.request.speculation else None  # nobody missed what nobody drafted
         tokens = generation.settle(decided.tokens, self._limits.max_model_len, row.num_drafted, how)
         if tokens:  # Otherwise it has ended: no token was left to choose.
             self._scheduler.commit(row, tokens)
         self._untold.append(generation)
         if generation.stop is not None:
-            self._end(row.sequence)
+            self._end(sequence)
 
     def _tell_one(self, generation: Generation, bursts: list[Burst]) -> Increment:
         for burst in bursts:

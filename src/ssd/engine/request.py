@@ -67,6 +67,8 @@ class Generation:
         self._stop_text = StopText(params.stop, include_stop=params.include_stop_str_in_output)
         self._reads_at_once = bool(params.stop)
         """Whether a sequence has ended may depend on its text: then the text cannot wait."""
+        self.forbidden_ends = (*request.end_ids, *params.stop_token_ids)
+        """Until min_tokens."""
         self._end_ids = frozenset(params.stop_token_ids).union(() if params.ignore_eos else request.end_ids)
         self._untold: list[Burst] = []
         self._texts: list[str] = []

@@ -60,6 +60,8 @@ class Scheduler:
     @property
     def _moving(self) -> list[Sequence]:
         """Who runs in the next step: of each group the oldest, and of others as many as may."""
+        if self.max_moving_further >= len(self._running):
+            return self._running
         is_alone = len({each.group for each in self._sequences.values()}) == 1
         room = len(self._running) if is_alone else self.max_moving_further
         moving, groups = [], set()
@@ -119,11 +121,13 @@ class Scheduler:
         if sequence.status is SequenceStatus.FINISHED:
             return  # aborted while the step was under way: the outcome has no owner
         row.check_outcome(new_tokens, self.limits.max_model_len)
-        sequence.num_computed = row.start + row.num_known + max(0, len(new_tokens) - 1)
+        num_computed = row.start + row.num_known + max(0, len(new_tokens) - 1)
+        sequence.num_computed = num_computed
         sequence.tokens.extend(new_tokens)
         sequence.drafted = ()
-        num_computed, num_cacheable = sequence.num_computed, self._num_cacheable(sequence)
-        self._blocks.commit(sequence.seq_id, sequence.tokens, num_computed, num_cacheable)
+        if num_computed // self._blocks.block_size > row.start // self._blocks.block_size:
+            num_cacheable = self._num_cacheable(sequence)
+            self._blocks.commit(sequence.seq_id, sequence.tokens, num_computed, num_cacheable)
 
     def finish(self, sequence: Sequence) -> None:
         """Forget a sequence, whatever its state, and free its blocks."""
@@ -168,17 +172,17 @@ class Scheduler:
     def _secure_known_tokens(self) -> list[Sequence]:
         """Give every running sequence blocks for its known tokens, oldest first; the youngest give way."""
         # Not in commit: a step that failed has drafts to clear away too.
-        for sequence in self._running:
+        fits = self._blocks.fits
+        misfits = [each for each in self._running if not fits(each.seq_id, len(each.tokens))]
+        for sequence in misfits:
             self._blocks.trim(sequence.seq_id, sequence.num_tokens)
         preempted: list[Sequence] = []
-        index = 0
-        while index < len(self._running):
-            sequence = self._running[index]
-            try:
-                self._blocks.grow(sequence.seq_id, sequence.num_tokens)
-                index += 1
-            except OutOfBlocks:
+        for sequence in misfits:
+            while not self._blocks.can_grow(sequence.seq_id, sequence.num_tokens):
                 preempted.append(self._preempt_youngest())
+                if sequence.status is not SequenceStatus.RUNNING:
+                    return preempted
+            self._blocks.grow(sequence.seq_id, sequence.num_tokens)
         return preempted
 
     def _preempt_youngest(self) -> Sequence:
@@ -193,7 +197,7 @@ class Scheduler:
 
     def _take_row(self, sequence: Sequence, budget: int) -> ScheduledRow:
         """The next known tokens, never prompt and generated ones together; then drafts, as yet blockless."""
-        start, num_prompt, num_tokens = sequence.num_computed, sequence.num_prompt, sequence.num_tokens
+        start, num_prompt, num_tokens = sequence.num_computed, sequence.num_prompt, len(sequence.tokens)
         generated = start >= num_prompt
         stop = min(num_tokens if generated else num_prompt, start + budget)
         samples = stop == num_tokens
@@ -205,9 +209,9 @@ class Scheduler:
 
     def _cover_drafts(self, row: ScheduledRow) -> ScheduledRow:
         """Give the drafts of a row blocks, and drop those for which none is left."""
-        if not row.num_drafted:
+        seq_id, num_known = row.sequence.seq_id, row.start + row.num_known
+        if row.start + len(row.tokens) <= self._blocks.num_covered(seq_id):
             return row
-        seq_id, num_known = row.sequence.seq_id, row.sequence.num_tokens
         num_slots = self._blocks.max_coverable(seq_id) - num_known
         num_drafted = min(num_slots, row.num_drafted)
         self._blocks.grow(seq_id, num_known + num_drafted)

@@ -70,6 +70,10 @@ class BlockManager:
         """Positions that the sequence's blocks can hold now."""
         return len(self._tables[seq_id].blocks) * self.block_size
 
+    def fits(self, seq_id: int, num_tokens: int) -> bool:
+        """Whether the sequence has the blocks for so many tokens, and none beyond."""
+        return len(self._tables[seq_id].blocks) == -(-num_tokens // self.block_size)
+
     def max_coverable(self, seq_id: int) -> int:
         """Positions that the sequence's blocks could hold if it took every free block."""
         return (len(self._tables[seq_id].blocks) + self.num_free) * self.block_size

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from ssd.sampling.constraint import Allowed, Constraint
 from ssd.sampling.history import History
 from ssd.sampling.params import SamplingParams
 from ssd.sampling.tally import Tally
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingRow:
+class SamplingRow(msgspec.Struct, frozen=True):
     """One position to decide."""
 
     params: SamplingParams
@@ -42,8 +43,7 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...]  # descending; equals by ascending id
 
 
-@dataclass(frozen=True, slots=True)
-class SampledToken:
+class SampledToken(msgspec.Struct, frozen=True):
     """The decision for a row, with log-probabilities where its parameters ask for them."""
 
     token: int
