@@ -62,7 +62,7 @@ class SleepingTarget(RowRunner):
     def launch(self, batch: Any, finish: Callable[[Tensor], T]) -> Flight[T]:
         started = time.perf_counter()
         if self._ends < started:
-            self.gaps.append(started - self._ends, self)
+            self.gaps.append(started - self._ends)
             self.works.append(time.thread_time() - self.landed_at)
         self._ends = started + self._seconds
-        return Sleeping(finish(logits_of(batch, errs=False)), self._ends)
+        return Sleeping(finish(logits_of(batch, errs=False)), self._ends, self)
