@@ -40,9 +40,9 @@ BLIND = [
     ),
     BlindFault(
         "min_tokens does not keep stop tokens away",
-        "src/ssd/engine/core.py",
-        "end_ids=(*request.end_ids, *request.params.stop_token_ids),",
-        "end_ids=request.end_ids,",
+        "src/ssd/engine/request.py",
+        "self.forbidden_ends = (*request.end_ids, *params.stop_token_ids)",
+        "self.forbidden_ends = request.end_ids",
         "A stop token may be written before min_tokens, and the text goes on behind it.",
     ),
     BlindFault(

@@ -178,11 +178,12 @@ class Scheduler:
             self._blocks.trim(sequence.seq_id, sequence.num_tokens)
         preempted: list[Sequence] = []
         for sequence in misfits:
-            while not self._blocks.can_grow(sequence.seq_id, sequence.num_tokens):
+            while sequence not in preempted and not self._blocks.can_grow(
+                sequence.seq_id, sequence.num_tokens
+            ):
                 preempted.append(self._preempt_youngest())
-                if sequence.status is not SequenceStatus.RUNNING:
-                    return preempted
-            self._blocks.grow(sequence.seq_id, sequence.num_tokens)
+            if sequence not in preempted:
+                self._blocks.grow(sequence.seq_id, sequence.num_tokens)
         return preempted
 
     def _preempt_youngest(self) -> Sequence:
