@@ -19,7 +19,6 @@ def test_a_guess_is_that_of_looking_through_the_text(vocab: int) -> None:
             count = draw.randint(0, 8)
             assert tuple(repeats.guess(path, count)) == ngram_guess(text, path, count)
             text.extend(draw.randrange(vocab) for _ in range(draw.randint(1, 5)))
-            repeats.note_growth()
 
 
 def test_what_lies_too_far_back_is_forgotten() -> None:
@@ -27,5 +26,4 @@ def test_what_lies_too_far_back_is_forgotten() -> None:
     repeats = Repeats(text)
     assert repeats.guess((), 4) == list(ngram_guess(text, (), 4)) == []
     text.extend((4, 1, 2, 3))
-    repeats.note_growth()
     assert repeats.guess((), 2) == list(ngram_guess(text, (), 2)) == [4, 1]

@@ -107,24 +107,34 @@ def numbered_frames(new: NewNodes, ledger: Ledger, *, full: bool) -> Frames:
 
 def new_nodes(fresh: Ints, children: int) -> NewNodes:
     """Of each sequence that has any. `fresh` [W, …] as `attach.py` writes it."""
-    fresh = fresh[fresh[:, 1] > 0]
+    has_any = fresh[:, 1] > 0
+    if not has_any.all():
+        fresh = fresh[has_any]
     rows = fresh[:, 0]
     if (rows[1:] < rows[:-1]).any():
+        # Runs lie behind the rows of all trees.
         fresh = fresh[np.argsort(rows, kind="stable")]
-    rows, number, parents, first, root = fresh[:, :HEAD].T
-    ranks = np.arange(children, dtype=np.int32)
+        rows = fresh[:, 0]
+    is_last = np.ones(len(rows), np.bool_)
+    np.not_equal(rows[1:], rows[:-1], out=is_last[:-1])
+    totals = fresh[:, 1].cumsum()
+    heads, of_each = fresh[is_last].astype(np.int64), totals[is_last]
+    of_each[1:] -= of_each[:-1].copy()
+    return NewNodes(heads[:, 0], of_each, heads[:, 4], *_columns(fresh, children))
+
+
+def _columns(fresh: Ints, children: int) -> tuple[Ints, Floats]:
+    """Ids, parents and tokens [3, N] of all children, and what is told of their chances."""
+    number, ranks = fresh[:, 1], np.arange(children, dtype=np.int32)
+    ids, tokens = fresh[:, 3, None] + ranks, fresh[:, HEAD : HEAD + children]
+    parents, logprobs = fresh[:, 2, None], fresh[:, HEAD + children :].view(np.float32)
+    if (number == children).all():
+        # Most often: nothing has to be picked.
+        nodes = np.empty((3, *ids.shape), np.int32)
+        nodes[0], nodes[1], nodes[2] = ids, parents, tokens
+        return nodes.reshape(3, -1), logprobs.reshape(-1)
     exists = ranks < number[:, None]
-    tokens, logprobs = fresh[:, HEAD : HEAD + children], fresh[:, HEAD + children :].view(np.float32)
-    nodes = np.stack(((first[:, None] + ranks)[exists], parents.repeat(number), tokens[exists]))
-    lasts = np.flatnonzero(np.diff(rows, append=-1))
-    totals = number.cumsum()[lasts]
-    return NewNodes(
-        rows[lasts].astype(np.int64),
-        np.diff(totals, prepend=0).astype(np.int64),
-        root[lasts].astype(np.int64),
-        nodes,
-        logprobs[exists],
-    )
+    return np.stack((ids[exists], fresh[:, 2].repeat(number), tokens[exists])), logprobs[exists]
 
 
 def whole_tree(xp: Arrays, shape: Shape, tables: Tables, row: int) -> NewNodes:

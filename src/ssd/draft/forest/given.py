@@ -19,6 +19,7 @@ from ssd.draft.forest.runs import Runs
 from ssd.draft.forest.tables import WORD
 
 _MASK = (1 << WORD) - 1
+_NO_RUNS = Runs(*np.zeros((3, 0), np.int64))
 Texts = Mapping[int, Planted]
 """By the row of the tables."""
 
@@ -35,21 +36,22 @@ class Paths:
 
     def __init__(self, forest: Forest) -> None:
         rows, told = forest.rows, forest.xp.told
-        self._is_read, self._sequence = told(rows.is_read).tolist(), told(rows.sequence).tolist()
-        self._ancestors, self._last = told(rows.ancestors).T.tolist(), told(rows.token).tolist()
+        self._is_read, self._sequence = told(rows.is_read), told(rows.sequence)
+        self._ancestors, self._last = told(rows.ancestors), told(rows.token)
         self._position, self._token = told(forest.tables.position), told(forest.tables.token)
 
     def to(self, row: int) -> list[int]:
         """The tokens behind the root, up to and including the row's."""
         if self._is_read[row]:
             return []
-        slots = list(_slots(self._ancestors[row]))
+        last = int(self._last[row])
+        slots = list(_slots(self._ancestors[:, row].tolist()))
         if not slots:
-            return [self._last[row]]
-        sequence = self._sequence[row]
+            return [last]
+        sequence = int(self._sequence[row])
         if len(slots) > 1:
             slots.sort(key=self._position[sequence].__getitem__)
-        return [*self._token[sequence, slots].tolist(), self._last[row]]
+        return [*self._token[sequence, slots].tolist(), last]
 
 
 def _slots(words: Sequence[int]) -> Iterator[int]:
@@ -71,37 +73,49 @@ class Run:
 def find_runs(forest: Forest, texts: Texts) -> list[Run]:
     """Behind roots that are read, then behind the likeliest node of each tree, while there is room."""
     xp, rows, shape = forest.xp, forest.rows, forest.shape
-    if not shape.lookup:
-        return []
-    attaches, is_read = xp.told(rows.attaches), xp.told(rows.is_read)
-    home, start = xp.told(rows.home), xp.told(rows.start)
+    attaches, is_read, home = xp.told(rows.attaches), xp.told(rows.is_read), xp.told(rows.home)
     own = shape.num_rows if xp.is_fixed else len(home)
-    firsts = np.flatnonzero(attaches[:own] & (is_read[:own] | (start[:own] == np.arange(own))))
-    num_rows = np.bincount(xp.told(rows.sequence)[:own], attaches[:own] & ~is_read[:own])
-    num_used = xp.told(forest.tables.is_used)[:, : shape.slots].sum(1)
+    is_first = is_read[:own] | (xp.told(rows.start)[:own] == np.arange(own))
+    firsts = np.flatnonzero(attaches[:own] & is_first)
+    num_taken = np.bincount(xp.told(rows.sequence)[:own], attaches[:own] & ~is_read[:own])
+    is_used = xp.told(forest.tables.is_used)
     budget, found, paths = shape.lookup, list[Run](), Paths(forest)
-    keys, is_new = xp.told(rows.key), xp.told(forest.tables.is_new)[home[firsts]]
-    # A text that is new comes behind those that go on: its prompt is read in this step.
-    lengths = is_new * xp.told(forest.tables.length)[home[firsts]]
-    for row in firsts[np.lexsort((keys[firsts], lengths, ~is_read[firsts]))].tolist():
-        planted = texts[int(home[row])]
-        room = shape.slots - int(num_used[planted.row]) - int(num_rows[planted.row])
-        most = min(budget, room)
+    for row in _in_turn(forest, firsts):
         if not budget:
             break
+        sequence = int(home[row])
+        planted = texts[sequence]
         # Not where guesses are drawn: how long a frame takes must not depend on the tokens in it.
-        if most <= 0 or planted.draws:
+        if planted.draws:
             continue
-        tokens = planted.guess(paths.to(row), most)
+        tokens = planted.guess(paths.to(row), budget)
+        if tokens:
+            room = shape.slots - int(is_used[sequence, : shape.slots].sum() + num_taken[sequence])
+            tokens = tokens[: max(0, room)]
         if tokens:
             found.append(Run(row, tokens))
             budget -= len(tokens)
     return found
 
 
+def _in_turn(forest: Forest, firsts: NDArray[np.int64]) -> list[int]:
+    """Rows that runs may begin behind, in the order in which they are asked."""
+    if len(firsts) > 1:
+        xp, rows = forest.xp, forest.rows
+        home, keys = xp.told(rows.home)[firsts], xp.told(rows.key)[firsts]
+        # A text that is new comes behind those that go on: its prompt is read in this step.
+        lengths = xp.told(forest.tables.is_new)[home] * xp.told(forest.tables.length)[home]
+        firsts = firsts[np.lexsort((keys, lengths, ~xp.told(rows.is_read)[firsts]))]
+    found: list[int] = firsts.tolist()
+    return found
+
+
 def load_runs(forest: Forest, runs: Sequence[Run]) -> None:
     """Into the forest; where shapes are fixed the rest is padding."""
     xp = forest.xp
+    if not runs and not xp.is_fixed:
+        forest.runs = _NO_RUNS
+        return
     columns = np.array(
         [(run.owner, place, token) for run in runs for place, token in enumerate(run.tokens)], np.int64
     ).reshape(-1, 3)

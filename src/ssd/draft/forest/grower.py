@@ -6,7 +6,7 @@ blocks, not its model's insides; does not know sockets, or who asked.
 """
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import neg
 from typing import Protocol
@@ -213,24 +213,32 @@ class ForestGrower:
         """Hands over what has arrived: as much of it at once as fits."""
         while self._inbox:
             forest, most = self._forest, self._forest.shape.outcome
-            count = np.zeros(forest.shape.sequences + 1, np.int64)
-            tokens = np.zeros((forest.shape.sequences + 1, most), np.int64)
-            rest: dict[int, list[int]] = {}
+            chunks, rest = dict[int, list[int]](), dict[int, list[int]]()
             for session_id, said in self._inbox.items():
                 row = self._planted[session_id].row
                 if not self._trunks.cover(session_id, self._planted[session_id]):
                     # Nothing can be moved into the text: its tree is lost, and what it gained is read.
                     forest.tables.is_used[row] = False
-                count[row] = min(len(said), most)
-                tokens[row, : count[row]] = said[:most]
+                chunks[row] = said[:most]
                 if len(said) > most:
                     rest[session_id] = said[most:]
-            forest.xp.load(forest.inbox.count, count)
-            forest.xp.load(forest.inbox.tokens, tokens)
+            count = self._load_outcomes(chunks)
             self._inbox = rest
             forest.apply()
             self._model.move(forest.moves)
             self._note_progress(count)
+
+    def _load_outcomes(self, chunks: Mapping[int, Sequence[int]]) -> Longs:
+        """Tokens by row, into the inbox; returns of each row how many."""
+        forest, shape = self._forest, self._forest.shape
+        count = np.zeros(shape.sequences + 1, np.int64)
+        tokens = np.zeros((shape.sequences + 1, shape.outcome), np.int64)
+        count[list(chunks)] = [len(chunk) for chunk in chunks.values()]
+        is_said = np.arange(shape.outcome) < count[:, None]
+        tokens[is_said] = [token for row in sorted(chunks) for token in chunks[row]]
+        forest.xp.load(forest.inbox.count, count)
+        forest.xp.load(forest.inbox.tokens, tokens)
+        return count
 
     def _note_progress(self, count: Longs) -> None:
         """Texts that go on: what of them is read may be shared, and what lies too far back is read apart."""

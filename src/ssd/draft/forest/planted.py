@@ -84,7 +84,6 @@ class Planted:
             ledger.is_torn[row] = True
             return False
         self.tokens.extend(tokens)
-        self._repeats.note_growth()
         ledger.n[row], ledger.length[row] = n, len(self.tokens)
         return True
 

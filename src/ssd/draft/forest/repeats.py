@@ -13,23 +13,26 @@ Gram = tuple[int, ...]
 
 class Repeats:
     def __init__(self, tokens: list[int]) -> None:
-        """Of a text that whoever holds it extends, and then says so."""
+        """Of a text that whoever holds it extends. What it has gained is looked at when it is asked for."""
         self._tokens = tokens
         self._num_known = max(0, len(tokens) - WINDOW)
         self._starts: dict[Gram, int] = {}
         """Of each few tokens: where they stood last, something following."""
-        self.note_growth()
 
-    def note_growth(self) -> None:
+    def _note_growth(self) -> None:
         text, end = self._tokens, len(self._tokens)
         for size in range(SHORTEST, LONGEST + 1):
-            for start in range(max(0, self._num_known - size), end - size):
-                self._starts[tuple(text[start : start + size])] = start
+            first = max(0, self._num_known - size)
+            last = max(first, end - size)
+            grams = zip(*(text[first + place : last + place] for place in range(size)), strict=True)
+            self._starts.update(zip(grams, range(first, last), strict=True))
         self._num_known = end
 
     def guess(self, path: Sequence[int], count: int) -> list[int]:
         """Up to `count` tokens that followed when what ends the text and the path stood there before."""
         text, length = self._tokens, len(self._tokens)
+        if length > self._num_known:
+            self._note_growth()
         # What may begin in the text and reach into the path is found here; the rest, in what is kept.
         base = max(0, length - LONGEST)
         tail = [*text[base:], *path]
