@@ -34,7 +34,7 @@ FAULTS = [
         f"{_SRC}/attend.py",
         "tl.where(here != before, rows, 0)",
         "tl.where(here < before, rows, 0)",
-        _TEXTS,
+        _SPLIT,
     ),
     Fault(
         "an older sum of a softmax does not fade",

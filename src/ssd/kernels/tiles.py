@@ -18,7 +18,7 @@ _LEAST_FOLDED = 16
 """What a matrix unit multiplies at least."""
 _BLOCK = 64
 _NARROW_BLOCK = 32
-_FLOAT32_BLOCK = 16
+_NARROWEST_BLOCK = 16
 """Keys that a program holds at a time, and as many values."""
 _PART_BYTES = 1 << 28
 """What parts of one launch may take."""
@@ -89,7 +89,9 @@ def most_tiles(num_rows: int, num_sequences: int, width: int) -> int:
 
 def _block(demand: Demand, folded: int, *, is_hip: bool) -> int:
     if demand.itemsize > 2:
-        return _FLOAT32_BLOCK
+        return _NARROWEST_BLOCK
+    if is_hip and folded > 64:
+        return _NARROWEST_BLOCK
     return _NARROW_BLOCK if is_hip or folded > 32 or demand.head_dim > 128 else _BLOCK
 
 
