@@ -23,6 +23,7 @@ from ssd.draft.contact import Contact
 from ssd.draft.messages import Sampling
 from ssd.draft.policy import Policy, Verified
 from ssd.draft.service import DraftService
+from ssd.draft.sources import FixedSources
 from tests.e2e.draft_in_memory import DraftEnd, EngineEnd, Wires
 
 FLAGS = {"batch": [1, 16, 64], "lookahead": 8, "rounds": 300}
@@ -37,6 +38,8 @@ class DraftHere:
         self._wires = Wires()
         grower = grower_of(RuledModel(), prefill_chunk=4096)
         self._service = DraftService(grower, DraftEnd(self._wires), hello("draft"))
+
+    name = "a draft"
 
     def make_contact(self) -> Contact | None:
         link = EngineEnd(self._wires, lambda: None)
@@ -71,7 +74,7 @@ class Stopwatch:
 def measure(batch: int, lookahead: int, rounds: int) -> tuple[Stopwatch, float]:
     """The times, and the tokens accepted a round."""
     draft = DraftHere()
-    client = DraftClient(draft, lookahead=lookahead)
+    client = DraftClient(FixedSources(draft), lookahead=lookahead)
     policy = Policy(client, lookahead=lookahead, backup="none")
     while not client.is_ready:
         client.line.tend()

@@ -22,7 +22,7 @@ from ssd.draft.client import DraftClient
 from ssd.draft.link import ZmqDraftLink
 from ssd.draft.policy import Policy
 from ssd.draft.service import DraftService
-from ssd.draft.sources import AddressSource
+from ssd.draft.sources import AddressSource, FixedSources
 from ssd.engine.core import EngineCore
 from ssd.engine.request import Request
 from ssd.engine.schedule import SchedulerLimits
@@ -46,7 +46,8 @@ def run_engine(
     """The target with its gaps, of each the seconds spent waiting for the draft, and the engine."""
     torch.set_num_threads(1)
     target = SleepingTarget(0.010)
-    client = DraftClient(AddressSource(address, hello("target"), timeout=60.0), lookahead=lookahead)
+    source = AddressSource(address, hello("target"), timeout=60.0)
+    client = DraftClient(FixedSources(source), lookahead=lookahead)
     policy = Policy(client, lookahead=lookahead)
     policy.start(60.0)
     limits = SchedulerLimits(batch, 16384, 4096)

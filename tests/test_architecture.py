@@ -56,8 +56,8 @@ VLLM = tuple(f"ssd.integrations.vllm.{name}" for name in ("present", "sampler", 
 """What vLLM itself imports, and nobody else: it stands on vLLM."""
 
 CLIENT = (
-    *("client", "codec", "contact", "controller", "keeper", "line", "link"),
-    *("messages", "mirrors", "ngram", "policy", "sources", "worth"),
+    *("choice", "client", "codec", "contact", "controller", "keeper", "line", "link"),
+    *("messages", "mirrors", "ngram", "policy", "sources", "strand", "worth"),
 )
 """The host's side of the draft: whoever verifies holds it, and may be no engine of ours."""
 

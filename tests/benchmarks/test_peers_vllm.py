@@ -20,7 +20,7 @@ from types import SimpleNamespace
 
 from ssd.draft.client import DraftClient
 from ssd.draft.messages import Hello
-from ssd.draft.sources import AddressSource
+from ssd.draft.sources import AddressSource, FixedSources
 
 
 class SamplingParams(SimpleNamespace):
@@ -36,7 +36,9 @@ class LLM:
             AutoTokenizer.from_pretrained(model), vocab_size=size, name="tiny", max_model_len=64
         )
         address = settings["additional_config"]["ssd"]["draft"]
-        self.client = DraftClient(AddressSource(address, hello, timeout=10.0), lookahead=4)
+        self.client = DraftClient(
+            FixedSources(AddressSource(address, hello, timeout=10.0)), lookahead=4
+        )
         self.client.line.start()
         with open(os.environ["STAND_IN_SAYS"], "w") as file:
             json.dump(settings, file)

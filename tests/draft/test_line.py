@@ -30,7 +30,7 @@ from ssd.draft.messages import (
     unpack_ints,
 )
 from ssd.draft.mirrors import Knowledge
-from ssd.draft.sources import AddressSource
+from ssd.draft.sources import AddressSource, FixedSources
 
 HELLO = Hello(PROTOCOL_VERSION, "same", 100, "someone", "one", 512)
 
@@ -75,6 +75,8 @@ class Source:
         self.is_closed = False
         self.timeout = 60.0
 
+    name = "a draft"
+
     def make_contact(self) -> Contact | None:
         if self.errors:
             raise self.errors.pop()
@@ -96,7 +98,7 @@ def source() -> Source:
 
 @pytest.fixture
 def client(source: Source) -> Any:
-    found = DraftClient(source, lookahead=4)
+    found = DraftClient(FixedSources(source), lookahead=4)
     found.line.start()
     yield found
     found.line.close()
@@ -105,7 +107,7 @@ def client(source: Source) -> Any:
 @pytest.fixture
 def unkept(source: Source) -> DraftClient:
     """One that is ready and has no thread: nothing happens but what a test does."""
-    client = DraftClient(source, lookahead=4)
+    client = DraftClient(FixedSources(source), lookahead=4)
     client.line.tend()
     client.line.tend()
     assert client.is_ready
@@ -137,7 +139,7 @@ def test_a_line_comes_back_and_is_read_although_the_host_is_idle(source: Source,
 def test_whoever_watches_is_told_although_the_host_is_idle(source: Source) -> None:
     """A dead draft is an alarm of its own, whether or not anybody asks for anything."""
     source.timeout = 1.0
-    client, told = DraftClient(source, lookahead=4), list[bool]()
+    client, told = DraftClient(FixedSources(source), lookahead=4), list[bool]()
     client.line.watch(told.append)
     client.line.start()
     try:
@@ -168,7 +170,7 @@ def test_what_fails_in_the_thread_is_told_and_tried_again(
     source: Source, caplog: pytest.LogCaptureFixture
 ) -> None:
     source.errors = [RuntimeError("nobody thought of this")]
-    client = DraftClient(source, lookahead=4)
+    client = DraftClient(FixedSources(source), lookahead=4)
     with caplog.at_level(logging.ERROR):
         client.line.start()
         until(lambda: client.is_ready)
@@ -178,7 +180,7 @@ def test_what_fails_in_the_thread_is_told_and_tried_again(
 
 def test_closing_ends_the_thread_and_everything_else(source: Source) -> None:
     before = len(keepers())
-    client = DraftClient(source, lookahead=4)
+    client = DraftClient(FixedSources(source), lookahead=4)
     client.line.start()
     until(lambda: client.is_ready)
     assert len(keepers()) == before + 1
@@ -194,7 +196,7 @@ def test_whoever_forgets_to_close_leaves_no_thread(source: Source) -> None:
     import gc
 
     before = len(keepers())
-    client = DraftClient(source, lookahead=4)
+    client = DraftClient(FixedSources(source), lookahead=4)
     client.line.start()
     del client
     gc.collect()
@@ -226,7 +228,7 @@ def test_an_id_that_begins_again_is_opened_under_another_epoch(source: Source, c
     client.line.read()
     assert client.paths(["a"], 4)[0].tokens == [7, 8]
     with client.line.lock:
-        client.take(Close(first.seq, first.epoch, "meant for the first"))
+        client.take(Close(first.seq, first.epoch, "meant for the first"), client.line.strands[0])
     assert client.stats.num_declined == 0
     client.check_integrity()
 
@@ -242,7 +244,8 @@ def test_nothing_is_proposed_beyond_the_longest_text(client: DraftClient) -> Non
 
 def test_another_version_is_refused_with_its_reason() -> None:
     refusal = "the draft speaks protocol version 1 and the engine 2: install the same version of ssd"
-    client = DraftClient(Source(Hello(1, "same", 100, "old", "x", 0, refusal)), lookahead=4)
+    source = Source(Hello(1, "same", 100, "old", "x", 0, refusal))
+    client = DraftClient(FixedSources(source), lookahead=4)
     client.line.wait_until_ready(5.0)
     assert not client.is_ready
     assert client.line.refusal == refusal
@@ -251,7 +254,7 @@ def test_another_version_is_refused_with_its_reason() -> None:
 def test_a_draft_that_refuses_is_asked_seldom_and_is_no_loss(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     source = Source(Hello(1, "same", 100, "old", "x", 0, "install the same version"))
-    client = DraftClient(source, lookahead=4, clock=lambda: now)
+    client = DraftClient(FixedSources(source), lookahead=4, clock=lambda: now)
     for _ in range(240):
         client.line.tend()
         client.line.read()
@@ -290,7 +293,7 @@ def test_a_text_that_is_too_long_to_be_told_costs_nobody_the_line(
 
 def test_a_frame_that_is_half_taken_in_is_no_fault() -> None:
     """The thread takes frames in with the lock held: whoever looks waits until they are in."""
-    client = DraftClient(Source(), lookahead=4)
+    client = DraftClient(FixedSources(Source()), lookahead=4)
     is_checked = threading.Event()
 
     def check() -> None:
@@ -312,7 +315,7 @@ def test_another_draft_is_offered_what_the_one_before_declined(source: Source, c
     client.follow("a", [1, 2, 3], 3, Sampling(seed=0), 100)
     [opened] = source.links[0].opened
     with client.line.lock:
-        client.take(Close(opened.seq, opened.epoch, "of this draft only"))
+        client.take(Close(opened.seq, opened.epoch, "of this draft only"), client.line.strands[0])
     assert not client.paths(["a"], 4)[0].tokens
     source.broken = "it ended"
     until(lambda: client.paths(["a"], 4)[0].tokens == [7, 8])
@@ -332,13 +335,13 @@ def test_a_text_with_a_token_that_the_draft_does_not_have_is_not_told(
 
 
 def test_a_draft_that_never_took_over_ends_when_another_is_to(source: Source) -> None:
-    client = DraftClient(source, lookahead=4)
+    client = DraftClient(FixedSources(source), lookahead=4)
     first, second = Source(), Source()
-    client.line.replace(first)
-    client.line.replace(second)
+    client.line.replace(FixedSources(first))
+    client.line.replace(FixedSources(second))
     assert (first.is_closed, first.links[0].is_closed) == (True, True)
     client.line.tend()
-    assert client.line.source is second
+    assert [each.source for each in client.line.strands] == [second]
     client.line.close()
 
 
@@ -360,7 +363,7 @@ def test_where_frames_are_missing_the_whole_tree_is_asked_for(source: Source, un
     unkept.line.read()
     [link] = source.links
     [opened] = link.opened
-    unkept.take(Nodes.of([TreePart(opened.seq, opened.epoch, 5, 0, 0, 3)]))
+    unkept.take(Nodes.of([TreePart(opened.seq, opened.epoch, 5, 0, 0, 3)]), unkept.line.strands[0])
     for _ in range(2):  # The second time the answer is still under way.
         unkept.outcomes([("a", [7])])
     assert [each for each in link.heard if isinstance(each, Resync)] == [Resync(opened.seq, opened.epoch)]
@@ -375,7 +378,7 @@ def test_a_draft_that_misses_tokens_is_told_them_under_a_new_epoch(
     [link] = source.links
     [opened] = link.opened
     for _ in range(2):  # What it says of an older epoch means nothing.
-        unkept.take(Resync(opened.seq, opened.epoch))
+        unkept.take(Resync(opened.seq, opened.epoch), unkept.line.strands[0])
     _, again = link.opened
     assert (again.seq, again.epoch > opened.epoch) == (opened.seq, True)
     assert unpack_ints(again.tokens).tolist() == [1, 2, 3, 7]
@@ -409,13 +412,14 @@ def test_a_program_that_forgets_to_close_ends_all_the_same() -> None:
     """The line's thread is no daemon: it closes what nobody closed, and it does so once nothing else runs."""
     program = """
 from ssd.draft.client import DraftClient
+from ssd.draft.sources import FixedSources
 from tests.draft.test_line import Source
 
 class Told(Source):
     def close(self):
         print("closed")
 
-client = DraftClient(Told(), lookahead=4)
+client = DraftClient(FixedSources(Told()), lookahead=4)
 client.line.start()
 """
     ended = subprocess.run(
@@ -434,7 +438,7 @@ def test_a_draft_behind_an_address_is_looked_for_until_it_is_back(tmp_path: Any)
                 if (received := link.receive(0.05)) is not None:
                     link.send(received[0], encode([HELLO]))
 
-    client = DraftClient(AddressSource(address, HELLO, timeout=1.0), lookahead=4)
+    client = DraftClient(FixedSources(AddressSource(address, HELLO, timeout=1.0)), lookahead=4)
     client.line.start()
     try:
         for num_connects in (1, 2):

@@ -10,6 +10,7 @@ from ssd.draft.client import DraftClient
 from ssd.draft.contact import Contact
 from ssd.draft.messages import PROTOCOL_VERSION, Hello, Sampling
 from ssd.draft.service import DraftService
+from ssd.draft.sources import FixedSources
 from ssd.kvcache.block_manager import BlockManager
 from ssd.runtime.loading import LoadedModel
 from tests.draft.forest.real import load, real_grower
@@ -33,6 +34,8 @@ class Draft:
         grower = real_grower(draft, self.blocks)
         self.service = DraftService(grower, DraftEnd(self.wires), HELLO)
 
+    name = "a draft"
+
     def make_contact(self) -> Contact | None:
         link = EngineEnd(self.wires, lambda: None)
         return Contact(link, HELLO, time.monotonic, timeout=60.0, greeting_timeout=60.0)
@@ -45,7 +48,7 @@ class Draft:
 
 
 def connected(source: Draft) -> DraftClient:
-    client = DraftClient(source, lookahead=4)
+    client = DraftClient(FixedSources(source), lookahead=4)
     while not client.is_ready:
         client.line.tend()
         source.service.turn(0.0)

@@ -76,6 +76,8 @@ class InMemoryDraft:
         self.service: DraftService | None = None
         self.dead: list[DraftService] = []
 
+    name = "a draft"
+
     def make_contact(self) -> Contact | None:
         wires = Wires()
         if self.service is None:

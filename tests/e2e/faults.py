@@ -28,6 +28,7 @@ from ssd.draft.client import DraftClient
 from ssd.draft.link import EngineLink
 from ssd.draft.messages import Hello
 from ssd.draft.policy import Policy
+from ssd.draft.sources import FixedSources
 from ssd.runtime.runner import Flight, Runner
 from tests.e2e.draft_in_memory import InMemoryDraft
 from tests.e2e.faulty_link import KINDS, WIRE_FAULTS, FaultyLink, Plan
@@ -166,7 +167,7 @@ class Bench:
         hello = Hello.of(self.llm.tokenizer, vocab_size=512, name="target", max_model_len=512)
         draft = self.drafts["itself" if trial.seed % 3 else "cut"]
         trial.draft = InMemoryDraft(draft, hello, trial.clock, trial.wrap)
-        client = trial.client = DraftClient(trial.draft, lookahead=4, clock=trial.clock)
+        client = trial.client = DraftClient(FixedSources(trial.draft), lookahead=4, clock=trial.clock)
         policy = Policy(client, lookahead=4, clock=trial.clock)
         return client, Decoder(Target(self._runner, trial), DraftAhead(policy))
 

@@ -85,7 +85,7 @@ class Struck:
 
     @property
     def pid(self) -> int:
-        pid = self.llm._engine.core._decoder.proposer.policy.client.line.source.pid  # type: ignore[attr-defined]
+        pid = self.llm._engine.core._decoder.proposer.policy.client.line.strands[0].source.pid  # type: ignore[attr-defined]
         assert isinstance(pid, int)
         return pid
 
@@ -147,7 +147,7 @@ def _signal(pid: int, name: str) -> None:
 
 
 def _line(struck: Struck) -> Any:
-    return struck.llm._engine.core._decoder.proposer.policy.client.line.contact  # type: ignore[attr-defined]
+    return struck.llm._engine.core._decoder.proposer.policy.client.line.strands[0].contact  # type: ignore[attr-defined]
 
 
 def _spoil(struck: Struck, plan: Plan) -> None:

@@ -20,6 +20,7 @@ from ssd.draft.client import DraftClient
 from ssd.draft.controller import Controller, VerifyTimes
 from ssd.draft.messages import Hello
 from ssd.draft.policy import Policy
+from ssd.draft.sources import FixedSources
 from ssd.runtime.runner import forward
 from ssd.sampling import History, SamplingRow
 from ssd.sampling.ratio import target_probabilities
@@ -68,7 +69,7 @@ def drawn(bench: Bench, draft: Path, saguaro: float) -> tuple[Counter[tuple[int,
     hello = Hello.of(bench.llm.tokenizer, vocab_size=512, name="target", max_model_len=512)
     trial = Trial("none", "none", seed=7)
     trial.draft = InMemoryDraft(draft, hello, trial.clock, width=64)
-    trial.client = DraftClient(trial.draft, lookahead=3, clock=trial.clock)
+    trial.client = DraftClient(FixedSources(trial.draft), lookahead=3, clock=trial.clock)
     controller = Controller()
     controller.times = FreeRows()
     policy = Policy(trial.client, lookahead=3, backup="none", controller=controller, clock=trial.clock)

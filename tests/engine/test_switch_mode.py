@@ -53,7 +53,7 @@ def test_modes_change_around_one_target(llm: LLM, draft: str) -> None:
 
 def test_the_draft_process_ends_with_its_mode(llm: LLM, draft: str) -> None:
     llm.switch_mode("ssd", draft=draft)
-    source = llm._engine.core.decoder.proposer.policy.client.line.source  # type: ignore[attr-defined]
+    source = llm._engine.core.decoder.proposer.policy.client.line.strands[0].source  # type: ignore[attr-defined]
     pid = source.pid
     assert is_alive(pid)
     llm.switch_mode("ar")

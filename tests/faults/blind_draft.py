@@ -6,15 +6,15 @@ BLIND = [
     BlindFault(
         "a draft that comes back is not offered what the one before declined",
         "src/ssd/draft/client.py",
-        "followed.is_open = followed.is_declined = followed.may_return = False",
-        "followed.is_open = followed.may_return = False",
+        "            followed.declined.pop(strand, None)\n",
+        "            pass\n",
         "A sequence that a draft had no room for goes on without speculation after a restart, to its end.",
     ),
     BlindFault(
         "the first token beyond the draft's vocabulary is told to it",
         "src/ssd/draft/client.py",
-        "if largest < self._vocab_size:",
-        "if largest <= self._vocab_size:",
+        "elif _largest(followed.tokens) >= strand.vocab_size:",
+        "elif _largest(followed.tokens) > strand.vocab_size:",
         "A text with that token makes the draft refuse the frame and forget the engine: all lose speculation.",
     ),
     BlindFault(
@@ -27,8 +27,8 @@ BLIND = [
     BlindFault(
         "a second replacement leaves the first one's draft behind",
         "src/ssd/draft/line.py",
-        "        with self._tending:\n            self._drop_successor()\n",
-        "        with self._tending:\n",
+        "            self._end_trial()\n            self._trial = sources\n",
+        "            self._trial = sources\n",
         "A draft process that was to take over, and was replaced itself, runs on and holds its memory.",
     ),
     BlindFault(

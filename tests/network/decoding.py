@@ -25,6 +25,7 @@ class Window:
     steps: int
     rounds: int
     hits: int
+    unheard: int
     accepted: int
     waited: float
     losses: int
@@ -84,8 +85,9 @@ class Pair:
         program.until_it_speaks()
         return program
 
-    def target(self, address: str, *flags: str, host: str = "target") -> Target:
+    def target(self, address: str, *flags: str, hosts_file: Path | None = None) -> Target:
         said = ["--keys", str(self.keys / "engine"), "--verify", str(VERIFY), *flags]
-        program = Target(self.network, host, ["tests.network.target", address, *said])
+        arguments = ["tests.network.target", address, *said]
+        program = Target(self.network, "target", arguments, hosts_file=hosts_file)
         program.until_it_speaks()
         return program

@@ -21,7 +21,7 @@ from ssd.decoding.decoder import Decoder
 from ssd.draft.client import DraftClient
 from ssd.draft.link import Keys
 from ssd.draft.policy import Policy
-from ssd.draft.sources import AddressSource
+from ssd.draft.sources import sources_at
 from ssd.engine.core import EngineCore
 from ssd.engine.request import Request
 from ssd.engine.schedule import SchedulerLimits
@@ -70,8 +70,8 @@ class Decoding:
 
 def build(options: Any, target: SleepingTarget) -> tuple[EngineCore, Policy]:
     keys = Keys(Path(options.keys)) if options.keys else None
-    source = AddressSource(options.address, hello("target"), timeout=options.timeout, keys=keys)
-    policy = Policy(DraftClient(source, lookahead=options.lookahead), lookahead=options.lookahead)
+    sources = sources_at(options.address, hello("target"), timeout=options.timeout, keys=keys)
+    policy = Policy(DraftClient(sources, lookahead=options.lookahead), lookahead=options.lookahead)
     limits = SchedulerLimits(options.batch, 16384, 4096)
     decoder = Decoder(target, DraftAhead(policy))
     return EngineCore(decoder, BlockManager(NUM_BLOCKS, BLOCK), limits, tiny_tokenizer()), policy
@@ -98,6 +98,8 @@ def counts(core: EngineCore, decoding: Decoding, target: SleepingTarget) -> dict
         "connects": line.num_connects,
         "losses": line.num_losses,
         "resyncs": line.num_resyncs,
+        "ready": line.num_ready,
+        "moved": line.num_moved,
     }
 
 

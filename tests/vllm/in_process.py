@@ -11,6 +11,7 @@ from typing import Any
 
 from ssd.draft.forest.planted import Planted
 from ssd.draft.messages import Hello
+from ssd.draft.sources import FixedSources
 from tests.e2e.draft_in_memory import PEER, InMemoryDraft
 from tests.vllm.real import prepare
 
@@ -36,12 +37,12 @@ class InProcess:
 
         from ssd.integrations.vllm import arguments, opening
 
-        def source(address: str, hello: Hello, **_: Any) -> InMemoryDraft:
+        def sources(address: str, hello: Hello, **_: Any) -> FixedSources:
             # A clock that stands still: this draft is silent whenever nobody lets it compute.
             self.draft = InMemoryDraft(draft, hello, lambda: 0.0, width=width, kv_cache_bytes=256 << 20)
-            return self.draft
+            return FixedSources(self.draft)
 
-        vars(opening)["AddressSource"] = source
+        vars(opening)["sources_at"] = sources
         self.engine = LLMEngine.from_engine_args(
             EngineArgs(
                 str(target),

@@ -16,6 +16,7 @@ from ssd.draft import controller
 from ssd.draft.client import DraftClient
 from ssd.draft.messages import Hello
 from ssd.draft.policy import Policy
+from ssd.draft.sources import FixedSources
 from ssd.integrations.vllm.meter import Meter
 from ssd.integrations.vllm.sessions import Sessions
 from tests.e2e.draft_in_memory import PEER, InMemoryDraft
@@ -50,7 +51,7 @@ class MadeUpVllm:
             AutoTokenizer.from_pretrained(model), vocab_size=VOCABULARY, name="made up", max_model_len=128
         )
         self.draft = InMemoryDraft(model, hello, self.clock)
-        client = DraftClient(self.draft, lookahead=4, clock=self.clock)
+        client = DraftClient(FixedSources(self.draft), lookahead=4, clock=self.clock)
         policy = Policy(client, lookahead=4, backup="none", clock=self.clock)
         self.sessions = Sessions(
             policy, lambda _: 1, max_model_len=128, meter=Meter(exported=False), clock=self.clock

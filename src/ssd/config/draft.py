@@ -23,8 +23,8 @@ class DraftConfig:
     """Everything a draft can be told; None leaves a setting to the engine that starts it."""
 
     model: str
-    """A small model with the target's tokenizer, named as the target is. In mode `ssd` also the address of a
-    running `ssd draft`: ipc:///path or tcp://host:port."""
+    """A small model with the target's tokenizer, named as the target is. In mode `ssd` also where `ssd draft`
+    runs: ipc:///path, tcp://host:port, several with commas between them, or dns://name:port."""
     device: str = "auto"
     dtype: DType | None = None
     """None: as the engine's."""

@@ -9,16 +9,17 @@ import itertools
 import logging
 import time
 from array import array
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeVar
 
 import msgspec
 import numpy as np
 
-from ssd.draft.line import DraftSource, Line, LineStats
+from ssd.draft.choice import choose
+from ssd.draft.line import Line, LineStats
 from ssd.draft.messages import (
     MAX_ID,
     MAX_TOKENS,
@@ -34,6 +35,7 @@ from ssd.draft.messages import (
     pack_ints,
 )
 from ssd.draft.mirrors import Distribution, Knowledge, Mirrors
+from ssd.draft.strand import Sources, Strand
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -41,8 +43,7 @@ logger = logging.getLogger(__name__)
 
 _ROUNDS_BETWEEN_RESYNCS = 4
 _KEPT_SPANS = 256
-_ROOMY = 0.7
-"""Share of the draft's KV cache in use below which those come back that there was no room for."""
+_UNKNOWN_TOKENS = "it holds tokens the draft does not know"
 
 
 class Path(msgspec.Struct, frozen=True):
@@ -73,13 +74,16 @@ class _Followed:
     num_prompt: int
     sampling: Sampling
     max_len: int
-    is_open: bool = False
-    """With the draft."""
-    is_declined: bool = False
-    may_return: bool = False
-    """Declined for lack of room."""
+    strand: Strand | None = None
+    """The draft that it is open with."""
+    declined: "dict[Strand, bool]" = field(default_factory=dict)
+    """The drafts that declined it, and whether that was for lack of room."""
     asked_at: int = -_ROUNDS_BETWEEN_RESYNCS
     """The round of the last request for the whole tree."""
+
+    @property
+    def is_open(self) -> bool:
+        return self.strand is not None
 
     @property
     def room(self) -> int:
@@ -90,7 +94,7 @@ class _Followed:
 class DraftClient:
     def __init__(
         self,
-        source: DraftSource,
+        sources: Sources,
         *,
         lookahead: int,
         num_sequences: int = 0,
@@ -98,7 +102,7 @@ class DraftClient:
     ) -> None:
         """`num_sequences`: there is room for so many from the start; with more it grows, which takes time."""
         self._lookahead = lookahead
-        self.line = Line(source, self, clock)
+        self.line = Line(sources, self, clock)
         self._followed: dict[Hashable, _Followed] = {}
         self._by_row: dict[int, _Followed] = {}
         self._free_rows: list[int] = []
@@ -106,7 +110,6 @@ class DraftClient:
         self.is_paused = False
         """The draft rests: nothing is told to it."""
         self._next_epoch = itertools.count(1).__next__
-        self._last_stats: Stats | None = None
         self._step_spans: deque[tuple[float, float, int]] = deque(maxlen=_KEPT_SPANS)
 
     @property
@@ -150,13 +153,14 @@ class DraftClient:
         """Tells the draft nothing more, so that it rests."""
         with self.line.lock:
             self.is_paused = True
-            self.leave()
+            for followed in self._followed.values():
+                self._close(followed)
             self.line.flush()
 
     def resume(self) -> None:
         with self.line.lock:
             self.is_paused = False
-            self.greeted()
+            self._open_all()
             self.line.flush()
 
     def text_of(self, key: Hashable) -> "tuple[array[int], int]":
@@ -225,21 +229,34 @@ class DraftClient:
 
     # What the line says.
 
-    def greeted(self) -> None:
-        for followed in self._followed.values():
-            self._open(followed)
+    def greeted(self, strand: Strand) -> None:
+        self._open_all()
 
-    def lost(self) -> None:
-        self._last_stats = None
+    def lost(self, strand: Strand) -> None:
+        left = [followed for followed in self._followed.values() if followed.strand is strand]
         for followed in self._followed.values():
-            self._mirrors.close(followed.row)
-            followed.is_open = followed.is_declined = followed.may_return = False
+            followed.declined.pop(strand, None)
+        for followed in left:
+            self._part(followed)
+        self._open_all()
+        self.stats.num_moved += sum(followed.is_open for followed in left)
 
-    def leave(self) -> None:
-        for followed in self._followed.values():
+    def leave(self, strand: Strand) -> None:
+        left = [followed for followed in self._followed.values() if followed.strand is strand]
+        for followed in left:
             self._close(followed)
+        self._open_all(but=strand)
+        self.stats.num_moved += sum(followed.is_open for followed in left)
 
-    def take(self, message: AnyMessage) -> None:
+    def lighten(self, strand: Strand) -> None:
+        """The shortest text: the others read it soonest."""
+        its = [followed for followed in self._followed.values() if followed.strand is strand]
+        followed = min(its, key=lambda each: len(each.tokens))
+        self._close(followed)
+        self._open(followed, but=strand)
+        self.stats.num_moved += followed.is_open
+
+    def take(self, message: AnyMessage, strand: Strand) -> None:
         match message:
             case Nodes():
                 self.stats.num_frames += 1
@@ -253,17 +270,28 @@ class DraftClient:
             case Close():
                 followed = self._current(message.seq, message.epoch)
                 if followed is not None:
-                    self._decline(followed, message.reason)
-                    followed.may_return = message.may_return
+                    self._decline(followed, strand, message.reason, may_return=message.may_return)
+                    self._open(followed)
+                    self.line.flush()
             case Stats():
-                self._note_stats(message)
+                self._note_stats(message, strand)
+
+    def _open_all(self, *, but: Strand | None = None) -> None:
+        for followed in self._followed.values():
+            if not followed.is_open:
+                self._open(followed, but=but)
 
     def _advance(self, sequences: Sequence[_Followed], texts: Sequence[Sequence[int]]) -> list[Knowledge]:
         mirrors, rows = self._mirrors, [each.row for each in sequences]
         knowledge = mirrors.advance(rows, texts)
         named, counts = np.array(rows), np.array([len(tokens) for tokens in texts])
         heads = OutcomeHeads(named, mirrors.epoch[named], mirrors.n[named], mirrors.num_frames[named], counts)
-        self.line.post(Outcome.of(heads, [*chain.from_iterable(texts)]))
+        for strand, mine in _by_strand(sequences):
+            strand.note_told()
+            _note_lateness(strand, knowledge if mine is None else [knowledge[place] for place in mine])
+            said = heads if mine is None else OutcomeHeads(*(column[mine] for column in heads))
+            spoken = texts if mine is None else [texts[place] for place in mine]
+            strand.post(Outcome.of(said, [*chain.from_iterable(spoken)]))
         if mirrors.is_torn[named].any():
             for followed in sequences:
                 self._ask_if_torn(followed)
@@ -271,42 +299,50 @@ class DraftClient:
 
     def _ask_if_torn(self, followed: _Followed) -> None:
         row, n = followed.row, int(self._mirrors.n[followed.row])
-        if self._mirrors.is_torn[row] and n - followed.asked_at >= _ROUNDS_BETWEEN_RESYNCS:
+        is_due = self._mirrors.is_torn[row] and n - followed.asked_at >= _ROUNDS_BETWEEN_RESYNCS
+        if is_due and followed.strand is not None:
             followed.asked_at = n
             self.stats.num_resyncs += 1
-            self.line.post(Resync(row, int(self._mirrors.epoch[row])))
-
-    @property
-    def _vocab_size(self) -> int:
-        contact = self.line.contact
-        return contact.vocab_size if contact is not None else MAX_ID
+            followed.strand.post(Resync(row, int(self._mirrors.epoch[row])))
 
     def _is_sayable(self, followed: _Followed, tokens: Sequence[int]) -> bool:
-        """False, and the sequence goes on alone, where it holds tokens that the draft does not have."""
-        largest = np.frombuffer(tokens, np.int32).max() if isinstance(tokens, array) else max(tokens)
-        if largest < self._vocab_size:
-            return True
+        """False, and the draft is told no more of it, where a sequence holds tokens that the draft lacks."""
+        strand = followed.strand
+        if strand is None or _largest(tokens) < strand.vocab_size:
+            return strand is not None
         self._close(followed)
-        self._decline(followed, "it holds tokens the draft does not know")
+        self._decline(followed, strand, _UNKNOWN_TOKENS)
+        self._open(followed)
         return False
 
-    def _decline(self, followed: _Followed, reason: str) -> None:
-        logger.info("sequence %d goes on without speculation: %s", followed.row, reason)
+    def _decline(self, followed: _Followed, strand: Strand, reason: str, *, may_return: bool = False) -> None:
+        logger.info("sequence %d goes on without this draft: %s", followed.row, reason)
         self.stats.num_declined += 1
-        self._mirrors.close(followed.row)
-        followed.is_open, followed.is_declined = False, True
+        self._part(followed)
+        followed.declined[strand] = may_return
 
-    def _open(self, followed: _Followed) -> None:
-        if not self.is_ready or self.is_paused or followed.is_declined:
-            return
-        if len(followed.tokens) > MAX_TOKENS:
-            self._decline(followed, "it is too long to be told")
-        if followed.is_declined or not self._is_sayable(followed, followed.tokens):
-            return
+    def _open(self, followed: _Followed, *, but: Strand | None = None) -> None:
+        """With the draft that has it, or else with one that has not declined it."""
+        while not self.is_paused and (strand := followed.strand or self._choose(followed, but)) is not None:
+            if len(followed.tokens) > MAX_TOKENS:
+                self._decline(followed, strand, "it is too long to be told")
+            elif _largest(followed.tokens) >= strand.vocab_size:
+                self._decline(followed, strand, _UNKNOWN_TOKENS)
+            else:
+                self._open_with(followed, strand)
+                return
+
+    def _choose(self, followed: _Followed, but: Strand | None) -> Strand | None:
+        ready = [each for each in self.line.ready if each is not but and each not in followed.declined]
+        return choose(ready, followed.tokens)
+
+    def _open_with(self, followed: _Followed, strand: Strand) -> None:
         epoch = self._next_epoch()
         self._mirrors.open(followed.row, epoch, len(followed.tokens))
-        followed.is_open, followed.asked_at = True, -_ROUNDS_BETWEEN_RESYNCS
-        self.line.post(
+        strand.num_followed += followed.strand is None
+        followed.strand, followed.asked_at = strand, -_ROUNDS_BETWEEN_RESYNCS
+        strand.note_told()
+        strand.post(
             Open(
                 seq=followed.row,
                 epoch=epoch,
@@ -314,24 +350,30 @@ class DraftClient:
                 num_prompt=followed.num_prompt,
                 max_len=min(followed.max_len, MAX_ID),
                 lookahead=self._lookahead,
-                sampling=_known_to(self._vocab_size, followed.sampling),
+                sampling=_known_to(strand.vocab_size, followed.sampling),
             )
         )
 
-    def _bring_back(self) -> None:
-        """One of those that there was no room for."""
+    def _bring_back(self, strand: Strand) -> None:
+        """One of those that the draft had no room for."""
         for followed in self._followed.values():
-            if followed.may_return:
-                followed.is_declined = followed.may_return = False
+            if not followed.is_open and followed.declined.get(strand):
+                del followed.declined[strand]
                 self._open(followed)
                 self.line.flush()
                 return
 
     def _close(self, followed: _Followed) -> None:
-        if followed.is_open:
-            self.line.post(Close(followed.row, int(self._mirrors.epoch[followed.row])))
-            self._mirrors.close(followed.row)
-            followed.is_open = False
+        if followed.strand is not None:
+            followed.strand.post(Close(followed.row, int(self._mirrors.epoch[followed.row])))
+            self._part(followed)
+
+    def _part(self, followed: _Followed) -> None:
+        """It is with no draft."""
+        self._mirrors.close(followed.row)
+        if followed.strand is not None:
+            followed.strand.num_followed -= 1
+            followed.strand = None
 
     def _current(self, seq: int, epoch: int) -> _Followed | None:
         """The sequence, if the epoch is the one it is open under: an older one's words mean nothing."""
@@ -339,20 +381,44 @@ class DraftClient:
         is_current = followed is not None and followed.is_open and self._mirrors.epoch[seq] == epoch
         return followed if is_current else None
 
-    def _note_stats(self, stats: Stats) -> None:
-        last, self._last_stats = self._last_stats, stats
-        ours = self.stats
-        ours.num_sequences, ours.kv_usage = stats.num_sequences, stats.kv_usage
-        if stats.kv_usage < _ROOMY:
-            self._bring_back()
+    def _note_stats(self, stats: Stats, strand: Strand) -> None:
+        last, strand.stats = strand.stats, stats
+        ours, announced = self.stats, [each.stats for each in self.line.strands if each.stats is not None]
+        ours.num_sequences = sum(each.num_sequences for each in announced)
+        ours.kv_usage = max((each.kv_usage for each in announced), default=0.0)
+        if strand.is_roomy:
+            self._bring_back(strand)
         if last is None:
             return  # What it did for others, or before, is not this engine's.
         steps, seconds = stats.num_steps - last.num_steps, stats.seconds - last.seconds
         if steps > 0:
             ours.num_steps += steps
             ours.draft_seconds += seconds
-            ours.step_seconds = seconds / steps
+            ours.step_seconds = strand.step_seconds = seconds / steps
         self._step_spans.extend(stats.step_spans)
+
+
+def _note_lateness(strand: Strand, knowledge: Sequence[Knowledge]) -> None:
+    """How many of the sequences it had foreseen, and of how many it said so too late."""
+    num_late = knowledge.count(Knowledge.LATE)
+    if num_late or Knowledge.HIT in knowledge:
+        strand.note_rounds(num_late, num_late + knowledge.count(Knowledge.HIT))
+
+
+def _by_strand(sequences: Sequence[_Followed]) -> "Iterable[tuple[Strand, list[int] | None]]":
+    """Each draft with the places of its sequences; None: all of them."""
+    first = sequences[0].strand
+    if first is not None and all(each.strand is first for each in sequences):
+        return [(first, None)]
+    places = defaultdict[Strand, list[int]](list)
+    for place, each in enumerate(sequences):
+        if each.strand is not None:
+            places[each.strand].append(place)
+    return places.items()
+
+
+def _largest(tokens: Sequence[int]) -> int:
+    return int(np.frombuffer(tokens, np.int32).max()) if isinstance(tokens, array) else max(tokens)
 
 
 def _known_to(vocab_size: int, sampling: Sampling) -> Sampling:

@@ -1,81 +1,62 @@
 """The line to whoever drafts: found, kept, mended and replaced, while a host goes on with its work.
 
-It outlives the contacts that it is made of: when one is lost, another is made. The host reads where it waits
-anyway. Whatever may take time (making contact, starting a process, closing) is done by `tend`, which a thread
-of its own calls (keeper.py), and which reads only while the host is idle or the other side has not greeted
-yet: Python's lock never stands in the way of a launch.
+It has a strand for each draft that is to be had (strand.py): one, where one address was given. It outlives
+them and the contacts that they are made of. The host reads where it waits anyway. Whatever may take time
+(making contact, starting a process, closing) is done by `tend`, which a thread of its own calls (keeper.py),
+and which reads only while the host is idle or the other side has not greeted yet: Python's lock never stands
+in the way of a launch.
 
-Knows contacts and who listens to them. Does not know processes (the source does), trees or tokens.
+Knows strands and who listens to them. Does not know processes (the source does), trees or tokens.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ssd.draft.contact import Contact, ContactState
+from ssd.draft.contact import Contact
 from ssd.draft.keeper import Keeper
 from ssd.draft.messages import AnyMessage
+from ssd.draft.sources import FixedSources
+from ssd.draft.strand import DraftSource, Sources, Strand
 
 logger = logging.getLogger(__name__)
 
-_RETRY_SECONDS = 2.0
-_RETRY_AFTER_REFUSAL_SECONDS = 30.0
-"""A draft of another family does not change its mind, but it may be replaced."""
 _IDLE_SECONDS = 0.1
 """A host that has not come for so long has nothing to do."""
 _FRAMES_WHILE_IDLE = 8
 """Read at a time for an idle host: one that comes back does not wait for more."""
-
-
-class DraftSource(Protocol):
-    """Where a draft is to be had (sources.py)."""
-
-    def make_contact(self) -> Contact | None:
-        """A new one, or None while it is too early for it."""
-        ...
-
-    def is_broken(self) -> str:
-        """Why the contact cannot last, as far as the source knows: a process that ended. Empty: it can."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class _Nowhere:
-    def make_contact(self) -> Contact | None:
-        return None
-
-    def is_broken(self) -> str:
-        return ""
-
-    def close(self) -> None:
-        pass
+_TURN_SECONDS = 0.001
+"""How long one of several drafts is waited for before the others are looked at."""
 
 
 class Listener(Protocol):
     """Called with the line's lock held."""
 
-    def greeted(self) -> None:
+    def greeted(self, strand: Strand) -> None:
         """A draft is there, and knows nothing yet."""
         ...
 
-    def lost(self) -> None:
+    def lost(self, strand: Strand) -> None:
         """Whoever was there is gone, with everything it knew."""
         ...
 
-    def take(self, message: AnyMessage) -> None: ...
+    def take(self, message: AnyMessage, strand: Strand) -> None: ...
 
-    def leave(self) -> None:
-        """Another draft takes over: what is open is to be closed."""
+    def leave(self, strand: Strand) -> None:
+        """Others take over: what is open there is to be closed, and opened with them."""
+        ...
+
+    def lighten(self, strand: Strand) -> None:
+        """One of its sequences is to go to another."""
         ...
 
 
 @dataclass(slots=True)
 class LineStats:
-    """Since the engine started."""
+    """Since the engine started, over all drafts."""
 
     num_connects: int = 0
     num_losses: int = 0
@@ -87,42 +68,57 @@ class LineStats:
     """Of the latest draft step."""
     draft_seconds: float = 0.0
     num_sequences: int = 0
-    """Open at the draft, for whichever engine, by its latest word."""
+    """Open at the drafts, for whichever engine, by their latest word."""
     kv_usage: float = 0.0
+    """Of the fullest draft."""
     is_resting: bool = False
     """Nothing is told to the draft for a while: hardly any of its tokens was accepted."""
+    num_ready: int = 0
+    """Drafts that are there."""
+    num_moved: int = 0
+    """Times a sequence went to another draft, because its own was lost, left or stalled."""
 
 
 class Line:
     def __init__(
-        self, source: DraftSource, listener: Listener, clock: Callable[[], float] = time.monotonic
+        self, sources: Sources, listener: Listener, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.source = source
+        self._sources = sources
         self._listener = listener
         self.clock = clock
         self.lock = threading.RLock()
         """Held for what is quick: the host may come at any time."""
         self._tending = threading.Lock()
         self._keeper: Keeper | None = None
-        self.contact: Contact | None = None
-        self._successor: tuple[DraftSource, Contact] | None = None
-        """Another draft that is about to take over."""
-        self._finished: list[Contact] = []
+        self.strands: tuple[Strand, ...] = tuple(Strand(each, clock) for each in sources.current())
+        """Replaced as a whole: another thread may be reading it."""
+        self._finished: list[Contact | DraftSource | Sources] = []
         """To be closed, which may take a moment."""
-        self._not_before = 0.0
-        self._has_greeted = False
         self._last_read = clock()
         self.stats = LineStats()
         self._watchers: list[Callable[[bool], None]] = []
-        self.refusal = ""
-        """Why the draft will never work with this engine; empty if it may."""
-        self.last_loss = ""
-        """Why the last contact was lost."""
+        self._trial: Sources | None = None
+        """Other drafts that are about to take over."""
+
+    @property
+    def ready(self) -> list[Strand]:
+        return [strand for strand in self.strands if strand.is_ready]
 
     @property
     def is_ready(self) -> bool:
-        contact = self.contact  # Read once: another thread may drop it.
-        return contact is not None and contact.state is ContactState.READY
+        return any(strand.is_ready for strand in self.strands)
+
+    @property
+    def refusal(self) -> str:
+        """Why no draft will ever work with this engine; empty if one may."""
+        refusals = [strand.refusal for strand in self.strands]
+        return refusals[0] if refusals and all(refusals) else ""
+
+    @property
+    def last_loss(self) -> str:
+        """Why there is no contact with any draft; empty while one is still looked for."""
+        losses = [strand.last_loss for strand in self.strands]
+        return losses[0] if losses and all(losses) else "" if losses else self._sources.problem()
 
     def start(self) -> None:
         """From here on a thread tends the line, whatever the host does."""
@@ -130,40 +126,42 @@ class Line:
             self._keeper = Keeper(self)
 
     def watch(self, told: Callable[[bool], None]) -> None:
-        """Tells at once, also while the host is idle, whether the draft is there; with the lock held."""
+        """Tells at once, also while the host is idle, whether a draft is there; with the lock held."""
         self._watchers.append(told)
-
-    def post(self, message: AnyMessage) -> None:
-        if self.contact is not None and self.is_ready:
-            self.contact.post(message)
 
     def flush(self) -> None:
         """Sends what has been posted since the last time."""
-        if self.contact is not None:
-            self.contact.flush()
+        for strand in self.strands:
+            strand.flush()
 
     def read(self, timeout: float = 0.0) -> None:
         """For the host: hands on what has arrived, waiting at most so long for it."""
         with self.lock:
             self._last_read = self.clock()
-            self._read(timeout)
+            strands = self.strands
+            if len(strands) == 1:
+                self._read(strands[0], timeout)
+            else:
+                self._read_all(strands, timeout)
 
     def wait_until_ready(self, timeout: float) -> None:
-        """Until the draft is there, has refused, is lost or the time is over."""
+        """Until a draft is there, all have refused or are lost, or the time is over."""
         deadline = self.clock() + timeout
         while not self.is_ready and not self.refusal and not self.last_loss and self.clock() < deadline:
             self.tend()
-            if self.contact is None:
+            if all(strand.contact is None for strand in self.strands):
                 time.sleep(0.01)
             self.read(0.1)
 
-    def replace(self, source: DraftSource) -> None:
-        """Another draft takes over once it is ready; until then, and if it never is, the old one goes on."""
-        contact = source.make_contact()
-        with self._tending:
-            self._drop_successor()
-            if contact is not None:
-                self._successor = (source, contact)
+    def replace(self, sources: Sources) -> None:
+        """Others take over once one is ready; until then, and if none ever is, those of before go on."""
+        made = [(source, source.make_contact()) for source in sources.current()]
+        with self._tending, self.lock:
+            self._end_trial()
+            self._trial = sources
+            on_trial = [Strand(source, self.clock, contact, is_on_trial=True) for source, contact in made]
+            self.strands = (*self.strands, *on_trial)
+        self._close_finished()
 
     def tend(self) -> None:
         """Mends what is broken, and reads for a host that is idle."""
@@ -171,137 +169,180 @@ class Line:
             return
         try:
             self._close_finished()
-            if self._successor is not None:
-                self._tend_successor(*self._successor)
-            if self.contact is None:
-                self._make_contact()
-                return
-            broken = self.source.is_broken()
-            with self.lock:
-                if broken and self.contact is not None:
-                    self.contact.lose(broken)
-                if broken or not self.is_ready or self.clock() - self._last_read > _IDLE_SECONDS:
-                    self._read(0.0, most=_FRAMES_WHILE_IDLE)
+            self._follow_sources()
+            for strand in self.strands:
+                self._tend(strand)
         finally:
             self._tending.release()
 
     def lose(self, reason: str) -> None:
-        """Gives the contact up; the next one may be better."""
+        """Gives all contacts up; the next ones may be better."""
         with self.lock:
-            if self.contact is not None:
-                self.contact.lose(reason)
-                self._drop()
+            for strand in self.strands:
+                if strand.contact is not None:
+                    strand.contact.lose(reason)
+                    self._drop(strand)
 
     def close(self) -> None:
         if self._keeper is not None:
             self._keeper.stop()
         with self._tending, self.lock:
-            self._drop_successor()
-            source, self.source = self.source, _Nowhere()
-            if self.contact is not None:
-                self._finished.append(self.contact)
-            self.contact = None
+            self._end_trial()
+            self._finish(self.strands)
+            self._finished.append(self._sources)
+            self._sources = FixedSources()
             self._close_finished()
-            source.close()
 
     def abandon(self) -> None:
         """In a forked child: line, process and thread are the parent's."""
         self.lock, self._tending, self._keeper = threading.RLock(), threading.Lock(), None
-        self.contact, self._successor, self.source, self._finished = None, None, _Nowhere(), []
-        self._listener.lost()
+        strands, self.strands, self._sources, self._finished = self.strands, (), FixedSources(), []
+        for strand in strands:
+            strand.contact = None
+            self._listener.lost(strand)
 
-    def _read(self, timeout: float, **limits: int) -> None:
-        contact = self.contact
+    def _read_all(self, strands: Sequence[Strand], timeout: float) -> None:
+        """Each for a moment, in turns, until one has said something."""
+        deadline = self.clock() + timeout
+        while True:
+            num_heard = sum([self._read(each, 0.0) for each in strands])
+            left = deadline - self.clock()
+            if num_heard or left <= 0:
+                return
+            waiting = next((each for each in strands if each.contact is not None), None)
+            if waiting is None:
+                return
+            if self._read(waiting, min(left, _TURN_SECONDS)):
+                deadline = self.clock()
+
+    def _read(self, strand: Strand, timeout: float, **limits: int) -> int:
+        """How many messages there were."""
+        contact, num_heard = strand.contact, 0
         if contact is None:
-            return
-        was_ready = self.is_ready
+            return 0
+        was_ready = strand.is_ready
         try:
             for message in contact.receive(timeout, **limits):
-                self._listener.take(message)
+                num_heard += 1
+                strand.note_heard()
+                self._listener.take(message, strand)
         except Exception as error:
             # Whatever a draft says costs at most this contact.
             logger.exception("what the draft says cannot be taken in")
             contact.lose(f"{type(error).__name__}: {error}")
-        if contact.state is ContactState.REFUSED:
-            self.refusal = contact.reason
-            self._not_before = self.clock() + _RETRY_AFTER_REFUSAL_SECONDS
-        if contact.state in (ContactState.LOST, ContactState.REFUSED):
-            self._drop()
-        elif self.is_ready and not was_ready:
-            self._greeted(contact)
+        if strand.is_over:
+            self._drop(strand)
+        elif strand.is_ready and not was_ready:
+            self._greeted(strand, contact)
+        return num_heard
 
-    def _greeted(self, contact: Contact) -> None:
+    def _greeted(self, strand: Strand, contact: Contact) -> None:
+        was_alone = len(self.ready) == 1
         self.stats.num_connects += 1
-        self._has_greeted = True
-        self.refusal = ""
+        strand.has_greeted, strand.refusal = True, ""
+        self.stats.num_ready = len(self.ready)
         logger.info("speculation is on: %s drafts", contact.name)
-        self._listener.greeted()
+        if strand.is_on_trial:
+            self._take_over()
+        self._listener.greeted(strand)
         self.flush()
-        self._tell_watchers(is_there=True)
+        if was_alone:
+            self._tell_watchers(is_there=True)
 
-    def _drop(self) -> None:
-        if self.contact is None:
+    def _drop(self, strand: Strand) -> None:
+        had_greeted, before = strand.has_greeted, strand.last_loss
+        contact = strand.drop()
+        if contact is None:
             return
+        self._finished.append(contact)
+        if strand.is_on_trial:
+            logger.warning("the draft is not replaced: %s", contact.reason)
+            self._finish([strand])
+            return
+        self.stats.num_ready = len(self.ready)
+        is_off = not self.is_ready
         # One that never was there is not lost again with every try.
-        if self._has_greeted or self.contact.reason != self.last_loss:
-            logger.warning("speculation is off: %s", self.contact.reason)
-        self.stats.num_losses += self._has_greeted
-        self._has_greeted = False
-        self.last_loss = self.contact.reason
-        self._finished.append(self.contact)
-        self.contact = None
-        self._listener.lost()
-        self._tell_watchers(is_there=False)
+        if had_greeted or contact.reason != before:
+            logger.warning("%s: %s", "speculation is off" if is_off else "a draft is lost", contact.reason)
+        self.stats.num_losses += had_greeted
+        self._listener.lost(strand)
+        self.flush()
+        if is_off:
+            self._tell_watchers(is_there=False)
 
     def _tell_watchers(self, *, is_there: bool) -> None:
         for told in self._watchers:
             told(is_there)
 
-    def _make_contact(self) -> None:
-        if self.clock() < self._not_before:
+    def _tend(self, strand: Strand) -> None:
+        if strand.contact is None:
+            contact = strand.new_contact()
+            with self.lock:
+                strand.contact = contact
             return
-        try:
-            contact = self.source.make_contact()
-        except (OSError, ValueError) as error:
-            # No process, socket, folder or key to be had just now: the target goes on alone.
-            logger.warning("no line to a draft: %s", error)
-            self.last_loss, self._not_before = str(error), self.clock() + _RETRY_SECONDS
-            return
+        broken = strand.source.is_broken()
         with self.lock:
-            self.contact = contact
+            if broken and strand.contact is not None:
+                strand.contact.lose(broken)
+            if broken or not strand.is_ready or self.clock() - self._last_read > _IDLE_SECONDS:
+                self._read(strand, 0.0, most=_FRAMES_WHILE_IDLE)
+            if strand.num_followed and len(self.strands) > 1:
+                self._relieve(strand)
 
-    def _tend_successor(self, source: DraftSource, contact: Contact) -> None:
-        broken = source.is_broken()
-        if broken:
-            contact.lose(broken)
-        for _message in contact.receive():
-            pass  # Before it is told anything it has nothing to tell but HELLO.
-        if contact.state in (ContactState.LOST, ContactState.REFUSED):
-            logger.warning("the draft is not replaced: %s", contact.reason)
-            self._drop_successor()
-        elif contact.state is ContactState.READY:
-            self._successor = None
-            self._switch(source, contact)
+    def _relieve(self, strand: Strand) -> None:
+        """One that does not answer, or not in time, hands on what it has, if there is another that does."""
+        if strand.is_stalled and self._has_another(strand):
+            logger.warning("a draft has stalled: its sequences go to another")
+            self._listener.leave(strand)
+        elif strand.is_late and any(each.is_prompt for each in self.ready):
+            strand.note_lightened()
+            self._listener.lighten(strand)
+        self.flush()
 
-    def _switch(self, source: DraftSource, contact: Contact) -> None:
+    def _has_another(self, strand: Strand) -> bool:
+        return any(each is not strand and not each.is_stalled for each in self.ready)
+
+    def _follow_sources(self) -> None:
+        """New drafts are looked for; those that are no longer named are left, once there is another."""
+        current = self._sources.current()
         with self.lock:
-            if self.contact is not None:
-                self._listener.leave()
-                self.flush()
-                self._finished.append(self.contact)
-            before, self.source, self.contact = self.source, source, contact
-            self._listener.lost()
-            self._greeted(contact)
-        self._close_finished()
-        before.close()
+            known = [strand.source for strand in self.strands]
+            new = [Strand(source, self.clock) for source in current if source not in known]
+            self.strands = (*self.strands, *new)
+            for strand in self.strands:
+                is_named = strand.is_on_trial or strand.source in current
+                if not is_named and (not strand.is_ready or self._has_another(strand)):
+                    self._leave(strand)
 
-    def _drop_successor(self) -> None:
-        if self._successor is not None:
-            source, contact = self._successor
-            self._successor = None
-            contact.close()
-            source.close()
+    def _take_over(self) -> None:
+        """Those on trial are the line's own from here on; those of before are left."""
+        before = [strand for strand in self.strands if not strand.is_on_trial]
+        self._finished.append(self._sources)
+        if self._trial is not None:
+            self._sources, self._trial = self._trial, None
+        for strand in self.strands:
+            strand.is_on_trial = False
+        for strand in before:
+            self._leave(strand)
+
+    def _leave(self, strand: Strand) -> None:
+        self._listener.leave(strand)
+        self.flush()
+        self._finish([strand])
+
+    def _end_trial(self) -> None:
+        self._finish([strand for strand in self.strands if strand.is_on_trial])
+        if self._trial is not None:
+            self._finished.append(self._trial)
+            self._trial = None
+
+    def _finish(self, strands: Sequence[Strand]) -> None:
+        """Takes them from the line; whatever is left of them is closed later."""
+        self.strands = tuple(each for each in self.strands if each not in strands)
+        for strand in strands:
+            contact, strand.contact = strand.contact, None
+            self._finished += [strand.source] if contact is None else [contact, strand.source]
 
     def _close_finished(self) -> None:
         while self._finished:
-            self._finished.pop().close()
+            self._finished.pop(0).close()

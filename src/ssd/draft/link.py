@@ -19,6 +19,8 @@ from zmq.auth.thread import ThreadAuthenticator
 from ssd.draft.messages import MAX_FRAME_BYTES
 
 _QUEUED_FRAMES = 1000
+_CONNECT_MS = 1000
+"""After that a connection is tried anew: what the system does by itself comes ever more seldom."""
 
 
 class LinkError(OSError):
@@ -108,6 +110,7 @@ class ZmqEngineLink:
         with _closed_if_it_fails(self):
             try:
                 self._socket = _configured(self._context.socket(zmq.DEALER))
+                self._socket.connect_timeout = _CONNECT_MS
                 if keys is not None:
                     self._socket.curve_publickey, self._socket.curve_secretkey = keys.pair("engine")
                     self._socket.curve_serverkey = keys.public("draft")

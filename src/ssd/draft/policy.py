@@ -25,10 +25,11 @@ import msgspec
 from ssd.config import Backup
 from ssd.draft.client import DraftClient, Path
 from ssd.draft.controller import Controller
-from ssd.draft.line import DraftSource, LineStats
+from ssd.draft.line import LineStats
 from ssd.draft.messages import Sampling
 from ssd.draft.mirrors import Knowledge
 from ssd.draft.ngram import guess_after
+from ssd.draft.strand import Sources
 from ssd.draft.worth import Worth
 
 RequestId = TypeVar("RequestId", bound=Hashable)
@@ -186,9 +187,9 @@ class Policy:
         self.proposed = Proposed()
         return rounds
 
-    def replace(self, source: DraftSource) -> None:
+    def replace(self, sources: Sources) -> None:
         """Another draft takes over as soon as it is ready."""
-        self.client.line.replace(source)
+        self.client.line.replace(sources)
 
     def close(self) -> None:
         self.client.line.close()

@@ -1,21 +1,47 @@
-"""Where a draft is to be had: at an address that someone else serves, or as a child of our own.
+"""Where drafts are to be had: at addresses that someone else serves, or as a child of our own.
 
-Knows child processes and contacts. Nothing here blocks but `close`.
+One address is the case of a list of one. Knows child processes, names and contacts. Nothing here blocks but
+`close`.
 """
 
+import logging
+import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 
 from ssd.draft.contact import Contact, ContactState
-from ssd.draft.link import Keys, ZmqEngineLink
+from ssd.draft.link import Keys, ZmqEngineLink, check_address
 from ssd.draft.messages import Hello
+from ssd.draft.strand import DraftSource, Sources
 from ssd.processes.child import Child
 from ssd.processes.sockets import private_address, remove_socket
 
+logger = logging.getLogger(__name__)
+
 _RETRY_SECONDS = 0.5
+_ASK_SECONDS = 5.0
+"""How often it is asked which addresses a name has."""
+_BY_NAME = "dns://"
 START_SECONDS = 600.0
 """A large draft may take minutes to load; one that ends instead is noticed at once."""
+
+
+class FixedSources:
+    """Those that were named, once and for all."""
+
+    def __init__(self, *sources: DraftSource) -> None:
+        self._sources = sources
+
+    def current(self) -> Sequence[DraftSource]:
+        return self._sources
+
+    def problem(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        pass
 
 
 class AddressSource:
@@ -34,6 +60,10 @@ class AddressSource:
         self._clock = clock
         self._not_before = 0.0
 
+    @property
+    def name(self) -> str:
+        return self._address
+
     def make_contact(self) -> Contact | None:
         if self._clock() < self._not_before:
             return None
@@ -46,6 +76,76 @@ class AddressSource:
 
     def close(self) -> None:
         pass
+
+
+class NamedSources:
+    """Every address that a name has at the moment, as a headless service's has one for each of its drafts.
+
+    Asked for now and then, in a thread of its own: that may take long. A name that cannot be looked up is no
+    news of its drafts, so those that are known stay.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        port: int,
+        source_at: Callable[[str], DraftSource],
+        *,
+        look_up: "Callable[[str], Sequence[str]] | None" = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name, self._port, self._source_at, self._clock = name, port, source_at, clock
+        self._look_up = look_up or _look_up
+        self._sources: dict[str, DraftSource] = {}
+        self._asking: threading.Thread | None = None
+        self._ask_at = 0.0
+        self._problem = ""
+
+    def current(self) -> Sequence[DraftSource]:
+        is_asking = self._asking is not None and self._asking.is_alive()
+        if not is_asking and self._clock() >= self._ask_at:
+            self._ask_at = self._clock() + _ASK_SECONDS
+            self._asking = threading.Thread(target=self._ask, name="ssd-draft-names", daemon=True)
+            self._asking.start()
+        return list(self._sources.values())
+
+    def problem(self) -> str:
+        return "" if self._sources else self._problem
+
+    def close(self) -> None:
+        self._ask_at = float("inf")
+
+    def _ask(self) -> None:
+        try:
+            hosts = self._look_up(self._name)
+        except OSError as error:
+            if not self._problem:
+                logger.warning("no address of %s to be had: %s", self._name, error)
+            self._problem = f"no address of {self._name} to be had: {error}"
+            return
+        self._problem = ""
+        addresses = [f"tcp://{host}:{self._port}" for host in hosts]
+        self._sources = {each: self._sources.get(each) or self._source_at(each) for each in addresses}
+
+
+def _look_up(name: str) -> list[str]:
+    found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
+    return sorted({str(address[0]) for *_, address in found})
+
+
+def sources_at(addresses: str, hello: Hello, *, timeout: float, keys: Keys | None = None) -> Sources:
+    """Drafts that others run: addresses with commas between them, or dns://name:port for all that it has."""
+
+    def source_at(address: str) -> DraftSource:
+        return AddressSource(address, hello, timeout=timeout, keys=keys)
+
+    if not addresses.startswith(_BY_NAME):
+        return FixedSources(*(source_at(each.strip()) for each in addresses.split(",")))
+    name, _, port = addresses.removeprefix(_BY_NAME).rpartition(":")
+    if not name or not port.isdecimal():
+        raise ValueError(f"{addresses!r} is no name of drafts: use dns://name:port")
+    check_address(f"tcp://{name}:{port}", keys)
+    return NamedSources(name, int(port), source_at)
 
 
 def draft_command(arguments: Sequence[str], address: str) -> list[str]:
@@ -74,6 +174,10 @@ class ChildSource:
     @property
     def pid(self) -> int | None:
         return self._child.pid if self._child else None
+
+    @property
+    def name(self) -> str:
+        return "a child"
 
     def make_contact(self) -> Contact | None:
         if self._child is None:

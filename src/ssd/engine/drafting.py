@@ -16,11 +16,12 @@ from ssd.config import DraftConfig, EngineConfig
 from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.proposer import Proposer
 from ssd.draft.client import DraftClient
-from ssd.draft.line import DraftSource, Line
+from ssd.draft.line import Line
 from ssd.draft.link import Keys
 from ssd.draft.messages import Hello
 from ssd.draft.policy import Policy
-from ssd.draft.sources import START_SECONDS, AddressSource, ChildSource
+from ssd.draft.sources import START_SECONDS, ChildSource, FixedSources, sources_at
+from ssd.draft.strand import Sources
 from ssd.runtime.cores import share_out
 from ssd.runtime.loading import LoadedModel
 
@@ -51,7 +52,7 @@ def with_own_cores(config: EngineConfig) -> EngineConfig:
 
 
 def draft_ahead(config: EngineConfig, target: LoadedModel, tokenizer: Any) -> Proposer:
-    client = DraftClient(draft_source(config, _hello(target, tokenizer)), lookahead=config.max_lookahead)
+    client = DraftClient(draft_sources(config, _hello(target, tokenizer)), lookahead=config.max_lookahead)
     policy = Policy(client, lookahead=config.max_lookahead, backup=config.backup)
     try:
         policy.start(START_SECONDS)
@@ -66,7 +67,7 @@ def replace_draft(proposer: Proposer, config: EngineConfig, target: LoadedModel,
     """Starts or finds the draft that the settings name; it takes over as soon as it is ready."""
     if not isinstance(proposer, DraftAhead):
         raise ValueError("only mode 'ssd' has a draft that can be replaced while it runs")
-    proposer.policy.replace(draft_source(config, _hello(target, tokenizer)))
+    proposer.policy.replace(draft_sources(config, _hello(target, tokenizer)))
 
 
 def _hello(target: LoadedModel, tokenizer: Any) -> Hello:
@@ -79,15 +80,16 @@ def _hello(target: LoadedModel, tokenizer: Any) -> Hello:
     )
 
 
-def draft_source(config: EngineConfig, hello: Hello) -> DraftSource:
-    """Of the draft that the settings name: an address, or a process of our own."""
+def draft_sources(config: EngineConfig, hello: Hello) -> Sources:
+    """Of the drafts that the settings name: addresses, or a process of our own."""
     draft, own = config.draft, config.own_draft
     if draft is None:
         raise ValueError(f"mode={config.mode!r} needs a draft: name a small model of the same family")
     if own is None:
         keys = Keys(Path(draft.keys)) if draft.keys else None
-        return AddressSource(draft.model, hello, timeout=draft.timeout, keys=keys)
-    return ChildSource(draft_arguments(own, hf_cache=config.hf_cache), hello, timeout=draft.timeout)
+        return sources_at(draft.model, hello, timeout=draft.timeout, keys=keys)
+    child = ChildSource(draft_arguments(own, hf_cache=config.hf_cache), hello, timeout=draft.timeout)
+    return FixedSources(child)
 
 
 def draft_arguments(draft: DraftConfig, *, hf_cache: str | None = None) -> list[str]:

@@ -45,6 +45,7 @@ def _gauges(beat: Heartbeat) -> Iterator[Metric]:
             "1 while the draft rests: hardly any of its tokens was accepted.",
             int(draft.is_resting),
         )
+        yield GaugeMetricFamily("ssd_drafts_ready", "Drafts that are there.", draft.num_ready)
         yield GaugeMetricFamily("ssd_draft_num_sequences", "Open at the draft.", draft.num_sequences)
         yield GaugeMetricFamily(
             "ssd_draft_kv_usage_perc", "The draft's KV blocks in use, 0 to 1.", draft.kv_usage
@@ -73,6 +74,7 @@ def _totals(beat: Heartbeat) -> Iterator[Metric]:
             "draft_losses": ("Times the draft was lost.", draft.num_losses),
             "draft_resyncs": ("Times a tree was sent again.", draft.num_resyncs),
             "draft_declined": ("Sequences the draft declined.", draft.num_declined),
+            "draft_moved": ("Times a sequence went from one draft to another.", draft.num_moved),
         }
     for name, (text, value) in named.items():
         yield CounterMetricFamily(f"ssd_{name}", text, value)

@@ -29,6 +29,8 @@ GAUGES: Mapping[str, str] = {
     "draft_connects": "Times the draft became ready.",
     "draft_losses": "Times the draft was lost.",
     "draft_declined": "Sequences the draft declined.",
+    "drafts_ready": "Drafts that are there.",
+    "draft_moved": "Times a sequence went from one draft to another.",
     "draft_frames": "Messages of the draft that brought nodes.",
     "draft_step_seconds": "Of the draft's latest steps, one.",
 }

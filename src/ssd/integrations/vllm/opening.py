@@ -8,7 +8,7 @@ from ssd.draft.client import DraftClient
 from ssd.draft.link import Keys
 from ssd.draft.messages import Hello
 from ssd.draft.policy import Policy
-from ssd.draft.sources import AddressSource
+from ssd.draft.sources import sources_at
 from ssd.integrations.vllm.batch_rows import BatchRows
 from ssd.integrations.vllm.meter import Meter
 from ssd.integrations.vllm.sessions import Sessions
@@ -33,9 +33,9 @@ def open_sessions(vllm_config: Any, settings: Settings, rows: BatchRows) -> Sess
         max_model_len=model.max_model_len,
     )
     keys = Keys(Path(settings.draft_keys)) if settings.draft_keys is not None else None
-    source = AddressSource(settings.draft, hello, timeout=settings.draft_timeout, keys=keys)
+    sources = sources_at(settings.draft, hello, timeout=settings.draft_timeout, keys=keys)
     num_sequences = min(vllm_config.scheduler_config.max_num_seqs, _MOST_PREPARED)
-    client = DraftClient(source, lookahead=lookahead, num_sequences=num_sequences)
+    client = DraftClient(sources, lookahead=lookahead, num_sequences=num_sequences)
     meter = Meter()
     # A step tells it too, but a server that has nothing to do takes none.
     client.line.watch(lambda is_there: meter.show(draft_up=float(is_there)))

@@ -167,6 +167,8 @@ class Sessions:
             draft_connects=stats.num_connects,
             draft_losses=stats.num_losses,
             draft_declined=stats.num_declined,
+            drafts_ready=stats.num_ready,
+            draft_moved=stats.num_moved,
             draft_frames=stats.num_frames,
             draft_step_seconds=stats.step_seconds,
         )

@@ -9,13 +9,14 @@ from ssd.config import Backup
 from ssd.config.checks import refuse_unknown
 
 KEY = "ssd"
-_SCHEMES = ("ipc://", "tcp://")
+_SCHEMES = ("ipc://", "tcp://", "dns://")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     draft: str | None = None
-    """Where the draft listens: ipc:///path or tcp://host:port; None: nobody drafts."""
+    """Where drafts listen: ipc:///path, tcp://host:port, several with commas between them, or dns://name:port
+    for all that the name has; None: nobody drafts."""
     draft_keys: str | None = None
     """Folder with the keys of a draft on TCP, as `ssd draft --make-keys` writes it. A path, never a key."""
     coupled: bool = True
@@ -40,14 +41,15 @@ class Settings:
             raise ValueError("ssd.salt must be a text that is not empty, or null")
 
     def _check_draft(self) -> None:
-        if self.draft is not None and not str(self.draft).startswith(_SCHEMES):
+        addresses = [each.strip() for each in str(self.draft).split(",")] if self.draft is not None else []
+        if not all(each.startswith(_SCHEMES) for each in addresses):
             raise ValueError(
                 f"ssd.draft={self.draft!r} is no address: start `ssd draft --model SMALL --listen "
                 "ipc:///path` and name that address here"
             )
         if self.draft_keys is not None and not isinstance(self.draft_keys, str):
             raise ValueError("ssd.draft_keys must be the path of a folder of keys, or null")
-        if self.draft is not None and self.draft.startswith("tcp://") and self.draft_keys is None:
+        if self.draft_keys is None and not all(each.startswith("ipc://") for each in addresses):
             raise ValueError(
                 f"ssd.draft={self.draft!r} is on TCP and needs ssd.draft_keys: `ssd draft --make-keys FOLDER`"
             )

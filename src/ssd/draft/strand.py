@@ -1,0 +1,189 @@
+"""One draft of those on a line: where it is to be had, and the contact with it that there is at the moment.
+
+It outlives its contacts: when one is lost, it makes another. Knows its source, when it may try again, and
+what the draft announces of itself. Whose sequences it has, and what is read when, is the line's affair
+(line.py).
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ssd.draft.contact import Contact, ContactState
+from ssd.draft.messages import MAX_ID, AnyMessage, Stats
+
+logger = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 2.0
+_RETRY_AFTER_REFUSAL_SECONDS = 30.0
+"""A draft of another family does not change its mind, but it may be replaced."""
+_ROOMY = 0.7
+"""Share of a draft's KV cache in use below which it takes those that there was no room for."""
+_SILENCE_SECONDS = 0.5
+_SILENCE_STEPS = 4
+"""A draft that was told something and says nothing for so long, whichever is longer, has stalled."""
+
+_LATE, _PROMPT = 0.6, 0.3
+"""Shares of rounds for which a draft was late: of one that has too much to do, and of one that has not."""
+_LATE_MEMORY = 0.95
+"""What the rounds before still count when the next are noted."""
+_SECONDS_BETWEEN_MOVES = 0.25
+"""A draft that is late hands on one sequence at a time: fewer may be all that it needs."""
+
+
+class DraftSource(Protocol):
+    """Where a draft is to be had (sources.py)."""
+
+    def make_contact(self) -> Contact | None:
+        """A new one, or None while it is too early for it."""
+        ...
+
+    def is_broken(self) -> str:
+        """Why the contact cannot last, as far as the source knows: a process that ended. Empty: it can."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The same for whoever asks for the same draft."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Sources(Protocol):
+    """Where drafts are to be had just now (sources.py). Nothing here blocks but `close`."""
+
+    def current(self) -> Sequence[DraftSource]:
+        """The same object for as long as it is the same draft."""
+        ...
+
+    def problem(self) -> str:
+        """Why there is none; empty where there is one, or one is still looked for."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Strand:
+    def __init__(
+        self,
+        source: DraftSource,
+        clock: Callable[[], float],
+        contact: Contact | None = None,
+        *,
+        is_on_trial: bool = False,
+    ) -> None:
+        self.source, self.contact = source, contact
+        self.is_on_trial = is_on_trial
+        """It takes over from those before as soon as it is ready, or not at all."""
+        self._clock = clock
+        self._not_before = 0.0
+        self._told_at: float | None = None
+        """Since when it has been owed an answer."""
+        self.stats: Stats | None = None
+        """Its latest word on itself."""
+        self.step_seconds = 0.0
+        """Of its latest step."""
+        self._lateness = 0.0
+        self._lightened_at = float("-inf")
+        self.num_followed = 0
+        """Sequences that the host has with it."""
+        self.has_greeted = False
+        self.refusal = ""
+        """Why the draft will never work with this engine; empty if it may."""
+        self.last_loss = ""
+        """Why the last contact was lost."""
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    @property
+    def is_ready(self) -> bool:
+        contact = self.contact  # Read once: another thread may drop it.
+        return contact is not None and contact.state is ContactState.READY
+
+    @property
+    def is_over(self) -> bool:
+        """Its contact was lost, or refused."""
+        contact = self.contact
+        return contact is not None and contact.state in (ContactState.LOST, ContactState.REFUSED)
+
+    @property
+    def is_stalled(self) -> bool:
+        """It may be frozen, cut off or overwhelmed: nothing came although something was due."""
+        longest = max(_SILENCE_SECONDS, _SILENCE_STEPS * self.step_seconds)
+        return self._told_at is not None and self._clock() - self._told_at > longest
+
+    @property
+    def is_late(self) -> bool:
+        """It answers, but mostly too late, and has not just been relieved of a sequence."""
+        return self._lateness > _LATE and self._clock() - self._lightened_at > _SECONDS_BETWEEN_MOVES
+
+    @property
+    def is_prompt(self) -> bool:
+        return self._lateness < _PROMPT and not self.is_stalled
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids both sides know."""
+        contact = self.contact
+        return contact.vocab_size if contact is not None else MAX_ID
+
+    @property
+    def is_roomy(self) -> bool:
+        return self.stats is not None and self.stats.kv_usage < _ROOMY
+
+    @property
+    def num_sequences(self) -> int:
+        """Open at the draft, for whichever engine: by its latest word, but ours at least."""
+        announced = self.stats.num_sequences if self.stats is not None else 0
+        return max(announced, self.num_followed)
+
+    def post(self, message: AnyMessage) -> None:
+        if self.contact is not None and self.is_ready:
+            self.contact.post(message)
+
+    def flush(self) -> None:
+        """Sends what has been posted since the last time."""
+        if self.contact is not None:
+            self.contact.flush()
+
+    def note_told(self) -> None:
+        """It was told something that it answers."""
+        if self._told_at is None:
+            self._told_at = self._clock()
+
+    def note_heard(self) -> None:
+        self._told_at = None
+
+    def note_rounds(self, num_late: int, num_rounds: int) -> None:
+        """Verifications have ended for which it had spoken, or was late."""
+        self._lateness += (1 - _LATE_MEMORY) * (num_late / num_rounds - self._lateness)
+
+    def note_lightened(self) -> None:
+        self._lightened_at = self._clock()
+
+    def new_contact(self) -> Contact | None:
+        """One that is yet to be greeted; None where there is none to be had just now."""
+        if self._clock() < self._not_before:
+            return None
+        try:
+            return self.source.make_contact()
+        except (OSError, ValueError) as error:
+            # No process, socket, folder or key to be had just now: the target goes on alone.
+            logger.warning("no line to a draft: %s", error)
+            self.last_loss, self._not_before = str(error), self._clock() + _RETRY_SECONDS
+            return None
+
+    def drop(self) -> Contact | None:
+        """Lets go of the contact, which is to be closed."""
+        contact, self.contact = self.contact, None
+        if contact is None:
+            return None
+        if contact.state is ContactState.REFUSED:
+            self.refusal = contact.reason
+            self._not_before = self._clock() + _RETRY_AFTER_REFUSAL_SECONDS
+        self.has_greeted, self.last_loss = False, contact.reason
+        self.stats, self._told_at, self._lateness = None, None, 0.0
+        return contact

@@ -1,0 +1,75 @@
+"""Which draft a sequence goes to: its favourite, unless that has more than its share."""
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+
+from ssd.draft.choice import choose
+
+
+@dataclass(slots=True)
+class Draft:
+    name: str
+    num_sequences: int = 0
+    is_stalled: bool = False
+
+
+def drafts(count: int) -> list[Draft]:
+    return [Draft(f"tcp://10.0.0.{place}:7000") for place in range(count)]
+
+
+def texts(count: int) -> list[list[int]]:
+    chance = random.Random(0)
+    return [[chance.randrange(1000) for _ in range(80)] for _ in range(count)]
+
+
+def test_texts_that_begin_alike_go_to_the_same_draft() -> None:
+    pool = drafts(5)
+    for text in texts(50):
+        first = choose(pool, text)
+        assert first is choose(list(reversed(pool)), [*text[:64], 7, 8, 9])
+
+
+def test_texts_of_all_kinds_are_spread_evenly() -> None:
+    pool = drafts(4)
+    chosen = Counter(choose(pool, text).name for text in texts(400))  # type: ignore[union-attr]
+    assert len(chosen) == 4
+    assert max(chosen.values()) < 140
+
+
+def test_a_draft_that_goes_moves_only_its_own() -> None:
+    pool = drafts(5)
+    for text in texts(100):
+        before = choose(pool, text)
+        if before is not pool[0]:
+            assert choose(pool[1:], text) is before
+
+
+def test_texts_that_all_begin_alike_fill_no_draft_beyond_its_share() -> None:
+    pool, text = drafts(4), texts(1)[0]
+    for _ in range(100):
+        chosen = choose(pool, text)
+        assert chosen is not None
+        chosen.num_sequences += 1
+    assert max(each.num_sequences for each in pool) <= 1.25 * 25 + 2
+    assert max(each.num_sequences for each in pool) > 28, "the favourite has no more than the others"
+
+
+def test_what_others_have_with_a_draft_counts() -> None:
+    pool, text = drafts(2), texts(1)[0]
+    favourite = choose(pool, text)
+    assert favourite is not None
+    favourite.num_sequences = 40
+    assert choose(pool, text) is not favourite
+
+
+def test_one_that_does_not_answer_is_chosen_only_where_none_does() -> None:
+    pool, text = drafts(2), texts(1)[0]
+    favourite = choose(pool, text)
+    assert favourite is not None
+    favourite.is_stalled = True
+    assert choose(pool, text) is not favourite
+    for each in pool:
+        each.is_stalled = True
+    assert choose(pool, text) is favourite
+    assert choose([], text) is None

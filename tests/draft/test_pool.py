@@ -1,0 +1,301 @@
+"""Several drafts on one line: who gets a sequence, and who gets it when its draft fails, goes or is late."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import pytest
+
+from ssd.draft.client import DraftClient
+from ssd.draft.codec import encode
+from ssd.draft.contact import Contact
+from ssd.draft.messages import AnyMessage, Close, Hello, Outcome, Sampling, Stats, unpack_ints
+from ssd.draft.mirrors import Knowledge
+from ssd.draft.sources import FixedSources
+from ssd.draft.strand import DraftSource, Strand
+from tests.draft.test_line import HELLO, Link, Source
+
+TEXTS = {name: [first, 2, 3] for name, first in zip("abcdefgh", range(1, 9), strict=True)}
+
+
+class Draft(Source):
+    """A draft of a name, on a clock that a test moves."""
+
+    def __init__(self, pool: "Pool", name: str, greets: Hello = HELLO) -> None:
+        super().__init__(greets)
+        self.name, self._pool = name, pool
+
+    def make_contact(self) -> Contact | None:
+        if self.broken:
+            return None
+        self.links.append(Link(self._greets))
+        return Contact(self.links[-1], HELLO, self._pool.clock, timeout=60.0, greeting_timeout=5.0)
+
+    @property
+    def link(self) -> Link:
+        return self.links[-1]
+
+    def says(self, *messages: AnyMessage) -> None:
+        self.link.answers.append(encode(messages))
+
+    def outcomes(self) -> list[Outcome]:
+        return [each for each in self.link.heard if isinstance(each, Outcome)]
+
+
+def load(num_sequences: int, *, kv_usage: float = 0.1) -> Stats:
+    return Stats(0, 0, 0.0, num_sequences, kv_usage)
+
+
+class Pool:
+    def __init__(self, *names: str) -> None:
+        self.now = 0.0
+        self.drafts = {name: Draft(self, name) for name in names}
+        self.named: list[DraftSource] = list(self.drafts.values())
+        self.client = DraftClient(self, lookahead=4, clock=self.clock)
+        self.tend()
+        self.tend()
+
+    def clock(self) -> float:
+        return self.now
+
+    # Where drafts are to be had.
+
+    def current(self) -> Sequence[DraftSource]:
+        return list(self.named)
+
+    def problem(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        pass
+
+    # What a test does.
+
+    def tend(self, seconds: float = 0.0) -> None:
+        self.now += seconds
+        self.client.line.tend()
+        self.client.line.read()
+
+    def follow(self, *names: str) -> None:
+        for name in names:
+            self.client.follow(name, TEXTS[name], 3, Sampling(seed=0), 100)
+        self.client.line.read()
+
+    def strand(self, name: str) -> Strand:
+        return next(each for each in self.client.line.strands if each.name == name)
+
+    def home(self, key: str) -> str:
+        """The draft that has a sequence."""
+        strand = self.client._followed[key].strand
+        return strand.name if strand is not None else "nobody"
+
+    def knows(self, key: str) -> bool:
+        return self.client.paths([key], 4)[0].tokens == [7, 8]
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    made = Pool("one", "two")
+    yield made
+    made.client.check_integrity()
+    for strand in made.client.line.strands:
+        its = [each for each in made.client._followed.values() if each.strand is strand]
+        assert strand.num_followed == len(its)
+    made.client.line.close()
+    assert all(each.is_closed for each in made.drafts.values())
+
+
+def test_sequences_are_shared_out_and_each_draft_hears_of_its_own(pool: Pool) -> None:
+    pool.follow(*TEXTS)
+    homes = {key: pool.home(key) for key in TEXTS}
+    assert set(homes.values()) == {"one", "two"}
+    assert all(pool.knows(key) for key in TEXTS)
+    found = pool.client.outcomes([(key, [7]) for key in TEXTS])
+    assert found == [Knowledge.HIT] * len(TEXTS)
+    for name, draft in pool.drafts.items():
+        its = [pool.client._followed[key].row for key in TEXTS if homes[key] == name]
+        [outcome] = draft.outcomes()
+        assert outcome.columns().seq.tolist() == its
+        assert unpack_ints(outcome.tokens).tolist() == [7] * len(its)
+
+
+def test_a_draft_that_says_it_is_full_of_others_gets_less(pool: Pool) -> None:
+    pool.drafts["one"].says(load(40))
+    pool.drafts["two"].says(load(2))
+    pool.client.line.read()
+    pool.follow(*TEXTS)
+    assert {pool.home(key) for key in TEXTS} == {"two"}
+
+
+def test_a_draft_that_is_lost_hands_its_sequences_to_another_at_once(pool: Pool) -> None:
+    pool.follow(*TEXTS)
+    moved = [key for key in TEXTS if pool.home(key) == "one"]
+    pool.client.outcomes([(key, [7]) for key in TEXTS])
+    pool.drafts["one"].broken = "it ended"
+    pool.tend()
+    assert {pool.home(key) for key in TEXTS} == {"two"}
+    assert all(pool.client.paths([key], 4)[0].tokens for key in TEXTS)
+    # From where the text is now, not from where it began.
+    reopened = pool.drafts["two"].link.opened[-len(moved) :]
+    assert [unpack_ints(each.tokens).tolist() for each in reopened] == [[*TEXTS[key], 7] for key in moved]
+    assert pool.client.stats.num_moved == len(moved)
+    assert (pool.client.stats.num_losses, pool.client.stats.num_ready) == (1, 1)
+
+
+def test_a_draft_that_drains_says_so_by_greeting_and_is_left(pool: Pool) -> None:
+    pool.follow(*TEXTS)
+    pool.drafts["two"].says(HELLO)
+    pool.client.line.read()
+    assert {pool.home(key) for key in TEXTS} == {"one"}
+    pool.client.line.read()
+    assert all(pool.knows(key) for key in TEXTS)
+
+
+def test_whoever_watches_hears_of_the_first_and_the_last_only(pool: Pool) -> None:
+    told = list[bool]()
+    pool.client.line.watch(told.append)
+    for name in ("one", "two"):
+        pool.drafts[name].broken = "it ended"
+        pool.tend()
+    assert told == [False]
+    for name in ("one", "two"):
+        pool.drafts[name].broken = ""
+        pool.tend()
+        pool.tend()
+    assert told == [False, True]
+
+
+def test_a_draft_that_stalls_is_left_though_its_contact_stands(pool: Pool) -> None:
+    pool.follow(*TEXTS)
+    pool.client.outcomes([(key, [7]) for key in TEXTS])
+    pool.tend(0.4)
+    pool.drafts["two"].says(load(4))
+    pool.tend()
+    assert {pool.home(key) for key in TEXTS} == {"one", "two"}
+    pool.tend(0.2)
+    assert {pool.home(key) for key in TEXTS} == {"two"}
+    assert sum(isinstance(each, Close) for each in pool.drafts["one"].link.heard) > 0
+    assert pool.client.stats.num_losses == 0
+    # It answers again: its words of before mean nothing, but it may be chosen.
+    pool.drafts["one"].says(load(0))
+    pool.tend()
+    assert not pool.strand("one").is_stalled
+
+
+def test_one_that_is_slow_but_alone_is_kept() -> None:
+    pool = Pool("one")
+    pool.follow("a")
+    pool.client.outcomes([("a", [7])])
+    pool.tend(5.0)
+    assert pool.home("a") == "one"
+
+
+def test_two_that_both_stall_are_not_played_off_against_each_other(pool: Pool) -> None:
+    pool.follow(*TEXTS)
+    pool.client.outcomes([(key, [7]) for key in TEXTS])
+    homes = [pool.home(key) for key in TEXTS]
+    pool.tend(5.0)
+    assert [pool.home(key) for key in TEXTS] == homes
+    assert pool.client.stats.num_moved == 0
+
+
+def test_a_draft_that_is_mostly_late_hands_on_one_sequence_at_a_time(pool: Pool) -> None:
+    pool.follow(*TEXTS)
+    before = [key for key in TEXTS if pool.home(key) == "one"]
+    for _ in range(40):
+        pool.strand("one").note_rounds(len(before), len(before))
+    for num_moved in (1, 1, 2):
+        pool.tend(0.2)
+        assert [pool.home(key) for key in before].count("two") == num_moved
+    for _ in range(40):
+        pool.strand("two").note_rounds(1, 1)
+    pool.tend(1.0)
+    assert [pool.home(key) for key in before].count("two") == 2, "they are as late there"
+
+
+def test_what_one_has_no_room_for_another_may_have(pool: Pool) -> None:
+    pool.follow("a")
+    home = pool.home("a")
+    other = "two" if home == "one" else "one"
+    for each, expected in ((home, other), (other, "nobody")):
+        opened = pool.drafts[each].link.opened[-1]
+        pool.drafts[each].says(Close(opened.seq, opened.epoch, "no room", may_return=True))
+        pool.client.line.read()
+        assert pool.home("a") == expected
+    pool.drafts[home].says(load(0, kv_usage=0.9))
+    pool.client.line.read()
+    assert pool.home("a") == "nobody"
+    pool.drafts[other].says(load(0, kv_usage=0.1))
+    pool.client.line.read()
+    assert pool.home("a") == other
+
+
+def test_a_draft_of_fewer_tokens_gets_only_what_it_knows() -> None:
+    pool = Pool("one", "two")
+    pool.drafts["two"]._greets = msgspec.structs.replace(HELLO, vocab_size=50)
+    pool.drafts["two"].broken = "it is replaced"
+    pool.tend()
+    pool.drafts["two"].broken = ""
+    pool.tend()
+    pool.tend()
+    for place in range(8):
+        pool.client.follow(place, [place + 1, 60], 1, Sampling(seed=0), 100)
+        assert pool.home(place) == "one"  # type: ignore[arg-type]
+
+
+def test_drafts_that_are_no_longer_named_are_left_once_there_is_another(pool: Pool) -> None:
+    pool.follow(*TEXTS)
+    third = pool.drafts["three"] = Draft(pool, "three")
+    pool.named = [third]
+    pool.tend()
+    pool.tend()
+    pool.client.line.read()
+    assert {pool.home(key) for key in TEXTS} == {"three"}
+    assert [each.name for each in pool.client.line.strands] == ["three"]
+    pool.named = []
+    pool.tend()
+    assert {pool.home(key) for key in TEXTS} == {"three"}, "there is nobody else"
+
+
+def test_all_drafts_may_be_replaced_by_one(pool: Pool) -> None:
+    pool.follow(*TEXTS)
+    third = pool.drafts["three"] = Draft(pool, "three")
+    pool.client.line.replace(FixedSources(third))
+    assert {pool.home(key) for key in TEXTS} == {"one", "two"}
+    pool.tend()
+    pool.tend()
+    assert {pool.home(key) for key in TEXTS} == {"three"}
+    assert [each.name for each in pool.client.line.strands] == ["three"]
+
+
+def test_a_replacement_that_refuses_changes_nothing(pool: Pool) -> None:
+    pool.follow(*TEXTS)
+    homes = [pool.home(key) for key in TEXTS]
+    third = pool.drafts["three"] = Draft(pool, "three", Hello(1, "same", 100, "old", "x", 0, "too old"))
+    pool.client.line.replace(FixedSources(third))
+    pool.tend()
+    pool.tend()
+    assert [pool.home(key) for key in TEXTS] == homes
+    assert third.is_closed
+    pool.client.line.read()
+
+
+def test_refusal_and_loss_are_the_lines_where_they_are_everyones(pool: Pool) -> None:
+    line = pool.client.line
+    pool.drafts["one"].broken = "it ended"
+    pool.tend()
+    assert (line.last_loss, line.is_ready) == ("", True)
+    pool.drafts["two"].broken = "it ended too"
+    pool.tend()
+    assert line.last_loss == "it ended"
+    assert line.refusal == ""
+
+
+def test_a_pause_concerns_all(pool: Pool) -> None:
+    pool.follow(*TEXTS)
+    pool.client.pause()
+    assert {pool.home(key) for key in TEXTS} == {"nobody"}
+    pool.drafts["one"].broken = "it ended"
+    pool.tend()
+    assert {pool.home(key) for key in TEXTS} == {"nobody"}
+    pool.client.resume()
+    assert {pool.home(key) for key in TEXTS} == {"two"}

@@ -1,0 +1,103 @@
+"""Where drafts are to be had: what an address may be, and what becomes of a name's addresses."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from ssd.draft.link import Keys
+from ssd.draft.messages import PROTOCOL_VERSION, Hello
+from ssd.draft.sources import AddressSource, NamedSources, sources_at
+
+HELLO = Hello(PROTOCOL_VERSION, "same", 100, "someone", "one", 512)
+KEYS = Keys(Path("nowhere"))
+
+
+def names(said: str) -> list[str]:
+    return [each.name for each in sources_at(said, HELLO, timeout=1.0, keys=KEYS).current()]
+
+
+def test_one_address_is_a_list_of_one() -> None:
+    assert names("ipc:///run/draft.sock") == ["ipc:///run/draft.sock"]
+    assert names("tcp://a:1, tcp://b:2") == ["tcp://a:1", "tcp://b:2"]
+
+
+@pytest.mark.parametrize("said", ["dns://drafts", "dns://:7000", "dns://drafts:seven"])
+def test_a_name_without_a_port_is_refused(said: str) -> None:
+    with pytest.raises(ValueError, match="use dns://name:port"):
+        sources_at(said, HELLO, timeout=1.0, keys=KEYS)
+
+
+def test_a_name_needs_keys_as_every_address_that_others_can_reach() -> None:
+    with pytest.raises(ValueError, match="needs keys"):
+        sources_at("dns://drafts:7000", HELLO, timeout=1.0)
+
+
+class Directory:
+    """Says what it is told to, when it is asked."""
+
+    def __init__(self) -> None:
+        self.hosts: list[str] = []
+        self.is_down = False
+        self.now = 0.0
+        self.sources = NamedSources("drafts", 7000, self.source_at, look_up=self.look_up, clock=self.clock)
+
+    def clock(self) -> float:
+        return self.now
+
+    def source_at(self, address: str) -> AddressSource:
+        return AddressSource(address, HELLO, timeout=1.0)
+
+    def look_up(self, name: str) -> list[str]:
+        assert name == "drafts"
+        if self.is_down:
+            raise OSError("no such name")
+        return self.hosts
+
+    def ask(self) -> list[str]:
+        """As it is once the name has been asked for again."""
+        self.now += 5.0
+        self.sources.current()
+        asking = self.sources._asking
+        assert asking is not None
+        asking.join()
+        return [each.name for each in self.sources.current()]
+
+
+def test_drafts_come_and_go_with_the_addresses_of_their_name() -> None:
+    directory = Directory()
+    assert directory.ask() == []
+    directory.hosts = ["10.0.0.1", "10.0.0.2"]
+    assert directory.ask() == ["tcp://10.0.0.1:7000", "tcp://10.0.0.2:7000"]
+    kept = directory.sources.current()[1]
+    directory.hosts = ["10.0.0.2", "10.0.0.3"]
+    assert directory.ask() == ["tcp://10.0.0.2:7000", "tcp://10.0.0.3:7000"]
+    assert directory.sources.current()[0] is kept, "it is the same draft"
+
+
+def test_a_name_that_cannot_be_looked_up_is_no_news_of_its_drafts() -> None:
+    directory = Directory()
+    directory.is_down = True
+    assert directory.ask() == []
+    assert directory.sources.problem() == "no address of drafts to be had: no such name"
+    directory.is_down, directory.hosts = False, ["10.0.0.1"]
+    assert directory.ask() == ["tcp://10.0.0.1:7000"]
+    directory.is_down = True
+    assert directory.ask() == ["tcp://10.0.0.1:7000"]
+    assert directory.sources.problem() == ""
+
+
+def test_nobody_waits_while_a_name_is_looked_up() -> None:
+    may_answer = threading.Event()
+
+    def look_up(_: str) -> list[str]:
+        may_answer.wait(20)
+        return ["10.0.0.1"]
+
+    sources = NamedSources("drafts", 7000, Directory().source_at, look_up=look_up)
+    assert sources.current() == []
+    assert sources.current() == []
+    may_answer.set()
+    assert sources._asking is not None
+    sources._asking.join()
+    assert len(sources.current()) == 1
