@@ -56,7 +56,7 @@ VLLM = tuple(f"ssd.integrations.vllm.{name}" for name in ("present", "sampler", 
 """What vLLM itself imports, and nobody else: it stands on vLLM."""
 
 CLIENT = (
-    *("choice", "client", "codec", "contact", "controller", "keeper", "line", "link"),
+    *("choice", "client", "codec", "contact", "controller", "distance", "keeper", "line", "link"),
     *("messages", "mirrors", "ngram", "policy", "sources", "strand", "worth"),
 )
 """The host's side of the draft: whoever verifies holds it, and may be no engine of ours."""

@@ -267,6 +267,20 @@ def test_all_drafts_may_be_replaced_by_one(pool: Pool) -> None:
     assert [each.name for each in pool.client.line.strands] == ["three"]
 
 
+def test_drafts_of_a_name_may_replace_others_once_it_has_been_looked_up(pool: Pool) -> None:
+    pool.follow(*TEXTS)
+    third, named = Draft(pool, "three"), Pool()
+    pool.drafts["three"] = third
+    pool.client.line.replace(named)
+    pool.tend()
+    assert {pool.home(key) for key in TEXTS} == {"one", "two"}
+    named.named = [third]
+    for _ in range(3):
+        pool.tend()
+    assert {pool.home(key) for key in TEXTS} == {"three"}
+    assert pool.client.stats.num_ready == 1
+
+
 def test_a_replacement_that_refuses_changes_nothing(pool: Pool) -> None:
     pool.follow(*TEXTS)
     homes = [pool.home(key) for key in TEXTS]
@@ -276,7 +290,8 @@ def test_a_replacement_that_refuses_changes_nothing(pool: Pool) -> None:
     pool.tend()
     assert [pool.home(key) for key in TEXTS] == homes
     assert third.is_closed
-    pool.client.line.read()
+    assert len(third.links) == 1, "it is asked again and again"
+    assert pool.client.line._trial is None
 
 
 def test_refusal_and_loss_are_the_lines_where_they_are_everyones(pool: Pool) -> None:

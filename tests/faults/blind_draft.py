@@ -27,8 +27,8 @@ BLIND = [
     BlindFault(
         "a second replacement leaves the first one's draft behind",
         "src/ssd/draft/line.py",
-        "            self._end_trial()\n            self._trial = sources\n",
-        "            self._trial = sources\n",
+        "                self._end_trial()\n                self._trial = sources\n",
+        "                self._trial = sources\n",
         "A draft process that was to take over, and was replaced itself, runs on and holds its memory.",
     ),
     BlindFault(

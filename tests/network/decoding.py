@@ -25,6 +25,8 @@ class Window:
     steps: int
     rounds: int
     hits: int
+    late: int
+    unknown: int
     unheard: int
     accepted: int
     waited: float
@@ -85,9 +87,11 @@ class Pair:
         program.until_it_speaks()
         return program
 
-    def target(self, address: str, *flags: str, hosts_file: Path | None = None) -> Target:
+    def target(
+        self, address: str, *flags: str, host: str = "target", hosts_file: Path | None = None
+    ) -> Target:
         said = ["--keys", str(self.keys / "engine"), "--verify", str(VERIFY), *flags]
         arguments = ["tests.network.target", address, *said]
-        program = Target(self.network, "target", arguments, hosts_file=hosts_file)
+        program = Target(self.network, host, arguments, hosts_file=hosts_file)
         program.until_it_speaks()
         return program

@@ -19,6 +19,7 @@ from benchmarks.sleeping import SleepingTarget
 from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.decoder import Decoder
 from ssd.draft.client import DraftClient
+from ssd.draft.distance import Distance
 from ssd.draft.link import Keys
 from ssd.draft.policy import Policy
 from ssd.draft.sources import sources_at
@@ -38,8 +39,16 @@ FLAGS: dict[str, object] = {
     "lookahead": 6,
     "max-tokens": 400,
     "timeout": 2.0,
+    "no-further": False,
 }
 _SAYS_EVERY = 0.1
+
+
+class Near(Distance):
+    """Every draft is told the same, however far away it is."""
+
+    def lookahead_with(self, answer_seconds: float) -> int:
+        return super().lookahead_with(0.0)
 
 
 class Decoding:
@@ -71,13 +80,16 @@ class Decoding:
 def build(options: Any, target: SleepingTarget) -> tuple[EngineCore, Policy]:
     keys = Keys(Path(options.keys)) if options.keys else None
     sources = sources_at(options.address, hello("target"), timeout=options.timeout, keys=keys)
-    policy = Policy(DraftClient(sources, lookahead=options.lookahead), lookahead=options.lookahead)
+    client = DraftClient(sources, lookahead=options.lookahead)
+    if options.no_further:
+        client._distance = Near(options.lookahead, time.monotonic)
+    policy = Policy(client, lookahead=options.lookahead)
     limits = SchedulerLimits(options.batch, 16384, 4096)
     decoder = Decoder(target, DraftAhead(policy))
     return EngineCore(decoder, BlockManager(NUM_BLOCKS, BLOCK), limits, tiny_tokenizer()), policy
 
 
-def counts(core: EngineCore, decoding: Decoding, target: SleepingTarget) -> dict[str, Any]:
+def counts(core: EngineCore, policy: Policy, decoding: Decoding, target: SleepingTarget) -> dict[str, Any]:
     stats = core.stats
     speculation, line = stats.speculation, stats.draft
     assert line is not None
@@ -100,6 +112,7 @@ def counts(core: EngineCore, decoding: Decoding, target: SleepingTarget) -> dict
         "resyncs": line.num_resyncs,
         "ready": line.num_ready,
         "moved": line.num_moved,
+        "answer": max((each.answer.value for each in policy.client.line.strands), default=0.0),
     }
 
 
@@ -115,7 +128,7 @@ def main() -> None:
         decoding.step()
         if time.monotonic() >= due:
             due = time.monotonic() + _SAYS_EVERY
-            say(counts(core, decoding, target))
+            say(counts(core, policy, decoding, target))
 
 
 if __name__ == "__main__":

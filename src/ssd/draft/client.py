@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from ssd.draft.choice import choose
+from ssd.draft.distance import Distance
 from ssd.draft.line import Line, LineStats
 from ssd.draft.messages import (
     MAX_ID,
@@ -101,7 +102,7 @@ class DraftClient:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`num_sequences`: there is room for so many from the start; with more it grows, which takes time."""
-        self._lookahead = lookahead
+        self._distance = Distance(lookahead, clock)
         self.line = Line(sources, self, clock)
         self._followed: dict[Hashable, _Followed] = {}
         self._by_row: dict[int, _Followed] = {}
@@ -180,6 +181,7 @@ class DraftClient:
                     if followed.is_open and self._is_sayable(followed, tokens):
                         told.append((place, followed, tokens))
             if told:
+                self._distance.note_round()
                 places, sequences, texts = zip(*told, strict=True)
                 for place, knowledge in zip(places, self._advance(sequences, texts), strict=True):
                     found[place] = knowledge
@@ -260,6 +262,7 @@ class DraftClient:
         match message:
             case Nodes():
                 self.stats.num_frames += 1
+                strand.note_nodes(message.columns())
                 self._mirrors.take(message)
             case Resync():
                 followed = self._current(message.seq, message.epoch)
@@ -288,6 +291,8 @@ class DraftClient:
         heads = OutcomeHeads(named, mirrors.epoch[named], mirrors.n[named], mirrors.num_frames[named], counts)
         for strand, mine in _by_strand(sequences):
             strand.note_told()
+            first = rows[0 if mine is None else mine[0]]
+            strand.note_asked(first, int(mirrors.n[first]))
             _note_lateness(strand, knowledge if mine is None else [knowledge[place] for place in mine])
             said = heads if mine is None else OutcomeHeads(*(column[mine] for column in heads))
             spoken = texts if mine is None else [texts[place] for place in mine]
@@ -349,7 +354,7 @@ class DraftClient:
                 tokens=pack_ints(followed.tokens),
                 num_prompt=followed.num_prompt,
                 max_len=min(followed.max_len, MAX_ID),
-                lookahead=self._lookahead,
+                lookahead=self._distance.lookahead_with(strand.answer.value),
                 sampling=_known_to(strand.vocab_size, followed.sampling),
             )
         )

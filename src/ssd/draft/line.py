@@ -156,12 +156,13 @@ class Line:
     def replace(self, sources: Sources) -> None:
         """Others take over once one is ready; until then, and if none ever is, those of before go on."""
         made = [(source, source.make_contact()) for source in sources.current()]
-        with self._tending, self.lock:
-            self._end_trial()
-            self._trial = sources
-            on_trial = [Strand(source, self.clock, contact, is_on_trial=True) for source, contact in made]
-            self.strands = (*self.strands, *on_trial)
-        self._close_finished()
+        with self._tending:
+            with self.lock:
+                self._end_trial()
+                self._trial = sources
+                on_trial = [Strand(source, self.clock, contact, is_on_trial=True) for source, contact in made]
+                self.strands = (*self.strands, *on_trial)
+            self._close_finished()
 
     def tend(self) -> None:
         """Mends what is broken, and reads for a host that is idle."""
@@ -258,6 +259,8 @@ class Line:
         if strand.is_on_trial:
             logger.warning("the draft is not replaced: %s", contact.reason)
             self._finish([strand])
+            if not any(each.is_on_trial for each in self.strands):
+                self._end_trial()
             return
         self.stats.num_ready = len(self.ready)
         is_off = not self.is_ready
@@ -278,7 +281,10 @@ class Line:
         if strand.contact is None:
             contact = strand.new_contact()
             with self.lock:
-                strand.contact = contact
+                if strand in self.strands:
+                    strand.contact = contact
+                elif contact is not None:
+                    self._finished.append(contact)  # Left by the host meanwhile.
             return
         broken = strand.source.is_broken()
         with self.lock:
@@ -305,9 +311,11 @@ class Line:
     def _follow_sources(self) -> None:
         """New drafts are looked for; those that are no longer named are left, once there is another."""
         current = self._sources.current()
+        on_trial = self._trial.current() if self._trial is not None else ()
         with self.lock:
             known = [strand.source for strand in self.strands]
             new = [Strand(source, self.clock) for source in current if source not in known]
+            new += [Strand(each, self.clock, is_on_trial=True) for each in on_trial if each not in known]
             self.strands = (*self.strands, *new)
             for strand in self.strands:
                 is_named = strand.is_on_trial or strand.source in current
@@ -342,6 +350,7 @@ class Line:
         for strand in strands:
             contact, strand.contact = strand.contact, None
             self._finished += [strand.source] if contact is None else [contact, strand.source]
+        self.stats.num_ready = len(self.ready)
 
     def _close_finished(self) -> None:
         while self._finished:

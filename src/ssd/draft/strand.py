@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ssd.draft.contact import Contact, ContactState
-from ssd.draft.messages import MAX_ID, AnyMessage, Stats
+from ssd.draft.distance import Mean
+from ssd.draft.messages import MAX_ID, AnyMessage, NodesHeads, Stats
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +24,8 @@ _SILENCE_SECONDS = 0.5
 _SILENCE_STEPS = 4
 """A draft that was told something and says nothing for so long, whichever is longer, has stalled."""
 
+_PATIENCE_SECONDS = 1.0
+"""What is not answered by then never is: there was nothing to grow."""
 _LATE, _PROMPT = 0.6, 0.3
 """Shares of rounds for which a draft was late: of one that has too much to do, and of one that has not."""
 _LATE_MEMORY = 0.95
@@ -80,6 +83,10 @@ class Strand:
         self._not_before = 0.0
         self._told_at: float | None = None
         """Since when it has been owed an answer."""
+        self._asked: tuple[int, int, float] | None = None
+        """A sequence, an outcome of it, and when it was told."""
+        self.answer = Mean()
+        """Seconds from an outcome until there are nodes that follow it: the round trip, and a step."""
         self.stats: Stats | None = None
         """Its latest word on itself."""
         self.step_seconds = 0.0
@@ -157,6 +164,18 @@ class Strand:
     def note_heard(self) -> None:
         self._told_at = None
 
+    def note_asked(self, seq: int, n: int) -> None:
+        """It was told the n-th outcome of a sequence: how long does it take to speak of what follows?"""
+        if self._asked is None or self._clock() - self._asked[2] > _PATIENCE_SECONDS:
+            self._asked = (seq, n, self._clock())
+
+    def note_nodes(self, heads: NodesHeads) -> None:
+        if self._asked is not None:
+            seq, n, asked_at = self._asked
+            if (heads.n[heads.seq == seq] >= n).any():
+                self.answer.note(self._clock() - asked_at)
+                self._asked = None
+
     def note_rounds(self, num_late: int, num_rounds: int) -> None:
         """Verifications have ended for which it had spoken, or was late."""
         self._lateness += (1 - _LATE_MEMORY) * (num_late / num_rounds - self._lateness)
@@ -185,5 +204,5 @@ class Strand:
             self.refusal = contact.reason
             self._not_before = self._clock() + _RETRY_AFTER_REFUSAL_SECONDS
         self.has_greeted, self.last_loss = False, contact.reason
-        self.stats, self._told_at, self._lateness = None, None, 0.0
+        self.stats, self._told_at, self._lateness, self._asked = None, None, 0.0, None
         return contact
