@@ -53,6 +53,7 @@ OTHERS = (
     "vllm",
     "curl",
     "docker",
+    "kubectl",
     "export",
     ".",
 )
