@@ -12,5 +12,6 @@ def interpret_kernels() -> None:
     os.environ["TRITON_INTERPRET"] = "1"
     import triton
 
-    del os.environ["TRITON_INTERPRET"]
     triton.knobs.runtime.interpret = True
+    # Triton writes its settings into the environment as well.
+    del os.environ["TRITON_INTERPRET"]

@@ -18,7 +18,7 @@ def test_kernels_compile_ahead_of_time(target: str, tmp_path: Path) -> None:
     command = ["-m", "benchmarks.kernel_table", "--few", "--models", "qwen3-0.6b", "--targets", target]
     run = subprocess.run(
         [sys.executable, *command],
-        env={**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": "src:."},
+        env={**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0", "PYTHONPATH": "src:."},
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
