@@ -1,6 +1,7 @@
 """A runner whose forward goes on by itself: text comes a step later, and nothing else changes."""
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,6 +130,24 @@ def test_what_is_settled_is_told_when_a_request_is_aborted(tiny_llama: Path) -> 
     assert "".join(each.text for each in told) == output.text
     assert not core.step().increments  # what was under way has no owner any more
     assert not core.has_work
+
+
+@pytest.mark.parametrize("was_over", [True, False])
+def test_a_callers_time_is_a_forwards_only_if_it_computed_all_the_while(
+    tiny_llama: Path, *, was_over: bool
+) -> None:
+    llm = engine(tiny_llama, later=True)
+    core, requests = llm._engine.core, llm._engine.requests
+    decoder: Any = core.decoder
+    core.add(requests.request(PROMPTS[0], SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)))
+    core.step()
+    decoder._runner.num_looks = 10 if was_over else 0
+    time.sleep(1.0)
+    core.step()
+    assert (decoder.times.verify >= 1.0) is not was_over
+    assert (core.stats.step_seconds >= 1.0) is not was_over
+    core.abort(next(iter(core._requests)))
+    core.use(core.decoder, acceptance="coupled")  # what was under way is nobody's
 
 
 def test_what_was_told_when_a_step_failed_comes_with_the_next(tiny_llama: Path) -> None:

@@ -34,14 +34,19 @@ class Decoder:
         flight = launch(self._runner, rows)
         self._under_way = rows, flight, started, time.monotonic()
 
-    def collect(self) -> list[Decided]:
-        """What the forward under way decided, after everything that the draft said meanwhile."""
+    def collect(self, away: float = 0.0) -> list[Decided]:
+        """What the forward under way decided, after everything that the draft said meanwhile.
+
+        `away`: how long nobody cared for it, since the engine's caller was busy or idle.
+        """
         rows, flight, started, launched = self._under_way
+        was_over = flight.is_done()
         self.proposer.take_in(flight.is_done)
         resumed = time.monotonic()
         decided = flight.collect()
         # A forward that goes on by itself shares the host's time since; one that held the host was over.
-        aside = 0.0 if self.is_async else resumed - launched
+        # Where it ended while the caller was away, it is not known when.
+        aside = (away if was_over else 0.0) if self.is_async else resumed - launched
         proposed = self.proposer.proposed
         self.times = StepTimes(
             started,
@@ -52,5 +57,6 @@ class Decoder:
             num_speculated=sum(row.num_drafted > 0 for row in rows),
             num_ready=proposed.num_ready,
             is_generating=all(row.generated for row in rows),
+            aside=aside if self.is_async else 0.0,
         )
         return decided

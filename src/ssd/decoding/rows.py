@@ -112,3 +112,5 @@ class StepTimes:
     """Sequences whose drafted tokens were there without waiting, from a draft that works ahead."""
     is_generating: bool = False
     """Every row of it was generated or drafted: no prompt was read."""
+    aside: float = 0.0
+    """Between launch and end, what was the time of neither: the engine's caller was busy or idle."""

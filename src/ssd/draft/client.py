@@ -252,8 +252,22 @@ class DraftClient:
 
     def lighten(self, strand: Strand) -> None:
         """The shortest text: the others read it soonest."""
-        its = [followed for followed in self._followed.values() if followed.strand is strand]
-        followed = min(its, key=lambda each: len(each.tokens))
+        for followed in sorted(self._movable(strand), key=lambda each: len(each.tokens))[:1]:
+            self._move(followed)
+
+    def hand_on(self, strand: Strand) -> int:
+        """All that another draft would take; the rest hope that it comes back. How many went."""
+        movable = self._movable(strand)
+        for followed in movable:
+            self._move(followed)
+        return len(movable)
+
+    def _movable(self, strand: Strand) -> list[_Followed]:
+        its = (followed for followed in self._followed.values() if followed.strand is strand)
+        return [each for each in its if self._choose(each, strand) is not None]
+
+    def _move(self, followed: _Followed) -> None:
+        strand = followed.strand
         self._close(followed)
         self._open(followed, but=strand)
         self.stats.num_moved += followed.is_open

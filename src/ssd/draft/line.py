@@ -49,6 +49,10 @@ class Listener(Protocol):
         """Others take over: what is open there is to be closed, and opened with them."""
         ...
 
+    def hand_on(self, strand: Strand) -> int:
+        """All of its sequences that another would take are to go there; how many went."""
+        ...
+
     def lighten(self, strand: Strand) -> None:
         """One of its sequences is to go to another."""
         ...
@@ -298,8 +302,8 @@ class Line:
     def _relieve(self, strand: Strand) -> None:
         """One that does not answer, or not in time, hands on what it has, if there is another that does."""
         if strand.is_stalled and self._has_another(strand):
-            logger.warning("a draft has stalled: its sequences go to another")
-            self._listener.leave(strand)
+            if self._listener.hand_on(strand):
+                logger.warning("a draft has stalled: its sequences go to another")
         elif strand.is_late and any(each.is_prompt for each in self.ready):
             strand.note_lightened()
             self._listener.lighten(strand)

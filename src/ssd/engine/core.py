@@ -66,6 +66,8 @@ class EngineCore:
         self._generations: dict[int, Generation] = {}
         self._flying: _Step | None = None
         """Whose forward was started, and is not settled."""
+        self._left_at = 0.0
+        """When the latest step returned."""
         self._untold: list[Generation] = []
         """Whose latest tokens are settled, but not yet text."""
         self._told: list[StepOutput] = []
@@ -157,13 +159,13 @@ class EngineCore:
         callers see of its tokens comes out with the next call, and nothing that can wait, such as text,
         stands between two forwards.
         """
-        if self._flying is not None:
-            self._land(self._flying)
+        self._land()
         if self._scheduler.has_work:
             self._flying = self._take_off()
             if not self._decoder.is_async:
-                self._land(self._flying)
+                self._land()
         self._tell()
+        self._left_at = self._clock()
         return self._take_told()
 
     def _take_off(self) -> _Step:
@@ -181,9 +183,12 @@ class EngineCore:
         self._decoder.launch(rows)
         return _Step(started, schedule, rows)
 
-    def _land(self, step: _Step) -> None:
-        self._flying = None  # whatever comes of it
-        decided = self._decoder.collect()
+    def _land(self) -> None:
+        """Settles the forward that is under way, if there is one."""
+        step, self._flying = self._flying, None  # whatever comes of it
+        if step is None:
+            return
+        decided = self._decoder.collect(self._clock() - self._left_at)
         rounds = self._decoder.proposer.settle(step.rows, decided, self._decoder.times)
         now = self._clock()
         for row, result, how in zip(step.schedule.rows, decided, rounds, strict=True):
@@ -198,8 +203,7 @@ class EngineCore:
 
     def tell(self) -> StepOutput:
         """What is decided and has not left yet; nothing more is started."""
-        if self._flying is not None:
-            self._land(self._flying)
+        self._land()
         self._tell()
         return self._take_told()
 
@@ -230,9 +234,9 @@ class EngineCore:
     def _note_step(self, started: float, schedule: Schedule) -> None:
         ended, times = self._clock(), self._decoder.times
         if self._pace is not None:
-            self._pace.note(schedule.num_prompt_tokens, schedule.num_further, ended - started)
+            self._pace.note(schedule.num_prompt_tokens, schedule.num_further, ended - started - times.aside)
         self._num_steps += 1
-        self._step_seconds += ended - started
+        self._step_seconds += ended - started - times.aside
         self._verify_seconds += times.verify
         self._wait_seconds += times.wait
         if self.timeline is not None:
@@ -266,6 +270,7 @@ class EngineCore:
 
     def use(self, decoder: Decoder, *, acceptance: Acceptance) -> None:
         """Another decoder around the same target, between requests; the one before is not closed."""
+        self._land()  # of those that were aborted
         if self.has_work:
             raise ValueError("the decoder cannot change while requests run: let them end, or abort them")
         self._decoder, self._acceptance = decoder, acceptance

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ssd.sampling import CoupledDecision, Draws
+from ssd.sampling.coupled import pieces_of
 from ssd.sampling.truncation import whole_floors
 from ssd.sampling.whole import scaled
 
@@ -31,12 +32,16 @@ class FusedDecision:
         """The token [R] of each row, where the logits are."""
         from ssd.kernels.decide import decide_rows
 
+        if len(logits) != len(self.draws):
+            raise ValueError(f"{len(logits)} rows of logits for {len(self.draws)} draws: pass one for each")
         return decide_rows(logits, self.draws, self._floors(logits))
 
     def _floors(self, logits: Tensor) -> Tensor | None:
         if self.draws.truncation is None:
             return None
-        temperatures = self.draws.temperatures
-        return whole_floors(
-            scaled(logits, torch.where(temperatures == 0.0, 1.0, temperatures)), self.draws.truncation
-        )
+        temperatures = torch.where(self.draws.temperatures == 0.0, 1.0, self.draws.temperatures)
+        found = [
+            whole_floors(scaled(logits[each], temperatures[each]), self.draws.truncation.at(each))
+            for each in pieces_of(logits)
+        ]
+        return found[0] if len(found) == 1 else torch.cat(found)

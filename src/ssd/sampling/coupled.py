@@ -37,9 +37,13 @@ def decide_tokens(logits: Tensor, draws: Draws) -> Tensor:
         )
     if logits.device.type == "cpu" and logits.shape[1] > _FEW_TOKENS and not is_recorded():
         return decide_pruned(logits, draws)
+    return torch.cat([decide_whole(logits[each], draws.at(each)) for each in pieces_of(logits)])
+
+
+def pieces_of(logits: Tensor) -> list[slice]:
+    """Rows [R, V] in pieces that are looked at one after the other: memory is finite."""
     most = max(1, _MOST_SCORES // logits.shape[1])
-    pieces = [slice(start, start + most) for start in range(0, len(logits), most)]
-    return torch.cat([decide_whole(logits[each], draws.at(each)) for each in pieces])
+    return [slice(start, start + most) for start in range(0, len(logits), most)]
 
 
 @dataclass(frozen=True, slots=True)

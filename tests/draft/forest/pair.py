@@ -6,13 +6,15 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ssd.config import GrowthPolicyName
 from ssd.draft.forest import calibration as forest_calibration
-from ssd.draft.forest.arrays import Arrays, NumpyArrays, TorchArrays
+from ssd.draft.forest.arrays import Array, Arrays, NumpyArrays, TorchArrays
 from ssd.draft.forest.children import FixedChildren, LooseChildren, Needs
 from ssd.draft.forest.forest import Forest
 from ssd.draft.forest.grower import Children, ForestGrower, HostLimits
@@ -52,6 +54,13 @@ class Setup:
     lookup: int = 0
 
 
+class FarArrays(TorchArrays):
+    """As on a device of its own: what the host is told is a copy."""
+
+    def told(self, table: Array) -> NDArray[Any]:
+        return super().told(table).copy()
+
+
 class Pair:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -84,7 +93,7 @@ class Pair:
             blocks=_BLOCKS_EACH,
             arena=num_blocks * BLOCK,
         )
-        xp: Arrays = TorchArrays() if setup.on_tensors else NumpyArrays()
+        xp: Arrays = FarArrays() if setup.on_tensors else NumpyArrays()
         self.forest = Forest(xp, shape, setup.policy)
         children: Children = LooseChildren(setup.children, head)
         if setup.on_tensors:

@@ -279,6 +279,9 @@ class ForestGrower:
         if self._with_host:
             host = forest.xp.told(told[0]), forest.xp.told(told[1])
             self._given.write(forest, self._texts, logits, host, runs)
+            # On a device that was a copy.
+            for table, values in zip(told, host, strict=True):
+                forest.xp.load(table, values)
         return told
 
     def _choose_readings(self) -> list[tuple[Reading, int]]:
