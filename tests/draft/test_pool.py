@@ -189,6 +189,18 @@ def test_one_that_is_slow_but_alone_is_kept() -> None:
     assert pool.home("a") == "one"
 
 
+def test_a_sequence_that_no_other_takes_stays_with_a_draft_that_stalls(pool: Pool) -> None:
+    pool.follow(*TEXTS)
+    stays, goes = [key for key in TEXTS if pool.home(key) == "one"][:2]
+    pool.client._followed[stays].declined[pool.strand("two")] = False
+    pool.client.outcomes([(key, [7]) for key in TEXTS])
+    pool.tend(0.4)
+    pool.drafts["two"].says(load(4))
+    pool.tend()
+    pool.tend(0.2)
+    assert (pool.home(stays), pool.home(goes)) == ("one", "two")
+
+
 def test_two_that_both_stall_are_not_played_off_against_each_other(pool: Pool) -> None:
     pool.follow(*TEXTS)
     pool.client.outcomes([(key, [7]) for key in TEXTS])

@@ -15,7 +15,7 @@ from ssd.kernels.tiles import Demand, attention_tiles, can_attend, most_tiles
 from ssd.kernels.traffic import attention_traffic
 from ssd.kvcache.pool import KVPool, PoolShape
 from ssd.runtime.decision import FusedDecision, decision_on
-from ssd.sampling import CoupledDecision, Draws, SamplingParams, Truncation
+from ssd.sampling import CoupledDecision, Draws, SamplingParams, Truncation, coupled
 
 
 def pool_on(device: str, head_dim: int = 64) -> Any:
@@ -53,12 +53,18 @@ def test_kernels_decide_on_a_gpu_what_is_drawn(monkeypatch: pytest.MonkeyPatch) 
     assert isinstance(decision_on(gpu, CoupledDecision(None)), CoupledDecision)
 
 
+@pytest.mark.parametrize("most_scores", [1 << 25, 700])
 @pytest.mark.parametrize("top_k", [0, 3])
-def test_a_fused_decision_is_the_decision(top_k: int) -> None:
+def test_a_fused_decision_is_the_decision_also_in_pieces(
+    top_k: int, most_scores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coupled, "_MOST_SCORES", most_scores)
     params = [SamplingParams(temperature=0.8, top_k=top_k), SamplingParams(temperature=0.0)]
     draws = Draws(torch.tensor([5, 6]), torch.tensor([1, 2]), torch.tensor([0.8, 0.0]), Truncation.of(params))
     logits = torch.randn(2, 700, generator=torch.Generator().manual_seed(0))
     assert torch.equal(FusedDecision(draws)(logits), CoupledDecision(draws)(logits))
+    with pytest.raises(ValueError, match="1 rows of logits for 2 draws"):
+        FusedDecision(draws)(logits[:1])
 
 
 @pytest.mark.parametrize(
