@@ -1,6 +1,6 @@
 """What an open line to a draft adds to a step of real vLLM. Run with the python of vLLM's venv.
 
-    python -m benchmarks.vllm_steps --model FOLDER [--draft FOLDER] [--batch 1 8] [--turns 6] [--steps 60]
+    python -m benchmarks.vllm_steps --model FOLDER [--draft FOLDER] [--batch 1 8] [--turns 6] [--compiled]
 
 vLLM in this process on one core, a real draft on another, in turns and in one vLLM:
 
@@ -9,7 +9,7 @@ vLLM in this process on one core, a real draft on another, in turns and in one v
     line     the draft follows all requests and speaks; what it proposes is withheld, so rows are the same
 
 p50 and p99 of a step in ms, their differences, and our own share of it: begin, settle and propose as the
-worker's meter has them.
+worker's meter has them. vLLM runs eagerly: on one core it compiles for many minutes (--compiled).
 """
 
 import argparse
@@ -29,7 +29,7 @@ from benchmarks.vllm_worker import stay_on
 
 FLAGS = {
     "model": str, "draft": None, "batch": [1, 8], "turns": 6, "steps": 60,
-    "core": 0, "draft-core": 1, "eager": False,
+    "core": 0, "draft-core": 1, "compiled": False,
 }  # fmt: skip
 
 WARM_UP = 8
@@ -82,7 +82,7 @@ class Target:
             max_num_seqs=max(options.batch),
             max_num_batched_tokens=max(options.batch) * PROMPT,
             enable_prefix_caching=False,
-            enforce_eager=options.eager,
+            enforce_eager=not options.compiled,
             disable_log_stats=True,
             **arguments(address, lookahead=4, backup="none"),
         )
