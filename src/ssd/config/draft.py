@@ -16,6 +16,7 @@ from ssd.config.runner import KV_CACHE_BYTES, MAX_NUM_SEQS, DType, Precision, Ru
 GrowthPolicyName = Literal["value", "geometric", "uniform"]
 MAX_WIDTH = 64
 MAX_CHILDREN = 8
+MAX_RANKS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,9 @@ class DraftConfig:
     """A small model with the target's tokenizer, named as the target is. In mode `ssd` also where `ssd draft`
     runs: ipc:///path, tcp://host:port, several with commas between them, or dns://name:port."""
     device: str = "auto"
+    """`auto` takes a GPU that the target leaves, if there is one; for several ranks several, with commas."""
+    tensor_parallel_size: int = 1
+    """Ranks that compute the draft together, each on a device of its own with a share of the weights."""
     dtype: DType | None = None
     """None: as the engine's."""
     cores: tuple[int, ...] = ()
@@ -57,6 +61,7 @@ class DraftConfig:
         if not self.model or not isinstance(self.model, str):
             raise ValueError(f"draft.model={self.model!r}: name a small model of the same family")
         require_cores("draft.cores", self.cores)
+        require_whole("draft.tensor_parallel_size", self.tensor_parallel_size, 1, MAX_RANKS)
         require_whole("draft.width", self.width, 1, MAX_WIDTH)
         require_whole("draft.children", self.children, 1, MAX_CHILDREN)
         require_whole("draft.lookup", self.lookup, 0, MAX_WIDTH)
@@ -92,7 +97,7 @@ class DraftConfig:
     def runner(self) -> RunnerConfig:
         return RunnerConfig(
             model=self.model,
-            device=self.device,
+            device=self.device.split(",")[0],
             dtype=self.dtype or "auto",
             cores=self.cores,
             precision=self.precision,
