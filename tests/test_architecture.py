@@ -31,7 +31,7 @@ LAYERS = (
     {"worker"},
     {"integrations"},
     {"server", "bench"},
-    {"tuning", "selftest"},
+    {"tuning"},
     {"cli"},
     {"__main__"},
 )
@@ -56,8 +56,8 @@ VLLM = tuple(f"ssd.integrations.vllm.{name}" for name in ("present", "sampler", 
 """What vLLM itself imports, and nobody else: it stands on vLLM."""
 
 CLIENT = (
-    *("choice", "client", "codec", "contact", "controller", "distance", "keeper", "line", "link"),
-    *("messages", "mirrors", "ngram", "policy", "sources", "strand", "worth"),
+    *("choice", "client", "codec", "contact", "controller", "distance", "fitness", "followed", "homes"),
+    *("keeper", "line", "link", "messages", "mirrors", "ngram", "policy", "sources", "strand", "worth"),
 )
 """The host's side of the draft: whoever verifies holds it, and may be no engine of ours."""
 

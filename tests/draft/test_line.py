@@ -302,10 +302,10 @@ def test_a_frame_that_is_half_taken_in_is_no_fault() -> None:
 
     checking = threading.Thread(target=check)
     with client.line.lock:
-        client._free_rows.append(5)
+        client._homes._free_rows.append(5)
         checking.start()
         assert not is_checked.wait(0.2)
-        client._free_rows.clear()
+        client._homes._free_rows.clear()
     checking.join()
     assert is_checked.is_set()
 

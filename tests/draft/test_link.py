@@ -72,6 +72,24 @@ def test_s6_only_the_engines_key_is_let_in(draft: ZmqDraftLink, folder: Path, tm
     assert received[1] == b"it is me"
 
 
+def test_new_keys_need_no_new_target(draft: ZmqDraftLink, folder: Path, tmp_path: Path) -> None:
+    """A folder is read for each contact; a contact that stands is not disturbed."""
+    keys = Keys(folder / "engine")
+    make_keys(tmp_path / "new")
+    with (
+        closing(connect(draft, folder / "engine")) as before,
+        closing(ZmqDraftLink("tcp://127.0.0.1:*", Keys(tmp_path / "new/draft"))) as upgraded,
+    ):
+        before.send(b"early")
+        assert draft.receive(5.0) is not None
+        shutil.copytree(tmp_path / "new/engine", keys.folder, dirs_exist_ok=True)
+        with closing(connect(upgraded, keys.folder)) as after:
+            after.send(b"new")
+            assert upgraded.receive(5.0) is not None
+        before.send(b"still here")
+        assert draft.receive(5.0) is not None
+
+
 def test_s6_a_frame_that_is_too_large_does_not_arrive(draft: ZmqDraftLink, folder: Path) -> None:
     with closing(connect(draft, folder / "engine")) as engine:
         engine.send(b"small")

@@ -48,7 +48,7 @@ class Client:
     def read(self) -> None:
         self.known, self.arrived = {**self.known, **self.arrived}, {}
 
-    def follow(self, key: str, tokens: Any, *_: object) -> None:
+    def follow(self, key: str, tokens: Any, *_: object, kind: str) -> None:
         self.texts[key] = list(tokens)
 
     def forget(self, key: str) -> None:

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import pytest
 
+from ssd.draft import followed
 from ssd.draft.client import DraftClient
 from ssd.draft.codec import encode
 from ssd.draft.contact import Contact
-from ssd.draft.messages import AnyMessage, Close, Hello, Outcome, Sampling, Stats, unpack_ints
+from ssd.draft.messages import AnyMessage, Close, Hello, Outcome, Resync, Sampling, Stats, unpack_ints
 from ssd.draft.mirrors import Knowledge
 from ssd.draft.sources import FixedSources
 from ssd.draft.strand import DraftSource, Strand
@@ -239,6 +240,101 @@ def test_what_one_has_no_room_for_another_may_have(pool: Pool) -> None:
     pool.drafts[other].says(load(0, kv_usage=0.1))
     pool.client.line.read()
     assert pool.home("a") == other
+
+
+def test_a_text_that_is_too_long_to_be_told_again_is_closed(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The draft has lost the text and asks for it: whoever cannot tell it says that it is over."""
+    pool.follow("a")
+    draft = pool.drafts[pool.home("a")]
+    pool.client.outcomes([("a", [7])])
+    monkeypatch.setattr(followed, "MAX_TOKENS", 3)
+    opened = draft.link.opened[-1]
+    draft.says(Resync(opened.seq, opened.epoch))
+    pool.client.line.read()
+    assert pool.home("a") == "nobody"
+    assert Close(opened.seq, opened.epoch) in draft.link.heard
+
+
+def kinds(*names: str) -> Pool:
+    """Drafts of several kinds; each goes by the name of its address."""
+    made = Pool(*names)
+    for name, draft in made.drafts.items():
+        draft._greets = msgspec.structs.replace(HELLO, name=name.rstrip("0123456789"))
+        draft.broken = "it is replaced"
+    made.tend()
+    for draft in made.drafts.values():
+        draft.broken = ""
+    made.tend()
+    made.tend()
+    return made
+
+
+def test_a_request_gets_the_kind_of_draft_that_it_names() -> None:
+    pool = kinds("chat1", "chat2", "code")
+    for key, text in TEXTS.items():
+        pool.client.follow(key, text, 3, Sampling(seed=0), 100, kind="code" if key < "e" else "chat")
+        pool.client.follow(f"{key} elsewhere", text, 3, Sampling(seed=0), 100, kind="poems")
+    assert {pool.home(key) for key in TEXTS if key < "e"} == {"code"}
+    assert {pool.home(key) for key in TEXTS if key >= "e"} == {"chat1", "chat2"}
+    assert "nobody" not in {pool.home(f"{key} elsewhere") for key in TEXTS}, "there are no poems"
+    pool.drafts["code"].broken = "it ended"
+    pool.tend()
+    assert "nobody" not in {pool.home(key) for key in TEXTS}, "any draft is better than none"
+
+
+def rounds(pool: Pool, key: str, tokens: "dict[str, list[int]]", count: int) -> list[str]:
+    """Where it was in each. Every draft foretells 7, 8: what is decided depends on who has it."""
+    homes = list[str]()
+    for _ in range(count):
+        homes.append(pool.home(key))
+        pool.client.line.read()
+        pool.client.paths([key], 4)
+        pool.client.outcomes([(key, tokens[homes[-1]])])
+        # It says anew what may follow, as if it had read the text once more.
+        opened = pool.drafts[homes[-1]].link.opened[-1]
+        pool.drafts[homes[-1]].says(Resync(opened.seq, opened.epoch))
+    return homes
+
+
+def test_a_text_leaves_the_kind_that_does_not_suit_it() -> None:
+    pool = kinds("good", "random")
+    tokens = {"good": [7, 8, 9], "random": [5]}
+    for key in "abcdef":
+        pool.follow(key)
+        homes = rounds(pool, key, tokens, 21)
+        assert homes[-1] == "good", homes
+        pool.client.forget(key)
+        pool.tend(1.0)
+    assert set(homes) == {"good"}, "others have learnt what the first one saw"
+
+
+def test_a_text_that_names_its_kind_stays_there() -> None:
+    pool = kinds("good", "random")
+    pool.client.follow("a", TEXTS["a"], 3, Sampling(seed=0), 100, kind="random")
+    assert set(rounds(pool, "a", {"good": [7, 8, 9], "random": [5]}, 30)) == {"random"}
+
+
+def test_rounds_before_a_draft_has_spoken_say_nothing_of_its_kind() -> None:
+    pool = kinds("good", "random")
+    pool.client.follow("a", TEXTS["a"], 3, Sampling(seed=0), 100)
+    home = pool.home("a")
+    pool.drafts[home].link.answers.clear()
+    for _ in range(20):
+        pool.client.paths(["a"], 4)
+        pool.client.outcomes([("a", [5])])
+    assert pool.home("a") == home
+
+
+def test_nobody_goes_to_a_better_kind_that_is_late() -> None:
+    pool = kinds("good", "random")
+    pool.follow("a")
+    home = pool.home("a")
+    [other] = {"good", "random"} - {home}
+    for _ in range(40):
+        pool.strand(other).note_rounds(1, 1)
+    assert set(rounds(pool, "a", {home: [5]}, 20)) == {home}
 
 
 def test_a_draft_of_fewer_tokens_gets_only_what_it_knows() -> None:

@@ -8,6 +8,7 @@ import torch
 
 from ssd.draft.client import DraftClient
 from ssd.draft.contact import Contact
+from ssd.draft.forest.ledger import CREDIT
 from ssd.draft.messages import PROTOCOL_VERSION, Hello, Sampling
 from ssd.draft.service import DraftService
 from ssd.draft.sources import FixedSources
@@ -151,3 +152,19 @@ def test_a_draft_that_misses_an_outcome_asks_for_the_tokens(draft: LoadedModel) 
     [session] = [each for _, each in source.service._peers[PEER].sessions.values()]
     assert session.tokens == [*[5] * 6, 100, 101]
     assert client.paths(["a"], 1)[0].tokens
+
+
+def test_a_draft_that_has_nothing_to_grow_says_so(draft: LoadedModel) -> None:
+    """Else it would be taken for one that has stalled, where there is another."""
+    source = Draft(draft, num_blocks=40)
+    client = connected(source)
+    client.follow("a", [5] * 6, 6, Sampling(seed=1), 100)
+    rounds(source, client, 8)
+    # As if frames were under way of which it has had no word.
+    [(_, planted)] = source.service._peers[PEER].sessions.values()
+    planted.ledger.sent[planted.row] += CREDIT
+    client.outcomes([("a", [100])])
+    [strand] = client.line.strands
+    assert strand._told_at is not None
+    assert rounds(source, client, 1) == 0
+    assert strand._told_at is None

@@ -5,21 +5,21 @@ from tests.faults.fault import BlindFault
 BLIND = [
     BlindFault(
         "a draft that comes back is not offered what the one before declined",
-        "src/ssd/draft/client.py",
+        "src/ssd/draft/homes.py",
         "            followed.declined.pop(strand, None)\n",
         "            pass\n",
         "A sequence that a draft had no room for goes on without speculation after a restart, to its end.",
     ),
     BlindFault(
         "the first token beyond the draft's vocabulary is told to it",
-        "src/ssd/draft/client.py",
-        "elif _largest(followed.tokens) >= strand.vocab_size:",
-        "elif _largest(followed.tokens) > strand.vocab_size:",
+        "src/ssd/draft/followed.py",
+        "if largest(self.tokens) >= strand.vocab_size",
+        "if largest(self.tokens) > strand.vocab_size",
         "A text with that token makes the draft refuse the frame and forget the engine: all lose speculation.",
     ),
     BlindFault(
         "a draft's word about an earlier request of a row counts for its successor",
-        "src/ssd/draft/client.py",
+        "src/ssd/draft/homes.py",
         "followed is not None and followed.is_open and self._mirrors.epoch[seq] == epoch",
         "followed is not None and followed.is_open",
         "A late CLOSE ends the speculation of the request that has the row now.",

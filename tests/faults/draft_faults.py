@@ -142,7 +142,7 @@ SESSION = [
     Fault(
         "credit is not asked for",
         f"{_ORACLE}/session.py",
-        "return self._num_sent - self._num_arrived < CREDIT and not self.is_torn",
+        "return self._num_sent - self._num_arrived < self._credit and not self.is_torn",
         "return not self.is_torn",
         f"{_GROWER}::test_without_credit_nothing_grows",
     ),

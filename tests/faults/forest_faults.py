@@ -262,6 +262,13 @@ FAULTS = [
         _FEW,
     ),
     Fault(
+        "credit is the same however far away an engine is",
+        f"{_SRC}/ledger.py",
+        "return max(CREDIT, _FRAMES_FOR_A_TOKEN * lookahead)",
+        "return CREDIT",
+        "tests/draft/forest/test_grown.py::test_who_is_told_to_look_further_ahead_has_more_credit",
+    ),
+    Fault(
         "a torn sequence grows",
         f"{_SRC}/ledger.py",
         "self.is_open & has_credit & ~self.is_torn & ~self.is_held",

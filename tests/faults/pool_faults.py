@@ -3,7 +3,9 @@
 from tests.faults.fault import Fault
 
 _SRC = "src/ssd/draft"
-_POOL, _CHOICE, _SOURCES = (f"tests/draft/test_{name}.py" for name in ("pool", "choice", "sources"))
+_POOL, _CHOICE, _SOURCES, _ROOM, _FITNESS = (
+    f"tests/draft/test_{name}.py" for name in ("pool", "choice", "sources", "room", "fitness")
+)
 
 FAULTS = [
     Fault(
@@ -43,16 +45,16 @@ FAULTS = [
     ),
     Fault(
         "what was lost with a draft stays without one",
-        f"{_SRC}/client.py",
-        "            self._part(followed)\n        self._open_all()\n",
+        f"{_SRC}/homes.py",
+        "            self._part(followed)\n        self.open_all()\n",
         "            self._part(followed)\n",
         f"{_POOL}::test_a_draft_that_is_lost_hands_its_sequences_to_another_at_once",
     ),
     Fault(
         "a stalled draft gets back what it just lost",
-        f"{_SRC}/client.py",
-        "        self._open_all(but=strand)\n",
-        "        self._open_all()\n",
+        f"{_SRC}/homes.py",
+        "        self.open_all(but=strand)\n",
+        "        self.open_all()\n",
         f"{_POOL}::test_drafts_that_are_no_longer_named_are_left_once_there_is_another",
     ),
     Fault(
@@ -92,10 +94,80 @@ FAULTS = [
     ),
     Fault(
         "whoever one draft declines is declined by all",
-        f"{_SRC}/client.py",
-        "                    self._decline(followed, strand, message.reason, may_return=message.may_return)\n                    self._open(followed)\n",
-        "                    self._decline(followed, strand, message.reason, may_return=message.may_return)\n",
+        f"{_SRC}/homes.py",
+        "may_return=message.may_return)\n        self.open(followed)\n",
+        "may_return=message.may_return)\n",
         f"{_POOL}::test_what_one_has_no_room_for_another_may_have",
+    ),
+    Fault(
+        "a draft that cannot be told of a text any more is not told that it is over",
+        f"{_SRC}/homes.py",
+        "        self.close(followed)\n        self._note_declined(",
+        "        self._part(followed)\n        self._note_declined(",
+        f"{_POOL}::test_a_text_that_is_too_long_to_be_told_again_is_closed",
+    ),
+    Fault(
+        "a draft that has nothing to grow is silent",
+        f"{_SRC}/service.py",
+        "            if known.is_owed:\n",
+        "            if False:\n",
+        f"{_ROOM}::test_a_draft_that_has_nothing_to_grow_says_so",
+    ),
+    Fault(
+        "nobody cares which kind of draft a request names",
+        f"{_SRC}/homes.py",
+        "wanted = followed.kind if followed.kind in kinds else self",
+        "wanted = self",
+        f"{_POOL}::test_a_request_gets_the_kind_of_draft_that_it_names",
+    ),
+    Fault(
+        "a text that names its kind is sent to another",
+        f"{_SRC}/homes.py",
+        "if followed.kind != kind and self._fitness",
+        "if self._fitness",
+        f"{_POOL}::test_a_text_that_names_its_kind_stays_there",
+    ),
+    Fault(
+        "a kind is blamed for what it was not asked yet",
+        f"{_SRC}/homes.py",
+        "followed.guessed = path if was_heard else None",
+        "followed.guessed = path",
+        f"{_POOL}::test_rounds_before_a_draft_has_spoken_say_nothing_of_its_kind",
+    ),
+    Fault(
+        "texts go to a better kind that is late",
+        f"{_SRC}/homes.py",
+        "for each in self._open_to(followed, None) if each.is_prompt]",
+        "for each in self._open_to(followed, None)]",
+        f"{_POOL}::test_nobody_goes_to_a_better_kind_that_is_late",
+    ),
+    Fault(
+        "the next text knows nothing of what the last one learnt",
+        f"{_SRC}/homes.py",
+        "            self._fitness.end(followed.taste)\n",
+        "            pass\n",
+        f"{_POOL}::test_a_text_leaves_the_kind_that_does_not_suit_it",
+    ),
+    Fault(
+        "how a text begins says nothing of its kind",
+        f"{_SRC}/fitness.py",
+        "return (alike or self._standings[kind]).promise",
+        "return self._standings[kind].promise",
+        f"{_FITNESS}::test_texts_that_begin_alike_are_with_the_same_kind",
+    ),
+    Fault(
+        "nobody tries what once was of no use",
+        f"{_SRC}/fitness.py",
+        "is_scout = self._num_texts % _SCOUTS == 0",
+        "is_scout = False",
+        f"{_FITNESS}::test_one_text_in_some_tries_what_promises_least",
+    ),
+    Fault(
+        "patience does not grow",
+        f"{_SRC}/fitness.py",
+        "            taste.patience *= 2\n",
+        "            pass\n",
+        f"{_FITNESS}::test_patience_grows_so_that_two_alike_are_not_played_off_against_each_other",
     ),
     Fault(
         "the last draft that is named is left for nobody",

@@ -82,7 +82,7 @@ def build(options: Any, target: SleepingTarget) -> tuple[EngineCore, Policy]:
     sources = sources_at(options.address, hello("target"), timeout=options.timeout, keys=keys)
     client = DraftClient(sources, lookahead=options.lookahead)
     if options.no_further:
-        client._distance = Near(options.lookahead, time.monotonic)
+        client._homes.distance = Near(options.lookahead, time.monotonic)
     policy = Policy(client, lookahead=options.lookahead)
     limits = SchedulerLimits(options.batch, 16384, 4096)
     decoder = Decoder(target, DraftAhead(policy))

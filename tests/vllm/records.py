@@ -18,6 +18,7 @@ def params(**changes: Any) -> SimpleNamespace:
         "max_tokens": 8,
         "all_stop_token_ids": {2},
         "bad_words_token_ids": None,
+        "extra_args": None,
     }
     return SimpleNamespace(**{**usual, **changes})
 

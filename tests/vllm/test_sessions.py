@@ -25,6 +25,7 @@ class FakePolicy:
         self.paths: dict[str, list[int]] = {}
         self.texts: dict[Hashable, list[int]] = {}
         self.begun: list[tuple[str, Sampling, int]] = []
+        self.kinds: list[str] = []
         self.settled: list[tuple[list[Verified], int, float | None]] = []
         self.asked: list[list[str]] = []
         self.stats = LineStats(num_connects=1)
@@ -34,9 +35,17 @@ class FakePolicy:
         self.how = Round("hit", "draft")
 
     def begin(
-        self, request_id: str, prompt: Sequence[int], output: Sequence[int], sampling: Sampling, max_len: int
+        self,
+        request_id: str,
+        prompt: Sequence[int],
+        output: Sequence[int],
+        sampling: Sampling,
+        max_len: int,
+        *,
+        kind: str,
     ) -> None:
         assert request_id not in self.texts, "begun twice without an end"
+        self.kinds.append(kind)
         self.texts[request_id] = [*prompt, *output]
         self.begun.append((request_id, sampling, max_len))
 
@@ -70,6 +79,17 @@ def policy() -> FakePolicy:
 def sessions_of(policy: Any, **changes: Any) -> Sessions:
     usual: dict[str, Any] = {"max_model_len": 100, "meter": Meter(exported=False), "clock": Ticking()}
     return Sessions(policy, lambda request_id: len(request_id), **{**usual, **changes})
+
+
+@pytest.mark.parametrize(
+    ("extra_args", "kind"),
+    [(None, ""), ({}, ""), ({"ssd_draft": "code"}, "code"), ({"ssd_draft": 7, "other": "code"}, "")],
+)
+def test_a_request_may_name_the_drafts_that_guess(
+    policy: FakePolicy, extra_args: dict[str, Any] | None, kind: str
+) -> None:
+    sessions_of(policy).begin(scheduled(new("a", sampling_params=params(extra_args=extra_args))))
+    assert policy.kinds == [kind]
 
 
 def test_a_request_is_opened_told_asked_and_closed(policy: FakePolicy) -> None:

@@ -5,7 +5,6 @@ Looks, and says it as plain data; how that is shown is doctor's.
 
 import os
 import platform
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -57,11 +56,9 @@ class Diagnosis:
     dtype: str
     hub_cache: str
     models: tuple[Model, ...]
-    seats: Mapping[str, str]
-    """Of a target and a draft that were named."""
 
 
-def diagnose(hf_cache: str | None, seats: Mapping[str, str]) -> Diagnosis:
+def diagnose(hf_cache: str | None) -> Diagnosis:
     """Takes a few seconds: how fast memory is read is measured."""
     from huggingface_hub import constants
 
@@ -79,7 +76,6 @@ def diagnose(hf_cache: str | None, seats: Mapping[str, str]) -> Diagnosis:
         dtype=str(resolve_dtype("auto", device)).removeprefix("torch."),
         hub_cache=shelf,
         models=_models(shelf),
-        seats=seats,
     )
 
 

@@ -4,13 +4,13 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ssd.cli.errors import user_errors
 from ssd.cli.options import with_options
+from ssd.config.runner import MAX_NUM_SEQS
 from ssd.planning.models import Weights
 
 if TYPE_CHECKING:
@@ -31,28 +31,17 @@ class DeviceOptions:
     ] = None
     price: Annotated[float | None, _devices(help="Dollars an hour of a device.")] = None
     draft_price: Annotated[float | None, _devices(help="Of the draft's device.")] = None
-    measured: Annotated[
-        Path | None,
-        _devices(help="Host time, launches and bandwidth as ssd doctor --selftest measured them."),
-    ] = None
 
     def site(self, workload: "Workload") -> "Site":
         from ssd.planning.deployment import Site
         from ssd.planning.hardware import find_device
-        from ssd.planning.measured import read_measured
 
         # The same device has the same price, unless it is said.
         draft_price = self.draft_price if self.draft_hardware else self.draft_price or self.price
-        target = find_device(self.hardware, price=self.price)
-        draft = find_device(self.draft_hardware or self.hardware, price=draft_price)
-        if self.measured is None:
-            return Site(workload, target, draft)
-        found = read_measured(self.measured)
         return Site(
-            dataclasses.replace(workload, host=found.host),
-            found.as_measured(target),
-            found.as_measured(draft),
-            found.overheads(),
+            workload,
+            find_device(self.hardware, price=self.price),
+            find_device(self.draft_hardware or self.hardware, price=draft_price),
         )
 
 
@@ -93,16 +82,30 @@ class QuestionOptions:
     fleet: Annotated[
         float | None, _question(metavar="TOKENS/S", help="Plan a fleet for so many; a minute.")
     ] = None
+    pool: Annotated[
+        int | None,
+        _question(min=1, metavar="TARGETS", help="Plan drafts for so many targets, and say what breaks."),
+    ] = None
+    seats: Annotated[
+        int | None, _question(min=1, help=f"With --pool: sequences that a draft takes; {MAX_NUM_SEQS}.")
+    ] = None
+    hosts: Annotated[
+        str | None, _question(metavar="FILE", help="With --pool: what hosts cost, measured; a .toml file.")
+    ] = None
     batches: Annotated[bool, _question("--batches", help="From which batch on SSD stops paying.")] = False
     show_list: Annotated[bool, _question("--list", help="The devices and models that are known.")] = False
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False
 
     def check(self, devices: int | None) -> None:
         """ValueError where something was said that would not be heard."""
-        if self.fleet is not None and self.batches:
-            raise ValueError("--fleet and --batches are two questions: ask one at a time")
+        asked_for = {"--fleet": self.fleet is not None, "--batches": self.batches, "--pool": bool(self.pool)}
+        several = [name for name, is_asked in asked_for.items() if is_asked]
+        if len(several) > 1:
+            raise ValueError(f"{' and '.join(several)} are two questions: ask one at a time")
         if self.fleet is not None and devices is not None:
             raise ValueError("--fleet does not listen to --devices: replicas have the sizes that pay")
+        if self.pool is None and (self.seats or self.hosts):
+            raise ValueError("--seats and --hosts are for a pool: name its targets with --pool")
         asked = "--fleet" if self.fleet is not None else "--batches" if self.batches else None
         if asked is not None and self.batch is not None:
             raise ValueError(f"{asked} does not listen to --batch: it looks at batches of every size")
@@ -117,6 +120,8 @@ def plan(*, models: ModelOptions, devices: DeviceOptions, questions: QuestionOpt
         ssd plan --hardware h100 --target 70B --draft 1B --acceptance 0.88
 
         ssd plan --target 70B --draft 1B --acceptance 0.88 --fleet 1000000
+
+        ssd plan --target 70B --draft 1B --acceptance 0.88 --pool 64 --batch 4
     """
     from ssd.cli import plan_tables
 
@@ -128,6 +133,8 @@ def plan(*, models: ModelOptions, devices: DeviceOptions, questions: QuestionOpt
         site, most_devices = devices.site(models.workload()), devices.devices or _MOST_DEVICES
         if questions.fleet is not None:
             _plan_fleet(site, questions.fleet, as_json=questions.as_json)
+        elif questions.pool is not None:
+            _plan_pool(site, most_devices, questions)
         elif questions.batches:
             _plan_batches(site, most_devices, as_json=questions.as_json)
         else:
@@ -140,7 +147,7 @@ def _plan_replica(site: "Site", devices: int, batch: int, *, as_json: bool) -> N
 
     offers = site.splits(devices, batch)
     said = [*advice.about_extra_device(offers), *advice.about_room(site, devices, batch)]
-    said += [*advice.about_times(site), *advice.about_engines(offers)]
+    said += advice.about_engines(offers)
     _show(
         [plan_tables.replica(site, offers), *said],
         {"offers": [_row(each) for each in offers], "advice": said},
@@ -159,8 +166,7 @@ def _plan_batches(site: "Site", devices: int, *, as_json: bool) -> None:
         )
     tp = min(fitting)
     rows = fleet.batch_rows(site, tp, most_devices=devices)
-    said = [*advice.about_batches(rows), *advice.about_times(site)]
-    said += advice.about_engines([row.ar for row in rows])
+    said = [*advice.about_batches(rows), *advice.about_engines([row.ar for row in rows])]
     _show(
         [plan_tables.batches(rows, tp), *said],
         {"batches": [_row(each) for each in rows], "advice": said},
@@ -175,11 +181,30 @@ def _plan_fleet(site: "Site", tokens: float, *, as_json: bool) -> None:
     found = fleet.offers(site)
     rows = fleet.by_speed(found, tokens)
     shared = fleet.shared_drafts(site)
-    said = [*advice.about_times(site), *advice.about_engines(found)]
     _show(
-        [plan_tables.fleets(rows, tokens), plan_tables.shared_drafts(shared), *said],
+        [plan_tables.fleets(rows, tokens), plan_tables.shared_drafts(shared), *advice.about_engines(found)],
         {"fleets": [_row(each) for each in rows], "shared_drafts": [_row(each) for each in shared]},
         as_json=as_json,
+    )
+
+
+def _plan_pool(site: "Site", devices: int, questions: QuestionOptions) -> None:
+    from ssd.cli import plan_tables
+    from ssd.planning import advice
+    from ssd.planning.hosts import measured_hosts
+    from ssd.planning.pool import Pool
+
+    batch, hosts = questions.batch or 1, measured_hosts(questions.hosts)
+    tp, seats = site.least_tp(devices, batch), questions.seats or MAX_NUM_SEQS
+    pool = Pool(site, hosts, questions.pool or 1, tp, batch, seats)
+    plan = pool.plan()
+    said = [*advice.about_pool(plan), *advice.about_engines([plan.best.offer])]
+    said += [f"What hosts cost: {each.source}." for each in (hosts.draft, hosts.target) if each.source]
+    _show(
+        [plan_tables.pool(pool, plan), *said],
+        {"pool": [_row(each) for each in plan.rows], "limits": [_row(each) for each in plan.limits]}
+        | {"best": _row(plan.best), "longest_trip": plan.longest_trip, "advice": said},
+        as_json=questions.as_json,
     )
 
 

@@ -7,6 +7,7 @@ from ssd.planning import hardware, models
 from ssd.planning.deployment import Offer, Site
 from ssd.planning.fleet import BatchRow, ShareRow, SpeedRow
 from ssd.planning.hardware import Device
+from ssd.planning.pool import Pool, PoolPlan, PoolRow
 
 
 def replica(site: Site, offers: Sequence[Offer]) -> Table[Offer]:
@@ -97,6 +98,24 @@ def shared_drafts(rows: Sequence[ShareRow]) -> Table[ShareRow]:
     )
     title = "draft devices for so many targets of one text each, trees of several in a forward"
     return Table(columns, rows, title)
+
+
+def pool(asked: Pool, plan: PoolPlan) -> Table[PoolRow]:
+    columns = [
+        Column[PoolRow]("targets a draft", lambda row: str(row.sharers)),
+        Column[PoolRow]("drafts", lambda row: f"{row.num_drafts:,}"),
+        Column[PoolRow]("rows a target", lambda row: str(row.offer.width)),
+        Column[PoolRow]("step ms", lambda row: f"{1e3 * (row.forward + row.host):.2f}"),
+        Column[PoolRow]("of it host", lambda row: f"{row.host / (row.forward + row.host):.2f}"),
+        Column[PoolRow]("tok/s a user", lambda row: f"{row.per_user:.1f}"),
+        Column[PoolRow]("devices", lambda row: f"{asked.num_targets * asked.tp + row.num_drafts:,}"),
+        Column[PoolRow]("$ a million", lambda row: _dollars(row.per_million)),
+    ]
+    title = (
+        f"{asked.num_targets:,} targets on {asked.tp} devices each, batch {asked.batch}, "
+        f"and the drafts they share"
+    )
+    return Table(columns, plan.rows, title, lambda row: "bold green" if row is plan.best else "")
 
 
 def devices() -> Table[tuple[str, Device]]:

@@ -42,7 +42,8 @@ class DraftAhead(Proposer):
         if context.seq_id not in self.policy:
             row = context.sampling
             sampling = wire_sampling(row, ratio=self._ratio, saguaro=self._saguaro)
-            self.policy.begin(context.seq_id, row.prompt, row.output, sampling, context.max_len)
+            kind = row.params.draft
+            self.policy.begin(context.seq_id, row.prompt, row.output, sampling, context.max_len, kind=kind)
 
     def propose(self, seq_ids: Sequence[int], context_of: ContextOf) -> list[Speculation]:
         for seq_id in self.policy.strangers_among(seq_ids):

@@ -40,9 +40,14 @@ def choose(candidates: Sequence[C], tokens: Sequence[int]) -> C | None:
     if len(answering) < 2:
         return answering[0] if answering else None
     most = _SLACK * sum(each.num_sequences for each in answering) / len(answering) + 1
-    prefix = np.asarray(tokens[:_PREFIX_TOKENS], dtype=np.int32).tobytes()
+    prefix = beginning_of(tokens)
     free = [each for each in answering if each.num_sequences < most]
     return max(free, key=lambda each: _mark(each.name, prefix))
+
+
+def beginning_of(tokens: Sequence[int]) -> bytes:
+    """The same for texts that begin alike."""
+    return np.asarray(tokens[:_PREFIX_TOKENS], dtype=np.int32).tobytes()
 
 
 def _mark(name: str, prefix: bytes) -> bytes:

@@ -5,46 +5,35 @@ ready every sequence is opened again from its tokens. Knows the protocol, the mi
 know the target or an engine: sequences go by any key, sampling parameters come as they travel.
 """
 
-import itertools
-import logging
 import time
 from array import array
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeVar
 
 import msgspec
 import numpy as np
 
-from ssd.draft.choice import choose
-from ssd.draft.distance import Distance
+from ssd.draft.followed import ROUNDS_BETWEEN_RESYNCS, UNKNOWN_TOKENS, Followed, largest
+from ssd.draft.homes import Homes
 from ssd.draft.line import Line, LineStats
 from ssd.draft.messages import (
-    MAX_ID,
-    MAX_TOKENS,
     AnyMessage,
     Close,
     Nodes,
-    Open,
     Outcome,
     OutcomeHeads,
     Resync,
     Sampling,
     Stats,
-    pack_ints,
 )
 from ssd.draft.mirrors import Distribution, Knowledge, Mirrors
 from ssd.draft.strand import Sources, Strand
 
 Key = TypeVar("Key", bound=Hashable)
 
-logger = logging.getLogger(__name__)
-
-_ROUNDS_BETWEEN_RESYNCS = 4
 _KEPT_SPANS = 256
-_UNKNOWN_TOKENS = "it holds tokens the draft does not know"
 
 
 class Path(msgspec.Struct, frozen=True):
@@ -65,33 +54,6 @@ class Path(msgspec.Struct, frozen=True):
 _NO_PATH = Path()
 
 
-@dataclass(slots=True)
-class _Followed:
-    """A sequence that is to be speculated for."""
-
-    row: int
-    """Of the mirrors, and its name on the wire."""
-    tokens: "array[int]"
-    num_prompt: int
-    sampling: Sampling
-    max_len: int
-    strand: Strand | None = None
-    """The draft that it is open with."""
-    declined: "dict[Strand, bool]" = field(default_factory=dict)
-    """The drafts that declined it, and whether that was for lack of room."""
-    asked_at: int = -_ROUNDS_BETWEEN_RESYNCS
-    """The round of the last request for the whole tree."""
-
-    @property
-    def is_open(self) -> bool:
-        return self.strand is not None
-
-    @property
-    def room(self) -> int:
-        """Drafted tokens that may follow: the target adds the last one itself."""
-        return max(0, self.max_len - len(self.tokens) - 1)
-
-
 class DraftClient:
     def __init__(
         self,
@@ -102,15 +64,10 @@ class DraftClient:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`num_sequences`: there is room for so many from the start; with more it grows, which takes time."""
-        self._distance = Distance(lookahead, clock)
         self.line = Line(sources, self, clock)
-        self._followed: dict[Hashable, _Followed] = {}
-        self._by_row: dict[int, _Followed] = {}
-        self._free_rows: list[int] = []
         self._mirrors = Mirrors(num_sequences)
-        self.is_paused = False
-        """The draft rests: nothing is told to it."""
-        self._next_epoch = itertools.count(1).__next__
+        self._homes = Homes(self.line, self._mirrors, lookahead, clock)
+        self._followed: dict[Hashable, Followed] = {}
         self._step_spans: deque[tuple[float, float, int]] = deque(maxlen=_KEPT_SPANS)
 
     @property
@@ -121,6 +78,11 @@ class DraftClient:
     def is_ready(self) -> bool:
         return self.line.is_ready
 
+    @property
+    def is_paused(self) -> bool:
+        """The draft rests: nothing is told to it."""
+        return self._homes.is_paused
+
     def __contains__(self, key: Hashable) -> bool:
         return key in self._followed
 
@@ -130,38 +92,43 @@ class DraftClient:
         return [key for key in keys if key not in followed]
 
     def follow(
-        self, key: Hashable, tokens: Iterable[int], num_prompt: int, sampling: Sampling, max_len: int
+        self,
+        key: Hashable,
+        tokens: Iterable[int],
+        num_prompt: int,
+        sampling: Sampling,
+        max_len: int,
+        *,
+        kind: str = "",
     ) -> None:
-        """Speculates for a sequence from here on; one that goes by this key already begins again."""
+        """Speculates for a sequence from here on; one that goes by this key already begins again.
+
+        `kind`: what the drafts call themselves that are to do it; empty, or where there is none: any.
+        """
         with self.line.lock:
             self.forget(key)
-            row = self._free_rows.pop() if self._free_rows else len(self._by_row)
-            followed = _Followed(row, array("i", tokens), num_prompt, sampling, max_len)
-            self._followed[key] = self._by_row[row] = followed
-            self._open(followed)
+            row = self._homes.free_row()
+            followed = Followed(row, array("i", tokens), num_prompt, sampling, max_len, kind=kind)
+            self._followed[key] = followed
+            self._homes.add(followed)
             self.line.flush()
 
     def forget(self, key: Hashable) -> None:
         with self.line.lock:
             followed = self._followed.pop(key, None)
             if followed is not None:
-                self._close(followed)
+                self._homes.remove(followed)
                 self.line.flush()
-                del self._by_row[followed.row]
-                self._free_rows.append(followed.row)
 
     def pause(self) -> None:
         """Tells the draft nothing more, so that it rests."""
         with self.line.lock:
-            self.is_paused = True
-            for followed in self._followed.values():
-                self._close(followed)
+            self._homes.pause()
             self.line.flush()
 
     def resume(self) -> None:
         with self.line.lock:
-            self.is_paused = False
-            self._open_all()
+            self._homes.resume()
             self.line.flush()
 
     def text_of(self, key: Hashable) -> "tuple[array[int], int]":
@@ -169,11 +136,16 @@ class DraftClient:
         followed = self._followed.get(key)
         return (followed.tokens, followed.room) if followed is not None else (array("i"), 0)
 
+    def kind_of(self, key: Hashable) -> str:
+        """What the draft calls itself that has the sequence; empty: none has."""
+        followed = self._followed.get(key)
+        return followed.strand.kind if followed is not None and followed.strand is not None else ""
+
     def outcomes(self, outcomes: Sequence[tuple[Hashable, Sequence[int]]]) -> list[Knowledge]:
         """Verifications have ended with these tokens: what is known about what follows each?"""
         found = [Knowledge.UNHEARD] * len(outcomes)
         with self.line.lock:
-            told = list[tuple[int, _Followed, Sequence[int]]]()
+            told = list[tuple[int, Followed, Sequence[int]]]()
             for place, (key, tokens) in enumerate(outcomes):
                 followed = self._followed.get(key)
                 if followed is not None:
@@ -181,19 +153,23 @@ class DraftClient:
                     if followed.is_open and self._is_sayable(followed, tokens):
                         told.append((place, followed, tokens))
             if told:
-                self._distance.note_round()
+                self._homes.distance.note_round()
                 places, sequences, texts = zip(*told, strict=True)
                 for place, knowledge in zip(places, self._advance(sequences, texts), strict=True):
                     found[place] = knowledge
+                self._homes.judge(sequences, texts)
                 self.line.flush()
         return found
 
     def paths(self, keys: Sequence[Hashable], limit: int) -> list[Path]:
         """Of each sequence its most likely known continuation."""
         with self.line.lock:
-            return [self._path(followed, limit) for followed in map(self._followed.get, keys)]
+            asked = [*map(self._followed.get, keys)]
+            found = [self._path(followed, limit) for followed in asked]
+            self._homes.keep_guesses(asked, [path.tokens for path in found])
+            return found
 
-    def _path(self, followed: _Followed | None, limit: int) -> Path:
+    def _path(self, followed: Followed | None, limit: int) -> Path:
         if followed is None or not followed.is_open:
             return _NO_PATH
         tokens, chances = self._mirrors.path(followed.row, min(limit, followed.room))
@@ -225,52 +201,24 @@ class DraftClient:
     def check_integrity(self) -> None:
         with self.line.lock:
             self._mirrors.check_integrity()
-            rows = sorted([*self._by_row, *self._free_rows])
-        if rows != list(range(len(rows))):
-            raise RuntimeError("a row of the mirrors is lost or used twice")
+            self._homes.check_integrity()
 
     # What the line says.
 
     def greeted(self, strand: Strand) -> None:
-        self._open_all()
+        self._homes.open_all()
 
     def lost(self, strand: Strand) -> None:
-        left = [followed for followed in self._followed.values() if followed.strand is strand]
-        for followed in self._followed.values():
-            followed.declined.pop(strand, None)
-        for followed in left:
-            self._part(followed)
-        self._open_all()
-        self.stats.num_moved += sum(followed.is_open for followed in left)
+        self._homes.lost(strand)
 
     def leave(self, strand: Strand) -> None:
-        left = [followed for followed in self._followed.values() if followed.strand is strand]
-        for followed in left:
-            self._close(followed)
-        self._open_all(but=strand)
-        self.stats.num_moved += sum(followed.is_open for followed in left)
+        self._homes.leave(strand)
 
     def lighten(self, strand: Strand) -> None:
-        """The shortest text: the others read it soonest."""
-        for followed in sorted(self._movable(strand), key=lambda each: len(each.tokens))[:1]:
-            self._move(followed)
+        self._homes.lighten(strand)
 
     def hand_on(self, strand: Strand) -> int:
-        """All that another draft would take; the rest hope that it comes back. How many went."""
-        movable = self._movable(strand)
-        for followed in movable:
-            self._move(followed)
-        return len(movable)
-
-    def _movable(self, strand: Strand) -> list[_Followed]:
-        its = (followed for followed in self._followed.values() if followed.strand is strand)
-        return [each for each in its if self._choose(each, strand) is not None]
-
-    def _move(self, followed: _Followed) -> None:
-        strand = followed.strand
-        self._close(followed)
-        self._open(followed, but=strand)
-        self.stats.num_moved += followed.is_open
+        return self._homes.hand_on(strand)
 
     def take(self, message: AnyMessage, strand: Strand) -> None:
         match message:
@@ -279,26 +227,20 @@ class DraftClient:
                 strand.note_nodes(message.columns())
                 self._mirrors.take(message)
             case Resync():
-                followed = self._current(message.seq, message.epoch)
+                followed = self._homes.current(message.seq, message.epoch)
                 if followed is not None:
                     self.stats.num_resyncs += 1
-                    self._open(followed)
+                    self._homes.open(followed)
                     self.line.flush()
             case Close():
-                followed = self._current(message.seq, message.epoch)
+                followed = self._homes.current(message.seq, message.epoch)
                 if followed is not None:
-                    self._decline(followed, strand, message.reason, may_return=message.may_return)
-                    self._open(followed)
+                    self._homes.declined_by(strand, followed, message)
                     self.line.flush()
             case Stats():
                 self._note_stats(message, strand)
 
-    def _open_all(self, *, but: Strand | None = None) -> None:
-        for followed in self._followed.values():
-            if not followed.is_open:
-                self._open(followed, but=but)
-
-    def _advance(self, sequences: Sequence[_Followed], texts: Sequence[Sequence[int]]) -> list[Knowledge]:
+    def _advance(self, sequences: Sequence[Followed], texts: Sequence[Sequence[int]]) -> list[Knowledge]:
         mirrors, rows = self._mirrors, [each.row for each in sequences]
         knowledge = mirrors.advance(rows, texts)
         named, counts = np.array(rows), np.array([len(tokens) for tokens in texts])
@@ -316,89 +258,22 @@ class DraftClient:
                 self._ask_if_torn(followed)
         return knowledge
 
-    def _ask_if_torn(self, followed: _Followed) -> None:
+    def _ask_if_torn(self, followed: Followed) -> None:
         row, n = followed.row, int(self._mirrors.n[followed.row])
-        is_due = self._mirrors.is_torn[row] and n - followed.asked_at >= _ROUNDS_BETWEEN_RESYNCS
+        is_due = self._mirrors.is_torn[row] and n - followed.asked_at >= ROUNDS_BETWEEN_RESYNCS
         if is_due and followed.strand is not None:
             followed.asked_at = n
             self.stats.num_resyncs += 1
             followed.strand.post(Resync(row, int(self._mirrors.epoch[row])))
 
-    def _is_sayable(self, followed: _Followed, tokens: Sequence[int]) -> bool:
+    def _is_sayable(self, followed: Followed, tokens: Sequence[int]) -> bool:
         """False, and the draft is told no more of it, where a sequence holds tokens that the draft lacks."""
         strand = followed.strand
-        if strand is None or _largest(tokens) < strand.vocab_size:
+        if strand is None or largest(tokens) < strand.vocab_size:
             return strand is not None
-        self._close(followed)
-        self._decline(followed, strand, _UNKNOWN_TOKENS)
-        self._open(followed)
+        self._homes.decline(followed, strand, UNKNOWN_TOKENS)
+        self._homes.open(followed)
         return False
-
-    def _decline(self, followed: _Followed, strand: Strand, reason: str, *, may_return: bool = False) -> None:
-        logger.info("sequence %d goes on without this draft: %s", followed.row, reason)
-        self.stats.num_declined += 1
-        self._part(followed)
-        followed.declined[strand] = may_return
-
-    def _open(self, followed: _Followed, *, but: Strand | None = None) -> None:
-        """With the draft that has it, or else with one that has not declined it."""
-        while not self.is_paused and (strand := followed.strand or self._choose(followed, but)) is not None:
-            if len(followed.tokens) > MAX_TOKENS:
-                self._decline(followed, strand, "it is too long to be told")
-            elif _largest(followed.tokens) >= strand.vocab_size:
-                self._decline(followed, strand, _UNKNOWN_TOKENS)
-            else:
-                self._open_with(followed, strand)
-                return
-
-    def _choose(self, followed: _Followed, but: Strand | None) -> Strand | None:
-        ready = [each for each in self.line.ready if each is not but and each not in followed.declined]
-        return choose(ready, followed.tokens)
-
-    def _open_with(self, followed: _Followed, strand: Strand) -> None:
-        epoch = self._next_epoch()
-        self._mirrors.open(followed.row, epoch, len(followed.tokens))
-        strand.num_followed += followed.strand is None
-        followed.strand, followed.asked_at = strand, -_ROUNDS_BETWEEN_RESYNCS
-        strand.note_told()
-        strand.post(
-            Open(
-                seq=followed.row,
-                epoch=epoch,
-                tokens=pack_ints(followed.tokens),
-                num_prompt=followed.num_prompt,
-                max_len=min(followed.max_len, MAX_ID),
-                lookahead=self._distance.lookahead_with(strand.answer.value),
-                sampling=_known_to(strand.vocab_size, followed.sampling),
-            )
-        )
-
-    def _bring_back(self, strand: Strand) -> None:
-        """One of those that the draft had no room for."""
-        for followed in self._followed.values():
-            if not followed.is_open and followed.declined.get(strand):
-                del followed.declined[strand]
-                self._open(followed)
-                self.line.flush()
-                return
-
-    def _close(self, followed: _Followed) -> None:
-        if followed.strand is not None:
-            followed.strand.post(Close(followed.row, int(self._mirrors.epoch[followed.row])))
-            self._part(followed)
-
-    def _part(self, followed: _Followed) -> None:
-        """It is with no draft."""
-        self._mirrors.close(followed.row)
-        if followed.strand is not None:
-            followed.strand.num_followed -= 1
-            followed.strand = None
-
-    def _current(self, seq: int, epoch: int) -> _Followed | None:
-        """The sequence, if the epoch is the one it is open under: an older one's words mean nothing."""
-        followed = self._by_row.get(seq)
-        is_current = followed is not None and followed.is_open and self._mirrors.epoch[seq] == epoch
-        return followed if is_current else None
 
     def _note_stats(self, stats: Stats, strand: Strand) -> None:
         last, strand.stats = strand.stats, stats
@@ -406,7 +281,8 @@ class DraftClient:
         ours.num_sequences = sum(each.num_sequences for each in announced)
         ours.kv_usage = max((each.kv_usage for each in announced), default=0.0)
         if strand.is_roomy:
-            self._bring_back(strand)
+            self._homes.bring_back(strand)
+            self.line.flush()
         if last is None:
             return  # What it did for others, or before, is not this engine's.
         steps, seconds = stats.num_steps - last.num_steps, stats.seconds - last.seconds
@@ -424,7 +300,7 @@ def _note_lateness(strand: Strand, knowledge: Sequence[Knowledge]) -> None:
         strand.note_rounds(num_late, num_late + knowledge.count(Knowledge.HIT))
 
 
-def _by_strand(sequences: Sequence[_Followed]) -> "Iterable[tuple[Strand, list[int] | None]]":
+def _by_strand(sequences: Sequence[Followed]) -> "Iterable[tuple[Strand, list[int] | None]]":
     """Each draft with the places of its sequences; None: all of them."""
     first = sequences[0].strand
     if first is not None and all(each.strand is first for each in sequences):
@@ -434,16 +310,3 @@ def _by_strand(sequences: Sequence[_Followed]) -> "Iterable[tuple[Strand, list[i
         if each.strand is not None:
             places[each.strand].append(place)
     return places.items()
-
-
-def _largest(tokens: Sequence[int]) -> int:
-    return int(np.frombuffer(tokens, np.int32).max()) if isinstance(tokens, array) else max(tokens)
-
-
-def _known_to(vocab_size: int, sampling: Sampling) -> Sampling:
-    """What concerns tokens that the draft does not have is left out: it never guesses them."""
-    return msgspec.structs.replace(
-        sampling,
-        logit_bias=[each for each in sampling.logit_bias if each[0] < vocab_size],
-        bad_word_ids=[word for word in sampling.bad_word_ids if max(word, default=0) < vocab_size],
-    )

@@ -48,6 +48,8 @@ class _Peer:
     """Which rows of the forest are its sequences'."""
     last_sign: float = 0.0
     """When it last heard from here."""
+    is_owed: bool = False
+    """It has told something since, and waits for a word."""
     sessions: dict[int, tuple[int, Planted]] = field(default_factory=dict)
     """Of each sequence: the grower's number for it, and what is planted for it."""
 
@@ -77,15 +79,13 @@ class DraftService:
         self._last_spans: list[tuple[float, float, int]] = []
 
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Serves until told to stop, or nothing can be computed; then says goodbye to every sequence."""
+        """Serves until told to stop; then says goodbye to every sequence."""
         is_busy = False
-        try:
-            while not is_over():
-                is_busy = self.turn(0.0 if is_busy else 0.25)
-        finally:
-            for peer in list(self._peers):
-                # To be greeted means to be forgotten: the engine makes another contact.
-                self._answer(peer, [self._hello])
+        while not is_over():
+            is_busy = self.turn(0.0 if is_busy else 0.25)
+        for peer in list(self._peers):
+            # To be greeted means to be forgotten: the engine makes another contact.
+            self._answer(peer, [self._hello])
 
     def turn(self, timeout: float) -> bool:
         """Applies the inbox, waiting for its first frame if asked to, and takes one step. False: was idle."""
@@ -98,11 +98,11 @@ class DraftService:
         self._give_signs_of_life()
         started = self._clock()
         frames, num_rows = self._grower.grow()
-        if not num_rows:
-            return self._make_room()
-        self._note_step(started, self._clock(), num_rows)
-        self._send_nodes(frames)
-        return True
+        if num_rows:
+            self._note_step(started, self._clock(), num_rows)
+            self._send_nodes(frames)
+        self._answer_all()
+        return bool(num_rows) or self._make_room()
 
     def _make_room(self) -> bool:
         """Where nobody can go on for lack of blocks, one sequence goes, and may come back."""
@@ -144,6 +144,7 @@ class DraftService:
         known = self._peers.get(peer)
         if known is None:
             return [self._hello]
+        known.is_owed = True
         match message:
             case Open():
                 return self._open(known, message)
@@ -155,8 +156,6 @@ class DraftService:
                     return [self._grower.full_frame(found[0]).message()]
             case Close():
                 self._close(known, message.seq, message.epoch)
-                # Whoever has nothing more to say about a sequence says so: silence means trouble.
-                return [self._stats()]
         return []
 
     def _greet(self, peer: bytes, hello: Hello) -> Hello:
@@ -251,11 +250,17 @@ class DraftService:
             return
         try:
             self._link.send(peer, encode(messages))
-            if peer in self._peers:
-                self._peers[peer].last_sign = self._clock()
+            if (known := self._peers.get(peer)) is not None:
+                known.last_sign, known.is_owed = self._clock(), False
         except LinkError:
             logger.info("an engine is gone; its sequences are closed")
             self._forget(peer)
+
+    def _answer_all(self) -> None:
+        """Whoever has nothing to say of what it was told says so: silence means trouble."""
+        for peer, known in list(self._peers.items()):
+            if known.is_owed:
+                self._answer(peer, [self._stats()])
 
     def _give_signs_of_life(self) -> None:
         """To each peer that has heard nothing for a while, however busy others keep the draft."""

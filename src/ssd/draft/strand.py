@@ -106,6 +106,12 @@ class Strand:
         return self.source.name
 
     @property
+    def kind(self) -> str:
+        """What the draft calls itself: those of one name are as good as each other."""
+        contact = self.contact
+        return contact.name if contact is not None else ""
+
+    @property
     def is_ready(self) -> bool:
         contact = self.contact  # Read once: another thread may drop it.
         return contact is not None and contact.state is ContactState.READY

@@ -14,15 +14,15 @@ from ssd.planning.followed_text import Shape
 from ssd.planning.hardware import Device
 from ssd.planning.models import ModelSize
 from ssd.planning.rolling import simulate_batch
-from ssd.planning.roofline import PUBLISHED, Overheads, Place, forward_on
+from ssd.planning.roofline import Place, forward_on
 from ssd.planning.rounds import ar_rate, best_sd, roof, tokens_a_round
 from ssd.planning.text import Text, drawn_text
-from ssd.planning.times import Forward, PairTimes
+from ssd.planning.times import PairTimes
 
 Way = Literal["ar", "sd", "ssd", "ssd, shared draft"]
 TENSOR_PARALLEL = (1, 2, 4, 8)
-_LOOKAHEADS = (8, 16)
-_WIDTH = 12
+LOOKAHEADS = (8, 16)
+WIDTH = 12
 _NUM_TOKENS, _NUM_TOKENS_EACH = 1000, 30
 """Simulated for a rate: in all, and of each sequence, at least."""
 
@@ -46,14 +46,14 @@ class Workload:
 
     def texts(self, batch: int) -> list[Text]:
         """Long enough that none ends while a rate is simulated."""
-        length = 2 * _tokens_for(batch) // batch
+        length = 2 * tokens_for(batch) // batch
         return [
             drawn_text(self.acceptance, self.coverage, length=length, seed=seed, repeats=self.repeats)
             for seed in range(batch)
         ]
 
 
-def _tokens_for(batch: int) -> int:
+def tokens_for(batch: int) -> int:
     return max(_NUM_TOKENS, _NUM_TOKENS_EACH * batch)
 
 
@@ -95,7 +95,6 @@ class Site:
     workload: Workload
     device: Device
     draft_device: Device
-    overheads: Overheads = PUBLISHED
 
     @cached_property
     def _known(self) -> dict[tuple[int, int, int], Offer]:
@@ -104,16 +103,13 @@ class Site:
     def times(self, tp: int, batch: int, *, sharers: int = 1) -> PairTimes:
         """`sharers`: targets whose trees one draft device grows in the same forwards."""
         work = self.workload
-        target = self.forward(Place(self.device, tp), work.target, batch)
-        draft = self.forward(Place(self.draft_device), work.draft, batch * sharers)
+        target = forward_on(Place(self.device, tp), work.target, sequences=batch, context=work.context)
+        draft = forward_on(
+            Place(self.draft_device), work.draft, sequences=batch * sharers, context=work.context
+        )
         # What one target sees of a shared step: as many rows again for each of the others.
         seen = replace(draft, per_row=draft.per_row * sharers, slope=draft.slope * sharers)
         return PairTimes(target, seen, host=work.host)
-
-    def forward(self, place: Place, model: ModelSize, sequences: int) -> Forward:
-        return forward_on(
-            place, model, sequences=sequences, context=self.workload.context, overheads=self.overheads
-        )
 
     def fits(self, tp: int, batch: int, *, beside_draft: bool) -> bool:
         """`beside_draft`: in SD the draft lives on the target's devices too."""
@@ -132,18 +128,20 @@ class Site:
     def ar(self, tp: int, batch: int = 1) -> Offer:
         times = self.times(tp, batch)
         rate = ar_rate(times, batch=batch)
-        return Offer("ar", tp, tp, batch, rate, rate, self._price(tp, 0.0))
+        return Offer("ar", tp, tp, batch, rate, rate, self.price(tp, 0.0))
 
     def sd(self, tp: int, batch: int = 1) -> Offer:
         """The draft takes turns with the target, on one of its devices."""
         times = self.times(tp, batch)
         on_target = replace(
             times,
-            draft=self.forward(Place(self.device), self.workload.draft, batch),
+            draft=forward_on(
+                Place(self.device), self.workload.draft, sequences=batch, context=self.workload.context
+            ),
         )
         best = best_sd(on_target, self.workload.acceptance, batch=batch)
         free = ar_rate(times, batch=batch) * tokens_a_round(self.workload.acceptance, best.lookahead)
-        return Offer("sd", tp, tp, batch, best.rate, free, self._price(tp, 0.0), best.lookahead)
+        return Offer("sd", tp, tp, batch, best.rate, free, self.price(tp, 0.0), best.lookahead)
 
     def ssd(self, tp: int, batch: int = 1, *, sharers: int = 1) -> Offer:
         """The best of a few settings; `sharers` targets share the draft's device and its price."""
@@ -156,23 +154,37 @@ class Site:
         work, times = self.workload, self.times(tp, batch, sharers=sharers)
         texts = work.texts(batch)
         way: Way = "ssd" if sharers == 1 else "ssd, shared draft"
-        for width in {_WIDTH, work.max_width} if batch > 1 else {_WIDTH}:
+        for width in {WIDTH, work.max_width} if batch > 1 else {WIDTH}:
             # A narrower step could not even reach every sequence.
             if width < batch:
                 continue
-            for lookahead in _LOOKAHEADS:
+            for lookahead in LOOKAHEADS:
                 shape = Shape(width=width, lookahead=lookahead)
-                rate = simulate_batch(texts, times, shape, num_tokens=_tokens_for(batch)).rate
+                rate = simulate_batch(texts, times, shape, num_tokens=tokens_for(batch)).rate
                 above = roof(times, texts[0], lookahead, width, batch=batch).rate
                 devices = tp + 1 / sharers
                 yield Offer(
-                    way, tp, devices, batch, rate, above, self._price(tp, 1 / sharers), lookahead, width
+                    way, tp, devices, batch, rate, above, self.price(tp, 1 / sharers), lookahead, width
                 )
 
-    def _price(self, num_target: float, num_draft: float) -> float | None:
+    def price(self, num_target: float, num_draft: float) -> float | None:
         if self.device.price is None or (num_draft and self.draft_device.price is None):
             return None
         return num_target * self.device.price + num_draft * (self.draft_device.price or 0.0)
+
+    def least_tp(self, num_devices: int, batch: int = 1) -> int:
+        """The fewest devices that hold the target."""
+        sizes = [tp for tp in TENSOR_PARALLEL if tp <= num_devices and (tp == 1 or self.device.link)]
+        fitting = [tp for tp in sizes if self.fits(tp, batch, beside_draft=False)]
+        if not fitting:
+            raise self._no_room(num_devices)
+        return min(fitting)
+
+    def _no_room(self, num_devices: int) -> ValueError:
+        return ValueError(
+            f"{self.workload.target.name} does not fit on {num_devices} of {self.device.name}: more "
+            "devices, or --target-weights fp8"
+        )
 
     def splits(self, num_devices: int, batch: int = 1) -> list[Offer]:
         """Every way to give one replica at most so many devices."""
@@ -182,13 +194,10 @@ class Site:
                 continue
             if self.fits(tp, batch, beside_draft=False):
                 offers.append(self.ar(tp, batch))
-                if tp + 1 <= num_devices and self.draft_fits(batch):
+                if tp + 1 <= num_devices and self.draft_fits(batch) and batch <= self.workload.max_width:
                     offers.append(self.ssd(tp, batch))
             if self.fits(tp, batch, beside_draft=True):
                 offers.append(self.sd(tp, batch))
         if not offers:
-            raise ValueError(
-                f"{self.workload.target.name} does not fit on {num_devices} of {self.device.name}: more "
-                "devices, or --target-weights fp8"
-            )
+            raise self._no_room(num_devices)
         return offers

@@ -21,6 +21,7 @@ MAX_STOP_TOKEN_IDS = 64
 MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
+MAX_DRAFT_CHARS = 256
 MAX_TEMPERATURE = 1000.0
 MAX_COUNT = 2**31 - 1
 """Of tokens: what every part, and every message between them, can hold."""
@@ -58,6 +59,9 @@ class SamplingParams:
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     grammar: Grammar | None = None  # which texts may come out
+    draft: str = (
+        ""  # the drafts that guess, by the name they go by; empty: whichever suits. No token depends on it
+    )
 
     def __post_init__(self) -> None:
         normal: dict[str, Any] = {
@@ -69,6 +73,8 @@ class SamplingParams:
             "stop_token_ids": _token_ids("stop_token_ids", self.stop_token_ids, most=MAX_STOP_TOKEN_IDS),
             "logit_bias": _bias_pairs(self.logit_bias),
         }
+        if not isinstance(self.draft, str) or len(self.draft) > MAX_DRAFT_CHARS:
+            raise _refusal("draft", self.draft, f"pass a name of at most {MAX_DRAFT_CHARS} characters")
         for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
             if not isinstance(getattr(self, name), bool):
                 raise _refusal(name, getattr(self, name), "pass True or False")

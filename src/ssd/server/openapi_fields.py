@@ -11,7 +11,7 @@ from ssd.server.config import ServerConfig
 Shape = dict[str, Any]
 _OF_RESPONSES = (
     *("model", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"),
-    *("frequency_penalty",),
+    *("frequency_penalty", "draft"),
 )
 PLACE = "#/components/schemas/"
 
@@ -66,6 +66,7 @@ def _sampling(config: ServerConfig) -> dict[str, Shape]:
         "bad_words": _optional(_list(_text(params.MAX_BAD_WORD_CHARS), params.MAX_BAD_WORDS, least=0)),
         "prompt_logprobs": _optional(_integer(0, config.max_logprobs)),
         "n": _optional(_integer(1, config.max_n)),
+        "draft": _optional({"type": "string", "maxLength": params.MAX_DRAFT_CHARS}),
     }
 
 

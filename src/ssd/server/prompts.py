@@ -20,7 +20,7 @@ from ssd.server.schemas import ChatCompletionRequest, CompletionRequest, Generat
 _PLAIN = (
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"),
     *("frequency_penalty", "seed", "stop", "stop_token_ids", "min_tokens", "max_tokens", "ignore_eos"),
-    *("bad_words", "prompt_logprobs", "skip_special_tokens", "include_stop_str_in_output", "n"),
+    *("bad_words", "prompt_logprobs", "skip_special_tokens", "include_stop_str_in_output", "n", "draft"),
 )
 """Fields that SamplingParams has under the same name."""
 _THEIR_TEMPLATE_OPTIONS = {"add_generation_prompt", "continue_final_message"}

@@ -66,6 +66,8 @@ class SharedFields(Ignorable):
     seed: Int | None = None
     speculation: bool | None = None
     """False: nobody drafts for this request. The tokens are the same."""
+    draft: str | None = None
+    """The drafts that guess for it, by the name they go by. The tokens are the same."""
     stream: bool | None = None
 
 

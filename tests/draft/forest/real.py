@@ -115,10 +115,16 @@ class Bench:
         self.num_compared = 0
 
     def open(
-        self, session_id: int, tokens: Sequence[int], sampling: Sampling | None = None, max_len: int = MAX_LEN
+        self,
+        session_id: int,
+        tokens: Sequence[int],
+        sampling: Sampling | None = None,
+        max_len: int = MAX_LEN,
+        *,
+        lookahead: int = LOOKAHEAD,
     ) -> Planted:
         said = sampling or Sampling(seed=1)
-        opening = Open(session_id, 1, pack_ints(tokens), len(tokens), max_len, LOOKAHEAD, said)
+        opening = Open(session_id, 1, pack_ints(tokens), len(tokens), max_len, lookahead, said)
         planted = Planted(opening, max_len=self.grower.max_model_len)
         self.grower.open(session_id, planted)
         self.planted[session_id] = planted

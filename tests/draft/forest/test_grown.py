@@ -224,6 +224,16 @@ def test_without_credit_nothing_grows_and_no_root_is_read(draft: LoadedModel, re
     assert bench.num_read(0) == 4
 
 
+def test_who_is_told_to_look_further_ahead_has_more_credit(draft: LoadedModel, reference: Reference) -> None:
+    """It is far away: more frames are under way before there is word of any."""
+    bench = Bench(draft, reference, real_shape(draft, width=1, slots=120))
+    planted = bench.open(0, words(random.Random(11), 3), lookahead=24)
+    while bench.step(is_heard=False)[1]:
+        pass
+    assert planted.num_sent == 4 * 24 > CREDIT
+    bench.close()
+
+
 def test_a_text_that_has_gained_more_than_the_tables_remember_is_read_apart(
     draft: LoadedModel, reference: Reference
 ) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssd.attention.rows import Branches
+from ssd.draft.forest.ledger import CREDIT
 from ssd.draft.messages import (
     MAX_ID,
     Drawn,
@@ -31,9 +32,6 @@ from ssd.planning.tree import BARREN, UNGROWN, Tree
 from ssd.sampling import History, SamplingRow, Tally, mix_seed
 from ssd.sampling.ratio import DraftDistribution
 from ssd.tuning.calibration import Observation
-
-CREDIT = 64
-"""Frames that may be under way without word of their arrival."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +70,7 @@ class Session:
         self.vocab_size = vocab_size
         self._max_len = min(max_len, opening.max_len)
         self._max_depth = 2 * opening.lookahead + 1
+        self._credit = max(CREDIT, 4 * opening.lookahead)
         self._num_sent = 0
         self._num_arrived = 0
         self._next_id = 1
@@ -86,7 +85,7 @@ class Session:
 
     @property
     def may_grow(self) -> bool:
-        return self._num_sent - self._num_arrived < CREDIT and not self.is_torn
+        return self._num_sent - self._num_arrived < self._credit and not self.is_torn
 
     @property
     def num_grown(self) -> int:

@@ -6,9 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 CREDIT = 64
-"""Frames that may be under way without word of their arrival."""
+"""Frames that may be under way without word of their arrival, at least."""
+_FRAMES_FOR_A_TOKEN = 4
+"""So many for each token of lookahead, where that is more: who asks for a long one is far away
+(draft/distance.py), and more is under way."""
 
 Longs = NDArray[np.int64]
+
+
+def credit_for(lookahead: int) -> int:
+    return max(CREDIT, _FRAMES_FOR_A_TOKEN * lookahead)
 
 
 class Ledger:
@@ -21,6 +28,8 @@ class Ledger:
         self.length = longs()
         self.sent, self.arrived = longs(), longs()
         """Frames."""
+        self.credit = longs()
+        """Frames that may be under way."""
         self.covered = longs()
         """Tokens for which there are blocks."""
         self.is_open = np.zeros(sequences + 1, np.bool_)
@@ -36,10 +45,10 @@ class Ledger:
 
     def may_grow(self, row: int) -> bool:
         """Whether nothing but room is in the way."""
-        return bool(self.sent[row] - self.arrived[row] < CREDIT and not self.is_torn[row])
+        return bool(self.sent[row] - self.arrived[row] < self.credit[row] and not self.is_torn[row])
 
     def live(self) -> NDArray[np.bool_]:
         """Which sequences may grow."""
-        has_credit = self.sent - self.arrived < CREDIT
+        has_credit = self.sent - self.arrived < self.credit
         found: NDArray[np.bool_] = self.is_open & has_credit & ~self.is_torn & ~self.is_held
         return found

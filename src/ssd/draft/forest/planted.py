@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ssd.draft.forest.ledger import Ledger
+from ssd.draft.forest.ledger import Ledger, credit_for
 from ssd.draft.forest.repeats import Repeats
 from ssd.draft.forest.tables import NO_TOKEN, Shape, Tables, kind_of
 from ssd.draft.messages import MAX_ID, Drawn, Open, pack_floats, pack_ints, unpack_ints
@@ -68,7 +68,7 @@ class Planted:
         self.ledger, self.row = ledger, row
         ledger.clear(row)
         ledger.seq[row], ledger.epoch[row], ledger.length[row] = self.seq, self.epoch, len(self.tokens)
-        ledger.is_open[row] = True
+        ledger.credit[row], ledger.is_open[row] = credit_for(self.opening.lookahead), True
 
     def note_arrival(self, num_frames: int) -> None:
         arrived = self.ledger.arrived

@@ -116,6 +116,7 @@ sampling_params.py
     SamplingParams.max_tokens
     SamplingParams.all_stop_token_ids
     SamplingParams.bad_words_token_ids
+    SamplingParams.extra_args
 distributed/parallel_state.py
     get_world_group()
     GroupCoordinator.broadcast_object(self, obj, src)

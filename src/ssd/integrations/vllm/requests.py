@@ -8,6 +8,8 @@ from typing import Any
 
 from ssd.draft.messages import MAX_LIST, MAX_TOKENS, Sampling
 
+KIND = "ssd_draft"
+"""Key of `extra_args` (`vllm_xargs` over HTTP): the name of the drafts that are to guess."""
 _SEED_MASK = 2**64 - 1
 
 
@@ -32,6 +34,12 @@ def max_len_of(new: Any, max_model_len: int) -> int:
     most = new.sampling_params.max_tokens
     longest = max_model_len if most is None else len(new.prompt_token_ids) + most
     return min(longest, max_model_len)
+
+
+def kind_of(new: Any) -> str:
+    """The drafts that its sender names; empty: whichever suits."""
+    named = (new.sampling_params.extra_args or {}).get(KIND, "")
+    return named if isinstance(named, str) else ""
 
 
 def wire_sampling(params: Any, seed: int, *, coupled: bool) -> Sampling:

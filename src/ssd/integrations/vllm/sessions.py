@@ -12,7 +12,7 @@ from typing import Any
 
 from ssd.draft.policy import Policy, Round, Verified
 from ssd.integrations.vllm.meter import Meter
-from ssd.integrations.vllm.requests import max_len_of, why_declined, wire_sampling
+from ssd.integrations.vllm.requests import kind_of, max_len_of, why_declined, wire_sampling
 
 _PADDING = 0
 """A token as good as any: what is decided does not depend on it."""
@@ -126,7 +126,7 @@ class Sessions:
             return
         sampling = wire_sampling(new.sampling_params, self._seed_of(new.req_id), coupled=self._coupled)
         max_len = max_len_of(new, self._max_model_len)
-        self.policy.begin(new.req_id, new.prompt_token_ids, (), sampling, max_len)
+        self.policy.begin(new.req_id, new.prompt_token_ids, (), sampling, max_len, kind=kind_of(new))
         self._live[new.req_id] = 0
         self.meter.add("spec_sessions_opened")
 

@@ -1,0 +1,79 @@
+"""A sequence that is to be speculated for: its text, its row of the mirrors, the draft that it is open with.
+
+Knows what a draft can be told of it. Does not know who chooses the draft (homes.py).
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from ssd.draft.fitness import Taste
+from ssd.draft.messages import MAX_ID, MAX_TOKENS, Open, Sampling, pack_ints
+from ssd.draft.strand import Strand
+
+ROUNDS_BETWEEN_RESYNCS = 4
+UNKNOWN_TOKENS = "it holds tokens the draft does not know"
+
+
+@dataclass(slots=True)
+class Followed:
+    row: int
+    """Of the mirrors, and its name on the wire."""
+    tokens: "array[int]"
+    num_prompt: int
+    sampling: Sampling
+    max_len: int
+    strand: Strand | None = None
+    """The draft that it is open with."""
+    declined: "dict[Strand, bool]" = field(default_factory=dict)
+    """The drafts that declined it, and whether that was for lack of room."""
+    asked_at: int = -ROUNDS_BETWEEN_RESYNCS
+    """The round of the last request for the whole tree."""
+    kind: str = ""
+    """The kind of draft that is wanted; empty: whichever suits."""
+    taste: Taste | None = None
+    """What it has seen of kinds of drafts, where there are several."""
+    guessed: Sequence[int] | None = None
+    """What its draft held to follow when the latest verification began; None: it had said nothing yet."""
+
+    @property
+    def is_open(self) -> bool:
+        return self.strand is not None
+
+    @property
+    def room(self) -> int:
+        """Drafted tokens that may follow: the target adds the last one itself."""
+        return max(0, self.max_len - len(self.tokens) - 1)
+
+    def why_not(self, strand: Strand) -> str:
+        """Why this draft cannot be told of it; empty: it can."""
+        if len(self.tokens) > MAX_TOKENS:
+            return "it is too long to be told"
+        return UNKNOWN_TOKENS if largest(self.tokens) >= strand.vocab_size else ""
+
+    def opening(self, strand: Strand, epoch: int, lookahead: int) -> Open:
+        return Open(
+            seq=self.row,
+            epoch=epoch,
+            tokens=pack_ints(self.tokens),
+            num_prompt=self.num_prompt,
+            max_len=min(self.max_len, MAX_ID),
+            lookahead=lookahead,
+            sampling=_known_to(strand.vocab_size, self.sampling),
+        )
+
+
+def largest(tokens: Sequence[int]) -> int:
+    return int(np.frombuffer(tokens, np.int32).max()) if isinstance(tokens, array) else max(tokens)
+
+
+def _known_to(vocab_size: int, sampling: Sampling) -> Sampling:
+    """What concerns tokens that the draft does not have is left out: it never guesses them."""
+    return msgspec.structs.replace(
+        sampling,
+        logit_bias=[each for each in sampling.logit_bias if each[0] < vocab_size],
+        bad_word_ids=[word for word in sampling.bad_word_ids if max(word, default=0) < vocab_size],
+    )

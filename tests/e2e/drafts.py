@@ -1,0 +1,41 @@
+"""Drafts of a pool: real `ssd draft` processes, each at an address of its own, that can be struck."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+
+class Drafts:
+    def __init__(self, models: Mapping[str, Path], folder: Path, *arguments: str) -> None:
+        """`models`: each by its draft's own name; `arguments`: what each `ssd draft` is told beside."""
+        self._models, self._folder, self._arguments = dict(models), folder, arguments
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+        for name in self._models:
+            self.start(name)
+
+    @property
+    def addresses(self) -> str:
+        return ",".join(map(self._address, self._models))
+
+    def start(self, name: str, *arguments: str) -> None:
+        """At its address, in place of one that has ended."""
+        what = ["--model", str(self._models[name]), "--name", name, "--listen", self._address(name)]
+        program = [sys.executable, "-m", "ssd", "draft", *what, *self._arguments, *arguments]
+        process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+        self._processes[name] = process
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("drafting with")
+
+    def strike(self, name: str, how: int) -> None:
+        """Ends one."""
+        self._processes[name].send_signal(how)
+        self._processes[name].wait(60)
+
+    def close(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
+
+    def _address(self, name: str) -> str:
+        return f"ipc://{self._folder}/{name}.sock"
