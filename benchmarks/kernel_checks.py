@@ -26,6 +26,8 @@ def main() -> int:
         worst += not each.is_sound
         verdict = "equal" if each.is_sound else "DIFFERS"
         print(f"{each.kernel:10} {verdict:8} {each.worst:.1e} of {each.bound:.0e}  {each.scene}", flush=True)
+        if each.trouble:
+            print(f"           {each.trouble}")
     return int(worst > 0)
 
 

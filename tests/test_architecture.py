@@ -31,7 +31,7 @@ LAYERS = (
     {"worker"},
     {"integrations"},
     {"server", "bench"},
-    {"tuning"},
+    {"tuning", "selftest"},
     {"cli"},
     {"__main__"},
 )

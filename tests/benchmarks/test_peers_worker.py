@@ -33,6 +33,18 @@ def load(job):
         }}
     return generate
 """
+COUNTING = """
+import atexit, os
+
+def load(job):
+    os.mkdir("{alive}")  # fails where another one is there
+    atexit.register(os.rmdir, "{alive}")
+    def generate(case, prompt, max_tokens, note):
+        for token in range(max_tokens):
+            note([token])
+        return {{}}
+    return generate
+"""
 PROMPTS = {"code": [[5, 6, 7], [40, 41, 42, 43]]}
 
 
@@ -337,3 +349,29 @@ def test_going_on_with_other_code_is_refused_unless_said(tmp_path: Path) -> None
             begin(now)
     begin(now, mixed=True)
     assert [each.commit for each in folder.manifest().sessions] == ["a" * 12, "b" * 12, "a" * 12]
+
+
+def test_one_engine_after_another_where_memory_holds_no_two(tmp_path: Path) -> None:
+    """Each is loaded alone, writes all texts of a turn and is ended; the next turn has another order."""
+    said = settings(tmp_path, str(tmp_path), ssd_cases=[], alone=True, turns=2)
+    wave = []
+    for name in ("one", "two"):
+        file = tmp_path / f"worker_{name}.py"
+        file.write_text(COUNTING.format(alive=tmp_path / "alive"))
+        peer = dataclasses.replace(endpoint(name), worker=str(file))
+        wave.append(dataclasses.replace(plans(said)["transformers"], peer=peer, cases=["server"]))
+    folder = PeersFolder(tmp_path / "run")
+    manifest = folder.begin(PeersManifest(settings=said, sessions=[], engines={}))
+    notes: list[str] = []
+    run = PeersRun(folder, manifest, [wave], PROMPTS, lambda _text: [])
+    run.go_on(Watcher(on_text=lambda _text: None, on_note=notes.append))
+    assert run.is_complete
+    found = [(each.peer, each.prompt, each.turn) for each in folder.records()]
+    first = [(name, prompt, 0) for name in ("one", "two") for prompt in (0, 1)]
+    assert found == first + [(name, prompt, 1) for name in ("two", "one") for prompt in (0, 1)]
+    assert notes == [f"loading {name}" for name in ("one", "two", "two", "one")]
+    before = len(found)
+    PeersRun(folder, manifest, [wave], PROMPTS, lambda _text: []).go_on(
+        Watcher(on_text=lambda _text: None, on_note=notes.append)
+    )
+    assert len(folder.records()) == before

@@ -15,6 +15,7 @@ from ssd.cli.main import app
 from ssd.runtime import cores
 from ssd.runtime.cores import usable_cores
 from ssd.version import __version__
+from tests.tiny import write_checkpoint
 
 
 def doctor(cache: Path, *flags: str) -> str:
@@ -121,3 +122,16 @@ def test_whether_vllm_fits(
     monkeypatch.setattr(serve_vllm, "why_missing", lambda: reason)
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", runner)
     assert re.search(words, doctor(tmp_path))
+
+
+def test_who_would_sit_where_before_anything_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = str(write_checkpoint("medium", tmp_path / "model"))
+    monkeypatch.setattr(machine, "reading_rate", lambda cores: cores * 1e9)
+    monkeypatch.setattr(machine, "rooms", lambda: {"cuda:0": 80 << 30, "cuda:1": 1 << 30, "cpu": 8 << 30})
+    shown = doctor(tmp_path, "--model", model, "--draft", model)
+    words = " ".join(re.sub("[│\n]", " ", shown).split())
+    assert re.search(r"target cuda:0: 0\.0 GiB of weights, 2\.0 GiB of KV; fits, 70\.0 GiB to spare", words)
+    assert re.search(r"draft cuda:1: .* does not fit: 2\.0 GiB wanted, 0\.9 GiB of 1\.0 GiB to be had", words)
+    alone = CliRunner().invoke(app, ["doctor", "--draft", model])
+    assert alone.exit_code == 2
+    assert "--model" in alone.output

@@ -60,14 +60,14 @@ class Slow:
 
     is_async = False
 
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
+    def __init__(self, runner: Runner, seconds: float = 0.02) -> None:
+        self._runner, self._seconds = runner, seconds
 
     def batch(self, rows: Sequence[Row]) -> Batch:
         return self._runner.batch(rows)
 
     def launch(self, batch: Batch, finish: Callable[[Tensor], T]) -> Flight[T]:
-        time.sleep(0.02)
+        time.sleep(self._seconds)
         return self._runner.launch(batch, finish)
 
 

@@ -14,7 +14,23 @@ _HEAD = f"{_SCENE}[3 rows of 1100, truncated, of a head]"
 _FIXED = "tests/kernels/test_invariance.py::test_a_row_alone_has_the_bits_of_the_row_in_company"
 _RUN = "tests/kernels/test_noise.py::test_a_run_of_tokens"
 
+_TRUST = "tests/kernels/test_trust.py"
+
 FAULTS = [
+    Fault(
+        "a kernel that failed is used all the same",
+        f"{_SRC}/trust.py",
+        "return can_launch(device) and (device.type, kernel) not in _failed",
+        "return can_launch(device)",
+        f"{_TRUST}::test_whoever_computes_then_takes_torchs",
+    ),
+    Fault(
+        "a kernel that cannot be launched ends the start",
+        "src/ssd/runtime/kernel_checks.py",
+        "    except Exception as error:",
+        "    except ArithmeticError as error:",
+        f"{_TRUST}::test_what_differs_or_raises_is_replaced_and_the_log_says_so",
+    ),
     Fault(
         "a row sees the key behind its own",
         f"{_SRC}/attend.py",

@@ -22,10 +22,12 @@ def _fused(pool: KVPool, num_heads: int, *, deterministic: bool) -> AttentionBac
         return None
     # Not before they are wanted: Triton takes long to import, and is of use on a GPU only.
     from ssd.attention.fused import FusedBackend
-    from ssd.kernels.language import can_launch
     from ssd.kernels.tiles import can_attend
+    from ssd.kernels.trust import may_run
 
     shape = pool.shape
-    if not can_launch(shape.device) or not can_attend(num_heads, shape.num_kv_heads, shape.head_dim):
+    if not may_run("attention", shape.device) or not can_attend(
+        num_heads, shape.num_kv_heads, shape.head_dim
+    ):
         return None
     return FusedBackend(pool, num_heads, deterministic=deterministic)

@@ -23,7 +23,12 @@ import yaml
 from ssd.cli.errors import user_errors
 from ssd.cli.file_shape import FileShape, Moved, Place, refusal_of_old
 
-_VLLM_KEYS = {"model": "draft", "num_speculative_tokens": "lookahead", "method": "mode"}
+_VLLM_KEYS = {
+    "model": "draft",
+    "num_speculative_tokens": "lookahead",
+    "method": "mode",
+    "draft_tensor_parallel_size": "draft_tensor_parallel_size",
+}
 _VLLM_METHODS = {"draft_model": "sd", "ssd": "ssd"}
 
 
@@ -77,14 +82,12 @@ def draft_settings(given: str | Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"--speculative-config is not JSON ({error}): quote it as one word") from error
     if not isinstance(given, Mapping):
         raise ValueError('--speculative-config is an object such as {"model": "SMALL_MODEL"}')
-    if given.get("draft_tensor_parallel_size", 1) != 1:
-        raise ValueError("draft_tensor_parallel_size must be 1: a draft runs on one device")
-    unknown = [key for key in given if key not in (*_VLLM_KEYS, "draft_tensor_parallel_size")]
+    unknown = [key for key in given if key not in _VLLM_KEYS]
     if unknown:
         raise ValueError(
             f"--speculative-config: {unknown[0]!r} has no meaning here; known are {', '.join(_VLLM_KEYS)}"
         )
-    settings = {_VLLM_KEYS[key]: value for key, value in given.items() if key in _VLLM_KEYS}
+    settings = {_VLLM_KEYS[key]: value for key, value in given.items()}
     if "mode" in settings:
         settings["mode"] = _mode_of(settings["mode"])
     return settings

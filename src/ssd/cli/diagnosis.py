@@ -5,6 +5,7 @@ Looks, and says it as plain data; how that is shown is doctor's.
 
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -56,9 +57,11 @@ class Diagnosis:
     dtype: str
     hub_cache: str
     models: tuple[Model, ...]
+    seats: Mapping[str, str]
+    """Of a target and a draft that were named."""
 
 
-def diagnose(hf_cache: str | None) -> Diagnosis:
+def diagnose(hf_cache: str | None, seats: Mapping[str, str]) -> Diagnosis:
     """Takes a few seconds: how fast memory is read is measured."""
     from huggingface_hub import constants
 
@@ -76,6 +79,7 @@ def diagnose(hf_cache: str | None) -> Diagnosis:
         dtype=str(resolve_dtype("auto", device)).removeprefix("torch."),
         hub_cache=shelf,
         models=_models(shelf),
+        seats=seats,
     )
 
 

@@ -1,19 +1,30 @@
 """`ssd doctor`: what is installed, which devices there are, which models, and what would be used.
 
-Shows one diagnosis, as tables for people or as JSON for programs and reports of faults.
+Shows one diagnosis, as tables for people or as JSON for programs and reports of faults; or tries things out
+(`--selftest`), with a verdict a line.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from ssd.cli.diagnosis import Diagnosis, Model, Package, diagnose
+from ssd.cli.errors import require_place, user_errors
 from ssd.cli.options import with_options
+from ssd.version import __version__
+
+if TYPE_CHECKING:
+    from ssd.selftest.lines import Line
+
+_STYLES = {"ok": "green", "not run": "dim", "slower than expected": "yellow"}
 
 
 @with_options
@@ -24,22 +35,114 @@ def doctor(
     as_json: Annotated[
         bool, typer.Option("--json", help="The same as JSON: for programs, and for reports of faults.")
     ] = False,
+    selftest: Annotated[
+        bool,
+        typer.Option("--selftest", help="Try kernels, captured steps, modes and times instead; a minute."),
+    ] = False,
+    device: Annotated[str, typer.Option(help="Of the self-test: auto, cpu, cuda:0 …")] = "auto",
+    model: Annotated[
+        str | None, typer.Option(help="A target: show who would sit where, and whether it fits.")
+    ] = None,
+    draft: Annotated[str | None, typer.Option(help="Its draft, in mode ssd.")] = None,
+    draft_tensor_parallel_size: Annotated[
+        int, typer.Option(min=1, help="Devices that share the draft's weights.")
+    ] = 1,
+    record: Annotated[
+        Path | None, typer.Option(help="Where the self-test writes its figures, for ssd plan --measured.")
+    ] = None,
 ) -> None:
     """Show what is installed, what this machine and the cache of models have, and what SSD will use.
 
     Takes a few seconds: how fast memory is read decides how fast a CPU decodes, and is measured.
     """
-    found = diagnose(hf_cache)
+    if selftest:
+        with user_errors():
+            _selftest(device, record, as_json=as_json)
+        return
+    with user_errors():
+        seats = _seats(model, draft, draft_tensor_parallel_size, hf_cache)
+    found = diagnose(hf_cache, seats)
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False))
     else:
         _show(found, Console())
 
 
+def _selftest(device: str, record: Path | None, *, as_json: bool) -> None:
+    """Lines as they come; ends with 1 if something failed."""
+    from ssd.runtime.host import resolve_device
+    from ssd.selftest.run import SelfTest
+
+    if record is not None:
+        require_place("--record", record)
+
+    test, console = SelfTest(resolve_device(device)), Console(highlight=False)
+    if not as_json:
+        console.print(f"[bold]ssd {__version__}[/] tries itself on {test.device}: {_form(test.device.type)}")
+    lines = []
+    for line in test.lines():
+        lines.append(line)
+        if not as_json:
+            _say(line, console)
+    if as_json:
+        measured = None if test.measured is None else msgspec.to_builtins(test.measured)
+        typer.echo(
+            json.dumps(
+                {"lines": [asdict(each) for each in lines], "measured": measured},
+                indent=2,
+                ensure_ascii=False,
+            )
+        )
+    if record is not None:
+        if test.measured is None:
+            raise ValueError(f"nothing is written to {record}: a part that measures has failed, see above")
+        test.measured.write(record)
+    if any(line.is_failure for line in lines):
+        raise typer.Exit(1)
+
+
+def _seats(model: str | None, draft: str | None, ranks: int, hf_cache: str | None) -> dict[str, str]:
+    """By who it is; empty where nobody was named. Reads headers, loads nothing."""
+    from ssd.cli.machine import rooms
+    from ssd.config import DraftConfig, EngineConfig
+    from ssd.engine.seating import seating
+    from ssd.models.hub import with_local_models
+
+    if model is None:
+        if draft is not None or ranks > 1:
+            raise ValueError("--draft sits beside a target: name that too, with --model")
+        return {}
+    drafting = None if draft is None else DraftConfig(model=draft, tensor_parallel_size=ranks)
+    config = EngineConfig(
+        model=model, mode="ar" if drafting is None else "ssd", draft=drafting, hf_cache=hf_cache
+    )
+    return {seat.who: seat.words for seat in seating(with_local_models(config), rooms())}
+
+
+def _form(kind: str) -> str:
+    if kind == "cpu":
+        return (
+            "a small form. Torch computes everything here; kernels run in Triton's interpreter, captured "
+            "steps are recordings, and neither says anything about a GPU's speed"
+        )
+    return "kernels and graphs as they run there"
+
+
+def _say(line: "Line", console: Console) -> None:
+    style = _STYLES.get(line.verdict, "bold red")
+    why = f" ({line.why})" if line.why else ""
+    console.print(
+        f"{line.part:14} {line.what:28} [{style}]{line.verdict}[/]: {escape(line.found + why)}",
+        soft_wrap=True,
+    )
+
+
 def _show(found: Diagnosis, console: Console) -> None:
     console.print(f"[bold]ssd {found.ssd}[/] on Python {found.python}, {found.system}")
     console.print(_packages(found.packages))
     console.print(_machine(found))
+    if found.seats:
+        console.print(_seating(found.seats))
     console.print(_models(found.hub_cache, found.models))
 
 
@@ -56,6 +159,13 @@ def _machine(found: Diagnosis) -> Table:
     for what, words in found.machine.items():
         table.add_row(what, escape(words))
     table.add_row("will use", f"[green]{found.device}[/], [green]{found.dtype}[/]")
+    return table
+
+
+def _seating(seats: Mapping[str, str]) -> Table:
+    table = Table("who", "where, and whether it fits", title="Who would sit where", title_justify="left")
+    for who, words in seats.items():
+        table.add_row(who, escape(words), style="red" if "does not fit" in words else None)
     return table
 
 

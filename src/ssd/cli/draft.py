@@ -53,11 +53,13 @@ def draft(
     """
     _stay_on(options.cores or "")
     from ssd.draft.link import make_keys as write_keys
-    from ssd.draft.program import build_service, open_link
+    from ssd.draft.program import build_service, open_link, start_team
     from ssd.models.hub import local_model
     from ssd.processes.lifeline import end_with_parent
     from ssd.processes.signals import Signals
     from ssd.processes.sockets import remove_socket
+    from ssd.runtime.ranks.followers import EXIT_CODE
+    from ssd.runtime.ranks.group import RankLost
 
     with _start_log(log_format):
         if make_keys is not None:
@@ -75,12 +77,20 @@ def draft(
         if lifeline:
             end_with_parent(partial(remove_socket, listen))
         link = open_link(listen, config.keys)
-        service = build_service(config, link)
+        team = start_team(config, partial(remove_socket, listen))
+        service = build_service(config, link, team)
         if not lifeline:
             typer.echo(f"drafting with {options.model} on {listen}; stop with Ctrl-C")
     # What goes wrong from here on is nobody's setting.
-    service.run(signals.have_come)
-    link.close()
+    try:
+        service.run(signals.have_come)
+    except RankLost as lost:
+        logger.error("%s: the draft ends", lost)
+        raise typer.Exit(EXIT_CODE) from None
+    finally:
+        if team is not None:
+            team.close()
+        link.close()
 
 
 def _stay_on(cores: str) -> None:

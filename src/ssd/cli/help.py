@@ -30,6 +30,7 @@ COMMON = {
         *("--model", "--listen", "--keys", "--make-keys", "--config"),
         *("--device", "--cores", "--precision", "--kv-cache-bytes", "--max-num-seqs"),
     ),
+    "doctor": ("--selftest", "--device", "--record", "--model", "--draft", "--json"),
     "plan": (
         *("--hardware", "--devices", "--target", "--draft", "--acceptance", "--context"),
         *("--batch", "--batches", "--fleet", "--list", "--json"),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import platform
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +28,6 @@ _INSTRUCTIONS = {
     "i8mm": "int8 matrices",
 }
 _HYBRID = {"performance": "/sys/devices/cpu_core/cpus", "efficiency": "/sys/devices/cpu_atom/cpus"}
-_SIDE = 8192
 
 
 def processor() -> str:
@@ -90,26 +88,29 @@ def available_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def rooms() -> dict[str, int]:
+    """Free bytes of every device."""
+    import torch
+
+    from ssd.runtime.host import gpus_here
+
+    gpus = {gpu: int(torch.cuda.mem_get_info(torch.device(gpu))[0]) for gpu in gpus_here()}
+    return gpus | {"cpu": available_memory()}
+
+
 def total_memory() -> str:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return f"{total:.1f} GiB"
 
 
-def reading_rate(num_threads: int, seconds: float = 1.0) -> float:
-    """Bytes a second at which a product of matrix and vector reads its matrix.
-
-    Decoding on a CPU does little else, so this over a model's size is about the most tokens a second.
-    """
+def reading_rate(num_threads: int) -> float:
+    """Bytes a second, by so many threads."""
     import torch
 
+    from ssd.runtime import bandwidth
+
     torch.set_num_threads(num_threads)
-    matrix, vector = torch.ones(_SIDE, _SIDE), torch.ones(_SIDE)
-    best, ends = float("inf"), time.perf_counter() + seconds
-    while time.perf_counter() < ends:
-        started = time.perf_counter()
-        matrix @ vector
-        best = min(best, time.perf_counter() - started)
-    return matrix.nbytes / best
+    return bandwidth.reading_rate(torch.device("cpu"))
 
 
 def _cpuinfo(name: str) -> list[str]:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,17 +32,28 @@ class DeviceOptions:
     ] = None
     price: Annotated[float | None, _devices(help="Dollars an hour of a device.")] = None
     draft_price: Annotated[float | None, _devices(help="Of the draft's device.")] = None
+    measured: Annotated[
+        Path | None,
+        _devices(help="Host time, launches and bandwidth as ssd doctor --selftest measured them."),
+    ] = None
 
     def site(self, workload: "Workload") -> "Site":
         from ssd.planning.deployment import Site
         from ssd.planning.hardware import find_device
+        from ssd.planning.measured import read_measured
 
         # The same device has the same price, unless it is said.
         draft_price = self.draft_price if self.draft_hardware else self.draft_price or self.price
+        target = find_device(self.hardware, price=self.price)
+        draft = find_device(self.draft_hardware or self.hardware, price=draft_price)
+        if self.measured is None:
+            return Site(workload, target, draft)
+        found = read_measured(self.measured)
         return Site(
-            workload,
-            find_device(self.hardware, price=self.price),
-            find_device(self.draft_hardware or self.hardware, price=draft_price),
+            dataclasses.replace(workload, host=found.host),
+            found.as_measured(target),
+            found.as_measured(draft),
+            found.overheads(),
         )
 
 
@@ -147,7 +159,7 @@ def _plan_replica(site: "Site", devices: int, batch: int, *, as_json: bool) -> N
 
     offers = site.splits(devices, batch)
     said = [*advice.about_extra_device(offers), *advice.about_room(site, devices, batch)]
-    said += advice.about_engines(offers)
+    said += [*advice.about_times(site), *advice.about_engines(offers)]
     _show(
         [plan_tables.replica(site, offers), *said],
         {"offers": [_row(each) for each in offers], "advice": said},
@@ -166,7 +178,8 @@ def _plan_batches(site: "Site", devices: int, *, as_json: bool) -> None:
         )
     tp = min(fitting)
     rows = fleet.batch_rows(site, tp, most_devices=devices)
-    said = [*advice.about_batches(rows), *advice.about_engines([row.ar for row in rows])]
+    said = [*advice.about_batches(rows), *advice.about_times(site)]
+    said += advice.about_engines([row.ar for row in rows])
     _show(
         [plan_tables.batches(rows, tp), *said],
         {"batches": [_row(each) for each in rows], "advice": said},
@@ -181,8 +194,9 @@ def _plan_fleet(site: "Site", tokens: float, *, as_json: bool) -> None:
     found = fleet.offers(site)
     rows = fleet.by_speed(found, tokens)
     shared = fleet.shared_drafts(site)
+    said = [*advice.about_times(site), *advice.about_engines(found)]
     _show(
-        [plan_tables.fleets(rows, tokens), plan_tables.shared_drafts(shared), *advice.about_engines(found)],
+        [plan_tables.fleets(rows, tokens), plan_tables.shared_drafts(shared), *said],
         {"fleets": [_row(each) for each in rows], "shared_drafts": [_row(each) for each in shared]},
         as_json=as_json,
     )
@@ -198,7 +212,7 @@ def _plan_pool(site: "Site", devices: int, questions: QuestionOptions) -> None:
     tp, seats = site.least_tp(devices, batch), questions.seats or MAX_NUM_SEQS
     pool = Pool(site, hosts, questions.pool or 1, tp, batch, seats)
     plan = pool.plan()
-    said = [*advice.about_pool(plan), *advice.about_engines([plan.best.offer])]
+    said = [*advice.about_pool(plan), *advice.about_times(site), *advice.about_engines([plan.best.offer])]
     said += [f"What hosts cost: {each.source}." for each in (hosts.draft, hosts.target) if each.source]
     _show(
         [plan_tables.pool(pool, plan), *said],

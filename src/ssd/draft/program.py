@@ -1,5 +1,7 @@
-"""A draft service from its settings: model, blocks, grower and socket put together."""
+"""A draft service from its settings: model, blocks, grower and socket put together, and its ranks."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from ssd.config import DraftConfig, GrowthPolicyName
@@ -14,7 +16,10 @@ from ssd.draft.messages import Hello
 from ssd.draft.service import DraftService
 from ssd.kvcache.block_manager import BlockManager
 from ssd.kvcache.pool import NODES_PER_TREE
+from ssd.runtime.host import gpus_here
 from ssd.runtime.loading import LoadedModel, load_model
+from ssd.runtime.ranks.followers import Team
+from ssd.runtime.seats import draft_seats, shares_of
 
 PREFILL_CHUNK = 128
 """Tokens of prompts read in one step; and of texts that have gained some, as many beside them."""
@@ -53,8 +58,21 @@ def build_grower(loaded: LoadedModel, shape: Shape, growth: GrowthPolicyName) ->
     )
 
 
-def build_service(config: DraftConfig, link: DraftLink) -> DraftService:
-    loaded = load_model(config.runner)
+def start_team(config: DraftConfig, clean_up: Callable[[], None]) -> Team | None:
+    """The processes that compute the draft together with this one; None: it computes alone."""
+    count = config.tensor_parallel_size
+    if count == 1:
+        return None
+    seats = draft_seats(config.device, count, gpus_here())
+    runners = [
+        replace(config.runner, device=device, cores=cores)
+        for device, cores in zip(seats, shares_of(config.cores, count), strict=True)
+    ]
+    return Team(runners, clean_up)
+
+
+def build_service(config: DraftConfig, link: DraftLink, team: Team | None = None) -> DraftService:
+    loaded = load_model(config.runner) if team is None else load_model(team.runner, ranks=team.ranks)
     grower = build_grower(loaded, shape_for(loaded, config), config.growth)
     hello = Hello.of(
         loaded.checkpoint.tokenizer(),

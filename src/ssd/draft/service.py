@@ -79,13 +79,15 @@ class DraftService:
         self._last_spans: list[tuple[float, float, int]] = []
 
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Serves until told to stop; then says goodbye to every sequence."""
+        """Serves until told to stop, or nothing can be computed; then says goodbye to every sequence."""
         is_busy = False
-        while not is_over():
-            is_busy = self.turn(0.0 if is_busy else 0.25)
-        for peer in list(self._peers):
-            # To be greeted means to be forgotten: the engine makes another contact.
-            self._answer(peer, [self._hello])
+        try:
+            while not is_over():
+                is_busy = self.turn(0.0 if is_busy else 0.25)
+        finally:
+            for peer in list(self._peers):
+                # To be greeted means to be forgotten: the engine makes another contact.
+                self._answer(peer, [self._hello])
 
     def turn(self, timeout: float) -> bool:
         """Applies the inbox, waiting for its first frame if asked to, and takes one step. False: was idle."""

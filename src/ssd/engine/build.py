@@ -11,7 +11,7 @@ from ssd.decoding.in_turns import HOPED_RATE, DraftInTurns
 from ssd.decoding.proposer import Proposer
 from ssd.draft.controller import Controller
 from ssd.engine.core import EngineCore
-from ssd.engine.drafting import draft_ahead, with_own_cores
+from ssd.engine.drafting import draft_ahead, with_own_cores, with_own_device
 from ssd.engine.grammar import Grammars
 from ssd.engine.prompts import RequestFactory
 from ssd.engine.scheduler import SchedulerLimits
@@ -71,7 +71,7 @@ def _fitting(config: EngineConfig) -> EngineConfig:
     refuse_what_the_machine_lacks(config)
     config = with_local_models(config)
     refuse_another_tokenizer(config)
-    return with_own_cores(config)
+    return with_own_cores(with_own_device(config))
 
 
 def refuse_another_tokenizer(config: EngineConfig) -> None:

@@ -5,7 +5,7 @@ is lost later costs speed only.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,9 @@ from ssd.draft.policy import Policy
 from ssd.draft.sources import START_SECONDS, ChildSource, FixedSources, sources_at
 from ssd.draft.strand import Sources
 from ssd.runtime.cores import share_out
+from ssd.runtime.host import gpus_here
 from ssd.runtime.loading import LoadedModel
+from ssd.runtime.seats import draft_seats, gpu_of
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +51,21 @@ def with_own_cores(config: EngineConfig) -> EngineConfig:
             *(",".join(map(str, cores)) for cores in (split.target, split.draft)),
         )
     return replace(config, cores=split.target, draft=replace(draft, cores=split.draft))
+
+
+def with_own_device(config: EngineConfig, gpus: Sequence[str] | None = None) -> EngineConfig:
+    """In mode `ssd` a draft goes to GPUs that the target leaves, where there are some."""
+    draft = config.own_draft
+    if config.mode != "ssd" or config.draft is None or draft is None:
+        return config
+    gpus = gpus_here() if gpus is None else gpus
+    target = gpu_of(config.device, gpus)
+    seats = draft_seats(draft.device, draft.tensor_parallel_size, gpus, target=target)
+    if seats == (target,):
+        logger.warning("target and draft share %s and slow each other: give them two GPUs", target)
+    if "cpu" in seats or seats == (target,):
+        return config
+    return replace(config, draft=replace(config.draft, device=",".join(seats)))
 
 
 def draft_ahead(config: EngineConfig, target: LoadedModel, tokenizer: Any) -> Proposer:

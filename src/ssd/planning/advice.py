@@ -67,6 +67,12 @@ def about_batches(rows: Sequence[BatchRow]) -> list[str]:
     return said
 
 
+def about_times(site: Site) -> list[str]:
+    """Where what is no data sheet comes from."""
+    host = f"{1e3 * site.workload.host:.2f} ms a round" if site.workload.host else "not counted apart"
+    return [f"Beside data sheets: {site.overheads.words}; the host {host}."]
+
+
 def about_pool(plan: PoolPlan) -> list[str]:
     best, first = plan.best, plan.limits[0]
     return [
@@ -78,10 +84,12 @@ def about_pool(plan: PoolPlan) -> list[str]:
 
 
 def about_engines(offers: Sequence[Offer]) -> list[str]:
-    """What a plan could be taken to promise of this project's own engine."""
+    """Which engine each kind of row stands for: a plan must not promise what no engine does."""
     if all(each.tp == 1 for each in offers):
         return []
     return [
-        "Rows with TP above 1 are for vLLM as the target, with our draft beside it (docs/vllm.md): the "
-        "engine of this project has no tensor parallelism."
+        "Rows with TP 1 are for either engine. Rows with TP above 1 are for vLLM as the target: ar is vLLM "
+        "alone, sd its own speculation with a draft model, ssd our draft beside it (docs/vllm.md). This "
+        "project's own target has no tensor parallelism; its draft has (draft.tensor_parallel_size), which "
+        "no row counts on."
     ]

@@ -14,10 +14,10 @@ from ssd.planning.followed_text import Shape
 from ssd.planning.hardware import Device
 from ssd.planning.models import ModelSize
 from ssd.planning.rolling import simulate_batch
-from ssd.planning.roofline import Place, forward_on
+from ssd.planning.roofline import PUBLISHED, Overheads, Place, forward_on
 from ssd.planning.rounds import ar_rate, best_sd, roof, tokens_a_round
 from ssd.planning.text import Text, drawn_text
-from ssd.planning.times import PairTimes
+from ssd.planning.times import Forward, PairTimes
 
 Way = Literal["ar", "sd", "ssd", "ssd, shared draft"]
 TENSOR_PARALLEL = (1, 2, 4, 8)
@@ -95,6 +95,7 @@ class Site:
     workload: Workload
     device: Device
     draft_device: Device
+    overheads: Overheads = PUBLISHED
 
     @cached_property
     def _known(self) -> dict[tuple[int, int, int], Offer]:
@@ -103,13 +104,16 @@ class Site:
     def times(self, tp: int, batch: int, *, sharers: int = 1) -> PairTimes:
         """`sharers`: targets whose trees one draft device grows in the same forwards."""
         work = self.workload
-        target = forward_on(Place(self.device, tp), work.target, sequences=batch, context=work.context)
-        draft = forward_on(
-            Place(self.draft_device), work.draft, sequences=batch * sharers, context=work.context
-        )
+        target = self.forward(Place(self.device, tp), work.target, batch)
+        draft = self.forward(Place(self.draft_device), work.draft, batch * sharers)
         # What one target sees of a shared step: as many rows again for each of the others.
         seen = replace(draft, per_row=draft.per_row * sharers, slope=draft.slope * sharers)
         return PairTimes(target, seen, host=work.host)
+
+    def forward(self, place: Place, model: ModelSize, sequences: int) -> Forward:
+        return forward_on(
+            place, model, sequences=sequences, context=self.workload.context, overheads=self.overheads
+        )
 
     def fits(self, tp: int, batch: int, *, beside_draft: bool) -> bool:
         """`beside_draft`: in SD the draft lives on the target's devices too."""
@@ -135,9 +139,7 @@ class Site:
         times = self.times(tp, batch)
         on_target = replace(
             times,
-            draft=forward_on(
-                Place(self.device), self.workload.draft, sequences=batch, context=self.workload.context
-            ),
+            draft=self.forward(Place(self.device), self.workload.draft, batch),
         )
         best = best_sd(on_target, self.workload.acceptance, batch=batch)
         free = ar_rate(times, batch=batch) * tokens_a_round(self.workload.acceptance, best.lookahead)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ssd.planning.deployment import TENSOR_PARALLEL, Offer, Site
-from ssd.planning.roofline import Place, forward_on
+from ssd.planning.roofline import Place
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _FLEET_BATCHES = (1, 4, 16, 64, 256)
@@ -34,7 +34,7 @@ def sharers(site: Site, batch: int, width: int) -> int:
     place = Place(site.draft_device)
 
     def seconds(count: int) -> float:
-        draft = forward_on(place, work.draft, sequences=batch * count, context=work.context)
+        draft = site.forward(place, work.draft, batch * count)
         return draft.seconds(width * count)
 
     count = 1

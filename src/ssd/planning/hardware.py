@@ -41,6 +41,13 @@ def built_in() -> Mapping[str, Device]:
     return {key: _device(key, row) for key, row in tomllib.loads(text).items()}
 
 
+def called_like(name: str) -> Device | None:
+    """The device of the table whose key is part of what a machine calls one; the longest such key."""
+    plain = name.lower().replace(" ", "")
+    keys = sorted((key for key in built_in() if key in plain), key=len)
+    return built_in()[keys[-1]] if keys else None
+
+
 def find_device(name: str, *, price: float | None = None) -> Device:
     """By a name of the table, or the only device of a TOML file (`FILE:KEY` names one of several)."""
     known = built_in()

@@ -14,7 +14,7 @@ from ssd.planning.deployment import LOOKAHEADS, WIDTH, Offer, Site, tokens_for
 from ssd.planning.followed_text import Shape
 from ssd.planning.hosts import Hosts
 from ssd.planning.rolling import simulate_batch
-from ssd.planning.roofline import Place, forward_on
+from ssd.planning.roofline import Place
 from ssd.planning.rounds import roof
 from ssd.planning.times import PairTimes
 
@@ -122,19 +122,16 @@ class Pool:
 
     def _times(self, sharers: int) -> PairTimes:
         work, sequences = self.site.workload, self.batch * sharers
-        target = forward_on(
-            Place(self.site.device, self.tp), work.target, sequences=self.batch, context=work.context
-        )
-        draft = forward_on(
-            Place(self.site.draft_device), work.draft, sequences=sequences, context=work.context
-        )
+        target = self.site.forward(Place(self.site.device, self.tp), work.target, self.batch)
+        draft = self.site.forward(Place(self.site.draft_device), work.draft, sequences)
         seen = replace(
             draft,
             per_row=draft.per_row * sharers,
             slope=draft.slope * sharers,
             overhead=draft.overhead + self.hosts.draft.seconds(sequences),
         )
-        return PairTimes(target, seen, host=self.hosts.target.seconds(self.batch))
+        # What was measured on the machine itself knows more than what was measured elsewhere.
+        return PairTimes(target, seen, host=work.host or self.hosts.target.seconds(self.batch))
 
     def _offers(self, times: PairTimes, sharers: int) -> Iterator[Offer]:
         """With all the rows that a target may have of a step that others share, or no more than usual."""

@@ -1,9 +1,10 @@
 """How long a forward takes on a device, from its data sheet and one overhead that is the same for all.
 
-    seconds = max(bytes / bandwidth, operations / flops) + layers × (LAYER_OVERHEAD + two all-reduces)
+    seconds = max(bytes / bandwidth, operations / flops) + launches × their time + layers × two all-reduces
 
-No constant belongs to a device or a model. LAYER_OVERHEAD stands for everything that is neither weights nor
-arithmetic: launches, norms, attention, sampling, what bandwidth is lost at the seams.
+No constant belongs to a device or a model. What is neither weights nor arithmetic (launches, norms,
+attention, sampling, what bandwidth is lost at the seams) is counted by launches: as many as our forward has,
+each as long as a published profile or a self-test says.
 """
 
 from dataclasses import dataclass
@@ -12,11 +13,37 @@ from ssd.planning.hardware import Device
 from ssd.planning.models import ModelSize
 from ssd.planning.times import Forward
 
+LAUNCHES_PER_LAYER = 20
+"""Of our decoder on our kernels, as `selftest/times.py` counts them; a test holds the two together."""
 LAYER_OVERHEAD = 78e-6
 """Seconds. From one published profile: a step of Qwen3-0.6B on one H100 takes 2.54 ms (28 layers, 1.19 GB):
-github.com/Weili-0234/ssd-wl, REPRODUCE.md. That is none of the rows it is validated against."""
+github.com/Weili-0234/ssd-wl, REPRODUCE.md. That is none of the rows it is validated against. It is of a whole
+step, so the host's part is in it."""
 _FREE_MEMORY = 0.9
 """Of a device, for weights and KV."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """What a forward takes beside weights and arithmetic, and where that is known from."""
+
+    launch: float = LAYER_OVERHEAD / LAUNCHES_PER_LAYER
+    """Seconds of each."""
+    per_layer: int = LAUNCHES_PER_LAYER
+    beside: int = 0
+    """Launches beside all layers; of a published step they are counted with these."""
+    source: str = "a published profile of a step, host included"
+
+    def seconds(self, layers: int) -> float:
+        return (layers * self.per_layer + self.beside) * self.launch
+
+    @property
+    def words(self) -> str:
+        beside = f" and {self.beside} beside them" if self.beside else ""
+        return f"{self.per_layer} launches a layer{beside}, {1e6 * self.launch:.1f} µs each ({self.source})"
+
+
+PUBLISHED = Overheads()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +64,14 @@ class Place:
         return needed <= _FREE_MEMORY * self.tp * self.device.memory
 
 
-def forward_on(place: Place, model: ModelSize, *, sequences: int = 1, context: int = 1024) -> Forward:
+def forward_on(
+    place: Place,
+    model: ModelSize,
+    *,
+    sequences: int = 1,
+    context: int = 1024,
+    overheads: Overheads = PUBLISHED,
+) -> Forward:
     """Seconds by rows, of a batch of so many sequences of a context; keys and values are read once each."""
     device, tp = place.device, place.tp
     kv = sequences * context * model.kv_bytes
@@ -46,6 +80,6 @@ def forward_on(place: Place, model: ModelSize, *, sequences: int = 1, context: i
     return Forward(
         floor=(model.bytes_read + kv) / (tp * device.bandwidth),
         per_row=2 * model.read / (tp * device.flops),
-        overhead=model.layers * (LAYER_OVERHEAD + (2 * device.reduce if tp > 1 else 0.0)),
+        overhead=overheads.seconds(model.layers) + (model.layers * 2 * device.reduce if tp > 1 else 0.0),
         slope=model.layers * moved / device.link if tp > 1 else 0.0,
     )

@@ -31,7 +31,10 @@ class EagerRunner:
         pool: KVPool,
         *,
         tiling: Tiling | None = None,
+        announce: Callable[[Batch], None] | None = None,
     ) -> None:
+        """`announce` is told of each batch before it is computed: where other ranks compute it too."""
+        self._announce = announce
         self.model = model
         self._attention = attention
         self._device = pool.shape.device
@@ -59,6 +62,8 @@ class EagerRunner:
 
     @torch.inference_mode()
     def logits(self, batch: Batch) -> Tensor:
+        if self._announce is not None:
+            self._announce(batch)
         tokens, positions, wanted = (
             each.to(self._device, non_blocking=True) for each in (batch.tokens, batch.positions, batch.wanted)
         )

@@ -21,6 +21,10 @@ def resolve_device(device: str) -> torch.device:
     return resolved
 
 
+def gpus_here() -> list[str]:
+    return [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+
+
 def resolve_dtype(dtype: DType, device: torch.device, declared: str | None = None) -> torch.dtype:
     """What `auto` means on this device, for a checkpoint that declares a number format or none."""
     names = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}

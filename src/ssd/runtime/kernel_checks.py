@@ -1,12 +1,15 @@
 """Each kernel against its torch form, on made-up scenes: for a device that is met for the first time.
 
 Every slot that no row may see holds NaN, so what reads too much shows at once. The torch form computes in
-float32. Knows which kernel has which oracle; a list of usual scenes is `USUAL`.
+float32. Knows which kernel has which oracle; a list of usual scenes is `USUAL`. A model that is loaded on a
+GPU tries its own first, and what fails is left to torch.
 """
 
+import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -18,12 +21,16 @@ from ssd.attention.rows import Branches, Layout, PlainRow
 from ssd.kernels.decide import decide_rows, decide_step
 from ssd.kernels.kv import move_kv
 from ssd.kernels.oracles import children_of_rows
+from ssd.kernels.tiles import can_attend
+from ssd.kernels.trust import Kernel, leave_to_torch, may_run
 from ssd.kernels.vocabulary import children_of
 from ssd.kvcache.pool import NODES_PER_TREE, KVPool, PoolShape
 from ssd.sampling import Draws, Truncation
 from ssd.sampling.coupled import NOTHING, count_accepted
 from ssd.sampling.truncation import whole_floors
 from ssd.sampling.whole import decide_whole, scaled
+
+logger = logging.getLogger(__name__)
 
 BOUNDS = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2.5e-2}
 """How far attention may be from its torch form in float32: its inputs are of order 1."""
@@ -33,14 +40,22 @@ _INFINITE = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    kernel: str
+    kernel: Kernel
     scene: str
     worst: float
     bound: float
+    trouble: str = ""
+    """What was raised instead of a result."""
 
     @property
     def is_sound(self) -> bool:
         return self.worst <= self.bound
+
+    @property
+    def in_words(self) -> str:
+        if self.trouble:
+            return self.trouble
+        return f"differs by {self.worst:.1e}, at most {self.bound:.0e} is rounding"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +124,56 @@ def check_kernels(device: torch.device, scenes: tuple[Scene | Words, ...] = USUA
     """What each kernel gives on each scene, beside its oracle."""
     for scene in scenes:
         if isinstance(scene, Scene):
-            yield Finding("attention", str(scene), _attention(scene, device), BOUNDS[scene.dtype])
-            yield Finding("move", str(scene), _move(scene, device), 0.0)
+            yield _found("attention", scene, _attention, device, BOUNDS[scene.dtype])
+            yield _found("move", scene, _move, device, 0.0)
         else:
-            yield Finding("decide", str(scene), _decide(scene, device), 0.0)
-            yield Finding("children", str(scene), _children(scene, device), _SHARE_BOUND)
+            yield _found("decide", scene, _decide, device, 0.0)
+            yield _found("children", scene, _children, device, _SHARE_BOUND)
+
+
+def leave_failing_kernels_to_torch(
+    device: torch.device, scenes: tuple[Scene | Words, ...]
+) -> frozenset[Kernel]:
+    """Before a model's first step: each kernel on scenes of its own shapes. Those that fail, and the log."""
+    failed: dict[Kernel, Finding] = {}
+    for each in check_kernels(device, scenes):
+        if not each.is_sound and may_run(each.kernel, device):
+            leave_to_torch(each.kernel, device)
+            failed[each.kernel] = each
+            logger.warning(
+                "kernel %s is replaced by its torch form on %s: %s (%s)",
+                *(each.kernel, device, each.in_words, each.scene),
+            )
+    return frozenset(failed)
+
+
+def scenes_of(
+    shape: PoolShape, num_heads: int, vocab_size: int, *, deterministic: bool
+) -> tuple[Scene | Words, ...]:
+    """A model's own: its heads, pages, number format and vocabulary, a text that is verified and a tree."""
+    heads = (num_heads, shape.num_kv_heads, shape.head_dim, shape.dtype)
+    texts = (Part(300, 9), Part(0, 5), Part(70, 1))
+    parts = (*texts, Part(40, 12, 30)) if shape.num_trees and not deterministic else texts
+    words = (Words(4, vocab_size), Words(3, vocab_size, truncates=True))
+    if not can_attend(num_heads, shape.num_kv_heads, shape.head_dim):
+        return words
+    return Scene(*heads, parts, page=shape.block_size, deterministic=deterministic), *words
+
+
+_Scene = TypeVar("_Scene", Scene, Words)
+
+
+def _found(
+    kernel: Kernel,
+    scene: _Scene,
+    measure: Callable[[_Scene, torch.device], float],
+    device: torch.device,
+    bound: float,
+) -> Finding:
+    try:
+        return Finding(kernel, str(scene), measure(scene, device), bound)
+    except Exception as error:  # A compiler's, a driver's: whatever it is, the kernel cannot be used.
+        return Finding(kernel, str(scene), _INFINITE, bound, f"{type(error).__name__}: {error}"[:300])
 
 
 # Scenes.

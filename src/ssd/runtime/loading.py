@@ -6,7 +6,8 @@ Knows the order in which these are made and how much memory the pool may take.
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,12 +21,16 @@ from ssd.models.config import ModelConfig
 from ssd.models.decoder import DenseDecoder
 from ssd.models.head_tokens import frequent_tokens
 from ssd.models.linear import resolve_precision
+from ssd.models.parallel import Shard
 from ssd.models.weights import ProgressSource, ShowProgress
 from ssd.runtime.cores import pin_to_cores
 from ssd.runtime.eager import EagerRunner
 from ssd.runtime.host import resolve_device, resolve_dtype
 from ssd.runtime.huge_pages import request_huge_pages
 from ssd.runtime.layout import Tiling
+
+if TYPE_CHECKING:
+    from ssd.runtime.ranks.group import Ranks
 
 logger = logging.getLogger(__name__)
 
@@ -48,14 +53,19 @@ def load_model(
     *,
     show_progress: ShowProgress = False,
     head_tokens: Sequence[int] | None = None,
+    ranks: "Ranks | None" = None,
 ) -> LoadedModel:
-    """The model that `config` names; `head_tokens` are those that have logits, instead of frequent ones."""
+    """The model that `config` names; `head_tokens` are those that have logits, instead of frequent ones.
+
+    `ranks`: this process has a share of it, and if it leads, the others follow what is computed here.
+    """
     if config.cores:
         pin_to_cores(config.cores)
     device = resolve_device(config.device)
     checkpoint = open_checkpoint(config.model)
     dtype = resolve_dtype(config.dtype, device, checkpoint.config.dtype)
-    shape = _pool_shape(config, checkpoint.config, dtype, device)
+    shard = Shard() if ranks is None else ranks.shard
+    shape = _pool_shape(config, _share_of(checkpoint.config, shard), dtype, device)
     max_model_len = _max_model_len(config, checkpoint.config, shape)
     model = _load_decoder(
         checkpoint,
@@ -65,14 +75,40 @@ def load_model(
         precision=config.precision,
         head_tokens=_frequent(checkpoint, config.head) if head_tokens is None else head_tokens,
         show_progress=show_progress,
+        ranks=ranks,
     )
     if device.type == "cpu":
         request_huge_pages()
+    else:
+        _try_kernels(shape, checkpoint.config, deterministic=config.deterministic)
+    num_heads = checkpoint.config.num_heads // shard.world_size
     pool = KVPool(shape)
-    attention = eager_backend(pool, checkpoint.config.num_heads, deterministic=config.deterministic)
+    attention = eager_backend(pool, num_heads, deterministic=config.deterministic)
     tiling = Tiling(config.decode_tile, config.prefill_tile) if config.deterministic else None
-    runner = EagerRunner(model, attention, pool, tiling=tiling)
-    return LoadedModel(checkpoint, runner, pool, max_model_len)
+    if ranks is None or not ranks.leads:
+        return LoadedModel(
+            checkpoint, EagerRunner(model, attention, pool, tiling=tiling), pool, max_model_len
+        )
+    from ssd.runtime.ranks.leading import Announcer, LeadingPool
+
+    runner = EagerRunner(model, attention, pool, tiling=tiling, announce=Announcer(ranks))
+    return LoadedModel(checkpoint, runner, LeadingPool(pool, ranks), max_model_len)
+
+
+def _share_of(model: ModelConfig, shard: Shard) -> ModelConfig:
+    """As far as a pool looks: keys of this rank's heads."""
+    return replace(model, num_kv_heads=shard.share(model.num_kv_heads, "key-value heads"))
+
+
+def _try_kernels(shape: PoolShape, model: ModelConfig, *, deterministic: bool) -> None:
+    """What fails on this device is torch's from here on, and the log says so."""
+    # Not on a CPU: Triton takes long to import.
+    from ssd.kernels.language import can_launch
+    from ssd.runtime.kernel_checks import leave_failing_kernels_to_torch, scenes_of
+
+    if can_launch(shape.device):
+        scenes = scenes_of(shape, model.num_heads, model.vocab_size, deterministic=deterministic)
+        leave_failing_kernels_to_torch(shape.device, scenes)
 
 
 def _frequent(checkpoint: Checkpoint, head: int | None) -> Sequence[int] | None:
@@ -90,6 +126,7 @@ def _load_decoder(
     precision: Precision,
     head_tokens: Sequence[int] | None,
     show_progress: ShowProgress,
+    ranks: "Ranks | None",
 ) -> DenseDecoder:
     precision = resolve_precision(precision, device, dtype)
     started = time.perf_counter()
@@ -103,6 +140,8 @@ def _load_decoder(
             device=device,
             precision=precision,
             head_tokens=head_tokens,
+            shard=None if ranks is None else ranks.shard,
+            collective=ranks,
         )
     finally:
         source.close()

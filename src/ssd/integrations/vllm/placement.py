@@ -46,12 +46,12 @@ def on_cores(config: EngineConfig, *, ranks: int, bound: str | None = None) -> P
 def on_gpus(config: EngineConfig, gpus: Sequence[str], *, ranks: int) -> Placement:
     """`gpus` are those this process may use, as CUDA_VISIBLE_DEVICES names them.
 
-    The draft gets the last one that vLLM's ranks leave; where they leave none it goes to the CPU.
+    The draft gets the last ones that vLLM's ranks leave; where they leave none it goes to the CPU.
     """
     targets = [_named(config.device, gpus)] if ":" in config.device else list(gpus)
-    drafting = _draft_gpu(config, targets, gpus, ranks=ranks)
-    others = [gpu for gpu in targets if gpu != drafting]
-    shares = len(others) < ranks and drafting in targets and len(targets) >= ranks
+    drafting = _draft_gpus(config, targets, gpus, ranks=ranks)
+    others = [gpu for gpu in targets if gpu not in drafting]
+    shares = len(others) < ranks and bool(set(drafting) & set(targets)) and len(targets) >= ranks
     targets = targets if shares else others
     if len(targets) < ranks:
         raise ValueError(
@@ -62,7 +62,7 @@ def on_gpus(config: EngineConfig, gpus: Sequence[str], *, ranks: int) -> Placeme
     draft = config.draft
     if draft is None or draft.is_elsewhere:
         return Placement(config=config, words=seat, target={_GPUS: ",".join(targets)})
-    if drafting is None:
+    if not drafting:
         words = f"{seat}; the draft on the CPU, as no GPU is left for it"
         if draft.device == "cpu":
             words = f"{seat}; the draft on the CPU"
@@ -70,10 +70,11 @@ def on_gpus(config: EngineConfig, gpus: Sequence[str], *, ranks: int) -> Placeme
         # Not all of them: vLLM's own work on the host is what a step of a GPU waits for.
         draft = replace(draft, device="cpu", cores=draft.cores or _cores_beside())
     else:
-        words = f"{seat}; the draft on GPU {drafting}"
+        visible = ",".join(drafting)
+        words = f"{seat}; the draft on GPU {visible}"
         if shares:
             words += ", which they share: it will slow vLLM down"
-        draft, visible = replace(draft, device="cuda"), drafting
+        draft = replace(draft, device="cuda")
     return Placement(
         config=replace(config, draft=draft),
         words=words,
@@ -88,24 +89,28 @@ def _cores_beside() -> tuple[int, ...]:
     return share_out().draft
 
 
-def _draft_gpu(
+def _draft_gpus(
     config: EngineConfig, targets: Sequence[str], gpus: Sequence[str], *, ranks: int
-) -> str | None:
-    """None: the draft runs on the CPU, or there is none."""
+) -> list[str]:
+    """Of each of its ranks; empty: the draft runs on the CPU, or there is none."""
     draft = config.own_draft
     if draft is None or draft.device == "cpu":
-        return None
+        return []
+    count = draft.tensor_parallel_size
     if ":" in draft.device:
-        return _named(draft.device, gpus)
+        named = [_named(each, gpus) for each in draft.device.split(",")]
+        if len(named) != count:
+            raise ValueError(f"--draft-device names {len(named)} GPUs for {count} ranks of the draft")
+        return named
     left = [gpu for gpu in gpus if gpu not in targets] or list(targets[ranks:])
-    if left:
-        return left[-1]
-    if draft.device == "cuda":
+    if len(left) >= count:
+        return left[-count:]
+    if draft.device == "cuda" or count > 1:
         raise ValueError(
-            f"no GPU is left for the draft beside {ranks} of vLLM: name one with --draft-device cuda:N "
-            "to share it, or use --draft-device cpu"
+            f"{len(left) or 'no'} GPU is left for the draft beside {ranks} of vLLM: name one with "
+            "--draft-device cuda:N to share it, or use --draft-device cpu"
         )
-    return None
+    return []
 
 
 def _named(device: str, gpus: Sequence[str]) -> str:

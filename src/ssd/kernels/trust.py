@@ -1,0 +1,25 @@
+"""Which kernels may run where: those that can be launched, but for those that failed there against torch.
+
+Whoever has a kernel and its torch form asks here which of the two to take. What fails is found by
+`runtime/kernel_checks.py`, before a model's first step.
+"""
+
+from typing import Literal
+
+import torch
+
+from ssd.kernels.language import can_launch
+
+Kernel = Literal["attention", "move", "decide", "children"]
+
+_failed: set[tuple[str, Kernel]] = set()
+"""By kind of device: what fails on one of a machine's GPUs is used on none."""
+
+
+def may_run(kernel: Kernel, device: torch.device) -> bool:
+    return can_launch(device) and (device.type, kernel) not in _failed
+
+
+def leave_to_torch(kernel: Kernel, device: torch.device) -> None:
+    """From here on, in this process."""
+    _failed.add((device.type, kernel))

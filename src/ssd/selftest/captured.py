@@ -1,0 +1,57 @@
+"""Captured steps beside the same work done again, and beside the eager runner.
+
+On a GPU they are graphs, elsewhere recordings.
+"""
+
+from collections.abc import Iterator
+
+import torch
+
+from ssd.attention.rows import PlainRow
+from ssd.runtime.buckets import Buckets
+from ssd.runtime.capture import Capture, CudaGraphs, Recording, RunAgain
+from ssd.runtime.captured import CapturedRunner
+from ssd.runtime.loading import LoadedModel
+from ssd.runtime.runner import forward
+from ssd.selftest.lines import Line
+from ssd.selftest.made_up import BLOCK, TINY, loaded_model
+
+_PART = "captured steps"
+_SIZES = (1, 2, 4, 8, 16)
+_TABLE = 4
+_CONTEXT = 30
+_ROUNDING = 1e-3
+
+
+def capture_lines(device: torch.device) -> Iterator[Line]:
+    loaded = loaded_model(TINY, device, torch.float32)
+    for tensor in (loaded.pool.keys, loaded.pool.values):
+        tensor.normal_()
+    capture: Capture = CudaGraphs() if device.type == "cuda" else Recording()
+    name = "graphs" if device.type == "cuda" else "recorded and replayed"
+    again, captured = (_captured(loaded, each) for each in (RunAgain(), capture))
+    num_equal, worst = 0, 0.0
+    for size in _SIZES:
+        for rows in _rows(size):
+            mine, same = forward(captured, rows), forward(again, rows)
+            num_equal += torch.equal(mine, same)
+            worst = max(worst, float((mine - forward(loaded.runner, rows)).abs().max()))
+    count = 2 * len(_SIZES)
+    found = f"{num_equal} of {count} steps bit for bit as not captured"
+    yield Line(_PART, name, found, "ok" if num_equal == count else "failed", f"sizes {_SIZES}")
+    verdict = Line(
+        _PART, "beside eager", f"logits differ by {worst:.1e} at most, {_ROUNDING:.0e} is rounding"
+    )
+    yield verdict if worst <= _ROUNDING else Line(_PART, verdict.what, verdict.found, "failed")
+
+
+def _captured(loaded: LoadedModel, capture: Capture) -> CapturedRunner:
+    return CapturedRunner(loaded.runner, loaded.pool, Buckets(_TABLE, _SIZES), capture)
+
+
+def _rows(size: int) -> Iterator[list[PlainRow]]:
+    """One sequence that verifies, and as many that decode."""
+    yield [PlainRow(list(range(2, 2 + size)), _CONTEXT, list(range(_TABLE)), size, generated=True)]
+    assert _CONTEXT < 2 * BLOCK
+    blocks = [[2 * index, 2 * index + 1] for index in range(size)]
+    yield [PlainRow([7 + index], _CONTEXT, each, 1, generated=True) for index, each in enumerate(blocks)]

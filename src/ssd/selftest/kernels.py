@@ -1,0 +1,78 @@
+"""Kernels beside their torch forms: on a GPU over a grid, on a CPU a few in Triton's interpreter."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
+
+import torch
+
+from ssd.kernels.trust import leave_to_torch
+from ssd.runtime.kernel_checks import USUAL, Finding, Part, Scene, Words, check_kernels
+from ssd.selftest.lines import Line
+
+_PART = "kernels"
+_SECONDS = 120.0
+_HEADS = ((32, 8, 64), (64, 8, 128), (16, 8, 128))
+"""Of Llama-3.2 1B, Llama-3.1 70B, Qwen3 0.6B."""
+GRID: tuple[Scene | Words, ...] = (
+    *USUAL,
+    *(
+        Scene(*heads, dtype, parts)
+        for heads in _HEADS
+        for dtype in (torch.bfloat16, torch.float16)
+        for parts in (
+            (Part(0, 17), Part(700, 9), Part(33, 1)),
+            (Part(600, 12, 60), Part(40, 12, 0), Part(5, 1)),
+            (Part(4000, 9),),
+        )
+    ),
+    Words(17, 128_256),
+    Words(12, 151_936, truncates=True),
+)
+
+
+def kernel_lines(device: torch.device) -> Iterator[Line]:
+    """A line for each kernel. What fails is torch's from here on, in this process."""
+    if find_spec("triton") is None:
+        yield Line(_PART, "all", "Triton is not installed: torch computes everything", "not run")
+    elif device.type == "cpu":
+        yield from _lines(_interpreted(), where="a few scenes, interpreted")
+    else:
+        findings = list(check_kernels(device, GRID))
+        for each in findings:
+            if not each.is_sound:
+                leave_to_torch(each.kernel, device)
+        yield from _lines(findings, where="scenes")
+
+
+def _lines(findings: Iterable[Finding], *, where: str) -> Iterator[Line]:
+    by_kernel = defaultdict[str, list[Finding]](list)
+    for each in findings:
+        by_kernel[each.kernel].append(each)
+    for kernel, mine in by_kernel.items():
+        wrong = [each for each in mine if not each.is_sound]
+        worst = max(each.worst for each in mine)
+        found = f"{len(mine) - len(wrong)} of {len(mine)} equal ({where}), worst {worst:.1e}"
+        if wrong:
+            why = f"{wrong[0].scene}: {wrong[0].in_words}"
+            yield Line(_PART, kernel, found, "failed: replaced by its torch form", why)
+        else:
+            yield Line(_PART, kernel, found)
+
+
+def _interpreted() -> list[Finding]:
+    run = subprocess.run(
+        [sys.executable, "-m", "ssd.selftest.interpreted"],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=False,
+    )
+    if run.returncode:
+        raise RuntimeError(run.stderr.strip().splitlines()[-1] if run.stderr.strip() else "it ended early")
+    return [Finding(**json.loads(line)) for line in run.stdout.splitlines()]

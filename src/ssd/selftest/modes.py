@@ -1,0 +1,85 @@
+"""AR, SD and SSD on a small random pair: the same tokens, with a draft that is right now and then.
+
+In deterministic mode and float32, so that not even a tie may fall otherwise. The host's time of a step is
+read off the same runs.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ssd.config import Mode
+from ssd.engine.llm import LLM
+from ssd.engine.outputs import EngineStats
+from ssd.sampling import SamplingParams
+from ssd.selftest.lines import Line
+from ssd.selftest.made_up import write_pair
+
+_PART = "modes"
+_MODES: tuple[Mode, ...] = ("ar", "sd", "ssd")
+_PROMPTS = ("Once upon a time", "def add(a, b):\n", "1 2 3 4 5")
+_TOKENS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class ModeRun:
+    texts: list[tuple[int, ...]]
+    stats: EngineStats
+
+    @property
+    def host_seconds(self) -> float:
+        """Of a step, what is neither the forward nor waiting."""
+        return self.stats.host_seconds / max(1, self.stats.num_steps)
+
+
+def run_modes(device: str) -> dict[Mode, ModeRun]:
+    """Each mode on the same prompts and seeds, around one target."""
+    with tempfile.TemporaryDirectory(prefix="ssd-selftest-") as folder:
+        target, draft = write_pair(Path(folder))
+        settings: dict[str, Any] = {"device": device, "dtype": "float32", "deterministic": True}
+        drafting = {"model": str(draft), "device": device, "precision": "model", "kv_cache_bytes": 1 << 26}
+        runs: dict[Mode, ModeRun] = {}
+        with LLM(
+            str(target),
+            show_progress=False,
+            num_blocks=64,
+            max_num_seqs=4,
+            kv_cache_bytes=1 << 26,
+            **settings,
+        ) as llm:
+            for mode in _MODES:
+                if mode != "ar":
+                    llm.switch_mode(mode, draft=drafting)
+                runs[mode] = _run(llm)
+    return runs
+
+
+def _run(llm: LLM) -> ModeRun:
+    params = [
+        SamplingParams(temperature=heat, seed=7, max_tokens=_TOKENS, ignore_eos=True) for heat in (0.0, 0.8)
+    ]
+    texts = [
+        output.outputs[0].token_ids
+        for each in params
+        for output in llm.generate(list(_PROMPTS), each, use_tqdm=False)
+    ]
+    return ModeRun(texts, llm.stats)
+
+
+def mode_lines(runs: dict[Mode, ModeRun]) -> Iterator[Line]:
+    plain = runs["ar"]
+    for mode in ("sd", "ssd"):
+        found, speculation = runs[mode], runs[mode].stats.speculation
+        same = sum(a == b for a, b in zip(found.texts, plain.texts, strict=True))
+        said = (
+            f"{same} of {len(plain.texts)} texts as mode ar writes them, "
+            f"{speculation.accepted} of {speculation.drafted} drafted tokens accepted"
+        )
+        if same < len(plain.texts):
+            yield Line(_PART, mode, said, "failed", "a mode must not change a token")
+        elif not speculation.accepted:
+            yield Line(_PART, mode, said, "failed", "no drafted token was accepted: nothing was shown")
+        else:
+            yield Line(_PART, mode, said)

@@ -1,0 +1,67 @@
+"""The whole self-test, part by part: lines as they come, and at the end the figures that a plan can use."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from ssd.planning.measured import Measured
+from ssd.runtime.bandwidth import launch_seconds, reading_rate
+from ssd.runtime.host import resolve_dtype
+from ssd.selftest import times
+from ssd.selftest.captured import capture_lines
+from ssd.selftest.kernels import kernel_lines
+from ssd.selftest.lines import Line, at_most, tried
+from ssd.selftest.modes import mode_lines, run_modes
+
+HOST_SECONDS = 2e-3
+"""Of a step of a few sequences: more than that is felt beside a verification on a GPU."""
+
+
+class SelfTest:
+    """On one device. `measured` is there once every part that measures has ended well."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.measured: Measured | None = None
+
+    def lines(self) -> Iterator[Line]:
+        parts: dict[str, Callable[[], Iterator[Line]]] = {
+            "kernels": lambda: kernel_lines(self.device),
+            "captured steps": lambda: capture_lines(self.device),
+            "modes and times": self._modes_and_times,
+        }
+        for part, lines in parts.items():
+            yield from tried(part, lines)
+
+    def _modes_and_times(self) -> Iterator[Line]:
+        runs = run_modes(str(self.device))
+        yield from mode_lines(runs)
+        host = runs["ssd"].host_seconds
+        yield at_most(
+            "host", "a step of 3 texts, mode ssd", host, HOST_SECONDS, "neither forward nor waiting"
+        )
+        rate, launch = reading_rate(self.device), launch_seconds(self.device)
+        captured = times.captured_launch_seconds(self.device)
+        yield times.memory_line(self.device, rate)
+        yield from times.launch_lines(launch, captured)
+        per_layer, beside = times.count_launches()
+        models = times.made_up_pair(self.device, resolve_dtype("auto", self.device))
+        seconds = times.forward_seconds(models)
+        for name, model, found in zip(("T_v", "T_d"), models, seconds, strict=True):
+            overhead = (model.checkpoint.config.num_layers * per_layer + beside) * launch
+            yield times.forward_line(name, model, found, rate, overhead)
+        self.measured = Measured(
+            device=_name(self.device),
+            bandwidth=rate,
+            launch=launch,
+            captured_launch=captured,
+            launches_per_layer=per_layer,
+            launches_beside=beside,
+            host=host,
+            target_seconds=seconds[0],
+            draft_seconds=seconds[1],
+        )
+
+
+def _name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

@@ -1,0 +1,168 @@
+"""How long things take here: memory, launches, forwards by rows. Each beside what follows from the others.
+
+A forward reads its weights once, at the rate that was measured, and launches its operations, at the time that
+was measured: what takes much longer than both is slower than expected. A data sheet is asked where one is
+known. Weights are random, of a usual shape: on a GPU some layers of an 8B model and all of a 0.6B one.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ssd.bench.bare_forward import bare_forward
+from ssd.kernels.tiles import Demand
+from ssd.kernels.traffic import attention_traffic, write_traffic
+from ssd.models.decoder import DenseDecoder, Rows
+from ssd.planning.hardware import Device, called_like
+from ssd.runtime.bandwidth import best_seconds
+from ssd.runtime.capture import CudaGraphs
+from ssd.runtime.loading import LoadedModel
+from ssd.selftest.lines import Line, at_most, in_words
+from ssd.selftest.made_up import TINY, MadeUpShape, RandomWeights, loaded_model
+
+ROWS = (1, 2, 4, 8, 16)
+_ON_CPU = (MadeUpShape(4, 1024, 2816, 16, 4, 8192, 64), MadeUpShape(2, 512, 1408, 8, 2, 8192, 64))
+_ON_GPU = (MadeUpShape(8, 4096, 14336, 32, 8, 128_256, 128), MadeUpShape(28, 1024, 3072, 16, 8, 151_936, 128))
+_ROOM = 10 << 30
+"""Bytes of a GPU that the larger pair may take."""
+_DATA_SHEET = 0.6
+"""Of a data sheet's bandwidth, what a plain product reaches."""
+_LAUNCH, _CAPTURED_LAUNCH = 10e-6, 3e-6
+"""Seconds: what drivers of recent years take, one by one and within a graph."""
+_TURNS = 8
+"""The first makes what is made once."""
+
+
+# Memory and launches.
+
+
+def memory_line(device: torch.device, rate: float) -> Line:
+    found, sheet = f"{rate / 1e9:.1f} GB/s read", data_sheet(device)
+    if sheet is None:
+        return Line("memory", "bandwidth", found, why="no data sheet to compare with")
+    share = rate / sheet.bandwidth
+    why = f"{share:.2f} of the {sheet.bandwidth / 1e9:.0f} GB/s of {sheet.name}"
+    return Line("memory", "bandwidth", found, "ok" if share >= _DATA_SHEET else "slower than expected", why)
+
+
+def data_sheet(device: torch.device) -> Device | None:
+    return called_like(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+
+
+def launch_lines(launch: float, captured: float | None) -> Iterator[Line]:
+    yield at_most("launches", "one by one", launch, _LAUNCH, "of a small operation among many")
+    if captured is None:
+        yield Line("launches", "within a graph", "there are none on a CPU", "not run")
+    else:
+        yield at_most("launches", "within a graph", captured, _CAPTURED_LAUNCH, "of the same operation")
+
+
+def captured_launch_seconds(device: torch.device) -> float | None:
+    if device.type != "cuda":
+        return None
+    place, count = torch.zeros(1, device=device), 1000
+
+    def work() -> None:
+        for _ in range(count):
+            place.add_(1.0)
+
+    replay = CudaGraphs()(work)
+    return best_seconds(replay, device, within=0.3) / count
+
+
+# Forwards.
+
+
+def made_up_pair(device: torch.device, dtype: torch.dtype) -> tuple[LoadedModel, LoadedModel]:
+    shapes = _ON_CPU
+    if device.type == "cuda" and torch.cuda.mem_get_info(device)[0] > _ROOM:
+        shapes = _ON_GPU
+    target, draft = (loaded_model(shape, device, dtype) for shape in shapes)
+    return target, draft
+
+
+def forward_seconds(models: Sequence[LoadedModel]) -> list[dict[int, float]]:
+    """Of each model, by rows: the best of turns that all of them take; others only ever make it longer."""
+    found = [dict.fromkeys(ROWS, float("inf")) for _ in models]
+    for _ in range(_TURNS):
+        for model, best in zip(models, found, strict=True):
+            best.update({rows: min(best[rows], bare_forward(model, rows)) for rows in ROWS})
+    return found
+
+
+def forward_line(
+    name: str, model: LoadedModel, seconds: Mapping[int, float], rate: float, overhead: float
+) -> Line:
+    """`overhead`: seconds that its launches take."""
+    config, width = model.checkpoint.config, model.pool.shape.dtype.itemsize
+    expected = config.num_parameters * width / rate + overhead
+    shown = ", ".join(f"{rows}: {in_words(each)}" for rows, each in seconds.items())
+    found = f"by rows, {shown}; 1 expected about {in_words(expected)}"
+    what = f"{name}, {config.num_parameters / 1e6:.0f} M weights"
+    judged = at_most("forwards", what, seconds[ROWS[0]], expected, "")
+    if judged.verdict != "ok":
+        return Line("forwards", what, found, judged.verdict, "weights at the measured rate, and launches")
+    # Rows share the weights: half of what they would take one after another is the least to ask for.
+    if seconds[ROWS[-1]] > ROWS[-1] / 2 * seconds[ROWS[0]]:
+        return Line("forwards", what, found, "slower than expected", "rows together should share the weights")
+    return Line("forwards", what, found)
+
+
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Operations that compute something: views do not."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count: int = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        given = {each.untyped_storage().data_ptr() for each in tree_leaves(args) if _has_memory(each)}
+        fresh = [each for each in tree_leaves(made) if isinstance(each, Tensor)]
+        is_view = all(_has_memory(each) and each.untyped_storage().data_ptr() in given for each in fresh)
+        self.count += func._schema.is_mutable or not is_view
+        return made
+
+
+def _has_memory(each: object) -> bool:
+    return isinstance(each, Tensor) and not each.is_mkldnn
+
+
+class _Unseeing:
+    """A plan of attention that attends to nothing: its kernels are counted by arithmetic."""
+
+    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        return queries.reshape(len(queries), -1)
+
+
+def count_launches() -> tuple[int, int]:
+    """Of a forward on our kernels: those of a layer, and those beside all layers. A property of the code."""
+    few, more = (_operations(layers) for layers in (1, 2))
+    demand = Demand(1, 2, 4096, TINY.heads, TINY.kv_heads, TINY.head_dim, 2)
+    attention = (
+        attention_traffic(demand, 4096, 0, num_processors=132).launches + write_traffic(demand).launches
+    )
+    return more - few + attention, 2 * few - more
+
+
+@torch.inference_mode()
+def _operations(layers: int) -> int:
+    config, cpu = replace(TINY, layers=layers).config, torch.device("cpu")
+    model = DenseDecoder(
+        *(config, RandomWeights(config, cpu, torch.float32)),
+        num_positions=64,
+        dtype=torch.float32,
+        device=cpu,
+    )
+    numbers = torch.arange(4)
+    counter = _Counter()
+    with counter:
+        model.logits(model.hidden(Rows(numbers, numbers, _Unseeing())))
+    return counter.count

@@ -1,0 +1,121 @@
+"""`ssd doctor --selftest`: a verdict a line, and a record that a plan can read."""
+
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from ssd.cli.main import app
+from ssd.config import Mode
+from ssd.engine.outputs import EngineStats, SpeculationStats
+from ssd.planning.measured import read_measured
+from ssd.runtime.kernel_checks import Finding
+from ssd.selftest import kernels, modes, run
+from ssd.selftest.lines import Line, at_most, in_words, tried
+from ssd.selftest.modes import ModeRun, mode_lines
+
+
+def doctor(*flags: str) -> Result:
+    return CliRunner().invoke(app, ["doctor", "--selftest", "--device", "cpu", *flags])
+
+
+def test_a_page_on_a_cpu_within_a_minute(tmp_path: Path) -> None:
+    started = time.monotonic()
+    result = doctor("--record", str(tmp_path / "measured.json"))
+    assert result.exit_code == 0, result.output
+    shown = result.stdout
+    assert "a small form" in shown
+    for kernel in ("attention", "move", "decide", "children"):
+        assert re.search(
+            rf"^kernels +{kernel} +ok: \d+ of \d+ equal \(a few scenes, interpreted\)", shown, re.M
+        )
+    assert re.search(r"^captured steps +recorded and replayed +ok: 10 of 10 steps", shown, re.M)
+    for mode in ("sd", "ssd"):
+        assert re.search(rf"^modes +{mode} +ok: 6 of 6 texts as mode ar writes them", shown, re.M)
+    for what in (
+        "host +a step",
+        "memory +bandwidth",
+        "launches +one by one",
+        "forwards +T_v",
+        "forwards +T_d",
+    ):
+        assert re.search(rf"^{what}.*(ok|slower than expected): ", shown, re.M)
+    assert re.search(r"T_v.*1: .* 2: .* 4: .* 8: .* 16: ", shown)
+    assert re.search(r"within a graph +not run", shown)
+    found = read_measured(tmp_path / "measured.json")
+    assert found.device == "cpu"
+    assert found.captured_launch is None
+    assert set(found.target_seconds) == set(found.draft_seconds) == {1, 2, 4, 8, 16}
+    assert found.target_seconds[1] > found.draft_seconds[1] > 0
+    assert found.bandwidth > 1e8
+    # A quiet machine takes half a minute; others' tests may share this one.
+    assert time.monotonic() - started < 240
+
+
+def test_what_fails_ends_with_1_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    wrong = Finding("decide", "a scene", 3.0, 0.0)
+    monkeypatch.setattr(kernels, "_interpreted", lambda: [wrong, replace(wrong, kernel="move", worst=0.0)])
+
+    def lost(*_: object) -> dict[Mode, ModeRun]:
+        raise RuntimeError("the draft did not start")
+
+    monkeypatch.setattr(run, "run_modes", lost)
+    result = doctor()
+    assert result.exit_code == 1
+    assert re.search(
+        r"decide +failed: replaced by its torch form: 0 of 1.*a scene: differs by 3", result.stdout
+    )
+    assert re.search(r"move +ok: 1 of 1", result.stdout)
+    assert re.search(r"captured steps +recorded and replayed +ok", result.stdout)
+    assert "RuntimeError: the draft did not start" in result.stdout
+    refused = doctor("--record", str(tmp_path / "record.json"))
+    assert refused.exit_code == 2
+    assert not (tmp_path / "record.json").exists()
+
+
+def a_run(*texts: tuple[int, ...], accepted: int = 3) -> ModeRun:
+    speculation = SpeculationStats(rounds=4, drafted=6, accepted=accepted)
+    return ModeRun(list(texts), EngineStats(speculation, 4, 1.0, 0.5, 0.1, None))
+
+
+@pytest.mark.parametrize(
+    ("speculative", "verdict"),
+    [
+        (a_run((1, 2), (3, 4)), "ok"),
+        (a_run((1, 2), (3, 5)), "failed"),
+        (a_run((1, 2), (3, 4), accepted=0), "failed"),
+    ],
+)
+def test_a_mode_that_changes_a_token_or_shows_nothing_fails(speculative: ModeRun, verdict: str) -> None:
+    runs: dict[Mode, ModeRun] = {"ar": a_run((1, 2), (3, 4)), "sd": speculative, "ssd": speculative}
+    assert [line.verdict for line in mode_lines(runs)] == [verdict, verdict]
+    assert speculative.host_seconds == pytest.approx(0.1)
+
+
+def test_times_in_words_and_what_is_slow() -> None:
+    assert [in_words(each) for each in (2.5, 0.0123, 4e-6)] == ["2.5 s", "12.3 ms", "4 µs"]
+    assert at_most("a", "b", 1.9, 1.0, "").verdict == "ok"
+    assert at_most("a", "b", 2.1, 1.0, "").verdict == "slower than expected"
+
+    def broken() -> list[Line]:
+        raise OSError("no device")
+
+    (line,) = tried("part", broken)
+    assert line.is_failure
+    assert "no device" in line.why
+
+
+def test_the_pair_is_made_up_and_gone_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    folders: list[Path] = []
+
+    def written(folder: Path) -> tuple[Path, Path]:
+        folders.append(folder)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(modes, "write_pair", written)
+    with pytest.raises(ValueError, match="enough"):
+        modes.run_modes("cpu")
+    assert not folders[0].exists()

@@ -1,0 +1,74 @@
+"""Faults of self-tests, seats and ranks."""
+
+from tests.faults.fault import Fault
+
+_RANKS = "src/ssd/runtime/ranks"
+_FRAMES = "tests/e2e/test_ranks.py::test_frames_are_those_of_one_rank"
+_SELF = "tests/cli/test_selftest.py"
+_SEATS = "tests/runtime/test_seats.py::test_a_draft_takes_what_the_target_leaves"
+
+FAULTS = [
+    Fault(
+        "those who follow move no keys",
+        f"{_RANKS}/follower.py",
+        "            loaded.pool.move(*places)",
+        "            list(places)",
+        _FRAMES,
+    ),
+    Fault(
+        "the leader moves its own keys alone",
+        f"{_RANKS}/leading.py",
+        "        self._ranks.say(said(Order.MOVE, sources.cpu(), destinations.cpu()))\n",
+        "",
+        _FRAMES,
+    ),
+    Fault(
+        "of what ranks have each only the leader's counts",
+        f"{_RANKS}/group.py",
+        "            dist.all_reduce(total, group=self._computing)",
+        "            pass",
+        _FRAMES,
+    ),
+    Fault(
+        "what is said ends with its first piece",
+        f"{_RANKS}/wire.py",
+        "ends = 2 + count + np.cumsum(words[2 : 2 + count])",
+        "ends = 2 + count + np.cumsum(words[2 : 2 + count] // 2)",
+        "tests/runtime/test_ranks.py::test_a_batch_arrives_as_it_was_said",
+    ),
+    Fault(
+        "a draft sits on the target's GPU though there is another",
+        "src/ssd/runtime/seats.py",
+        "others = [gpu for gpu in gpus if gpu != target]",
+        "others = [gpu for gpu in reversed(gpus)]",
+        _SEATS,
+    ),
+    Fault(
+        "who shares a device is not counted",
+        "src/ssd/engine/seating.py",
+        "        taken[place] += weights + kv",
+        "        taken[place] = weights + kv",
+        "tests/engine/test_seating.py::test_one_device_carries_both",
+    ),
+    Fault(
+        "a mode that changes a token passes the self-test",
+        "src/ssd/selftest/modes.py",
+        "        if same < len(plain.texts):",
+        "        if same < 1:",
+        f"{_SELF}::test_a_mode_that_changes_a_token_or_shows_nothing_fails",
+    ),
+    Fault(
+        "a part of the self-test that ends early ends all",
+        "src/ssd/selftest/lines.py",
+        "    except Exception as error:",
+        "    except ArithmeticError as error:",
+        f"{_SELF}::test_what_fails_ends_with_1_and_the_rest_goes_on",
+    ),
+    Fault(
+        "engines one at a time are loaded together",
+        "benchmarks/peers/run.py",
+        "        if self._manifest.settings.alone:",
+        "        if False:",
+        "tests/benchmarks/test_peers_worker.py::test_one_engine_after_another_where_memory_holds_no_two",
+    ),
+]

@@ -1,0 +1,84 @@
+"""A kernel that fails against its torch form is left to torch, before a model's first step."""
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ssd.attention.choice import eager_backend
+from ssd.attention.fused import FusedBackend
+from ssd.attention.sdpa import SdpaBackend
+from ssd.kernels import language, trust
+from ssd.kernels.trust import leave_to_torch, may_run
+from ssd.kvcache.pool import PoolShape
+from ssd.runtime import kernel_checks
+from ssd.runtime.decision import FusedDecision, decision_on
+from ssd.runtime.kernel_checks import Part, Scene, Words, leave_failing_kernels_to_torch, scenes_of
+from ssd.sampling import CoupledDecision, Draws
+from tests.kernels.test_choice import pool_on
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+SMALL = (Scene(2, 1, 16, torch.float32, (Part(5, 2),)), Words(2, 300))
+
+
+@pytest.fixture(autouse=True)
+def nothing_failed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trust, "_failed", set())
+
+
+def test_kernels_that_agree_stay(caplog: pytest.LogCaptureFixture) -> None:
+    assert leave_failing_kernels_to_torch(CPU, SMALL) == frozenset()
+    assert not caplog.records
+    assert all(may_run(kernel, CPU) for kernel in ("attention", "move", "decide", "children"))
+
+
+def test_what_differs_or_raises_is_replaced_and_the_log_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def another_token(logits: Tensor, *_: Any) -> Tensor:
+        return logits.argmin(1)
+
+    def refused(*_: Any) -> None:
+        raise RuntimeError("ptxas was not found")
+
+    monkeypatch.setattr(kernel_checks, "decide_rows", another_token)
+    monkeypatch.setattr(kernel_checks, "move_kv", refused)
+    with caplog.at_level(logging.WARNING):
+        assert leave_failing_kernels_to_torch(CPU, SMALL) == {"decide", "move"}
+    said = " ".join(each.getMessage() for each in caplog.records)
+    assert "kernel decide is replaced by its torch form on cpu: differs by" in said
+    assert "kernel move is replaced by its torch form on cpu: RuntimeError: ptxas was not found" in said
+    assert [may_run(kernel, CPU) for kernel in ("attention", "move", "decide", "children")] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+
+
+def test_whoever_computes_then_takes_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(language, "INTERPRETS", False)
+    monkeypatch.setattr(CoupledDecision, "on", lambda decision, device: decision)
+    drawn = CoupledDecision(Draws(torch.tensor([5]), torch.tensor([1]), torch.tensor([0.8])))
+    leave_to_torch("attention", GPU)
+    assert isinstance(eager_backend(pool_on("cuda"), 8, deterministic=False), SdpaBackend)
+    assert isinstance(decision_on(GPU, drawn), FusedDecision)
+    leave_to_torch("decide", GPU)
+    assert isinstance(decision_on(GPU, drawn), CoupledDecision)
+    monkeypatch.setattr(trust, "_failed", set())
+    assert isinstance(eager_backend(pool_on("cuda"), 8, deterministic=False), FusedBackend)
+
+
+def test_a_model_tries_its_own_shapes() -> None:
+    shape = PoolShape(2, 2, 64, 8, 16, torch.float16, CPU, 64, num_trees=2)
+    texts, *words = scenes_of(shape, 8, 1000, deterministic=False)
+    assert isinstance(texts, Scene)
+    assert (texts.num_heads, texts.num_kv_heads, texts.head_dim, texts.page) == (8, 2, 64, 16)
+    assert any(part.grown is not None for part in texts.parts)
+    assert all(isinstance(each, Words) and each.vocab_size == 1000 for each in words)
+    fixed = scenes_of(shape, 8, 1000, deterministic=True)[0]
+    assert isinstance(fixed, Scene)
+    assert fixed.deterministic
+    assert all(part.grown is None for part in fixed.parts)
