@@ -5,7 +5,8 @@ every tenth token.
 """
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -66,13 +67,13 @@ class RuledModel:
         pass
 
 
-def shape_of(batch: int, lookahead: int) -> Shape:
+def shape_of(batch: int, lookahead: int, *, width: int = WIDTH, slots: int = SLOTS) -> Shape:
     return Shape(
         batch,
-        WIDTH,
-        rows=WIDTH + batch * (lookahead + 1),
+        width,
+        rows=width + batch * (lookahead + 1),
         lookup=LOOKUP,
-        slots=SLOTS,
+        slots=slots,
         outcome=lookahead + 1,
         block=BLOCK,
         blocks=CONTEXT // BLOCK,
@@ -80,10 +81,16 @@ def shape_of(batch: int, lookahead: int) -> Shape:
     )
 
 
-def grower_of(model: ForestModel, *, prefill_chunk: int) -> ForestGrower:
+def grower_of(
+    model: ForestModel,
+    *,
+    prefill_chunk: int,
+    shape: Shape | None = None,
+    weights: Mapping[str, float] = MappingProxyType({}),
+) -> ForestGrower:
     """As a draft service has it on a CPU."""
-    shape = shape_of(64, 8)
-    limits = HostLimits(prefill_chunk=prefill_chunk, max_model_len=CONTEXT)
+    shape = shape or shape_of(64, 8)
+    limits = HostLimits(prefill_chunk, CONTEXT, weights)
     blocks = BlockManager(NUM_BLOCKS, BLOCK)
     return ForestGrower(Forest(NumpyArrays(), shape), model, LooseChildren(shape.children), blocks, limits)
 

@@ -9,7 +9,7 @@ import pytest
 
 from ssd import SamplingParams
 from ssd.config import DraftConfig, EngineConfig
-from ssd.integrations.vllm.meter import COUNTERS, GAUGES
+from ssd.integrations.vllm.meter import COUNTERS, GAUGES, NAMES
 from ssd.integrations.vllm.settings import Settings as VllmSettings
 from ssd.server.config import ServerConfig
 from ssd.server.response_parts import ResponsesRequest
@@ -43,7 +43,7 @@ def test_every_parameter_of_sampling_is_documented() -> None:
 def test_every_setting_and_metric_inside_vllm_is_documented() -> None:
     page = (ROOT / "docs/vllm.md").read_text()
     assert [f.name for f in dataclasses.fields(VllmSettings) if f"`{f.name}`" not in page] == []
-    assert [name for name in {**COUNTERS, **GAUGES} if f"`ssd_{name}" not in page] == []
+    assert [name for name in {**COUNTERS, **GAUGES, **NAMES} if f"`ssd_{name}" not in page] == []
 
 
 def test_every_field_of_a_request_is_documented() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ssd.integrations.vllm.meter import COUNTERS, GAUGES
+from ssd.integrations.vllm.meter import COUNTERS, GAUGES, NAMES
 from ssd.integrations.vllm.settings import Settings
 from tests.test_images import parse
 
@@ -45,7 +45,7 @@ def exported() -> set[str]:
         (ROOT / "src/ssd/server" / name).read_text() for name in ("metrics.py", "engine_metrics.py")
     )
     written = re.findall(r'"((?:ssd_)?[a-z0-9]+_[a-z0-9_]+)"', server) + re.findall(r'"([a-z]+)": \(', server)
-    names = {f"ssd_{name.removeprefix('ssd_')}" for name in (*written, *COUNTERS, *GAUGES)}
+    names = {f"ssd_{name.removeprefix('ssd_')}" for name in (*written, *COUNTERS, *GAUGES, *NAMES)}
     return names | {f"{name}_{end}" for name in names for end in ("total", "bucket", "sum", "count")}
 
 
@@ -124,3 +124,22 @@ def test_the_dashboard_has_a_panel_for_each_cause() -> None:
     ids = [panel["id"] for panel in dashboard["panels"]]
     assert len(set(ids)) == len(ids)
     assert all(panel["targets"][0]["expr"] and panel["description"] for panel in dashboard["panels"])
+
+
+def test_every_cause_of_a_miss_is_recorded_shown_and_told_of_by_tenant() -> None:
+    dashboard = (ROOT / "deploy/grafana-pool.json").read_text()
+    alerts = {rule["alert"]: rule for rule in rules() if "alert" in rule}
+    recorded = {rule["record"]: rule["expr"] for rule in rules() if "record" in rule}
+    remedies = {
+        "late": ("SSDTenantLate", "faster drafts"),
+        "unheard": ("SSDTenantUnheard", "capacity"),
+        "unknown": ("SSDTenantUnfit", "a better draft"),
+    }
+    for cause, (alert, remedy) in remedies.items():
+        share = f"ssd_tenant_{cause}_share"
+        assert f'cause="{cause}"' in recorded[share]
+        assert "ssd_tenant_of_pod" in recorded[share]
+        assert share in dashboard
+        assert share in alerts[alert]["expr"]
+        assert remedy in alerts[alert]["annotations"]["remedy"]
+        assert "$labels.tenant" in alerts[alert]["annotations"]["summary"]

@@ -92,6 +92,7 @@ WORDS = {
     "device": "cpu", "dtype": "float32", "mode": "ssd", "backup": "ngram", "acceptance": "ratio",
     "precision": "int8", "growth": "uniform", "log_level": "debug", "tool_format": "hermes",
     "reasoning_format": "think", "host": "0.0.0.0", "saguaro": 0.5, "tensor_parallel_size": 2,
+    "weights": ("alice=4", "bob=0.5"),
 }  # fmt: skip
 """Values that are not the default, where another number or text is none."""
 BESIDE: dict[str, dict[str, Any]] = {

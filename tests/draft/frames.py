@@ -71,7 +71,7 @@ def nodes(**changes: object) -> Nodes:
 
 
 def stats() -> Stats:
-    return Stats(5, 60, 1.25, 2, 0.5, [(1.0, 1.5, 12), (1.5, 2.0, 12)])
+    return Stats(5, 60, 1.25, 2, 0.5, "alice", 30, [(1.0, 1.5, 12), (1.5, 2.0, 12)])
 
 
 def each_kind() -> list[AnyMessage]:

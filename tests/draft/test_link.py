@@ -14,6 +14,7 @@ from ssd.draft.link import (
     ZmqDraftLink,
     ZmqEngineLink,
     make_keys,
+    make_tenant_keys,
 )
 from ssd.draft.messages import MAX_FRAME_BYTES
 
@@ -128,3 +129,23 @@ def test_a_link_that_cannot_be_made_leaves_nothing_open(
     with pytest.raises((ValueError, OSError)):
         make(tmp_path)
     assert [each.closed for each in made] == [True]
+
+
+def test_a_tenant_is_let_in_by_its_key_and_known_by_its_name(folder: Path) -> None:
+    make_tenant_keys(folder, "alice")
+    with pytest.raises(ValueError, match="is there already"):
+        make_tenant_keys(folder, "alice")
+    assert stat.S_IMODE((folder / "alice/engine.key_secret").stat().st_mode) == 0o600
+    with closing(ZmqDraftLink("tcp://127.0.0.1:0", Keys(folder / "draft"))) as draft:
+        for name, known_as in (("alice", "alice"), ("engine", "")):
+            with closing(connect(draft, folder / name)) as engine:
+                engine.send(b"it is me")
+                heard = draft.receive(5.0)
+            assert heard is not None
+            assert (heard.frame, heard.key) == (b"it is me", known_as)
+
+
+@pytest.mark.parametrize("name", ["draft", "engine", "", "../alice", "a b"])
+def test_names_of_tenants_are_names(folder: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="is no name of a tenant"):
+        make_tenant_keys(folder, name)

@@ -231,12 +231,16 @@ def test_what_one_has_no_room_for_another_may_have(pool: Pool) -> None:
     other = "two" if home == "one" else "one"
     for each, expected in ((home, other), (other, "nobody")):
         opened = pool.drafts[each].link.opened[-1]
-        pool.drafts[each].says(Close(opened.seq, opened.epoch, "no room", may_return=True))
+        pool.drafts[each].says(
+            Close(opened.seq, opened.epoch, "no room", may_return=True), load(1, kv_usage=0.5)
+        )
         pool.client.line.read()
         assert pool.home("a") == expected
-    pool.drafts[home].says(load(0, kv_usage=0.9))
-    pool.client.line.read()
-    assert pool.home("a") == "nobody"
+    # As full as it was, and then fuller.
+    for usage in (0.5, 0.9):
+        pool.drafts[home].says(load(1, kv_usage=usage))
+        pool.client.line.read()
+        assert pool.home("a") == "nobody"
     pool.drafts[other].says(load(0, kv_usage=0.1))
     pool.client.line.read()
     assert pool.home("a") == other

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ssd.config import DraftConfig
 from ssd.draft.contact import Contact
-from ssd.draft.link import EngineLink
+from ssd.draft.link import EngineLink, Heard
 from ssd.draft.messages import Hello
 from ssd.draft.program import build_service
 from ssd.draft.service import DraftService
@@ -49,8 +49,8 @@ class DraftEnd:
     def send(self, peer: bytes, frame: bytes) -> None:
         self._wires.to_engine.append(frame)
 
-    def receive(self, timeout: float) -> tuple[bytes, bytes] | None:
-        return (PEER, self._wires.to_draft.popleft()) if self._wires.to_draft else None
+    def receive(self, timeout: float) -> Heard | None:
+        return Heard(PEER, self._wires.to_draft.popleft()) if self._wires.to_draft else None
 
     def close(self) -> None:
         pass

@@ -62,8 +62,8 @@ BLIND = [
     BlindFault(
         "who comes while the draft is full is told not to come back",
         "src/ssd/draft/service.py",
-        "return [Close(message.seq, message.epoch, reason, may_return=True)]",
-        "return [Close(message.seq, message.epoch, reason)]",
+        "return [Close(message.seq, message.epoch, reason, may_return=True), self._stats(peer)]",
+        "return [Close(message.seq, message.epoch, reason), self._stats(peer)]",
         "A long request that came at a bad moment goes without speculation though there is room again.",
     ),
     BlindFault(

@@ -32,11 +32,17 @@ def _with_hosts(hosts_file: Path, program: Sequence[str]) -> list[str]:
 
 class Program:
     def __init__(
-        self, network: Network, host: str, arguments: Sequence[str], *, hosts_file: Path | None = None
+        self, network: Network | None, host: str, arguments: Sequence[str], *, hosts_file: Path | None = None
     ) -> None:
-        """`arguments` are a module's name and what it is told; `hosts_file` is its /etc/hosts, if given."""
-        program = [sys.executable, "-m", *arguments]
-        command = network.command(host, program if hosts_file is None else _with_hosts(hosts_file, program))
+        """`arguments` are a module's name and what it is told; `hosts_file` is its /etc/hosts, if given.
+
+        Without a network it runs on this machine, whatever the host.
+        """
+        command = [sys.executable, "-m", *arguments]
+        if hosts_file is not None:
+            command = _with_hosts(hosts_file, command)
+        if network is not None:
+            command = network.command(host, command)
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment())
         self.lines: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)

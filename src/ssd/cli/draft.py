@@ -30,6 +30,10 @@ def draft(
         Path | None,
         typer.Option(help="Write new keys into this folder, and end. Move FOLDER/engine to the engine."),
     ] = None,
+    tenant: Annotated[
+        str | None,
+        typer.Option(help="With --make-keys: a further folder beside those, for engines of this name."),
+    ] = None,
     hf_cache: Annotated[
         str | None, typer.Option(envvar="SSD_HF_CACHE", help="Where models of the hub are kept.")
     ] = None,
@@ -53,6 +57,7 @@ def draft(
     """
     _stay_on(options.cores or "")
     from ssd.draft.link import make_keys as write_keys
+    from ssd.draft.link import make_tenant_keys
     from ssd.draft.program import build_service, open_link, start_team
     from ssd.models.hub import local_model
     from ssd.processes.lifeline import end_with_parent
@@ -62,6 +67,13 @@ def draft(
     from ssd.runtime.ranks.group import RankLost
 
     with _start_log(log_format):
+        if make_keys is not None and tenant is not None:
+            make_tenant_keys(make_keys, tenant)
+            typer.echo(
+                f"keys are made: {make_keys / tenant} is for whoever verifies as {tenant} (--draft-keys); "
+                f"the draft knows it by {make_keys / 'draft' / tenant}.key once it is started anew"
+            )
+            return
         if make_keys is not None:
             write_keys(make_keys)
             typer.echo(

@@ -56,6 +56,9 @@ class DraftOptions:
     max_num_seqs: Annotated[
         int | None, _option("max_num_seqs", "Sequences the draft speculates for at a time.", _PANEL)
     ] = None
+    weights: Annotated[
+        str | None, _option("weights", "Shares of tenants by name, such as alice=4,bob=2.", _PANEL)
+    ] = None
     keys: Annotated[
         str | None, _option("keys", "Folder with the keys of this side, for a draft on TCP.", _PANEL)
     ] = None
@@ -63,4 +66,8 @@ class DraftOptions:
     def settings(self) -> dict[str, Any]:
         """What was said, as settings of DraftConfig."""
         said = said_in(self)
-        return said if self.cores is None else said | {"cores": parse_cores(self.cores)}
+        if self.cores is not None:
+            said["cores"] = parse_cores(self.cores)
+        if self.weights is not None:
+            said["weights"] = tuple(filter(None, self.weights.split(",")))
+        return said

@@ -33,6 +33,26 @@ def require_cores(name: str, cores: object) -> None:
         raise ValueError(f"{name}={cores!r}: a tuple that names each core once, counting from 0")
 
 
+def weights_of(name: str, said: object) -> dict[str, float]:
+    """`("alice=4", "bob=0.5")` → {"alice": 4.0, "bob": 0.5}."""
+    found: dict[str, float] = {}
+    for each in said if isinstance(said, tuple) else (None,):
+        who, _, weight = str(each).partition("=")
+        if not who or who in found or not 1e-3 <= _number(weight) <= 1e3:
+            raise ValueError(
+                f"{name}={said!r}: name each once, with a weight between 0.001 and 1000: alice=4"
+            )
+        found[who] = float(weight)
+    return found
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
 def refuse_unknown(given: Iterable[str], known: Sequence[str], *, owner: str = "") -> None:
     """ValueError for the first that is not known, with its nearest neighbour."""
     for key in given:

@@ -10,6 +10,7 @@ from ssd.config.checks import (
     require_cores,
     require_number,
     require_whole,
+    weights_of,
 )
 from ssd.config.runner import KV_CACHE_BYTES, MAX_NUM_SEQS, DType, Precision, RunnerConfig
 
@@ -56,6 +57,8 @@ class DraftConfig:
     """Memory for KV blocks; None: as the engine's."""
     max_num_seqs: int | None = None
     """Sequences speculated for at a time; None: as the engine's."""
+    weights: tuple[str, ...] = ()
+    """Shares of tenants in a draft that several engines use, such as ("alice=4", "bob=2"); of others 1."""
     timeout: float = 10.0
     """Seconds of silence after which a draft counts as lost and is started again."""
     keys: str | None = None
@@ -78,6 +81,7 @@ class DraftConfig:
         require_choice("draft.precision", self.precision, Precision)
         if self.dtype is not None:
             require_choice("draft.dtype", self.dtype, DType)
+        weights_of("draft.weights", self.weights)
         require_number("draft.timeout", self.timeout, 0.1, 3600)
 
     @classmethod
@@ -93,6 +97,10 @@ class DraftConfig:
     def changed(self, given: "str | Mapping[str, Any] | DraftConfig") -> "DraftConfig":
         """Another model, or other settings; what is not given stays."""
         return given if isinstance(given, DraftConfig) else replace(self, **_settings_of(given))
+
+    @property
+    def tenant_weights(self) -> dict[str, float]:
+        return weights_of("draft.weights", self.weights)
 
     @property
     def is_elsewhere(self) -> bool:

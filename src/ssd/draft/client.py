@@ -276,15 +276,18 @@ class DraftClient:
         return False
 
     def _note_stats(self, stats: Stats, strand: Strand) -> None:
-        last, strand.stats = strand.stats, stats
+        last = strand.stats
+        strand.note_stats(stats)
         ours, announced = self.stats, [each.stats for each in self.line.strands if each.stats is not None]
         ours.num_sequences = sum(each.num_sequences for each in announced)
         ours.kv_usage = max((each.kv_usage for each in announced), default=0.0)
+        ours.tenant = stats.tenant
         if strand.is_roomy:
             self._homes.bring_back(strand)
             self.line.flush()
         if last is None:
             return  # What it did for others, or before, is not this engine's.
+        ours.num_own_rows += max(0, stats.num_own_rows - last.num_own_rows)
         steps, seconds = stats.num_steps - last.num_steps, stats.seconds - last.seconds
         if steps > 0:
             ours.num_steps += steps

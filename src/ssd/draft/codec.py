@@ -88,6 +88,7 @@ def _check(message: AnyMessage, vocab_size: int) -> None:
         case Hello():
             _check_hello(message)
         case Stats():
+            _check_count("tenant", len(message.tenant), 0, MAX_TEXT)
             _check_count("step_spans", len(message.step_spans), 0, MAX_LIST)
 
 

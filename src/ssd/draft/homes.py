@@ -164,6 +164,7 @@ class Homes:
         for followed in self:
             if not followed.is_open and followed.declined.get(strand):
                 del followed.declined[strand]
+                strand.note_return()
                 self.open(followed)
                 return
 
@@ -221,6 +222,8 @@ class Homes:
         logger.info("sequence %d goes on without this draft: %s", followed.row, reason)
         self._line.stats.num_declined += 1
         followed.declined[strand] = may_return
+        if may_return:
+            strand.note_declined()
 
     def _note_moved(self, left: list[Followed]) -> None:
         self._line.stats.num_moved += sum(followed.is_open for followed in left)

@@ -75,6 +75,10 @@ class LineStats:
     """Open at the drafts, for whichever engine, by their latest word."""
     kv_usage: float = 0.0
     """Of the fullest draft."""
+    tenant: str = ""
+    """By which name drafts know this host's key; empty where it has none."""
+    num_own_rows: int = 0
+    """Of draft steps, computed for that tenant."""
     is_resting: bool = False
     """Nothing is told to the draft for a while: hardly any of its tokens was accepted."""
     num_ready: int = 0

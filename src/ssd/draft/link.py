@@ -6,11 +6,11 @@ to: a full queue is reported, never waited for.
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import zmq
 import zmq.auth
@@ -18,7 +18,14 @@ from zmq.auth.thread import ThreadAuthenticator
 
 from ssd.draft.messages import MAX_FRAME_BYTES
 
+_SHARED_KEY = "engine"
+"""The key of all engines that have no name."""
 _QUEUED_FRAMES = 1000
+_ENGINES_HEARTBEAT = (5_000, 20_000)
+"""Milliseconds between signs of life, and without one until a line is given up. What a draft does not say in
+time is the contact's to notice."""
+_DRAFTS_HEARTBEAT = (1_500, 5_000)
+"""Of an engine that is gone, or cut off, nothing may be left after 10 seconds."""
 _CONNECT_MS = 1000
 """After that a connection is tried anew: what the system does by itself comes ever more seldom."""
 
@@ -39,21 +46,35 @@ class EngineLink(Protocol):
     def close(self) -> None: ...
 
 
+class Heard(NamedTuple):
+    """A frame, and who sent it."""
+
+    peer: bytes
+    frame: bytes
+    key: str = ""
+    """The name of the key that let it in; empty where all have the same, or none."""
+
+
 class DraftLink(Protocol):
     """The draft's end: one draft may serve several engines."""
 
     def send(self, peer: bytes, frame: bytes) -> None: ...
 
-    def receive(self, timeout: float) -> tuple[bytes, bytes] | None: ...
+    def receive(self, timeout: float) -> Heard | None: ...
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """One side's folder of CURVE certificates, as `make_keys` writes it: its own pair, the other's public."""
+    """One side's folder of CURVE certificates, as `make_keys` writes it: its own pair, the others' public."""
 
     folder: Path
+
+    def names(self) -> dict[bytes, str]:
+        """Those that a draft lets in, by their public keys."""
+        self._file(f"{_SHARED_KEY}.key")
+        return {self.public(path.stem): path.stem for path in sorted(self.folder.glob("*.key"))}
 
     def public(self, name: str) -> bytes:
         return zmq.auth.load_certificate(self._file(f"{name}.key"))[0]
@@ -76,19 +97,37 @@ class Keys:
 
 def make_keys(folder: Path) -> None:
     """A folder for each side, with its own secret and the other's public key; only this user can enter."""
-    sides = {name: folder / name for name in ("draft", "engine")}
-    for path in sides.values():
-        if path.exists():
-            raise ValueError(f"{path} is there already: choose another folder or remove it first")
+    sides = {name: _new_folder(folder / name) for name in ("draft", "engine")}
+    for name, other in (("draft", "engine"), ("engine", "draft")):
+        _make_pair(name, sides[name], sides[other] / f"{name}.key")
+
+
+def make_tenant_keys(folder: Path, tenant: str) -> None:
+    """For engines of a tenant, beside what `make_keys` wrote: the draft knows their key by its name."""
+    if not tenant.replace("-", "_").isidentifier() or tenant in ("draft", _SHARED_KEY):
+        raise ValueError(
+            f"{tenant!r} is no name of a tenant: use letters, digits, - and _, and neither draft nor engine"
+        )
+    public, _secret = Keys(folder / "draft").pair("draft")
+    own = _new_folder(folder / tenant)
+    _make_pair(_SHARED_KEY, own, folder / f"draft/{tenant}.key")
+    (own / "draft.key").write_text(f'metadata\ncurve\n    public-key = "{public.decode()}"\n')
+
+
+def _new_folder(path: Path) -> Path:
+    if path.exists():
+        raise ValueError(f"{path} is there already: choose another folder or remove it first")
+    path.mkdir(mode=0o700, parents=True)
+    return path
+
+
+def _make_pair(name: str, own: Path, public: Path) -> None:
     with tempfile.TemporaryDirectory() as made:
-        for name, path in sides.items():
-            path.mkdir(mode=0o700, parents=True)
-            zmq.auth.create_certificates(made, name)
-        for name, other in (("draft", "engine"), ("engine", "draft")):
-            secret, public = Path(made, f"{name}.key_secret"), Path(made, f"{name}.key")
-            secret.chmod(0o600)
-            shutil.move(secret, sides[name])
-            shutil.move(public, sides[other])
+        zmq.auth.create_certificates(made, name)
+        secret = Path(made, f"{name}.key_secret")
+        secret.chmod(0o600)
+        shutil.move(secret, own)
+        shutil.move(Path(made, f"{name}.key"), public)
 
 
 def check_address(address: str, keys: Keys | None) -> None:
@@ -109,7 +148,7 @@ class ZmqEngineLink:
         self._context = zmq.Context()
         with _closed_if_it_fails(self):
             try:
-                self._socket = _configured(self._context.socket(zmq.DEALER))
+                self._socket = _configured(self._context.socket(zmq.DEALER), heartbeat=_ENGINES_HEARTBEAT)
                 self._socket.connect_timeout = _CONNECT_MS
                 if keys is not None:
                     self._socket.curve_publickey, self._socket.curve_secretkey = keys.pair("engine")
@@ -143,8 +182,9 @@ class ZmqDraftLink:
         check_address(address, keys)
         self._context = zmq.Context()
         self._authenticator: ThreadAuthenticator | None = None
+        self._names: dict[bytes, str] = {}
         with _closed_if_it_fails(self):
-            self._socket = _configured(self._context.socket(zmq.ROUTER))
+            self._socket = _configured(self._context.socket(zmq.ROUTER), heartbeat=_DRAFTS_HEARTBEAT)
             self._socket.router_mandatory = True
             if keys is not None:
                 self._authenticate(keys)
@@ -158,7 +198,8 @@ class ZmqDraftLink:
     def _authenticate(self, keys: Keys) -> None:
         self._authenticator = ThreadAuthenticator(self._context)
         self._authenticator.start()
-        self._authenticator.configure_curve_callback("*", _OnlyEngine(keys.public("engine")))
+        self._names = keys.names()
+        self._authenticator.configure_curve_callback("*", _OnlyKnown(self._names))
         self._socket.curve_publickey, self._socket.curve_secretkey = keys.pair("draft")
         self._socket.curve_server = True
 
@@ -170,14 +211,20 @@ class ZmqDraftLink:
         except zmq.ZMQError as error:
             raise LinkError(f"the engine is gone: {error}") from error
 
-    def receive(self, timeout: float) -> tuple[bytes, bytes] | None:
+    def receive(self, timeout: float) -> Heard | None:
         if timeout > 0 and not self._socket.poll(int(timeout * 1000) or 1):
             return None
         try:
-            parts = self._socket.recv_multipart(zmq.NOBLOCK)
+            parts = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
         except zmq.Again:
             return None
-        return (parts[0], parts[1]) if len(parts) == 2 else (parts[0], b"")
+        said = parts[1].bytes if len(parts) == 2 else b""
+        return Heard(parts[0].bytes, said, self._key_of(parts[0]))
+
+    def _key_of(self, part: zmq.Frame) -> str:
+        """As the authenticator noted it when the line was made."""
+        name = self._names[str(part.get("User-Id")).encode()] if self._names else ""
+        return "" if name == _SHARED_KEY else name
 
     def close(self) -> None:
         if self._authenticator is not None:
@@ -195,19 +242,19 @@ def _closed_if_it_fails(link: EngineLink | DraftLink) -> Iterator[None]:
         raise
 
 
-class _OnlyEngine:
-    """Lets in whoever holds the engine's secret key."""
+class _OnlyKnown:
+    """Lets in whoever holds the secret key of an engine that the draft knows."""
 
-    def __init__(self, public_key: bytes) -> None:
-        self._public_key = public_key
+    def __init__(self, public_keys: Mapping[bytes, str]) -> None:
+        self._public_keys = public_keys
 
     def callback(self, domain: str, key: bytes) -> bool:
-        return key == self._public_key
+        return key in self._public_keys
 
 
-def _configured(socket: "zmq.Socket[bytes]") -> "zmq.Socket[bytes]":
+def _configured(socket: "zmq.Socket[bytes]", *, heartbeat: tuple[int, int]) -> "zmq.Socket[bytes]":
     socket.linger = 0
     socket.sndhwm = socket.rcvhwm = _QUEUED_FRAMES
     socket.maxmsgsize = MAX_FRAME_BYTES
-    socket.heartbeat_ivl, socket.heartbeat_timeout = 5_000, 20_000
+    socket.heartbeat_ivl, socket.heartbeat_timeout = heartbeat
     return socket

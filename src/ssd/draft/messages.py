@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 MAX_FRAME_BYTES = 4 << 20
 MAX_MESSAGES = 1024
 MAX_SEQUENCES = 4096
@@ -45,7 +45,10 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_lik
 
 
 class Hello(Message, frozen=True, tag="hello"):
-    """First word of both sides. The draft's carries a refusal where the two do not fit."""
+    """First word of both sides. The draft's carries a refusal where the two do not fit.
+
+    What is in it stays, whatever the version: else the refusal of another one could not be read.
+    """
 
     version: int
     tokenizer: str
@@ -271,6 +274,10 @@ class Stats(Message, frozen=True, tag="stats"):
     """Spent in draft steps."""
     num_sequences: int
     kv_usage: float
+    tenant: str = ""
+    """By which name the draft knows the engine's key; empty where that has none."""
+    num_own_rows: int = 0
+    """Rows that the engine's tenant had of these, as long as one of its engines was there."""
     step_spans: list[tuple[float, float, int]] = []
     """Start, end and rows of steps since the last message, by the machine's monotonic clock."""
 

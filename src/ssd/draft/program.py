@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from ssd.config import DraftConfig, GrowthPolicyName
+from ssd.config import DraftConfig
 from ssd.draft.forest.arrays import NumpyArrays
 from ssd.draft.forest.children import LooseChildren
 from ssd.draft.forest.forest import Forest
@@ -45,15 +45,15 @@ def shape_for(loaded: LoadedModel, config: DraftConfig) -> Shape:
     )
 
 
-def build_grower(loaded: LoadedModel, shape: Shape, growth: GrowthPolicyName) -> ForestGrower:
+def build_grower(loaded: LoadedModel, shape: Shape, config: DraftConfig) -> ForestGrower:
     """A forest in arrays: beside a CPU the faster form. Tensors are for steps that are captured."""
     pool, head_tokens = loaded.pool, loaded.head_tokens
     return ForestGrower(
-        Forest(NumpyArrays(), shape, growth),
+        Forest(NumpyArrays(), shape, config.growth),
         ArraysModel(loaded.runner, pool, shape),
         LooseChildren(shape.children, head_tokens),
         BlockManager(pool.shape.num_blocks, pool.shape.block_size),
-        HostLimits(prefill_chunk=PREFILL_CHUNK, max_model_len=loaded.max_model_len),
+        HostLimits(PREFILL_CHUNK, loaded.max_model_len, config.tenant_weights),
         head_tokens=head_tokens,
     )
 
@@ -73,7 +73,7 @@ def start_team(config: DraftConfig, clean_up: Callable[[], None]) -> Team | None
 
 def build_service(config: DraftConfig, link: DraftLink, team: Team | None = None) -> DraftService:
     loaded = load_model(config.runner) if team is None else load_model(team.runner, ranks=team.ranks)
-    grower = build_grower(loaded, shape_for(loaded, config), config.growth)
+    grower = build_grower(loaded, shape_for(loaded, config), config)
     hello = Hello.of(
         loaded.checkpoint.tokenizer(),
         vocab_size=loaded.checkpoint.config.vocab_size,

@@ -3,6 +3,9 @@
 Between two steps it applies everything that has arrived; then it grows. Knows peers, their
 sequences and the protocol. Does not know the target, HTTP or schedulers. A peer that talks
 nonsense is told so and forgotten; a peer that vanishes takes its sequences with it.
+
+Peers whose key has the same name are one tenant; a peer without a name is one of its own. What there is too
+little of is shared among tenants (forest/tenants.py, forest/admission.py).
 """
 
 import itertools
@@ -11,14 +14,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ssd.draft.codec import FrameError, decode, encode
 from ssd.draft.forest.frames import Frames
-from ssd.draft.forest.grower import ForestGrower, OutOfTrees
+from ssd.draft.forest.grower import ForestGrower
 from ssd.draft.forest.planted import Planted
-from ssd.draft.link import DraftLink, LinkError
+from ssd.draft.link import DraftLink, Heard, LinkError
 from ssd.draft.messages import (
     PROTOCOL_VERSION,
     AnyMessage,
@@ -37,12 +41,17 @@ logger = logging.getLogger(__name__)
 _FRAMES_AT_ONCE = 1024
 _NO_ROOM = "the draft's KV cache is full: give it more with --kv-cache-bytes"
 _NO_TREE = "the draft has as many sequences as it may: raise its --max-num-seqs, or --kv-cache-bytes"
+_NO_SHARE = "other tenants have less than their share of the draft: raise this one's in its --weights"
+_NO_ROWS = "its tenant has more sequences than its share of the draft is enough for: raise its --weights"
 HEARTBEAT = 2.0
 """Seconds of silence after which a peer is told that the draft is there, or found to be gone."""
 
 
 @dataclass(slots=True)
 class _Peer:
+    key: str
+    """The name of its key; empty: it has none of its own."""
+    tenant: str
     vocab_size: int
     rows: NDArray[np.bool_]
     """Which rows of the forest are its sequences'."""
@@ -96,7 +105,7 @@ class DraftService:
             if received is None:
                 break
             timeout = 0.0
-            self._take(*received)
+            self._take(received)
         self._give_signs_of_life()
         started = self._clock()
         frames, num_rows = self._grower.grow()
@@ -104,19 +113,21 @@ class DraftService:
             self._note_step(started, self._clock(), num_rows)
             self._send_nodes(frames)
         self._answer_all()
-        return bool(num_rows) or self._make_room()
+        admission = self._grower.admission
+        if self._grower.is_starved:
+            return self._send_away(admission.for_others(), _NO_ROOM)
+        self._send_away(admission.for_rows(), _NO_ROWS)
+        return bool(num_rows)
 
-    def _make_room(self) -> bool:
-        """Where nobody can go on for lack of blocks, one sequence goes, and may come back."""
-        if not self._grower.is_starved:
-            return False
-        gone = self._grower.largest()
+    def _send_away(self, gone: int | None, reason: str) -> bool:
+        """Closes a sequence, if there is one to be closed; it may come back."""
         for peer, known in list(self._peers.items()):
             for session_id, planted in list(known.sessions.values()):
                 if session_id == gone:
                     self._close(known, planted.seq, planted.epoch)
-                    self._answer(peer, [Close(planted.seq, planted.epoch, _NO_ROOM, may_return=True)])
-        return True
+                    self._answer(peer, [Close(planted.seq, planted.epoch, reason, may_return=True)])
+                    return True
+        return False
 
     def check_integrity(self) -> None:
         self._grower.check_integrity()
@@ -128,22 +139,23 @@ class DraftService:
             if np.flatnonzero(peer.rows).tolist() != rows:
                 raise RuntimeError("a peer's rows are not those of its sequences")
 
-    def _take(self, peer: bytes, frame: bytes) -> None:
+    def _take(self, heard: Heard) -> None:
+        peer = heard.peer
         known = self._peers.get(peer)
         try:
-            messages = decode(frame, vocab_size=known.vocab_size if known else self._hello.vocab_size)
+            messages = decode(heard.frame, vocab_size=known.vocab_size if known else self._hello.vocab_size)
         except FrameError as error:
             logger.warning("a frame was refused: %s", error)
             self._forget(peer)
             self._answer(peer, [self._hello])
             return
         for message in messages:
-            self._answer(peer, self._apply(peer, message))
+            self._answer(peer, self._apply(heard, message))
 
-    def _apply(self, peer: bytes, message: AnyMessage) -> list[AnyMessage]:
+    def _apply(self, heard: Heard, message: AnyMessage) -> list[AnyMessage]:
         if isinstance(message, Hello):
-            return [self._greet(peer, message)]
-        known = self._peers.get(peer)
+            return [self._greet(heard, message)]
+        known = self._peers.get(heard.peer)
         if known is None:
             return [self._hello]
         known.is_owed = True
@@ -160,13 +172,16 @@ class DraftService:
                 self._close(known, message.seq, message.epoch)
         return []
 
-    def _greet(self, peer: bytes, hello: Hello) -> Hello:
-        self._forget(peer)
+    def _greet(self, heard: Heard, hello: Hello) -> Hello:
+        self._forget(heard.peer)
         refusal = self._refusal_of(hello)
         if refusal:
             return self._refusing(refusal)
         rows = np.zeros(self._grower.most_sessions + 1, np.bool_)
-        self._peers[peer] = _Peer(min(hello.vocab_size, self._hello.vocab_size), rows)
+        vocab_size = min(hello.vocab_size, self._hello.vocab_size)
+        # Who has no name is the same as before if it comes again.
+        tenant = heard.key or f"{hello.name} {hello.instance}"
+        self._peers[heard.peer] = _Peer(heard.key, tenant, vocab_size, rows)
         return self._hello
 
     def _refusal_of(self, hello: Hello) -> str:
@@ -189,17 +204,34 @@ class DraftService:
             if message.epoch <= known[1].epoch:
                 return []
             self._close(peer, message.seq, known[1].epoch)
-        session_id = self._next_session()
+        admission = self._grower.admission
+        if not self._grower.has_tree and not self._send_away(admission.for_tree(peer.tenant), _NO_SHARE):
+            return self._declining(peer, message, _NO_TREE)
         try:
-            planted = Planted(message, max_len=self._grower.max_model_len, vocab_size=peer.vocab_size)
-            self._grower.open(session_id, planted)
-        except (OutOfBlocks, OutOfTrees) as full:
-            reason = _NO_ROOM if isinstance(full, OutOfBlocks) else _NO_TREE
-            return [Close(message.seq, message.epoch, reason, may_return=True)]
+            planted = Planted(message, self._grower.max_model_len, peer.vocab_size, peer.tenant)
+            session_id = self._plant(planted)
+        except OutOfBlocks:
+            return self._declining(peer, message, _NO_ROOM)
         except ValueError as error:
             return [Close(message.seq, message.epoch, str(error)[:500])]
         peer.sessions[message.seq], peer.rows[planted.row] = (session_id, planted), True
         return []
+
+    def _declining(self, peer: _Peer, message: Open, reason: str) -> list[AnyMessage]:
+        """Says how full the draft is as well: the sequence may come back when it is less so."""
+        return [Close(message.seq, message.epoch, reason, may_return=True), self._stats(peer)]
+
+    def _plant(self, planted: Planted) -> int:
+        """Others give way as far as they have more than their share; OutOfBlocks: that is not enough."""
+        session_id = self._next_session()
+        while True:
+            try:
+                self._grower.open(session_id, planted)
+                return session_id
+            except OutOfBlocks:
+                gone = self._grower.admission.for_blocks(planted.tenant, len(planted.tokens))
+                if not self._send_away(gone, _NO_SHARE):
+                    raise
 
     def _outcomes(self, peer: _Peer, message: Outcome) -> list[AnyMessage]:
         answers, tokens, start = list[AnyMessage](), unpack_ints(message.tokens).tolist(), 0
@@ -235,8 +267,12 @@ class DraftService:
 
     def _forget(self, peer: bytes) -> None:
         known = self._peers.pop(peer, None)
-        for session_id, _planted in known.sessions.values() if known else ():
+        if known is None:
+            return
+        for session_id, _planted in known.sessions.values():
             self._grower.close(session_id)
+        if known.tenant not in [each.tenant for each in self._peers.values()]:
+            self._grower.tenants.forget(known.tenant)
 
     def _send_nodes(self, frames: Frames | None) -> None:
         for peer, known in list(self._peers.items()):
@@ -244,7 +280,7 @@ class DraftService:
                 continue
             mine = None if frames is None else frames.of(known.rows)
             said: list[AnyMessage] = [] if mine is None or mine.is_empty else [mine.message()]
-            self._answer(peer, [*said, self._stats()])
+            self._answer(peer, [*said, self._stats(known)])
         self._last_spans = []
 
     def _answer(self, peer: bytes, messages: Sequence[AnyMessage]) -> None:
@@ -262,14 +298,14 @@ class DraftService:
         """Whoever has nothing to say of what it was told says so: silence means trouble."""
         for peer, known in list(self._peers.items()):
             if known.is_owed:
-                self._answer(peer, [self._stats()])
+                self._answer(peer, [self._stats(known)])
 
     def _give_signs_of_life(self) -> None:
         """To each peer that has heard nothing for a while, however busy others keep the draft."""
         now = self._clock()
         for peer, known in list(self._peers.items()):
             if now - known.last_sign >= HEARTBEAT:
-                self._answer(peer, [self._stats()])
+                self._answer(peer, [self._stats(known)])
 
     def _note_step(self, started: float, ended: float, num_rows: int) -> None:
         self._work.num_steps += 1
@@ -277,18 +313,17 @@ class DraftService:
         self._work.seconds += ended - started
         self._last_spans.append((started, ended, num_rows))
 
-    def _stats(self) -> Stats:
+    def _stats(self, peer: _Peer) -> Stats:
         return Stats(
             num_steps=self._work.num_steps,
             num_rows=self._work.num_rows,
             seconds=self._work.seconds,
             num_sequences=self._grower.num_sessions,
             kv_usage=self._grower.kv_usage,
+            tenant=peer.key,
+            num_own_rows=self._grower.tenants.num_had(peer.tenant),
             step_spans=list(self._last_spans),
         )
 
     def _refusing(self, reason: str) -> Hello:
-        ours = self._hello
-        return Hello(
-            ours.version, ours.tokenizer, ours.vocab_size, ours.name, ours.instance, 0, refusal=reason[:500]
-        )
+        return msgspec.structs.replace(self._hello, max_model_len=0, refusal=reason[:500])

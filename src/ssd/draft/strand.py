@@ -20,6 +20,8 @@ _RETRY_AFTER_REFUSAL_SECONDS = 30.0
 """A draft of another family does not change its mind, but it may be replaced."""
 _ROOMY = 0.7
 """Share of a draft's KV cache in use below which it takes those that there was no room for."""
+_RETURN_SECONDS = 5.0
+"""After which one of those that a draft had no room for asks again, though nothing says there is any."""
 _SILENCE_SECONDS = 0.5
 _SILENCE_STEPS = 4
 """A draft that was told something and says nothing for so long, whichever is longer, has stalled."""
@@ -89,6 +91,10 @@ class Strand:
         """Seconds from an outcome until there are nodes that follow it: the round trip, and a step."""
         self.stats: Stats | None = None
         """Its latest word on itself."""
+        self._declined_at: float | None = None
+        """When it last had no room for a sequence."""
+        self._when_full: Stats | None = None
+        """Its first word on itself after that."""
         self.step_seconds = 0.0
         """Of its latest step."""
         self._lateness = 0.0
@@ -145,7 +151,15 @@ class Strand:
 
     @property
     def is_roomy(self) -> bool:
-        return self.stats is not None and self.stats.kv_usage < _ROOMY
+        """Whether one that it had no room for may ask again."""
+        stats, full = self.stats, self._when_full
+        if stats is None or stats.kv_usage >= _ROOMY:
+            return False
+        if self._declined_at is None or self._clock() - self._declined_at > _RETURN_SECONDS:
+            return True
+        return full is not None and (
+            stats.num_sequences < full.num_sequences or stats.kv_usage < full.kv_usage
+        )
 
     @property
     def num_sequences(self) -> int:
@@ -161,6 +175,20 @@ class Strand:
         """Sends what has been posted since the last time."""
         if self.contact is not None:
             self.contact.flush()
+
+    def note_declined(self) -> None:
+        """It had no room for a sequence: what it says of itself next is what it calls full."""
+        self._declined_at, self._when_full = self._clock(), None
+
+    def note_return(self) -> None:
+        """One of those that it had no room for asks again: the next waits for what comes of it."""
+        if self._declined_at is not None:
+            self._declined_at = self._clock()
+
+    def note_stats(self, stats: Stats) -> None:
+        self.stats = stats
+        if self._declined_at is not None and self._when_full is None:
+            self._when_full = stats
 
     def note_told(self) -> None:
         """It was told something that it answers."""
@@ -211,4 +239,5 @@ class Strand:
             self._not_before = self._clock() + _RETRY_AFTER_REFUSAL_SECONDS
         self.has_greeted, self.last_loss = False, contact.reason
         self.stats, self._told_at, self._lateness, self._asked = None, None, 0.0, None
+        self._declined_at, self._when_full = None, None
         return contact

@@ -119,7 +119,7 @@ def _told(draft: DraftConfig) -> Iterator[tuple[str, object]]:
     """Keys and patience belong to the line: whoever listens and whoever calls have their own."""
     for field in fields(draft):
         value = getattr(draft, field.name)
-        if field.name == "cores":
+        if isinstance(value, tuple):
             value = ",".join(map(str, value)) or None
         if value is not None and field.name not in ("timeout", "keys"):
             yield field.name, value

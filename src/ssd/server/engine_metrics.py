@@ -46,6 +46,9 @@ def _gauges(beat: Heartbeat) -> Iterator[Metric]:
             int(draft.is_resting),
         )
         yield GaugeMetricFamily("ssd_drafts_ready", "Drafts that are there.", draft.num_ready)
+        tenant = GaugeMetricFamily("ssd_draft_tenant", "1: whose share of drafts this is.", labels=["tenant"])
+        tenant.add_metric([draft.tenant], 1)
+        yield tenant
         yield GaugeMetricFamily("ssd_draft_num_sequences", "Open at the draft.", draft.num_sequences)
         yield GaugeMetricFamily(
             "ssd_draft_kv_usage_perc", "The draft's KV blocks in use, 0 to 1.", draft.kv_usage
@@ -70,6 +73,7 @@ def _totals(beat: Heartbeat) -> Iterator[Metric]:
         named |= {
             "draft_steps": ("Steps of the draft.", draft.num_steps),
             "draft_seconds": ("Seconds in the draft's steps.", draft.draft_seconds),
+            "draft_rows": ("Rows of these, for this tenant.", draft.num_own_rows),
             "draft_connects": ("Times the draft became ready: restarts and one.", draft.num_connects),
             "draft_losses": ("Times the draft was lost.", draft.num_losses),
             "draft_resyncs": ("Times a tree was sent again.", draft.num_resyncs),

@@ -53,6 +53,10 @@ class Arrays(Protocol):
         """The `count` smallest of each row, ascending."""
         ...
 
+    def order(self, values: Array) -> Array:
+        """Places of the values in ascending order; of equal ones the first comes first."""
+        ...
+
     def searchsorted(self, ascending: Array, values: Array) -> Array:
         """How many are smaller."""
         ...
@@ -118,6 +122,9 @@ class NumpyArrays:
         if count < values.shape[-1]:
             values = np.partition(values, count - 1, axis=-1)[..., :count]
         return np.sort(values, axis=-1)
+
+    def order(self, values: Array) -> Array:
+        return np.argsort(values, kind="stable")
 
     def searchsorted(self, ascending: Array, values: Array) -> Array:
         return np.searchsorted(ascending, values)
@@ -197,6 +204,9 @@ class TorchArrays:
         if count < values.shape[-1]:
             return values.topk(count, largest=False, sorted=True).values
         return values.sort(-1).values
+
+    def order(self, values: Array) -> Array:
+        return torch.argsort(values, stable=True)
 
     def searchsorted(self, ascending: Array, values: Array) -> Array:
         return torch.searchsorted(ascending, values)

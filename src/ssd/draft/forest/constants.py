@@ -17,6 +17,7 @@ class Constants:
     sequences: Array
     families: Array
     rows: Array
+    candidates: Array  # for the rows of a step
     ring: Array
     places: Array  # in an outcome
     ranks: Array
@@ -37,6 +38,7 @@ class Constants:
     half: Array
     one: Array
     never: Array  # float32
+    last: Array  # float64: behind every turn
     no_flags: Array  # one a row
     all_flags: Array
 
@@ -51,6 +53,7 @@ class Constants:
             sequences=xp.of(range(shape.sequences + 1)),
             families=xp.of(range(f)),
             rows=xp.of(range(all_rows)),
+            candidates=xp.of(range((shape.sequences + 1) * (shape.ring + min(shape.width, shape.slots)))),
             ring=xp.of(range(shape.ring)),
             places=xp.of(range(shape.outcome)),
             ranks=xp.of(range(c)),
@@ -71,6 +74,7 @@ class Constants:
             half=xp.exacts(fill=0.5),
             one=xp.exacts(fill=1.0),
             never=xp.reals(fill=float("-inf")),
+            last=xp.exacts(fill=float("inf")),
             no_flags=xp.flags(all_rows),
             all_flags=~xp.flags(all_rows),
         )

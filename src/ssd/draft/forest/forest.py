@@ -25,7 +25,7 @@ from ssd.draft.forest.constants import Constants
 from ssd.draft.forest.priorities import priorities
 from ssd.draft.forest.runs import Runs, confirmed, joined_rows, numbered_runs, run_rows
 from ssd.draft.forest.select import free_slots, select_rows
-from ssd.draft.forest.tables import WORD, WORDS, Inbox, Moves, Rows, Shape, Tables
+from ssd.draft.forest.tables import WORD, WORDS, Inbox, Moves, Rows, Shape, Tables, Turns
 
 _FLAGS = ("is_read", "attaches")
 
@@ -35,6 +35,9 @@ class Forest:
         self.shape, self.xp = shape, xp
         self.tables = Tables.of(xp, shape)
         self.inbox = Inbox.of(xp, shape)
+        self.turns = Turns.of(xp, shape)
+        self.is_shared = xp.is_fixed
+        """Whether turns are looked at: a fixed list of operations always does."""
         self._known = Constants.of(xp, shape)
         self._policy = priorities(policy, xp, shape)
         self._view, self._num_used = self.tables, shape.sequences
@@ -64,7 +67,8 @@ class Forest:
             self._free[: len(free)] = free
         else:
             self._free = free
-        found = select_rows(self.xp, self.shape, self._known, self._view, self._policy, self._free)
+        turns = self.turns if self.is_shared else None
+        found = select_rows(self.xp, self.shape, self._known, self._view, self._policy, self._free, turns)
         self._keep(found, 0)
 
     def lay_runs(self) -> None:

@@ -7,7 +7,7 @@ blocks, not its model's insides; does not know sockets, or who asked.
 
 from bisect import insort
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import neg
 from typing import Protocol
 
@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from ssd.attention.rows import PlainRow
+from ssd.draft.forest.admission import Admission
 from ssd.draft.forest.children import Told
 from ssd.draft.forest.forest import Forest
 from ssd.draft.forest.frames import Frames, NewNodes, new_nodes, numbered_frames, whole_tree
@@ -22,7 +23,9 @@ from ssd.draft.forest.given import GivenChildren, Run, find_runs, load_runs, nee
 from ssd.draft.forest.ledger import Ledger, Longs
 from ssd.draft.forest.planted import Planted
 from ssd.draft.forest.tables import Moves, Rows, Tables
+from ssd.draft.forest.tenants import Tenants
 from ssd.draft.forest.trunks import Trunks
+from ssd.draft.forest.turns import TurnTaking
 from ssd.draft.messages import Drawn
 from ssd.kvcache.block_manager import BlockManager
 
@@ -60,6 +63,8 @@ class HostLimits:
     prefill_chunk: int = 128
     """Tokens of prompts read in one step."""
     max_model_len: int = 2048
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Of tenants, by name; of others 1."""
 
 
 class OutOfTrees(Exception):  # noqa: N818 - exhaustion is a state here, not an error
@@ -89,6 +94,9 @@ class ForestGrower:
         """Sessions whose children depend on more than logits and noise."""
         self.ledger = Ledger(forest.shape.sequences)
         self._trunks = Trunks(forest, blocks, self.ledger)
+        self.tenants = Tenants(forest.shape.sequences, limits.weights)
+        self._turns = TurnTaking(forest, self.tenants)
+        self.admission = Admission(self._planted, self._trunks, self.ledger, self.tenants)
         self._free = list(range(forest.shape.sequences, 0, -1))
         self._unread: set[int] = set()
         """Sessions whose text is too far behind to be read by rows."""
@@ -116,13 +124,14 @@ class ForestGrower:
     def open(self, session_id: int, planted: Planted) -> None:
         """Takes a sequence in; OutOfTrees, OutOfBlocks or ValueError where it does not fit."""
         self._check_length(planted)
-        if not self._free:
+        if not self.has_tree:
             raise OutOfTrees
-        num_read = self._trunks.allocate(session_id, planted.tokens)
+        num_read = self._trunks.allocate(session_id, planted)
         # The lowest: tables are looked at as far as they are in use.
         planted.enter(self.ledger, self._free.pop())
         self._planted[session_id], self._by_row[planted.row] = planted, session_id
         self._texts[planted.row] = planted
+        self.tenants.enter(planted.row, planted.tenant)
         is_given = needs_host(planted)
         if is_given:
             self._with_host.add(session_id)
@@ -142,15 +151,17 @@ class ForestGrower:
         self._trunks.free(session_id)
         self._forest.tables.is_live[planted.row] = False
         self.ledger.clear(planted.row)
+        self.tenants.leave(planted.row, planted.tenant)
         del self._by_row[planted.row], self._texts[planted.row]
         self._with_host.discard(session_id)
         self._unread.discard(session_id)
         insort(self._free, planted.row, key=neg)
         self._forest.narrow(max(self._by_row, default=0))
 
-    def largest(self) -> int:
-        """The session whose blocks would serve most others; of equals, the youngest."""
-        return self._trunks.largest()
+    @property
+    def has_tree(self) -> bool:
+        """For one more sequence."""
+        return bool(self._free)
 
     def advance(self, session_id: int, n: int, tokens: Sequence[int]) -> None:
         """Takes an outcome; ValueError where the sequence has outgrown the draft, and has to be closed."""
@@ -176,13 +187,20 @@ class ForestGrower:
         self._trunks.cover_lacking()
         readings = self._choose_readings()
         self._say_who_is_live()
+        self._turns.load()
         forest.select()
         num_rows = int((forest.xp.told(forest.rows.sequence)[: forest.shape.num_rows] > 0).sum())
+        if not num_rows and not readings:
+            # Whoever waited for others need not: nobody has anything to do.
+            self.tenants.rest()
+            readings = self._choose_readings()
         if not num_rows and not readings:
             self.is_starved = any(self.ledger.may_grow(each.row) for each in self._trunks.lacking.values())
             return None, 0
         self.is_starved = False
         runs = self._lay_runs()
+        waiting = [self._planted[each].row for each in self._unread]
+        self._turns.settle(runs, [(each.row, len(each.tokens)) for each, _ in readings], waiting)
         logits = self._model.forward(forest.rows, forest.tables, [each for each, _ in readings])
         forest.attach(self._told(logits, runs))
         self._finish_reading(readings)
@@ -196,6 +214,7 @@ class ForestGrower:
         self._trunks.check_integrity(self._planted)
         if sorted(self._free + list(self._by_row)) != list(range(1, self._forest.shape.sequences + 1)):
             raise RuntimeError("rows are neither free nor in use, or both")
+        self.tenants.check_integrity({row: each.tenant for row, each in self._texts.items()})
         if np.flatnonzero(self.ledger.is_open).tolist() != sorted(self._by_row):
             raise RuntimeError("the ledger has other rows than are in use")
         for row, session_id in self._by_row.items():
@@ -289,7 +308,7 @@ class ForestGrower:
         chosen: list[tuple[Reading, int]] = []
         if not self._unread:
             return chosen
-        num_read, budget = self._forest.xp.told(self._forest.tables.num_read), self._limits.prefill_chunk
+        num_read = self._forest.xp.told(self._forest.tables.num_read)
         lacking_blocks = self._trunks.lacking.keys()
         waiting = [
             each for each in self._unread - lacking_blocks if self.ledger.may_grow(self._planted[each].row)
@@ -298,11 +317,13 @@ class ForestGrower:
             each: len(self._planted[each].tokens) - 1 - int(num_read[self._planted[each].row])
             for each in waiting
         }
+        whose = {self._planted[each].tenant for each in waiting}
+        budgets = self.tenants.prompt_tokens(self._limits.prefill_chunk, whose)
         for session_id in sorted(waiting, key=lambda each: (lacking[each], each)):
             planted = self._planted[session_id]
             start = int(num_read[planted.row])
-            tokens = planted.tokens[start : start + min(budget, lacking[session_id])]
-            budget -= len(tokens)
+            tokens = planted.tokens[start : start + min(budgets[planted.tenant], lacking[session_id])]
+            budgets[planted.tenant] -= len(tokens)
             if tokens:
                 blocks = self._trunks.of(session_id)
                 chosen.append((Reading(planted.row, tokens, start, blocks), session_id))

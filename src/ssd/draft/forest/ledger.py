@@ -5,6 +5,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+_HOPE = 1.0
+"""Tokens that a round is held to gain before there was one."""
+_VALUE_MEMORY = 0.9
+"""What earlier rounds still count after the next."""
 CREDIT = 64
 """Frames that may be under way without word of their arrival, at least."""
 _FRAMES_FOR_A_TOKEN = 4
@@ -32,6 +36,8 @@ class Ledger:
         """Frames that may be under way."""
         self.covered = longs()
         """Tokens for which there are blocks."""
+        self.value = np.zeros(sequences + 1)
+        """Tokens of late that a round gained."""
         self.is_open = np.zeros(sequences + 1, np.bool_)
         self.is_torn = np.zeros(sequences + 1, np.bool_)
         """An outcome is missing: nothing is grown until the sequence is opened again."""
@@ -42,6 +48,16 @@ class Ledger:
         columns: dict[str, NDArray[Any]] = vars(self)
         for column in columns.values():
             column[row] = 0
+
+    def enter(self, row: int, seq: int, epoch: int, length: int, lookahead: int) -> None:
+        self.clear(row)
+        self.seq[row], self.epoch[row], self.length[row] = seq, epoch, length
+        self.credit[row], self.value[row], self.is_open[row] = credit_for(lookahead), _HOPE, True
+
+    def note_outcome(self, row: int, n: int, length: int) -> None:
+        gained = length - int(self.length[row]) - 1
+        self.n[row], self.length[row] = n, length
+        self.value[row] += (1 - _VALUE_MEMORY) * (gained - self.value[row])
 
     def may_grow(self, row: int) -> bool:
         """Whether nothing but room is in the way."""

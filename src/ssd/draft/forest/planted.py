@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ssd.draft.forest.ledger import Ledger, credit_for
+from ssd.draft.forest.ledger import Ledger
 from ssd.draft.forest.repeats import Repeats
 from ssd.draft.forest.tables import NO_TOKEN, Shape, Tables, kind_of
 from ssd.draft.messages import MAX_ID, Drawn, Open, pack_floats, pack_ints, unpack_ints
@@ -25,6 +25,8 @@ class Planted:
     opening: Open
     max_len: int
     vocab_size: int = MAX_ID
+    tenant: str = ""
+    """Who pays for it, and shares what is read of it."""
     row: int = 0
     """In the tables; 0: not yet there."""
     ledger: Ledger = field(default_factory=lambda: Ledger(0))
@@ -66,9 +68,7 @@ class Planted:
 
     def enter(self, ledger: Ledger, row: int) -> None:
         self.ledger, self.row = ledger, row
-        ledger.clear(row)
-        ledger.seq[row], ledger.epoch[row], ledger.length[row] = self.seq, self.epoch, len(self.tokens)
-        ledger.credit[row], ledger.is_open[row] = credit_for(self.opening.lookahead), True
+        ledger.enter(row, self.seq, self.epoch, len(self.tokens), self.opening.lookahead)
 
     def note_arrival(self, num_frames: int) -> None:
         arrived = self.ledger.arrived
@@ -84,7 +84,7 @@ class Planted:
             ledger.is_torn[row] = True
             return False
         self.tokens.extend(tokens)
-        ledger.n[row], ledger.length[row] = n, len(self.tokens)
+        ledger.note_outcome(row, n, len(self.tokens))
         return True
 
     def guess(self, path: Sequence[int], most: int) -> Sequence[int]:

@@ -2,13 +2,14 @@
 
 All order is in whole numbers, so that equal priorities fall the same way everywhere: a node's key is its
 distance (the bits of a float32), then how old it is, then where it lies; over all trees the sequence's row
-decides. Knows tables, not models.
+decides. Where there are several tenants that is the order within each of them, and each row goes to the
+tenant that has had least, by its weight. Knows tables, not models.
 """
 
 from ssd.draft.forest.arrays import Array, Arrays
 from ssd.draft.forest.constants import NOTHING, Constants
 from ssd.draft.forest.priorities import Priorities
-from ssd.draft.forest.tables import MAX_CHILDREN, NODE_BITS, Rows, Shape, Tables
+from ssd.draft.forest.tables import MAX_CHILDREN, NODE_BITS, Rows, Shape, Tables, Turns
 
 _HIGH = 32
 """A key's upper half is its rank in the step, the lower one where it lies."""
@@ -18,13 +19,21 @@ _OLDEST = (1 << _HIGH - NODE_BITS) - 1 - MAX_CHILDREN
 
 
 def select_rows(
-    xp: Arrays, shape: Shape, known: Constants, tables: Tables, policy: Priorities, free: Array
+    xp: Arrays,
+    shape: Shape,
+    known: Constants,
+    tables: Tables,
+    policy: Priorities,
+    free: Array,
+    turns: Turns | None,
 ) -> Rows:
-    """`free` as `free_slots` has them."""
+    """`free` as `free_slots` has them; without `turns` all belongs to one tenant."""
     best = _best_nodes(xp, shape, known, tables, policy)
     keys = _keys(xp, shape, known, tables, best)
-    found = _chosen(xp, shape, known, tables, keys)
     span = shape.ring + best.shape[1]
+    if turns is not None:
+        turns.wanted[: len(best)] = (keys < NOTHING).reshape(-1, span).sum(1)
+    found = _chosen(xp, shape, known, tables, keys, turns)
     is_valid = found < NOTHING
     home = found // span
     sequence = xp.where(is_valid, home, known.zero)
@@ -101,7 +110,9 @@ def _keys(xp: Arrays, shape: Shape, known: Constants, tables: Tables, best: Arra
     return ((keys >> _HIGH << _HIGH) | places).reshape(-1)
 
 
-def _chosen(xp: Arrays, shape: Shape, known: Constants, tables: Tables, keys: Array) -> Array:
+def _chosen(
+    xp: Arrays, shape: Shape, known: Constants, tables: Tables, keys: Array, turns: Turns | None
+) -> Array:
     """Places of the chosen in [S, ring + k], ascending; `NOTHING` where there is nothing to do."""
     if not xp.is_fixed:
         keys = keys[keys < NOTHING]
@@ -110,10 +121,25 @@ def _chosen(xp: Arrays, shape: Shape, known: Constants, tables: Tables, keys: Ar
     behind = tables.length - tables.num_read
     width = shape.width + (behind * (tables.is_new & tables.is_live)).sum(0)
     is_chosen = (top < 0) | ((top < NOTHING) & (known.rows[: len(top)] < width))
+    if turns is not None:
+        # As many as they would be without tenants.
+        top = _in_turns(xp, known, turns, keys)[: len(top)]
+        is_chosen = known.rows[: len(top)] < is_chosen.sum(0)
     if not xp.is_fixed:
         return xp.smallest(top[is_chosen] & _LOW_MASK, len(top))
     chosen = xp.where(is_chosen, top & _LOW_MASK, known.nothing)
     return xp.smallest(chosen, len(top))
+
+
+def _in_turns(xp: Arrays, known: Constants, turns: Turns, keys: Array) -> Array:
+    """All keys, whoever has had least coming first with its best."""
+    keys = xp.smallest(keys, len(keys))
+    tenant = turns.tenant[(keys & _LOW_MASK) // len(known.columns)]
+    order = xp.order(tenant)
+    keys, tenant = keys[order], tenant[order]
+    number = known.candidates[: len(keys)] + 1 - xp.searchsorted(tenant, tenant)
+    used = turns.used[tenant] + number / turns.weight[tenant]
+    return keys[xp.order(xp.where(keys < NOTHING, used, known.last))]
 
 
 def free_slots(xp: Arrays, shape: Shape, known: Constants, tables: Tables) -> Array:

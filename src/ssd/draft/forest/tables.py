@@ -200,6 +200,21 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
+class Turns:
+    """Whose turn it is, by the host's word (tenants.py). Tenants count from 0, which is nobody's."""
+
+    tenant: Array  # [S] of each sequence
+    used: Array  # [S] of each tenant: float64, the rows that it has had, by its weight
+    weight: Array  # [S] of each tenant: float64
+    wanted: Array  # [S] of each sequence: rows that it would have taken in the last step
+
+    @classmethod
+    def of(cls, xp: Arrays, shape: Shape) -> "Turns":
+        s = shape.sequences + 1
+        return cls(xp.integers(s), xp.exacts(s), xp.exacts(s, fill=1.0), xp.integers(s))
+
+
+@dataclass(frozen=True, slots=True)
 class Inbox:
     """At most one outcome of each sequence; a count of 0: none."""
 

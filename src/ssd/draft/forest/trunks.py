@@ -36,9 +36,12 @@ class Trunks:
     def of(self, session_id: int) -> Sequence[int]:
         return self._blocks.block_table(session_id)
 
-    def allocate(self, session_id: int, tokens: Sequence[int]) -> int:
+    def allocate(self, session_id: int, planted: Planted) -> int:
         """Blocks for a text; how many of its tokens are known in them. OutOfBlocks: nothing was changed."""
-        return self._blocks.allocate(session_id, tokens)
+        return self._blocks.allocate(session_id, planted.tokens, cache_key=planted.tenant)
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        return self._blocks.num_blocks_for(num_tokens)
 
     def enter(self, session_id: int, planted: Planted) -> None:
         """A session that has its blocks now has a row too."""
@@ -49,10 +52,6 @@ class Trunks:
         self._blocks.free(session_id)
         del self._num_written[session_id]
         self._lacking.pop(session_id, None)
-
-    def largest(self) -> int:
-        """The session whose blocks would serve most others; of equals, the youngest."""
-        return max(self._num_written, key=lambda each: (len(self.of(each)), each))
 
     def cover(self, session_id: int, planted: Planted) -> bool:
         """Whether there are blocks for all of a text; one without is remembered."""
@@ -74,7 +73,7 @@ class Trunks:
             self.cover(session_id, planted)
 
     def share(self, session_id: int, planted: Planted, num_read: int) -> None:
-        """So many of its tokens lie in their blocks: whoever begins alike may use them."""
+        """So many of its tokens lie in their blocks: its tenant's texts that begin alike may use them."""
         self._blocks.commit(session_id, planted.tokens, num_read, num_read)
         self._num_shared[planted.row] = num_read // self._block
 

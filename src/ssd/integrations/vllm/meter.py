@@ -19,9 +19,14 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
     "spec_sessions_opened": ("Requests the draft was told of.", ""),
     "spec_sessions_reopened": ("Of these, live ones that came again as new.", ""),
     "spec_declined": ("Requests that run without a draft, by reason.", "reason"),
+    "draft_rows": ("Rows of draft steps, for this tenant.", ""),
     "wait_seconds": ("Seconds spent waiting for the draft.", ""),
     "host_seconds": ("Seconds of the worker's own work, by what for.", "part"),
 }
+NAMES: Mapping[str, tuple[str, str]] = {
+    "draft_tenant": ("1: whose share of drafts this is.", "tenant"),
+}
+"""Gauges that are 1 at the name that holds, and 0 at those that did."""
 GAUGES: Mapping[str, str] = {
     "spec_sessions": "Requests that are followed now.",
     "draft_up": "1 while the draft is there.",
@@ -41,7 +46,8 @@ class Meter:
         self.counts: Counter[tuple[str, str]] = Counter()
         """By name and label."""
         self.gauges: dict[str, float] = dict.fromkeys(GAUGES, 0.0)
-        self._counters, self._gauges = _exported() if exported else ({}, {})
+        self.names: dict[str, str] = {}
+        self._counters, self._gauges, self._names = _exported() if exported else ({}, {}, {})
 
     def add(self, name: str, label: str = "", amount: float = 1) -> None:
         self.counts[name, label] += amount  # type: ignore[assignment]  # seconds are counted too
@@ -56,6 +62,15 @@ class Meter:
                 if name in self._gauges:
                     self._gauges[name].set(value)
 
+    def name(self, **names: str) -> None:
+        """Which name holds from here on."""
+        for name, label in names.items():
+            before, self.names[name] = self.names.get(name), label
+            if name in self._names and before != label:
+                self._names[name].labels(label).set(1)
+                if before is not None:
+                    self._names[name].labels(before).set(0)
+
     def report(self) -> dict[str, float]:
         """Everything, as `name` or `name.label`."""
         counted = {
@@ -67,12 +82,12 @@ class Meter:
         } | (self.gauges)
 
 
-def _exported() -> tuple[dict[str, Any], dict[str, Any]]:
+def _exported() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     try:
         from prometheus_client import Counter as Exported
         from prometheus_client import Gauge
     except ImportError:
-        return {}, {}
+        return {}, {}, {}
     try:
         counters = {
             name: Exported(f"ssd_{name}", text, [label] if label else [])
@@ -82,7 +97,11 @@ def _exported() -> tuple[dict[str, Any], dict[str, Any]]:
             name: Gauge(f"ssd_{name}", text, multiprocess_mode="livemostrecent")
             for name, text in GAUGES.items()
         }
+        names = {
+            name: Gauge(f"ssd_{name}", text, [label], multiprocess_mode="livemostrecent")
+            for name, (text, label) in NAMES.items()
+        }
     except ValueError:
         # Another worker of this process has them already.
-        return {}, {}
-    return counters, gauges
+        return {}, {}, {}
+    return counters, gauges, names

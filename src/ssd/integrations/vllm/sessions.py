@@ -172,3 +172,6 @@ class Sessions:
             draft_frames=stats.num_frames,
             draft_step_seconds=stats.step_seconds,
         )
+        self.meter.name(draft_tenant=stats.tenant)
+        if rows := stats.num_own_rows - self.meter.counts["draft_rows", ""]:
+            self.meter.add("draft_rows", amount=rows)

@@ -1,0 +1,122 @@
+"""What a draft costs its host with very many sequences: memory, time a step, and what of it takes longest.
+
+    python -m benchmarks.many_sequences [--sequences 64 256 1000] [--tenants 4] [--width 64] [--ticks 60]
+
+The real service and clients in one thread, with queues for sockets and a rule for the models
+(tests/draft/crowd.py). A round of a target is five steps of the draft. Milliseconds a step of the draft
+without its forward, p50/p90 of those in which all sequences are open; beside them the parts of one, as means.
+Each line is a line of JSON too, in --record.
+"""
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.flags import parser
+from benchmarks.in_turns import percentiles
+from tests.draft.crowd import Crowd
+
+FLAGS: dict[str, object] = {
+    "sequences": [64, 256, 1000],
+    "tenants": 4,
+    "width": 64,
+    "ticks": 60,
+    "record": "runs/many_sequences.jsonl",
+}
+_PAGE = 4096
+
+
+class Watch:
+    """Seconds of some calls, by name."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    def over(self, owner: Any, method: str, name: str) -> None:
+        """From here on, calls of this method count under this name."""
+        called: Callable[..., Any] = getattr(owner, method)
+
+        def timed(*arguments: Any, **named: Any) -> Any:
+            with self.counted(name):
+                return called(*arguments, **named)
+
+        setattr(owner, method, timed)
+
+    @contextmanager
+    def counted(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.seconds[name] += time.perf_counter() - started
+
+
+def watched(crowd: Crowd) -> Watch:
+    watch, grower, service = Watch(), crowd.grower, crowd.service
+    forest = grower._forest
+    watch.over(grower._model, "forward", "forward")
+    for name in ("select", "attach", "apply"):
+        watch.over(forest, name, name)
+    watch.over(grower._children, "of", "children")
+    watch.over(service, "_send_nodes", "frames")
+    watch.over(service, "_take", "messages")
+    watch.over(service, "turn", "turn")
+    return watch
+
+
+def resident() -> float:
+    """MB of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE / 1e6
+
+
+def measure(sequences: int, options: Any) -> dict[str, Any]:
+    before = resident()
+    crowd = Crowd(sequences=sequences, width=options.width)
+    tables = resident() - before
+    for number in range(options.tenants):
+        crowd.add(f"tenant {number}", sequences // options.tenants, max_tokens=1 << 20)
+    while crowd.grower.num_sessions < sequences // options.tenants * options.tenants or crowd.grower._unread:
+        crowd.run(1)
+    watch = watched(crowd)
+    steps, whole, forwards = list[float](), 0.0, 0.0
+    for _ in range(options.ticks):
+        crowd.run(1)
+        spent = watch.seconds["turn"] - whole - (watch.seconds["forward"] - forwards)
+        whole, forwards = watch.seconds["turn"], watch.seconds["forward"]
+        steps.append(1e3 * spent)
+    parts = {
+        name: round(1e3 * seconds / options.ticks, 3)
+        for name, seconds in watch.seconds.items()
+        if name not in ("turn", "forward")
+    }
+    p50, p90 = percentiles(steps, 50, 90)
+    return {
+        "sequences": crowd.grower.num_sessions,
+        "tenants": options.tenants,
+        "width": options.width,
+        "tables_mb": round(tables, 1),
+        "process_mb": round(resident(), 1),
+        "step_ms": [round(p50, 2), round(p90, 2)],
+        "rows": crowd.service._work.num_rows // max(1, crowd.service._work.num_steps),
+        "parts_ms": parts,
+    }
+
+
+def main() -> None:
+    options = parser(__doc__, FLAGS).parse_args()
+    torch.set_num_threads(1)
+    record = Path(options.record)
+    record.parent.mkdir(parents=True, exist_ok=True)
+    with record.open("a") as file:
+        for sequences in options.sequences:
+            said = json.dumps(measure(sequences, options))
+            print(said, flush=True)
+            file.write(said + "\n")
+
+
+if __name__ == "__main__":
+    main()

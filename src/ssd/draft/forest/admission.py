@@ -1,0 +1,96 @@
+"""Who gives way where there is not enough of something for everyone.
+
+Trees and blocks are shared as rows are: by tenants' weights. Of the tenant that has most, by its weight, the
+sequence goes that gained least for what it holds. A newcomer takes from others only what leaves them with no
+less than it has then itself, so nobody is sent away in turns. Knows counts and gains; no tables, no peers.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ssd.draft.forest.ledger import Ledger
+from ssd.draft.forest.planted import Planted
+from ssd.draft.forest.tenants import Tenants
+from ssd.draft.forest.trunks import Trunks
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a sequence has of what there is too little of."""
+
+    session_id: int
+    tenant: str
+    size: int
+    value: float
+    """Tokens that it gained a round, of late."""
+
+    @property
+    def worth(self) -> tuple[float, int, int]:
+        """What it yields for what it holds; of equals the largest is worth least, then the youngest."""
+        return self.value / max(1, self.size), -self.size, -self.session_id
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a newcomer asks for."""
+
+    tenant: str
+    size: int
+
+
+def who_gives_way(
+    holdings: Sequence[Holding], weight_of: Callable[[str], float], claim: Claim | None = None
+) -> int | None:
+    """The session that goes; None: the newcomer has to."""
+    held = defaultdict[str, float](float)
+    for each in holdings:
+        held[each.tenant] += each.size / weight_of(each.tenant)
+    if claim is not None:
+        due = held.pop(claim.tenant, 0.0) + claim.size / weight_of(claim.tenant)
+        held = defaultdict(float, {name: share for name, share in held.items() if share > due})
+    if not held:
+        return None
+    most = max(held, key=lambda name: (held[name], name))
+    return least_valuable(holdings, most)
+
+
+def least_valuable(holdings: Sequence[Holding], tenant: str) -> int:
+    mine = (each for each in holdings if each.tenant == tenant)
+    return min(mine, key=lambda each: each.worth).session_id
+
+
+class Admission:
+    """The same of the sequences that are open. Whoever asks sends away whom it names, and asks again."""
+
+    def __init__(
+        self, planted: Mapping[int, Planted], trunks: Trunks, ledger: Ledger, tenants: Tenants
+    ) -> None:
+        self._planted, self._trunks, self._ledger, self._tenants = planted, trunks, ledger, tenants
+
+    def for_tree(self, tenant: str) -> int | None:
+        """The session that goes for a newcomer of a tenant; None: nobody does."""
+        return who_gives_way(self._by_number(), self._tenants.weight_of, Claim(tenant, 1))
+
+    def for_blocks(self, tenant: str, num_tokens: int) -> int | None:
+        claim = Claim(tenant, self._trunks.num_blocks_for(num_tokens))
+        return who_gives_way(self._by_blocks(), self._tenants.weight_of, claim)
+
+    def for_others(self) -> int | None:
+        """Where texts lack blocks and nobody can go on."""
+        return who_gives_way(self._by_blocks(), self._tenants.weight_of)
+
+    def for_rows(self) -> int | None:
+        """Of a tenant that has too few rows for all that it has open."""
+        tenant = self._tenants.overloaded()
+        return None if tenant is None else least_valuable(self._by_number(), tenant)
+
+    def _by_number(self) -> list[Holding]:
+        return [self._holding(each, 1) for each in self._planted]
+
+    def _by_blocks(self) -> list[Holding]:
+        return [self._holding(each, len(self._trunks.of(each))) for each in self._planted]
+
+    def _holding(self, session_id: int, size: int) -> Holding:
+        planted = self._planted[session_id]
+        return Holding(session_id, planted.tenant, size, float(self._ledger.value[planted.row]))

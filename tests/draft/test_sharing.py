@@ -1,0 +1,300 @@
+"""One draft for many targets: rows, trees and blocks by weight, and nobody pays for another's flood."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from benchmarks.ruled import BLOCK, CONTEXT, NUM_BLOCKS, RuledModel, shape_of
+from ssd.draft import service as service_module
+from ssd.draft.codec import decode
+from ssd.draft.forest.admission import Claim, Holding, who_gives_way
+from ssd.draft.forest.arrays import Arrays, NumpyArrays, TorchArrays
+from ssd.draft.forest.children import FixedChildren, LooseChildren, Needs
+from ssd.draft.forest.forest import Forest
+from ssd.draft.forest.grower import Children, ForestGrower, HostLimits
+from ssd.draft.forest.planted import Planted
+from ssd.draft.forest.tenants import Tenants
+from ssd.draft.messages import AnyMessage, Open, Sampling, pack_ints
+from ssd.kvcache.block_manager import BlockManager
+from tests.draft.crowd import STEP, Crowd
+
+WEIGHTS = {"a": 1.0, "b": 1.0, "c": 2.0, "d": 4.0}
+
+
+def crowded(*, quiet: int = 8) -> Crowd:
+    """Four tenants; one of them floods the draft with texts that end soon."""
+    crowd = Crowd(WEIGHTS)
+    for name, batch, max_tokens in (("a", quiet, 400), ("b", 24, 20), ("c", 8, 400), ("d", 8, 400)):
+        crowd.add(name, batch, max_tokens=max_tokens)
+    return crowd
+
+
+def num_open(crowd: Crowd) -> Counter[str]:
+    return Counter(planted.tenant for planted in crowd.grower._planted.values())
+
+
+def test_rows_stand_as_weights_do_while_everyone_wants_more() -> None:
+    crowd = crowded()
+    crowd.run(200)
+    windows = crowd.windows_of_want(90)
+    assert windows
+    for first, last in windows:
+        shares = crowd.shares(first, last)
+        for name, weight in WEIGHTS.items():
+            assert shares[name] == pytest.approx(weight / sum(WEIGHTS.values()), rel=0.05), (first, last)
+
+
+def test_a_quiet_tenant_hits_as_often_as_alone() -> None:
+    alone, beside = Crowd(WEIGHTS), crowded(quiet=2)
+    alone.add("a", 2)
+    alone.run(150)
+    beside.run(150)
+    assert alone.targets["a"].hit_rate > 0.8
+    assert beside.targets["a"].hit_rate > alone.targets["a"].hit_rate - 0.03
+
+
+def test_who_is_killed_is_gone_and_the_others_do_not_notice() -> None:
+    alive, bereaved = crowded(quiet=2), crowded(quiet=2)
+    for crowd in (alive, bereaved):
+        crowd.run(60)
+    bereaved.kill("b")
+    for crowd in (alive, bereaved):
+        crowd.run(90)
+    # Nothing could be sent to it, so it was forgotten at once.
+    assert "b" not in num_open(bereaved)
+    for name in ("a", "c", "d"):
+        assert bereaved.targets[name].hit_rate > alive.targets[name].hit_rate - 0.03
+
+
+def test_what_others_leave_is_taken() -> None:
+    alone, beside = Crowd(WEIGHTS), Crowd(WEIGHTS)
+    for crowd in (alone, beside):
+        crowd.add("a", 8)
+    beside.add("d", 1).client.follow("idle", [5, 6, 7], 3, Sampling(seed=1), 5)
+    del beside.targets["d"]
+    for crowd in (alone, beside):
+        crowd.run(60)
+    had = [crowd.rows[-1]["a"] for crowd in (alone, beside)]
+    assert had[1] == pytest.approx(had[0], rel=0.02)
+
+
+def test_a_newcomer_takes_no_more_than_its_share() -> None:
+    crowd = Crowd(WEIGHTS)
+    for name in ("c", "d"):
+        crowd.add(name, 8)
+    crowd.run(60)
+    # Prompts that alone would fill steps for a while.
+    crowd.add("a", 16, prompt=400)
+    crowd.run(60)
+    assert crowd.shares(60, 119)["a"] == pytest.approx(1 / 7, rel=0.1)
+
+
+class Accounts:
+    """Two tenants, a row of the tables each."""
+
+    def __init__(self, **weights: float) -> None:
+        self.tenants = Tenants(2, weights)
+        self.tenants.enter(1, "a")
+        self.tenants.enter(2, "b")
+
+    def step(self, a: int, b: int, *, wants_a: bool = True, wants_b: bool = True) -> tuple[float, float]:
+        """What each has had beyond who has had least."""
+        had = [0, a, b]
+        wanted = [0, a + wants_a, b + wants_b]
+        self.tenants.settle(*(np.array(each) for each in (had, wanted)))
+        return self.tenants.used[1] - self.tenants.used[2], float(min(self.tenants.used[1:]))
+
+
+def test_rows_count_by_weight() -> None:
+    assert Accounts(b=4).step(10, 40) == (0.0, 0.0)
+    assert Accounts(b=4).step(10, 20) == (5.0, 0.0)
+
+
+def test_who_wants_nothing_saves_nothing() -> None:
+    accounts = Accounts()
+    for _ in range(10):
+        accounts.step(50, 1, wants_b=False)
+    assert accounts.step(50, 1, wants_b=False) == (0.0, 0.0)
+
+
+def test_who_has_had_too_much_owes_it_also_after_it_went() -> None:
+    accounts = Accounts()
+    assert accounts.step(100, 10) == (90.0, 0.0)
+    assert accounts.step(0, 10, wants_a=False) == (80.0, 0.0)
+    accounts.tenants.leave(1, "a")
+    accounts.step(0, 10)
+    accounts.tenants.enter(1, "a")
+    assert accounts.step(0, 0) == (70.0, 0.0)
+
+
+def test_nobody_owes_anything_once_all_have_what_they_want() -> None:
+    accounts = Accounts()
+    accounts.step(100, 10)
+    assert accounts.step(1, 1, wants_a=False, wants_b=False) == (0.0, 0.0)
+
+
+def grower_on(xp: Arrays) -> ForestGrower:
+    shape = shape_of(6, 8, width=8, slots=32)
+    children: Children = FixedChildren(4, Needs()) if xp.is_fixed else LooseChildren(4)
+    limits = HostLimits(16, CONTEXT, {"b": 3.0})
+    return ForestGrower(Forest(xp, shape), RuledModel(), children, BlockManager(NUM_BLOCKS, BLOCK), limits)
+
+
+def test_on_tensors_turns_fall_as_on_arrays() -> None:
+    said = []
+    for grower in (grower_on(NumpyArrays()), grower_on(TorchArrays())):
+        for number, tenant in enumerate("aabbcc"):
+            opening = Open(number, 1, pack_ints([number + 5, 9, 30]), 3, 500, 4, Sampling(seed=1))
+            grower.open(number, Planted(opening, CONTEXT, tenant=tenant))
+        steps = []
+        for _ in range(12):
+            grower.grow()
+            steps.append([grower.tenants.num_had(name) for name in "abc"])
+        grower.check_integrity()
+        said.append(steps)
+    assert said[0] == said[1]
+    had = said[0][-1]
+    assert had[1] > 2 * had[0]
+
+
+def test_what_is_read_of_a_prompt_is_for_its_tenant_alone() -> None:
+    crowd = Crowd()
+    mine, other = crowd.client("mine"), crowd.client("other")
+    prompt = [7 + number % 300 for number in range(160)]
+
+    def rows_for(client: object, key: str, tenant: str) -> int:
+        before = crowd.grower.tenants.num_had(tenant)
+        client.follow(key, [*prompt, 9], 161, Sampling(seed=1), 164)  # type: ignore[attr-defined]
+        for _ in range(20):
+            crowd.service.turn(0.0)
+        return crowd.grower.tenants.num_had(tenant) - before
+
+    assert rows_for(mine, "first", "mine") > 160
+    assert rows_for(mine, "again", "mine") < 60
+    assert rows_for(other, "first", "other") > 160
+
+
+def test_engines_of_one_key_are_one_tenant_and_those_without_one_each_their_own() -> None:
+    crowd = Crowd()
+    for name, key in (("one", "alice"), ("two", "alice"), ("three", ""), ("four", "")):
+        crowd.client(name, key).follow("text", [5, 6, 7], 3, Sampling(seed=1), 100)
+    crowd.run(2)
+    counts = num_open(crowd)
+    assert counts.pop("alice") == 2
+    assert list(counts.values()) == [1, 1]
+
+
+def test_each_target_hears_whose_share_it_has_and_how_much_that_was() -> None:
+    crowd = Crowd(WEIGHTS)
+    for name in ("a", "d"):
+        crowd.add(name, 8)
+    crowd.run(60)
+    stats = {name: target.client.stats for name, target in crowd.targets.items()}
+    assert [each.tenant for each in stats.values()] == ["a", "d"]
+    # All but the first word and the last, which is under way.
+    for name, each in stats.items():
+        had = crowd.rows[-1][name]
+        assert had - 300 < each.num_own_rows <= had
+    assert stats["d"].num_own_rows > 1.5 * stats["a"].num_own_rows
+
+
+# Who gets in.
+
+
+def test_who_gives_way_has_most_by_its_weight_and_gained_least() -> None:
+    holdings = [
+        Holding(number, tenant, 1, value)
+        for number, (tenant, value) in enumerate([("a", 2.0), ("a", 0.5), ("a", 3.0), ("b", 0.0), ("b", 0.1)])
+    ]
+    weights = {"a": 1.0, "b": 1.0, "c": 1.0, "d": 0.25}
+    assert who_gives_way(holdings, weights.__getitem__) == 1
+    assert who_gives_way(holdings, {**weights, "b": 0.5}.__getitem__) == 3
+    assert who_gives_way(holdings, weights.__getitem__, Claim("c", 1)) == 1
+    assert who_gives_way(holdings, weights.__getitem__, Claim("a", 1)) is None
+    assert who_gives_way(holdings, weights.__getitem__, Claim("b", 1)) is None
+    assert who_gives_way(holdings, weights.__getitem__, Claim("d", 1)) is None
+
+
+def test_trees_are_shared_by_weight_and_who_had_to_go_comes_back() -> None:
+    crowd = Crowd({"few": 3.0}, sequences=8)
+    crowd.add("many", 12)
+    few = crowd.add("few", 0)
+    crowd.run(20)
+    assert num_open(crowd) == {"many": 8}
+    few.batch = 12
+    crowd.run(40)
+    assert num_open(crowd) == {"many": 2, "few": 6}
+    few.batch = 0
+    for key in list(few.texts):
+        few.client.forget(key)
+    few.texts.clear()
+    crowd.run(40)
+    assert num_open(crowd) == {"many": 8}
+
+
+def test_blocks_are_shared_too() -> None:
+    crowd = Crowd(sequences=8)
+    crowd.grower._trunks._blocks = BlockManager(20, BLOCK)
+    many, few = crowd.client("many"), crowd.client("few")
+    for number in range(3):
+        many.follow(number, [5 + number] * 80, 80, Sampling(seed=1), 200)
+        crowd.run(4)
+    few.follow("one", [30] * 120, 120, Sampling(seed=1), 200)
+    crowd.run(20)
+    assert num_open(crowd) == {"many": 2, "few": 1}
+
+
+def test_a_tenant_with_too_many_sequences_for_its_rows_loses_those_that_gain_least() -> None:
+    crowd = Crowd({"b": 8.0}, width=4)
+    greedy = crowd.add("a", 20)
+    crowd.add("b", 8)
+    crowd.run(30)
+    ledger, planted = crowd.grower.ledger, crowd.grower._planted
+    before = {each.seq: each for each in planted.values() if each.tenant == "a"}
+    poorest = before[13]
+    while not greedy.client.stats.num_declined:
+        for each in before.values():
+            ledger.value[each.row] = 0.5 if each is poorest else 2.0
+        crowd.run(1)
+        assert len(crowd.rows) < 150
+    left = {each.seq for each in planted.values() if each.tenant == "a"}
+    assert before.keys() - left == {poorest.seq}
+    assert num_open(crowd)["b"] == 8
+
+
+def opens(crowd: Crowd) -> int:
+    """Sequences that are asked for in frames which have not been read."""
+    said = [message for heard in crowd.hub.inbox for message in _messages(heard.frame)]
+    return sum(isinstance(each, Open) for each in said)
+
+
+def _messages(frame: bytes) -> list[AnyMessage]:
+    return decode(frame, vocab_size=400)
+
+
+def test_who_was_declined_does_not_ask_again_with_every_word_of_the_draft(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crowd = Crowd(sequences=4)
+    target = crowd.add("a", 4)
+    crowd.run(5)
+    # One that there is no tree for costs no more than the words that say so.
+    monkeypatch.setattr(service_module, "Planted", None)
+    for number in range(20):
+        target.client.follow(f"more {number}", [5, 6, 7], 3, Sampling(seed=1), 100)
+    assert opens(crowd) == 20
+    num_asked = 0
+    for _ in range(100):
+        crowd.service.turn(0.0)
+        target.client.line.read()
+        num_asked += opens(crowd)
+        crowd.now += STEP
+    assert num_asked == 0
+    assert target.client.stats.num_declined == 20
+    # After a while one tries, though nothing says that there is room.
+    crowd.now += 6
+    target.client.outcomes([(key, [9]) for key in target.texts])
+    crowd.service.turn(0.0)
+    target.client.line.read()
+    assert opens(crowd) == 1

@@ -1,0 +1,150 @@
+"""Faults of a draft that many targets share: whose turn it is, who gives way, who is who."""
+
+from tests.faults.fault import Fault
+
+_SRC = "src/ssd/draft"
+_FOREST = f"{_SRC}/forest"
+_SHARING, _LINK, _GONE = (f"tests/draft/test_{name}.py" for name in ("sharing", "link", "gone"))
+
+FAULTS = [
+    Fault(
+        "rows go by value alone, whoever they are for",
+        f"{_FOREST}/turns.py",
+        "forest.is_shared = forest.xp.is_fixed or tenants.are_several",
+        "forest.is_shared = False",
+        f"{_SHARING}::test_rows_stand_as_weights_do_while_everyone_wants_more",
+    ),
+    Fault(
+        "weights do not count",
+        f"{_FOREST}/select.py",
+        "number / turns.weight[tenant]",
+        "number / 1.0",
+        f"{_SHARING}::test_on_tensors_turns_fall_as_on_arrays",
+    ),
+    Fault(
+        "rows count alike for light and heavy",
+        f"{_FOREST}/tenants.py",
+        "self.used += num_had / self.weight",
+        "self.used += num_had",
+        f"{_SHARING}::test_rows_count_by_weight",
+    ),
+    Fault(
+        "prompts are free",
+        f"{_FOREST}/turns.py",
+        "            had[row] += count\n",
+        "            pass\n",
+        f"{_SHARING}::test_a_newcomer_takes_no_more_than_its_share",
+    ),
+    Fault(
+        "who owes rows reads prompts all the same",
+        f"{_FOREST}/tenants.py",
+        "name: 0 if owes[number] else max(1,",
+        "name: max(1,",
+        f"{_SHARING}::test_a_newcomer_takes_no_more_than_its_share",
+    ),
+    Fault(
+        "who rests saves up",
+        f"{_FOREST}/tenants.py",
+        "self.used = np.maximum(self.used - least, 0.0)",
+        "self.used = self.used - least",
+        f"{_SHARING}::test_who_wants_nothing_saves_nothing",
+    ),
+    Fault(
+        "who goes owes nothing",
+        f"{_FOREST}/tenants.py",
+        "            self._gone[name] = float(self.used[number])\n",
+        "            pass\n",
+        f"{_SHARING}::test_who_has_had_too_much_owes_it_also_after_it_went",
+    ),
+    Fault(
+        "debts outlive want",
+        f"{_FOREST}/tenants.py",
+        "        if not self._wants.any():\n            self.rest()\n            return\n",
+        "        if not self._wants.any():\n            return\n",
+        f"{_SHARING}::test_nobody_owes_anything_once_all_have_what_they_want",
+    ),
+    Fault(
+        "tenants see what others have had read",
+        f"{_FOREST}/trunks.py",
+        "planted.tokens, cache_key=planted.tenant)",
+        "planted.tokens)",
+        f"{_SHARING}::test_what_is_read_of_a_prompt_is_for_its_tenant_alone",
+    ),
+    Fault(
+        "the most valuable sequence goes",
+        f"{_FOREST}/admission.py",
+        "return min(mine, key=lambda each: each.worth).session_id",
+        "return max(mine, key=lambda each: each.worth).session_id",
+        f"{_SHARING}::test_a_tenant_with_too_many_sequences_for_its_rows_loses_those_that_gain_least",
+    ),
+    Fault(
+        "newcomers take from whoever has no more than they",
+        f"{_FOREST}/admission.py",
+        "in held.items() if share > due})",
+        "in held.items()})",
+        f"{_SHARING}::test_trees_are_shared_by_weight_and_who_had_to_go_comes_back",
+    ),
+    Fault(
+        "who came first keeps all trees",
+        f"{_SRC}/service.py",
+        "if not self._grower.has_tree and not self._send_away(admission.for_tree(peer.tenant), _NO_SHARE):",
+        "if not self._grower.has_tree:",
+        f"{_SHARING}::test_trees_are_shared_by_weight_and_who_had_to_go_comes_back",
+    ),
+    Fault(
+        "who came first keeps all blocks",
+        f"{_SRC}/service.py",
+        "                if not self._send_away(gone, _NO_SHARE):\n",
+        "                if gone is not None:\n",
+        f"{_SHARING}::test_blocks_are_shared_too",
+    ),
+    Fault(
+        "who had to go may not come back",
+        f"{_SRC}/service.py",
+        "                    self._answer(peer, [Close(planted.seq, planted.epoch, reason, may_return=True)])\n",
+        "                    self._answer(peer, [Close(planted.seq, planted.epoch, reason)])\n",
+        f"{_SHARING}::test_trees_are_shared_by_weight_and_who_had_to_go_comes_back",
+    ),
+    Fault(
+        "a tenant keeps more sequences than its rows are enough for",
+        f"{_SRC}/service.py",
+        "        self._send_away(admission.for_rows(), _NO_ROWS)\n",
+        "",
+        f"{_SHARING}::test_a_tenant_with_too_many_sequences_for_its_rows_loses_those_that_gain_least",
+    ),
+    Fault(
+        "who was declined asks again with every word of the draft",
+        f"{_SRC}/strand.py",
+        "        if self._declined_at is None or self._clock() - self._declined_at > _RETURN_SECONDS:\n",
+        "        if True:\n",
+        f"{_SHARING}::test_who_was_declined_does_not_ask_again_with_every_word_of_the_draft",
+    ),
+    Fault(
+        "all who were declined ask again at once",
+        f"{_SRC}/strand.py",
+        "            self._declined_at = self._clock()\n",
+        "            pass\n",
+        f"{_SHARING}::test_who_was_declined_does_not_ask_again_with_every_word_of_the_draft",
+    ),
+    Fault(
+        "all keys are one tenant's",
+        f"{_SRC}/service.py",
+        'tenant = heard.key or f"{hello.name} {hello.instance}"',
+        'tenant = ""',
+        f"{_SHARING}::test_engines_of_one_key_are_one_tenant_and_those_without_one_each_their_own",
+    ),
+    Fault(
+        "a key has no name",
+        f"{_SRC}/link.py",
+        'return "" if name == _SHARED_KEY else name',
+        'return ""',
+        f"{_LINK}::test_a_tenant_is_let_in_by_its_key_and_known_by_its_name",
+    ),
+    Fault(
+        "who is cut off stays for half a minute",
+        f"{_SRC}/link.py",
+        "_DRAFTS_HEARTBEAT = (1_500, 5_000)",
+        "_DRAFTS_HEARTBEAT = (5_000, 20_000)",
+        f"{_GONE}::test_sessions_of_who_is_killed_or_cut_off_are_gone_within_ten_seconds",
+    ),
+]
