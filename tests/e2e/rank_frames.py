@@ -24,7 +24,7 @@ STEPS, SEQUENCES, VOCAB = 24, 3, 300
 
 
 def grower(loaded: LoadedModel, config: DraftConfig) -> ForestGrower:
-    return build_grower(loaded, shape_for(loaded, config), config.growth)
+    return build_grower(loaded, shape_for(loaded, config), config)
 
 
 def plant(side: ForestGrower, seed: int) -> None:
