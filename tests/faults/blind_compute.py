@@ -119,7 +119,7 @@ BLIND = [
     ),
     BlindFault(
         "the last block of the longest text is not reckoned with",
-        "src/ssd/runtime/loading.py",
+        "src/ssd/runtime/room.py",
         "useful = config.max_num_seqs * -(-longest // config.block_size)",
         "useful = config.max_num_seqs * (longest // config.block_size)",
         "A max_model_len that is no multiple of the block size does not fit, whatever memory there is.",

@@ -11,6 +11,7 @@ _SPLIT = f"{_SCENE}[2/1 heads of 128, float16, 511+1 514+4]"
 _DRAWN = f"{_SCENE}[5 rows of 2500]"
 _CUT = f"{_SCENE}[4 rows of 2049, truncated]"
 _HEAD = f"{_SCENE}[3 rows of 1100, truncated, of a head]"
+_CHOICE = "tests/kernels/test_choice.py"
 _FIXED = "tests/kernels/test_invariance.py::test_a_row_alone_has_the_bits_of_the_row_in_company"
 _RUN = "tests/kernels/test_noise.py::test_a_run_of_tokens"
 
@@ -191,5 +192,26 @@ FAULTS = [
         "whole = log_sum(mass)",
         "whole = tl.max(mass, 0)",
         _DRAWN,
+    ),
+    Fault(
+        "values that are no numbers are written as they are",
+        f"{_SRC}/kv.py",
+        'tl.where(tl.abs(wide) < float("inf"), wide, 0.0)',
+        "wide",
+        f"{_SCENES}::test_what_a_refused_token_left_reaches_no_other_row_of_its_tile[nan]",
+    ),
+    Fault(
+        "tiles of kernels follow the tables that there are",
+        "src/ssd/attention/fused.py",
+        "len(owners) + 1 if owners else NOT_KNOWN",
+        "len(tables)",
+        f"{_CHOICE}::test_tiles_follow_the_sequences_that_a_batch_names",
+    ),
+    Fault(
+        "children of kernels have the noise of their parent's place",
+        "src/ssd/draft/forest/fused_children.py",
+        "Draws(tables.seed[sequence], rows.position + 1, heats)",
+        "Draws(tables.seed[sequence], rows.position, heats)",
+        "tests/kernels/test_children.py::test_they_are_those_of_the_torch_form[False]",
     ),
 ]

@@ -1,17 +1,21 @@
 """Who computes attention: our kernels on a GPU that Triton serves, torch elsewhere."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from ssd.attention.choice import captured_backend, eager_backend
+from ssd.attention import fused
+from ssd.attention.batch import BatchWriter
+from ssd.attention.choice import captured_backend, deterministic_captured_backend, eager_backend, mover
 from ssd.attention.fused import FusedBackend
 from ssd.attention.paged import PagedBackend
+from ssd.attention.rows import Layout, PlainRow
 from ssd.attention.sdpa import SdpaBackend
-from ssd.kernels import language
-from ssd.kernels.tiles import Demand, attention_tiles, can_attend, most_tiles
+from ssd.kernels import language, trust
+from ssd.kernels.tiles import NOT_KNOWN, Demand, attention_tiles, can_attend, most_tiles
 from ssd.kernels.traffic import attention_traffic
 from ssd.kvcache.pool import KVPool, PoolShape
 from ssd.runtime.decision import FusedDecision, decision_on
@@ -35,7 +39,30 @@ def test_kernels_on_a_gpu_for_heads_that_they_are_written_for(monkeypatch: pytes
     monkeypatch.setattr(language, "INTERPRETS", False)
     assert isinstance(eager_backend(pool_on("cuda"), 8, deterministic=False), FusedBackend)
     assert isinstance(captured_backend(pool_on("cuda"), 8), FusedBackend)
+    assert isinstance(deterministic_captured_backend(pool_on("cuda"), 8), FusedBackend)
     assert isinstance(eager_backend(pool_on("cuda", 96), 8, deterministic=False), SdpaBackend)
+    assert deterministic_captured_backend(pool_on("cuda", 96), 8) is None
+
+
+def shape_here(num_trees: int) -> PoolShape:
+    return PoolShape(1, 2, 32, 1, 16, torch.float32, torch.device("cpu"), 16, num_trees)
+
+
+def test_keys_move_by_a_kernel_where_it_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, other = KVPool(shape_here(1)), KVPool(shape_here(1))
+    for mine, its in ((pool.keys, other.keys), (pool.values, other.values)):
+        its.copy_(mine.copy_(torch.randn(mine.shape)))
+    assert mover(pool) == pool.move
+    on_gpu: Any = SimpleNamespace(**vars(pool), move=pool.move)
+    on_gpu.shape = replace(pool.shape, device=torch.device("cuda"))
+    monkeypatch.setattr(trust, "may_run", lambda kernel, device: False)
+    assert mover(on_gpu) == pool.move
+    monkeypatch.setattr(trust, "may_run", lambda kernel, device: kernel == "move")
+    sources, targets = torch.tensor([40, 41, 16]), torch.tensor([2, 3, 16])
+    mover(on_gpu)(sources, targets)
+    other.move(sources, targets)
+    assert torch.equal(pool.keys, other.keys)
+    assert torch.equal(pool.values, other.values)
 
 
 def test_torch_on_a_gpu_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,6 +117,21 @@ def test_a_sequences_rows_share_a_tile_and_few_programs_split_their_keys() -> No
     assert tiles(1, 1, keys=200) == (4, 1)
     assert tiles(64 * 12, 64) == (16, 1)
     assert tiles(2048, 1) == (32, 1)
+    # Where any rows may come, a sequence's still share one: what verifies nine is not read nine times.
+    assert tiles(16, NOT_KNOWN - 1)[0] == 16
+    assert tiles(1, NOT_KNOWN - 1)[0] == 4
+
+
+def test_tiles_follow_the_sequences_that_a_batch_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those that its tables have room for."""
+    seen: list[Demand] = []
+    monkeypatch.setattr(fused, "PagedAttention", lambda sight, demand, **how: seen.append(demand))
+    pool = KVPool(shape_here(0))
+    row = PlainRow([5] * 9, 0, [0], 1, generated=True)
+    writer = BatchWriter(16, pool.scratch_slot)
+    for layout in (Layout((0,), 16, num_sequences=64), Layout((), 16, num_sequences=64)):
+        FusedBackend(pool, 4).plan(writer.write([row][: len(layout.first_rows)], layout))
+    assert [each.num_sequences for each in seen] == [2, NOT_KNOWN]
 
 
 def test_tiles_have_room_for_padding_behind_every_sequence() -> None:

@@ -1,5 +1,6 @@
 """Steps that are recorded and replayed do what they did before, for any rows in any bucket."""
 
+import logging
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,15 +11,20 @@ import torch
 from torch import Tensor
 
 from ssd.attention.batch import Batch, BatchWriter
+from ssd.attention.paged import PagedBackend
 from ssd.attention.rows import Branches, PlainRow
+from ssd.attention.sdpa import SdpaBackend
 from ssd.config.runner import RunnerConfig
-from ssd.runtime import captured
+from ssd.runtime import captured, static
 from ssd.runtime.buckets import Buckets
-from ssd.runtime.capture import Capture, CaptureError, Recording, RunAgain
+from ssd.runtime.capture import Capture, CaptureError, CudaGraphs, Recording, Replay, RunAgain, Work
 from ssd.runtime.captured import CapturedRunner
+from ssd.runtime.eager import EagerRunner
+from ssd.runtime.layout import Tiling
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.runtime.runner import forward
 from ssd.sampling import CoupledDecision, Draws, Truncation
+from tests.runtime.stand_in import StandInCard
 
 BLOCK, NUM_BLOCKS, TABLE = 4, 96, 12
 SIZES, TILE = (16, 32, 48), 16
@@ -39,9 +45,20 @@ def loaded(tiny_llama: Path) -> LoadedModel:
     )
 
 
-def runner_of(loaded: LoadedModel, capture: Capture, sizes: Sequence[int] = SIZES) -> CapturedRunner:
-    buckets = Buckets(TABLE, sizes, tile=TILE)
-    return CapturedRunner(loaded.runner, loaded.pool, buckets, capture)
+def graphs() -> Capture:
+    return CudaGraphs(StandInCard())
+
+
+WAYS: dict[str, Callable[[], Capture]] = {"again": RunAgain, "recording": Recording, "graphs": graphs}
+REPLAYED = pytest.mark.parametrize("way", ["recording", "graphs"])
+
+
+def runner_of(
+    loaded: LoadedModel, way: str = "recording", sizes: Sequence[int] = SIZES, tile: int | None = TILE
+) -> CapturedRunner:
+    assert isinstance(loaded.runner, EagerRunner)
+    buckets = Buckets(TABLE, sizes, tile=tile)
+    return CapturedRunner(loaded.runner, PagedBackend(loaded.pool), loaded.pool, buckets, WAYS[way]())
 
 
 def some_rows(rng: random.Random, shape: Any) -> list[PlainRow]:
@@ -120,34 +137,125 @@ def steps_of(loaded: LoadedModel, seed: int, count: int = 12) -> list[Any]:
     return steps
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_replay_equals_the_work_itself_in_any_bucket(loaded: LoadedModel, seed: int) -> None:
+@REPLAYED
+@pytest.mark.parametrize("seed", range(3))
+def test_a_replay_equals_the_work_itself_in_any_bucket(loaded: LoadedModel, seed: int, way: str) -> None:
     """Bit for bit, tokens, logits and memory: replayed, run again, and in a larger bucket than needed."""
     lives, steps = Lives(loaded, seed), steps_of(loaded, seed)
-    replayed = lives.run(runner_of(loaded, Recording()), steps)
-    assert same(replayed, lives.run(runner_of(loaded, RunAgain()), steps))
-    assert same(replayed, lives.run(runner_of(loaded, Recording(), SIZES[2:]), steps))
+    replayed = lives.run(runner_of(loaded, way), steps)
+    assert same(replayed, lives.run(runner_of(loaded, "again"), steps))
+    assert same(replayed, lives.run(runner_of(loaded, way, SIZES[2:]), steps))
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_it_computes_what_the_eager_runner_computes(loaded: LoadedModel, seed: int) -> None:
-    rng, runner = random.Random(seed), runner_of(loaded, Recording())
+@pytest.mark.parametrize("way", WAYS)
+def test_it_computes_what_the_eager_runner_computes(loaded: LoadedModel, way: str) -> None:
+    rng, runner = random.Random(0), runner_of(loaded, way)
     for _ in range(6):
         rows = some_rows(rng, loaded.pool.shape)
         torch.testing.assert_close(forward(runner, rows), forward(loaded.runner, rows), rtol=1e-4, atol=1e-4)
+    assert runner.num_replayed.total() == 6
+    assert not runner.num_eager
 
 
-def test_what_no_bucket_holds_is_computed_all_the_same(loaded: LoadedModel) -> None:
-    runner = runner_of(loaded, Recording(), (16,))
-    row = PlainRow([5] * 17, 0, range(TABLE), 2, generated=False)
-    assert torch.equal(forward(runner, [row]), forward(loaded.runner, [row]))
+@REPLAYED
+def test_what_is_decided_follows_from_the_logits_and_stays(loaded: LoadedModel, way: str) -> None:
+    """Of every kind; and what a step gave is not changed by the next."""
+    rng, runner, found = random.Random(5), runner_of(loaded, way), list[tuple[Tensor, Tensor, Any]]()
+    for _ in range(9):
+        rows = some_rows(rng, loaded.pool.shape)
+        decision = some_decision(rng, sum(row.num_logits for row in rows))
+        logits, tokens = (
+            runner.launch(runner.batch(rows), finish).collect() for finish in (lambda given: given, decision)
+        )
+        found.append((logits, tokens, decision))
+    assert {kind for _size, kind in runner.num_replayed} == set(captured.KINDS)
+    for logits, tokens, decision in found:
+        assert torch.equal(decision(logits), tokens)
+
+
+@REPLAYED
+def test_a_step_writes_the_slots_of_its_rows_alone(loaded: LoadedModel, way: str) -> None:
+    """Also behind a larger one, of whose rows some are still there."""
+    rng, runner = random.Random(6), runner_of(loaded, way)
+    steps = [some_rows(rng, loaded.pool.shape) for _ in range(40)]
+    steps = sorted(steps, key=lambda rows: -sum(len(row.tokens) for row in rows))[::13]
+    assert len({runner.batch(rows).num_rows for rows in steps}) > 1
+    for rows in steps:
+        for pool in (loaded.pool.keys, loaded.pool.values):
+            pool.fill_(7.0)
+        batch = runner.batch(rows)
+        slots = {*batch.slots.tolist(), loaded.pool.scratch_slot}
+        mine = {slot for span in batch.spans for slot in batch.slots[span.first : span.last].tolist()}
+        assert slots - mine == {loaded.pool.scratch_slot}
+        runner.launch(batch, lambda logits: logits).collect()
+        changed = (loaded.pool.keys != 7.0).any(-1).any(1).any(0).nonzero().flatten().tolist()
+        assert set(changed) == slots
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_no_bucket_holds_is_computed_eagerly_said_once_and_counted(
+    loaded: LoadedModel, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="ssd.runtime.captured")
+    runner = runner_of(loaded, way, (16,))
+    row = PlainRow([5] * 17, 0, range(TABLE), 2, generated=True)
+    for _ in range(3):
+        assert torch.equal(forward(runner, [row]), forward(loaded.runner, [row]))
+    [reason] = runner.num_eager
+    assert "more than 16 rows" in reason
+    assert runner.num_eager[reason] == 3
+    assert [record.message for record in caplog.records] == [
+        f"{reason}: computed eagerly, this time and from now on"
+    ]
+    assert not runner.num_replayed
+
+
+def test_where_tiles_are_fixed_prompts_have_their_own_and_are_not_replayed(loaded: LoadedModel) -> None:
+    """A prompt of as many rows as a bucket has is no step of that bucket."""
+    tiled = EagerRunner(
+        loaded.runner.model,
+        SdpaBackend(loaded.pool, loaded.runner.model.config.num_heads, deterministic=True),
+        loaded.pool,
+        tiling=Tiling(TILE, 32),
+    )
+    buckets = Buckets(TABLE, SIZES, tile=TILE)
+    runner = CapturedRunner(tiled, PagedBackend(loaded.pool), loaded.pool, buckets, Recording())
+    row = PlainRow(range(2, 34), 0, range(TABLE), 32, generated=False)
+    assert runner.batch([row]).num_rows == 32
+    assert torch.equal(forward(runner, [row]), forward(tiled, [row]))
+    assert list(runner.num_eager.values()) == [1]
+
+
+@REPLAYED
+def test_a_step_that_cannot_be_captured_is_computed_all_the_same(
+    loaded: LoadedModel, way: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the driver refuses: one bucket is missing, and said by name."""
+    capture, num_calls = WAYS[way](), 0
+
+    def refusing(work: Work) -> Replay:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == 2:
+            raise RuntimeError("out of memory")
+        return capture(work)
+
+    monkeypatch.setitem(WAYS, "refusing", lambda: refusing)
+    runner = runner_of(loaded, "refusing", (16,))
+    assert "a drawn step of 16 rows was not captured: out of memory" in caplog.text
+    [row] = [PlainRow([5], 3, range(TABLE), 1, generated=True)]
+    draws = Draws(torch.tensor([3]), torch.tensor([4]), torch.tensor([0.9]))
+    runner.launch(runner.batch([row]), CoupledDecision(draws)).collect()
+    runner.launch(runner.batch([row]), CoupledDecision(None)).collect()
+    assert list(runner.num_eager.values()) == [1]
+    assert runner.num_replayed == {(16, "greedy"): 1}
 
 
 @pytest.mark.parametrize("kind", captured.KINDS)
 def test_a_step_reads_nothing_on_the_host_and_is_counted(loaded: LoadedModel, kind: Any) -> None:
     """A host read or an upload would have been refused at capture. What is left is a number of operations."""
-    runner = runner_of(loaded, Recording(), (16,))
-    tape: Any = runner._steps[16, kind]._replay
+    runner = runner_of(loaded, "recording", (16,))
+    tape: Any = runner._steps[16, kind].replay
     most = {"greedy": 190, "drawn": 360, "truncated": 400}[kind]
     assert 50 < len(tape.names) <= most, (len(tape.names), sorted(set(tape.names)))
 
@@ -161,23 +269,26 @@ READS = {
 }
 
 
+@REPLAYED
 @pytest.mark.parametrize("control", READS)
-def test_work_that_depends_on_the_host_is_refused(control: str) -> None:
+def test_work_that_depends_on_the_host_is_refused(control: str, way: str) -> None:
     x, out = torch.ones(3, 3), torch.zeros(3, 3)
     with pytest.raises(CaptureError):
-        Recording()(lambda: out.copy_(READS[control](x)))
+        WAYS[way]()(lambda: out.copy_(READS[control](x)))
 
 
-def test_a_value_that_python_took_along_is_seen() -> None:
+@REPLAYED
+def test_a_value_that_python_took_along_is_seen(way: str) -> None:
     """On a CPU nothing tells that a list was made of a tensor: only that a replay knows the old values."""
     x, out = torch.ones(3), torch.zeros(3)
-    replay = Recording()(lambda: out.copy_(x + sum(x.tolist())))
+    replay = WAYS[way]()(lambda: out.copy_(x + sum(x.tolist())))
     x.fill_(5.0)
     replay()
     assert out.tolist() == [8.0] * 3 != [20.0] * 3
 
 
-def test_a_rebound_buffer_is_seen() -> None:
+@REPLAYED
+def test_a_rebound_buffer_is_seen(way: str) -> None:
     """A test of these tests: work that makes its result a new tensor leaves the old one as it was."""
 
     class Rebinds:
@@ -187,7 +298,7 @@ def test_a_rebound_buffer_is_seen() -> None:
             self.out = self.x + 1
 
     holder = Rebinds()
-    replay = Recording()(holder.work)
+    replay = WAYS[way]()(holder.work)
     kept = holder.out.clone()
     holder.out = torch.zeros(3)
     holder.x.fill_(5.0)
@@ -200,7 +311,7 @@ def test_a_padded_row_that_writes_a_real_slot_is_seen(
     loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lives, steps = Lives(loaded, 7), steps_of(loaded, 7)
-    right = lives.run(runner_of(loaded, Recording()), steps)
+    right = lives.run(runner_of(loaded), steps)
     write = BatchWriter.write
 
     def careless(self: BatchWriter, *given: Any) -> Batch:
@@ -209,15 +320,15 @@ def test_a_padded_row_that_writes_a_real_slot_is_seen(
         return batch
 
     monkeypatch.setattr(BatchWriter, "write", careless)
-    assert not same(right, lives.run(runner_of(loaded, Recording()), steps))
+    assert not same(right, lives.run(runner_of(loaded), steps))
 
 
-@pytest.mark.parametrize("forgotten", captured._TENSORS)
+@pytest.mark.parametrize("forgotten", static.TENSORS)
 def test_a_forgotten_copy_is_seen(
     loaded: LoadedModel, forgotten: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lives, steps = Lives(loaded, 8), steps_of(loaded, 8)
-    right = lives.run(runner_of(loaded, Recording()), steps)
-    runner = runner_of(loaded, Recording())
-    monkeypatch.setattr(captured, "_TENSORS", tuple(each for each in captured._TENSORS if each != forgotten))
+    right = lives.run(runner_of(loaded), steps)
+    runner = runner_of(loaded)
+    monkeypatch.setattr(static, "TENSORS", tuple(each for each in static.TENSORS if each != forgotten))
     assert not same(right, lives.run(runner, steps))

@@ -11,7 +11,7 @@ from torch import Tensor
 from ssd.attention.batch import Batch
 from ssd.kernels.attention import PagedAttention, Sight
 from ssd.kernels.kv import write_kv
-from ssd.kernels.tiles import Demand
+from ssd.kernels.tiles import NOT_KNOWN, Demand
 from ssd.kvcache.pool import NODES_PER_TREE, KVPool
 
 
@@ -32,9 +32,11 @@ class FusedBackend:
         )
         num_nodes = NODES_PER_TREE if shape.num_trees else 0
         sight = Sight(sequences, seen, paths, tables, tree_starts, shape.block_size, num_nodes)
+        # A captured step names no sequences: rows of any number of them may come.
+        owners = {span.sequence for span in batch.spans}
         demand = Demand(
             batch.num_rows,
-            len(tables),
+            len(owners) + 1 if owners else NOT_KNOWN,
             tables.shape[1] * shape.block_size,
             self._num_heads,
             shape.num_kv_heads,

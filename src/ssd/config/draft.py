@@ -12,7 +12,7 @@ from ssd.config.checks import (
     require_whole,
     weights_of,
 )
-from ssd.config.runner import KV_CACHE_BYTES, MAX_NUM_SEQS, DType, Precision, RunnerConfig
+from ssd.config.runner import MAX_NUM_SEQS, DType, Precision, RunnerConfig
 
 GrowthPolicyName = Literal["value", "geometric", "uniform"]
 MAX_WIDTH = 64
@@ -118,7 +118,7 @@ class DraftConfig:
             head=self.head,
             max_num_seqs=self.max_num_seqs or MAX_NUM_SEQS,
             num_trees=self.max_num_seqs or MAX_NUM_SEQS,
-            kv_cache_bytes=self.kv_cache_bytes or KV_CACHE_BYTES,
+            kv_cache_bytes=self.kv_cache_bytes,
         )
 
 

@@ -14,7 +14,6 @@ from ssd.config.draft import DRAFT_SETTINGS, DraftConfig
 from ssd.config.runner import (
     BLOCK_SIZE,
     DECODE_TILE,
-    KV_CACHE_BYTES,
     MAX_NUM_SEQS,
     PREFILL_TILE,
     DType,
@@ -26,6 +25,8 @@ Backup = Literal["auto", "jit", "ngram", "none"]
 Acceptance = Literal["coupled", "ratio"]
 MAX_LOOKAHEAD = 16
 DEFAULT_LOOKAHEAD = 8
+_SHARE_BESIDE_A_DRAFT = 0.5
+"""Of the memory for KV that a GPU has left: the draft's weights and all its own come out of the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +56,9 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     block_size: int = BLOCK_SIZE
     """Token positions in one KV block."""
-    kv_cache_bytes: int = KV_CACHE_BYTES
-    """Memory for KV blocks, unless num_blocks says how many there are."""
+    kv_cache_bytes: int | None = None
+    """Memory for KV blocks, unless num_blocks says how many there are; None: 2 GiB on a CPU, on a GPU what
+    weights and captured steps leave."""
     num_blocks: int | None = None
 
     decode_tile: int = DECODE_TILE
@@ -106,9 +108,9 @@ class EngineConfig:
             raise ValueError("cores and draft.cores overlap: target and draft need cores of their own")
 
     def _check_sizes(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "kv_cache_bytes"):
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
             require_whole(name, getattr(self, name), 1)
-        for name in ("max_model_len", "num_blocks"):
+        for name in ("max_model_len", "kv_cache_bytes", "num_blocks"):
             if getattr(self, name) is not None:
                 require_whole(name, getattr(self, name), 1)
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -175,7 +177,10 @@ class EngineConfig:
             max_num_seqs=self.max_num_seqs,
             block_size=self.block_size,
             kv_cache_bytes=self.kv_cache_bytes,
+            kv_share=_SHARE_BESIDE_A_DRAFT if self._has_its_draft_beside_it else 1.0,
             num_blocks=self.num_blocks,
+            step_rows=self.max_num_batched_tokens,
+            step_logits=min(self.max_num_batched_tokens, self.max_num_seqs * (self.max_lookahead + 1)),
             deterministic=self.deterministic,
             decode_tile=self.decode_tile,
             prefill_tile=self.prefill_tile,
@@ -194,7 +199,14 @@ class EngineConfig:
             cores=self.cores,
             block_size=self.block_size,
             num_blocks=self.num_blocks,
+            step_rows=self.max_num_batched_tokens,
         )
+
+    @property
+    def _has_its_draft_beside_it(self) -> bool:
+        """On the same device, whose memory is the target's first."""
+        draft = self.own_draft
+        return draft is not None and (self.mode == "sd" or self.device in draft.device.split(","))
 
     @classmethod
     def from_settings(cls, model: str, settings: Mapping[str, Any]) -> "EngineConfig":

@@ -30,8 +30,15 @@ class RunnerConfig:
     num_trees: int = 0
     """Sequences that may have a tree, for drafts that work ahead."""
     block_size: int = BLOCK_SIZE
-    kv_cache_bytes: int = KV_CACHE_BYTES
+    kv_cache_bytes: int | None = None
+    """None: `KV_CACHE_BYTES` on a CPU; on a GPU what is left."""
+    kv_share: float = 1.0
+    """Of what a GPU has left: less where another model is still to come."""
     num_blocks: int | None = None
+    step_rows: int = 512
+    """Of the largest step: what memory is planned for."""
+    step_logits: int = MAX_NUM_SEQS
+    """Rows of it whose logits are wanted."""
     deterministic: bool = False
     decode_tile: int = DECODE_TILE
     prefill_tile: int = PREFILL_TILE

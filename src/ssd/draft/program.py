@@ -1,25 +1,33 @@
 """A draft service from its settings: model, blocks, grower and socket put together, and its ranks."""
 
+import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from ssd.config import DraftConfig
-from ssd.draft.forest.arrays import NumpyArrays
+from ssd.attention.choice import captured_backend
+from ssd.config import DraftConfig, GrowthPolicyName
+from ssd.draft.forest.arrays import NumpyArrays, TorchArrays
 from ssd.draft.forest.children import LooseChildren
 from ssd.draft.forest.forest import Forest
-from ssd.draft.forest.grower import ForestGrower, HostLimits
-from ssd.draft.forest.model import ArraysModel
+from ssd.draft.forest.fused_children import children_on
+from ssd.draft.forest.grower import Children, ForestGrower, ForestModel, HostLimits
+from ssd.draft.forest.model import ArraysModel, TensorsModel
+from ssd.draft.forest.recorded import RecordedChildren, RecordedForest, RecordedModel
 from ssd.draft.forest.tables import Shape
 from ssd.draft.link import DraftLink, Keys, ZmqDraftLink
 from ssd.draft.messages import Hello
 from ssd.draft.service import DraftService
 from ssd.kvcache.block_manager import BlockManager
 from ssd.kvcache.pool import NODES_PER_TREE
+from ssd.runtime.capture import Capture
 from ssd.runtime.host import gpus_here
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.runtime.ranks.followers import Team
 from ssd.runtime.seats import draft_seats, shares_of
+
+logger = logging.getLogger(__name__)
 
 PREFILL_CHUNK = 128
 """Tokens of prompts read in one step; and of texts that have gained some, as many beside them."""
@@ -46,16 +54,45 @@ def shape_for(loaded: LoadedModel, config: DraftConfig) -> Shape:
 
 
 def build_grower(loaded: LoadedModel, shape: Shape, config: DraftConfig) -> ForestGrower:
-    """A forest in arrays: beside a CPU the faster form. Tensors are for steps that are captured."""
+    """On tensors, every step captured, where a GPU computes; beside a CPU arrays are the faster form."""
     pool, head_tokens = loaded.pool, loaded.head_tokens
+    forest, model, children = (
+        _in_arrays(loaded, shape, config.growth)
+        if loaded.capture is None
+        else _captured(loaded, shape, config.growth, loaded.capture)
+    )
     return ForestGrower(
-        Forest(NumpyArrays(), shape, config.growth),
-        ArraysModel(loaded.runner, pool, shape),
-        LooseChildren(shape.children, head_tokens),
+        forest,
+        model,
+        children,
         BlockManager(pool.shape.num_blocks, pool.shape.block_size),
         HostLimits(PREFILL_CHUNK, loaded.max_model_len, config.tenant_weights),
         head_tokens=head_tokens,
     )
+
+
+Parts = tuple[Forest, ForestModel, Children]
+
+
+def _in_arrays(loaded: LoadedModel, shape: Shape, growth: GrowthPolicyName) -> Parts:
+    forest, model = Forest(NumpyArrays(), shape, growth), ArraysModel(loaded.runner, loaded.pool, shape)
+    return forest, model, LooseChildren(shape.children, loaded.head_tokens)
+
+
+def _captured(loaded: LoadedModel, shape: Shape, growth: GrowthPolicyName, capture: Capture) -> Parts:
+    pool, decoder, started = loaded.pool, loaded.runner.model, time.perf_counter()
+    device = pool.shape.device
+    attention = captured_backend(pool, decoder.config.num_heads)
+    forest = RecordedForest(TorchArrays(device), shape, growth, capture)
+    model = RecordedModel(
+        TensorsModel(decoder, attention, pool, shape, beside=loaded.runner), forest, capture
+    )
+    children = RecordedChildren(
+        children_on(device, shape.children, loaded.head_tokens), model, forest, capture
+    )
+    seconds = time.perf_counter() - started
+    logger.info("captured the steps of %s in %.1f s", loaded.checkpoint.name, seconds)
+    return forest, model, children
 
 
 def start_team(config: DraftConfig, clean_up: Callable[[], None]) -> Team | None:
@@ -72,12 +109,18 @@ def start_team(config: DraftConfig, clean_up: Callable[[], None]) -> Team | None
 
 
 def build_service(config: DraftConfig, link: DraftLink, team: Team | None = None) -> DraftService:
-    loaded = load_model(config.runner) if team is None else load_model(team.runner, ranks=team.ranks)
-    grower = build_grower(loaded, shape_for(loaded, config), config)
+    def grower(loaded: LoadedModel) -> ForestGrower:
+        return build_grower(loaded, shape_for(loaded, config), config)
+
+    loaded = (
+        load_model(config.runner, rehearsal=grower)
+        if team is None
+        else load_model(team.runner, ranks=team.ranks)
+    )
     hello = Hello.of(
         loaded.checkpoint.tokenizer(),
         vocab_size=loaded.checkpoint.config.vocab_size,
         name=config.name or loaded.checkpoint.path.name,
         max_model_len=loaded.max_model_len,
     )
-    return DraftService(grower, link, hello)
+    return DraftService(grower(loaded), link, hello)

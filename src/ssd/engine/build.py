@@ -22,7 +22,8 @@ from ssd.models.vocabulary import common_vocabulary
 from ssd.models.weights import ShowProgress
 from ssd.runtime.cores import move_to_cores, unmoved_if_it_fails
 from ssd.runtime.fit import refuse_what_the_machine_lacks
-from ssd.runtime.loading import LoadedModel, load_model
+from ssd.runtime.loading import LoadedModel
+from ssd.runtime.ready import load_ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ def build_engine(config: EngineConfig, *, show_progress: ShowProgress = False) -
 
 
 def _engine_on_its_cores(config: EngineConfig, *, show_progress: ShowProgress) -> Engine:
-    loaded = load_model(config.runner, show_progress=show_progress)
+    loaded = load_ready(config.runner, show_progress=show_progress)
     tokenizer = loaded.checkpoint.tokenizer()
     blocks = BlockManager(
         loaded.pool.shape.num_blocks,
@@ -137,7 +138,7 @@ def make_decoder(
 
 
 def _draft_in_turns(config: EngineConfig, target: LoadedModel, *, show_progress: ShowProgress) -> Proposer:
-    draft = load_model(config.draft_runner, show_progress=show_progress)
+    draft = load_ready(config.draft_runner, show_progress=show_progress)
     vocab_size = common_vocabulary(target.checkpoint, draft.checkpoint)
     limits = DraftLimits(config.max_lookahead, draft.max_model_len, config.max_num_batched_tokens, vocab_size)
     blocks = BlockManager(draft.pool.shape.num_blocks, config.block_size, enable_prefix_caching=False)

@@ -32,6 +32,10 @@ def write(
     spots = head.to(tl.int64) * pool_head_stride + slot * head_dim + dims
     key = tl.load(keys + row * key_row_stride + head * key_head_stride + dims, mask=is_head)
     value = tl.load(values + row * value_row_stride + head * value_head_stride + dims, mask=is_head)
+    # A tile reads a value for whichever of its rows sees it, and 0 · NaN is NaN: of a drafted token that is
+    # refused, nothing may reach the others. Who does see it learns of it by its key.
+    wide = value.to(tl.float32)
+    value = tl.where(tl.abs(wide) < float("inf"), wide, 0.0).to(value.dtype)
     tl.store(pool_keys + spots, key, mask=is_head)
     tl.store(pool_values + spots, value, mask=is_head)
 

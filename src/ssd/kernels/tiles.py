@@ -7,6 +7,7 @@ have to say. Knows shapes only.
 from dataclasses import dataclass
 
 NO_SPLIT = 0
+NOT_KNOWN = 0
 FIXED_SPLIT = 1024
 """Keys between two fixed borders of splits: deterministic mode's, at multiples of it in every text."""
 _MOST_SPLITS = 32
@@ -47,6 +48,7 @@ class Demand:
 
     num_rows: int
     num_sequences: int
+    """With nobody, whose rows are padding; or `NOT_KNOWN`, where rows of any may come."""
     num_keys: int
     """That a block table has room for."""
     num_heads: int
@@ -97,8 +99,13 @@ def _block(demand: Demand, folded: int, *, is_hip: bool) -> int:
 
 def _folded(demand: Demand) -> int:
     """All rows of a sequence in one tile, if they are as many for each: then its pages are read once."""
-    each = -(-demand.num_rows // max(1, demand.num_sequences - 1))
+    if demand.num_sequences == NOT_KNOWN:
+        # Places that stay empty cost arithmetic, of which there is enough; pages read again cost time.
+        wanted = min(demand.num_rows * demand.group, _FIXED_FOLDED)
+    else:
+        each = -(-demand.num_rows // max(1, demand.num_sequences - 1))
+        wanted = min(each * demand.group, _MOST_FOLDED)
     folded = _LEAST_FOLDED
-    while folded < min(each * demand.group, _MOST_FOLDED) or folded < demand.group:
+    while folded < max(wanted, demand.group):
         folded *= 2
     return folded

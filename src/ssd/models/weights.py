@@ -28,6 +28,13 @@ ShowProgress = bool | Callable[[str, int], ProgressBar]
 """Whether bars are shown, or who makes them, from a description and a number of steps."""
 
 
+def progress_bar(description: str, total: int, *, unit: str, show: ShowProgress) -> ProgressBar:
+    if not isinstance(show, bool):
+        return show(description, total)
+    bar: ProgressBar = tqdm(total=total, desc=description, unit=unit, leave=False, disable=not show)
+    return bar
+
+
 class WeightSource(Protocol):
     def names(self) -> frozenset[str]: ...
 
@@ -122,12 +129,7 @@ class ProgressSource:
 
     def __init__(self, source: WeightSource, description: str, *, show: ShowProgress) -> None:
         self._source = source
-        total = len(source.names())
-        self._bar: ProgressBar = (
-            tqdm(total=total, desc=description, unit="tensor", leave=False, disable=not show)
-            if isinstance(show, bool)
-            else show(description, total)
-        )
+        self._bar = progress_bar(description, len(source.names()), unit="tensor", show=show)
 
     def names(self) -> frozenset[str]:
         return self._source.names()

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ssd.attention.rows import Layout, Row
 from ssd.runtime.layout import packed_layout
@@ -25,16 +25,21 @@ class Buckets:
         return self.sizes[place] if place < len(self.sizes) else None
 
     def layout(self, rows: Sequence[Row]) -> Layout | None:
-        """None: more rows than were captured."""
+        """None: more rows than were captured, or of prompts, where those have tiles of their own."""
+        if self.tile is not None and not all(row.generated for row in rows):
+            return None
         packed = packed_layout(rows)
         size = self.size_for(packed.num_rows)
-        return None if size is None else self.padded(size, packed.first_rows)
+        if size is None:
+            return None
+        # Tables as small as they are: room for all that there could be is in what was captured.
+        return replace(self.padded(size), first_rows=packed.first_rows, num_sequences=None, num_blocks=None)
 
-    def padded(self, size: int, first_rows: tuple[int, ...] = ()) -> Layout:
-        """Of one size: any row may be a sequence of its own, and any row's logits may be wanted."""
+    def padded(self, size: int) -> Layout:
+        """Nothing but padding: any row may be a sequence of its own, and any row's logits may be wanted."""
         tiles = () if self.tile is None else (self.tile,) * (size // self.tile)
         return Layout(
-            first_rows,
+            (),
             size,
             tiles,
             num_wanted=size,
@@ -42,3 +47,10 @@ class Buckets:
             num_sequences=size,
             num_blocks=self.num_blocks,
         )
+
+
+def buckets_for(num_blocks: int, most_rows: int, tile: int | None) -> Buckets:
+    """Of the usual sizes those that a step may need: the last holds as many rows as it can have."""
+    fitting = [size for size in DEFAULT_SIZES if tile is None or size % tile == 0] or [tile or 1]
+    place = bisect_left(fitting, most_rows)
+    return Buckets(num_blocks, tuple(fitting[: place + 1]), tile)

@@ -1,10 +1,10 @@
 """Work that is recorded once and replayed: the same operations on the same memory, without its Python.
 
 Three ways behind one interface: `RunAgain` calls the work each time; `Recording` keeps its operations and
-replays them, on any device; `CudaGraphs` has the driver replay kernels, and was never run. A recording has
-the rules of a graph on a GPU: reads and uploads of the host's would happen at the time of capture alone, and
-are refused; what Python decides stays as it was then; results lie where they lay. It cannot show streams,
-memory pools, races or speed.
+replays them, on any device; `CudaGraphs` has a card's driver replay kernels, and met no real card yet. A
+recording has the rules of a graph on a GPU: reads and uploads of the host's would happen at the time of
+capture alone, and are refused; what Python decides stays as it was then; results lie where they lay. It
+cannot show streams, memory pools, races or speed.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,6 +16,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ssd.models.weights import ProgressBar
+from ssd.runtime.card import Card
+
 Work = Callable[[], object]
 Replay = Callable[[], None]
 
@@ -23,6 +26,7 @@ HOST_READS = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_s
 """Operations whose result, or its shape, the host has to know."""
 UPLOADS = ("lift_fresh", "lift_fresh_copy")
 """Values of Python's that become tensors: copies from the host at the time of capture."""
+_WARM_UPS = 2
 
 
 class CaptureError(RuntimeError):
@@ -53,30 +57,45 @@ class Recording:
     """Operations as torch dispatched them, replayed on the tensors of that time."""
 
     def __call__(self, work: Work) -> "Tape":
-        with _Recorder(None):
+        with Recorder(None):
             work()
         tape = Tape([])
-        with _Recorder(tape):
+        with Recorder(tape):
             work()
         return tape
 
 
 class CudaGraphs:
-    """Never run: no machine of ours has a GPU."""
+    """Kernels that the driver replays. On a real card never run.
+
+    All graphs share one pool of memory, so what a replay leaves must lie in buffers that were there before.
+    """
+
+    def __init__(self, card: Card) -> None:
+        self._card, self._pool = card, card.new_pool()
 
     def __call__(self, work: Work) -> Replay:
-        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        aside.wait_stream(torch.cuda.current_stream())
         # What is made at a first call (handles, workspaces, compiled kernels) must not be captured.
-        with torch.cuda.stream(aside):
-            for _ in range(2):
+        with self._card.aside():
+            for _ in range(_WARM_UPS):
                 work()
-        torch.cuda.current_stream().wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        graph = self._card.new_graph()
+        with self._card.capturing(graph, self._pool):
             work()
+        # While it was captured nothing was done.
         graph.replay()
-        replay: Replay = graph.replay
+        return graph.replay
+
+
+class Shown:
+    """Any capture, with a bar that goes on with each."""
+
+    def __init__(self, capture: Capture, bar: ProgressBar) -> None:
+        self._capture, self._bar = capture, bar
+
+    def __call__(self, work: Work) -> Replay:
+        replay = self._capture(work)
+        self._bar.update(1)
         return replay
 
 
@@ -97,15 +116,17 @@ class Tape:
         for each in self.operations:
             made = each.function(*each.args, **each.kwargs)
             if each.results:
-                for place, result in zip(each.results, _tensors(made), strict=True):
+                for place, result in zip(each.results, tensors_of(made), strict=True):
                     place.copy_(result)
 
     @property
     def names(self) -> list[str]:
-        return [_name(each.function) for each in self.operations]
+        return [name_of(each.function) for each in self.operations]
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every operation; what is no view goes onto the tape."""
+
     def __init__(self, tape: Tape | None) -> None:
         """None: what is made at a first call, and kept, is no part of the work."""
         super().__init__()  # type: ignore[no-untyped-call]
@@ -121,25 +142,25 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = func(*args, **kwargs)
         is_mutable = func._schema.is_mutable
         if is_mutable or not _is_view(made, (args, kwargs)):
-            results = () if is_mutable else tuple(_tensors(made))
+            results = () if is_mutable else tuple(tensors_of(made))
             self._tape.operations.append(_Operation(func, args, kwargs, results))
         return made
 
 
 def refuse_the_host(function: Any, args: Sequence[Any]) -> None:
     """CaptureError where an operation reads or brings a value of the host's."""
-    name = _name(function)
+    name = name_of(function)
     if name in HOST_READS:
         raise CaptureError(f"{name}: the host reads a value, which a replay would not")
     if name in UPLOADS:
         raise CaptureError(f"{name}: a value of the host's is uploaded, which a replay would not do again")
     if name in ("index", "index_put_", "_index_put_impl_") and any(
-        each.dtype in (torch.bool, torch.uint8) for each in _tensors(args[1])
+        each.dtype in (torch.bool, torch.uint8) for each in tensors_of(args[1])
     ):
         raise CaptureError(f"{name} by a mask: its shape is a value that the host reads")
 
 
-def _name(function: Any) -> str:
+def name_of(function: Any) -> str:
     name: str = function._schema.name.split("::")[1]
     return name
 
@@ -147,9 +168,9 @@ def _name(function: Any) -> str:
 def _is_view(made: Any, given: Any) -> bool:
     """By its memory: a `reshape` is a view in one case and a copy in another."""
     # Packed weights have no storage to speak of, and no views.
-    known = {each.untyped_storage().data_ptr() for each in _tensors(given) if not each.is_mkldnn}
-    return all(each.untyped_storage().data_ptr() in known for each in _tensors(made))
+    known = {each.untyped_storage().data_ptr() for each in tensors_of(given) if not each.is_mkldnn}
+    return all(each.untyped_storage().data_ptr() in known for each in tensors_of(made))
 
 
-def _tensors(tree: Any) -> list[Tensor]:
+def tensors_of(tree: Any) -> list[Tensor]:
     return [each for each in tree_leaves(tree) if isinstance(each, Tensor)]

@@ -1,12 +1,14 @@
 """The runner of captured steps: one for each bucket of rows and way of deciding, replayed with new contents.
 
-Knows static buffers: a batch is copied into them, the step is replayed, and what it decided lies where it
-always lies. Rows that fill a bucket up belong to nobody and write to scratch. What no bucket holds, prompts
-above all, another runner computes.
+A batch is copied into static buffers, the step is replayed, and what it decided lies where it always lies.
+Rows that fill a bucket up belong to nobody and write to scratch. What no captured step holds, long prompts
+above all, another runner computes: each reason is said once, and each such step is counted.
 """
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Literal, TypeVar
 
 import torch
@@ -14,36 +16,48 @@ from torch import Tensor
 
 from ssd.attention.backend import AttentionBackend
 from ssd.attention.batch import Batch, BatchWriter
-from ssd.attention.choice import captured_backend
 from ssd.attention.rows import Row
 from ssd.kvcache.pool import KVPool
 from ssd.models.decoder import DenseDecoder, Rows
 from ssd.runtime.buckets import Buckets
-from ssd.runtime.capture import Capture
+from ssd.runtime.capture import Capture, Replay
 from ssd.runtime.decision import decision_on
 from ssd.runtime.eager import EagerRunner, flight_on
 from ssd.runtime.runner import Flight
-from ssd.sampling import CoupledDecision, Draws, Truncation
+from ssd.runtime.static import StaticBuffers, draws_of_padding
+from ssd.sampling import CoupledDecision, Draws
 
 T = TypeVar("T")
 Kind = Literal["greedy", "drawn", "truncated"]
 KINDS: tuple[Kind, ...] = ("greedy", "drawn", "truncated")
 
+logger = logging.getLogger(__name__)
+
 
 class CapturedRunner:
-    def __init__(self, beyond: EagerRunner, pool: KVPool, buckets: Buckets, capture: Capture) -> None:
-        """`beyond` has the same model and pool, and computes what no bucket holds."""
+    def __init__(
+        self,
+        beyond: EagerRunner,
+        attention: AttentionBackend,
+        pool: KVPool,
+        buckets: Buckets,
+        capture: Capture,
+    ) -> None:
+        """`beyond` has the same model and pool, and computes what no captured step holds."""
         self._beyond = beyond
         self._device = pool.shape.device
         self._buckets = buckets
         self._writer = BatchWriter(pool.shape.block_size, pool.scratch_slot)
-        attention = captured_backend(pool, _heads_here(beyond.model, pool))
+        self.num_replayed: Counter[tuple[int, Kind]] = Counter()
+        self.num_eager: Counter[str] = Counter()
+        """Steps that were computed otherwise, by reason."""
+        self._steps: dict[tuple[int, Kind], _Step] = {}
         with torch.inference_mode():
-            self._steps = {
-                (size, kind): _Step(beyond.model, attention, self._padding(size), kind, capture)
-                for size in buckets.sizes
-                for kind in KINDS
-            }
+            self._capture_all(attention, capture)
+
+    @property
+    def model(self) -> DenseDecoder:
+        return self._beyond.model
 
     @property
     def is_async(self) -> bool:
@@ -59,65 +73,78 @@ class CapturedRunner:
 
     @torch.inference_mode()
     def launch(self, batch: Batch, finish: Callable[[Tensor], T]) -> Flight[T]:
-        step = self._steps.get((batch.num_rows, _kind(finish)))
-        if step is None:
+        kind = kind_of(finish)
+        step = self._steps.get((batch.num_rows, kind))
+        if step is None or not step.buffers.fits(batch):
+            self._say_why(batch, kind)
             return self._beyond.launch(batch, finish)
+        self.num_replayed[batch.num_rows, kind] += 1
         step.run(batch, finish.draws if isinstance(finish, CoupledDecision) else None)
         # Copies: the next replay writes there again.
         if isinstance(finish, CoupledDecision):
-            return flight_on(self._device, step.tokens[: batch.num_wanted].clone())  # type: ignore[arg-type]  # T is Tensor here
-        return flight_on(self._device, finish(step.logits[: batch.num_wanted].clone()))
+            return flight_on(self._device, step.buffers.tokens[: batch.num_wanted].clone())  # type: ignore[arg-type]  # T is Tensor here
+        return flight_on(self._device, finish(step.buffers.logits[: batch.num_wanted].clone()))
 
-    def _padding(self, size: int) -> Batch:
-        """Input of nothing but padding, in memory of its own."""
-        written = self._writer.write([], self._buckets.padded(size))
-        return replace(
-            written, **{name: getattr(written, name).to(self._device).clone() for name in _TENSORS}
-        )
+    def _capture_all(self, attention: AttentionBackend, capture: Capture) -> None:
+        """The largest first: the others then find all the memory they need in what it has left."""
+        largest: StaticBuffers | None = None
+        for size in sorted(self._buckets.sizes, reverse=True):
+            padding = self._writer.write([], self._buckets.padded(size))
+            largest = largest or StaticBuffers.of(padding, self.model.num_columns, self._device)
+            buffers = largest.leading(padding)
+            # Whatever is captured is done as well: to nobody's rows, which write to scratch.
+            buffers.load(padding, draws_of_padding(size, self._device))
+            for kind in KINDS:
+                try:
+                    self._steps[size, kind] = _Step(self.model, attention, buffers, kind, capture)
+                except RuntimeError as error:
+                    logger.warning("a %s step of %d rows was not captured: %s", kind, size, error)
 
+    def _say_why(self, batch: Batch, kind: Kind) -> None:
+        reason = self._reason(batch, kind)
+        if reason not in self.num_eager:
+            logger.info("%s: computed eagerly, this time and from now on", reason)
+        self.num_eager[reason] += 1
 
-def _heads_here(model: DenseDecoder, pool: KVPool) -> int:
-    """Query heads: all of the model's, or a rank's share of them."""
-    return model.config.num_heads * pool.shape.num_kv_heads // model.config.num_kv_heads
-
-
-_TENSORS = tuple(each.name for each in fields(Batch) if each.type is Tensor)
+    def _reason(self, batch: Batch, kind: Kind) -> str:
+        largest = max(self._buckets.sizes)
+        if batch.num_rows > largest:
+            return f"a step of more than {largest} rows, for which there is no bucket"
+        if (batch.num_rows, kind) not in self._steps:
+            return f"a {kind} step of {batch.num_rows} rows, which was not captured"
+        return "a step whose rows lie otherwise than in any bucket"
 
 
 class _Step:
-    """A step of one size: where its input lies, where its results lie, and what runs it again.
-
-    It is captured on padding alone: nothing that counts is written.
-    """
+    """A step of one size: where its input lies, where its results lie, and what runs it again."""
 
     def __init__(
-        self, model: DenseDecoder, attention: AttentionBackend, padding: Batch, kind: Kind, capture: Capture
+        self,
+        model: DenseDecoder,
+        attention: AttentionBackend,
+        buffers: StaticBuffers,
+        kind: Kind,
+        capture: Capture,
     ) -> None:
+        self.buffers = buffers
         self._model, self._attention = model, attention
-        self._batch = padding
-        self._draws = _draws_of_padding(padding)
-        size, device = padding.num_rows, padding.tokens.device
-        self.logits = torch.zeros(size, model.num_columns, device=device)
-        self.tokens = torch.zeros(size, dtype=torch.long, device=device)
-        self._decision = decision_on(device, CoupledDecision(_as_kind(self._draws, kind)))
-        self._replay = capture(self._work)
+        draws = _as_kind(buffers.draws, kind)
+        self._decision = decision_on(buffers.tokens.device, CoupledDecision(draws))
+        self.replay: Replay = capture(self._work)
 
     def run(self, batch: Batch, draws: Draws | None) -> None:
-        for name in _TENSORS:
-            getattr(self._batch, name).copy_(getattr(batch, name), non_blocking=True)
-        if draws is not None:
-            _copy_draws(draws, self._draws)
-        self._replay()
+        self.buffers.load(batch, draws)
+        self.replay()
 
     def _work(self) -> None:
-        batch = self._batch
+        batch, buffers = self.buffers.batch, self.buffers
         rows = Rows(batch.tokens, batch.positions, self._attention.plan(batch), batch.tiles)
         hidden = self._model.hidden(rows).index_select(0, batch.wanted)
-        self.logits.copy_(self._model.logits(hidden, batch.head_tiles))
-        self.tokens.copy_(self._decision(self.logits))
+        buffers.logits.copy_(self._model.logits(hidden, batch.head_tiles))
+        buffers.tokens.copy_(self._decision(buffers.logits))
 
 
-def _kind(finish: object) -> Kind:
+def kind_of(finish: object) -> Kind:
     """Whoever wants the logits is given those of any step: the cheapest."""
     if not isinstance(finish, CoupledDecision) or finish.draws is None:
         return "greedy"
@@ -128,25 +155,3 @@ def _as_kind(draws: Draws, kind: Kind) -> Draws | None:
     if kind == "greedy":
         return None
     return replace(draws, truncation=None) if kind == "drawn" else draws
-
-
-def _draws_of_padding(batch: Batch) -> Draws:
-    """Greedy, whatever seed and position."""
-    size, device = batch.num_rows, batch.tokens.device
-    truncation = Truncation(
-        torch.full((size,), -torch.inf, dtype=torch.float64, device=device),
-        torch.zeros(size, dtype=torch.long, device=device),
-        torch.ones(size, dtype=torch.float64, device=device),
-    )
-    seeds, positions = (torch.zeros(size, dtype=torch.long, device=device) for _ in range(2))
-    return Draws(seeds, positions, torch.zeros(size, device=device), truncation)
-
-
-def _copy_draws(given: Draws, static: Draws) -> None:
-    """Of the first rows; what padding behind them draws is nobody's."""
-    pairs = [(getattr(given, name), getattr(static, name)) for name in ("seeds", "positions", "temperatures")]
-    if given.truncation is not None and static.truncation is not None:
-        names = [each.name for each in fields(Truncation)]
-        pairs += [(getattr(given.truncation, name), getattr(static.truncation, name)) for name in names]
-    for source, place in pairs:
-        place[: len(source)].copy_(source, non_blocking=True)

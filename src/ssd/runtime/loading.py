@@ -5,7 +5,7 @@ Knows the order in which these are made and how much memory the pool may take.
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ssd.attention.choice import eager_backend
-from ssd.attention.sdpa import DETERMINISTIC_KEY_TILE
+from ssd.attention.rows import PlainRow
 from ssd.config import Precision, RunnerConfig
-from ssd.kvcache.pool import NODES_PER_TREE, KVPool, PoolShape
+from ssd.kvcache.pool import KVPool, PoolShape
 from ssd.models.checkpoint import Checkpoint, open_checkpoint
 from ssd.models.config import ModelConfig
 from ssd.models.decoder import DenseDecoder
@@ -23,11 +23,18 @@ from ssd.models.head_tokens import frequent_tokens
 from ssd.models.linear import resolve_precision
 from ssd.models.parallel import Shard
 from ssd.models.weights import ProgressSource, ShowProgress
+from ssd.runtime.capture import Capture, CudaGraphs
+from ssd.runtime.captured import CapturedRunner
+from ssd.runtime.card import Card, card_of
 from ssd.runtime.cores import pin_to_cores
 from ssd.runtime.eager import EagerRunner
 from ssd.runtime.host import resolve_device, resolve_dtype
 from ssd.runtime.huge_pages import request_huge_pages
 from ssd.runtime.layout import Tiling
+from ssd.runtime.memory import measured_plan
+from ssd.runtime.room import Room
+from ssd.runtime.static import draws_of_padding
+from ssd.sampling import CoupledDecision
 
 if TYPE_CHECKING:
     from ssd.runtime.ranks.group import Ranks
@@ -38,14 +45,20 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     checkpoint: Checkpoint
-    runner: EagerRunner
+    runner: EagerRunner | CapturedRunner
     pool: KVPool
     max_model_len: int
+    capture: Capture | None = None
+    """How steps are captured where they run; None: on a CPU, not at all."""
 
     @property
     def head_tokens(self) -> Tensor | None:
         """The tokens that the columns of logits stand for; None: the whole vocabulary."""
         return self.runner.head_tokens
+
+
+Rehearsal = Callable[[LoadedModel], object]
+"""Captures what will be captured of a model, on a pool of a single block, and gives what has to stay."""
 
 
 def load_model(
@@ -54,22 +67,29 @@ def load_model(
     show_progress: ShowProgress = False,
     head_tokens: Sequence[int] | None = None,
     ranks: "Ranks | None" = None,
+    rehearsal: Rehearsal | None = None,
+    card: Card | None = None,
 ) -> LoadedModel:
     """The model that `config` names; `head_tokens` are those that have logits, instead of frequent ones.
 
     `ranks`: this process has a share of it, and if it leads, the others follow what is computed here.
+    `rehearsal`: what will be captured of it, where steps are. `card`: what plans memory and captures steps,
+    unless the device is one itself.
     """
     if config.cores:
         pin_to_cores(config.cores)
     device = resolve_device(config.device)
     checkpoint = open_checkpoint(config.model)
     dtype = resolve_dtype(config.dtype, device, checkpoint.config.dtype)
+    # Ranks follow what is announced, which a replay does not.
+    card = None if ranks is not None else card or card_of(device)
     shard = Shard() if ranks is None else ranks.shard
-    shape = _pool_shape(config, _share_of(checkpoint.config, shard), dtype, device)
-    max_model_len = _max_model_len(config, checkpoint.config, shape)
+    room = Room(config, _share_of(checkpoint.config, shard), dtype, device)
+    # First, since it may refuse; what a card has room for is known only when the weights lie there.
+    longest = room.max_model_len(room.on_host()) if card is None else room.longest
     model = _load_decoder(
         checkpoint,
-        max_model_len,
+        longest,
         dtype,
         device,
         precision=config.precision,
@@ -80,19 +100,60 @@ def load_model(
     if device.type == "cpu":
         request_huge_pages()
     else:
-        _try_kernels(shape, checkpoint.config, deterministic=config.deterministic)
-    num_heads = checkpoint.config.num_heads // shard.world_size
-    pool = KVPool(shape)
-    attention = eager_backend(pool, num_heads, deterministic=config.deterministic)
-    tiling = Tiling(config.decode_tile, config.prefill_tile) if config.deterministic else None
-    if ranks is None or not ranks.leads:
-        return LoadedModel(
-            checkpoint, EagerRunner(model, attention, pool, tiling=tiling), pool, max_model_len
-        )
-    from ssd.runtime.ranks.leading import Announcer, LeadingPool
+        _try_kernels(room.one_block, checkpoint.config, deterministic=config.deterministic)
+    bare = _Bare(config, checkpoint, model, ranks)
+    if card is None:
+        return bare.on(room.on_host(), longest, None)
+    shape = _planned_shape(bare, room, card, rehearsal)
+    # What was rehearsed is given back before its memory is taken.
+    card.free_bytes()
+    return bare.on(shape, room.max_model_len(shape), card)
 
-    runner = EagerRunner(model, attention, pool, tiling=tiling, announce=Announcer(ranks))
-    return LoadedModel(checkpoint, runner, LeadingPool(pool, ranks), max_model_len)
+
+@dataclass(frozen=True, slots=True)
+class _Bare:
+    """A model without memory for texts."""
+
+    config: RunnerConfig
+    checkpoint: Checkpoint
+    model: DenseDecoder
+    ranks: "Ranks | None"
+
+    def on(self, shape: PoolShape, max_model_len: int, card: Card | None) -> LoadedModel:
+        pool, config, ranks = KVPool(shape), self.config, self.ranks
+        num_heads = self.model.config.num_heads // (1 if ranks is None else ranks.shard.world_size)
+        attention = eager_backend(pool, num_heads, deterministic=config.deterministic)
+        tiling = Tiling(config.decode_tile, config.prefill_tile) if config.deterministic else None
+        if ranks is None or not ranks.leads:
+            runner = EagerRunner(self.model, attention, pool, tiling=tiling)
+            capture = None if card is None else CudaGraphs(card)
+            return LoadedModel(self.checkpoint, runner, pool, max_model_len, capture)
+        from ssd.runtime.ranks.leading import Announcer, LeadingPool
+
+        runner = EagerRunner(self.model, attention, pool, tiling=tiling, announce=Announcer(ranks))
+        return LoadedModel(self.checkpoint, runner, LeadingPool(pool, ranks), max_model_len)
+
+
+def _planned_shape(bare: _Bare, room: Room, card: Card, rehearsal: Rehearsal | None) -> PoolShape:
+    config = bare.config
+    small = bare.on(replace(room.shape(card.free_bytes() // 2), num_blocks=1), room.longest, card)
+    plan = measured_plan(
+        card,
+        lambda: _largest_step(small, config),
+        lambda: None if rehearsal is None else rehearsal(small),
+        share=config.kv_share,
+    )
+    return room.within(plan)
+
+
+def _largest_step(loaded: LoadedModel, config: RunnerConfig) -> None:
+    """A prompt's, with truncated decisions: what it writes goes to one block, again and again."""
+    num_rows = min(config.step_rows, loaded.max_model_len)
+    num_logits = min(config.step_logits, num_rows)
+    blocks = [0] * -(-num_rows // config.block_size)
+    row = PlainRow([0] * num_rows, 0, blocks, num_logits, generated=False)
+    decision = CoupledDecision(draws_of_padding(num_logits, torch.device("cpu")))
+    loaded.runner.launch(loaded.runner.batch([row]), decision).collect()
 
 
 def _share_of(model: ModelConfig, shard: Shard) -> ModelConfig:
@@ -149,63 +210,3 @@ def _load_decoder(
     seconds = time.perf_counter() - started
     logger.info("loaded %s as %s on %s in %.1f s", checkpoint.name, format_name, device, seconds)
     return model
-
-
-def _max_model_len(config: RunnerConfig, model: ModelConfig, shape: PoolShape) -> int:
-    """What was asked for, if model and pool can hold it; otherwise as much as both can."""
-    num_slots = shape.num_blocks * shape.block_size
-    if config.max_model_len is None:
-        if num_slots < model.max_position:
-            logger.warning(
-                "the KV cache limits sequences to %d of the model's %d tokens: raise kv_cache_bytes for more",
-                num_slots,
-                model.max_position,
-            )
-        return min(model.max_position, num_slots)
-    if config.max_model_len > model.max_position:
-        raise ValueError(
-            f"max_model_len={config.max_model_len}, but the model's positions end at {model.max_position}: "
-            "use at most that"
-        )
-    if config.max_model_len > num_slots:
-        raise ValueError(
-            f"max_model_len={config.max_model_len}, but the KV cache holds {num_slots} tokens: "
-            "raise kv_cache_bytes or lower max_model_len"
-        )
-    return config.max_model_len
-
-
-def _pool_shape(
-    config: RunnerConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device
-) -> PoolShape:
-    """As many blocks as the memory allows, but no more than the sequences could ever fill.
-
-    Trees come first, but have half of the memory at most: the others' sequences then wait for one.
-    """
-
-    def shape(num_blocks: int, num_trees: int) -> PoolShape:
-        return PoolShape(
-            model.num_layers,
-            model.num_kv_heads,
-            model.head_dim,
-            num_blocks,
-            config.block_size,
-            dtype,
-            device,
-            spare_slots=DETERMINISTIC_KEY_TILE,
-            num_trees=num_trees,
-        )
-
-    one = shape(1, 0)
-    bytes_per_tree = NODES_PER_TREE * one.bytes_per_slot
-    num_trees = min(config.num_trees, max(1, config.kv_cache_bytes // 2 // bytes_per_tree))
-    memory = config.kv_cache_bytes - num_trees * bytes_per_tree
-    longest = config.max_model_len or model.max_position
-    useful = config.max_num_seqs * -(-longest // config.block_size)
-    num_blocks = config.num_blocks or min(memory // one.bytes_per_block, useful)
-    if num_blocks < 1:
-        raise ValueError(
-            f"kv_cache_bytes={config.kv_cache_bytes} holds no block: give at least "
-            f"{one.bytes_per_block + num_trees * bytes_per_tree}"
-        )
-    return shape(num_blocks, num_trees)

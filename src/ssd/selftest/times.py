@@ -21,6 +21,7 @@ from ssd.models.decoder import DenseDecoder, Rows
 from ssd.planning.hardware import Device, called_like
 from ssd.runtime.bandwidth import best_seconds
 from ssd.runtime.capture import CudaGraphs
+from ssd.runtime.card import CudaCard
 from ssd.runtime.loading import LoadedModel
 from ssd.selftest.lines import Line, at_most, in_words
 from ssd.selftest.made_up import TINY, MadeUpShape, RandomWeights, loaded_model
@@ -71,7 +72,7 @@ def captured_launch_seconds(device: torch.device) -> float | None:
         for _ in range(count):
             place.add_(1.0)
 
-    replay = CudaGraphs()(work)
+    replay = CudaGraphs(CudaCard(device))(work)
     return best_seconds(replay, device, within=0.3) / count
 
 

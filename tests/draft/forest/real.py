@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ssd.attention.paged import PagedBackend
 from ssd.attention.rows import PlainRow
 from ssd.config import RunnerConfig
 from ssd.draft.children import likely_children
@@ -74,7 +75,7 @@ def real_grower(draft: LoadedModel, blocks: BlockManager, shape: Shape | None = 
 
 def real_tensors(draft: LoadedModel, blocks: BlockManager, shape: Shape) -> ForestGrower:
     limits = HostLimits(prefill_chunk=CHUNK, max_model_len=MAX_LEN)
-    model = TensorsModel(draft.runner.model, draft.pool, shape, draft.runner)
+    model = TensorsModel(draft.runner.model, PagedBackend(draft.pool), draft.pool, shape, draft.runner)
     children = FixedChildren(shape.children, Needs(samples=True, truncates=True))
     return ForestGrower(Forest(TorchArrays(), shape), model, children, blocks, limits)
 

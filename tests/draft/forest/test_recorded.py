@@ -1,10 +1,16 @@
 """Recorded steps of a draft: a replay is the work itself, bit for bit, and asks nothing of the host."""
 
+import gc
 import random
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ssd.attention.paged import PagedBackend
+from ssd.config import DraftConfig
+from ssd.draft import program
 from ssd.draft.forest.arrays import TorchArrays
 from ssd.draft.forest.children import FixedChildren, Needs
 from ssd.draft.forest.forest import Forest
@@ -13,10 +19,12 @@ from ssd.draft.forest.model import TensorsModel
 from ssd.draft.forest.planted import Planted
 from ssd.draft.forest.recorded import RecordedChildren, RecordedForest, RecordedModel
 from ssd.draft.messages import Open, Sampling, pack_ints
+from ssd.draft.program import build_grower, shape_for
 from ssd.kvcache.block_manager import BlockManager
-from ssd.runtime.capture import Recording, Replay, Tape, Work
-from ssd.runtime.loading import LoadedModel
+from ssd.runtime.capture import Capture, CudaGraphs, Recording, Replay, RunAgain, Tape, Work
+from ssd.runtime.loading import LoadedModel, load_model
 from tests.draft.forest.real import BLOCK, CHUNK, LOOKAHEAD, MAX_LEN, load, real_shape, words
+from tests.runtime.stand_in import StandInCard
 
 GREEDY = Sampling(seed=1, end_ids=[1])
 WARM = Sampling(seed=2, temperature=0.8, top_p=0.9)
@@ -36,9 +44,15 @@ class Recorder:
         return tape
 
 
-def grower_of(draft: LoadedModel, needs: Needs, *, lookup: int, recorder: Recorder | None) -> ForestGrower:
+WAYS: dict[str, Callable[[], Capture]] = {
+    "recording": Recording,
+    "graphs": lambda: CudaGraphs(StandInCard()),
+}
+
+
+def grower_of(draft: LoadedModel, needs: Needs, *, lookup: int, recorder: Capture | None) -> ForestGrower:
     shape = real_shape(draft, lookup=lookup)
-    model = TensorsModel(draft.runner.model, draft.pool, shape, draft.runner)
+    model = TensorsModel(draft.runner.model, PagedBackend(draft.pool), draft.pool, shape, draft.runner)
     children, limits = FixedChildren(3, needs), HostLimits(prefill_chunk=CHUNK, max_model_len=MAX_LEN)
     blocks = BlockManager(draft.pool.shape.num_blocks, BLOCK)
     if recorder is None:
@@ -89,15 +103,40 @@ def draft(tiny_llama: Path) -> LoadedModel:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "T=0.8 top_p=0.9"])
-@pytest.mark.parametrize("lookup", [0, 4])
-def test_a_replay_is_the_work_itself(draft: LoadedModel, sampling: Sampling, lookup: int) -> None:
+@pytest.mark.parametrize(("lookup", "way"), [(0, "recording"), (4, "recording"), (4, "graphs")])
+def test_a_replay_is_the_work_itself(draft: LoadedModel, sampling: Sampling, lookup: int, way: str) -> None:
     samples = sampling.temperature > 0
     needs = Needs(samples=samples, truncates=samples)
     told = []
-    for recorder in (None, Recorder()):
+    for recorder in (None, WAYS[way]()):
         draft.pool.keys.fill_(7.0)
         draft.pool.values.fill_(7.0)
         told.append(play(grower_of(draft, needs, lookup=lookup, recorder=recorder), sampling, seed=3))
+    assert len(told[0]) > 10
+    assert told[0] == told[1]
+
+
+def test_the_service_captures_its_steps_where_they_can_be(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the program builds it: the card's memory planned, every step a graph, and the frames are those of
+    the same steps run again."""
+    monkeypatch.setattr(program, "PREFILL_CHUNK", 8)
+    card = StandInCard(192 << 20)
+    config = DraftConfig(model=str(tiny_llama), device="cpu", dtype="float32", max_num_seqs=2, width=4)
+
+    def grower(loaded: LoadedModel) -> ForestGrower:
+        shape = replace(shape_for(loaded, config), ring=16, outcome=5)
+        return build_grower(loaded, shape, config)
+
+    loaded = load_model(replace(config.runner, max_model_len=MAX_LEN), rehearsal=grower, card=card)
+    assert card.free_bytes() > 0
+    told = []
+    for capture in (loaded.capture, RunAgain()):
+        loaded.pool.keys.fill_(7.0)
+        loaded.pool.values.fill_(7.0)
+        told.append(play(grower(replace(loaded, capture=capture)), WARM, seed=5))
+    gc.unfreeze()
     assert len(told[0]) > 10
     assert told[0] == told[1]
 

@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ssd.attention.backend import AttentionBackend
 from ssd.attention.batch import Batch
-from ssd.attention.paged import PagedBackend
+from ssd.attention.choice import mover
 from ssd.attention.rows import Span
 from ssd.draft.forest.arrays import NumpyArrays, TorchArrays
 from ssd.draft.forest.constants import slot_bits
@@ -58,6 +59,8 @@ class ArraysModel:
         wanted = places[rows.attaches]
         if readings:
             columns, paths, spans = self._with_readings(columns, paths, spans, tables.blocks, readings)
+        # As many tables as rows name: those of others would only be carried along.
+        end = int(columns[3].max(initial=0)) + 1
         tokens, positions, slots, sequences, seen = (torch.from_numpy(column) for column in columns)
         return Batch(
             tokens,
@@ -66,8 +69,8 @@ class ArraysModel:
             sequences,
             seen,
             torch.from_numpy(paths),
-            torch.from_numpy(tables.blocks),
-            self._tree_starts,
+            torch.from_numpy(tables.blocks[:end]),
+            self._tree_starts[:end],
             torch.from_numpy(wanted),
             int(attaches.sum()),
             tuple(spans),
@@ -88,11 +91,13 @@ class ArraysModel:
 class TensorsModel:
     """For a forest of tensors: a fixed list of operations over all rows, padding among them."""
 
-    def __init__(self, model: DenseDecoder, pool: KVPool, shape: Shape, beside: Runner) -> None:
+    def __init__(
+        self, model: DenseDecoder, attention: AttentionBackend, pool: KVPool, shape: Shape, beside: Runner
+    ) -> None:
         """`beside` has the same model and pool, and reads prompts."""
-        self._model, self._pool, self._shape, self._beside = model, pool, shape, beside
+        self._model, self._attention, self._beside = model, attention, beside
+        self._move = mover(pool)
         device = pool.shape.device
-        self._attention = PagedBackend(pool)
         self._bits = slot_bits(TorchArrays(device), shape)
         self._tree_starts = shape.tree_start(torch.arange(shape.sequences + 1, device=device))
         self._zero = torch.zeros((), dtype=torch.long, device=device)
@@ -134,7 +139,8 @@ class TensorsModel:
         return self._model.logits(hidden).float()
 
     def move(self, moves: Moves) -> None:
-        self._pool.move(moves.sources.view(-1), moves.targets.view(-1))
+        # From arenas into trunks: no slot is both.
+        self._move(moves.sources.view(-1), moves.targets.view(-1))
 
 
 def _as_they_are(logits: Tensor) -> Tensor:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ssd.config import GrowthPolicyName
 from ssd.draft.forest.arrays import TorchArrays
-from ssd.draft.forest.children import FixedChildren, Told
+from ssd.draft.forest.children import Told
 from ssd.draft.forest.forest import Forest
-from ssd.draft.forest.grower import Reading
+from ssd.draft.forest.grower import Children, Reading
 from ssd.draft.forest.model import TensorsModel
 from ssd.draft.forest.tables import Moves, Rows, Shape, Tables
 from ssd.runtime.capture import Capture
@@ -88,7 +88,7 @@ class RecordedChildren:
     """From a step's logits straight to where they are attached."""
 
     def __init__(
-        self, children: FixedChildren, model: RecordedModel, forest: RecordedForest, capture: Capture
+        self, children: Children, model: RecordedModel, forest: RecordedForest, capture: Capture
     ) -> None:
         self._children, self._model, self._forest = children, model, forest
         with torch.inference_mode():

@@ -53,7 +53,7 @@ def follow(ranks: "Ranks", loaded: "LoadedModel") -> None:
             places = (torch.from_numpy(each.copy()).to(loaded.pool.shape.device) for each in parts)
             loaded.pool.move(*places)
         else:
-            loaded.runner.logits(batch_heard(parts))
+            loaded.runner.launch(batch_heard(parts), lambda logits: logits)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,67 @@
+"""A model that is ready for steps: loaded, and on a GPU with its steps captured.
+
+Knows the order: a rehearsal tells what captured steps take, the KV pool gets the rest, and they are captured
+again over that pool. On a CPU nothing is captured.
+"""
+
+import logging
+import time
+from dataclasses import replace
+
+from ssd.attention.choice import captured_backend, deterministic_captured_backend
+from ssd.config import RunnerConfig
+from ssd.models.weights import ShowProgress, progress_bar
+from ssd.runtime.buckets import buckets_for
+from ssd.runtime.capture import Shown
+from ssd.runtime.captured import KINDS, CapturedRunner
+from ssd.runtime.card import Card
+from ssd.runtime.eager import EagerRunner
+from ssd.runtime.loading import LoadedModel, load_model
+
+logger = logging.getLogger(__name__)
+
+
+def load_ready(
+    config: RunnerConfig, *, show_progress: ShowProgress = False, card: Card | None = None
+) -> LoadedModel:
+    def captured(loaded: LoadedModel, what: str) -> LoadedModel:
+        return with_captured_steps(loaded, config, what, show_progress=show_progress)
+
+    loaded = load_model(
+        config,
+        show_progress=show_progress,
+        rehearsal=lambda small: captured(small, "measuring steps of"),
+        card=card,
+    )
+    return captured(loaded, "capturing steps of")
+
+
+def with_captured_steps(
+    loaded: LoadedModel, config: RunnerConfig, what: str, *, show_progress: ShowProgress
+) -> LoadedModel:
+    """As it is where steps are not captured."""
+    eager, pool = loaded.runner, loaded.pool
+    if loaded.capture is None or not isinstance(eager, EagerRunner):
+        return loaded
+    choose = deterministic_captured_backend if config.deterministic else captured_backend
+    attention = choose(pool, _heads_here(loaded))
+    if attention is None:
+        logger.warning("steps are computed eagerly: no attention that can be captured is deterministic here")
+        return loaded
+    num_blocks = -(-loaded.max_model_len // pool.shape.block_size)
+    tile = config.decode_tile if config.deterministic else None
+    buckets = buckets_for(num_blocks, config.step_rows, tile)
+    started, count = time.perf_counter(), len(buckets.sizes) * len(KINDS)
+    bar = progress_bar(f"{what} {loaded.checkpoint.name}", count, unit="step", show=show_progress)
+    try:
+        runner = CapturedRunner(eager, attention, pool, buckets, Shown(loaded.capture, bar))
+    finally:
+        bar.close()
+    logger.info("%s %s: %d in %.1f s", what, loaded.checkpoint.name, count, time.perf_counter() - started)
+    return replace(loaded, runner=runner)
+
+
+def _heads_here(loaded: LoadedModel) -> int:
+    """Query heads: all of the model's, or a rank's share of them."""
+    config = loaded.runner.model.config
+    return config.num_heads * loaded.pool.shape.num_kv_heads // config.num_kv_heads

@@ -1,0 +1,108 @@
+"""How much room a model's texts get: blocks and trees for so many bytes, and the longest text that fits.
+
+Knows settings and shapes. Does not know what else lies in memory: that is `memory.py`'s.
+"""
+
+import logging
+from dataclasses import dataclass
+
+import torch
+
+from ssd.attention.sdpa import DETERMINISTIC_KEY_TILE
+from ssd.config import RunnerConfig
+from ssd.config.runner import KV_CACHE_BYTES
+from ssd.kvcache.pool import NODES_PER_TREE, PoolShape
+from ssd.models.config import ModelConfig
+from ssd.runtime.memory import MemoryPlan
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    config: RunnerConfig
+    model: ModelConfig
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a text, as far as the model goes; ValueError if more are asked for."""
+        asked, most = self.config.max_model_len, self.model.max_position
+        if asked is not None and asked > most:
+            raise ValueError(
+                f"max_model_len={asked}, but the model's positions end at {most}: use at most that"
+            )
+        return asked or most
+
+    @property
+    def one_block(self) -> PoolShape:
+        """The smallest pool, with trees if there are to be some."""
+        return self._shape(1, min(1, self.config.num_trees))
+
+    def max_model_len(self, shape: PoolShape) -> int:
+        """What was asked for, if model and pool can hold it; otherwise as much as both can."""
+        num_slots, longest = shape.num_blocks * shape.block_size, self.longest
+        if longest <= num_slots:
+            return longest
+        if self.config.max_model_len is not None:
+            raise ValueError(
+                f"max_model_len={longest}, but the KV cache holds {num_slots} tokens: "
+                "raise kv_cache_bytes or lower max_model_len"
+            )
+        logger.warning(
+            "the KV cache limits sequences to %d of the model's %d tokens: raise kv_cache_bytes for more",
+            num_slots,
+            longest,
+        )
+        return num_slots
+
+    def on_host(self) -> PoolShape:
+        return self.shape(self.config.kv_cache_bytes or KV_CACHE_BYTES)
+
+    def within(self, plan: MemoryPlan) -> PoolShape:
+        """What was asked for, or all that a card has left; ValueError if that is not there."""
+        asked = self.config.kv_cache_bytes
+        shape = self.shape(plan.kv_bytes if asked is None else asked)
+        needed = shape.bytes_per_slot * (
+            shape.num_blocks * shape.block_size + shape.num_trees * NODES_PER_TREE
+        )
+        if needed > plan.kv_bytes:
+            raise ValueError(
+                f"{needed} bytes of KV are asked for, but the card has room for {plan.kv_bytes} "
+                f"(memory {plan}): lower kv_cache_bytes or num_blocks to that, or max_num_batched_tokens"
+            )
+        return shape
+
+    def shape(self, kv_bytes: int) -> PoolShape:
+        """As many blocks as the memory allows, but no more than the sequences could ever fill.
+
+        Trees come first, but have half of the memory at most: the others' sequences then wait for one.
+        """
+        config, one = self.config, self._shape(1, 0)
+        bytes_per_tree = NODES_PER_TREE * one.bytes_per_slot
+        num_trees = min(config.num_trees, max(1, kv_bytes // 2 // bytes_per_tree))
+        memory = kv_bytes - num_trees * bytes_per_tree
+        longest = config.max_model_len or self.model.max_position
+        useful = config.max_num_seqs * -(-longest // config.block_size)
+        num_blocks = config.num_blocks or min(memory // one.bytes_per_block, useful)
+        if num_blocks < 1:
+            raise ValueError(
+                f"kv_cache_bytes={kv_bytes} holds no block: give at least "
+                f"{one.bytes_per_block + num_trees * bytes_per_tree}"
+            )
+        return self._shape(num_blocks, num_trees)
+
+    def _shape(self, num_blocks: int, num_trees: int) -> PoolShape:
+        model = self.model
+        return PoolShape(
+            model.num_layers,
+            model.num_kv_heads,
+            model.head_dim,
+            num_blocks,
+            self.config.block_size,
+            self.dtype,
+            self.device,
+            spare_slots=DETERMINISTIC_KEY_TILE,
+            num_trees=num_trees,
+        )

@@ -1,0 +1,51 @@
+"""A draft's children by our kernels are those of the torch form, for rows of all kinds at once."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from ssd.draft.forest import fused_children
+from ssd.draft.forest.arrays import TorchArrays
+from ssd.draft.forest.children import GREEDY_CANDIDATES, FixedChildren, Needs
+from ssd.draft.forest.fused_children import FusedChildren, children_on
+from ssd.draft.forest.tables import Shape, Tables
+from ssd.kernels import trust
+
+CPU = torch.device("cpu")
+SEQUENCES = torch.tensor([1, 1, 2, 3, 3, 0])
+
+
+def tables_of() -> Tables:
+    """A greedy sequence, a warm one, and a truncated one; scratch is row 0."""
+    tables = Tables.of(TorchArrays(), Shape(3, 4))
+    tables.kind[2:], tables.temperature[2], tables.temperature[3] = 1, 0.8, 1.3
+    tables.seed[2:] = torch.tensor([77, -5])
+    tables.top_k[3], tables.top_p[3] = 5, 0.9
+    return tables
+
+
+@pytest.mark.parametrize("head", [False, True])
+def test_they_are_those_of_the_torch_form(head: bool) -> None:
+    """With no more tokens than the torch form gives noise to, and counts for a greedy row's shares."""
+    generator = torch.Generator().manual_seed(4)
+    logits = torch.randn(len(SEQUENCES), GREEDY_CANDIDATES, generator=generator) * 3
+    rows: Any = SimpleNamespace(sequence=SEQUENCES, position=torch.arange(len(SEQUENCES)) + 40)
+    head_tokens = torch.arange(GREEDY_CANDIDATES) * 3 + 1 if head else None
+    fixed = FixedChildren(3, Needs(samples=True, truncates=True), head_tokens)
+    tokens, raws = FusedChildren(3, head_tokens, CPU).of(logits, tables_of(), rows)
+    wanted, shares = fixed.of(logits, tables_of(), rows)
+    is_child = shares > -torch.inf
+    assert torch.equal(tokens[is_child], wanted[is_child])
+    torch.testing.assert_close(raws, shares, rtol=1e-5, atol=1e-5)
+
+
+def test_kernels_on_a_gpu_where_they_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(children_on(CPU, 3, None), FixedChildren)
+    gpu: Any = SimpleNamespace(type="cuda")
+    monkeypatch.setattr(fused_children, "FixedChildren", lambda *given, **how: "fixed")
+    monkeypatch.setattr(fused_children, "FusedChildren", lambda *given: "fused")
+    for verdict, kind in ((True, "fused"), (False, "fixed")):
+        monkeypatch.setattr(trust, "may_run", lambda kernel, device, it=verdict: it and kernel == "children")
+        assert str(children_on(gpu, 3, None)) == kind
