@@ -28,6 +28,7 @@ FLAGS = {
     "dtype": "bfloat16",
     "datasets": ["humaneval", "alpaca", "gsm8k", "ultrafeedback"],
     "dataset-dir": None,
+    "without-compilation": False,
     "no-selftest": False,
 }
 PAGE, SELF_TEST, REPORT = "page.md", "selftest.md", "report.md"
@@ -59,6 +60,8 @@ def peers_words(options: Namespace) -> list[str]:
     ]
     if options.dataset_dir:
         words += ["--dataset-dir", options.dataset_dir]
+    if options.without_compilation:
+        words.append("--without-compilation")
     return [*words, "--peer-python", f"vllm={options.vllm}"] if options.vllm else words
 
 

@@ -77,6 +77,8 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="load one engine after another: where memory holds no two",
     )
+    for_eager = "vLLM starts sooner and is slower: for a first look, not for a comparison"
+    add("--without-compilation", action="store_true", help=for_eager)
     add("--mixed", action="store_true", help="go on though code or machine has changed")
 
     add = made.add_argument_group("machine").add_argument
@@ -154,6 +156,7 @@ def _settings(
         alone=options.one_at_a_time,
         gpus=visible_gpus(),
         tensor_parallel_size=options.tensor_parallel_size,
+        compiles=not options.without_compilation,
     )
 
 

@@ -134,6 +134,7 @@ def _plan(
         "variables": {},
         "draft_variables": {},
         "tensor_parallel_size": settings.tensor_parallel_size,
+        "compiles": settings.compiles,
         "dtype": settings.dtype,
         "max_model_len": max_model_len,
         "packages": list(peer.packages),

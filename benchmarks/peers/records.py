@@ -41,6 +41,8 @@ class PeersSettings:
     """Those that vLLM and our draft share out, by the names that CUDA has for them."""
     tensor_parallel_size: int = 1
     """Of vLLM as the target, in all its cases."""
+    compiles: bool = True
+    """Whether vLLM does, which takes minutes at a first start and makes it faster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,6 +58,7 @@ def _lines(manifest: PeersManifest, figures: PeersFigures) -> Iterator[str]:
         f"of each data set, {_order(settings)}{_turns(settings.turns)}. "
         + _cores(manifest)
         + _gpus(settings)
+        + ("" if settings.compiles else "vLLM was not compiled: its speeds are a first look. ")
         + "tok/s: median over prompts of the tokens after those that came first. Those of a wave were loaded "
         "together and took turns; rates of different waves do not compare, ratios are taken within one."
     )

@@ -37,6 +37,7 @@ def load(job: dict[str, Any]) -> Any:
         max_num_batched_tokens=job["max_model_len"],
         enable_prefix_caching=False,
         tensor_parallel_size=job["tensor_parallel_size"],
+        enforce_eager=not job["compiles"],
         seed=0,
         **settings,
     )

@@ -17,12 +17,15 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from ssd import LLM, SamplingParams
+from ssd.processes import child
 from tests.alive import is_alive
 from tests.e2e.process_faults import PROMPTS, Slow, params
 from tests.tiny import write_checkpoint
 
+START_PATIENCE = 400.0
 PATIENCE = 10.0
 """Seconds within which everything of a draft that lost a rank must be gone."""
 
@@ -93,6 +96,8 @@ class Ranked:
         while thread.is_alive():
             # The line is looked after while requests run.
             self.llm.generate(PROMPTS[:1], SamplingParams(temperature=0, max_tokens=8), use_tqdm=False)
+        if not gone:
+            raise AssertionError("nothing was struck: see above")
         wrong = sum(each.outputs != plain for each, plain in zip(found, self._expected, strict=True))
         alive = {each for each in self.seen if is_alive(each)}
         return Killed(wrong, gone[0], len(alive - set(self.ranks())), place)
@@ -100,7 +105,7 @@ class Ranked:
     def _two_ranks(self, *, ready: bool) -> list[int]:
         """Waits for the draft that took the place of the last one."""
         line: Any = self.llm._engine.core._decoder.proposer.policy.client.line  # type: ignore[attr-defined]
-        ends = time.monotonic() + 120
+        ends = time.monotonic() + START_PATIENCE
         while time.monotonic() < ends:
             if len(found := self.ranks()) == 2 and (line.is_ready or not ready):
                 return found
@@ -120,7 +125,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     kills = parser.parse_args().kills
-    with tempfile.TemporaryDirectory() as folder:
+    # Who dies young is started again later each time: half a minute, twenty times over.
+    with tempfile.TemporaryDirectory() as folder, patch.object(child, "_LONGEST_BACKOFF", 0.5):
         ranked = Ranked(Path(folder))
         found = []
         for seed in range(kills):

@@ -71,7 +71,7 @@ def main() -> None:
         model=sys.argv[1], device="cpu", dtype="float32", precision="model", kv_cache_bytes=1 << 25,
         max_num_seqs=4,
     )  # fmt: skip
-    team = start_team(replace(config, tensor_parallel_size=2), lambda: None)
+    team = start_team(replace(config, tensor_parallel_size=2))
     assert team is not None
     two = grower(load_model(team.runner, ranks=team.ranks), config)
     one = grower(load_model(config.runner), config)

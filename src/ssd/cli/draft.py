@@ -89,7 +89,7 @@ def draft(
         if lifeline:
             end_with_parent(partial(remove_socket, listen))
         link = open_link(listen, config.keys)
-        team = start_team(config, partial(remove_socket, listen))
+        team = start_team(config)
         service = build_service(config, link, team)
         if not lifeline:
             typer.echo(f"drafting with {options.model} on {listen}; stop with Ctrl-C")

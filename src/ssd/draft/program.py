@@ -2,7 +2,6 @@
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,7 +94,7 @@ def _captured(loaded: LoadedModel, shape: Shape, growth: GrowthPolicyName, captu
     return forest, model, children
 
 
-def start_team(config: DraftConfig, clean_up: Callable[[], None]) -> Team | None:
+def start_team(config: DraftConfig) -> Team | None:
     """The processes that compute the draft together with this one; None: it computes alone."""
     count = config.tensor_parallel_size
     if count == 1:
@@ -105,7 +104,7 @@ def start_team(config: DraftConfig, clean_up: Callable[[], None]) -> Team | None
         replace(config.runner, device=device, cores=cores)
         for device, cores in zip(seats, shares_of(config.cores, count), strict=True)
     ]
-    return Team(runners, clean_up)
+    return Team(runners)
 
 
 def build_service(config: DraftConfig, link: DraftLink, team: Team | None = None) -> DraftService:

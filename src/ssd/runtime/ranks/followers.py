@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import torch
@@ -31,11 +31,10 @@ EXIT_CODE = 3
 class Team:
     """The leader and those that follow it."""
 
-    def __init__(self, runners: Sequence[RunnerConfig], clean_up: Callable[[], None]) -> None:
-        """One for each rank, the leader's first. `clean_up` is done should a rank be lost."""
+    def __init__(self, runners: Sequence[RunnerConfig]) -> None:
+        """One for each rank, the leader's first."""
         self.runner = runners[0]
         """The leader's own."""
-        self._clean_up = clean_up
         self._is_over = threading.Event()
         world_size = len(runners)
         store = leading_store(world_size)
@@ -52,10 +51,6 @@ class Team:
             child.start()
         threading.Thread(target=self._watch, name="ranks", daemon=True).start()
         self.ranks = Ranks(0, world_size, store, torch.device(runners[0].device))
-
-    @property
-    def pids(self) -> list[int]:
-        return [child.pid for child in self._children if child.pid is not None]
 
     def close(self) -> None:
         self._is_over.set()
@@ -75,5 +70,4 @@ class Team:
             return
         for child in self._children:
             child.end()
-        self._clean_up()
         os._exit(EXIT_CODE)
