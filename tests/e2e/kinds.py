@@ -9,6 +9,7 @@ their 20th round on, or at their end, and every token is the target's.
 """
 
 import argparse
+import json
 import sys
 import tempfile
 from collections import defaultdict
@@ -55,9 +56,11 @@ class Found:
 
 def random_like(folder: Path, into: Path) -> Path:
     """A small model that knows the same tokens, and nothing else."""
-    config = AutoConfig.from_pretrained(folder)
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
-    config.update({**sizes, "num_attention_heads": 2, "num_key_value_heads": 2, "layer_types": None})
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    settings = json.loads((folder / "config.json").read_text()) | sizes | heads
+    settings.pop("layer_types", None)
+    config = AutoConfig.for_model(**settings)
     torch.manual_seed(1)
     AutoModelForCausalLM.from_config(config).save_pretrained(into)
     AutoTokenizer.from_pretrained(folder).save_pretrained(into)

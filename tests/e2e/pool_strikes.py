@@ -86,7 +86,7 @@ def seconds_until_hits(lines: Sequence[dict[str, Any]], started: float) -> float
 
 
 def run(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    small = cut_draft(options.model, 4, folder / "small")
+    small = cut_draft(options.model, options.layers, folder / "small")
     models = [options.model] * options.large + [small] * options.small
     record = Record(options.record or folder / "pool.jsonl", {"model": options.model.name})
     drafts = Drafts(dict.fromkeys(NAMES, options.model), folder, "--name", "pool", "--cores", options.cores)
@@ -116,6 +116,7 @@ def main() -> int:
     parser.add_argument("--strikes", type=int, default=100)
     parser.add_argument("--large", type=int, default=2)
     parser.add_argument("--small", type=int, default=4)
+    parser.add_argument("--layers", type=int, default=4, help="of the small targets")
     parser.add_argument("--pause", type=float, default=0.2, help="seconds before each forward of a target")
     parser.add_argument("--cores", default="1", help="of the drafts")
     parser.add_argument("--soon", type=float, default=2.0)
