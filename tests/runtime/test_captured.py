@@ -80,6 +80,17 @@ def some_rows(rng: random.Random, shape: Any) -> list[PlainRow]:
     return rows
 
 
+def rows_of_all_sizes(rng: random.Random, shape: Any) -> list[list[PlainRow]]:
+    """Six steps, the largest first, of more than one bucket."""
+    steps = sorted((some_rows(rng, shape) for _ in range(48)), key=lambda rows: -num_rows(rows))[::8]
+    assert len({num_rows(rows) > SIZES[0] for rows in steps}) == 2
+    return steps
+
+
+def num_rows(rows: Sequence[PlainRow]) -> int:
+    return sum(len(row.tokens) for row in rows)
+
+
 def some_decision(rng: random.Random, count: int) -> CoupledDecision:
     kind = rng.choice(["greedy", "drawn", "truncated"])
     if kind == "greedy":
@@ -149,9 +160,8 @@ def test_a_replay_equals_the_work_itself_in_any_bucket(loaded: LoadedModel, seed
 
 @pytest.mark.parametrize("way", WAYS)
 def test_it_computes_what_the_eager_runner_computes(loaded: LoadedModel, way: str) -> None:
-    rng, runner = random.Random(0), runner_of(loaded, way)
-    for _ in range(6):
-        rows = some_rows(rng, loaded.pool.shape)
+    runner = runner_of(loaded, way)
+    for rows in rows_of_all_sizes(random.Random(0), loaded.pool.shape):
         torch.testing.assert_close(forward(runner, rows), forward(loaded.runner, rows), rtol=1e-4, atol=1e-4)
     assert runner.num_replayed.total() == 6
     assert not runner.num_eager
@@ -161,8 +171,7 @@ def test_it_computes_what_the_eager_runner_computes(loaded: LoadedModel, way: st
 def test_what_is_decided_follows_from_the_logits_and_stays(loaded: LoadedModel, way: str) -> None:
     """Of every kind; and what a step gave is not changed by the next."""
     rng, runner, found = random.Random(5), runner_of(loaded, way), list[tuple[Tensor, Tensor, Any]]()
-    for _ in range(9):
-        rows = some_rows(rng, loaded.pool.shape)
+    for rows in rows_of_all_sizes(rng, loaded.pool.shape):
         decision = some_decision(rng, sum(row.num_logits for row in rows))
         logits, tokens = (
             runner.launch(runner.batch(rows), finish).collect() for finish in (lambda given: given, decision)
@@ -177,10 +186,7 @@ def test_what_is_decided_follows_from_the_logits_and_stays(loaded: LoadedModel, 
 def test_a_step_writes_the_slots_of_its_rows_alone(loaded: LoadedModel, way: str) -> None:
     """Also behind a larger one, of whose rows some are still there."""
     rng, runner = random.Random(6), runner_of(loaded, way)
-    steps = [some_rows(rng, loaded.pool.shape) for _ in range(40)]
-    steps = sorted(steps, key=lambda rows: -sum(len(row.tokens) for row in rows))[::13]
-    assert len({runner.batch(rows).num_rows for rows in steps}) > 1
-    for rows in steps:
+    for rows in rows_of_all_sizes(rng, loaded.pool.shape):
         for pool in (loaded.pool.keys, loaded.pool.values):
             pool.fill_(7.0)
         batch = runner.batch(rows)
