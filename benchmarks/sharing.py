@@ -5,7 +5,8 @@
 Real processes, TCP with keys of their own, real engines and the real service; a rule and a sleep stand for
 the models. Weights are 1:1:2:4. One tenant floods: many texts that end soon. First the quiet one is alone,
 then the others come; at the end the flood is killed. Each part is a line of JSON in --record. Times in
-milliseconds.
+milliseconds. --simulated: the same service and clients in one thread, whose time is counted in steps of 2 ms
+(tests/draft/crowd.py), for machines on which a sleep of 2 ms takes longer.
 """
 
 import json
@@ -13,13 +14,16 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.flags import parser
 from ssd.draft.link import make_keys, make_tenant_keys
+from ssd.draft.mirrors import Knowledge
+from tests.draft.crowd import STEP, Crowd
 from tests.network.decoding import Target
 from tests.network.programs import Program
 
@@ -29,6 +33,7 @@ FLAGS: dict[str, object] = {
     "step": 2.0,
     "width": 32,
     "window": 1.0,
+    "simulated": False,
     "record": "runs/sharing.jsonl",
 }
 WEIGHTS = {"quiet": 1, "flood": 1, "usual": 2, "large": 4}
@@ -153,13 +158,50 @@ def parts(staged: Stage, seconds: float, window: float) -> Iterator[dict[str, An
     yield bereaved(staged, targets, seconds)
 
 
+def simulated_parts(seconds: float, window: float, width: int) -> Iterator[dict[str, Any]]:
+    ticks = round(seconds / STEP)
+    crowd = Crowd(WEIGHTS, width=width)
+
+    def hits_of(action: Callable[[], None]) -> dict[str, float]:
+        before = {name: Counter(each.known) for name, each in crowd.targets.items()}
+        action()
+        seen = {name: each.known - before[name] for name, each in crowd.targets.items()}
+        return {name: each[Knowledge.HIT] / max(1, sum(each.values())) for name, each in seen.items()}
+
+    crowd.add("quiet", BATCHES["quiet"])
+    crowd.run(50)
+    yield {"part": "quiet alone", "hits": hits_of(lambda: crowd.run(ticks))}
+    for name in WEIGHTS:
+        if name != "quiet":
+            crowd.add(name, BATCHES[name], max_tokens=TOKENS.get(name, 400))
+    crowd.run(50)
+    crowd.wanting.clear()
+    crowd.rows.clear()
+    rates = hits_of(lambda: crowd.run(ticks))
+    found = [crowd.shares(*each) for each in crowd.windows_of_want(round(window / STEP))]
+    shares = {name: sum(each[name] for each in found) / max(1, len(found)) for name in WEIGHTS}
+    error = worst(found) if found else None
+    yield {"part": "all", "windows": len(found), "shares": shares, "worst": error, "hits": rates}
+    crowd.kill("flood")
+    num_ticks = 0
+    while any(each.tenant == "flood" for each in crowd.grower._planted.values()):
+        crowd.run(1)
+        num_ticks += 1
+    rates = hits_of(lambda: crowd.run(ticks))
+    yield {"part": "flood killed", "gone after": num_ticks * STEP, "hits": rates}
+
+
 def main() -> None:
     options = parser(__doc__, FLAGS).parse_args()
     record = Path(options.record)
     record.parent.mkdir(parents=True, exist_ok=True)
-    with stage(options) as staged, record.open("a") as file:
-        for part in parts(staged, options.seconds, options.window):
-            said = json.dumps({**part, "seconds": options.seconds})
+    with ExitStack() as stack, record.open("a") as file:
+        if options.simulated:
+            found = simulated_parts(options.seconds, options.window, options.width)
+        else:
+            found = parts(stack.enter_context(stage(options)), options.seconds, options.window)
+        for part in found:
+            said = json.dumps({**part, "seconds": options.seconds, "simulated": options.simulated})
             print(said, flush=True)
             file.write(said + "\n")
 

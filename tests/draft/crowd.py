@@ -5,13 +5,17 @@ figure can be had again. Knows the service, clients and the rule; not what is ex
 """
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+from torch import Tensor
 
 from benchmarks.ruled import RuledModel, grower_of, hello, outcome, shape_of
 from ssd.draft.client import DraftClient
 from ssd.draft.contact import Contact
-from ssd.draft.forest.grower import ForestGrower
+from ssd.draft.forest.grower import ForestGrower, Reading
+from ssd.draft.forest.planted import Planted
+from ssd.draft.forest.tables import Rows, Tables
 from ssd.draft.forest.tenants import Tenants
 from ssd.draft.link import Heard, LinkError
 from ssd.draft.messages import Sampling
@@ -130,6 +134,22 @@ def wants(tenants: Tenants, name: str) -> bool:
     return name in tenants._numbers and bool(tenants._wants[tenants._numbers[name]])
 
 
+class CountingModel(RuledModel):
+    """Counts for whom it computes, whatever the draft's own accounts say."""
+
+    def __init__(self) -> None:
+        self.texts: Mapping[int, Planted] = {}
+        self.rows: Counter[str] = Counter()
+        """By tenant."""
+
+    def forward(self, rows: Rows, tables: Tables, readings: Sequence[Reading]) -> Tensor:
+        for row in rows.sequence.tolist():
+            self.rows[self.texts[row].tenant] += 1
+        for each in readings:
+            self.rows[self.texts[each.row].tenant] += len(each.tokens)
+        return super().forward(rows, tables, readings)
+
+
 class Crowd:
     def __init__(
         self, weights: Mapping[str, float] | None = None, *, sequences: int = 64, width: int = 32
@@ -137,15 +157,17 @@ class Crowd:
         self.now = 0.0
         self.hub = Hub()
         shape = shape_of(sequences, 2 * LOOKAHEAD, width=width, slots=128)
+        self.model = CountingModel()
         self.grower: ForestGrower = grower_of(
-            RuledModel(), prefill_chunk=128, shape=shape, weights=weights or {}
+            self.model, prefill_chunk=128, shape=shape, weights=weights or {}
         )
+        self.model.texts = self.grower._texts
         self.service = DraftService(self.grower, self.hub, hello("draft"), self.clock)
         self.targets: dict[str, Target] = {}
         self.wanting: list[dict[str, bool]] = []
         """At each tick, who would have had more."""
         self.rows: list[dict[str, int]] = []
-        """At each tick, what each has had since the start."""
+        """At each tick, what was computed for each since the start."""
 
     def clock(self) -> float:
         return self.now
@@ -183,7 +205,7 @@ class Crowd:
 
     def _note(self) -> None:
         tenants = self.grower.tenants
-        self.rows.append({name: tenants.num_had(name) for name in self.targets})
+        self.rows.append({name: self.model.rows[name] for name in self.targets})
         self.wanting.append({name: wants(tenants, name) for name in self.targets})
 
     def shares(self, first: int, last: int) -> dict[str, float]:

@@ -164,11 +164,11 @@ def test_what_is_read_of_a_prompt_is_for_its_tenant_alone() -> None:
     prompt = [7 + number % 300 for number in range(160)]
 
     def rows_for(client: object, key: str, tenant: str) -> int:
-        before = crowd.grower.tenants.num_had(tenant)
+        before = crowd.model.rows[tenant]
         client.follow(key, [*prompt, 9], 161, Sampling(seed=1), 164)  # type: ignore[attr-defined]
         for _ in range(20):
             crowd.service.turn(0.0)
-        return crowd.grower.tenants.num_had(tenant) - before
+        return crowd.model.rows[tenant] - before
 
     assert rows_for(mine, "first", "mine") > 160
     assert rows_for(mine, "again", "mine") < 60

@@ -16,9 +16,9 @@ FAULTS = [
     ),
     Fault(
         "weights do not count",
-        f"{_FOREST}/select.py",
-        "number / turns.weight[tenant]",
-        "number / 1.0",
+        f"{_FOREST}/tenants.py",
+        "self.weight_of(name), self._gone.pop",
+        "1.0, self._gone.pop",
         f"{_SHARING}::test_on_tensors_turns_fall_as_on_arrays",
     ),
     Fault(
