@@ -64,8 +64,13 @@ def grower_of(draft: LoadedModel, needs: Needs, *, lookup: int, recorder: Captur
 
 
 def play(grower: ForestGrower, sampling: Sampling, seed: int) -> list[tuple[bytes, bytes, bytes]]:
-    """The messages of some rounds: two texts that come and go, hits, misses and prompts beside."""
+    """The messages of some rounds: two texts that come and go, hits, misses and prompts beside.
+
+    Some hits are on a child that has been grown since it was told: its keys move to the text's.
+    """
     rng, found, planted = random.Random(seed), list[tuple[bytes, bytes, bytes]](), dict[int, Planted]()
+    likeliest = dict[int, int]()
+    """Of a text whose root has children, the first of them."""
     text = words(rng, 6)
 
     def begin(number: int) -> None:
@@ -85,14 +90,17 @@ def play(grower: ForestGrower, sampling: Sampling, seed: int) -> list[tuple[byte
                 children = dict(zip(frames.new.rows.tolist(), frames.parts(), strict=True))
                 for number, each in planted.items():
                     each.note_arrival(each.num_sent)
-                    if each.row in children and rng.random() < 0.7:
-                        part = children[each.row][1]
-                        taken = [part.tokens[0]] if part.parents and part.parents[0] == part.root else [9]
+                    part = children[each.row][1] if each.row in children else None
+                    if part is not None and part.parents and part.parents[0] == part.root:
+                        likeliest[number] = part.tokens[0]
+                    if rng.random() < 0.4:
+                        taken = [likeliest.pop(number, 9)]
                         grower.advance(number, int(grower.ledger.n[each.row]) + 1, taken)
         grower.check_integrity()
         if round_number == 7:
             grower.close(0)
             del planted[0]
+            likeliest.pop(0, None)
             begin(2)
     return found
 
