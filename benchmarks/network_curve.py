@@ -4,9 +4,10 @@
 
 Target and draft are on hosts of their own, joined by TCP with keys and a relay that delays (tests/network; it
 needs root on Linux). All is real but the two models: a rule and a sleep. A round trip of 0.05 ms is the
-host's own loopback, which needs no relay. Speed is that over drafting in turns with the same draft beside the
-target, at its best lookahead. Times in milliseconds. Each point is a line of JSON in --record; --picture
-draws what is there. --no-further: the draft works no further ahead where the line is longer.
+host's own loopback, which needs no relay. Speed is that over the same engine with the same draft in its own
+process, in turns, which is measured before each row of round trips. Times in milliseconds. Each point is a
+line of JSON in --record, whatever it held is kept; --picture draws what is there. --no-further: the draft
+works no further ahead where the line is longer.
 """
 
 import json
@@ -18,7 +19,6 @@ from typing import Any
 
 from benchmarks.flags import parser
 from benchmarks.network_picture import draw
-from benchmarks.ruled import in_turns
 from tests.network.decoding import Pair, Target
 from tests.network.hosts import Network
 from tests.network.relay import Way
@@ -72,9 +72,15 @@ def points(pair: Pair, options: Any, verify: float, batch: int) -> Iterator[dict
             target.end()
 
 
-def best_in_turns(step: float, verify: float) -> float:
-    """Tokens a second of one sequence, drafted for beside the target in turns with it."""
-    return max(1e3 * in_turns(length, 2000) / (length * step + verify) for length in range(1, 17))
+def rate_in_turns(pair: Pair, options: Any, verify: float, batch: int) -> float:
+    """Tokens a second with the draft in the target's own process."""
+    flags = ["--verify", str(verify / 1e3), "--batch", str(batch), "--lookahead", str(options.lookahead)]
+    flags += ["--in-turns", str(options.step / 1e3)]
+    target = pair.target(pair.address("draft"), *flags)
+    try:
+        return measure(target, options, verify)["rate"]
+    finally:
+        target.end()
 
 
 def run(options: Any, record: Path) -> None:
@@ -83,10 +89,11 @@ def run(options: Any, record: Path) -> None:
         draft = pair.draft("draft", "--step", str(options.step / 1e3))
         try:
             for verify in options.verify:
-                turns = best_in_turns(options.step, verify)
                 for batch in options.batch:
+                    turns = rate_in_turns(pair, options, verify, batch)
                     for point in points(pair, options, verify, batch):
-                        point |= {"speed": point["rate"] / (turns * batch), "further": not options.no_further}
+                        point |= {"in turns": turns, "speed": point["rate"] / turns}
+                        point |= {"further": not options.no_further}
                         print("  ".join(f"{name} {value:.4g}" for name, value in point.items()), flush=True)
                         with record.open("a") as file:
                             file.write(json.dumps(point) + "\n")

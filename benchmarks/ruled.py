@@ -93,16 +93,3 @@ def grower_of(
     limits = HostLimits(prefill_chunk, CONTEXT, weights)
     blocks = BlockManager(NUM_BLOCKS, BLOCK)
     return ForestGrower(Forest(NumpyArrays(), shape), model, LooseChildren(shape.children), blocks, limits)
-
-
-def in_turns(lookahead: int, num_tokens: int = 4000) -> float:
-    """Tokens a round of drafting in turns: the same draft, asked for so many before each verification."""
-    last, total, num_rounds = prompt_of(0)[-1], 0, 0
-    while total < num_tokens:
-        drafted, token = list[int](), last
-        for _ in range(lookahead):
-            token = int(logits_after(torch.tensor([token]), errs=True).argmax())
-            drafted.append(token)
-        tokens = outcome(last, drafted)
-        last, total, num_rounds = tokens[-1], total + len(tokens), num_rounds + 1
-    return total / num_rounds

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from benchmarks.ruled import RuledModel, logits_of
+from ssd.attention.rows import Row
 from ssd.draft.forest.grower import Reading
 from ssd.draft.forest.tables import Rows, Tables
 from ssd.runtime.runner import Flight, Landed
@@ -33,6 +34,19 @@ class SleepingDraft(RuledModel):
         return logits
 
 
+class SleepingDrafter(RowRunner):
+    """The same draft for who drafts in turns with the target, in its process."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def forward(self, rows: Sequence[Row]) -> Tensor:
+        ends = time.perf_counter() + self._seconds
+        logits = logits_of(rows, errs=True)
+        time.sleep(max(0.0, ends - time.perf_counter()))
+        return logits
+
+
 @dataclass(frozen=True, slots=True)
 class Sleeping(Landed[T]):
     ends: float
@@ -42,6 +56,7 @@ class Sleeping(Landed[T]):
         return time.perf_counter() >= self.ends
 
     def collect(self) -> T:
+        time.sleep(max(0.0, self.ends - time.perf_counter()))
         self.target.landed_at = time.thread_time()
         return self.result
 

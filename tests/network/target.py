@@ -2,6 +2,9 @@
 
     python -m tests.network.target tcp://10.77.0.2:7000 --keys FOLDER --verify 0.02 --batch 3
 
+With --in-turns it has the same draft in its own process instead, of so many seconds a forward, and both take
+turns: what a draft elsewhere is compared with.
+
 It decodes for ever, checks each token against the rule, and says ten times a second how it goes: counts since
 it started, and the longest time between two verifications since the last line.
 """
@@ -14,12 +17,16 @@ from typing import Any
 import torch
 
 from benchmarks.flags import parser
-from benchmarks.ruled import BLOCK, NUM_BLOCKS, hello, outcome, prompt_of
-from benchmarks.sleeping import SleepingTarget
+from benchmarks.ruled import BLOCK, NUM_BLOCKS, VOCAB, hello, outcome, prompt_of
+from benchmarks.sleeping import SleepingDrafter, SleepingTarget
 from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.decoder import Decoder
+from ssd.decoding.drafter import Drafter, DraftLimits
+from ssd.decoding.in_turns import DraftInTurns
 from ssd.draft.client import DraftClient
+from ssd.draft.controller import Controller
 from ssd.draft.distance import Distance
+from ssd.draft.line import LineStats
 from ssd.draft.link import Keys
 from ssd.draft.policy import Policy
 from ssd.draft.sources import sources_at
@@ -40,6 +47,7 @@ FLAGS: dict[str, object] = {
     "max-tokens": 400,
     "timeout": 2.0,
     "no-further": False,
+    "in-turns": 0.0,
 }
 _SAYS_EVERY = 0.1
 
@@ -77,22 +85,34 @@ class Decoding:
             del self._last[finished.request_id]
 
 
-def build(options: Any, target: SleepingTarget) -> tuple[EngineCore, Policy]:
+def build(options: Any, target: SleepingTarget) -> EngineCore:
+    proposer = in_turns(options) if options.in_turns else ahead(options)
+    limits = SchedulerLimits(options.batch, 16384, 4096)
+    decoder = Decoder(target, proposer)
+    return EngineCore(decoder, BlockManager(NUM_BLOCKS, BLOCK), limits, tiny_tokenizer())
+
+
+def ahead(options: Any) -> DraftAhead:
     keys = Keys(Path(options.keys)) if options.keys else None
     sources = sources_at(options.address, hello("target"), timeout=options.timeout, keys=keys)
     client = DraftClient(sources, lookahead=options.lookahead)
     if options.no_further:
         client._homes.distance = Near(options.lookahead, time.monotonic)
     policy = Policy(client, lookahead=options.lookahead)
-    limits = SchedulerLimits(options.batch, 16384, 4096)
-    decoder = Decoder(target, DraftAhead(policy))
-    return EngineCore(decoder, BlockManager(NUM_BLOCKS, BLOCK), limits, tiny_tokenizer()), policy
+    policy.start(options.timeout)
+    return DraftAhead(policy)
 
 
-def counts(core: EngineCore, policy: Policy, decoding: Decoding, target: SleepingTarget) -> dict[str, Any]:
-    stats = core.stats
-    speculation, line = stats.speculation, stats.draft
-    assert line is not None
+def in_turns(options: Any) -> DraftInTurns:
+    limits = DraftLimits(options.lookahead, 4096, 16384, VOCAB)
+    drafter = Drafter(SleepingDrafter(options.in_turns), BlockManager(NUM_BLOCKS, BLOCK), limits)
+    return DraftInTurns(drafter, Controller())
+
+
+def counts(core: EngineCore, decoding: Decoding, target: SleepingTarget) -> dict[str, Any]:
+    stats, proposer = core.stats, core.decoder.proposer
+    speculation, line = stats.speculation, stats.draft or LineStats()
+    strands = proposer.policy.client.line.strands if isinstance(proposer, DraftAhead) else []
     gaps, target.gaps = target.gaps, []
     return {
         "at": time.monotonic(),
@@ -112,7 +132,7 @@ def counts(core: EngineCore, policy: Policy, decoding: Decoding, target: Sleepin
         "resyncs": line.num_resyncs,
         "ready": line.num_ready,
         "moved": line.num_moved,
-        "answer": max((each.answer.value for each in policy.client.line.strands), default=0.0),
+        "answer": max((each.answer.value for each in strands), default=0.0),
     }
 
 
@@ -120,15 +140,14 @@ def main() -> None:
     options = parser(__doc__, FLAGS).parse_args()
     torch.set_num_threads(1)
     target = SleepingTarget(options.verify)
-    core, policy = build(options, target)
-    policy.start(options.timeout)
+    core = build(options, target)
     decoding = Decoding(core, options.batch, options.max_tokens)
     due = time.monotonic()
     while True:
         decoding.step()
         if time.monotonic() >= due:
             due = time.monotonic() + _SAYS_EVERY
-            say(counts(core, policy, decoding, target))
+            say(counts(core, decoding, target))
 
 
 if __name__ == "__main__":
