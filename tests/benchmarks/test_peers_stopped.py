@@ -55,7 +55,11 @@ def plan(tmp_path: Path) -> WorkerPlan:
     file.write_text(SPINNING)
     peer = dataclasses.replace(endpoint("spinning"), worker=str(file))
     return WorkerPlan(
-        peer=peer, cases=["any"], python=Path(sys.executable), job={"cores": [], "packages": []}, num_bytes=0
+        peer=peer,
+        cases=["any"],
+        python=Path(sys.executable),
+        job={"cores": [], "packages": [], "variables": {}},
+        num_bytes=0,
     )
 
 

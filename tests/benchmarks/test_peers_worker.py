@@ -237,7 +237,7 @@ def test_a_peer_that_fails_while_it_warms_up_is_ended_at_once(
     said, folder = settings(tiny_llama, tiny_draft, ssd_cases=["ar"]), PeersFolder(tmp_path / "run")
     failing = WorkerPlan(
         peer=dataclasses.replace(endpoint("failing"), worker=str(file)), cases=["any"], num_bytes=0,
-        python=Path(sys.executable), job={"cores": [], "packages": []},
+        python=Path(sys.executable), job={"cores": [], "packages": [], "variables": {}},
     )  # fmt: skip
     alive: list[bool] = []
 
@@ -295,7 +295,7 @@ def beside_texts(said: PeersSettings, folder: PeersFolder, tmp_path: Path, *, us
     file.write_text(TEXTS.format(usage=usage))
     texts = WorkerPlan(
         peer=dataclasses.replace(endpoint("texts"), worker=str(file)), cases=["server"], num_bytes=0,
-        python=Path(sys.executable), job={"cores": [], "packages": []},
+        python=Path(sys.executable), job={"cores": [], "packages": [], "variables": {}},
     )  # fmt: skip
     manifest = folder.begin(PeersManifest(settings=said, sessions=[], engines={}))
     run = PeersRun(
