@@ -28,6 +28,7 @@ FLAGS: dict[str, object] = {
     "verify": [6.0, 20.0, 200.0],
     "batch": [1, 8],
     "step": 2.0,
+    "width": 4,
     "lookahead": 8,
     "seconds": 6.0,
     "no-further": False,
@@ -86,7 +87,7 @@ def rate_in_turns(pair: Pair, options: Any, verify: float, batch: int) -> float:
 def run(options: Any, record: Path) -> None:
     with Network("target", "draft") as network, tempfile.TemporaryDirectory() as folder:
         pair = Pair.on(network, Path(folder) / "keys")
-        draft = pair.draft("draft", "--step", str(options.step / 1e3))
+        draft = pair.draft("draft", "--step", str(options.step / 1e3), "--width", str(options.width))
         try:
             for verify in options.verify:
                 for batch in options.batch:
