@@ -14,7 +14,7 @@ import torch
 
 from ssd.config import Acceptance
 from ssd.decoding.drafter import RatioDrafting
-from ssd.decoding.rows import DecodeRow
+from ssd.decoding.rows import DecodeRow, Speculation
 from ssd.decoding.verification import accept_by_ratio, decided_positions, worth_verifying
 from ssd.sampling import Chooser, DraftDistribution, History, Proposal, SamplingParams, SamplingRow, ratio
 from ssd.sampling.constraint import Allowed
@@ -137,7 +137,7 @@ def test_a_draft_that_does_not_know_the_grammar(acceptance: Acceptance) -> None:
 
     def play(chooser: Chooser) -> int:
         proposal = ratio.propose(q, chooser, 2)
-        drafted = worth_verifying((proposal.token,), row.constraint, acceptance)
+        drafted, _chain = worth_verifying(Speculation((proposal.token,)), row.constraint, acceptance)
         decode = DecodeRow((0, *drafted), 1, (0,), generated=True, sampling=row, num_drafted=len(drafted))
         places = decided_positions(decode)
         proposals = (proposal,)[: len(drafted)]

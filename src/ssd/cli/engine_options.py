@@ -56,6 +56,9 @@ class EngineOptions:
         Acceptance | None,
         _option("acceptance", "coupled: the seed's own tokens; ratio: the same distribution.", _DRAFTING),
     ] = None
+    enable_trees: Annotated[
+        bool | None, _switch("enable_trees", "Several paths in one verification, where it pays.", _DRAFTING)
+    ] = None
     saguaro: Annotated[
         float | None, _option("saguaro", "With ratio: weight of the draft's likeliest tokens.", _DRAFTING)
     ] = None

@@ -53,6 +53,7 @@ _FLAGS = {
 }
 _REFUSED = {
     "saguaro": "it is for acceptance by ratio in our own engine",
+    "enable_trees": "vLLM verifies one path: it has no attention over trees",
     "num_blocks": "say -- --num-gpu-blocks-override",
     "deterministic": "vLLM's own way, on GPUs, is the variable VLLM_BATCH_INVARIANT=1",
     "decode_tile": "it is for --deterministic in our own engine",

@@ -79,6 +79,9 @@ class EngineConfig:
     its own text (`ngram`), or decode plainly (`none`); `auto` takes whichever pays by measured times."""
     acceptance: Acceptance = "coupled"
     """`coupled`: the seed's own tokens, in every mode. `ratio`: the same distribution, but other tokens."""
+    enable_trees: bool = True
+    """Whether a verification may take several paths of a draft's tree, where that pays by measured times;
+    coupled acceptance only."""
     saguaro: float = 1.0
     """Ratio acceptance: how heavy the draft's likeliest tokens stay among what it draws from; 1 is off."""
 
@@ -94,7 +97,7 @@ class EngineConfig:
         self._check_acceptance()
 
     def _check_types(self) -> None:
-        for name in ("deterministic", "enable_chunked_prefill", "enable_prefix_caching"):
+        for name in ("deterministic", "enable_chunked_prefill", "enable_prefix_caching", "enable_trees"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name}={getattr(self, name)!r}: must be True or False")
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):

@@ -79,7 +79,8 @@ class DraftAhead(Proposer):
 
 def _speculation(path: Path) -> Speculation:
     if path.drawn is None:
-        return Speculation(tuple(path.tokens)) if path.tokens else _NOTHING
+        parents = None if path.parents is None else tuple(path.parents)
+        return Speculation(tuple(path.tokens), parents=parents) if path.tokens else _NOTHING
     pairs = zip(path.tokens, path.drawn, strict=True)
     return Speculation(
         tuple(path.tokens), tuple(Proposal(token, DraftDistribution(*drawn)) for token, drawn in pairs)

@@ -15,6 +15,9 @@ from ssd.runtime.runner import Flight, Runner
 
 
 class Decoder:
+    num_trees = 0
+    """Sequences of a step that may have a tree verified; the others' are cut to a path."""
+
     def __init__(self, runner: Runner, proposer: Proposer | None = None) -> None:
         self._runner = runner
         self.proposer = Proposer() if proposer is None else proposer

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from ssd.config import Acceptance
+from ssd.draft.branching import check_tree
 from ssd.sampling import Proposal, SampledToken, SamplingRow, TokenLogprobs
 
 
@@ -26,6 +27,14 @@ class Speculation(msgspec.Struct, frozen=True):
 
     tokens: tuple[int, ...] = ()
     proposals: tuple[Proposal, ...] | None = None
+    parents: tuple[int, ...] | None = None
+    """Of each token, the place of the one it follows, or -1: the text's end. Parents come before their
+    children, the likelier of siblings first. None: a chain, the only form under ratio acceptance."""
+
+    def __post_init__(self) -> None:
+        check_tree(self.tokens, self.parents)
+        if self.parents is not None and self.proposals is not None:
+            raise ValueError("a tree with proposals: ratio acceptance verifies one path, so cut it to one")
 
     def first_proposals(self, count: int) -> tuple[Proposal, ...] | None:
         """Those of the first tokens, where the rest was cut."""

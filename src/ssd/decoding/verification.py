@@ -23,7 +23,8 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from ssd.config import Acceptance
-from ssd.decoding.rows import Decided, DecodeRow, PromptScoring
+from ssd.decoding.rows import Decided, DecodeRow, PromptScoring, Speculation
+from ssd.draft.branching import Tree, leaves_of, path_to, subtree
 from ssd.runtime.runner import Flight, Runner
 from ssd.sampling import (
     Chooser,
@@ -164,17 +165,28 @@ def decided_positions(row: DecodeRow) -> list[SamplingRow]:
     return [replace(row, allowed=mask) for row, mask in zip_longest([known, *later], masks)]
 
 
-def worth_verifying(
-    drafted: tuple[int, ...], constraint: Constraint | None, acceptance: Acceptance
-) -> tuple[int, ...]:
-    """As far as the grammar takes them: drafts do not know it.
+def worth_verifying(speculation: Speculation, constraint: Constraint | None, acceptance: Acceptance) -> Tree:
+    """Each path as far as the grammar takes it: drafts do not know it.
 
     Under ratio acceptance a drawn token may not be left out for what it is, or its place would be drawn anew
     from p. It stays, is rejected, and what follows comes from the residual.
     """
+    drafted, parents = speculation.tokens, speculation.parents
     if constraint is None:
-        return drafted
-    return drafted[: constraint.num_allowed(drafted) + (acceptance == "ratio")]
+        return drafted, parents
+    if parents is None:
+        return drafted[: constraint.num_allowed(drafted) + (acceptance == "ratio")], None
+    return subtree(drafted, parents, _allowed_nodes(drafted, parents, constraint))
+
+
+def _allowed_nodes(drafted: Sequence[int], parents: Sequence[int], constraint: Constraint) -> list[bool]:
+    """Whether the grammar takes the path to each node: paths are asked for from their ends."""
+    allowed = [False] * len(drafted)
+    for leaf in leaves_of(parents):
+        path = path_to(parents, leaf)
+        for node in path[: constraint.num_allowed([drafted[node] for node in path])]:
+            allowed[node] = True
+    return allowed
 
 
 def accept(decided: Sequence[SampledToken], drafted: Sequence[int]) -> tuple[SampledToken, ...]:

@@ -15,6 +15,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
+from ssd.draft.branching import simplified
 from ssd.draft.followed import ROUNDS_BETWEEN_RESYNCS, UNKNOWN_TOKENS, Followed, largest
 from ssd.draft.homes import Homes
 from ssd.draft.line import Line, LineStats
@@ -43,12 +44,16 @@ class Path(msgspec.Struct, frozen=True):
     chances: Sequence[float] = ()
     drawn: Sequence[Distribution] | None = None
     """Under ratio acceptance, what each token was drawn from."""
+    parents: Sequence[int] | None = None
+    """Of each token, the place of the one it follows, or -1: the text's end. None: the one before it."""
 
     def cut(self, length: int) -> "Path":
+        """The first tokens; of a tree too, since parents come before their children."""
         if length == len(self.tokens):
             return self
         drawn = None if self.drawn is None else self.drawn[:length]
-        return Path(self.tokens[:length], self.chances[:length], drawn)
+        parents = None if self.parents is None else simplified(self.parents[:length])
+        return Path(self.tokens[:length], self.chances[:length], drawn, parents)
 
 
 _NO_PATH = Path()

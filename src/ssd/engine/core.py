@@ -15,6 +15,7 @@ from ssd.decoding.decoder import Decoder
 from ssd.decoding.rows import Decided, DecodeRow, DraftContext, PromptScoring, Speculation
 from ssd.decoding.timeline import Timeline
 from ssd.decoding.verification import worth_verifying
+from ssd.draft.branching import first_path
 from ssd.draft.policy import Round
 from ssd.engine.burst import Burst
 from ssd.engine.outputs import EngineStats, Increment, RequestOutput, SpeculationStats
@@ -250,9 +251,14 @@ class EngineCore:
         drafted = [each for each in self._scheduler.decoding if generations[each.seq_id].request.speculation]
         seq_ids = [each.seq_id for each in drafted]
         speculations = self._decoder.proposer.propose(seq_ids, self._context)
+        num_trees = self._decoder.num_trees
         for sequence, speculation in zip(drafted, speculations, strict=True):
             constraint = generations[sequence.seq_id].constraint
-            sequence.drafted = worth_verifying(speculation.tokens, constraint, self._acceptance)
+            tokens, parents = worth_verifying(speculation, constraint, self._acceptance)
+            if parents is not None and not num_trees:
+                tokens, parents = first_path(tokens, parents), None
+            num_trees -= parents is not None
+            sequence.offer(tokens, parents)
         return dict(zip(seq_ids, speculations, strict=True))
 
     def _is_speculated(self, sequence: Sequence) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ssd.draft.branching import depths_of, has_path
 from ssd.engine.sequence import Sequence, SequenceStatus
 from ssd.errors import InvalidRequestError
 
@@ -57,10 +58,24 @@ class ScheduledRow(NamedTuple):
     num_known: int
     samples: bool  # reaches the end of the known tokens: the logits from there on decide new tokens
     generated: bool  # generated tokens (and drafted ones); otherwise prompt tokens. Never both
+    parents: tuple[int, ...] | None = None  # of each drafted token, whom it follows; None: a chain
 
     @property
     def num_drafted(self) -> int:
         return len(self.tokens) - self.num_known
+
+    @property
+    def drafted(self) -> tuple[int, ...]:
+        return self.tokens[self.num_known :]
+
+    @property
+    def depth(self) -> int:
+        """Positions that its drafted tokens may come to: of a tree, those of its longest path."""
+        return max(depths_of(self.parents, self.num_drafted), default=0)
+
+    def with_drafts(self, drafted: tuple[int, ...], parents: tuple[int, ...] | None) -> "ScheduledRow":
+        """Others instead."""
+        return self._replace(tokens=self.tokens[: self.num_known] + drafted, parents=parents)
 
     def check_outcome(self, new_tokens: Tokens[int], max_model_len: int) -> None:
         """Refuse an outcome that would leave tokens and computed keys out of step, or never end."""
@@ -75,8 +90,7 @@ class ScheduledRow(NamedTuple):
             raise ValueError(
                 f"{num_new} new tokens for {self.num_drafted} drafted ones: expected one more at most"
             )
-        accepted = self.tokens[self.num_known : self.num_known + num_new - 1]
-        if accepted != tuple(new_tokens[:-1]):
+        if not has_path(self.drafted, self.parents, new_tokens[:-1]):
             raise ValueError("the new tokens before the last one are not the drafted ones")
         if num_new > sequence.num_remaining(max_model_len):
             raise ValueError(f"{sequence} is past its end: finish a sequence when none of its tokens remain")

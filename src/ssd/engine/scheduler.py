@@ -18,6 +18,7 @@ from bisect import insort
 from collections.abc import Sequence as Tokens
 from operator import attrgetter
 
+from ssd.draft.branching import cut
 from ssd.engine.schedule import RowsToBe, Schedule, ScheduledRow, SchedulerLimits
 from ssd.engine.sequence import Sequence, SequenceStatus
 from ssd.kvcache.block_manager import BlockManager, IntegrityError, OutOfBlocks
@@ -124,7 +125,7 @@ class Scheduler:
         num_computed = row.start + row.num_known + max(0, len(new_tokens) - 1)
         sequence.num_computed = num_computed
         sequence.tokens.extend(new_tokens)
-        sequence.drafted = ()
+        sequence.offer()
         if num_computed // self._blocks.block_size > row.start // self._blocks.block_size:
             num_cacheable = self._num_cacheable(sequence)
             self._blocks.commit(sequence.seq_id, sequence.tokens, num_computed, num_cacheable)
@@ -139,7 +140,7 @@ class Scheduler:
         else:
             self._waiting.remove(sequence)
         sequence.status = SequenceStatus.FINISHED
-        sequence.drafted = ()
+        sequence.offer()
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless queues, sequences and blocks agree."""
@@ -191,7 +192,7 @@ class Scheduler:
         self._blocks.free(sequence.seq_id)
         sequence.status = SequenceStatus.WAITING
         sequence.num_computed = 0
-        sequence.drafted = ()
+        sequence.offer()
         sequence.num_preemptions += 1
         insort(self._waiting, sequence, key=_by_arrival)
         return sequence
@@ -203,20 +204,21 @@ class Scheduler:
         stop = min(num_tokens if generated else num_prompt, start + budget)
         samples = stop == num_tokens
         tokens = tuple(sequence.tokens[start:stop])
-        if samples and generated and sequence.drafted:
-            num_useful = sequence.num_remaining(self.limits.max_model_len) - 1  # the target adds its own
-            tokens += sequence.drafted[: max(0, min(budget - len(tokens), num_useful))]
-        return ScheduledRow(sequence, start, tokens, stop - start, samples, generated)
+        row = ScheduledRow(sequence, start, tokens, stop - start, samples, generated)
+        if not (samples and generated and sequence.drafted):
+            return row
+        num_useful = sequence.num_remaining(self.limits.max_model_len) - 1  # the target adds its own
+        most = budget - len(tokens)
+        return row.with_drafts(*cut(sequence.drafted, sequence.parents, count=most, depth=num_useful))
 
     def _cover_drafts(self, row: ScheduledRow) -> ScheduledRow:
         """Give the drafts of a row blocks, and drop those for which none is left."""
         seq_id, num_known = row.sequence.seq_id, row.start + row.num_known
-        if row.start + len(row.tokens) <= self._blocks.num_covered(seq_id):
+        if num_known + row.depth <= self._blocks.num_covered(seq_id):
             return row
-        num_slots = self._blocks.max_coverable(seq_id) - num_known
-        num_drafted = min(num_slots, row.num_drafted)
-        self._blocks.grow(seq_id, num_known + num_drafted)
-        return row._replace(tokens=row.tokens[: row.num_known + num_drafted])
+        depth = min(self._blocks.max_coverable(seq_id) - num_known, row.depth)
+        self._blocks.grow(seq_id, num_known + depth)
+        return row.with_drafts(*cut(row.drafted, row.parents, count=row.num_drafted, depth=depth))
 
     def _fill(self, sequence: Sequence, batch: RowsToBe) -> bool:
         """Add the next chunk of a sequence that is not decoding yet. False: nothing fits behind it."""

@@ -1,7 +1,7 @@
 """One generated sequence: its tokens and how far its keys and values have been computed.
 
 Knows nothing of sampling, text or blocks. The scheduler is the only one that changes its progress; a decoder
-sets `drafted` before a step.
+offers drafted tokens before a step.
 """
 
 from collections.abc import Iterable
@@ -30,6 +30,7 @@ class Sequence:
         "num_preemptions",
         "num_prompt",
         "parent_id",
+        "parents",
         "request_id",
         "seq_id",
         "status",
@@ -66,6 +67,7 @@ class Sequence:
         self.num_cached = 0  # leading tokens that its first admission found computed
         self.num_preemptions = 0
         self.drafted: tuple[int, ...] = ()  # proposed to follow `tokens`; checked in the next step
+        self.parents: tuple[int, ...] | None = None  # of each drafted token, whom it follows; None: a chain
 
     @property
     def prompt(self) -> list[int]:
@@ -87,6 +89,10 @@ class Sequence:
     def is_decoding(self) -> bool:
         """Only its newest token is left to compute, and that is a generated one."""
         return self.num_prompt <= self.num_computed == len(self.tokens) - 1
+
+    def offer(self, drafted: tuple[int, ...] = (), parents: tuple[int, ...] | None = None) -> None:
+        """What the next step checks, instead of what was proposed before."""
+        self.drafted, self.parents = drafted, parents
 
     def num_remaining(self, max_model_len: int) -> int:
         """How many tokens may still be generated. At 0 the engine finishes the sequence."""
