@@ -131,7 +131,9 @@ class InForest(RuledModel):
         self._fixed: Children | None = FixedChildren(shape.children, Needs()) if xp.is_fixed else None
         limits = HostLimits(prefill_chunk=1 << 20, max_model_len=CONTEXT)
         blocks = BlockManager(NUM_BLOCKS, BLOCK)
-        self._grower = ForestGrower(WatchedForest(xp, shape, self.watch), self, self, blocks, limits)
+        forest = WatchedForest(xp, shape, self.watch)
+        # On a clock that stands, every step is as wide as it may be.
+        self._grower = ForestGrower(forest, self, self, blocks, limits, clock=lambda: 0.0)
         self._planted: dict[int, Planted] = {}
 
     def forward(self, rows: Rows, tables: Tables, readings: Sequence[Reading]) -> Tensor:

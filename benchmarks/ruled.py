@@ -4,8 +4,9 @@ Knows logits, greetings and a grower; not who asks. Everyone can foretell the te
 every tenth token.
 """
 
+import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import torch
@@ -87,9 +88,11 @@ def grower_of(
     prefill_chunk: int,
     shape: Shape | None = None,
     weights: Mapping[str, float] = MappingProxyType({}),
+    clock: Callable[[], float] = time.monotonic,
 ) -> ForestGrower:
     """As a draft service has it on a CPU."""
     shape = shape or shape_of(64, 8)
     limits = HostLimits(prefill_chunk, CONTEXT, weights)
     blocks = BlockManager(NUM_BLOCKS, BLOCK)
-    return ForestGrower(Forest(NumpyArrays(), shape), model, LooseChildren(shape.children), blocks, limits)
+    children = LooseChildren(shape.children)
+    return ForestGrower(Forest(NumpyArrays(), shape), model, children, blocks, limits, clock=clock)

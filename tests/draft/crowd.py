@@ -141,8 +141,10 @@ class CountingModel(RuledModel):
         self.texts: Mapping[int, Planted] = {}
         self.rows: Counter[str] = Counter()
         """By tenant."""
+        self.num_forwards = 0
 
     def forward(self, rows: Rows, tables: Tables, readings: Sequence[Reading]) -> Tensor:
+        self.num_forwards += 1
         for row in rows.sequence.tolist():
             self.rows[self.texts[row].tenant] += 1
         for each in readings:
@@ -159,7 +161,11 @@ class Crowd:
         shape = shape_of(sequences, 2 * LOOKAHEAD, width=width, slots=128)
         self.model = CountingModel()
         self.grower: ForestGrower = grower_of(
-            self.model, prefill_chunk=128, shape=shape, weights=weights or {}
+            self.model,
+            prefill_chunk=128,
+            shape=shape,
+            weights=weights or {},
+            clock=lambda: STEP * self.model.num_forwards,
         )
         self.model.texts = self.grower._texts
         self.service = DraftService(self.grower, self.hub, hello("draft"), self.clock)

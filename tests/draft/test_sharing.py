@@ -18,6 +18,7 @@ from ssd.draft.forest.tenants import Tenants
 from ssd.draft.messages import AnyMessage, Open, Sampling, pack_ints
 from ssd.kvcache.block_manager import BlockManager
 from tests.draft.crowd import STEP, Crowd
+from tests.still_clock import still
 
 WEIGHTS = {"a": 1.0, "b": 1.0, "c": 2.0, "d": 4.0}
 
@@ -138,7 +139,8 @@ def grower_on(xp: Arrays) -> ForestGrower:
     shape = shape_of(6, 8, width=8, slots=32)
     children: Children = FixedChildren(4, Needs()) if xp.is_fixed else LooseChildren(4)
     limits = HostLimits(16, CONTEXT, {"b": 3.0})
-    return ForestGrower(Forest(xp, shape), RuledModel(), children, BlockManager(NUM_BLOCKS, BLOCK), limits)
+    blocks = BlockManager(NUM_BLOCKS, BLOCK)
+    return ForestGrower(Forest(xp, shape), RuledModel(), children, blocks, limits, clock=still)
 
 
 def test_on_tensors_turns_fall_as_on_arrays() -> None:

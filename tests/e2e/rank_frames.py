@@ -19,12 +19,13 @@ from ssd.draft.forest.planted import Planted
 from ssd.draft.messages import Open, Sampling, pack_ints
 from ssd.draft.program import build_grower, shape_for, start_team
 from ssd.runtime.loading import LoadedModel, load_model
+from tests.still_clock import still
 
 STEPS, SEQUENCES, VOCAB = 24, 3, 300
 
 
 def grower(loaded: LoadedModel, config: DraftConfig) -> ForestGrower:
-    return build_grower(loaded, shape_for(loaded, config), config)
+    return build_grower(loaded, shape_for(loaded, config), config, clock=still)
 
 
 def plant(side: ForestGrower, seed: int) -> None:

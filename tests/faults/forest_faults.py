@@ -9,7 +9,7 @@ _WIDE, _KNOWN = f"{_FRAMES}[mixed, wide]", f"{_FRAMES}[fewer known tokens]"
 _RUNS, _FEW_RUNS = f"{_FRAMES}[runs]", f"{_FRAMES}[runs, few slots]"
 _CUT, _DRAWN, _EDITED = f"{_FRAMES}[truncated]", f"{_FRAMES}[drawn]", f"{_FRAMES}[edited]"
 _TWO = f"{_FRAMES}[two words of slots]"
-_FAN = f"{_FRAMES}[uniform]"
+_FAN, _LONG = f"{_FRAMES}[uniform]", f"{_FRAMES}[long rounds]"
 _GROWN = "tests/draft/forest/test_grown.py"
 _NO_BLOCKS = f"{_GROWN}::test_a_text_without_blocks_loses_its_tree_and_goes_on_when_there_are_some"
 _OPERATIONS = "tests/draft/forest/test_operations.py"
@@ -43,6 +43,20 @@ FAULTS = [
         "room = shape.slots - tables.is_used",
         "room = shape.slots + 1 - tables.is_used",
         _FEW,
+    ),
+    Fault(
+        "a tree's room is not kept for later steps",
+        f"{_SRC}/select.py",
+        "known.best < share[:, None]",
+        "known.best < room[:, None]",
+        _LONG,
+    ),
+    Fault(
+        "what is left of a round does not become less",
+        f"{_SRC}/rounds.py",
+        "left = self._seconds - (self._clock() - self._since)",
+        "left = self._seconds",
+        "tests/draft/forest/test_rounds.py",
     ),
     Fault(
         "a new text is read within the width",

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,7 +53,9 @@ def shape_for(loaded: LoadedModel, config: DraftConfig) -> Shape:
     )
 
 
-def build_grower(loaded: LoadedModel, shape: Shape, config: DraftConfig) -> ForestGrower:
+def build_grower(
+    loaded: LoadedModel, shape: Shape, config: DraftConfig, clock: Callable[[], float] = time.monotonic
+) -> ForestGrower:
     """On tensors, every step captured, where a GPU computes; beside a CPU arrays are the faster form."""
     pool, head_tokens = loaded.pool, loaded.head_tokens
     forest, model, children = (
@@ -67,6 +70,7 @@ def build_grower(loaded: LoadedModel, shape: Shape, config: DraftConfig) -> Fore
         BlockManager(pool.shape.num_blocks, pool.shape.block_size),
         HostLimits(PREFILL_CHUNK, loaded.max_model_len, config.tenant_weights),
         head_tokens=head_tokens,
+        clock=clock,
     )
 
 

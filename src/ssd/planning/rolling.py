@@ -68,11 +68,14 @@ class Simulation:
         self._policy: GrowthPolicy = growth_policy(shape.growth, width=shape.width)
         self._draw = np.random.default_rng(seed)
         self._controller = Controller()
+        self._round, self._draft_step = 0.0, 0.0
+        """Seconds of the latest ones, by which the draft knows what is to come."""
 
     def run(self, texts: Sequence[Text], tally: Tally, *, most_tokens: float = math.inf) -> None:
         """Adds what decoding these texts as one batch comes to, or the first so many tokens of them."""
         self._all = [FollowedText(text, self._shape, self._draw) for text in texts]
-        self._now, self._step = 0.0, self._begin_step(0.0)
+        self._now, self._since = 0.0, 0.0
+        self._step = self._begin_step(0.0)
         most_tokens += tally.tokens
         while self._alive and tally.tokens < most_tokens:
             self._verify(self._alive, tally)
@@ -104,6 +107,7 @@ class Simulation:
             cause = each.advance(decided)
             if not each.is_done:
                 setattr(tally, _COUNTS[cause], getattr(tally, _COUNTS[cause]) + 1)
+        self._round, self._since = self._now - self._since, self._now
 
     def _path(self, each: FollowedText) -> list[float]:
         """The chances of the speculation's tokens."""
@@ -175,15 +179,23 @@ class Simulation:
         unread = [each for each in alive if not each.is_root_read]
         grown = [(each, each.tree.root) for each in unread]
         room = max(0, self._shape.width - len(unread))
-        grown += self._choose([each for each in alive if each.is_root_read], room)
+        grown += self._choose([each for each in alive if each.is_root_read], room, self._steps_left(now))
         if not grown:
             return None
-        return _Step(now + self._draft.seconds(len(grown)), grown)
+        self._draft_step = self._draft.seconds(len(grown))
+        return _Step(now + self._draft_step, grown)
 
-    def _choose(self, ready: list[FollowedText], count: int) -> list[tuple[FollowedText, int]]:
+    def _steps_left(self, now: float) -> int:
+        """Before the next outcome: a tree's room is for all of them (`draft/forest/rounds.py`)."""
+        left = self._round - (now - self._since)
+        return max(1, math.ceil(left / self._draft_step)) if self._draft_step else 1
+
+    def _choose(
+        self, ready: list[FollowedText], count: int, steps_left: int
+    ) -> list[tuple[FollowedText, int]]:
         candidates: list[tuple[float, int, int]] = []
         for index, each in enumerate(ready):
-            room = min(count, _MAX_GROWN - each.num_grown)
+            room = min(count, -(-(_MAX_GROWN - each.num_grown) // steps_left))
             growable = each.growable()
             if room <= 0 or not growable:
                 continue

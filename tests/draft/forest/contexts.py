@@ -97,9 +97,10 @@ class ForestRunner:
         self._texts, self._shape = texts, shape
         size = shape.tree_start(shape.sequences + 1)
         self._tokens, self._positions = np.full(size, -1), np.full(size, -1)
-        self.num_runs = 0
+        self.num_forwards = 0
 
     def forward(self, rows: Rows, tables: Tables, readings: Sequence[Reading]) -> Tensor:
+        self.num_forwards += 1
         columns = {name: _host(getattr(rows, name)) for name in Rows.__slots__}
         real = np.flatnonzero(columns["sequence"]).tolist()
         targets = columns["target"][real]

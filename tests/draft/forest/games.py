@@ -43,6 +43,7 @@ GAMES = (
     Game("edited", Setup(sequences=4, width=12, lookup=4, vocab=40), _EDITED),
     Game("drawn", Setup(sequences=4, width=12, lookup=4, vocab=80), _DRAWN),
     Game("geometric", Setup(sequences=4, width=20, policy="geometric"), _MIXED),
+    Game("long rounds", Setup(sequences=3, width=32, slots=40, steps=(4, 6, 8)), _MIXED),
     Game("uniform", Setup(sequences=4, width=20, policy="uniform", children=6), _MIXED),
 )
 

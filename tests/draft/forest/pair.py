@@ -52,6 +52,8 @@ class Setup:
     head: int = 0
     """Tokens of a restricted head."""
     lookup: int = 0
+    steps: tuple[int, ...] = (0, 1, 1, 1, 2, 3)
+    """Of a round, drawn from these."""
 
 
 class FarArrays(TorchArrays):
@@ -79,7 +81,10 @@ class Pair:
         )
         blocks = BlockManager(num_blocks, BLOCK, enable_prefix_caching=False)
         policy = growth_policy(setup.policy, width=setup.width)
-        self.oracle = Grower(OracleRunner(texts, pool), pool, blocks, limits, policy, head_tokens=head)
+        oracle = OracleRunner(texts, pool)
+        self.oracle = Grower(
+            oracle, pool, blocks, limits, policy, head_tokens=head, steps_left=self._steps_left
+        )
         shape = Shape(
             setup.sequences,
             setup.width,
@@ -98,13 +103,16 @@ class Pair:
         children: Children = LooseChildren(setup.children, head)
         if setup.on_tensors:
             children = FixedChildren(setup.children, Needs(samples=True, truncates=True), head)
+        model = ForestRunner(texts, shape)
         self.grower = ForestGrower(
             self.forest,
-            ForestRunner(texts, shape),
+            model,
             children,
             BlockManager(num_blocks, BLOCK, enable_prefix_caching=False),
             HostLimits(prefill_chunk=1 << 20, max_model_len=MAX_LEN),
             head_tokens=head,
+            # A forward takes a second, and nothing else does.
+            clock=lambda: float(model.num_forwards),
         )
         self.sessions: dict[int, Session] = {}
         self.planted: dict[int, Planted] = {}
@@ -136,6 +144,9 @@ class Pair:
     def note_arrival(self, session_id: int, count: int) -> None:
         self.sessions[session_id].note_arrival(count)
         self.planted[session_id].note_arrival(count)
+
+    def _steps_left(self, session_id: int) -> int:
+        return int(self.grower._rounds.steps_left()[self.planted[session_id].row])
 
     def step(self) -> dict[int, TreePart]:
         expected, num_rows = self.oracle.step()

@@ -43,7 +43,7 @@ class Player:
 
     def play(self, rounds: int) -> None:
         for _ in range(rounds):
-            for _ in range(self.draw.choice((0, 1, 1, 1, 2, 3))):
+            for _ in range(self.draw.choice(self.game.setup.steps)):
                 self._step()
             for seq in list(self._open):
                 self._outcome(seq)

@@ -28,6 +28,7 @@ from ssd.draft.messages import Open, Sampling, pack_ints
 from ssd.kvcache.block_manager import BlockManager
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.runtime.runner import forward
+from tests.still_clock import still
 
 BLOCK, MAX_LEN, VOCAB, END, LOOKAHEAD, CHUNK = 4, 200, 512, 1, 4, 16
 Text = tuple[int, ...]
@@ -70,14 +71,14 @@ def real_grower(draft: LoadedModel, blocks: BlockManager, shape: Shape | None = 
     shape = shape or real_shape(draft)
     limits = HostLimits(prefill_chunk=CHUNK, max_model_len=MAX_LEN)
     model, children = ArraysModel(draft.runner, draft.pool, shape), LooseChildren(shape.children)
-    return ForestGrower(Forest(NumpyArrays(), shape), model, children, blocks, limits)
+    return ForestGrower(Forest(NumpyArrays(), shape), model, children, blocks, limits, clock=still)
 
 
 def real_tensors(draft: LoadedModel, blocks: BlockManager, shape: Shape) -> ForestGrower:
     limits = HostLimits(prefill_chunk=CHUNK, max_model_len=MAX_LEN)
     model = TensorsModel(draft.runner.model, PagedBackend(draft.pool), draft.pool, shape, draft.runner)
     children = FixedChildren(shape.children, Needs(samples=True, truncates=True))
-    return ForestGrower(Forest(TorchArrays(), shape), model, children, blocks, limits)
+    return ForestGrower(Forest(TorchArrays(), shape), model, children, blocks, limits, clock=still)
 
 
 class Reference:

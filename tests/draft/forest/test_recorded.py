@@ -25,6 +25,7 @@ from ssd.runtime.capture import Capture, CudaGraphs, Recording, Replay, RunAgain
 from ssd.runtime.loading import LoadedModel, load_model
 from tests.draft.forest.real import BLOCK, CHUNK, LOOKAHEAD, MAX_LEN, load, real_shape, words
 from tests.runtime.stand_in import StandInCard
+from tests.still_clock import still
 
 GREEDY = Sampling(seed=1, end_ids=[1])
 WARM = Sampling(seed=2, temperature=0.8, top_p=0.9)
@@ -56,11 +57,11 @@ def grower_of(draft: LoadedModel, needs: Needs, *, lookup: int, recorder: Captur
     children, limits = FixedChildren(3, needs), HostLimits(prefill_chunk=CHUNK, max_model_len=MAX_LEN)
     blocks = BlockManager(draft.pool.shape.num_blocks, BLOCK)
     if recorder is None:
-        return ForestGrower(Forest(TorchArrays(), shape), model, children, blocks, limits)
+        return ForestGrower(Forest(TorchArrays(), shape), model, children, blocks, limits, clock=still)
     forest = RecordedForest(TorchArrays(), shape, "value", recorder)
     recorded = RecordedModel(model, forest, recorder)
     chosen = RecordedChildren(children, recorded, forest, recorder)
-    return ForestGrower(forest, recorded, chosen, blocks, limits)
+    return ForestGrower(forest, recorded, chosen, blocks, limits, clock=still)
 
 
 def play(grower: ForestGrower, sampling: Sampling, seed: int) -> list[tuple[bytes, bytes, bytes]]:
@@ -135,7 +136,7 @@ def test_the_service_captures_its_steps_where_they_can_be(
 
     def grower(loaded: LoadedModel) -> ForestGrower:
         shape = replace(shape_for(loaded, config), ring=16, outcome=5)
-        return build_grower(loaded, shape, config)
+        return build_grower(loaded, shape, config, clock=still)
 
     loaded = load_model(replace(config.runner, max_model_len=MAX_LEN), rehearsal=grower, card=card)
     assert card.free_bytes() > 0

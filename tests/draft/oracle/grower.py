@@ -10,7 +10,7 @@ Knows the draft's KV blocks and its model. Does not know sockets, or who asked.
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -86,12 +86,15 @@ class Grower:
         policy: GrowthPolicy,
         *,
         head_tokens: Tensor | None = None,
+        steps_left: Callable[[int], int] = lambda _session_id: 1,
     ) -> None:
         self._runner = runner
         self._pool = pool
         self._blocks = blocks
         self._limits = limits
         self._policy = policy
+        self._steps_left = steps_left
+        """Of a session, until its next outcome."""
         self._head_tokens = head_tokens
         """Where the draft's head has only some tokens: which."""
         self._sessions: dict[int, Session] = {}
@@ -205,7 +208,8 @@ class Grower:
         """The nodes of highest priority over all trees, as far as their slots allow."""
         candidates: list[tuple[float, int, int]] = []
         for session_id, session in self._sessions.items():
-            room = min(count, self._limits.max_grown - session.num_grown)
+            free = self._limits.max_grown - session.num_grown
+            room = min(count, -(-free // self._steps_left(session_id)))
             if room <= 0 or not session.is_root_read or not session.may_grow:
                 continue
             growable = np.flatnonzero(session.growable())

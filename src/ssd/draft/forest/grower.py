@@ -5,8 +5,9 @@ two steps it hands outcomes over; after one it makes frames of what became of th
 blocks, not its model's insides; does not know sockets, or who asked.
 """
 
+import time
 from bisect import insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import neg
 from typing import Protocol
@@ -22,6 +23,7 @@ from ssd.draft.forest.frames import Frames, NewNodes, new_nodes, numbered_frames
 from ssd.draft.forest.given import GivenChildren, Run, find_runs, load_runs, needs_host
 from ssd.draft.forest.ledger import Ledger, Longs
 from ssd.draft.forest.planted import Planted
+from ssd.draft.forest.rounds import Rounds
 from ssd.draft.forest.tables import Moves, Rows, Tables
 from ssd.draft.forest.tenants import Tenants
 from ssd.draft.forest.trunks import Trunks
@@ -81,6 +83,7 @@ class ForestGrower:
         limits: HostLimits,
         *,
         head_tokens: Tensor | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._forest, self._model, self._children = forest, model, children
         self._limits = limits
@@ -93,6 +96,7 @@ class ForestGrower:
         self._with_host: set[int] = set()
         """Sessions whose children depend on more than logits and noise."""
         self.ledger = Ledger(forest.shape.sequences)
+        self._rounds, self._clock = Rounds(forest.shape.sequences, clock), clock
         self._trunks = Trunks(forest, blocks, self.ledger)
         self.tenants = Tenants(forest.shape.sequences, limits.weights)
         self._turns = TurnTaking(forest, self.tenants)
@@ -129,6 +133,7 @@ class ForestGrower:
         num_read = self._trunks.allocate(session_id, planted)
         # The lowest: tables are looked at as far as they are in use.
         planted.enter(self.ledger, self._free.pop())
+        self._rounds.enter(planted.row)
         self._planted[session_id], self._by_row[planted.row] = planted, session_id
         self._texts[planted.row] = planted
         self.tenants.enter(planted.row, planted.tenant)
@@ -171,6 +176,7 @@ class ForestGrower:
         if planted.goes_on(n, tokens):
             # Before it reaches the tables, which have no room for more.
             self._check_length(planted)
+            self._rounds.note_outcome(planted.row)
             self._inbox[session_id] = list(tokens)
 
     def full_frame(self, session_id: int) -> Frames:
@@ -182,11 +188,11 @@ class ForestGrower:
 
     def grow(self) -> tuple[Frames | None, int]:
         """One forward; the new nodes of each tree it touched, and how many rows it had. 0: nothing to do."""
-        forest = self._forest
+        forest, started = self._forest, self._clock()
         self._apply()
         self._trunks.cover_lacking()
         readings = self._choose_readings()
-        self._say_who_is_live()
+        self._say_how_it_stands()
         self._turns.load()
         forest.select()
         num_rows = int((forest.xp.told(forest.rows.sequence)[: forest.shape.num_rows] > 0).sum())
@@ -206,9 +212,10 @@ class ForestGrower:
         self._finish_reading(readings)
         num_rows += sum(len(each.tokens) for each in runs)
         num_rows += sum(len(each.tokens) for each, _ in readings)
-        return self._framed(
-            new_nodes(forest.xp.told(forest.fresh), forest.shape.children), full=False
-        ), num_rows
+        frames = self._framed(new_nodes(forest.xp.told(forest.fresh), forest.shape.children), full=False)
+        if not readings:
+            self._rounds.note_step(self._clock() - started)
+        return frames, num_rows
 
     def check_integrity(self) -> None:
         self._trunks.check_integrity(self._planted)
@@ -276,12 +283,15 @@ class ForestGrower:
 
     # Steps.
 
-    def _say_who_is_live(self) -> None:
+    def _say_how_it_stands(self) -> None:
+        """Who may grow, and in how many steps."""
         is_held = self.ledger.is_held
         is_held[:] = False
         for session_id in self._unread | self._trunks.lacking.keys():
             is_held[self._planted[session_id].row] = True
-        self._forest.xp.load(self._forest.tables.is_live, self.ledger.live())
+        forest = self._forest
+        forest.xp.load(forest.tables.is_live, self.ledger.live())
+        forest.xp.load(forest.tables.steps_left, self._rounds.steps_left())
 
     def _lay_runs(self) -> list[Run]:
         forest = self._forest

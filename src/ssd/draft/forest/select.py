@@ -83,7 +83,10 @@ def trunk_slot(xp: Arrays, shape: Shape, tables: Tables, sequence: Array, positi
 
 
 def _best_nodes(xp: Arrays, shape: Shape, known: Constants, tables: Tables, policy: Priorities) -> Array:
-    """Keys [S, k] of the nodes of each tree that may be processed, best first, as far as there is room."""
+    """Keys [S, k] of the nodes of each tree that may be processed, best first, as far as there is room.
+
+    There is room for all the steps of a round: what the best of this one lead to may be better than the rest.
+    """
     is_ready = tables.is_live & (tables.length == tables.num_read)
     near = tables.is_used & (tables.position < tables.last_position[:, None]) & is_ready[:, None]
     distance, is_meant = policy.of(xp, tables, known)
@@ -96,7 +99,8 @@ def _best_nodes(xp: Arrays, shape: Shape, known: Constants, tables: Tables, poli
     keys = xp.where(may, keys, known.nothing).reshape(len(keys), -1)
     best = xp.smallest(keys, len(known.best))
     room = shape.slots - tables.is_used[:, : shape.slots].sum(1)
-    return xp.where(known.best < room[:, None], best, known.nothing)
+    share = (room + tables.steps_left - 1) // tables.steps_left
+    return xp.where(known.best < share[:, None], best, known.nothing)
 
 
 def _keys(xp: Arrays, shape: Shape, known: Constants, tables: Tables, best: Array) -> Array:

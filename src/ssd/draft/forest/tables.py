@@ -86,6 +86,7 @@ class Tables:
     # Of each sequence.
     is_live: Array  # it may grow: open, and credit is left
     is_new: Array  # never read to its end: what it lacks does not count as width
+    steps_left: Array  # until its next outcome, as far as is known
     length: Array
     num_read: Array
     last_position: Array  # beyond this nothing is processed
@@ -128,6 +129,7 @@ class Tables:
         return cls(
             is_live=xp.flags(s),
             is_new=xp.flags(s),
+            steps_left=xp.integers(s, fill=1),
             length=xp.integers(s),
             num_read=xp.integers(s),
             last_position=xp.integers(s),

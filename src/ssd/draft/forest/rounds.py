@@ -1,0 +1,49 @@
+"""How many steps a draft has before the next outcome: by when earlier ones came, and how long steps take.
+
+A tree has room for so many nodes, and a step may be wide. Whoever grows all that is known in the first steps
+has none left for what only those bring to light: the tree is broad and shallow. So its room is for all the
+steps of a round. Knows times; no trees.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ssd.draft.distance import Mean
+from ssd.draft.forest.ledger import Longs
+
+_LONGEST = 10.0
+"""Seconds: more between two outcomes is a pause, and no round."""
+_MOST = 1 << 10
+"""Steps: no tree has as many nodes."""
+
+
+class Rounds:
+    def __init__(self, sequences: int, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._since = np.zeros(sequences + 1)
+        """When each sequence's latest outcome came."""
+        self._seconds = np.zeros(sequences + 1)
+        """Of its rounds, the latest most; 0: not known."""
+        self._usual, self._step = Mean(), Mean()
+
+    def enter(self, row: int) -> None:
+        """A new sequence: its rounds are taken to be as others' are."""
+        self._since[row], self._seconds[row] = self._clock(), self._usual.value
+
+    def note_outcome(self, row: int) -> None:
+        now = self._clock()
+        seconds, self._since[row] = now - self._since[row], now
+        if 0 < seconds < _LONGEST:
+            self._usual.note(seconds)
+            known = self._seconds[row]
+            self._seconds[row] = (known + seconds) / 2 if known else seconds
+
+    def note_step(self, seconds: float) -> None:
+        self._step.note(seconds)
+
+    def steps_left(self) -> Longs:
+        """Of each sequence, the one that begins among them; 1 where nothing is known."""
+        left = self._seconds - (self._clock() - self._since)
+        steps = np.ceil(left / (self._step.value or np.inf))
+        return np.clip(steps, 1, _MOST).astype(np.int64)
