@@ -15,6 +15,7 @@ from ssd.attention.batch import BatchWriter
 from ssd.attention.paged import PagedBackend
 from ssd.attention.rows import Branches, Layout, PlainRow
 from ssd.attention.sdpa import DETERMINISTIC_KEY_TILE, QUERY_TILE, SdpaBackend
+from ssd.draft.branching import path_to
 from ssd.kvcache.pool import NODES_PER_TREE, KVPool, PoolShape
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK, NUM_BLOCKS, NUM_TREES = 6, 2, 32, 4, 128, 3
@@ -242,3 +243,52 @@ def test_bfloat16_trees() -> None:
     )
     for index, got in enumerate(forward.run()):
         torch.testing.assert_close(got.double(), forward.expected(index), rtol=2e-2, atol=2e-2)
+
+
+LONG = replace(SHAPE, num_blocks=400)
+"""Texts of more than a split."""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("num_trunk", [1, 37, 508, 511, 512, 700, 1023])
+def test_deterministic_nodes_have_the_bits_of_texts(num_trunk: int, dtype: torch.dtype) -> None:
+    """Each path of a tree as a text of its own, in other blocks, alone: the same bits for its last token."""
+    rng, generator = random.Random(num_trunk), torch.Generator().manual_seed(num_trunk)
+    pool = KVPool(replace(LONG, dtype=dtype))
+    parents = [rng.randrange(-1, node) if rng.random() < 0.5 else node - 1 for node in range(40)]
+    queries = torch.randn(40, HEADS, HEAD_DIM, generator=generator).to(dtype)
+    trunk, nodes = (
+        [torch.randn(count, KV_HEADS, HEAD_DIM, generator=generator).to(dtype) for _ in range(2)]
+        for count in (num_trunk, 40)
+    )
+    blocks = rng.sample(range(LONG.num_blocks), -(-(num_trunk + 40) // BLOCK))
+    _write(pool, [_slot_in(blocks, place) for place in range(num_trunk)], trunk)
+    paths = [path_to(parents, node) for node in range(40)]
+    bits = [sum(1 << each for each in path) for path in paths]
+    branches = Branches(
+        [num_trunk + len(path) - 1 for path in paths], num_trunk, LONG.tree_start(2), range(40), bits
+    )
+    row = PlainRow([0] * 40, 0, blocks, 0, generated=True, branches=branches)
+    together = _attended(pool, row, queries, nodes)
+    for node in rng.sample(range(40), 8):
+        own = list(range(len(blocks))) if node % 2 else rng.sample(range(LONG.num_blocks), len(blocks))
+        before = [torch.cat((a, b[list(paths[node][:-1])])) for a, b in zip(trunk, nodes, strict=True)]
+        _write(pool, [_slot_in(own, place) for place in range(len(before[0]))], before)
+        alone = PlainRow([0], len(before[0]), own, 0, generated=True)
+        got = _attended(pool, alone, queries[node : node + 1], [each[node : node + 1] for each in nodes])
+        assert torch.equal(got[0], together[node])
+
+
+def _slot_in(blocks: list[int], place: int) -> int:
+    return blocks[place // BLOCK] * BLOCK + place % BLOCK
+
+
+def _write(pool: KVPool, slots: list[int], contents: list[Tensor]) -> None:
+    for tensor, content in zip((pool.keys, pool.values), contents, strict=True):
+        tensor[0, :, slots] = content.transpose(0, 1)
+
+
+def _attended(pool: KVPool, row: PlainRow, queries: Tensor, fresh: list[Tensor]) -> Tensor:
+    backend = SdpaBackend(pool, HEADS, deterministic=True)
+    batch = BatchWriter(BLOCK, pool.scratch_slot).write([row], Layout((0,), len(row.tokens)))
+    return backend.plan(batch).attend(0, queries, *fresh)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ssd.attention.rows import Row
 from ssd.decoding.rows import DecodeRow, PromptScoring
-from ssd.decoding.verification import accept, decided_positions, verify
-from ssd.sampling import History, SampledToken, SamplingParams, SamplingRow, sample
+from ssd.decoding.verification import accepted_places, decided_positions, verify
+from ssd.sampling import History, SamplingParams, SamplingRow, sample
 from tests.row_runner import RowRunner
 
 VOCAB = 5
@@ -86,7 +86,7 @@ def test_any_schedule_of_drafts_gives_the_defined_tokens(params: SamplingParams)
 @settings(max_examples=200)
 def test_acceptance_ends_at_the_first_token_not_foretold(decided: list[int], data: st.DataObject) -> None:
     drafted = data.draw(st.lists(st.integers(0, 2), min_size=len(decided) - 1, max_size=len(decided) - 1))
-    kept = [token.token for token in accept([SampledToken(token, None) for token in decided], drafted)]
+    kept = [decided[place] for place in accepted_places(decided, drafted)]
     assert kept == decided[: len(kept)]
     assert kept[:-1] == drafted[: len(kept) - 1]
     assert len(kept) == len(decided) or drafted[len(kept) - 1] != decided[len(kept) - 1]

@@ -27,6 +27,63 @@ def test_drafts_ride_along_and_accepted_ones_are_kept() -> None:
     assert not sequence.drafted
 
 
+FORK = (7, 8, 9, 10), (-1, -1, 1, 2)
+"""7, and 8 → 9 → 10."""
+
+
+def test_of_a_tree_the_accepted_path_is_kept() -> None:
+    scheduler = build()
+    sequence = decoding_sequence(scheduler)
+    sequence.offer(*FORK)
+    row = scheduler.schedule().rows[0]
+    assert (row.tokens, row.parents, row.depth) == ((NEW, 7, 8, 9, 10), (-1, -1, 1, 2), 3)
+    scheduler.commit(row, (8, 9, NEW))
+    assert (sequence.generated, sequence.num_computed) == ([NEW, 8, 9, NEW], 8)
+    assert (sequence.drafted, sequence.parents) == ((), None)
+    scheduler.check_integrity()
+
+
+@pytest.mark.parametrize("outcome", [(7, 8, NEW), (9, NEW), (8, 9, 10, 7, NEW)])
+def test_an_outcome_that_is_no_path_is_refused(outcome: tuple[int, ...]) -> None:
+    scheduler = build()
+    sequence = decoding_sequence(scheduler)
+    sequence.offer(*FORK)
+    row = scheduler.schedule().rows[0]
+    with pytest.raises(ValueError, match=r"drafted ones"):
+        scheduler.commit(row, outcome)
+
+
+def test_of_a_tree_only_the_accepted_path_enters_the_cache() -> None:
+    scheduler = build()
+    sequence = decoding_sequence(scheduler, num_prompt=3)
+    sequence.offer((7, 8, 9, 10, 11, 12), (-1, -1, 1, 2, 3, 4))
+    row = scheduler.schedule().rows[0]
+    scheduler.commit(row, (8, 9, 10, 11, NEW))
+    assert num_matched(scheduler._blocks, [0, 1, 2, NEW, 8, 9, 10, 11, 0]) == 8
+    assert num_matched(scheduler._blocks, [0, 1, 2, NEW, 7, 8, 9, 10, 0]) == 4
+    assert num_matched(scheduler._blocks, [0, 1, 2, NEW, 8, 9, 10, 11, NEW, 12, 0, 0, 0]) == 8
+
+
+def test_a_tree_is_cut_by_depth_where_the_text_ends_and_by_nodes_where_the_budget_does() -> None:
+    scheduler = build(budget=4)
+    sequence = decoding_sequence(scheduler, num_prompt=3, max_tokens=4)
+    sequence.offer(*FORK)
+    assert scheduler.schedule().rows[0].tokens == (NEW, 7, 8, 9)
+    scheduler = build()
+    sequence = decoding_sequence(scheduler, max_tokens=3)
+    sequence.offer(*FORK)
+    row = scheduler.schedule().rows[0]
+    assert (row.tokens, row.parents) == ((NEW, 7, 8), (-1, -1))
+
+
+def test_a_tree_takes_blocks_for_its_longest_path_only() -> None:
+    scheduler = build(num_blocks=3)
+    sequence = decoding_sequence(scheduler, num_prompt=7, max_tokens=5)
+    sequence.offer((7,) * 9 + (8,), (-1,) * 9 + (0,))
+    assert scheduler.schedule().rows[0].num_drafted == 10
+    assert len(scheduler._blocks.block_table(sequence.seq_id)) == 3
+
+
 def test_drafts_never_ride_with_prompt_tokens() -> None:
     scheduler, sequence = build(), make(5)
     sequence.drafted = (7, 8)

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from ssd.draft.branching import has_path, simplified
 from ssd.engine.scheduler import Schedule, ScheduledRow, Scheduler, SchedulerLimits
 from ssd.engine.sequence import Sequence, SequenceStatus
 from ssd.kvcache import BlockManager
@@ -19,7 +20,8 @@ from tests.kvcache.fake_memory import FakeMemory
 
 WRONG = 9  # no target emits it
 LOGITS = st.sampled_from([False, False, False, True])
-DRAFTS = st.tuples(st.integers(0, 6), st.integers(0, 6))  # how many, and how many of them are right
+# How many, how many of them are right, and how many wrong ones stand beside each.
+DRAFTS = st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 2))
 
 
 def next_token(tokens: Tokens[int], index: int) -> int:
@@ -116,9 +118,13 @@ class SchedulerMachine(RuleBasedStateMachine):
             else:
                 self.run_step(abort_in_flight=self.live[gone] if gone < len(self.live) else None)
 
-    def draft(self, sequence: Sequence, num_drafted: int, num_right: int) -> None:
+    def draft(self, sequence: Sequence, num_drafted: int, num_right: int, num_beside: int = 0) -> None:
         right = plain_decoding(sequence.tokens, sequence.index, num_drafted)
-        sequence.drafted = tuple(token if i < num_right else WRONG for i, token in enumerate(right))
+        path = [token if i < num_right else WRONG for i, token in enumerate(right)]
+        # Whoever is beside comes first, so that the path is not the first nodes.
+        tokens = [each for token in path for each in (*[WRONG] * num_beside, token)]
+        parents = [i // (num_beside + 1) * (num_beside + 1) - 1 for i in range(len(tokens))]
+        sequence.offer(tuple(tokens), simplified(parents))
 
     def run_step(self, abort_in_flight: Sequence | None = None) -> None:
         seats_before = {each.seq_id for each in self.live if each.status is SequenceStatus.RUNNING}
@@ -129,12 +135,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.attend(row)  # all rows before any is written: none may lean on another of the same step
         for row in schedule.rows:
             self.write(row)
+        tables = {each: [*self.blocks.block_table(each)] for each in self.blocks.seq_ids}
         if abort_in_flight is not None:
             self.scheduler.finish(abort_in_flight)
             self.aborted.add(abort_in_flight.seq_id)
         for row in schedule.rows:
-            sequence = row.sequence
-            self.scheduler.commit(row, self.outcome(row))
+            sequence, outcome = row.sequence, self.outcome(row)
+            self.move(row, outcome, tables[sequence.seq_id])
+            self.scheduler.commit(row, outcome)
             if sequence.seq_id not in self.aborted and not sequence.num_remaining(self.max_model_len):
                 self.scheduler.finish(sequence)
         self.scheduler.check_integrity()
@@ -149,10 +157,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         tokens_before = [list(each.tokens) for each in self.sequences]
         schedule = self.scheduler.schedule()
         assert [each.tokens for each in self.sequences] == tokens_before, "scheduling changed tokens"
-        num_drafted = {row.sequence.seq_id: row.num_drafted for row in schedule.rows}
+        depths = {row.sequence.seq_id: row.depth for row in schedule.rows}
         for sequence in self.scheduler._running:
             num_held = len(self.blocks.block_table(sequence.seq_id))
-            num_needed = sequence.num_tokens + num_drafted.get(sequence.seq_id, 0)
+            num_needed = sequence.num_tokens + depths.get(sequence.seq_id, 0)
             assert num_held == self.blocks.num_blocks_for(num_needed), "a sequence keeps more than it needs"
         return schedule
 
@@ -173,7 +181,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def check_row(self, row: ScheduledRow) -> None:
         sequence, start, num_prompt = row.sequence, row.start, row.sequence.num_prompt
-        stop_known, stop = start + row.num_known, start + len(row.tokens)
+        stop_known, stop = start + row.num_known, start + row.num_known + row.depth
         assert row.num_known >= 1
         assert start == sequence.num_computed
         assert list(row.tokens[: row.num_known]) == sequence.tokens[start:stop_known]
@@ -194,8 +202,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.memory.expect(table, sequence.tokens, 0, split, self.label(sequence, generated=False))
         self.memory.expect(table, sequence.tokens, split, row.start, self.label(sequence, generated=True))
 
+    def move(self, row: ScheduledRow, outcome: list[int], table: list[int]) -> None:
+        """Of a tree, the accepted path comes to its pages, whether or not its owner is still there."""
+        if row.parents is not None:
+            first = row.start + row.num_known
+            tokens = [*row.sequence.tokens[: row.start], *row.tokens[: row.num_known], *outcome[:-1]]
+            label = self.label(row.sequence, generated=True)
+            self.memory.write(table, tokens, first, len(tokens), label)
+
     def write(self, row: ScheduledRow) -> None:
-        tokens = [*row.sequence.tokens[: row.start], *row.tokens]
+        drafted = () if row.parents is not None else row.drafted  # a tree's nodes lie beside the pages
+        tokens = [*row.sequence.tokens[: row.start], *row.tokens[: row.num_known], *drafted]
         table = self.blocks.block_table(row.sequence.seq_id)
         label = self.label(row.sequence, generated=row.generated)
         self.memory.write(table, tokens, row.start, len(tokens), label)
@@ -211,11 +228,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             return []
         tokens = [*row.sequence.tokens[: row.start], *row.tokens[: row.num_known]]
         new = [next_token(tokens, row.sequence.index)]
-        for drafted in row.tokens[row.num_known :]:
-            if drafted != new[-1]:
-                break
-            tokens.append(drafted)
-            new.append(next_token(tokens, row.sequence.index))
+        while has_path(row.drafted, row.parents, new):
+            new.append(next_token([*tokens, *new], row.sequence.index))
         return new
 
     def teardown(self) -> None:

@@ -3,9 +3,9 @@
     y = argmax(z/T + g), token by token, in float64, written down here once more
 
 Noise is injected where the sampler asks for it: tables of ordinary values, of ties and of extremes.
-Speculations are right, wrong, cut, stale, guessed or missing, in any order. All numbers are multiples of
-1/16, so that float32 and float64 agree and ties are ties in both. Live tokens are three to five; in some
-cases they lie far apart in a vocabulary of thousands, where the sampler takes its other way.
+Speculations are right, wrong, cut, stale, guessed or missing, chains or trees, in any order. All numbers are
+multiples of 1/16, so that float32 and float64 agree and ties are ties in both. Live tokens are three to five;
+in some cases they lie far apart in a vocabulary of thousands, where the sampler takes its other way.
 
     python -m tests.oracle.coupled --tables 100000         runs that many and prints the differences
 """
@@ -27,10 +27,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ssd.attention.rows import Row
-from ssd.decoding.rows import DecodeRow
+from ssd.decoding.arenas import Arenas
+from ssd.decoding.rows import DecodeRow, Speculation
 from ssd.decoding.verification import verify
+from ssd.draft.branching import cut, parents_of, simplified
 from ssd.sampling import History, SamplingParams, SamplingRow
-from tests.oracle.table_runner import TableRunner
+from tests.oracle.table_runner import BLOCK_SIZE, TableRunner
+from tests.oracle.tree_shapes import some_speculation
 from tests.row_runner import RowRunner
 
 LENGTH = 6
@@ -39,6 +42,8 @@ BATCH = 32
 NUM_BLOCKS = 4
 """Of each sequence: room for the prompt, the output and what is drafted at its end."""
 FAR_APART = 500
+BESIDE, MOST_NODES = 1 << 20, 24
+"""The slots from which on trees lie, and nodes of one."""
 
 ORDINARY = tuple(n / 8 for n in range(-25, 80))
 TIED = (0.0, 0.5)
@@ -109,12 +114,21 @@ class Case:
             tokens.append(int(scores.argmax()) * self.stride)  # the first of equals
         return tokens[len(self.prompt) :]
 
-    def row(
-        self, known: Sequence[int], drafted: Sequence[int], start: int, blocks: Sequence[int]
-    ) -> DecodeRow:
+    def row(self, known: Sequence[int], drafted: Speculation, start: int, blocks: Sequence[int]) -> DecodeRow:
         output = History(known, len(self.prompt))
         sampling = SamplingRow(self.params, self.number, len(known), tuple(self.prompt), output)
-        return DecodeRow([*known[start:], *drafted], start, blocks, True, sampling, num_drafted=len(drafted))
+        tokens = [*known[start:], *drafted.tokens]
+        count = len(drafted.tokens)
+        return DecodeRow(tokens, start, blocks, True, sampling, num_drafted=count, parents=drafted.parents)
+
+    def speculation(self) -> Speculation:
+        """By one of its schedules, or a tree."""
+        truth = self.truth()[:LOOKAHEAD]
+        if self.random.random() < 0.5:
+            return Speculation(tuple(self.random.choice(self.schedule)(self, truth)))
+        made = some_speculation(self.random, truth, self.draw_token)
+        tokens, parents = cut(made.tokens, made.parents, count=MOST_NODES, depth=LOOKAHEAD)
+        return Speculation(tokens, parents=parents)
 
 
 def hit(case: Case, truth: list[int]) -> list[int]:
@@ -185,7 +199,15 @@ class Batch(RowRunner):
         vocab, stride = drawn.randint(3, 5), FAR_APART if drawn.random() < 0.125 else 1
         self.cases = [Case(number * BATCH + i, vocab, stride) for i in range(size)]
         self.num_rounds = 0
+        self.num_trees = 0
+        """Rounds in which nodes of one were accepted."""
         self._runners = [TableRunner(case.all_logits) for case in self.cases]
+        self._arenas = Arenas([BESIDE + MOST_NODES * i for i in range(size)], BLOCK_SIZE, self._move)
+
+    def _move(self, sources: Tensor, destinations: Tensor) -> None:
+        owners = destinations // (NUM_BLOCKS * BLOCK_SIZE)
+        for owner in set(owners.tolist()):
+            self._runners[owner].move(sources[owners == owner], destinations[owners == owner])
 
     def forward(self, rows: Sequence[Row]) -> Tensor:
         return torch.cat([self._runners[row.blocks[0] // NUM_BLOCKS].forward([row]) for row in rows])
@@ -204,11 +226,14 @@ class Batch(RowRunner):
         drafts, rows = [], []
         for i in going:
             case = self.cases[i]
-            drafts.append(case.random.choice(case.schedule)(case, case.truth()[:LOOKAHEAD]))
+            drafts.append(case.speculation())
             start = case.num_computed
             rows.append(case.row(case.tokens, drafts[-1], start, range(i * NUM_BLOCKS, (i + 1) * NUM_BLOCKS)))
         differing = set()
-        for i, drafted, decided in zip(going, drafts, verify(self, rows), strict=True):
+        outcomes = verify(self, rows, arenas=self._arenas)
+        self._arenas.settle(rows, outcomes)
+        self.num_trees += sum(bool(each.branch) for each in outcomes)
+        for i, drafted, decided in zip(going, drafts, outcomes, strict=True):
             new = [token.token for token in decided.tokens]
             if new != expected_outcome(drafted, self.cases[i].truth()):
                 differing.add(i)
@@ -217,9 +242,14 @@ class Batch(RowRunner):
         return differing
 
 
-def expected_outcome(drafted: Sequence[int], truth: Sequence[int]) -> list[int]:
-    """The drafted tokens as far as they are the truth, and one more of the truth."""
-    accepted = next((i for i, token in enumerate(drafted) if token != truth[i]), len(drafted))
+def expected_outcome(drafted: Speculation, truth: Sequence[int]) -> list[int]:
+    """As much of the truth as some path of the drafted tokens is, and one more token of it."""
+    tokens, parents = drafted.tokens, parents_of(drafted.parents, len(drafted.tokens))
+    ends: dict[tuple[int, ...], int] = {(): -1}
+    for node, parent in enumerate(parents):
+        for path in [path for path, end in ends.items() if end == parent]:
+            ends.setdefault((*path, tokens[node]), node)  # of twins the first
+    accepted = max(count for count in range(len(truth) + 1) if tuple(truth[:count]) in ends)
     return list(truth[: accepted + 1])
 
 
@@ -229,13 +259,19 @@ def num_differing_outcomes(case: Case) -> tuple[int, int]:
     Whatever a schedule does, it does one of these next; so this is every schedule, for one table.
     """
     live = [token * case.stride for token in range(case.vocab)]
-    speculations = [d for count in range(LOOKAHEAD + 1) for d in itertools.product(live, repeat=count)]
+    speculations = [
+        Speculation(tokens, parents=simplified(parents))
+        for count in range(LOOKAHEAD + 1)
+        for tokens in itertools.product(live, repeat=count)
+        for parents in itertools.product(*(range(-1, node) for node in range(count)))
+    ]
     differing = 0
     for place in range(LENGTH):
         truth, known = case.definition[place:], case.prompt + case.definition[:place]
         rows = [case.row(known, drafted, 0, range(NUM_BLOCKS)) for drafted in speculations]
+        arenas = Arenas([BESIDE + LOOKAHEAD * place for place in range(len(rows))])
         with injected_noise([case]):
-            outcomes = verify(TableRunner(case.all_logits), rows)
+            outcomes = verify(TableRunner(case.all_logits), rows, arenas=arenas)
         for drafted, decided in zip(speculations, outcomes, strict=True):
             differing += [each.token for each in decided.tokens] != expected_outcome(drafted, truth)
     return differing, len(speculations) * LENGTH

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ssd.attention.rows import Row
+from ssd.attention.rows import Branches, Row
 from tests.row_runner import RowRunner
 
 LogitsOf = Callable[[tuple[int, ...]], Tensor]
@@ -26,9 +26,38 @@ class TableRunner(RowRunner):
     def forward(self, rows: Sequence[Row]) -> Tensor:
         return torch.stack([scores for row in rows for scores in self._row(row)])
 
+    def move(self, sources: Tensor, destinations: Tensor) -> None:
+        """What a KV pool does with keys."""
+        found = [self._slots[slot] for slot in sources.tolist()]
+        self._slots.update(zip(destinations.tolist(), found, strict=True))
+
+    def _nodes(self, row: Row, branches: Branches) -> list[Tensor]:
+        """Each sees the trunk and the nodes of its path, at the position that these make."""
+        self._slots.update(
+            {
+                branches.tree_start + node: token
+                for node, token in zip(branches.nodes, row.tokens, strict=True)
+            }
+        )
+        found = []
+        for position, path in zip(branches.positions, branches.paths, strict=True):
+            places = [branches.tree_start + node for node in range(path.bit_length()) if path >> node & 1]
+            trunk = [_slot(row, place) for place in range(branches.num_trunk)]
+            tokens = tuple(self._slots[slot] for slot in (*trunk, *places))
+            if position != len(tokens) - 1:
+                raise ValueError(f"a node that sees {len(tokens)} tokens stands at position {position}")
+            found.append(self._logits_of(tokens))
+        return found[len(found) - row.num_logits :]
+
     def _row(self, row: Row) -> list[Tensor]:
+        if row.branches is not None:
+            return self._nodes(row, row.branches)
         end = row.start + len(row.tokens)
-        slots = [row.blocks[i // BLOCK_SIZE] * BLOCK_SIZE + i % BLOCK_SIZE for i in range(end)]
+        slots = [_slot(row, place) for place in range(end)]
         self._slots.update(zip(slots[row.start :], row.tokens, strict=True))
         tokens = tuple(self._slots[slot] for slot in slots)
         return [self._logits_of(tokens[:count]) for count in range(end - row.num_logits + 1, end + 1)]
+
+
+def _slot(row: Row, place: int) -> int:
+    return row.blocks[place // BLOCK_SIZE] * BLOCK_SIZE + place % BLOCK_SIZE

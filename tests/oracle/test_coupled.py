@@ -14,13 +14,16 @@ from msgspec.structs import replace
 
 from ssd.decoding import verification
 from ssd.decoding.rows import DecodeRow
-from ssd.sampling import SampledToken, SamplingRow, pruned
+from ssd.draft.branching import Parents, depths_of, first_path, parents_of
+from ssd.sampling import SamplingRow, pruned
 from tests.oracle.coupled import FAR_APART, Batch, Case, num_differing_outcomes
 
 
 def test_adversarial_schedules_over_noise_tables() -> None:
     with mock.patch.object(pruned, "_note_winners", wraps=pruned._note_winners) as among:
-        assert sum(Batch(number).num_differences() for number in range(32)) == 0
+        batches = [Batch(number) for number in range(32)]
+        assert sum(batch.num_differences() for batch in batches) == 0
+    assert sum(batch.num_trees for batch in batches) > 500
     # Both of the sampler's ways were taken.
     assert any(len(call.args[1]) for call in among.call_args_list)
 
@@ -29,18 +32,30 @@ def test_adversarial_schedules_over_noise_tables() -> None:
 def test_every_speculation_at_every_place(vocab: int, stride: int) -> None:
     for number in range(4):
         num_differing, num_checked = num_differing_outcomes(Case(number, vocab, stride))
-        assert (num_differing, num_checked) == (0, 6 * sum(vocab**count for count in range(4)))
+        shapes = [1, 1, 2, 6]
+        """Of trees with so many nodes."""
+        assert (num_differing, num_checked) == (0, 6 * sum(vocab**i * each for i, each in enumerate(shapes)))
 
 
-def matches_anywhere(decided: Sequence[SampledToken], drafted: Sequence[int]) -> tuple[SampledToken, ...]:
+def matches_anywhere(decided: Sequence[int], drafted: Sequence[int], parents: Parents) -> list[int]:
     """Counts right tokens after a wrong one."""
-    right = sum(mine.token == token for mine, token in zip(decided, drafted, strict=False))
-    return tuple(decided[: right + 1])
+    above = [-1, *parents_of(parents, len(drafted))]
+    return [0, *(node for node in range(1, len(decided)) if drafted[node - 1] == decided[above[node] + 1])]
 
 
-def takes_the_drafted(decided: Sequence[SampledToken], drafted: Sequence[int]) -> tuple[SampledToken, ...]:
+def takes_the_drafted(decided: Sequence[int], drafted: Sequence[int], parents: Parents) -> list[int]:
     """Believes the draft."""
-    return (*(SampledToken(token, None) for token in drafted), decided[len(drafted)])
+    return [0, *(node + 1 for node in first_path(range(len(drafted)), parents))]
+
+
+def takes_a_cousin(decided: Sequence[int], drafted: Sequence[int], parents: Parents) -> list[int]:
+    """Goes to whatever node of the next depth has the token."""
+    depths, places, found = depths_of(parents, len(drafted)), [0], [0]
+    while found:
+        wanted, depth = decided[places[-1]], len(places)
+        found = [i + 1 for i, each in enumerate(depths) if each == depth and drafted[i] == wanted]
+        places += found[-1:]
+    return places
 
 
 def same_noise(row: DecodeRow) -> list[SamplingRow]:
@@ -61,8 +76,9 @@ verification_positions = verification.decided_positions
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
-        ("accept", matches_anywhere),
-        ("accept", takes_the_drafted),
+        ("accepted_places", matches_anywhere),
+        ("accepted_places", takes_the_drafted),
+        ("accepted_places", takes_a_cousin),
         ("decided_positions", same_noise),
         ("decided_positions", same_history),
     ],

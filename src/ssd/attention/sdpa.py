@@ -13,7 +13,9 @@ Deterministic: the kernel multiplies fixed shapes only. Folded rows go in groups
 separate entries of the batch dimension, and keys in whole splits of 512, in which torch's CPU
 kernel walks them; what is added is masked. The trunk of a row ends with the last split before
 its own, so with its position alone. A row's result then has the same bits whatever rows and
-keys are computed beside it. That holds for texts: trees belong to drafts, which need no such thing.
+keys are computed beside it. A tree is then so many texts: each run of nodes that follow one another
+has the keys of its path gathered by position, behind the trunk's, so a node has the bits that it has
+in a text of its own. Nothing is merged where the trunk ends, which would be another place each time.
 """
 
 from collections.abc import Sequence
@@ -97,17 +99,37 @@ class SdpaBackend:
             )
 
     def plan(self, batch: Batch) -> "SdpaPlan":
-        plans = tuple(
-            self._tree(batch, span) if span.num_nodes else self._text(batch, span) for span in batch.spans
-        )
+        plans = tuple(plan for span in batch.spans for plan in self._plans(batch, span))
         slots = batch.slots.to(self._pool.keys.device)
         return SdpaPlan(self._pool, slots, plans, self._deterministic)
 
+    def _plans(self, batch: Batch, span: Span) -> "list[_SequencePlan]":
+        if not span.num_nodes:
+            return [self._text(batch, span)]
+        return self._runs(batch, span) if self._deterministic else [self._tree(batch, span)]
+
     def _text(self, batch: Batch, span: Span) -> _SequencePlan:
-        firsts = self._first_rows(span)
-        count = span.last - span.first
-        tiles = tuple(self._tile(span, *each) for each in zip(firsts, [*firsts[1:], count], strict=True))
-        return _SequencePlan(tiles, self._memory(batch, span, span.seen - 1 + count, tiles[-1].num_keys))
+        tiles = self._tiles(span)
+        num_own = span.seen - 1 + span.last - span.first
+        return _SequencePlan(tiles, self._memory(batch, span, num_own, tiles[-1].num_keys))
+
+    def _runs(self, batch: Batch, span: Span) -> list[_SequencePlan]:
+        """A tree as texts, one for each run of rows of which each follows the one before.
+
+        Places in the arena ascend along a path, as they do where a tree is computed in one step.
+        """
+        seen = sees_nodes(batch.paths[span.first : span.last], span.num_nodes).tolist()
+        paths = [[node for node, is_seen in enumerate(row) if is_seen] for row in seen]
+        firsts = [i for i, path in enumerate(paths) if i == 0 or path[:-1] != paths[i - 1]]
+        trunk, tree_start = self._slots(batch, span, span.seen), int(batch.tree_starts[span.sequence])
+        plans = []
+        for first, last in zip(firsts, [*firsts[1:], len(paths)], strict=True):
+            num_before = span.seen + len(paths[first]) - 1
+            run = Span(span.sequence, span.first + first, span.first + last, num_before + 1)
+            tiles = self._tiles(run)
+            nodes = torch.tensor(paths[last - 1], device=trunk.device) + tree_start
+            plans.append(_SequencePlan(tiles, self._padded(torch.cat((trunk, nodes)), tiles[-1].num_keys)))
+        return plans
 
     def _tree(self, batch: Batch, span: Span) -> _SequencePlan:
         """Rows that see their whole trunk, and nodes of the tree as their paths say."""
@@ -136,6 +158,10 @@ class SdpaBackend:
         nodes = torch.arange(tree_start, tree_start + span.num_nodes, device=trunk.device)
         return _SequencePlan(tiles, _Scattered(self._pool, torch.cat((trunk, nodes))))
 
+    def _tiles(self, span: Span) -> tuple[_Tile, ...]:
+        firsts, count = self._first_rows(span), span.last - span.first
+        return tuple(self._tile(span, *each) for each in zip(firsts, [*firsts[1:], count], strict=True))
+
     def _first_rows(self, span: Span) -> list[int]:
         """Of the tiles. Rows of one tile have one trunk, so a deterministic tile ends where a split does."""
         count = span.last - span.first
@@ -146,11 +172,14 @@ class SdpaBackend:
 
     def _memory(self, batch: Batch, span: Span, num_own: int, num_keys: int) -> _Consecutive | _Scattered:
         """The first keys of a sequence; those beyond its own are there to fill a split, and masked."""
-        pool, size = self._pool, self._pool.shape.block_size
+        size = self._pool.shape.block_size
         used = batch.tables[span.sequence, : -(-num_own // size)].tolist()
         if used == list(range(used[0], used[0] + len(used))):
             return self._consecutive(used[0] * size, num_keys)
-        slots = self._slots(batch, span, min(num_keys, len(used) * size))
+        return self._padded(self._slots(batch, span, min(num_keys, len(used) * size)), num_keys)
+
+    def _padded(self, slots: Tensor, num_keys: int) -> _Scattered:
+        pool = self._pool
         return _Scattered(pool, F.pad(slots, (0, num_keys - len(slots)), value=pool.scratch_slot))
 
     def _consecutive(self, first: int, count: int) -> _Consecutive:

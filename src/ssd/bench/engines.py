@@ -69,7 +69,8 @@ class CaseEngines:
         configs = {case: self.config_of(case) for case in cases}
         for each in configs.values():
             refuse_another_tokenizer(each)
-        self.engine: Engine = build_engine(self.config, show_progress=show_progress)
+        num_trees = max(each.num_trees for each in configs.values())
+        self.engine: Engine = build_engine(self.config, num_trees=num_trees, show_progress=show_progress)
         self._plain = self.engine.core.decoder
         self._decoders: dict[EngineConfig, Decoder] = {}
         self._energy = EnergyMeter()

@@ -6,7 +6,16 @@ the model at hand is checked where the model is loaded.
 """
 
 from ssd.config.draft import MAX_CHILDREN, MAX_WIDTH, DraftConfig, GrowthPolicyName
-from ssd.config.engine import DEFAULT_LOOKAHEAD, MAX_LOOKAHEAD, Acceptance, Backup, EngineConfig, Mode
+from ssd.config.engine import (
+    DEFAULT_LOOKAHEAD,
+    MAX_LOOKAHEAD,
+    TREE_SIZE,
+    TREES_PER_STEP,
+    Acceptance,
+    Backup,
+    EngineConfig,
+    Mode,
+)
 from ssd.config.runner import DType, Precision, RunnerConfig
 
 __all__ = [
@@ -14,6 +23,8 @@ __all__ = [
     "MAX_CHILDREN",
     "MAX_LOOKAHEAD",
     "MAX_WIDTH",
+    "TREES_PER_STEP",
+    "TREE_SIZE",
     "Acceptance",
     "Backup",
     "DType",

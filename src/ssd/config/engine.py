@@ -25,6 +25,8 @@ Backup = Literal["auto", "jit", "ngram", "none"]
 Acceptance = Literal["coupled", "ratio"]
 MAX_LOOKAHEAD = 16
 DEFAULT_LOOKAHEAD = 8
+TREES_PER_STEP, TREE_SIZE = 16, 64
+"""Trees that a step of the target verifies at most, and nodes of one."""
 _SHARE_BESIDE_A_DRAFT = 0.5
 """Of the memory for KV that a GPU has left: the draft's weights and all its own come out of the rest."""
 
@@ -157,6 +159,21 @@ class EngineConfig:
         return self.lookahead or (1 if self.mode == "ar" else DEFAULT_LOOKAHEAD)
 
     @property
+    def may_have_trees(self) -> bool:
+        """Whether this mode's verifications may take trees."""
+        return self.enable_trees and self.mode != "ar" and self.acceptance == "coupled"
+
+    @property
+    def num_trees(self) -> int:
+        """Sequences of a step that may have one verified: where many run, rows are not free."""
+        return min(self.max_num_seqs, TREES_PER_STEP) if self.may_have_trees else 0
+
+    @property
+    def _most_decided(self) -> int:
+        """Places of a step at which a token may be decided."""
+        return self.max_num_seqs * (self.max_lookahead + 1) + self.num_trees * TREE_SIZE
+
+    @property
     def own_draft(self) -> DraftConfig | None:
         """The draft that is loaded or started here, with all that it takes over from the engine."""
         if self.draft is None or self.draft.is_elsewhere:
@@ -183,7 +200,8 @@ class EngineConfig:
             kv_share=_SHARE_BESIDE_A_DRAFT if self._has_its_draft_beside_it else 1.0,
             num_blocks=self.num_blocks,
             step_rows=self.max_num_batched_tokens,
-            step_logits=min(self.max_num_batched_tokens, self.max_num_seqs * (self.max_lookahead + 1)),
+            step_logits=min(self.max_num_batched_tokens, self._most_decided),
+            num_trees=self.num_trees,
             deterministic=self.deterministic,
             decode_tile=self.decode_tile,
             prefill_tile=self.prefill_tile,

@@ -28,7 +28,7 @@ class RunnerConfig:
     max_model_len: int | None = None
     max_num_seqs: int = MAX_NUM_SEQS
     num_trees: int = 0
-    """Sequences that may have a tree, for drafts that work ahead."""
+    """Sequences that may have a tree: of a draft that works ahead, or in one verification."""
     block_size: int = BLOCK_SIZE
     kv_cache_bytes: int | None = None
     """None: `KV_CACHE_BYTES` on a CPU; on a GPU what is left."""

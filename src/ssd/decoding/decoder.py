@@ -8,6 +8,7 @@ step is the same.
 import time
 from collections.abc import Sequence
 
+from ssd.decoding.arenas import Arenas
 from ssd.decoding.proposer import Proposer
 from ssd.decoding.rows import Decided, DecodeRow, StepTimes
 from ssd.decoding.verification import launch
@@ -15,16 +16,22 @@ from ssd.runtime.runner import Flight, Runner
 
 
 class Decoder:
-    num_trees = 0
-    """Sequences of a step that may have a tree verified; the others' are cut to a path."""
-
-    def __init__(self, runner: Runner, proposer: Proposer | None = None) -> None:
+    def __init__(
+        self, runner: Runner, proposer: Proposer | None = None, arenas: Arenas | None = None
+    ) -> None:
+        """`arenas`: where trees have their keys; None: only paths are verified."""
         self._runner = runner
+        self._arenas = Arenas() if arenas is None else arenas
         self.proposer = Proposer() if proposer is None else proposer
         self.times = StepTimes()
         """Of the latest step."""
         self._under_way: tuple[Sequence[DecodeRow], Flight[list[Decided]], float, float]
         """A step's rows, its forward, and when the launch of it began and ended."""
+
+    @property
+    def num_trees(self) -> int:
+        """Sequences of a step that may have a tree verified."""
+        return len(self._arenas.starts)
 
     @property
     def is_async(self) -> bool:
@@ -34,7 +41,7 @@ class Decoder:
     def launch(self, rows: Sequence[DecodeRow]) -> None:
         """Starts the forward of a step; one that holds the host is over when this returns."""
         started = time.monotonic()
-        flight = launch(self._runner, rows)
+        flight = launch(self._runner, rows, arenas=self._arenas)
         self._under_way = rows, flight, started, time.monotonic()
 
     def collect(self, away: float = 0.0) -> list[Decided]:
@@ -47,6 +54,7 @@ class Decoder:
         self.proposer.take_in(flight.is_done)
         resumed = time.monotonic()
         decided = flight.collect()
+        self._arenas.settle(rows, decided)
         # A forward that goes on by itself shares the host's time since; one that held the host was over.
         # Where it ended while the caller was away, it is not known when.
         aside = (away if was_over else 0.0) if self.is_async else resumed - launched

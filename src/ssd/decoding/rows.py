@@ -57,8 +57,12 @@ class DecodeRow(msgspec.Struct, frozen=True):
     acceptance: Acceptance = "coupled"
     proposals: Sequence[Proposal] | None = None
     """Under ratio acceptance, of each drafted token; None: the tokens are guesses without a distribution."""
+    parents: Sequence[int] | None = None
+    """Of each drafted token, the place among them of the one it follows, or -1; None: a chain."""
 
     def __post_init__(self) -> None:
+        if self.parents is not None and self.acceptance == "ratio":
+            raise ValueError("a tree under ratio acceptance, which verifies one path: cut it to one")
         if self.proposals is not None and [each.token for each in self.proposals] != list(self.drafted):
             raise ValueError("the proposals are not those of the drafted tokens: cut both alike")
 
@@ -78,12 +82,14 @@ class DecodeRow(msgspec.Struct, frozen=True):
 
     @property
     def branches(self) -> None:
-        """A text's next tokens, drafted or not."""
+        """A text's next tokens, drafted or not; rows of a tree are made in `arenas.py`."""
 
 
 class Decided(msgspec.Struct, frozen=True):
     tokens: tuple[SampledToken, ...] = ()
     """New tokens: none for a prompt chunk; else the accepted drafted ones and the target's own."""
+    branch: tuple[int, ...] = ()
+    """Of a tree, the nodes that were accepted."""
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 

@@ -6,6 +6,9 @@ that the drafted tokens lead to can be decided, and drafted tokens are accepted 
     known: … x      drafted: s1 s2 s3      decided: y0 y1 y2 y3
     y0 = s1, y1 = s2, y2 ≠ s3   →   new tokens y0 y1 y2, outcome (2, y2)
 
+Drafted tokens may be a tree (`draft/branching.py`): then each node has its y, and at each the child that is y
+goes on. A chain is the tree in which nobody has two children.
+
 Two rules say what y is. **Coupled acceptance**: y = argmax(z/T + g), defined by the target's logits and the
 noise at that position alone. Every emitted token is the target's own, so a draft can cost time but never
 change a token. **Ratio acceptance**: y is the drafted token with probability min(1, p/q), or else drawn from
@@ -23,8 +26,9 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from ssd.config import Acceptance
+from ssd.decoding.arenas import Arenas
 from ssd.decoding.rows import Decided, DecodeRow, PromptScoring, Speculation
-from ssd.draft.branching import Tree, leaves_of, path_to, subtree
+from ssd.draft.branching import Parents, Tree, depths_of, leaves_of, parents_of, path_to, subtree, walk
 from ssd.runtime.runner import Flight, Runner
 from ssd.sampling import (
     Chooser,
@@ -41,11 +45,13 @@ from ssd.sampling import (
     is_drawn_alone,
     token_logprobs,
 )
-from ssd.sampling.constraint import Constraint
+from ssd.sampling.constraint import Allowed, Constraint
 from ssd.sampling.processors import edit_logits, leaves_nothing
 from ssd.sampling.ratio import certain, decide, target_probabilities
 
 T = TypeVar("T")
+_NO_ARENAS = Arenas()
+_NOTHING = Decided()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +71,24 @@ class _Deciding(Generic[T]):
 
 
 def launch(
-    runner: Runner, rows: Sequence[DecodeRow], chooser_of: ChooserOf = PhiloxChooser
+    runner: Runner,
+    rows: Sequence[DecodeRow],
+    chooser_of: ChooserOf = PhiloxChooser,
+    arenas: Arenas = _NO_ARENAS,
 ) -> Flight[list[Decided]]:
-    batch, decision = runner.batch(rows), _by_draws_alone(rows)
+    batch, decision = runner.batch(arenas.laid_out(rows)), _by_draws_alone(rows)
     if decision is not None:
         return _Deciding(runner.launch(batch, decision), partial(_accepted, rows))
     return _Deciding(runner.launch(batch, partial(_decide, rows)), partial(_read, rows, chooser_of))
 
 
-def verify(runner: Runner, rows: Sequence[DecodeRow], chooser_of: ChooserOf = PhiloxChooser) -> list[Decided]:
-    return launch(runner, rows, chooser_of).collect()
+def verify(
+    runner: Runner,
+    rows: Sequence[DecodeRow],
+    chooser_of: ChooserOf = PhiloxChooser,
+    arenas: Arenas = _NO_ARENAS,
+) -> list[Decided]:
+    return launch(runner, rows, chooser_of, arenas).collect()
 
 
 def _by_draws_alone(rows: Sequence[DecodeRow]) -> CoupledDecision | None:
@@ -86,17 +100,27 @@ def _by_draws_alone(rows: Sequence[DecodeRow]) -> CoupledDecision | None:
         return None
     if all(sampling.params.greedy for sampling, _row in wanting):
         return CoupledDecision(None)
-    return CoupledDecision(draws_ahead([(sampling, row.num_drafted + 1) for sampling, row in wanting]))
+    return CoupledDecision(draws_ahead([(sampling, _distances(row)) for sampling, row in wanting]))
 
 
-def _accepted(rows: Sequence[DecodeRow], tokens: Tensor) -> list[Decided]:
-    decided, found, first = tokens.tolist(), list[Decided](), 0
+def _accepted(rows: Sequence[DecodeRow], made: Tensor) -> list[Decided]:
+    decided, found, first = made.tolist(), list[Decided](), 0
     for row in rows:
         last = first + row.num_decided
-        mine = decided[first:last]
-        found.append(Decided(accept_plain(mine, row.drafted) if mine else ()))
+        places = _taken(row, decided[first:last])
+        tokens = tuple([SampledToken(decided[first + place], None) for place in places])
+        found.append(Decided(tokens, _branch(row, places)))
         first = last
     return found
+
+
+def _taken(row: DecodeRow, decided: Sequence[int]) -> list[int]:
+    """Places of its decided tokens that count."""
+    return accepted_places(decided, row.drafted, row.parents) if decided else []
+
+
+def _branch(row: DecodeRow, places: Sequence[int]) -> tuple[int, ...]:
+    return () if row.parents is None else tuple([place - 1 for place in places[1:]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,27 +145,31 @@ def _decide(rows: Sequence[DecodeRow], logits: Tensor) -> _Decisions:
 
 
 def _read(rows: Sequence[DecodeRow], chooser_of: ChooserOf, made: _Decisions) -> list[Decided]:
-    tokens = _ratio_tokens(rows, chooser_of, made)
+    outcomes = _by_ratio(rows, chooser_of, made)
     found, first = [] if made.tokens is None else made.tokens.read(), 0
     for i in made.drawn:
         last = first + rows[i].num_decided
-        tokens[i] = accept(found[first:last], rows[i].drafted)
+        mine = found[first:last]
+        places = _taken(rows[i], [each.token for each in mine])
+        outcomes[i] = Decided(tuple([mine[place] for place in places]), _branch(rows[i], places))
         first = last
     return [
-        Decided(tokens.get(i, ()), _score(row.scoring, made.logits, place.stop - row.num_logits))
+        replace(
+            outcomes.get(i, _NOTHING),
+            prompt_logprobs=_score(row.scoring, made.logits, place.stop - row.num_logits),
+        )
         for i, (row, place) in enumerate(zip(rows, made.places, strict=True))
     ]
 
 
-def _ratio_tokens(
-    rows: Sequence[DecodeRow], chooser_of: ChooserOf, made: _Decisions
-) -> dict[int, tuple[SampledToken, ...]]:
+def _by_ratio(rows: Sequence[DecodeRow], chooser_of: ChooserOf, made: _Decisions) -> dict[int, Decided]:
     found = {}
     for i, row in enumerate(rows):
         if row.sampling is not None and _takes_a_ratio(row):
             scores = made.logits[made.places[i].start : made.places[i].stop]
             chooser = chooser_of(row.sampling.seed)
-            found[i] = accept_by_ratio(scores, decided_positions(row), _proposals(row), chooser)
+            tokens = accept_by_ratio(scores, decided_positions(row), _proposals(row), chooser)
+            found[i] = Decided(tokens)
     return found
 
 
@@ -150,19 +178,36 @@ def _takes_a_ratio(row: DecodeRow) -> bool:
 
 
 def decided_positions(row: DecodeRow) -> list[SamplingRow]:
-    """The position after the last known token, and those after each drafted one as if it were right."""
+    """The position after the last known token, and those after each drafted one as if its path were right."""
     if row.sampling is None:
         return []
     known, drafted = row.sampling, row.drafted
-    later = [
-        replace(known, position=known.position + count, output=known.output.followed_by(drafted[:count]))
-        for count in range(1, len(drafted) + 1)
+    paths = [[drafted[each] for each in path_to(row.parents, node)] for node in range(-1, row.num_drafted)]
+    positions = [
+        replace(known, position=known.position + len(path), output=known.output.followed_by(path))
+        for path in paths
     ]
     if known.constraint is None:
-        return [known, *later]
-    # After a drafted token that is not allowed nothing is decided any more: there no mask is needed.
-    masks = known.constraint.masks(drafted)
-    return [replace(row, allowed=mask) for row, mask in zip_longest([known, *later], masks)]
+        return positions
+    masks = _masks(drafted, parents_of(row.parents, row.num_drafted), known.constraint)
+    return [replace(row, allowed=mask) for row, mask in zip(positions, masks, strict=True)]
+
+
+def _masks(drafted: Sequence[int], parents: Sequence[int], constraint: Constraint) -> list[Allowed | None]:
+    """What may follow the text, and each node. After a token that is not allowed nothing is decided any more:
+    there no mask is needed."""
+    found: list[Allowed | None] = [None] * (len(drafted) + 1)
+    for leaf in leaves_of(parents) or [-1]:
+        path = path_to(parents, leaf)
+        masks = constraint.masks([drafted[node] for node in path])
+        for node, mask in zip([-1, *path], masks, strict=False):
+            found[node + 1] = mask
+    return found
+
+
+def _distances(row: DecodeRow) -> Sequence[int]:
+    """How far behind the text's end each decided token stands."""
+    return [0, *depths_of(row.parents, row.num_drafted)]
 
 
 def worth_verifying(speculation: Speculation, constraint: Constraint | None, acceptance: Acceptance) -> Tree:
@@ -189,22 +234,9 @@ def _allowed_nodes(drafted: Sequence[int], parents: Sequence[int], constraint: C
     return allowed
 
 
-def accept(decided: Sequence[SampledToken], drafted: Sequence[int]) -> tuple[SampledToken, ...]:
-    """The decided tokens up to and including the first that no drafted token foretold."""
-    return tuple(decided[: num_accepted([each.token for each in decided], drafted) + 1])
-
-
-def accept_plain(decided: Sequence[int], drafted: Sequence[int]) -> tuple[SampledToken, ...]:
-    """The same, of tokens without log-probabilities."""
-    return tuple([SampledToken(token, None) for token in decided[: num_accepted(decided, drafted) + 1]])
-
-
-def num_accepted(decided: Sequence[int], drafted: Sequence[int]) -> int:
-    """How many drafted tokens, from the first, are the ones that were decided."""
-    count = 0
-    while count < len(drafted) and decided[count] == drafted[count]:
-        count += 1
-    return count
+def accepted_places(decided: Sequence[int], drafted: Sequence[int], parents: Parents = None) -> list[int]:
+    """Which of the decided tokens count: up to and including the first that no drafted token foretold."""
+    return [0, *(node + 1 for node in walk(decided, drafted, parents))]
 
 
 def accept_by_ratio(

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 Tree = tuple[tuple[int, ...], tuple[int, ...] | None]
 """Tokens and parents."""
 Parents = Sequence[int] | None
-TREE_SIZE = 64
-"""Nodes that one sequence may have verified at once."""
 
 
 def parents_of(parents: Parents, count: int) -> Sequence[int]:
@@ -115,7 +113,7 @@ def walk(decided: Sequence[int], tokens: Sequence[int], parents: Parents) -> lis
 def has_path(tokens: Sequence[int], parents: Parents, path: Sequence[int]) -> bool:
     """Whether these tokens follow the text by nodes of the tree."""
     if parents is None:
-        return tuple(tokens[: len(path)]) == tuple(path)
+        return len(path) <= len(tokens) and tuple(tokens[: len(path)]) == tuple(path)
     ends = {-1}
     for wanted in path:
         ends = {place for place, parent in enumerate(parents) if parent in ends and tokens[place] == wanted}

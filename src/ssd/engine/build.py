@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ssd.config import EngineConfig
+from ssd.decoding.arenas import Arenas
 from ssd.decoding.decoder import Decoder
 from ssd.decoding.drafter import Drafter, DraftLimits, RatioDrafting
 from ssd.decoding.in_turns import HOPED_RATE, DraftInTurns
@@ -42,15 +43,23 @@ class Engine:
             move_to_cores(())
 
 
-def build_engine(config: EngineConfig, *, show_progress: ShowProgress = False) -> Engine:
-    """Of a start that fails nothing remains: no draft, and no core less."""
+def build_engine(
+    config: EngineConfig, *, num_trees: int | None = None, show_progress: ShowProgress = False
+) -> Engine:
+    """Of a start that fails nothing remains: no draft, and no core less.
+
+    `num_trees`: room for trees of modes that the target will serve later; None: what its own mode needs.
+    """
     config = _fitting(config)
     with unmoved_if_it_fails():
-        return _engine_on_its_cores(config, show_progress=show_progress)
+        return _engine_on_its_cores(config, num_trees=num_trees, show_progress=show_progress)
 
 
-def _engine_on_its_cores(config: EngineConfig, *, show_progress: ShowProgress) -> Engine:
-    loaded = load_ready(config.runner, show_progress=show_progress)
+def _engine_on_its_cores(
+    config: EngineConfig, *, num_trees: int | None, show_progress: ShowProgress
+) -> Engine:
+    runner = config.runner if num_trees is None else replace(config.runner, num_trees=num_trees)
+    loaded = load_ready(runner, show_progress=show_progress)
     tokenizer = loaded.checkpoint.tokenizer()
     blocks = BlockManager(
         loaded.pool.shape.num_blocks,
@@ -132,9 +141,16 @@ def make_decoder(
         case "ar":
             return Decoder(target.runner)
         case "sd":
-            return Decoder(target.runner, _draft_in_turns(config, target, show_progress=show_progress))
+            proposer = _draft_in_turns(config, target, show_progress=show_progress)
         case "ssd":
-            return Decoder(target.runner, draft_ahead(config, target, tokenizer))
+            proposer = draft_ahead(config, target, tokenizer)
+    return Decoder(target.runner, proposer, _arenas(config, target))
+
+
+def _arenas(config: EngineConfig, target: LoadedModel) -> Arenas | None:
+    """None where only paths are verified. On GPUs no deterministic attention has a tree's keys in order."""
+    on_gpu = target.pool.shape.device.type != "cpu"
+    return None if not config.may_have_trees or (config.deterministic and on_gpu) else Arenas.of(target.pool)
 
 
 def _draft_in_turns(config: EngineConfig, target: LoadedModel, *, show_progress: ShowProgress) -> Proposer:

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ssd.config import Acceptance
+from ssd.config import TREE_SIZE, Acceptance
 from ssd.decoding.decoder import Decoder
 from ssd.decoding.rows import Decided, DecodeRow, DraftContext, PromptScoring, Speculation
 from ssd.decoding.timeline import Timeline
 from ssd.decoding.verification import worth_verifying
-from ssd.draft.branching import first_path
+from ssd.draft.branching import cut, first_path
 from ssd.draft.policy import Round
 from ssd.engine.burst import Burst
 from ssd.engine.outputs import EngineStats, Increment, RequestOutput, SpeculationStats
@@ -251,12 +251,13 @@ class EngineCore:
         drafted = [each for each in self._scheduler.decoding if generations[each.seq_id].request.speculation]
         seq_ids = [each.seq_id for each in drafted]
         speculations = self._decoder.proposer.propose(seq_ids, self._context)
-        num_trees = self._decoder.num_trees
+        num_trees = self._decoder.num_trees if self._acceptance == "coupled" else 0
         for sequence, speculation in zip(drafted, speculations, strict=True):
             constraint = generations[sequence.seq_id].constraint
             tokens, parents = worth_verifying(speculation, constraint, self._acceptance)
             if parents is not None and not num_trees:
                 tokens, parents = first_path(tokens, parents), None
+            tokens, parents = cut(tokens, parents, count=TREE_SIZE, depth=TREE_SIZE)
             num_trees -= parents is not None
             sequence.offer(tokens, parents)
         return dict(zip(seq_ids, speculations, strict=True))
@@ -331,6 +332,7 @@ class EngineCore:
             seq_id,
             self._acceptance,
             speculations[seq_id].first_proposals(num_drafted) if num_drafted else None,
+            row.parents,
         )
 
     def _sampling(self, generation: Generation) -> SamplingRow:

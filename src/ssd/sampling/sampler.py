@@ -68,16 +68,16 @@ def draws_of(rows: Sequence[SamplingRow], device: torch.device | str) -> Draws:
     )
 
 
-def draws_ahead(rows: Sequence[tuple[SamplingRow, int]]) -> Draws:
-    """The draws of so many positions of each row, from its own on."""
-    counts = [count for _row, count in rows]
+def draws_ahead(rows: Sequence[tuple[SamplingRow, Sequence[int]]]) -> Draws:
+    """Of each row, the draws of positions so far behind its own."""
+    counts = [len(places) for _row, places in rows]
     return Draws(
-        seed_tensor([row.seed for row, count in rows for _ in range(count)], "cpu"),
-        torch.tensor([row.position + place for row, count in rows for place in range(count)]),
-        torch.tensor([row.params.temperature for row, _count in rows]).repeat_interleave(
+        seed_tensor([row.seed for row, places in rows for _ in places], "cpu"),
+        torch.tensor([row.position + place for row, places in rows for place in places]),
+        torch.tensor([row.params.temperature for row, _places in rows]).repeat_interleave(
             torch.tensor(counts)
         ),
-        Truncation.of([row.params for row, count in rows for _ in range(count)]),
+        Truncation.of([row.params for row, places in rows for _ in places]),
     )
 
 
