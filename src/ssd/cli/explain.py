@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.columns import Columns
 from rich.console import Console
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from ssd.decoding.rows import VerifiedTree
+    from ssd.decoding.tree_lines import TextOf
     from ssd.engine.outputs import CompletionOutput, EngineStats, RequestOutput, SpeculationStats
 
 STYLES = {"hit": "green", "backup": "yellow", "target": "bold"}
+_SHOWN_TREES = 12
 LEGEND = {
     "hit": "accepted from a speculation that was ready",
     "backup": "accepted from one made after a miss",
@@ -25,11 +29,31 @@ def explain_outputs(outputs: Sequence[RequestOutput], tokenizer: Any, stats: Eng
         for completion in output.outputs:
             console.print(coloured(completion, tokenizer))
             console.print(summary(completion.speculation, len(completion.token_ids)), style="dim")
+            show_trees(console, completion.trees, tokenizer)
     legend = Text("colours: ")
     for origin, meaning in LEGEND.items():
         legend.append(meaning, STYLES[origin]).append("; " if origin != "target" else "")
     console.print(legend)
     console.print(_engine_line(stats), style="dim")
+
+
+def show_trees(console: Console, trees: Sequence[VerifiedTree], tokenizer: Any) -> None:
+    """The latest ones side by side: what was verified, and the branch that was taken."""
+    if not trees:
+        return
+    console.print(f"trees verified, the last {len(trees[-_SHOWN_TREES:])} of {len(trees)}:", style="dim")
+    drawn = [drawn_tree(each, lambda token: tokenizer.decode([token])) for each in trees[-_SHOWN_TREES:]]
+    console.print(Columns(drawn, padding=(0, 3)))
+
+
+def drawn_tree(tree: VerifiedTree, text_of: TextOf) -> Text:
+    from ssd.decoding.tree_lines import lines_of  # brings the engine, which help does without
+
+    taken = f"{len(tree.branch)} of {len(tree.tokens)} nodes taken"
+    text = Text(f"after token {tree.start}: {taken}\n", "dim")
+    for line in lines_of(tree, text_of):
+        text.append(f"{line}\n", STYLES["hit"] if line.is_accepted else "dim")
+    return text
 
 
 def coloured(completion: CompletionOutput, tokenizer: Any) -> Text:
@@ -50,6 +74,8 @@ def summary(stats: SpeculationStats, num_tokens: int) -> str:
         f"{num_tokens} tokens in {stats.rounds} rounds",
         f"{stats.accepted_per_round:.2f} accepted a round",
     ]
+    if stats.trees:
+        parts.append(f"{stats.trees} rounds with a tree")
     if stats.hit_rate is not None:
         misses = {"late": stats.late, "unknown": stats.unknown, "no draft": stats.unheard}
         named = ", ".join(f"{count} {cause}" for cause, count in misses.items() if count)

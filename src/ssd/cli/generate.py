@@ -79,7 +79,7 @@ def generate(
             else:
                 outputs = llm.generate(inputs, params, use_tqdm=sys.stderr.isatty())
             if timeline is not None and trace is not None:
-                timeline.write(trace)
+                timeline.write(trace, lambda token: llm.tokenizer.decode([token]))
             if explain:
                 explain_outputs(outputs, llm.tokenizer, llm.stats)
                 return

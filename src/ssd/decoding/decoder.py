@@ -69,5 +69,6 @@ class Decoder:
             num_ready=proposed.num_ready,
             is_generating=all(row.generated for row in rows),
             aside=aside if self.is_async else 0.0,
+            trees=tuple([each.tree for each in decided if each.tree is not None]),
         )
         return decided

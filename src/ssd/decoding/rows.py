@@ -85,12 +85,29 @@ class DecodeRow(msgspec.Struct, frozen=True):
         """A text's next tokens, drafted or not; rows of a tree are made in `arenas.py`."""
 
 
+@dataclass(frozen=True, slots=True)
+class VerifiedTree:
+    """A speculation of several paths as it was verified: for people, and for the keys of the path taken."""
+
+    start: int
+    """Tokens of the output before it."""
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    branch: tuple[int, ...]
+    """The nodes that were accepted."""
+
+
 class Decided(msgspec.Struct, frozen=True):
     tokens: tuple[SampledToken, ...] = ()
     """New tokens: none for a prompt chunk; else the accepted drafted ones and the target's own."""
-    branch: tuple[int, ...] = ()
-    """Of a tree, the nodes that were accepted."""
+    tree: VerifiedTree | None = None
+    """What was verified, if that was no chain."""
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+
+    @property
+    def branch(self) -> tuple[int, ...]:
+        """Of a tree, the nodes that were accepted."""
+        return () if self.tree is None else self.tree.branch
 
 
 class DraftContext(msgspec.Struct, frozen=True):
@@ -129,3 +146,4 @@ class StepTimes:
     """Every row of it was generated or drafted: no prompt was read."""
     aside: float = 0.0
     """Between launch and end, what was the time of neither: the engine's caller was busy or idle."""
+    trees: tuple[VerifiedTree, ...] = ()

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ssd.decoding.rows import DraftStep, StepTimes
+from ssd.decoding.rows import DraftStep, StepTimes, VerifiedTree
+from ssd.decoding.tree_lines import TextOf, lines_of
 
 _TRACKS = {"target": 1, "host": 2, "draft": 3}
 
@@ -21,6 +22,7 @@ class _Span:
     started: float
     ended: float
     details: dict[str, Any]
+    trees: tuple[VerifiedTree, ...] = ()
 
 
 class Timeline:
@@ -41,12 +43,13 @@ class Timeline:
             "ready": times.num_ready,
             "waited_ms": round(times.wait * 1e3, 3),
         }
-        self._add("target", "verify", times.verify_started, verify_ended, **counts)
+        self._add("target", "verify", times.verify_started, verify_ended, times.trees, **counts)
         self._add("host", "commit", verify_ended, ended)
         for step in draft_steps:
             self._add("draft", "draft step", step.started, step.ended, rows=step.num_rows)
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path, text_of: TextOf = str) -> None:
+        """`text_of`: the text of a token, for the trees; without it they are drawn with its number."""
         origin = min((span.started for span in self._spans), default=0.0)
         events: list[dict[str, Any]] = [
             {"ph": "M", "pid": 1, "tid": number, "name": "thread_name", "args": {"name": track}}
@@ -60,12 +63,28 @@ class Timeline:
                 "name": span.name,
                 "ts": round((span.started - origin) * 1e6, 1),
                 "dur": round((span.ended - span.started) * 1e6, 1),
-                "args": span.details,
+                "args": {**span.details, **_drawn(span.trees, text_of)},
             }
             for span in self._spans
         ]
         path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
 
-    def _add(self, track: str, name: str, started: float, ended: float, **details: Any) -> None:
+    def _add(
+        self,
+        track: str,
+        name: str,
+        started: float,
+        ended: float,
+        trees: tuple[VerifiedTree, ...] = (),
+        **details: Any,
+    ) -> None:
         if ended > started:
-            self._spans.append(_Span(track, name, started, ended, details))
+            self._spans.append(_Span(track, name, started, ended, details, trees))
+
+
+def _drawn(trees: tuple[VerifiedTree, ...], text_of: TextOf) -> dict[str, list[str]]:
+    """Each tree under its number: ● are the nodes that were accepted."""
+    return {
+        f"tree {number}": [str(line) for line in lines_of(tree, text_of)]
+        for number, tree in enumerate(trees, 1)
+    }

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ssd.config import Acceptance
 from ssd.decoding.arenas import Arenas
-from ssd.decoding.rows import Decided, DecodeRow, PromptScoring, Speculation
+from ssd.decoding.rows import Decided, DecodeRow, PromptScoring, Speculation, VerifiedTree
 from ssd.draft.branching import Parents, Tree, depths_of, leaves_of, parents_of, path_to, subtree, walk
 from ssd.runtime.runner import Flight, Runner
 from ssd.sampling import (
@@ -109,7 +109,7 @@ def _accepted(rows: Sequence[DecodeRow], made: Tensor) -> list[Decided]:
         last = first + row.num_decided
         places = _taken(row, decided[first:last])
         tokens = tuple([SampledToken(decided[first + place], None) for place in places])
-        found.append(Decided(tokens, _branch(row, places)))
+        found.append(Decided(tokens, _tree(row, places)))
         first = last
     return found
 
@@ -119,8 +119,11 @@ def _taken(row: DecodeRow, decided: Sequence[int]) -> list[int]:
     return accepted_places(decided, row.drafted, row.parents) if decided else []
 
 
-def _branch(row: DecodeRow, places: Sequence[int]) -> tuple[int, ...]:
-    return () if row.parents is None else tuple([place - 1 for place in places[1:]])
+def _tree(row: DecodeRow, places: Sequence[int]) -> VerifiedTree | None:
+    if row.parents is None or row.sampling is None:
+        return None
+    branch = tuple([place - 1 for place in places[1:]])
+    return VerifiedTree(len(row.sampling.output), tuple(row.drafted), tuple(row.parents), branch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,7 @@ def _read(rows: Sequence[DecodeRow], chooser_of: ChooserOf, made: _Decisions) ->
         last = first + rows[i].num_decided
         mine = found[first:last]
         places = _taken(rows[i], [each.token for each in mine])
-        outcomes[i] = Decided(tuple([mine[place] for place in places]), _branch(rows[i], places))
+        outcomes[i] = Decided(tuple([mine[place] for place in places]), _tree(rows[i], places))
         first = last
     return [
         replace(

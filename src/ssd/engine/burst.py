@@ -4,8 +4,9 @@ from collections.abc import Sequence as Tokens
 
 import msgspec
 
+from ssd.decoding.rows import VerifiedTree
 from ssd.draft.policy import Round
-from ssd.engine.outputs import Origin
+from ssd.engine.outputs import Origin, SpeculationStats
 from ssd.sampling import SampledToken
 
 
@@ -18,6 +19,16 @@ class Burst(msgspec.Struct, frozen=True):
     how: Round | None
     text: str | None
     """None: not made yet."""
+    tree: VerifiedTree | None = None
+    """What was verified, if it had several paths."""
+
+    def note_in(self, stats: SpeculationStats) -> None:
+        stats.note(
+            drafted=self.num_drafted,
+            accepted=self.num_accepted,
+            how=self.how,
+            is_tree=self.tree is not None,
+        )
 
     @property
     def origins(self) -> list[Origin]:

@@ -371,7 +371,8 @@ class EngineCore:
             sequence.wants_prompt_logits = False
             self._requests[sequence.request_id].note_token(now)
         how = how if generation.request.speculation else None  # nobody missed what nobody drafted
-        tokens = generation.settle(decided.tokens, self._limits.max_model_len, row.num_drafted, how)
+        longest = self._limits.max_model_len
+        tokens = generation.settle(decided.tokens, longest, row.num_drafted, how, decided.tree)
         if tokens:  # Otherwise it has ended: no token was left to choose.
             self._scheduler.commit(row, tokens)
         self._untold.append(generation)
@@ -381,7 +382,7 @@ class EngineCore:
     def _tell_one(self, generation: Generation, bursts: list[Burst]) -> Increment:
         for burst in bursts:
             self._lengths[burst.num_drafted] += 1
-            self._speculation.note(drafted=burst.num_drafted, accepted=burst.num_accepted, how=burst.how)
+            burst.note_in(self._speculation)
         return generation.tell(bursts)
 
     def _collect_finished(self, candidates: list[RunningRequest]) -> tuple[RequestOutput, ...]:

@@ -6,6 +6,7 @@ Plain values; they know nothing of how they came about.
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ssd.decoding.rows import VerifiedTree as VerifiedTree
 from ssd.draft.line import LineStats
 from ssd.draft.policy import Round
 from ssd.sampling import TokenLogprobs
@@ -14,6 +15,8 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 """`error`: the text cannot keep to its grammar, `stop_reason` says why; it is no answer."""
 Origin = Literal["hit", "backup", "target"]
 """Accepted from a speculation that was ready, accepted from one made after a miss, or the target's own."""
+
+MOST_KEPT_TREES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +58,12 @@ class SpeculationStats:
     """Of the rounds, those whose speculation was guessed from the text: a backup."""
     jit: int = 0
     """Of the misses, those for which the draft's tokens came in time after all: the other backup."""
+    trees: int = 0
+    """Of the rounds, those that verified more than one path."""
 
-    def note(self, *, drafted: int, accepted: int, how: Round | None) -> None:
+    def note(self, *, drafted: int, accepted: int, how: Round | None, is_tree: bool = False) -> None:
         self.rounds += 1
+        self.trees += is_tree
         self.drafted += drafted
         self.accepted += accepted
         if how is None:
@@ -120,6 +126,8 @@ class CompletionOutput:
     """Not part of equality: the same tokens may take more or fewer rounds."""
     origins: tuple[Origin, ...] = field(default=(), compare=False)
     """Of each token, where it came from."""
+    trees: tuple[VerifiedTree, ...] = field(default=(), compare=False)
+    """The latest that were verified, `MOST_KEPT_TREES` of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,3 +160,5 @@ class Increment:
     stop_reason: int | str | None
     origins: tuple[Origin, ...] = ()
     """Of each token, where it came from."""
+    trees: tuple[VerifiedTree, ...] = ()
+    """What was verified for these tokens, where that had several paths."""

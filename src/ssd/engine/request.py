@@ -4,14 +4,17 @@ Knows one request. Does not know the scheduler, the model or other requests.
 """
 
 import time
+from collections import deque
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ssd.decoding.rows import VerifiedTree
 from ssd.draft.policy import Round
 from ssd.engine.burst import Burst
 from ssd.engine.detokenizer import Detokenizer
 from ssd.engine.outputs import (
+    MOST_KEPT_TREES,
     CompletionOutput,
     Increment,
     Origin,
@@ -76,13 +79,19 @@ class Generation:
         self._num_taken = 0
         self.speculation = SpeculationStats()
         self._origins: list[Origin] = []
+        self._trees: deque[VerifiedTree] = deque(maxlen=MOST_KEPT_TREES)
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.stop: Stop | None = None
         self.constraint = constraint
         self.tally = Tally(request.prompt_token_ids) if params.penalised else None
 
     def settle(
-        self, tokens: Tokens[SampledToken], max_model_len: int, num_drafted: int = 0, how: Round | None = None
+        self,
+        tokens: Tokens[SampledToken],
+        max_model_len: int,
+        num_drafted: int = 0,
+        how: Round | None = None,
+        tree: VerifiedTree | None = None,
     ) -> tuple[int, ...]:
         """Takes in new tokens up to the one that ends the sequence; later ones do not count.
 
@@ -90,7 +99,7 @@ class Generation:
         """
         taken, text = self._until_end(tokens, self.sequence.num_remaining(max_model_len))
         num_accepted = min(len(taken), len(tokens) - 1)
-        self._untold.append(Burst(taken, num_accepted, num_drafted, how, text))
+        self._untold.append(Burst(taken, num_accepted, num_drafted, how, text, tree))
         ids = tuple([token.token for token in taken])
         if self.constraint is not None:
             self.constraint.advance(ids)
@@ -106,9 +115,12 @@ class Generation:
         text = "".join(self._text_of(burst, is_last=burst is bursts[-1]) for burst in bursts)
         origins: list[Origin] = []
         for burst in bursts:
-            self.speculation.note(drafted=burst.num_drafted, accepted=burst.num_accepted, how=burst.how)
+            burst.note_in(self.speculation)
             origins += burst.origins
-        return self._record([token for burst in bursts for token in burst.tokens], text, tuple(origins))
+        trees = tuple([burst.tree for burst in bursts if burst.tree is not None])
+        self._trees.extend(trees)
+        tokens = [token for burst in bursts for token in burst.tokens]
+        return self._record(tokens, text, tuple(origins), trees)
 
     def abort(self) -> Increment:
         self.stop = Stop("abort")
@@ -129,6 +141,7 @@ class Generation:
             logprobs=None if self._logprobs is None else tuple(self._logprobs),
             speculation=replace(self.speculation),
             origins=tuple(self._origins),
+            trees=tuple(self._trees),
         )
 
     def _until_end(self, tokens: Tokens[SampledToken], room: int) -> tuple[Tokens[SampledToken], str | None]:
@@ -188,7 +201,13 @@ class Generation:
         self.stop = stop
         return released
 
-    def _record(self, taken: list[SampledToken], text: str, origins: tuple[Origin, ...] = ()) -> Increment:
+    def _record(
+        self,
+        taken: list[SampledToken],
+        text: str,
+        origins: tuple[Origin, ...] = (),
+        trees: tuple[VerifiedTree, ...] = (),
+    ) -> Increment:
         logprobs = tuple(token.logprobs for token in taken if token.logprobs is not None)
         self._texts.append(text)
         self._origins.extend(origins)
@@ -203,6 +222,7 @@ class Generation:
             finish_reason=self.stop.finish_reason if self.stop else None,
             stop_reason=self.stop.stop_reason if self.stop else None,
             origins=origins,
+            trees=trees,
         )
 
 

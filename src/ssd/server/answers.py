@@ -145,6 +145,18 @@ class Delta(Answer, frozen=True, kw_only=True):
     tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
+class ShownTree(Answer, frozen=True, kw_only=True):
+    """Drafted tokens of several paths that one verification took."""
+
+    start: int
+    """Tokens of the answer before it."""
+    tokens: list[str]
+    parents: tuple[int, ...]
+    """Of each token, the place of the one it follows, or -1."""
+    branch: tuple[int, ...]
+    """The places of the tokens that were accepted."""
+
+
 class ChatChoice(Answer, frozen=True, kw_only=True):
     index: int
     message: AssistantMessage
@@ -153,6 +165,7 @@ class ChatChoice(Answer, frozen=True, kw_only=True):
     stop_reason: int | str | None
     prompt_logprobs: list[dict[str, Any] | None] | UnsetType = UNSET
     origins: tuple[str, ...] | UnsetType = UNSET
+    trees: list[ShownTree] | UnsetType = UNSET
 
 
 class DeltaChoice(Answer, frozen=True, kw_only=True):
@@ -162,6 +175,7 @@ class DeltaChoice(Answer, frozen=True, kw_only=True):
     finish_reason: str | None = None
     stop_reason: int | str | UnsetType | None = UNSET
     origins: tuple[str, ...] | UnsetType = UNSET
+    trees: list[ShownTree] | UnsetType = UNSET
 
 
 class ChatCompletion(Answer, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from msgspec import UNSET
 
-from ssd.engine.outputs import CompletionOutput, Increment, Origin, RequestOutput
+from ssd.engine.outputs import CompletionOutput, Increment, Origin, RequestOutput, VerifiedTree
 from ssd.engine.prompts import Message
 from ssd.engine.request import Request
 from ssd.sampling import SamplingParams, TokenLogprobs
@@ -21,6 +21,7 @@ from ssd.server.answers import (
     ChatCompletion,
     Delta,
     DeltaChoice,
+    ShownTree,
     ToolCall,
 )
 from ssd.server.caller import Caller
@@ -33,6 +34,7 @@ from ssd.server.prompts import chat_params, conversation, template_options
 from ssd.server.reasoning import ReasoningSplitter, starts_inside, thinks
 from ssd.server.schemas import ChatCompletionRequest
 from ssd.server.serving import Serving, check_complete, off_loop
+from ssd.server.token_text import TokenTexts
 from ssd.server.tool_text import knows_tools, spelled_out
 from ssd.server.tools import KnownFormat, tool_format, tool_splitter
 from ssd.server.usage import usage_of, usage_so_far
@@ -101,10 +103,7 @@ class ChatJob:
         return [self._choice(output, each) for each in output.outputs]
 
     async def chunks(self) -> AsyncGenerator[ChatChunk, None]:
-        growing = [
-            _Growing(index, self.splitter(), shows_origins=bool(self.body.return_origins))
-            for index in range(self.params.n)
-        ]
+        growing = [_Growing(index, self.splitter(), self.body) for index in range(self.params.n)]
         async with aclosing(self.serving.events([self.request])) as events:
             async for _number, event in events:
                 if isinstance(event, RequestOutput):
@@ -129,6 +128,8 @@ class ChatJob:
             extra["prompt_logprobs"] = prompt_logprobs(scores, texts)
         if self.body.return_origins:
             extra["origins"] = completion.origins
+        if self.body.return_trees:
+            extra["trees"] = _shown(completion.trees, texts)
         return ChatChoice(
             index=completion.index,
             message=_message(pieces, calls),
@@ -153,13 +154,14 @@ class ChatJob:
 class _Growing:
     """One choice of a stream."""
 
-    def __init__(self, index: int, splitter: Splitter, *, shows_origins: bool) -> None:
+    def __init__(self, index: int, splitter: Splitter, body: ChatCompletionRequest) -> None:
         self._index, self._splitter = index, splitter
         self._num_calls = 0
         self._has_begun = False
         self._scored: list[TokenLogprobs] = []
         """Of tokens whose text is still held back."""
-        self._origins: list[Origin] | None = [] if shows_origins else None
+        self._origins: list[Origin] | None = [] if body.return_origins else None
+        self._trees: list[VerifiedTree] | None = [] if body.return_trees else None
 
     def take(self, increment: Increment, serving: Serving) -> DeltaChoice | None:
         """The chunk that an increment brings; None if it settles nothing yet."""
@@ -170,6 +172,8 @@ class _Growing:
         self._scored += increment.logprobs or ()
         if self._origins is not None:
             self._origins += increment.origins
+        if self._trees is not None:
+            self._trees += increment.trees
         if not pieces and not is_last and self._has_begun:
             return None
         calls = _tool_calls(pieces, first=self._num_calls)
@@ -177,11 +181,15 @@ class _Growing:
         scored, self._scored = self._scored, []
         origins = UNSET if self._origins is None else tuple(self._origins)
         self._origins = None if self._origins is None else []
+        trees = UNSET if self._trees is None else _shown(self._trees, serving.texts)
+        self._trees = None if self._trees is None else []
         delta = _delta(pieces, calls, is_first=not self._has_begun)
         self._has_begun = True
         if not is_last:
             logprobs = None if increment.logprobs is None else chat_logprobs(scored, serving.texts)
-            return DeltaChoice(index=self._index, delta=delta, logprobs=logprobs, origins=origins)
+            return DeltaChoice(
+                index=self._index, delta=delta, logprobs=logprobs, origins=origins, trees=trees
+            )
         return DeltaChoice(
             index=self._index,
             delta=delta,
@@ -189,7 +197,20 @@ class _Growing:
             finish_reason=_finish_reason(increment.finish_reason or "", has_calls=self._num_calls > 0),
             stop_reason=increment.stop_reason,
             origins=origins,
+            trees=trees,
         )
+
+
+def _shown(trees: Sequence[VerifiedTree], texts: TokenTexts) -> list[ShownTree]:
+    return [
+        ShownTree(
+            start=tree.start,
+            tokens=[texts.text(token) for token in tree.tokens],
+            parents=tree.parents,
+            branch=tree.branch,
+        )
+        for tree in trees
+    ]
 
 
 def _told(serving: Serving, body: ChatCompletionRequest) -> tuple[list[Message], dict[str, Any]]:

@@ -155,5 +155,5 @@ Written = TypeVar("Written", Increment, CompletionOutput)
 def _unwritten(text: Written) -> Written:
     """As if the engine could write nothing: it writes one token at least."""
     scores = None if text.logprobs is None else ()
-    nothing: Any = {"text": "", "token_ids": (), "logprobs": scores, "origins": ()}
+    nothing: Any = {"text": "", "token_ids": (), "logprobs": scores, "origins": (), "trees": ()}
     return replace(text, **nothing, finish_reason=text.finish_reason and "length", stop_reason=None)

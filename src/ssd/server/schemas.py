@@ -144,6 +144,8 @@ class ChatCompletionRequest(GenerationRequest):
     modalities: Listed[Literal["text"]] | None = None
     return_origins: bool | None = None
     """With each chunk or choice, where its tokens came from: a hit, a backup, the target itself."""
+    return_trees: bool | None = None
+    """With each chunk or choice, the trees that were verified for its tokens, and the branch taken."""
 
     @property
     def forces_call(self) -> bool:

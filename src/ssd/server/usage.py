@@ -6,7 +6,7 @@ from ssd.engine.outputs import RequestOutput, SpeculationStats
 from ssd.engine.request import Request
 from ssd.server.answers import Misses, PromptTokensDetails, Speculation, Timings, Usage
 
-_COUNTS = ("rounds", "drafted", "accepted", "hits", "late", "unknown", "unheard", "ngram", "jit")
+_COUNTS = ("rounds", "drafted", "accepted", "hits", "late", "unknown", "unheard", "ngram", "jit", "trees")
 
 
 def usage_of(outputs: Sequence[RequestOutput]) -> Usage:

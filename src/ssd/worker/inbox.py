@@ -53,4 +53,5 @@ def joined(first: Increment, second: Increment) -> Increment:
         token_ids=first.token_ids + second.token_ids,
         logprobs=(first.logprobs or ()) + (second.logprobs or ()) if scored else None,
         origins=first.origins + second.origins,
+        trees=first.trees + second.trees,
     )
