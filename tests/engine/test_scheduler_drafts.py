@@ -61,7 +61,11 @@ def test_of_a_tree_only_the_accepted_path_enters_the_cache() -> None:
     scheduler.commit(row, (8, 9, 10, 11, NEW))
     assert num_matched(scheduler._blocks, [0, 1, 2, NEW, 8, 9, 10, 11, 0]) == 8
     assert num_matched(scheduler._blocks, [0, 1, 2, NEW, 7, 8, 9, 10, 0]) == 4
-    assert num_matched(scheduler._blocks, [0, 1, 2, NEW, 8, 9, 10, 11, NEW, 12, 0, 0, 0]) == 8
+    sequence = decoding_sequence(scheduler, num_prompt=3)
+    sequence.offer((7, 8, 9, 10, 11, 12), (-1, -1, 1, 2, 3, 4))
+    [row] = [row for row in scheduler.schedule().rows if row.sequence is sequence]
+    scheduler.commit(row, (8, 9, 10, NEW))
+    assert num_matched(scheduler._blocks, [0, 1, 2, NEW, 8, 9, 10, NEW, 0]) == 4
 
 
 def test_a_tree_is_cut_by_depth_where_the_text_ends_and_by_nodes_where_the_budget_does() -> None:
