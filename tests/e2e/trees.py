@@ -9,7 +9,6 @@ must be the same; loose, every token.
 """
 
 import argparse
-import json
 import random
 import sys
 from collections.abc import Sequence
@@ -43,6 +42,7 @@ from ssd.sampling.constraint import Grammar
 from tests.e2e.invariance import TEXT, make_params
 from tests.engine.test_async_runner import LaterRunner
 from tests.oracle.tree_shapes import some_speculation
+from tests.vllm.record import Record
 
 MAX_MODEL_LEN, BLOCK, NUM_TREES = 160, 4, 6
 NUM_BLOCKS = 8 * MAX_MODEL_LEN // BLOCK
@@ -276,11 +276,14 @@ def main() -> None:
     for name, seen in found.items():
         print(f"{name:40} {seen.different} of {options.requests + options.requests // 3} differ; {seen}")
     if options.record:
-        how = "loose" if options.loose else "deterministic"
-        with options.record.open("a") as file:
-            for name, seen in found.items():
-                line = {"model": Path(options.model).name, "how": how, "circumstance": name, **asdict(seen)}
-                file.write(json.dumps(line) + "\n")
+        run = {
+            "model": Path(options.model).name,
+            "requests": options.requests,
+            "max_tokens": options.max_tokens,
+            "deterministic": not options.loose,
+        }
+        for name, seen in found.items():
+            Record(options.record, run).add(name, asdict(seen))
     sys.exit(any(seen.different for seen in found.values()))
 
 
