@@ -16,6 +16,8 @@ Chunk = tuple[str, Sequence[str]]
 @dataclass
 class Script:
     chunks: Sequence[Chunk] = (("Hello", ["target"]), (" there", ["hit", "hit"]), ("!", ["backup"]))
+    trees: Sequence[dict[str, Any]] = ()
+    """What was verified; told with the first chunk."""
     pause: float = 0.0
     """Seconds between chunks."""
     api_key: str | None = None
@@ -68,20 +70,24 @@ class _Answers(BaseHTTPRequestHandler):
             self._refuse(400, "the prompt is too long")
         else:
             self.server.requests.append(body)
-            self._stream(tells_origins=body.get("return_origins", False))
+            self._stream(
+                tells_origins=body.get("return_origins", False), tells_trees=body.get("return_trees", False)
+            )
 
     def log_message(self, format: str, *args: object) -> None:
         pass
 
-    def _stream(self, *, tells_origins: bool) -> None:
-        """As `ssd serve` does it: origins are told to those who ask."""
+    def _stream(self, *, tells_origins: bool, tells_trees: bool) -> None:
+        """As `ssd serve` does it: origins and trees are told to those who ask."""
         script = self.server.script
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
         try:
-            for text, origins in script.chunks:
-                told = {"origins": origins} if tells_origins else {}
+            for number, (text, origins) in enumerate(script.chunks):
+                told: dict[str, Any] = {"origins": origins} if tells_origins else {}
+                if tells_trees:
+                    told["trees"] = [] if number else list(script.trees)
                 self._event([{"index": 0, "delta": {"content": text}, **told}])
                 time.sleep(script.pause)
             self._event([{"index": 0, "delta": {}, "finish_reason": "stop"}])

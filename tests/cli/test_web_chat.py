@@ -85,6 +85,23 @@ def test_an_answer_streams_with_its_origins_and_figures(page: Any, server: FakeO
     ), shown
 
 
+def test_trees_are_shown_with_the_branch_taken(page: Any, server: FakeOpenAI) -> None:
+    server.script.trees = [
+        {"start": 3, "tokens": ["a", " <b>", "c", "d\n"], "parents": [-1, -1, 1, 1], "branch": [1, 3]}
+    ]
+    ask(page, "Hi")
+    assert page.inner_text(".trees summary") == "1 trees verified"
+    page.click(".trees summary")
+    drawn = page.inner_text(".tree")
+    assert drawn.splitlines() == [
+        "after token 3: 2 of 4 nodes taken", "├○ a", "└●  <b>", " ├○ c", " └● d\\n",
+    ]  # fmt: skip
+    assert page.locator(".tree b").all_inner_texts() == ["●  <b>\n", "● d\\n\n"]
+    # They are no part of what was said.
+    ask(page, "and?")
+    assert server.requests[-1]["messages"][1]["content"] == "Hello there!"
+
+
 def test_settings_and_the_conversation_are_sent(page: Any, server: FakeOpenAI) -> None:
     page.click("summary")
     for name, value in {"system": "Be brief.", "temperature": "0", "max-tokens": "9"}.items():

@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from ssd.engine.outputs import VerifiedTree
+from ssd.server.chat import shown_trees
+from ssd.server.token_text import TokenTexts
 from tests.server.process import ServerProcess, serving
 from tests.server.reciter import write_reciter
+from tests.tiny import tiny_tokenizer
 
 PIECES = [
     *(
@@ -95,6 +99,14 @@ def test_answers_and_chunks_say_where_their_tokens_came_from(reciter: ServerProc
     assert [origin for choice in choices for origin in choice.get("origins", ())] == whole["origins"]
     without = reciter.http.post("/v1/chat/completions", json={**body, "return_origins": False}).json()
     assert "origins" not in without["choices"][0]
+
+
+def test_trees_are_told_with_the_texts_of_their_tokens(reciter: ServerProcess) -> None:
+    body = {"messages": MESSAGES, "return_trees": True}
+    assert reciter.http.post("/v1/chat/completions", json=body).json()["choices"][0]["trees"] == []
+    [shown] = shown_trees([VerifiedTree(4, (5, 6, 7), (-1, -1, 1), (1,))], TokenTexts(tiny_tokenizer()))
+    assert (shown.start, shown.parents, shown.branch) == (4, (-1, -1, 1), (1,))
+    assert "".join(shown.tokens) == tiny_tokenizer().decode([5, 6, 7])
 
 
 def test_without_tools_calls_are_text(reciter: ServerProcess) -> None:

@@ -129,7 +129,7 @@ class ChatJob:
         if self.body.return_origins:
             extra["origins"] = completion.origins
         if self.body.return_trees:
-            extra["trees"] = _shown(completion.trees, texts)
+            extra["trees"] = shown_trees(completion.trees, texts)
         return ChatChoice(
             index=completion.index,
             message=_message(pieces, calls),
@@ -181,7 +181,7 @@ class _Growing:
         scored, self._scored = self._scored, []
         origins = UNSET if self._origins is None else tuple(self._origins)
         self._origins = None if self._origins is None else []
-        trees = UNSET if self._trees is None else _shown(self._trees, serving.texts)
+        trees = UNSET if self._trees is None else shown_trees(self._trees, serving.texts)
         self._trees = None if self._trees is None else []
         delta = _delta(pieces, calls, is_first=not self._has_begun)
         self._has_begun = True
@@ -201,7 +201,7 @@ class _Growing:
         )
 
 
-def _shown(trees: Sequence[VerifiedTree], texts: TokenTexts) -> list[ShownTree]:
+def shown_trees(trees: Sequence[VerifiedTree], texts: TokenTexts) -> list[ShownTree]:
     return [
         ShownTree(
             start=tree.start,
