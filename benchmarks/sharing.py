@@ -15,7 +15,7 @@ import socket
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -102,24 +102,29 @@ class Watch:
         return rate
 
 
-def windows(lines: Sequence[dict[str, Any]], seconds: float) -> Iterator[dict[str, float]]:
-    """Rows by tenant as shares, of each window in which every tenant wanted more."""
+def windows(
+    lines: Sequence[dict[str, Any]], seconds: float, names: Collection[str]
+) -> Iterator[dict[str, int]]:
+    """Rows by tenant, of each window in which every tenant wanted more."""
     first = lines[0]
     for line in lines:
         if line["at"] - first["at"] < seconds:
             continue
         turns = line["turns"] - first["turns"]
-        wanting = [line["wanting"][name] - first["wanting"][name] for name in WEIGHTS]
+        wanting = [line["wanting"][name] - first["wanting"][name] for name in names]
         if min(wanting) >= _WANTING * turns:
-            had = {name: line["rows"][name] - first["rows"][name] for name in WEIGHTS}
-            yield {name: count / sum(had.values()) for name, count in had.items()}
+            yield {name: line["rows"][name] - first["rows"][name] for name in names}
         first = line
 
 
-def worst(shares: Sequence[dict[str, float]]) -> float:
+def shares_of(rows: Mapping[str, int]) -> dict[str, float]:
+    return {name: count / sum(rows.values()) for name, count in rows.items()}
+
+
+def worst(shares: Sequence[Mapping[str, float]], weights: Mapping[str, float] = WEIGHTS) -> float:
     """The largest error of a share, as a part of what it should be."""
-    total = sum(WEIGHTS.values())
-    return max(abs(each[name] * total / WEIGHTS[name] - 1) for each in shares for name in WEIGHTS)
+    total = sum(weights.values())
+    return max(abs(each[name] * total / weights[name] - 1) for each in shares for name in weights)
 
 
 def alone(staged: Stage, targets: dict[str, Target], seconds: float) -> dict[str, Any]:
@@ -135,7 +140,7 @@ def together(staged: Stage, targets: dict[str, Target], seconds: float, window: 
     time.sleep(3.0)
     watch, since = Watch(targets), len(staged.draft.lines) - 1
     time.sleep(seconds)
-    found = list(windows(staged.draft.lines[since:], window))
+    found = [shares_of(each) for each in windows(staged.draft.lines[since:], window, WEIGHTS)]
     shares = {name: sum(each[name] for each in found) / max(1, len(found)) for name in WEIGHTS}
     error = worst(found) if found else None
     return {"part": "all", "windows": len(found), "shares": shares, "worst": error, "hits": watch.hits()}

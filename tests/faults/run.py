@@ -28,9 +28,16 @@ _ALWAYS = ("-p", "no:cacheprovider", "-p", "tests.faults.plugin")
 _NOT_COPIED = (".git", ".venv*", "__pycache__", "*.egg-info", ".*_cache", ".hypothesis", "runs")
 
 
-def all_faults() -> list[Fault]:
+def all_faults(only: str = "") -> list[Fault]:
+    """Those with this word in their name or path, or in the name of the module that has them."""
     modules = sorted(path.stem for path in Path(__file__).parent.glob("*_faults.py"))
-    return [each for name in modules for each in importlib.import_module(f"tests.faults.{name}").FAULTS]
+    faults = {name: importlib.import_module(f"tests.faults.{name}").FAULTS for name in modules}
+    return [
+        each
+        for name, found in faults.items()
+        for each in found
+        if any(only in word for word in (name, each.name, each.path))
+    ]
 
 
 def faulty(source: str, fault: Change) -> str:
@@ -93,9 +100,8 @@ class Workshop:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="faults with this word in their name or path")
-    only = parser.parse_args().only
-    faults = [each for each in all_faults() if only in each.name or only in each.path]
+    parser.add_argument("--only", default="", help="faults with this word in their name, path or module")
+    faults = all_faults(parser.parse_args().only)
     with tempfile.TemporaryDirectory(prefix="ssd-faults-") as folder:
         workshop = Workshop(Path(folder))
         if not workshop.passes(list(dict.fromkeys(fault.test for fault in faults))):

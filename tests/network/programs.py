@@ -43,7 +43,10 @@ class Program:
             command = _with_hosts(hosts_file, command)
         if network is not None:
             command = network.command(host, command)
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment())
+        # What it reads ends with this process, so that it may too.
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
+        )
         self.lines: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

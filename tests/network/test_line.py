@@ -13,6 +13,9 @@ from tests.network.hosts import Network
 from tests.network.programs import Program
 from tests.network.relay import Way
 
+TELLING = ("--says", "0.2")
+BATCH = 3
+"""Sequences of a target."""
 TIMEOUT = 2.0
 """Seconds of silence after which a target gives its draft up."""
 
@@ -27,7 +30,7 @@ class Running:
 @pytest.fixture(scope="module")
 def _running(_hosts: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     pair = Pair.on(_hosts, tmp_path_factory.mktemp("keys") / "pair")
-    draft = pair.draft()
+    draft = pair.draft("draft", *TELLING)
     target = pair.target(pair.address("draft"), "--timeout", str(TIMEOUT))
     running = Running(pair, target, draft)
     yield running
@@ -109,6 +112,25 @@ def test_a_half_open_line_is_found_out(running: Running) -> None:
     running.pair.network.everywhere(Way(is_cut=True))
     running.draft.end()
     running.pair.network.mend()
-    running.draft = running.pair.draft()
+    running.draft = running.pair.draft("draft", *TELLING)
     running.target.until_hits(patience=20)
     assert running.target.now("losses") == losses + 1
+
+
+def test_nothing_is_left_of_a_target_that_vanishes(running: Running) -> None:
+    """Its host goes down without a word and stays away: the draft's end of the line still stands."""
+    draft, network = running.draft, running.pair.network
+    gone = running.pair.target(running.pair.address("draft"), host="other")
+    try:
+        gone.until_hits(patience=30)
+        assert _num_sequences(draft) > BATCH
+        network.between("other", "draft", Way(is_cut=True))
+    finally:
+        gone.end()
+    draft.until(lambda: _num_sequences(draft) <= BATCH, patience=10)
+    assert running.target.over(1.0).hits > 0, "those who are left are served"
+
+
+def _num_sequences(draft: Program) -> int:
+    """Of all targets, by the draft's latest word."""
+    return sum(draft.lines[-1]["sequences"].values())

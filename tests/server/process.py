@@ -57,6 +57,16 @@ class ServerProcess:
                 return float(line.rpartition(" ")[2])
         raise KeyError(name)
 
+    def counted(self, name: str, **labels: str) -> float:
+        """The sum of a counter over all its lines with these labels."""
+        total = 0.0
+        for line in self.http.get("/metrics").text.splitlines():
+            if line.startswith((f"{name}{{", f"{name} ")) and all(
+                f'{label}="{value}"' in line for label, value in labels.items()
+            ):
+                total += float(line.rpartition(" ")[2])
+        return total
+
     def until_idle(self) -> None:
         until(lambda: self.metric("ssd_kv_cache_usage_perc") == 0 and self.num_at_work == 0)
 

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -55,16 +55,6 @@ class Served(ServerProcess):
     @property
     def said(self) -> str:
         return self._log.read_text()
-
-    def counted(self, name: str, **labels: str) -> float:
-        """The sum of a counter over all its lines with these labels."""
-        total = 0.0
-        for line in self.http.get("/metrics").text.splitlines():
-            if line.startswith((f"{name}{{", f"{name} ")) and all(
-                f'{label}="{value}"' in line for label, value in labels.items()
-            ):
-                total += float(line.rpartition(" ")[2])
-        return total
 
     def draft_pid(self) -> int:
         [pid] = [each for each in self.children if "--lifeline" in command_of(each)]
@@ -142,21 +132,31 @@ def _is_open(port: int) -> bool:
         return tried.connect_ex(("127.0.0.1", port)) == 0
 
 
-def start(place: Path, target: Path, draft: Path) -> Served:
-    """Log and temporary files lie in `place`, which is new."""
-    port, temporary = free_port(), place / "tmp"
-    command = [
-        *(sys.executable, "-m", "ssd", "serve", str(target), "--draft", str(draft)),
+def command(target: Path, port: int, flags: Sequence[str], own: Sequence[str] = ()) -> list[str]:
+    """`flags`: of `ssd serve`; `own`: of vLLM."""
+    return [
+        *(sys.executable, "-m", "ssd", "serve", str(target), *flags),
         *("--engine", "vllm", "--port", str(port), "--served-model-name", "served", "--dtype", "float32"),
         *("--max-model-len", "1024", "--max-num-seqs", "8", "--kv-cache-bytes", str(400 << 20)),
-        *("--api-key", KEY, "--drain-seconds", "5", "--", "--enforce-eager"),
+        *("--api-key", KEY, "--drain-seconds", "5", "--", "--enforce-eager", *own),
     ]
-    temporary.mkdir(parents=True)
-    with (place / "log").open("w") as sink:
-        process = subprocess.Popen(
-            command, stdout=sink, stderr=sink, text=True, env={**os.environ, "TMPDIR": str(temporary)}
-        )
+
+
+def start(place: Path, target: Path, draft: Path | str, *flags: str) -> Served:
+    """Log and temporary files lie in `place`, which is new."""
+    port = free_port()
+    process, temporary = begin(place, command(target, port, ["--draft", str(draft), *flags]))
     return Served(process, port, place / "log", temporary)
+
+
+def begin(place: Path, words: Sequence[str], **variables: str) -> tuple["subprocess.Popen[str]", Path]:
+    """The process, and the folder of its temporary files."""
+    temporary = place / "tmp"
+    temporary.mkdir(parents=True)
+    environment = {**os.environ, "TMPDIR": str(temporary), **variables}
+    with (place / "log").open("w") as sink:
+        process = subprocess.Popen(words, stdout=sink, stderr=sink, text=True, env=environment)
+    return process, temporary
 
 
 @contextlib.contextmanager
@@ -177,9 +177,13 @@ def serving(place: Path, target: Path, draft: Path) -> Iterator[Served]:
 
 
 def until_ready(server: Served) -> None:
+    until_healthy(server)
+    until(lambda: has_draft(server), seconds=120)
+
+
+def until_healthy(server: Served) -> None:
     until(lambda: is_healthy(server) or server.process.poll() is not None, seconds=START_SECONDS)
     assert server.process.poll() is None, server.said
-    until(lambda: has_draft(server), seconds=120)
 
 
 def is_healthy(server: Served) -> bool:
@@ -188,12 +192,12 @@ def is_healthy(server: Served) -> bool:
     return False
 
 
-def has_draft(server: Served) -> bool:
+def has_draft(server: ServerProcess) -> bool:
     """By the worker's own word, which it renews with every step."""
     ask(server, max_tokens=2)
     return server.counted("ssd_draft_up") == 1
 
 
-def ask(server: Served, **more: Any) -> Any:
+def ask(server: ServerProcess, **more: Any) -> Any:
     usual = {"model": "served", "prompt": PROMPT, "max_tokens": 24, "temperature": 0}
     return server.openai.completions.create(**{**usual, **more})

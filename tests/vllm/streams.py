@@ -1,4 +1,4 @@
-"""Eight clients that stream from one server without a pause, and what they got.
+"""Clients that stream from one server without a pause, and what they got.
 
 Knows the official openai client, and the texts that were given before. Each client asks the same request
 again and again, so every text has one that it must be equal to. Times between pieces are kept: a stall of
@@ -10,8 +10,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tests.server.process import ServerProcess
 from tests.vllm.equality import PROMPTS
-from tests.vllm.served import Served, ask
+from tests.vllm.served import ask
 
 
 @dataclass(slots=True)
@@ -31,13 +32,20 @@ class Seen:
 
 
 class Streams:
-    def __init__(self, server: Served, *, num_tokens: int, rounds: int | None = None) -> None:
+    def __init__(
+        self,
+        server: ServerProcess,
+        *,
+        num_tokens: int,
+        rounds: int | None = None,
+        clients: int = len(PROMPTS),
+    ) -> None:
         """`rounds`: how often each client asks; None: until told to stop."""
         self.seen = Seen()
         self._server, self._num_tokens = server, num_tokens
         self._is_over = threading.Event()
         self._threads = [
-            threading.Thread(target=self._ask_on, args=(number, rounds)) for number in range(len(PROMPTS))
+            threading.Thread(target=self._ask_on, args=(number, rounds)) for number in range(clients)
         ]
         for thread in self._threads:
             thread.start()
@@ -94,11 +102,11 @@ class Undisturbed:
     longest_gap: float
 
     @classmethod
-    def of(cls, server: Served, *, num_tokens: int) -> "Undisturbed":
-        first = Streams(server, num_tokens=num_tokens, rounds=1).join()
+    def of(cls, server: ServerProcess, *, num_tokens: int, clients: int = len(PROMPTS)) -> "Undisturbed":
+        first = Streams(server, num_tokens=num_tokens, rounds=1, clients=clients).join()
         found = cls([text for _, text in sorted(first.texts)], 0.0)
         # The first time some things are slow that are not later.
-        again = Streams(server, num_tokens=num_tokens, rounds=1).join()
+        again = Streams(server, num_tokens=num_tokens, rounds=1, clients=clients).join()
         if wrong := [*first.lost, *again.lost, *found.changed(again)]:
             raise AssertionError(f"nothing has happened yet, and {wrong[0]}")
         return cls(found.texts, again.longest_gap())
