@@ -18,8 +18,11 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from ssd.draft.forest.arrays import TorchArrays
+from ssd.draft.forest.fused import STEPS, FusedForest
+from ssd.draft.forest.tables import Shape
 from ssd.kernels.attention import PagedAttention, Sight
-from ssd.kernels.decide import decide_rows, decide_step
+from ssd.kernels.decide import decide_rows
 from ssd.kernels.kv import move_kv, write_kv
 from ssd.kernels.tiles import Demand
 from ssd.kernels.vocabulary import children_of
@@ -138,6 +141,8 @@ def cases(model: Model, *, few: bool) -> Iterator[tuple[str, Callable[[], object
     if model.drafts:
         yield "move", lambda: move(model)
         yield "children", lambda: children(model)
+        for width, number in [(12, 4)] if few else [(12, 4), (64, 8)]:
+            yield f"trees, {width} × {number}", lambda: trees(width, number)
 
 
 def attend(model: Model, rows: int, sequences: int, *, deterministic: bool) -> None:
@@ -171,8 +176,7 @@ def move(model: Model) -> None:
 def decide(model: Model) -> None:
     logits, draws, floors = _reals(1, model.vocab_size), _draws(1), torch.zeros(1)
     for given in (None, floors):
-        decide_step(logits, draws, given, _integers(1), _integers(1))
-    decide_rows(logits, draws, None)
+        decide_rows(logits, draws, given)
 
 
 def children(model: Model) -> None:
@@ -180,6 +184,17 @@ def children(model: Model) -> None:
     for head_tokens in (None, _integers(model.vocab_size)):
         children_of(logits, draws, floors, 4, head_tokens)
     children_of(logits, draws, None, 8)
+
+
+def trees(width: int, number: int) -> None:
+    """The steps of a draft beside its forward; the same for every model."""
+    shape = Shape(1, width, rows=width + 128, lookup=width // 3, children=number, blocks=_KEYS // _PAGE)
+    forest = FusedForest(TorchArrays(), shape, kernels=frozenset(STEPS))
+    forest.select()
+    forest.lay_runs()
+    size = (shape.num_rows + shape.lookup, number)
+    forest.attach((_integers(*size), torch.zeros(size)))
+    forest.apply()
 
 
 def _integers(*size: int) -> Tensor:

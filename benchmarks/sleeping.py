@@ -65,6 +65,7 @@ class SleepingTarget(RowRunner):
     """A forward of so many seconds; keeps the times from the end of each to the next one."""
 
     is_async = True
+    num_uncaptured = 0
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

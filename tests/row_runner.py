@@ -16,6 +16,7 @@ class RowRunner:
     """A subclass says what the logits of rows are."""
 
     is_async = False
+    num_uncaptured = 0
 
     def forward(self, rows: Sequence[Row]) -> "Tensor":
         raise NotImplementedError

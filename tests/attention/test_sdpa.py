@@ -158,6 +158,22 @@ def test_a_broken_neighbour_breaks_nobody_else() -> None:
         assert torch.equal(mine, expected)
 
 
+@pytest.mark.parametrize("start", [0, 300], ids=["one mask", "a trunk apart"])
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+def test_what_a_refused_token_left_reaches_no_row_before_it(start: int, poison: float) -> None:
+    """Drafted tokens are verified in one tile: the last is masked for the others, and a masked NaN is NaN."""
+    found = []
+    for added in (0.0, poison):
+        sequences = Sequences([start + 9], [list(range(20))])
+        sequences.keys[0][-1] += added
+        sequences.values[0][-1] += added
+        backend = SdpaBackend(make_pool(20), HEADS)
+        if start:
+            sequences.run(backend, [(0, 0, start)])
+        found.append(sequences.run(backend, [(0, start, 9)])[0][:-1])
+    assert torch.equal(*found)
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_rows_are_bitwise_independent_of_chunks_and_company(data: st.DataObject) -> None:

@@ -68,6 +68,7 @@ class Target:
     """The real target; while it computes the draft takes some steps, and things may happen to it."""
 
     is_async = False
+    num_uncaptured = 0
 
     def __init__(self, runner: Runner, trial: "Trial") -> None:
         self._runner, self._trial = runner, trial

@@ -59,6 +59,7 @@ class Slow:
     """A target that takes its time, as large ones do: otherwise it is done before a draft can say a word."""
 
     is_async = False
+    num_uncaptured = 0
 
     def __init__(self, runner: Runner, seconds: float = 0.02) -> None:
         self._runner, self._seconds = runner, seconds

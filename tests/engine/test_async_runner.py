@@ -26,6 +26,7 @@ class LaterRunner:
     """Says three times that it is not done yet, and fails where it is to fail, when its result is read."""
 
     is_async = True
+    num_uncaptured = 0
 
     def __init__(self, runner: EagerRunner) -> None:
         self._runner = runner

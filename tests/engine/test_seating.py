@@ -1,9 +1,14 @@
 """What fits where, said before anything loads: on machines that are made up."""
 
+from dataclasses import replace
+
 import pytest
 
 from ssd.config import DraftConfig, EngineConfig
-from ssd.engine.seating import seating
+from ssd.engine.drafting import with_own_device
+from ssd.engine.seating import refuse_a_draft_without_room, seating
+from ssd.kvcache.pool import NODES_PER_TREE
+from ssd.models.checkpoint import open_checkpoint
 from tests.tiny import write_checkpoint
 
 GIB = 1 << 30
@@ -14,7 +19,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write_checkpoint("medium", tmp_path_factory.mktemp("seated")))
 
 
-def config(model: str, device: str = "auto", ranks: int = 1, kv: int = GIB) -> EngineConfig:
+def config(model: str, device: str = "auto", ranks: int = 1, kv: int | None = GIB) -> EngineConfig:
     draft = DraftConfig(model=model, tensor_parallel_size=ranks)
     return EngineConfig(model=model, mode="ssd", device=device, draft=draft, kv_cache_bytes=kv)
 
@@ -46,3 +51,39 @@ def test_ranks_have_a_share_each_and_what_cannot_be_split_is_refused(model: str)
     assert ranks[0].weights == whole.weights // 2
     with pytest.raises(ValueError, match=r"key-value heads \(2\) cannot be split over 4 ranks"):
         seating(config(model, ranks=4), rooms)
+
+
+def test_without_a_word_kv_takes_what_is_left_as_far_as_texts_can_fill_it(model: str) -> None:
+    """As the engine plans it: of a shared card the target leaves the draft half; on a CPU 2 GiB at most."""
+    plain = config(model, kv=None)
+    roomy = seating(plain, {"cuda:0": 800 * GIB, "cuda:1": 800 * GIB, "cpu": GIB})
+    tight = seating(plain, {"cuda:0": 24 << 20, "cuda:1": 24 << 20, "cpu": GIB})
+    shared = seating(plain, {"cuda:0": 24 << 20, "cpu": GIB})
+    assert all(each.fits for each in (*roomy, *tight, *shared))
+    full = open_checkpoint(model).config
+    slot = 2 * full.num_layers * full.num_kv_heads * full.head_dim * 2
+    num_slots = plain.max_num_seqs * full.max_position + plain.runner.num_trees * NODES_PER_TREE
+    assert roomy[0].kv == num_slots * slot
+    assert roomy[1].kv > tight[1].kv
+    assert tight[0].kv + tight[0].weights == pytest.approx(0.9 * (24 << 20), rel=0.02)
+    assert shared[0].kv == pytest.approx(tight[0].kv / 2, rel=0.02)
+    assert shared[1].taken == pytest.approx(0.9 * (24 << 20), rel=0.02)
+    here, _ = seating(plain, {"cpu": 64 * GIB})
+    assert here.kv <= 2 * GIB
+
+
+def test_whatever_a_shared_gpu_is_called_the_target_leaves_half(model: str) -> None:
+    """It was found under another name, and the target took it all."""
+    named = replace(config(model, device="cuda:0", kv=None), draft=DraftConfig(model=model, device="auto"))
+    found = with_own_device(named, ["cuda:0"])
+    assert found.runner.kv_share == 0.5
+    assert with_own_device(named, ["cuda:0", "cuda:1"]).runner.kv_share == 1.0
+
+
+def test_a_draft_that_comes_later_needs_memory_of_its_own(model: str) -> None:
+    later = config(model, kv=None)
+    refuse_a_draft_without_room(later, {})
+    refuse_a_draft_without_room(later, {"cuda:0": GIB})
+    with pytest.raises(ValueError, match=r"the draft needs .* Start with the draft, or with a smaller kv"):
+        refuse_a_draft_without_room(later, {"cuda:0": 1 << 20})
+    refuse_a_draft_without_room(EngineConfig(model=model), {"cuda:0": 0})

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from ssd import LLM, SamplingParams
+from ssd.engine import build
 from ssd.engine.outputs import RequestOutput
 from ssd.runtime.cores import can_pin, usable_cores
 from tests.alive import is_alive
@@ -49,6 +50,17 @@ def test_modes_change_around_one_target(llm: LLM, draft: str) -> None:
     assert llm._engine.loaded is target
     assert (llm.mode, in_turns.num_cached_tokens > 0) == ("ar", True)
     llm._engine.core.check_integrity()
+
+
+def test_a_draft_that_finds_no_memory_on_its_gpu_is_refused_and_all_stays(
+    llm: LLM, draft: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "free_on_gpus", lambda: {"cuda:0": 1 << 10})
+    tokens = answer(llm).outputs[0].token_ids
+    with pytest.raises(ValueError, match=r"of cuda:0, and 0\.0 GiB are free .* smaller kv_cache_bytes"):
+        llm.switch_mode("ssd", draft=draft)
+    assert llm.mode == "ar"
+    assert answer(llm).outputs[0].token_ids == tokens
 
 
 def test_the_draft_process_ends_with_its_mode(llm: LLM, draft: str) -> None:

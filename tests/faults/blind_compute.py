@@ -48,10 +48,8 @@ BLIND = [
     BlindFault(
         "values that are no numbers are stored",
         "src/ssd/attention/sdpa.py",
-        "            keys, values = (\n"
-        "                torch.nan_to_num(each, nan=0.0, posinf=0.0, neginf=0.0) for each in (keys, values)\n"
-        "            )\n",
-        "            keys = torch.nan_to_num(keys, nan=0.0, posinf=0.0, neginf=0.0)\n",
+        "keys, values = (torch.nan_to_num(each, nan=0.0, posinf=0.0, neginf=0.0) for each in (keys, values))",
+        "keys = torch.nan_to_num(keys, nan=0.0, posinf=0.0, neginf=0.0)",
         "In deterministic mode, one sequence that overflows makes NaN of its neighbours.",
     ),
     BlindFault(

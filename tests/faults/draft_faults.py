@@ -401,7 +401,7 @@ GROWER = [
     Fault(
         "a tree takes more slots than it may",
         f"{_ORACLE}/grower.py",
-        "room = min(count, self._limits.max_grown - session.num_grown)",
+        "room = min(count, -(-free // self._steps_left(session_id)))",
         "room = count",
         f"{_GROWER}::test_width_children_and_room_hold",
     ),

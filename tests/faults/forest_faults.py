@@ -397,8 +397,10 @@ FAULTS = [
     Fault(
         "what outgrows the context reaches the tables",
         f"{_SRC}/grower.py",
-        "            self._check_length(planted)\n            self._inbox[session_id] = list(tokens)",
-        "            self._inbox[session_id] = list(tokens)\n            self._check_length(planted)",
+        "            self._check_length(planted)\n            self._rounds.note_outcome(planted.row)\n"
+        "            self._inbox[session_id] = list(tokens)",
+        "            self._rounds.note_outcome(planted.row)\n            self._inbox[session_id] = list(tokens)\n"
+        "            self._check_length(planted)",
         f"{_GROWN}::test_a_sequence_beyond_the_context_is_refused",
     ),
 ]

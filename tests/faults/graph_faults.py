@@ -15,6 +15,13 @@ _DRAFT = "tests/draft/forest/test_recorded.py::test_a_replay_is_the_work_itself"
 
 FAULTS = [
     Fault(
+        "the graph of a draft forgets what truncation drops",
+        "src/ssd/draft/forest/recorded.py",
+        "self._replay_truncating if self._forest.truncates else self._replay_plain",
+        "self._replay_plain",
+        "tests/draft/forest/test_recorded.py::test_a_replay_is_the_work_itself[0-recording-T=0.8 top_p=0.9]",
+    ),
+    Fault(
         "a step goes into the graph of the bucket below",
         f"{_SRC}/buckets.py",
         "place = bisect_left(self.sizes, num_rows)",

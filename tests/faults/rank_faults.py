@@ -46,8 +46,8 @@ FAULTS = [
     Fault(
         "who shares a device is not counted",
         "src/ssd/engine/seating.py",
-        "        taken[place] += weights + kv",
-        "        taken[place] = weights + kv",
+        "int(_ROOM * rooms[each.device]) - left[each.device],",
+        "weights + kv,",
         "tests/engine/test_seating.py::test_one_device_carries_both",
     ),
     Fault(

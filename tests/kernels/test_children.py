@@ -34,18 +34,22 @@ def test_they_are_those_of_the_torch_form(head: bool) -> None:
     rows: Any = SimpleNamespace(sequence=SEQUENCES, position=torch.arange(len(SEQUENCES)) + 40)
     head_tokens = torch.arange(GREEDY_CANDIDATES) * 3 + 1 if head else None
     fixed = FixedChildren(3, Needs(samples=True, truncates=True), head_tokens)
-    tokens, raws = FusedChildren(3, head_tokens, CPU).of(logits, tables_of(), rows)
+    tokens, raws = FusedChildren(3, head_tokens, CPU, truncates=True).of(logits, tables_of(), rows)
     wanted, shares = fixed.of(logits, tables_of(), rows)
+    plain, told = FusedChildren(3, head_tokens, CPU, truncates=False).of(logits, tables_of(), rows)
+    is_cut = tables_of().top_k[SEQUENCES] > 0
+    assert torch.equal(plain[~is_cut], tokens[~is_cut])
+    assert not torch.equal(told[is_cut], raws[is_cut])
     is_child = shares > -torch.inf
     assert torch.equal(tokens[is_child], wanted[is_child])
     torch.testing.assert_close(raws, shares, rtol=1e-5, atol=1e-5)
 
 
 def test_kernels_on_a_gpu_where_they_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(children_on(CPU, 3, None), FixedChildren)
+    assert isinstance(children_on(CPU, 3, None, truncates=True), FixedChildren)
     gpu: Any = SimpleNamespace(type="cuda")
     monkeypatch.setattr(fused_children, "FixedChildren", lambda *given, **how: "fixed")
-    monkeypatch.setattr(fused_children, "FusedChildren", lambda *given: "fused")
+    monkeypatch.setattr(fused_children, "FusedChildren", lambda *given, **how: "fused")
     for verdict, kind in ((True, "fused"), (False, "fixed")):
         monkeypatch.setattr(trust, "may_run", lambda kernel, device, it=verdict: it and kernel == "children")
-        assert str(children_on(gpu, 3, None)) == kind
+        assert str(children_on(gpu, 3, None, truncates=False)) == kind

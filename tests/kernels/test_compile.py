@@ -10,6 +10,18 @@ import pytest
 KERNELS = {
     *("find_tiles", "attend", "merge", "write", "move"),
     *("best_of_blocks", "settle", "children_of_blocks", "join_children"),
+    *(
+        "rank_tree",
+        "queue_up",
+        "take",
+        "lay_row",
+        "lay_run",
+        "find_families",
+        "confirm",
+        "attach",
+        "apply_outcome",
+        "fade",
+    ),
 }
 
 

@@ -15,7 +15,14 @@ from ssd.kernels.trust import leave_to_torch, may_run
 from ssd.kvcache.pool import PoolShape
 from ssd.runtime import kernel_checks
 from ssd.runtime.decision import FusedDecision, decision_on
-from ssd.runtime.kernel_checks import Part, Scene, Words, leave_failing_kernels_to_torch, scenes_of
+from ssd.runtime.kernel_checks import (
+    Part,
+    Scene,
+    Words,
+    check_kernels,
+    leave_failing_kernels_to_torch,
+    scenes_of,
+)
 from ssd.sampling import CoupledDecision, Draws
 from tests.kernels.test_choice import pool_on
 
@@ -29,7 +36,7 @@ def nothing_failed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_kernels_that_agree_stay(caplog: pytest.LogCaptureFixture) -> None:
-    assert leave_failing_kernels_to_torch(CPU, SMALL) == frozenset()
+    assert leave_failing_kernels_to_torch(CPU, check_kernels(CPU, SMALL)) == frozenset()
     assert not caplog.records
     assert all(may_run(kernel, CPU) for kernel in ("attention", "move", "decide", "children"))
 
@@ -46,7 +53,7 @@ def test_what_differs_or_raises_is_replaced_and_the_log_says_so(
     monkeypatch.setattr(kernel_checks, "decide_rows", another_token)
     monkeypatch.setattr(kernel_checks, "move_kv", refused)
     with caplog.at_level(logging.WARNING):
-        assert leave_failing_kernels_to_torch(CPU, SMALL) == {"decide", "move"}
+        assert leave_failing_kernels_to_torch(CPU, check_kernels(CPU, SMALL)) == {"decide", "move"}
     said = " ".join(each.getMessage() for each in caplog.records)
     assert "kernel decide is replaced by its torch form on cpu: differs by" in said
     assert "kernel move is replaced by its torch form on cpu: RuntimeError: ptxas was not found" in said

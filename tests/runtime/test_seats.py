@@ -51,7 +51,7 @@ def test_what_cannot_be_is_refused(asked: str, ranks: int, gpus: list[str], mess
     [
         ("auto", FOUR[:2], "cuda:1"),
         ("cuda:1", FOUR[:2], "cuda:0"),
-        ("auto", FOUR[:1], "auto"),
+        ("auto", FOUR[:1], "cuda:0"),
         ("cpu", [], "auto"),
     ],
 )

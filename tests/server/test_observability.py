@@ -64,6 +64,14 @@ def test_a_draft_that_rests_is_seen(is_resting: bool) -> None:
     assert found["ssd_draft_resting"] == is_resting
 
 
+def test_steps_that_were_not_captured_are_told() -> None:
+    stats = EngineStats(SpeculationStats(), 9, 0.0, 0.0, 0.0, None, num_uncaptured=4)
+    beat = Heartbeat(0.0, 0, 0, 0.0, is_draft_ready=None, stats=stats)
+    client: Any = SimpleNamespace(seconds_without_progress=0.0, heartbeat=beat)
+    found = {each.name: each.samples[0].value for each in EngineFigures(client).collect() if each.samples}
+    assert (found["ssd_engine_steps"], found["ssd_engine_uncaptured_steps"]) == (9, 4)
+
+
 def test_paths_that_do_not_exist_share_a_label() -> None:
     metrics = Metrics()
     for path in ("/wp-login.php", "/.env", "/v1/models"):

@@ -101,7 +101,7 @@ class SdpaBackend:
     def plan(self, batch: Batch) -> "SdpaPlan":
         plans = tuple(plan for span in batch.spans for plan in self._plans(batch, span))
         slots = batch.slots.to(self._pool.keys.device)
-        return SdpaPlan(self._pool, slots, plans, self._deterministic)
+        return SdpaPlan(self._pool, slots, plans)
 
     def _plans(self, batch: Batch, span: Span) -> "list[_SequencePlan]":
         if not span.num_nodes:
@@ -229,14 +229,10 @@ class SdpaPlan:
     _pool: KVPool
     _slot_of_row: Tensor
     _sequences: tuple[_SequencePlan, ...]
-    _scrubs: bool
-    """Whole splits of keys reach into slots of others, and a masked NaN is still NaN: so none is stored."""
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        if self._scrubs:
-            keys, values = (
-                torch.nan_to_num(each, nan=0.0, posinf=0.0, neginf=0.0) for each in (keys, values)
-            )
+        # A masked NaN is still NaN: what a refused token left would reach rows that do not see it.
+        keys, values = (torch.nan_to_num(each, nan=0.0, posinf=0.0, neginf=0.0) for each in (keys, values))
         self._pool.keys[layer].index_copy_(1, self._slot_of_row, keys.transpose(0, 1))
         self._pool.values[layer].index_copy_(1, self._slot_of_row, values.transpose(0, 1))
         num_rows, _, head_dim = queries.shape

@@ -90,12 +90,9 @@ def available_memory() -> int:
 
 def rooms() -> dict[str, int]:
     """Free bytes of every device."""
-    import torch
+    from ssd.runtime.host import free_on_gpus
 
-    from ssd.runtime.host import gpus_here
-
-    gpus = {gpu: int(torch.cuda.mem_get_info(torch.device(gpu))[0]) for gpu in gpus_here()}
-    return gpus | {"cpu": available_memory()}
+    return free_on_gpus() | {"cpu": available_memory()}
 
 
 def total_memory() -> str:

@@ -38,6 +38,11 @@ class Decoder:
         """Whether the host has time between launch and collect."""
         return self._runner.is_async and not self.proposer.takes_turns
 
+    @property
+    def num_uncaptured(self) -> int:
+        """Steps of the target that no captured one held."""
+        return self._runner.num_uncaptured
+
     def launch(self, rows: Sequence[DecodeRow]) -> None:
         """Starts the forward of a step; one that holds the host is over when this returns."""
         started = time.monotonic()

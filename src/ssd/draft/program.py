@@ -6,11 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from ssd.attention.choice import captured_backend
 from ssd.config import DraftConfig, GrowthPolicyName
 from ssd.draft.forest.arrays import NumpyArrays, TorchArrays
 from ssd.draft.forest.children import LooseChildren
 from ssd.draft.forest.forest import Forest
+from ssd.draft.forest.fused import Step, kernels_on
 from ssd.draft.forest.fused_children import children_on
 from ssd.draft.forest.grower import Children, ForestGrower, ForestModel, HostLimits
 from ssd.draft.forest.model import ArraysModel, TensorsModel
@@ -86,16 +89,30 @@ def _captured(loaded: LoadedModel, shape: Shape, growth: GrowthPolicyName, captu
     pool, decoder, started = loaded.pool, loaded.runner.model, time.perf_counter()
     device = pool.shape.device
     attention = captured_backend(pool, decoder.config.num_heads)
-    forest = RecordedForest(TorchArrays(device), shape, growth, capture)
+    forest = RecordedForest(TorchArrays(device), shape, growth, capture, _kernels_for(shape, device))
     model = RecordedModel(
         TensorsModel(decoder, attention, pool, shape, beside=loaded.runner), forest, capture
     )
-    children = RecordedChildren(
-        children_on(device, shape.children, loaded.head_tokens), model, forest, capture
+    plain, truncating = (
+        children_on(device, shape.children, loaded.head_tokens, truncates=each) for each in (False, True)
     )
+    children = RecordedChildren(plain, truncating, model, forest, capture)
     seconds = time.perf_counter() - started
     logger.info("captured the steps of %s in %.1f s", loaded.checkpoint.name, seconds)
     return forest, model, children
+
+
+def _kernels_for(shape: Shape, device: torch.device) -> frozenset[Step]:
+    """Those that do on this device what torch does, in trees of this shape."""
+    if device.type != "cpu":
+        # Not on a CPU: Triton takes long to import.
+        from ssd.draft.forest.kernel_checks import check_steps, rounds_of
+        from ssd.kernels.language import can_launch
+        from ssd.runtime.kernel_checks import leave_failing_kernels_to_torch
+
+        if can_launch(device):
+            leave_failing_kernels_to_torch(device, check_steps(device, (rounds_of(shape),)))
+    return kernels_on(device)
 
 
 def start_team(config: DraftConfig) -> Team | None:

@@ -16,6 +16,7 @@ from ssd.engine.drafting import draft_ahead, with_own_cores, with_own_device
 from ssd.engine.grammar import Grammars
 from ssd.engine.prompts import RequestFactory
 from ssd.engine.scheduler import SchedulerLimits
+from ssd.engine.seating import refuse_a_draft_without_room
 from ssd.kvcache.block_manager import BlockManager
 from ssd.models.checkpoint import open_checkpoint
 from ssd.models.hub import with_local_models
@@ -23,6 +24,7 @@ from ssd.models.vocabulary import common_vocabulary
 from ssd.models.weights import ShowProgress
 from ssd.runtime.cores import move_to_cores, unmoved_if_it_fails
 from ssd.runtime.fit import refuse_what_the_machine_lacks
+from ssd.runtime.host import free_on_gpus
 from ssd.runtime.loading import LoadedModel
 from ssd.runtime.ready import load_ready
 
@@ -98,6 +100,7 @@ def with_mode(engine: Engine, config: EngineConfig, *, show_progress: ShowProgre
     if engine.core.has_work:
         raise ValueError("the mode cannot change while requests run: let them end, or abort them")
     config = _fitting(config)
+    refuse_a_draft_without_room(config, free_on_gpus())
     tokenizer = engine.requests.tokenizer
     with unmoved_if_it_fails():
         decoder = make_decoder(config, engine.loaded, tokenizer, show_progress=show_progress)

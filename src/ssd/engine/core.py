@@ -77,6 +77,7 @@ class EngineCore:
         self._lengths: Counter[int] = Counter()
         """Rounds by the number of drafted tokens they verified."""
         self._num_steps, self._step_seconds, self._verify_seconds, self._wait_seconds = 0, 0.0, 0.0, 0.0
+        self._num_uncaptured_before = decoder.num_uncaptured
         self.timeline: Timeline | None = None
         """Given one, every step is written into it."""
         self._pace: Pace | None = None
@@ -151,6 +152,7 @@ class EngineCore:
             self._wait_seconds,
             self._decoder.proposer.line_stats,
             dict(self._lengths),
+            self._decoder.num_uncaptured - self._num_uncaptured_before,
         )
 
     def step(self) -> StepOutput:

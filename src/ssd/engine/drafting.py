@@ -61,9 +61,11 @@ def with_own_device(config: EngineConfig, gpus: Sequence[str] | None = None) -> 
     gpus = gpus_here() if gpus is None else gpus
     target = gpu_of(config.device, gpus)
     seats = draft_seats(draft.device, draft.tensor_parallel_size, gpus, target=target)
-    if seats == (target,):
+    if target is not None and seats == (target,):
         logger.warning("target and draft share %s and slow each other: give them two GPUs", target)
-    if "cpu" in seats or seats == (target,):
+        # By one name, whatever they were called: the target leaves the draft its half.
+        return replace(config, device=target, draft=replace(config.draft, device=target))
+    if "cpu" in seats:
         return config
     return replace(config, draft=replace(config.draft, device=",".join(seats)))
 

@@ -99,6 +99,8 @@ class EngineStats:
     """The line to the draft, in mode `ssd`."""
     lengths: dict[int, int] = field(default_factory=dict)
     """How many rounds verified so many drafted tokens; those without a draft are under 0."""
+    num_uncaptured: int = 0
+    """Steps of the target that no captured step held, where steps are captured."""
 
     @property
     def num_drafts(self) -> int:

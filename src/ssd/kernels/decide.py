@@ -1,8 +1,7 @@
-"""The end of a target's step: a token for each row of logits, and how many drafted ones each text keeps.
+"""The end of a target's step: a token for each row of logits.
 
-Two launches: blocks of the vocabulary each find their best token by z/T + g, then each sequence finds its
-rows' and compares them with what was drafted. `decide_whole` and `count_accepted` of `sampling` are the
-oracles. NaN among logits wins there and is passed over here.
+Two launches: blocks of the vocabulary each find their best token by z/T + g, then each row finds its own
+among these. `decide_whole` of `sampling` is the oracle. NaN among logits wins there and is passed over here.
 """
 
 import torch
@@ -52,68 +51,21 @@ def best_of_blocks(
     tl.store(tokens + row * num_blocks + tl.program_id(1), column)
 
 
-@jit(do_not_specialize=("num_rows", "num_blocks"))
-def settle(
-    bests,
-    candidates,
-    drafted,
-    starts,
-    tokens,
-    accepted,
-    num_rows,
-    num_blocks,
-    block: tl.constexpr,
-    compares: tl.constexpr,
-):
-    """Program (sequence), or (row) where nothing was drafted."""
-    sequence = tl.program_id(0)
-    start, end = sequence.to(tl.int64), (sequence + 1).to(tl.int64)
-    if compares:
-        start = tl.load(starts + sequence)
-        is_last = sequence == tl.num_programs(0) - 1
-        end = tl.load(starts + sequence + 1, mask=sequence < tl.num_programs(0) - 1, other=0)
-        end = tl.where(is_last, num_rows.to(tl.int64), end)
+@jit(do_not_specialize=("num_blocks",))
+def settle(bests, candidates, tokens, num_blocks, block: tl.constexpr):
+    """Program (row)."""
+    row = tl.program_id(0).to(tl.int64)
     places = tl.arange(0, block)
     is_place = places < num_blocks
-    count, holds = tl.zeros([], tl.int64), tl.full([], 1, tl.int64)
-    for row in range(start, end):
-        scores = tl.load(bests + row * num_blocks + places, mask=is_place, other=float("-inf"))
-        best = tl.max(scores, 0)
-        found = tl.load(candidates + row * num_blocks + places, mask=is_place, other=0)
-        token = tl.min(tl.where(is_place & (scores == best), found, 2147483647), 0).to(tl.int64)
-        token = tl.where(token == 2147483647, 0, token)
-        tl.store(tokens + row, token)
-        if compares:
-            holds = holds * (token == tl.load(drafted + row)).to(tl.int64)
-            count += holds
-    if compares:
-        tl.store(accepted + sequence, count)
-
-
-def decide_step(
-    logits: Tensor, draws: Draws, floors: Tensor | None, drafted: Tensor, starts: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The token [R] of each row of logits [R, V], and how many drafted ones each sequence [S] keeps.
-
-    `drafted` and `starts` are those of `count_accepted`; `floors` [R] those of truncation, which is done.
-    """
-    accepted = torch.empty_like(starts)
-    return _decide(logits, draws, floors, drafted, starts, accepted), accepted
+    scores = tl.load(bests + row * num_blocks + places, mask=is_place, other=float("-inf"))
+    best = tl.max(scores, 0)
+    found = tl.load(candidates + row * num_blocks + places, mask=is_place, other=0)
+    token = tl.min(tl.where(is_place & (scores == best), found, 2147483647), 0).to(tl.int64)
+    tl.store(tokens + row, tl.where(token == 2147483647, 0, token))
 
 
 def decide_rows(logits: Tensor, draws: Draws, floors: Tensor | None) -> Tensor:
-    """The token [R] of each row of logits [R, V]."""
-    return _decide(logits, draws, floors, None, None, None)
-
-
-def _decide(
-    logits: Tensor,
-    draws: Draws,
-    floors: Tensor | None,
-    drafted: Tensor | None,
-    starts: Tensor | None,
-    accepted: Tensor | None,
-) -> Tensor:
+    """The token [R] of each row of logits [R, V]; `floors` [R] are those of truncation, which is done."""
     num_rows, num_columns = logits.shape
     num_blocks = -(-num_columns // BLOCK)
     bests = torch.empty(num_rows, num_blocks, device=logits.device)
@@ -135,17 +87,12 @@ def _decide(
             has_floors=floors is not None,
             num_warps=4,
         )
-        settle[(num_rows if starts is None else len(starts),)](
+        settle[(num_rows,)](
             bests,
             candidates,
-            tokens if drafted is None else drafted,
-            tokens if starts is None else starts,
             tokens,
-            tokens if accepted is None else accepted,
-            num_rows,
             num_blocks,
             block=1 << (num_blocks - 1).bit_length(),
-            compares=starts is not None,
             num_warps=1,
         )
     return tokens

@@ -10,7 +10,7 @@ import torch
 
 from ssd.kernels.language import can_launch
 
-Kernel = Literal["attention", "move", "decide", "children"]
+Kernel = Literal["attention", "move", "decide", "children", "select", "attach", "apply"]
 
 _failed: set[tuple[str, Kernel]] = set()
 """By kind of device: what fails on one of a machine's GPUs is used on none."""

@@ -64,6 +64,10 @@ class CapturedRunner:
         return self._beyond.is_async
 
     @property
+    def num_uncaptured(self) -> int:
+        return self.num_eager.total()
+
+    @property
     def head_tokens(self) -> Tensor | None:
         return self._beyond.head_tokens
 

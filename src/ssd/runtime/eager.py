@@ -24,6 +24,9 @@ T = TypeVar("T")
 
 
 class EagerRunner:
+    num_uncaptured = 0
+    """None is captured here."""
+
     def __init__(
         self,
         model: DenseDecoder,

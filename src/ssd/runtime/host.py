@@ -25,6 +25,12 @@ def gpus_here() -> list[str]:
     return [f"cuda:{index}" for index in range(torch.cuda.device_count())]
 
 
+def free_on_gpus() -> dict[str, int]:
+    """Bytes that nobody holds on each."""
+    torch.cuda.empty_cache()
+    return {gpu: int(torch.cuda.mem_get_info(torch.device(gpu))[0]) for gpu in gpus_here()}
+
+
 def resolve_dtype(dtype: DType, device: torch.device, declared: str | None = None) -> torch.dtype:
     """What `auto` means on this device, for a checkpoint that declares a number format or none."""
     names = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}

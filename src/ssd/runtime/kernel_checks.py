@@ -7,7 +7,7 @@ GPU tries its own first, and what fails is left to torch.
 
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ from ssd.attention.batch import Batch, BatchWriter
 from ssd.attention.fused import FusedBackend
 from ssd.attention.paged import PagedBackend
 from ssd.attention.rows import Branches, Layout, PlainRow
-from ssd.kernels.decide import decide_rows, decide_step
+from ssd.kernels.decide import decide_rows
 from ssd.kernels.kv import move_kv
 from ssd.kernels.oracles import children_of_rows
 from ssd.kernels.tiles import can_attend
@@ -26,7 +26,6 @@ from ssd.kernels.trust import Kernel, leave_to_torch, may_run
 from ssd.kernels.vocabulary import children_of
 from ssd.kvcache.pool import NODES_PER_TREE, KVPool, PoolShape
 from ssd.sampling import Draws, Truncation
-from ssd.sampling.coupled import NOTHING, count_accepted
 from ssd.sampling.truncation import whole_floors
 from ssd.sampling.whole import decide_whole, scaled
 
@@ -131,12 +130,10 @@ def check_kernels(device: torch.device, scenes: tuple[Scene | Words, ...] = USUA
             yield _found("children", scene, _children, device, _SHARE_BOUND)
 
 
-def leave_failing_kernels_to_torch(
-    device: torch.device, scenes: tuple[Scene | Words, ...]
-) -> frozenset[Kernel]:
-    """Before a model's first step: each kernel on scenes of its own shapes. Those that fail, and the log."""
+def leave_failing_kernels_to_torch(device: torch.device, findings: Iterable[Finding]) -> frozenset[Kernel]:
+    """Before a model's first step: what was found of its kernels. Those that fail, and the log."""
     failed: dict[Kernel, Finding] = {}
-    for each in check_kernels(device, scenes):
+    for each in findings:
         if not each.is_sound and may_run(each.kernel, device):
             leave_to_torch(each.kernel, device)
             failed[each.kernel] = each
@@ -305,16 +302,9 @@ def _logits(words: Words, device: torch.device) -> tuple[Tensor, Draws, Tensor |
 
 
 def _decide(words: Words, device: torch.device) -> float:
-    """How many tokens or counts differ."""
+    """How many tokens differ."""
     logits, draws, floors = _logits(words, device)
-    wanted = decide_whole(logits, draws)
-    starts = torch.arange(0, words.num_rows, 3, device=device)
-    drafted = wanted.clone()
-    drafted[1::4] = NOTHING
-    tokens, accepted = decide_step(logits, draws, floors, drafted, starts)
-    alone = decide_rows(logits, draws, floors)
-    differing = (tokens != wanted).sum() + (alone != wanted).sum()
-    return float(differing + (accepted != count_accepted(wanted, drafted, starts)).sum())
+    return float((decide_rows(logits, draws, floors) != decide_whole(logits, draws)).sum())
 
 
 def _children(words: Words, device: torch.device) -> float:

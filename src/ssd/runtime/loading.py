@@ -165,11 +165,11 @@ def _try_kernels(shape: PoolShape, model: ModelConfig, *, deterministic: bool) -
     """What fails on this device is torch's from here on, and the log says so."""
     # Not on a CPU: Triton takes long to import.
     from ssd.kernels.language import can_launch
-    from ssd.runtime.kernel_checks import leave_failing_kernels_to_torch, scenes_of
+    from ssd.runtime.kernel_checks import check_kernels, leave_failing_kernels_to_torch, scenes_of
 
     if can_launch(shape.device):
         scenes = scenes_of(shape, model.num_heads, model.vocab_size, deterministic=deterministic)
-        leave_failing_kernels_to_torch(shape.device, scenes)
+        leave_failing_kernels_to_torch(shape.device, check_kernels(shape.device, scenes))
 
 
 def _frequent(checkpoint: Checkpoint, head: int | None) -> Sequence[int] | None:

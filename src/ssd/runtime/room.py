@@ -18,6 +18,12 @@ from ssd.runtime.memory import MemoryPlan
 logger = logging.getLogger(__name__)
 
 
+def bytes_of(shape: PoolShape) -> int:
+    """Of texts and trees."""
+    num_slots = shape.num_blocks * shape.block_size + shape.num_trees * NODES_PER_TREE
+    return shape.bytes_per_slot * num_slots
+
+
 @dataclass(frozen=True, slots=True)
 class Room:
     config: RunnerConfig
@@ -64,9 +70,7 @@ class Room:
         """What was asked for, or all that a card has left; ValueError if that is not there."""
         asked = self.config.kv_cache_bytes
         shape = self.shape(plan.kv_bytes if asked is None else asked)
-        needed = shape.bytes_per_slot * (
-            shape.num_blocks * shape.block_size + shape.num_trees * NODES_PER_TREE
-        )
+        needed = bytes_of(shape)
         if needed > plan.kv_bytes:
             raise ValueError(
                 f"{needed} bytes of KV are asked for, but the card has room for {plan.kv_bytes} "

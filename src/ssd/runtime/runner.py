@@ -49,6 +49,11 @@ class Runner(Protocol):
         """Whether a forward goes on by itself after its launch: the host has time until it is collected."""
         ...
 
+    @property
+    def num_uncaptured(self) -> int:
+        """Steps that no captured one held; 0 where none is captured."""
+        ...
+
     def batch(self, rows: Sequence[Row]) -> Batch:
         """The rows as tensors; they hold until the next call."""
         ...

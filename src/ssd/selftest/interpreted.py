@@ -8,9 +8,11 @@ Writes a line of JSON for each finding.
 import json
 import sys
 from dataclasses import asdict
+from itertools import chain
 
 import torch
 
+from ssd.draft.forest.kernel_checks import USUAL, check_steps
 from ssd.runtime.kernel_checks import Part, Scene, Words, check_kernels
 
 FEW = (
@@ -23,7 +25,8 @@ FEW = (
 
 
 def main() -> None:
-    for each in check_kernels(torch.device("cpu"), FEW):
+    cpu = torch.device("cpu")
+    for each in chain(check_kernels(cpu, FEW), check_steps(cpu, USUAL[:1])):
         sys.stdout.write(json.dumps(asdict(each)) + "\n")
         sys.stdout.flush()
 

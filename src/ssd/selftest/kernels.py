@@ -10,6 +10,7 @@ from importlib.util import find_spec
 
 import torch
 
+from ssd.draft.forest.kernel_checks import check_steps
 from ssd.kernels.trust import leave_to_torch
 from ssd.runtime.kernel_checks import USUAL, Finding, Part, Scene, Words, check_kernels
 from ssd.selftest.lines import Line
@@ -42,7 +43,7 @@ def kernel_lines(device: torch.device) -> Iterator[Line]:
     elif device.type == "cpu":
         yield from _lines(_interpreted(), where="a few scenes, interpreted")
     else:
-        findings = list(check_kernels(device, GRID))
+        findings = [*check_kernels(device, GRID), *check_steps(device)]
         for each in findings:
             if not each.is_sound:
                 leave_to_torch(each.kernel, device)

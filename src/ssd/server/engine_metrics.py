@@ -64,6 +64,7 @@ def _totals(beat: Heartbeat) -> Iterator[Metric]:
         "spec_decode_num_accepted_tokens": ("Drafted tokens accepted.", spec.accepted),
         "spec_hits": ("Rounds whose speculation was ready.", spec.hits),
         "engine_steps": ("Steps of the engine.", stats.num_steps),
+        "engine_uncaptured_steps": ("Of these, those that no captured step held.", stats.num_uncaptured),
         "engine_step_seconds": ("Seconds in steps.", stats.step_seconds),
         "verify_seconds": ("Of these, in the target's forwards.", stats.verify_seconds),
         "wait_seconds": ("Of these, waiting for the draft.", stats.wait_seconds),

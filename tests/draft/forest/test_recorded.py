@@ -29,8 +29,12 @@ from tests.still_clock import still
 
 GREEDY = Sampling(seed=1, end_ids=[1])
 WARM = Sampling(seed=2, temperature=0.8, top_p=0.9)
-MOST = {"greedy": 700, "sampled": 900}
-"""Operations of a whole step (select, forward of two layers, children, attach), and of an outcome's."""
+PLAIN = Sampling(seed=2, temperature=0.8)
+MOST = {"greedy": 720, "sampled": 1080}
+"""Operations of a whole step (select, forward of two layers, children, attach), and of an outcome's.
+
+Children are there twice: with truncation, and without.
+"""
 
 
 class Recorder:
@@ -60,7 +64,8 @@ def grower_of(draft: LoadedModel, needs: Needs, *, lookup: int, recorder: Captur
         return ForestGrower(Forest(TorchArrays(), shape), model, children, blocks, limits, clock=still)
     forest = RecordedForest(TorchArrays(), shape, "value", recorder)
     recorded = RecordedModel(model, forest, recorder)
-    chosen = RecordedChildren(children, recorded, forest, recorder)
+    plain = FixedChildren(3, replace(needs, truncates=False))
+    chosen = RecordedChildren(plain, children, recorded, forest, recorder)
     return ForestGrower(forest, recorded, chosen, blocks, limits, clock=still)
 
 
@@ -111,7 +116,7 @@ def draft(tiny_llama: Path) -> LoadedModel:
     return load(tiny_llama)
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "T=0.8 top_p=0.9"])
+@pytest.mark.parametrize("sampling", [GREEDY, WARM, PLAIN], ids=["greedy", "T=0.8 top_p=0.9", "T=0.8"])
 @pytest.mark.parametrize(("lookup", "way"), [(0, "recording"), (4, "recording"), (4, "graphs")])
 def test_a_replay_is_the_work_itself(draft: LoadedModel, sampling: Sampling, lookup: int, way: str) -> None:
     samples = sampling.temperature > 0
@@ -123,6 +128,19 @@ def test_a_replay_is_the_work_itself(draft: LoadedModel, sampling: Sampling, loo
         told.append(play(grower_of(draft, needs, lookup=lookup, recorder=recorder), sampling, seed=3))
     assert len(told[0]) > 10
     assert told[0] == told[1]
+
+
+def test_truncation_is_looked_at_while_a_sequence_asks_for_it(draft: LoadedModel) -> None:
+    grower = grower_of(draft, Needs(samples=True, truncates=True), lookup=0, recorder=RunAgain())
+    found = []
+    for number, sampling in enumerate((PLAIN, WARM)):
+        opening = Open(number, 1, pack_ints([5, 6, 7]), 3, MAX_LEN, LOOKAHEAD, sampling)
+        grower.open(number, Planted(opening, max_len=MAX_LEN))
+        grower.grow()
+        found.append(grower._forest.truncates)
+    grower.close(1)
+    grower.grow()
+    assert [*found, grower._forest.truncates] == [False, True, False]
 
 
 def test_the_service_captures_its_steps_where_they_can_be(

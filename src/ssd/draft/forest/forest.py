@@ -38,6 +38,8 @@ class Forest:
         self.turns = Turns.of(xp, shape)
         self.is_shared = xp.is_fixed
         """Whether turns are looked at: a fixed list of operations always does."""
+        self.truncates = True
+        """Whether any sequence cuts off tokens (top_k, top_p, min_p), by the host's word."""
         self._known = Constants.of(xp, shape)
         self._policy = priorities(policy, xp, shape)
         self._view, self._num_used = self.tables, shape.sequences

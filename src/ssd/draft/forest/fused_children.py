@@ -17,8 +17,10 @@ from ssd.sampling.whole import scaled
 
 
 class FusedChildren:
-    def __init__(self, count: int, head_tokens: Tensor | None, device: torch.device) -> None:
-        self._count, self._head_tokens = count, head_tokens
+    def __init__(
+        self, count: int, head_tokens: Tensor | None, device: torch.device, *, truncates: bool
+    ) -> None:
+        self._count, self._head_tokens, self._truncates = count, head_tokens, truncates
         self._zero = torch.zeros((), device=device)
 
     def of(self, logits: Tensor, tables: Tables, rows: Rows) -> Told:
@@ -28,6 +30,8 @@ class FusedChildren:
         temperatures = tables.temperature[sequence]
         heats = torch.where(tables.kind[sequence] == 0, self._zero, temperatures)
         draws = Draws(tables.seed[sequence], rows.position + 1, heats)
+        if not self._truncates:
+            return children_of(logits, draws, None, self._count, self._head_tokens)
         scores = scaled(logits, temperatures)
         _, largest = largest_of_rows(scores, min(SAMPLED_CANDIDATES, scores.shape[1]))
         # A floor below the candidates is none: it would take a sort of the whole vocabulary to find it.
@@ -35,12 +39,12 @@ class FusedChildren:
         return children_of(logits, draws, floors, self._count, self._head_tokens)
 
 
-def children_on(device: torch.device, count: int, head_tokens: Tensor | None) -> Children:
+def children_on(device: torch.device, count: int, head_tokens: Tensor | None, *, truncates: bool) -> Children:
     """A fixed list of operations for everybody: what a greedy sequence needs not changes nothing for it."""
     if device.type != "cpu":
         # Not before it is wanted: Triton takes long to import, and is of use on a GPU only.
         from ssd.kernels.trust import may_run
 
         if may_run("children", device):
-            return FusedChildren(count, head_tokens, device)
-    return FixedChildren(count, Needs(samples=True, truncates=True), head_tokens, device=device)
+            return FusedChildren(count, head_tokens, device, truncates=truncates)
+    return FixedChildren(count, Needs(samples=True, truncates=truncates), head_tokens, device=device)

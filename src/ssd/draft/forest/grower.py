@@ -95,6 +95,8 @@ class ForestGrower:
         """By row."""
         self._with_host: set[int] = set()
         """Sessions whose children depend on more than logits and noise."""
+        self._truncating: set[int] = set()
+        """Sessions that cut off tokens."""
         self.ledger = Ledger(forest.shape.sequences)
         self._rounds, self._clock = Rounds(forest.shape.sequences, clock), clock
         self._trunks = Trunks(forest, blocks, self.ledger)
@@ -140,6 +142,8 @@ class ForestGrower:
         is_given = needs_host(planted)
         if is_given:
             self._with_host.add(session_id)
+        if planted.params.truncated:
+            self._truncating.add(session_id)
         planted.plant(self._forest.tables, self._forest.shape, num_read=num_read, is_given=is_given)
         self._trunks.enter(session_id, planted)
         if num_read < len(planted.tokens) - 1:
@@ -159,6 +163,7 @@ class ForestGrower:
         self.tenants.leave(planted.row, planted.tenant)
         del self._by_row[planted.row], self._texts[planted.row]
         self._with_host.discard(session_id)
+        self._truncating.discard(session_id)
         self._unread.discard(session_id)
         insort(self._free, planted.row, key=neg)
         self._forest.narrow(max(self._by_row, default=0))
@@ -304,6 +309,7 @@ class ForestGrower:
     def _told(self, logits: Tensor, runs: Sequence[Run]) -> Told:
         """What follows each row, by its logits; where a text's parameters look at its tokens, by the host."""
         forest = self._forest
+        forest.truncates = bool(self._truncating)
         told = self._children.of(logits, forest.tables, forest.rows)
         if self._with_host:
             host = forest.xp.told(told[0]), forest.xp.told(told[1])

@@ -6,6 +6,7 @@ a step needs of the host (outcomes, runs, who is live) is loaded into the tables
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,16 +14,23 @@ from torch import Tensor
 from ssd.config import GrowthPolicyName
 from ssd.draft.forest.arrays import TorchArrays
 from ssd.draft.forest.children import Told
-from ssd.draft.forest.forest import Forest
+from ssd.draft.forest.fused import FusedForest, Step
 from ssd.draft.forest.grower import Children, Reading
 from ssd.draft.forest.model import TensorsModel
 from ssd.draft.forest.tables import Moves, Rows, Shape, Tables
 from ssd.runtime.capture import Capture
 
 
-class RecordedForest(Forest):
-    def __init__(self, xp: TorchArrays, shape: Shape, policy: GrowthPolicyName, capture: Capture) -> None:
-        super().__init__(xp, shape, policy)
+class RecordedForest(FusedForest):
+    def __init__(
+        self,
+        xp: TorchArrays,
+        shape: Shape,
+        policy: GrowthPolicyName,
+        capture: Capture,
+        kernels: frozenset[Step] = frozenset(),
+    ) -> None:
+        super().__init__(xp, shape, policy, kernels)
         size = shape.num_rows + shape.lookup, shape.children
         self.told: Told = xp.integers(*size), xp.reals(*size, fill=-torch.inf)
         """What a replay attaches."""
@@ -85,21 +93,32 @@ class RecordedModel:
 
 
 class RecordedChildren:
-    """From a step's logits straight to where they are attached."""
+    """From a step's logits straight to where they are attached.
+
+    What truncation takes is dear, and done only while a sequence asks for it.
+    """
 
     def __init__(
-        self, children: Children, model: RecordedModel, forest: RecordedForest, capture: Capture
+        self,
+        plain: Children,
+        truncating: Children,
+        model: RecordedModel,
+        forest: RecordedForest,
+        capture: Capture,
     ) -> None:
-        self._children, self._model, self._forest = children, model, forest
+        self._model, self._forest = model, forest
         with torch.inference_mode():
-            self._replay = capture(self._choose)
+            self._replay_plain, self._replay_truncating = (
+                capture(partial(self._choose, each)) for each in (plain, truncating)
+            )
 
     def of(self, logits: Tensor, tables: Tables, rows: Rows) -> Told:
+        replay = self._replay_truncating if self._forest.truncates else self._replay_plain
         with torch.inference_mode():
-            self._replay()
+            replay()
         return self._forest.told
 
-    def _choose(self) -> None:
-        found = self._children.of(self._model.logits, self._forest.tables, self._forest.rows)
+    def _choose(self, children: Children) -> None:
+        found = children.of(self._model.logits, self._forest.tables, self._forest.rows)
         for place, said in zip(self._forest.told, found, strict=True):
             place.copy_(said)

@@ -14,8 +14,8 @@ from ssd.draft.forest.tables import MAX_CHILDREN, NODE_BITS, Rows, Shape, Tables
 _HIGH = 32
 """A key's upper half is its rank in the step, the lower one where it lies."""
 _LOW_MASK = (1 << _HIGH) - 1
-_READ_FIRST = 1 << 30
-_OLDEST = (1 << _HIGH - NODE_BITS) - 1 - MAX_CHILDREN
+READ_FIRST = 1 << 30
+OLDEST = (1 << _HIGH - NODE_BITS) - 1 - MAX_CHILDREN
 
 
 def select_rows(
@@ -93,7 +93,7 @@ def _best_nodes(xp: Arrays, shape: Shape, known: Constants, tables: Tables, poli
     may = near[:, :, None] & tables.is_open
     if is_meant is not None:
         may = may & is_meant
-    age = xp.at_most(tables.first_id - tables.root_id[:, None], _OLDEST) << NODE_BITS
+    age = xp.at_most(tables.first_id - tables.root_id[:, None], OLDEST) << NODE_BITS
     # A child is as much younger than its family's first as its rank says; `nodes` has that added.
     keys = (xp.whole(xp.bits(distance)) << _HIGH) | (age[:, :, None] + known.nodes)
     keys = xp.where(may, keys, known.nothing).reshape(len(keys), -1)
@@ -107,7 +107,7 @@ def _keys(xp: Arrays, shape: Shape, known: Constants, tables: Tables, best: Arra
     """Of all trees, flat [S · (ring + k)]: in which order texts are read and nodes processed."""
     behind = (tables.length - tables.num_read)[:, None]
     # Texts that are nearly read first, and in each its earlier tokens.
-    due = (behind * shape.ring + known.ring - _READ_FIRST) << _HIGH
+    due = (behind * shape.ring + known.ring - READ_FIRST) << _HIGH
     is_due = (known.ring < behind) & tables.is_live[:, None]
     keys = xp.joined((xp.where(is_due, due, known.nothing), best), 1)
     places = known.sequences[: len(keys), None] * keys.shape[1] + known.columns

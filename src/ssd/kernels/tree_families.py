@@ -1,0 +1,310 @@
+"""What a step's rows become: the rows of runs before its forward, and families of children after it.
+
+`run_rows`, `families`, `confirmed` and `attach_rows` of `draft/forest` are the oracles. Three launches come
+after a forward, since each asks what all rows of the one before have found: what each row's children are; how
+far runs hold; and the trees. Knows tables, not logits.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ssd.kernels.language import jit, launching_on, tl
+from ssd.kernels.trees import Learning, Sizes, StepRows, Trees, bit_of, cells_of, up_to_power
+
+
+class Asked(NamedTuple):
+    """Of each row of a run: `Runs` of the same place."""
+
+    owner: Tensor
+    place: Tensor
+    token: Tensor
+
+
+class Said(NamedTuple):
+    """Of each row: tokens, and what the model said of them; −inf or NaN for none."""
+
+    tokens: Tensor
+    raws: Tensor
+
+
+class Found(NamedTuple):
+    """Of each row, between launches: its children, those that exist before the others."""
+
+    tokens: Tensor  # −1: no such child
+    raws: Tensor
+    logprobs: Tensor
+    is_open: Tensor
+    number: Tensor  # 0 where the row attaches nothing
+    next_id: Tensor  # of its sequence before the step
+    taken: Tensor  # the child that a run goes on with; −1: none
+
+    @classmethod
+    def of(cls, num_rows: int, children: int, device: torch.device) -> "Found":
+        size = (num_rows, children)
+        tokens, *columns = (
+            torch.zeros(each, dtype=torch.int64, device=device) for each in (size, *[size[:1]] * 3)
+        )
+        raws, logprobs = torch.zeros(size, device=device), torch.zeros(size, device=device)
+        return cls(tokens, raws, logprobs, torch.zeros(size, dtype=torch.bool, device=device), *columns)
+
+
+@jit()
+def lay_run(trees, rows, asked, free, sizes, num_free: tl.constexpr, slots: tl.constexpr, wide: tl.constexpr):
+    """Program (row of a run): behind the slots of its tree's other rows, and behind the run before it."""
+    number = tl.program_id(0).to(tl.int64)
+    row = sizes.own_rows + number
+    owner, place = tl.load(asked.owner + number), tl.load(asked.place + number)
+    is_run = owner >= 0
+    owner = tl.maximum(owner, 0)
+    home = tl.load(rows.home + owner)
+    sequence = tl.where(is_run, tl.load(rows.sequence + owner), 0)
+    own = tl.arange(0, wide)
+    homes = tl.load(rows.home + own, mask=own < sizes.own_rows, other=-1)
+    # A root that is read takes no slot, and there are no nodes beside it.
+    is_read = tl.load(rows.is_read + owner) != 0
+    others = tl.where(is_read, 0, tl.sum((homes == home).to(tl.int64), 0))
+    parent = tl.load(rows.slot + owner)
+    all_rows = sizes.all_rows
+    low = tl.load(rows.ancestors + owner) | bit_of(parent, 0, slots)
+    high = tl.load(rows.ancestors + all_rows + owner) | bit_of(parent, 1, slots)
+    for earlier in range(place):
+        slot = tl.load(free + sequence * num_free + tl.minimum(earlier + others, num_free - 1))
+        low, high = low | bit_of(slot, 0, slots), high | bit_of(slot, 1, slots)
+    slot = tl.load(free + sequence * num_free + tl.minimum(place + others, num_free - 1))
+    slot = tl.where(is_run, slot, slots)
+    position = tl.load(rows.position + owner) + 1 + place
+    tl.store(rows.sequence + row, sequence)
+    tl.store(rows.home + row, home)
+    tl.store(rows.token + row, tl.where(is_run, tl.load(asked.token + number), 0))
+    tl.store(rows.position + row, tl.where(is_run, position, 0))
+    tl.store(rows.trunk + row, tl.load(trees.length + sequence))
+    tl.store(rows.ancestors + row, tl.where(is_run, low, 0))
+    tl.store(rows.ancestors + all_rows + row, tl.where(is_run, high, 0))
+    tl.store(rows.target + row, sizes.arena + sequence * sizes.tree + tl.where(is_run, slot, 0))
+    tl.store(rows.slot + row, slot)
+    tl.store(rows.family + row, 0)
+    tl.store(rows.rank + row, 0)
+    tl.store(rows.node_id + row, 0)
+    tl.store(rows.value + row, tl.where(is_run, tl.load(rows.value + owner), 0.0))
+    tl.store(rows.start + row, row - place)
+    tl.store(rows.key + row, tl.load(rows.key + owner))
+    tl.store(rows.is_read + row, 0)
+    tl.store(rows.attaches + row, is_run)
+
+
+@jit()
+def find_families(
+    trees,
+    rows,
+    said,
+    found,
+    edges,
+    sizes,
+    trust: tl.constexpr,
+    least: tl.constexpr,
+    children: tl.constexpr,
+    num_edges: tl.constexpr,
+    num_ranks: tl.constexpr,
+    num_cells: tl.constexpr,
+    kids: tl.constexpr,
+    ends: tl.constexpr,
+):
+    """Program (row): how likely its children are, and which of them its engine knows and may go on."""
+    row = tl.program_id(0).to(tl.int64)
+    sequence, rank = tl.load(rows.sequence + row), tl.arange(0, kids)
+    is_rank = rank < children
+    tokens = tl.load(said.tokens + row * children + rank, mask=is_rank, other=0)
+    raws = tl.load(said.raws + row * children + rank, mask=is_rank, other=float("-inf"))
+    exists = (raws > float("-inf")) & (tokens < tl.load(trees.vocab + sequence))
+    exact = raws.to(tl.float64)
+    cells = cells_of(exact, rank, tl.load(trees.kind + sequence), edges, num_edges, num_ranks)
+    seen, taken = tl.load(trees.counts + cells), tl.load(trees.counts + num_cells + cells)
+    rates = (taken + trust * tl.exp(exact)) / (seen + trust)
+    logprobs = tl.minimum(tl.log(tl.maximum(rates, least)), 0.0).to(tl.float32)
+    end = tl.arange(0, ends)
+    ending = tl.load(trees.ends + sequence * sizes.ends + end, mask=end < sizes.ends, other=-1)
+    is_end = tl.max((tokens[:, None] == ending[None, :]).to(tl.int32), 1) != 0
+    # What one side does not know leaves no gap: ids are numbered on.
+    number = tl.sum(exists.to(tl.int64), 0)
+    missing = is_rank & ~exists
+    place = tl.where(exists, tl.cumsum(exists.to(tl.int64), 0), number + tl.cumsum(missing.to(tl.int64), 0))
+    spots = row * children + place - 1
+    tl.store(found.tokens + spots, tl.where(exists, tokens, -1), mask=is_rank)
+    tl.store(found.raws + spots, raws, mask=is_rank)
+    tl.store(found.logprobs + spots, logprobs, mask=is_rank)
+    tl.store(found.is_open + spots, exists & ~is_end, mask=is_rank)
+    tl.store(found.number + row, tl.where(tl.load(rows.attaches + row) != 0, number, 0))
+    tl.store(found.next_id + row, tl.load(trees.next_id + sequence))
+    tl.store(found.taken + row, -1)
+
+
+@jit()
+def confirm(rows, asked, found, sizes, children: tl.constexpr, kids: tl.constexpr):
+    """Program (row of a run): whether the model has said its token, and those of the run before it."""
+    number = tl.program_id(0).to(tl.int64)
+    row = sizes.own_rows + number
+    owner, place = tl.load(asked.owner + number), tl.load(asked.place + number)
+    rank = tl.arange(0, kids)
+    holds, value = owner >= 0, tl.load(rows.value + row)
+    parent, taken = tl.maximum(owner, 0), tl.full([], 0, tl.int32)
+    for back in range(place + 1):
+        # From the run's first row to this one.
+        parent = tl.where(back == 0, tl.maximum(owner, 0), row - place + back - 1)
+        spots, is_rank = found.tokens + parent * children + rank, rank < children
+        wanted = tl.load(asked.token + number - place + back)
+        tokens = tl.load(spots, mask=is_rank, other=-1)
+        is_open = tl.load(found.is_open + parent * children + rank, mask=is_rank, other=0) != 0
+        is_alike = is_open & (tokens == wanted)
+        gain = tl.load(found.logprobs + parent * children + rank, mask=is_alike, other=0.0)
+        holds = holds & (tl.sum(is_alike.to(tl.int32), 0) > 0)
+        value += tl.sum(gain.to(tl.float64), 0)
+        taken = tl.sum(tl.where(is_alike, rank, 0), 0)
+    tl.store(rows.attaches + row, holds)
+    tl.store(rows.family + row, tl.load(rows.slot + parent))
+    tl.store(rows.rank + row, taken)
+    tl.store(rows.value + row, value)
+    tl.store(found.number + row, tl.where(holds, tl.load(found.number + row), 0))
+    tl.store(found.taken + parent, taken, mask=holds)
+
+
+@jit()
+def attach(
+    trees,
+    rows,
+    found,
+    asked,
+    fresh,
+    sizes,
+    slots: tl.constexpr,
+    children: tl.constexpr,
+    head: tl.constexpr,
+    kids: tl.constexpr,
+    wide: tl.constexpr,
+):
+    """Program (row): its node gets its slot, its children join the tree, and it is no longer to be chosen.
+
+    Ids are numbered on within a sequence in the order of its rows; those of its run lie behind the others.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    sequence, attaches = tl.load(rows.sequence + row), tl.load(rows.attaches + row) != 0
+    is_read, value = tl.load(rows.is_read + row) != 0, tl.load(rows.value + row)
+    every = tl.arange(0, wide)
+    is_row = every < sizes.all_rows
+    mine = tl.load(rows.sequence + every, mask=is_row, other=-1) == sequence
+    numbers = tl.where(mine, tl.load(found.number + every, mask=is_row, other=0), 0)
+    next_id = tl.load(found.next_id + row)
+    first_id = next_id + tl.sum(tl.where(every < row, numbers, 0), 0)
+    node_id, node_rank = tl.load(rows.node_id + row), tl.load(rows.rank + row)
+    if row >= sizes.own_rows:
+        # Of a run: its node is a child of a row of this step.
+        number, place = row - sizes.own_rows, tl.load(asked.place + row - sizes.own_rows)
+        parent = tl.where(place == 0, tl.maximum(tl.load(asked.owner + number), 0), row - 1)
+        node_id = next_id + tl.sum(tl.where(every < parent, numbers, 0), 0) + node_rank
+    rank = tl.arange(0, kids)
+    is_rank = rank < children
+    tokens = tl.load(found.tokens + row * children + rank, mask=is_rank, other=-1)
+    logprobs = tl.load(found.logprobs + row * children + rank, mask=is_rank, other=0.0)
+    number = tl.load(found.number + row)
+    told = fresh + row * (head + 2 * children)
+    tl.store(told, sequence.to(tl.int32))
+    tl.store(told + 1, number.to(tl.int32))
+    tl.store(told + 2, node_id.to(tl.int32))
+    tl.store(told + 3, first_id.to(tl.int32))
+    tl.store(told + 4, tl.load(trees.root_id + sequence).to(tl.int32))
+    tl.store(told + head + rank, tokens.to(tl.int32), mask=is_rank)
+    tl.store(told + head + children + rank, logprobs.to(tl.int32, bitcast=True), mask=is_rank)
+    if is_read:
+        tl.atomic_add(trees.num_read + sequence, 1)
+    if attaches:
+        slot = tl.load(rows.slot + row)
+        spot = sequence * (slots + 1) + slot
+        tl.store(trees.is_used + spot, 1)
+        tl.store(trees.position + spot, tl.load(rows.position + row))
+        tl.store(trees.token + spot, tl.load(rows.token + row))
+        tl.store(trees.node_id + spot, node_id)
+        tl.store(trees.first_id + spot, first_id)
+        tl.store(trees.ancestors + spot, tl.load(rows.ancestors + row))
+        tl.store(trees.ancestors + sizes.words + spot, tl.load(rows.ancestors + sizes.all_rows + row))
+        tl.store(trees.value + spot, value)
+        nodes = spot * children + rank
+        # A child that a run goes on with is a node already.
+        is_open = tl.load(found.is_open + row * children + rank, mask=is_rank, other=0) != 0
+        is_open = is_open & (rank != tl.load(found.taken + row))
+        tl.store(trees.child_token + nodes, tokens, mask=is_rank)
+        tl.store(trees.is_open + nodes, is_open, mask=is_rank)
+        raws = tl.load(found.raws + row * children + rank, mask=is_rank, other=0.0)
+        tl.store(trees.child_raw + nodes, raws, mask=is_rank)
+        tl.store(trees.child_value + nodes, value + logprobs.to(tl.float64), mask=is_rank)
+        tl.atomic_add(trees.next_id + sequence, number)
+        if is_read:
+            tl.store(trees.is_new + sequence, 0)
+        elif row < sizes.own_rows:
+            family = sequence * (slots + 1) + tl.load(rows.family + row)
+            tl.store(trees.is_open + family * children + node_rank, 0)
+
+
+def lay_runs(trees: Trees, rows: StepRows, asked: Asked, free: Tensor, sizes: Sizes) -> None:
+    """One launch: the rows of runs, behind those that were selected."""
+    with launching_on(rows.sequence):
+        lay_run[(len(asked.owner),)](
+            trees,
+            rows,
+            asked,
+            free,
+            sizes,
+            num_free=free.shape[1],
+            slots=trees.is_used.shape[1] - 1,
+            wide=up_to_power(sizes.own_rows),
+            num_warps=1,
+        )
+
+
+def attach_said(
+    trees: Trees,
+    rows: StepRows,
+    said: Said,
+    asked: Asked,
+    found: Found,
+    fresh: Tensor,
+    sizes: Sizes,
+    learning: Learning,
+) -> None:
+    """Three launches, two where there are no runs."""
+    slots, children, num_cells = trees.is_used.shape[1] - 1, trees.is_open.shape[2], trees.counts.shape[1]
+    num_runs, kids = len(asked.owner), up_to_power(children)
+    with launching_on(rows.sequence):
+        find_families[(sizes.all_rows,)](
+            trees,
+            rows,
+            said,
+            found,
+            learning.edges,
+            sizes,
+            trust=learning.trust,
+            least=learning.least,
+            children=children,
+            num_edges=len(learning.edges),
+            num_ranks=learning.num_ranks,
+            num_cells=num_cells,
+            kids=kids,
+            ends=up_to_power(sizes.ends),
+            num_warps=1,
+        )
+        if num_runs:
+            confirm[(num_runs,)](rows, asked, found, sizes, children=children, kids=kids, num_warps=1)
+        attach[(sizes.all_rows,)](
+            trees,
+            rows,
+            found,
+            asked,
+            fresh,
+            sizes,
+            slots=slots,
+            children=children,
+            head=fresh.shape[1] - 2 * children,
+            kids=kids,
+            wide=up_to_power(sizes.all_rows),
+            num_warps=1,
+        )

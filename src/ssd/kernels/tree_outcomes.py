@@ -1,0 +1,251 @@
+"""What a batch of outcomes does to the trees: a program for each sequence, and one for what they teach.
+
+`apply_outcomes` of `draft/forest/apply.py` is the oracle. A program reads what it needs of its tree before
+it writes any of it. Knows tables, not what arrived when.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ssd.kernels.language import jit, launching_on, tl
+from ssd.kernels.trees import Learning, Sizes, Trees, bit_of, bits_of, cells_of, trunk_slot, up_to_power
+
+
+class Arrived(NamedTuple):
+    """Of each sequence: how many tokens were decided, and which."""
+
+    number: Tensor
+    tokens: Tensor
+
+
+class Carried(NamedTuple):
+    """Of each sequence and token: from which KV slot to which."""
+
+    sources: Tensor
+    targets: Tensor
+
+
+@jit()
+def foreseen(trees, sizes, tokens, here, count, slot, place, slots: tl.constexpr):
+    """How many tokens a tree has along the outcome, and the families on that way: the root's comes first.
+
+    A slot lies on it if its token is right, and so are those of all its ancestors.
+    """
+    spots, is_slot = here * (slots + 1) + slot, slot <= slots
+    length = tl.load(trees.length + here)
+    at = tl.load(trees.position + spots, mask=is_slot, other=0) - length
+    is_inside = (tl.load(trees.is_used + spots, mask=is_slot, other=0) != 0) & (at >= 0) & (at < count)
+    is_inside = is_inside & (tl.load(trees.num_read + here) == length)
+    wanted = tl.load(tokens + tl.where(is_inside, at, 0))
+    is_right = is_inside & (wanted == tl.load(trees.token + spots, mask=is_slot, other=0))
+    low = tl.load(trees.ancestors + spots, mask=is_slot, other=0)
+    high = tl.load(trees.ancestors + sizes.words + spots, mask=is_slot, other=0)
+    astray = (low & ~bits_of(is_right, slot, 0, slots)) | (high & ~bits_of(is_right, slot, 1, slots))
+    on_path = is_right & (astray == 0)
+    is_next = on_path[:, None] & (at[:, None] + 1 == place[None, :])
+    chain = tl.max(tl.where(is_next, slot[:, None], 0), 0)
+    return tl.sum(on_path.to(tl.int64), 0), tl.where(place == 0, slots, chain)
+
+
+@jit()
+def teach(
+    trees,
+    edges,
+    here,
+    families,
+    is_judged,
+    told,
+    rank,
+    children: tl.constexpr,
+    num_edges: tl.constexpr,
+    num_ranks: tl.constexpr,
+    num_cells: tl.constexpr,
+):
+    """Each family on the way, by the token that came. Ones are added: in any order they give one sum."""
+    nodes = families[:, None] * children + rank[None, :]
+    is_guess = is_judged[:, None] & (rank < children)[None, :]
+    tokens = tl.load(trees.child_token + nodes, mask=is_guess, other=-1)
+    said = tl.load(trees.child_raw + nodes, mask=is_guess, other=0.0).to(tl.float64)
+    cells = cells_of(said, rank[None, :], tl.load(trees.kind + here), edges, num_edges, num_ranks)
+    is_guess = is_guess & (tokens >= 0)
+    ones = is_guess.to(tl.float64)
+    tl.atomic_add(trees.counts + cells, ones, mask=is_guess)
+    tl.atomic_add(trees.counts + num_cells + cells, ones, mask=is_guess & (tokens == told[:, None]))
+
+
+@jit()
+def known_child(trees, family, token, rank, children: tl.constexpr):
+    """Whether a family has this token, and the id of that node."""
+    is_child = rank < children
+    tokens = tl.load(trees.child_token + family * children + rank, mask=is_child, other=-1)
+    is_alike = is_child & (tokens == token) & (tl.load(trees.is_used + family) != 0)
+    node_id = tl.load(trees.first_id + family) + tl.sum(tl.where(is_alike, rank, 0), 0)
+    return tl.sum(is_alike.to(tl.int32), 0) > 0, node_id
+
+
+@jit()
+def read_on(
+    trees,
+    carried,
+    sizes,
+    here,
+    told,
+    grown,
+    count,
+    chain,
+    place,
+    slots: tl.constexpr,
+):
+    """The text goes on; keys of what was foreseen go from the arena into the trunk."""
+    length, is_moved = tl.load(trees.length + here), (place > 0) & (place <= grown)
+    target = trunk_slot(trees, sizes, here, length + tl.where(is_moved, place - 1, 0))
+    source = sizes.arena + here * sizes.tree + chain
+    end = length + count
+    depth = tl.minimum(tl.load(trees.max_depth + here), tl.load(trees.max_length + here) - 2 - end)
+    num_read = tl.load(trees.num_read + here) + grown
+    tl.debug_barrier()
+    moves, is_place = here * sizes.outcome + place - 1, (place > 0) & (place <= sizes.outcome)
+    tl.store(carried.sources + moves, tl.where(is_moved, source, sizes.arena), mask=is_place)
+    tl.store(carried.targets + moves, tl.where(is_moved, target, sizes.arena), mask=is_place)
+    tl.store(trees.ring + here * sizes.ring + (length + place) % sizes.ring, told, mask=place < count)
+    tl.store(trees.position + here * (slots + 1) + slots, end - 1)
+    tl.store(trees.last_position + here, end - 1 + depth)
+    tl.store(trees.num_read + here, num_read)
+    tl.store(trees.length + here, end)
+
+
+@jit()
+def drop_lost(trees, sizes, first, last, is_hit, slot, rank, slots: tl.constexpr, children: tl.constexpr):
+    """What lies below the new root stays, and counts from there; the new root's family becomes the root's."""
+    spots, root, is_slot = first + slot, first + slots, slot <= slots
+    is_node = is_slot[:, None] & (rank < children)[None, :]
+    low = tl.load(trees.ancestors + spots, mask=is_slot, other=0)
+    high = tl.load(trees.ancestors + sizes.words + spots, mask=is_slot, other=0)
+    is_below = ((low & bit_of(last - first, 0, slots)) | (high & bit_of(last - first, 1, slots))) != 0
+    kept = is_below & is_hit & (tl.load(trees.is_used + spots, mask=is_slot, other=0) != 0)
+    low, high = low & bits_of(kept, slot, 0, slots), high & bits_of(kept, slot, 1, slots)
+    value = tl.load(trees.value + spots, mask=is_slot, other=0.0)
+    base = tl.where(is_hit, tl.load(trees.value + last), 0.0)
+    source = tl.where(is_hit, last, root)
+    came_from = tl.where(slot == slots, source, spots)[:, None] * children + rank[None, :]
+    child_value = tl.load(trees.child_value + came_from, mask=is_node, other=0.0)
+    # Until here it has only been read, by whichever threads.
+    tl.debug_barrier()
+    tl.store(trees.is_used + spots, tl.where(slot == slots, is_hit, kept), mask=is_slot)
+    tl.store(trees.ancestors + spots, low, mask=is_slot)
+    tl.store(trees.ancestors + sizes.words + spots, high, mask=is_slot)
+    tl.store(trees.value + spots, value - base, mask=is_slot)
+    tl.store(trees.child_value + spots[:, None] * children + rank[None, :], child_value - base, mask=is_node)
+    # Of these only the root's is written: where it is the source, by itself.
+    copy_family(trees.child_token, source, root, rank, children)
+    copy_family(trees.is_open, source, root, rank, children)
+    copy_family(trees.child_raw, source, root, rank, children)
+    tl.store(trees.first_id + root, tl.load(trees.first_id + source))
+    tl.store(trees.parted + root, tl.load(trees.parted + source))
+    tl.store(trees.parted + sizes.partings + root, tl.load(trees.parted + sizes.partings + source))
+    tl.store(trees.parted_rank + root, tl.load(trees.parted_rank + source))
+
+
+@jit()
+def copy_family(table, source, target, rank, children: tl.constexpr):
+    is_child = rank < children
+    tl.store(
+        table + target * children + rank,
+        tl.load(table + source * children + rank, mask=is_child),
+        mask=is_child,
+    )
+
+
+@jit()
+def apply_outcome(
+    trees,
+    arrived,
+    carried,
+    sizes,
+    edges,
+    slots: tl.constexpr,
+    children: tl.constexpr,
+    num_edges: tl.constexpr,
+    num_ranks: tl.constexpr,
+    num_cells: tl.constexpr,
+    wide: tl.constexpr,
+    kids: tl.constexpr,
+    places: tl.constexpr,
+):
+    """Program (sequence). `wide`, `kids` and `places` are powers of two, above what there is."""
+    here = tl.program_id(0).to(tl.int64)
+    count = tl.load(arrived.number + here)
+    place = tl.arange(0, places)
+    if count == 0:
+        moves, is_place = here * sizes.outcome + place - 1, (place > 0) & (place <= sizes.outcome)
+        tl.store(carried.sources + moves, place * 0 + sizes.arena, mask=is_place)
+        tl.store(carried.targets + moves, place * 0 + sizes.arena, mask=is_place)
+        return
+
+    slot, rank = tl.arange(0, wide), tl.arange(0, kids)
+    first = here * (slots + 1)
+    tokens = arrived.tokens + here * sizes.outcome
+    told = tl.load(tokens + place, mask=place < count, other=0)
+    is_ready = tl.load(trees.num_read + here) == tl.load(trees.length + here)
+    grown, chain = foreseen(trees, sizes, tokens, here, count, slot, place, slots)
+    last = first + tl.sum(tl.where(place == grown, chain, 0), 0)
+    is_judged = (place < count) & (place <= grown) & is_ready & (tl.load(trees.is_used + first + slots) != 0)
+    judged = first + tl.where(is_judged, chain, slots)
+    teach(trees, edges, here, judged, is_judged, told, rank, children, num_edges, num_ranks, num_cells)
+
+    # Who the new root is: a processed node, one that is known, or one of which nothing is known.
+    is_hit = is_ready & (grown == count)
+    following = tl.load(tokens + tl.minimum(grown, sizes.outcome - 1))
+    is_known, known_id = known_child(trees, last, following, rank, children)
+    is_late = is_ready & (grown + 1 == count) & is_known
+    next_id = tl.load(trees.next_id + here)
+    root_id = tl.where(is_late, known_id, next_id)
+    root_id = tl.where(is_hit, tl.load(trees.node_id + last), root_id)
+    tl.debug_barrier()
+    tl.store(trees.root_id + here, root_id)
+    tl.store(trees.next_id + here, tl.where(is_hit | is_late, next_id, next_id + 1))
+    tl.store(arrived.number + here, 0)
+    read_on(trees, carried, sizes, here, told, grown, count, chain, place, slots)
+    drop_lost(trees, sizes, first, last, is_hit, slot, rank, slots, children)
+
+
+@jit()
+def fade(counts, memory: tl.constexpr, num_cells: tl.constexpr, wide: tl.constexpr):
+    """What has been seen often counts half from here on: after all outcomes."""
+    cell = tl.arange(0, wide)
+    is_cell = cell < num_cells
+    seen = tl.load(counts + cell, mask=is_cell, other=0.0)
+    taken = tl.load(counts + num_cells + cell, mask=is_cell, other=0.0)
+    share = tl.where(seen > memory, 0.5, 1.0)
+    tl.store(counts + cell, seen * share, mask=is_cell)
+    tl.store(counts + num_cells + cell, taken * share, mask=is_cell)
+
+
+def apply_arrived(trees: Trees, arrived: Arrived, carried: Carried, sizes: Sizes, learning: Learning) -> None:
+    """Two launches: the trees, then what all of them have taught."""
+    slots, children, num_cells = trees.is_used.shape[1] - 1, trees.is_open.shape[2], trees.counts.shape[1]
+    with launching_on(trees.length):
+        apply_outcome[(len(arrived.number),)](
+            trees,
+            arrived,
+            carried,
+            sizes,
+            learning.edges,
+            slots=slots,
+            children=children,
+            num_edges=len(learning.edges),
+            num_ranks=learning.num_ranks,
+            num_cells=num_cells,
+            wide=up_to_power(slots + 1),
+            kids=up_to_power(children),
+            places=up_to_power(sizes.outcome + 1),
+            num_warps=8,
+        )
+        fade[(1,)](
+            trees.counts,
+            memory=learning.memory,
+            num_cells=num_cells,
+            wide=up_to_power(num_cells),
+            num_warps=4,
+        )

@@ -1,0 +1,132 @@
+"""What the kernels of a draft's trees are given, and the few pieces that they share.
+
+The tables are those of `draft/forest/tables.py`, which says what each holds; here they are addresses. A row
+of a table belongs to one sequence, and row 0 to nobody. Knows tables, not models.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ssd.kernels.language import jit, tl
+
+
+class Trees(NamedTuple):
+    is_live: Tensor
+    is_new: Tensor
+    steps_left: Tensor
+    length: Tensor
+    num_read: Tensor
+    last_position: Tensor
+    max_length: Tensor
+    max_depth: Tensor
+    root_id: Tensor
+    next_id: Tensor
+    ring: Tensor
+    blocks: Tensor
+    ends: Tensor
+    vocab: Tensor
+    kind: Tensor
+    is_used: Tensor
+    position: Tensor
+    token: Tensor
+    node_id: Tensor
+    first_id: Tensor
+    ancestors: Tensor
+    value: Tensor
+    parted: Tensor
+    parted_rank: Tensor
+    child_token: Tensor
+    is_open: Tensor
+    child_raw: Tensor
+    child_value: Tensor
+    counts: Tensor
+
+
+class StepRows(NamedTuple):
+    """`Rows` of the same place: a step's own, and behind them those of runs."""
+
+    sequence: Tensor
+    home: Tensor
+    token: Tensor
+    position: Tensor
+    trunk: Tensor
+    ancestors: Tensor
+    target: Tensor
+    slot: Tensor
+    family: Tensor
+    rank: Tensor
+    node_id: Tensor
+    value: Tensor
+    start: Tensor
+    key: Tensor
+    is_read: Tensor
+    attaches: Tensor
+
+
+class Sizes(NamedTuple):
+    """Of tables and steps: whole numbers that stay."""
+
+    width: int
+    """Nodes of a step."""
+    own_rows: int
+    """Rows of a step before those of runs."""
+    all_rows: int
+    outcome: int
+    ring: int
+    ends: int
+    block: int
+    blocks: int
+    arena: int
+    tree: int
+    """KV slots of one tree."""
+    words: int
+    """From the first word of a table of bits to its second, in numbers."""
+    partings: int
+    """Likewise of `parted`."""
+
+
+class Learning(NamedTuple):
+    """How the model's own word is corrected: `draft/forest/calibration.py`."""
+
+    edges: Tensor
+    num_ranks: int
+    trust: float
+    least: float
+    memory: float
+
+
+def up_to_power(count: int) -> int:
+    """Triton's vectors have a power of two of places."""
+    return 1 << max(0, count - 1).bit_length()
+
+
+@jit()
+def bit_of(slot, word: tl.constexpr, slots: tl.constexpr):
+    """Of slots their bit in a word, 0 where it is in another; the root's family has none."""
+    is_here = (slot // 64 == word) & (slot < slots)
+    return tl.where(is_here, tl.full([], 1, tl.int64) << (slot % 64).to(tl.int64), 0)
+
+
+@jit()
+def bits_of(is_meant, slot, word: tl.constexpr, slots: tl.constexpr):
+    """All of some slots, as one number."""
+    return tl.sum(tl.where(is_meant, bit_of(slot, word, slots), 0), 0)
+
+
+@jit()
+def cells_of(said, rank, kind, edges, num_edges: tl.constexpr, num_ranks: tl.constexpr):
+    """Where a guess of a kind and rank is counted, by what the model said of it in float64."""
+    behind = tl.zeros_like(said).to(tl.int64)
+    for number in tl.static_range(num_edges):
+        # Turned round: what is no number lies behind every edge.
+        behind += 1 - (tl.load(edges + number) >= said).to(tl.int64)
+    cell = tl.minimum(rank, num_ranks - 1).to(tl.int64) * (num_edges + 1) + behind
+    return kind * (num_ranks * (num_edges + 1)) + cell
+
+
+@jit()
+def trunk_slot(trees, sizes, sequence, position):
+    """The KV slot of a position of the text."""
+    number = tl.minimum(position // sizes.block, sizes.blocks - 1)
+    return tl.load(trees.blocks + sequence * sizes.blocks + number) * sizes.block + position % sizes.block

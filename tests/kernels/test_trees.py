@@ -1,0 +1,97 @@
+"""A draft's steps by our kernels are torch's, tree by tree; and which of the two a forest takes."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from ssd.config import GrowthPolicyName
+from ssd.draft import program
+from ssd.draft.forest import kernel_checks
+from ssd.draft.forest.arrays import TorchArrays
+from ssd.draft.forest.forest import Forest
+from ssd.draft.forest.fused import STEPS, FusedForest, kernels_on
+from ssd.draft.forest.kernel_checks import USUAL, Rounds, check_steps, rounds_of
+from ssd.draft.forest.tables import Shape
+from ssd.draft.program import shape_for
+from ssd.kernels import trust
+
+CPU = torch.device("cpu")
+SHAPE = Shape(3, 4, rows=6, slots=20, children=3)
+
+
+@pytest.fixture(autouse=True)
+def nothing_failed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trust, "_failed", set())
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("rounds", USUAL, ids=str)
+def test_each_step_does_what_torch_does(rounds: Rounds) -> None:
+    findings = list(check_steps(CPU, (rounds,)))
+    assert [each.kernel for each in findings] == list(STEPS)
+    assert [each for each in findings if not each.is_sound] == []
+
+
+@pytest.mark.parametrize("rounds", USUAL, ids=str)
+def test_the_rounds_have_what_kernels_must_do(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else they would prove nothing: moves, hits, roots that are known or not, runs that hold and that do
+    not, and nodes in the second word of bits."""
+    expected = {"a move", "a hit", "a miss", "a child"}
+    expected |= {"a run held", "a run lapsed"} if rounds.shape.lookup else {"a second word"}
+    assert seen_in(rounds, monkeypatch) == expected
+
+
+def seen_in(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    forests, seen = list[Forest](), set[str]()
+
+    def noted(xp: TorchArrays, shape: Shape) -> Forest:
+        forests.append(Forest(xp, shape))
+        return forests[-1]
+
+    monkeypatch.setattr(kernel_checks, "Forest", noted)
+    for step, _ in kernel_checks._steps(rounds, CPU):
+        forest = forests[-1]
+        tables, shape = forest.tables, forest.shape
+        has_root = tables.is_used[1:-1, shape.root]
+        is_named_anew = tables.root_id[1:-1] == tables.next_id[1:-1] - 1
+        told = forest.fresh[shape.num_rows :][forest.runs.owner >= 0]
+        happened = {
+            "a move": step == "apply" and (forest.moves.sources != shape.arena).any(),
+            "a hit": step == "apply" and has_root.any(),
+            "a miss": step == "apply" and (~has_root & is_named_anew).any(),
+            "a child": step == "apply" and (~has_root & ~is_named_anew).any(),
+            "a run held": step == "attach" and (told[:, 1] > 0).any(),
+            "a run lapsed": step == "attach" and (told[:, 1] == 0).any(),
+            "a second word": tables.is_used[:, 64 : shape.slots].any(),
+        }
+        seen |= {name for name, has in happened.items() if has}
+    return seen
+
+
+def test_what_fails_is_torchs() -> None:
+    assert kernels_on(CPU) == frozenset()
+    forest = FusedForest(TorchArrays(), SHAPE)
+    forest.apply()
+    assert not hasattr(forest, "_fused")
+
+
+@pytest.mark.parametrize("policy", ["uniform", "geometric"])
+def test_fan_outs_select_and_attach_by_torch(policy: GrowthPolicyName) -> None:
+    assert FusedForest(TorchArrays(), SHAPE, policy, frozenset(STEPS))._kernels == {"apply"}
+
+
+def test_a_service_tries_its_own_shapes_and_leaves_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu: Any = SimpleNamespace(type="cuda")
+    pool = SimpleNamespace(shape=SimpleNamespace(num_trees=7, block_size=16, tree_start=lambda row: 64))
+    config = SimpleNamespace(width=12, lookup=4, children=5)
+    shape = shape_for(*(SimpleNamespace(pool=pool, max_model_len=320), config))  # type: ignore[arg-type]
+    tried = rounds_of(shape).shape
+    assert (tried.width, tried.children, tried.lookup, tried.slots) == (12, 5, 4, shape.slots)
+    monkeypatch.setattr("ssd.kernels.language.can_launch", lambda device: True)
+    monkeypatch.setattr(trust, "can_launch", lambda device: True)
+    bad = [SimpleNamespace(kernel="attach", is_sound=False, in_words="differs", scene="a scene")]
+    monkeypatch.setattr(kernel_checks, "check_steps", lambda device, scenes: bad)
+    assert program._kernels_for(shape, gpu) == {"select", "apply"}
+    assert program._kernels_for(shape, CPU) == frozenset()
