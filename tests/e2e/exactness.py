@@ -1,4 +1,4 @@
-"""AR = SD = SSD, token for token, on real models: a resumable run and its count of differences.
+"""AR = SD = SSD, with trees and without, token for token, on real models: a resumable run and its count of differences.
 
     python -m tests.e2e.exactness --target MODEL --draft itself=MODEL --draft cut=4 --draft random \
         --prompts FOLDER --run runs/smollm2 [--prompts-per-set 12] [--batches 16,1] [--loose]
@@ -22,6 +22,8 @@ from tests.e2e.invariance import load_for_ties, tie_at
 from tests.e2e.other_drafts import cut_draft, random_draft
 
 TEMPERATURES = (0.0, 0.7, 1.0)
+CHAINS = "ssd of one path"
+"""Without trees."""
 SETS = ("alpaca", "gsm8k", "humaneval", "ultrafeedback")
 
 
@@ -53,7 +55,7 @@ class Plan:
     draft_cores: tuple[int, ...]
 
     def parts(self) -> list[Part]:
-        engines = [("ar", "none"), *itertools.product(("ssd", "sd"), self.drafts)]
+        engines = [("ar", "none"), *itertools.product(("ssd", CHAINS, "sd"), self.drafts)]
         return [
             Part(mode, draft, batch, dataset, temperature)
             for batch in self.batches
@@ -76,10 +78,10 @@ class Plan:
         ]
 
     def engine(self, mode: str, draft: str, batch: int) -> LLM:
-        settings: dict[str, Any] = {"mode": mode}
+        settings: dict[str, Any] = {"mode": mode.split()[0], "enable_trees": mode != CHAINS}
         if mode != "ar":
             settings["draft"] = {"model": self.drafts[draft]}
-        if mode == "ssd":
+        if settings["mode"] == "ssd":
             settings["draft"]["cores"] = self.draft_cores
         return LLM(
             self.target,
@@ -149,7 +151,7 @@ def _engine_of(part: Part) -> tuple[int, str, str]:
 def report(plan: Plan, records: Records) -> int:
     found = list(differences(plan, records))
     print(
-        f"{'mode':5}{'draft':9}{'batch':>6}{'sequences':>11}{'tokens':>8}{'accepted/drafted':>18}{'hits/rounds':>13}{'differ':>8}"
+        f"{'mode':16}{'draft':9}{'batch':>6}{'sequences':>11}{'tokens':>8}{'accepted/drafted':>18}{'hits/rounds':>13}{'differ':>8}"
     )
     for key, group in itertools.groupby(sorted(records.done, key=_engine_of), _engine_of):
         done = [records.done[part] for part in group]
@@ -157,7 +159,7 @@ def report(plan: Plan, records: Records) -> int:
         total = {name: sum(r[name] for r in done) for name in ("accepted", "drafted", "hits", "rounds")}
         differ = sum(_engine_of(part) == key for part, _index, _place in found)
         print(
-            f"{key[1]:5}{key[2]:9}{key[0]:6}{len(tokens):11}{sum(map(len, tokens)):8}"
+            f"{key[1]:16}{key[2]:9}{key[0]:6}{len(tokens):11}{sum(map(len, tokens)):8}"
             f"{total['accepted'] / max(1, total['drafted']):18.2f}"
             f"{total['hits'] / max(1, total['rounds']):13.2f}{differ:8}"
         )
