@@ -1,4 +1,4 @@
-"""AR = SD = SSD, with trees and without, token for token, on real models: a resumable run and its count of differences.
+"""AR = SD = SSD, of trees and of chains, token for token, on real models: resumable, with its differences.
 
     python -m tests.e2e.exactness --target MODEL --draft itself=MODEL --draft cut=4 --draft random \
         --prompts FOLDER --run runs/smollm2 [--prompts-per-set 12] [--batches 16,1] [--loose]
