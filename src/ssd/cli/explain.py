@@ -50,7 +50,7 @@ def drawn_tree(tree: VerifiedTree, text_of: TextOf) -> Text:
     from ssd.decoding.tree_lines import lines_of  # brings the engine, which help does without
 
     taken = f"{len(tree.branch)} of {len(tree.tokens)} nodes taken"
-    text = Text(f"after token {tree.start}: {taken}\n", "dim")
+    text = Text().append(f"after token {tree.start}: {taken}\n", "dim")
     for line in lines_of(tree, text_of):
         text.append(f"{line}\n", STYLES["hit"] if line.is_accepted else "dim")
     return text
