@@ -81,7 +81,7 @@ def test_a_tree_is_cut_by_depth_where_the_text_ends_and_by_nodes_where_the_budge
 
 
 def test_a_tree_takes_blocks_for_its_longest_path_only() -> None:
-    scheduler = build(num_blocks=3)
+    scheduler = build(num_blocks=9)
     sequence = decoding_sequence(scheduler, num_prompt=7, max_tokens=5)
     sequence.offer((7,) * 9 + (8,), (-1,) * 9 + (0,))
     assert scheduler.schedule().rows[0].num_drafted == 10
