@@ -65,7 +65,7 @@ class Circumstance:
 
 CIRCUMSTANCES = (
     Circumstance("alone", batch=1),
-    Circumstance("batch of 8, fewer arenas than sequences"),
+    Circumstance("batch of 8, fewer arenas than sequences", num_trees=2),
     Circumstance("an arena for each", batch=NUM_TREES),
     Circumstance("preempted", num_blocks=2 + MAX_MODEL_LEN // BLOCK),
     Circumstance("no prefix cache", prefix_caching=False),
