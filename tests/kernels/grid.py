@@ -1,7 +1,8 @@
 """Scenes by number, each kernel beside its oracle: more than the fixed grid of the tests.
 
-    python -m tests.kernels.grid [--examples 200] [--first 0] [--record docs/records/kernel_grid.jsonl]
+    python -m tests.kernels.grid --record FILE.jsonl [--examples 200] [--first 0] [--trees]
 
+`--trees` draws rounds of a draft's trees instead, which have numbers of their own.
 A number is the same scene everywhere. The interpreter takes some 0.1 ms for each operation of a program, so
 shapes are small; splits are too, so that there are some all the same. What the record holds is not run again.
 """
@@ -22,6 +23,8 @@ interpret_kernels()
 
 import torch
 
+from ssd.draft.forest.kernel_checks import Rounds, check_steps
+from ssd.draft.forest.tables import Shape
 from ssd.kernels import tiles
 from ssd.runtime.kernel_checks import Part, Scene, Words, check_kernels
 from tests.kernels.bfloat16 import bfloat16_computes
@@ -70,17 +73,42 @@ def _words(rng: random.Random) -> Words:
     )
 
 
-def checked(scene: Scene | Words) -> dict[str, Any]:
+def rounds_of(number: int) -> Rounds:
+    """Trees of any shape; those with many slots are half full, so that the second word is met."""
+    rng = random.Random(f"trees {number}")
+    outcome, slots = rng.randint(1, 6), rng.choice((3, 9, 20, 64, 65, 90))
+    shape = Shape(
+        rng.randint(2, 4),
+        rng.randint(1, 6),
+        rows=rng.randint(1, 8),
+        lookup=rng.randint(0, 4),
+        slots=slots,
+        children=rng.randint(1, 4),
+        outcome=outcome,
+        ring=rng.choice((6, 8, 16)),
+        ends=rng.randint(1, 3),
+        block=rng.choice((1, 5, 16)),
+        blocks=rng.choice((40, 400)),
+        arena=rng.randrange(10**6),
+    )
+    return Rounds(shape, crowd=60 if slots > 60 else 0, seed=rng.randrange(10**6))
+
+
+def checked(scene: Scene | Words | Rounds) -> dict[str, Any]:
     """Of each kernel how far it is from its oracle; and whether all are near enough."""
     started = time.process_time()
+    dtype = torch.float64 if isinstance(scene, Rounds) else scene.dtype
     splits = patch.multiple(tiles, _LEAST_SPLIT=LEAST_SPLIT, FIXED_SPLIT=FIXED_SPLIT)
-    with splits, bfloat16_computes() if scene.dtype == torch.bfloat16 else nullcontext():
-        findings = list(check_kernels(CPU, (scene,)))
+    with splits, bfloat16_computes() if dtype == torch.bfloat16 else nullcontext():
+        findings = list(
+            check_steps(CPU, (scene,)) if isinstance(scene, Rounds) else check_kernels(CPU, (scene,))
+        )
     return {
         "scene": str(scene),
-        "dtype": str(scene.dtype).removeprefix("torch."),
+        "dtype": str(dtype).removeprefix("torch."),
         "equal": all(each.is_sound for each in findings),
         "worst": {each.kernel: each.worst for each in findings},
+        "trouble": [each.trouble for each in findings if each.trouble],
         "seconds": round(time.process_time() - started, 1),
     }
 
@@ -90,15 +118,17 @@ def main() -> int:
     parser.add_argument("--examples", type=int, default=200)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--record", type=Path, required=True)
+    parser.add_argument("--trees", action="store_true")
     options = parser.parse_args()
+    draw, prefix = (rounds_of, "trees ") if options.trees else (scene_of, "")
     torch.set_num_threads(1)
     record, counts, worst = Record(options.record, {}), Counter[str](), dict[str, float]()
     unequal = 0
     for number in range(options.first, options.first + options.examples):
-        found = record.find(f"{number}")
+        found = record.find(f"{prefix}{number}")
         if found is None:
-            found = checked(scene_of(number))
-            record.add(f"{number}", found)
+            found = checked(draw(number))
+            record.add(f"{prefix}{number}", found)
         if not found["equal"]:
             unequal += 1
             sys.stdout.write(f"{number} DIFFERS: {found}\n")

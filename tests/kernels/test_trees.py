@@ -37,9 +37,9 @@ def test_each_step_does_what_torch_does(rounds: Rounds) -> None:
 @pytest.mark.parametrize("rounds", USUAL, ids=str)
 def test_the_rounds_have_what_kernels_must_do(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else they would prove nothing: moves, hits, roots that are known or not, runs that hold and that do
-    not, and nodes in the second word of bits."""
+    not, nodes in the second word of bits, and some below these that stay."""
     expected = {"a move", "a hit", "a miss", "a child"}
-    expected |= {"a run held", "a run lapsed"} if rounds.shape.lookup else {"a second word"}
+    expected |= {"a run held", "a run lapsed"} if rounds.shape.lookup else {"a second word", "one below it"}
     assert seen_in(rounds, monkeypatch) == expected
 
 
@@ -65,6 +65,8 @@ def seen_in(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> set[str]:
             "a run held": step == "attach" and (told[:, 1] > 0).any(),
             "a run lapsed": step == "attach" and (told[:, 1] == 0).any(),
             "a second word": tables.is_used[:, 64 : shape.slots].any(),
+            "one below it": step == "apply"
+            and ((tables.ancestors[1, 1:-1] != 0) & tables.is_used[1:-1]).any(),
         }
         seen |= {name for name, has in happened.items() if has}
     return seen

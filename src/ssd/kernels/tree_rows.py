@@ -197,7 +197,8 @@ def rank_trees(trees: Trees, ranked: Ranked, wishes: Wishes, sizes: Sizes, keys:
             node_bits=keys.node_bits,
             wide=up_to_power(slots),
             nodes=up_to_power((slots + 1) * children),
-            places=up_to_power(most),
+            # The largest of two: the largest of one would be no vector.
+            places=max(2, up_to_power(most)),
             spots=up_to_power(num_free),
             rings=up_to_power(sizes.ring),
             num_warps=4,

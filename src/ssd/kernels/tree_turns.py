@@ -138,7 +138,7 @@ def take_turns(
             len(queue.found),
             num_sequences,
             nothing=nothing,
-            rows=up_to_power(len(queue.found)),
+            rows=max(2, up_to_power(len(queue.found))),
             sequences=sequences,
             num_warps=4,
         )

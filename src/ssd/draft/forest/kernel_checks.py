@@ -54,8 +54,9 @@ USUAL = (
     ),
     Rounds(
         Shape(3, 5, slots=80, children=2, outcome=4, ring=8, ends=2, blocks=32, arena=4096),
+        count=6,
         crowd=62,
-        seed=3,
+        seed=30,
     ),
 )
 
