@@ -7,7 +7,19 @@ import pytest
 from benchmarks import flags
 
 FOLDER = Path(flags.__file__).parent
-HELPERS = {"flags", "kernel_compile", "in_turns", "network_picture", "ruled", "sleeping", "vllm_worker"}
+HELPERS = {
+    *(
+        "drawn_text",
+        "flags",
+        "in_turns",
+        "json_schemas",
+        "kernel_compile",
+        "network_picture",
+        "ruled",
+        "sleeping",
+    ),
+    "vllm_worker",
+}
 TABLE = {"rows": 8, "name": str, "fast": False, "sizes": [1, 2], "at": None, "place:": str}
 
 

@@ -32,7 +32,9 @@ class Turns(RowRunner):
     def room(self, context: DraftContext) -> int:
         return ROOM
 
-    def propose(self, contexts: Sequence[DraftContext], lengths: Sequence[int] | None) -> list[Speculation]:
+    def propose(
+        self, contexts: Sequence[DraftContext], lengths: Sequence[int] | None, places: object
+    ) -> list[Speculation]:
         wanted = [ROOM] * len(contexts) if lengths is None else lengths
         self.now += self.draft_seconds * max(wanted)
         return [Speculation((7,) * length) for length in wanted]
@@ -46,7 +48,7 @@ class Turns(RowRunner):
         sampling = SamplingRow(SamplingParams(temperature=0), 0, 1, [1], History([1], 1))
         contexts = [DraftContext(each, sampling) for each in range(self.num_sequences)]
         for _ in range(num_steps):
-            speculations = decoder.proposer.propose(range(self.num_sequences), contexts.__getitem__)
+            speculations = decoder.proposer.propose(range(self.num_sequences), contexts.__getitem__, {})
             rows = [
                 DecodeRow([1, *each.tokens], 0, [0], True, sampling, num_drafted=len(each.tokens))
                 for each in speculations

@@ -122,6 +122,8 @@ class OddsThenEvens:
     def __init__(self, last: int) -> None:
         self.last = last
 
+    def here(self) -> None: ...
+
     def masks(self, drafted: Sequence[int]) -> list[Allowed]:
         import numpy as np
 

@@ -149,3 +149,53 @@ def test_ngrams_follow_the_latest_occurrence() -> None:
     assert ngram_guess([7, 1, 2], [6, 1, 2], 4) == (6, 1, 2)
     assert ngram_guess([1, 2, 3], [4, 5], 4) == ()
     assert ngram_guess([], [1], 4) == ()
+
+
+TREES = [(0.8, 0.64, 0.5, 0.18, 0.15, 0.14)]
+CHAINS = [(0.8, 0.64, 0.5)]
+
+
+def taught(surcharge: float, slope: float = 0.0) -> Controller:
+    """By steps of all kinds, on a target whose trees take so much longer beside their rows."""
+    controller = Controller()
+    for _ in range(30):
+        for rows, has_trees in ((1, False), (4, False), (7, True), (4, True)):
+            seconds = 0.1 + slope * rows + surcharge * has_trees
+            controller.times.note(rows, seconds, is_speculating=rows > 1, has_trees=has_trees)
+    return controller
+
+
+def test_where_rows_are_free_trees_are_taken_whole() -> None:
+    assert taught(0.0).choose_form(TREES, CHAINS, 1) == ([6], True)
+
+
+def test_where_rows_cost_only_the_likely_ones_are_taken() -> None:
+    lengths, has_trees = taught(0.0, slope=0.02).choose_form(TREES, CHAINS, 1)
+    assert (lengths, has_trees) == ([3], False)
+
+
+def test_where_trees_cost_more_than_they_yield_chains_are_taken() -> None:
+    assert taught(0.05).times.cost().branching == pytest.approx(0.05, rel=0.1)
+    assert taught(0.05).choose_form(TREES, CHAINS, 1) == ([3], False)
+    assert taught(0.001).choose_form(TREES, CHAINS, 1) == ([6], True)
+
+
+@pytest.mark.parametrize(("surcharge", "least", "most"), [(0.0, 0.7, 1.0), (0.05, 0.0, 0.15)])
+def test_what_trees_cost_is_found_out_by_taking_them(surcharge: float, least: float, most: float) -> None:
+    controller, draw, taken = Controller(), random.Random(4), 0
+    for place in range(400):
+        [length], has_trees = controller.choose_form(TREES, CHAINS, 1)
+        seconds = (0.1 + surcharge * has_trees * (length > 0)) * draw.uniform(0.9, 1.1)
+        controller.times.note(1 + length, seconds, is_speculating=length > 0, has_trees=has_trees)
+        taken += has_trees and place >= 100
+    assert least <= taken / 300 <= most
+
+
+def test_no_token_below_the_least_chance_is_worth_its_row() -> None:
+    draw = random.Random(6)
+    for slope in (0.0, 0.005, 0.02, 0.1):
+        controller = taught(0.0, slope)
+        least = controller.least_chance(1)
+        for _ in range(50):
+            path = sorted((draw.uniform(0.0, 1) for _ in range(8)), reverse=True)
+            assert controller.choose([path], 1)[0] <= sum(chance > least for chance in path)

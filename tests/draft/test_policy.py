@@ -42,6 +42,7 @@ class Client:
         self.is_paused = False
         self.knowledge = Knowledge.HIT
         self.texts: dict[str, list[int]] = {}
+        self.foretold: dict[str, tuple[int, ...]] = {}
         self.num_waits = 0
         self.now = 0.0
 
@@ -62,7 +63,7 @@ class Client:
 
         return array("i", self.texts.get(key, [])), 100
 
-    def paths(self, keys: list[str], _limit: int) -> list[Path]:
+    def paths(self, keys: list[str], _limit: int, _places: object, **_trees: object) -> list[Path]:
         return [self.known.get(key, Path()) for key in keys]
 
     def outcomes(self, outcomes: list[tuple[str, list[int]]]) -> list[Knowledge]:
@@ -76,6 +77,9 @@ class Client:
         self.now += 0.02
         self.stats.num_frames += bool(self.later)
         self.known = {**self.known, **self.later}
+
+    def foretell(self, certain: list[tuple[str, Any]]) -> None:
+        self.foretold = {key: tuple(tokens) for key, tokens in certain}
 
     def pause(self) -> None:
         self.is_paused = True
@@ -221,3 +225,41 @@ def test_a_draft_that_is_never_right_rests_and_is_tried_again() -> None:
     client.stats.num_connects += 1
     found.settle([Verified("a", [9], 0)])
     assert not client.is_paused
+
+
+def test_what_must_follow_says_nothing_of_the_draft() -> None:
+    """A draft is neither praised for a token that no other could have been, nor blamed for its absence."""
+    found, client = policy({"a": Path((7, 8), (1.0, 1.0)), "b": Path((7, 8), (1.0, 0.5))}, {})
+    before = found.controller._first_rate
+    for _ in range(100):
+        found.propose(["a"], {"a": object()})  # type: ignore[dict-item]
+        assert found.settle([Verified("a", [7, 8, 9], 2)])[0].source == "grammar"
+    assert found.controller._first_rate == before
+    assert not found.stats.is_resting
+    assert client.foretold == {"a": (7, 8)}
+    found.propose(["b"], {"b": object()})  # type: ignore[dict-item]
+    assert client.foretold == {"b": (7,)}
+    assert found.settle([Verified("b", [7, 8, 9], 2)])[0].source == "draft"
+
+
+TREE = Path((7, 8, 9, 6), (0.8, 0.6, 0.5, 0.15), None, (-1, 0, 1, -1))
+
+
+@pytest.mark.parametrize(("slope", "parents"), [(0.0, (-1, 0, 1, -1)), (0.03, None)])
+def test_trees_where_rows_are_free_and_chains_where_they_cost(
+    slope: float, parents: tuple[int, ...] | None
+) -> None:
+    found, _client = policy({"a": TREE}, {})
+    for rows in (1, 4, 8) * 60:
+        found.controller.times.note(rows, 0.1 + slope * rows, is_speculating=rows > 1, has_trees=rows == 8)
+    [path] = found.propose(["a"])
+    assert (tuple(path.tokens[:3]), path.parents) == ((7, 8, 9), parents)
+
+
+def test_what_a_step_with_trees_took_is_told_as_such() -> None:
+    found, _client = policy({"a": TREE}, {})
+    for _ in range(12):
+        [path] = found.propose(["a"])
+        seconds = 1.0 + (path.parents is not None)
+        found.settle([Verified("a", [7, 3], len(path.tokens))], 1 + len(path.tokens), seconds)
+    assert found.controller.times.cost().branching > 0.3

@@ -21,7 +21,7 @@ from ssd.attention.paged import PagedBackend
 from ssd.config import RunnerConfig
 from ssd.decoding.arenas import Arenas
 from ssd.decoding.decoder import Decoder
-from ssd.decoding.proposer import ContextOf, Proposer, Rounds
+from ssd.decoding.proposer import ContextOf, Places, Proposer, Rounds
 from ssd.decoding.rows import Decided, DecodeRow, Speculation, StepTimes
 from ssd.draft.branching import first_path
 from ssd.engine.core import EngineCore
@@ -100,7 +100,7 @@ class KnowsTheTruth(Proposer):
         self._num_asked = 0
         self.seen = Seen()
 
-    def propose(self, seq_ids: Sequence[int], context_of: ContextOf) -> list[Speculation]:
+    def propose(self, seq_ids: Sequence[int], context_of: ContextOf, places: Places) -> list[Speculation]:
         found = []
         for seq_id in seq_ids:
             row = context_of(seq_id).sampling

@@ -72,6 +72,15 @@ def test_rows_with_and_without_a_grammar_share_a_step(llm: LLM) -> None:
     assert re.fullmatch("[ab]{4}", alone[1])
 
 
+def test_what_must_follow_is_proposed_without_asking_the_draft(llm: LLM) -> None:
+    """Whatever the draft says: but for the first, which comes with the prompt, nearly all at once."""
+    params = SamplingParams(temperature=1.0, seed=3, max_tokens=40, grammar=ONE_TEXT)
+    [output] = llm.generate([PROMPTS[0]] * 3, params, use_tqdm=False)[-1].outputs
+    assert output.text == "green and blue"
+    accepted = output.speculation.accepted
+    assert accepted == 0 if llm.mode == "ar" else accepted >= 0.6 * len(output.token_ids)
+
+
 @pytest.mark.parametrize(
     ("grammar", "message"),
     [
@@ -93,6 +102,7 @@ def test_a_grammar_without_sense_is_refused(llm: LLM, grammar: Grammar, message:
 
 
 CHOICE = Grammar("choice", '["yes", "no"]')
+ONE_TEXT = Grammar("choice", '["green and blue"]')
 DEAD_END = Grammar("lark", 'start: "a" b | "c"\nb: b')
 
 
@@ -218,3 +228,39 @@ def test_a_drafted_token_that_leads_nowhere_spoils_nothing() -> None:
 def test_another_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="use one of json_object"):
         Grammar("yaml", "")  # type: ignore[arg-type]
+
+
+def allowed_ids(mask: Any) -> list[int]:
+    return [token for token in range(512) if mask[token // 32] >> (token % 32) & 1]
+
+
+def test_a_place_knows_what_must_follow_and_what_may() -> None:
+    """Step by step along a text, a place says what masks say; the text itself stays where it was."""
+    tokenizer = tiny_tokenizer()
+    constraint = GrammarCompiler(tokenizer, (1,), 512).constraint(Grammar("json_schema", json.dumps(SCHEMA)))
+    tokens = tokenizer('{"name": "fox", "sizes": [4], "kind": "a"}').input_ids
+    place, num_forced = constraint.here(), 0
+    assert place is not None
+    for token, mask in zip(tokens, constraint.masks(tokens), strict=False):
+        allowed = allowed_ids(mask)
+        assert place.mask().tolist() == mask.tolist()
+        assert place.only() == (allowed[0] if len(allowed) == 1 else None)
+        assert all(place.allows(each) for each in allowed)
+        num_forced += place.only() is not None
+        place = place.after(token)
+    assert num_forced > 5
+    assert place.only() is None  # An end is never worth a guess: the row before it decides it.
+    before = constraint.here()
+    assert before is not None
+    assert before.mask().tolist() == constraint.masks([])[0].tolist()
+
+
+def test_where_nothing_can_follow_there_is_no_place() -> None:
+    constraint = GrammarCompiler(tiny_tokenizer(), (1,), 512).constraint(DEAD_END)
+    place = constraint.here()
+    assert place is not None
+    dead_end = tiny_tokenizer()("a").input_ids
+    assert place.after(dead_end[0]).only() is None
+    constraint.advance(dead_end)
+    constraint.masks([])
+    assert constraint.here() is None

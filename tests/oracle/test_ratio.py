@@ -116,6 +116,8 @@ class OnlySome:
     def __init__(self, *tokens: int) -> None:
         self._tokens = tokens
 
+    def here(self) -> None: ...
+
     def num_allowed(self, drafted: Sequence[int]) -> int:
         return next((i for i, token in enumerate(drafted) if token not in self._tokens), len(drafted))
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ssd.config import Acceptance
-from ssd.decoding.proposer import ContextOf, Proposer, Rounds
+from ssd.decoding.proposer import ContextOf, Places, Proposer, Rounds
 from ssd.decoding.rows import Decided, DecodeRow, DraftContext, DraftStep, Speculation, StepTimes
 from ssd.draft.client import Path
 from ssd.draft.line import LineStats
@@ -45,10 +45,10 @@ class DraftAhead(Proposer):
             kind = row.params.draft
             self.policy.begin(context.seq_id, row.prompt, row.output, sampling, context.max_len, kind=kind)
 
-    def propose(self, seq_ids: Sequence[int], context_of: ContextOf) -> list[Speculation]:
+    def propose(self, seq_ids: Sequence[int], context_of: ContextOf, places: Places) -> list[Speculation]:
         for seq_id in self.policy.strangers_among(seq_ids):
             self.begin(context_of(seq_id))
-        return [_speculation(path) for path in self.policy.propose(seq_ids)]
+        return [_speculation(path) for path in self.policy.propose(seq_ids, places)]
 
     def take_in(self, is_done: Callable[[], bool]) -> None:
         """What the draft says during a forward is in the mirrors when it ends."""

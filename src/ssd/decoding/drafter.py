@@ -4,23 +4,35 @@ Knows the draft's own KV blocks and how far it has read each sequence. It applie
 sequence's own sampling parameters, seed and noise: under coupled acceptance that is what
 makes its guesses equal the target's tokens as often as they can be. Under ratio acceptance
 it draws tokens by numbers of its own and hands over what it drew them from. A sequence for
-which it has no room is declined and goes on without guesses.
+which it has no room is declined and goes on without guesses. Guesses keep to a request's
+grammar; a token that must follow by it costs no forward of its own.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as with_parameters
 
+import numpy as np
 from msgspec.structs import replace
 from torch import Tensor
 
 from ssd.attention.rows import PlainRow
 from ssd.decoding.rows import DraftContext, Speculation
+from ssd.draft.branching import simplified
+from ssd.draft.children import Children, likely_children
+from ssd.draft.client import Path
 from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
 from ssd.models.head_tokens import whole_vocabulary
 from ssd.runtime.runner import Runner, forward
 from ssd.sampling import ChooserOf, PhiloxChooser, Proposal, SamplingRow, sample
-from ssd.sampling.ratio import draft_distribution, propose, saguaro
+from ssd.sampling.constraint import Place
+from ssd.sampling.processors import edit_logits, leaves_nothing
+from ssd.sampling.ratio import certain, draft_distribution, propose, saguaro
+
+_NO_PLACES: Mapping[int, Place] = {}
+_NUM_OTHERS = 3
+"""As many as a draft that works ahead prepares by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +62,17 @@ class _Guess:
     context: DraftContext
     most: int
     """Tokens worth guessing: the target adds the last one of a text itself."""
+    place: Place | None
+    """After the guessed tokens, in a text that keeps to a grammar."""
     tokens: list[int] = field(default_factory=list)
-    proposals: list[Proposal] = field(default_factory=list)
+    drawn: dict[int, Proposal] = field(default_factory=dict)
+    """Under ratio acceptance, by its place, what a token was drawn from; others were not drawn."""
+    num_read: int = 0
+    """Of the guessed tokens, those that the draft has read."""
+    chances: list[float] = field(default_factory=list)
+    """That the text runs through each token, where that was asked for."""
+    others: list[tuple[float, int, int]] = field(default_factory=list)
+    """What could stand in a token's stead: its chance, the token's place, and what."""
 
     def known(self) -> list[int]:
         return [*self.context.sampling.prompt, *self.context.sampling.output]
@@ -59,7 +80,55 @@ class _Guess:
     def sampling(self) -> SamplingRow:
         known = self.context.sampling
         position = known.position + len(self.tokens)
-        return replace(known, position=position, output=known.output.followed_by(self.tokens))
+        allowed = None if self.place is None else self.place.mask()
+        output = known.output.followed_by(self.tokens)
+        return replace(known, position=position, output=output, allowed=allowed)
+
+    def add(self, token: int) -> None:
+        self.tokens.append(token)
+        if self.place is not None:
+            self.place = self.place.after(token) if self.place.allows(token) else None
+
+    def add_likeliest(self, children: Children) -> None:
+        """The first of them follows, and the others could have."""
+        allowed = children.raws > -math.inf
+        tokens, shares = children.tokens[allowed].tolist(), np.exp(children.raws[allowed]).tolist()
+        if not tokens:
+            self.end()
+            return
+        chance = self.chances[-1] if self.chances else 1.0
+        pairs = zip(tokens[1:], shares[1:], strict=True)
+        self.others += [(chance * share, len(self.tokens), token) for token, share in pairs]
+        self.chances.append(chance * shares[0])
+        self.add(tokens[0])
+
+    def tree(self) -> Path:
+        """Tokens and what could stand in their stead, by chance; a token's place among them is its parent."""
+        pairs = zip(self.chances, self.tokens, strict=True)
+        nodes = [(-chance, place, 0, token) for place, (chance, token) in enumerate(pairs)]
+        nodes += [(-chance, place, 1, token) for chance, place, token in self.others]
+        nodes.sort()
+        at = {place: i for i, (_chance, place, is_other, _token) in enumerate(nodes) if not is_other}
+        parents = [at[place - 1] if place else -1 for _chance, place, _is_other, _token in nodes]
+        return Path([each[3] for each in nodes], [-each[0] for each in nodes], None, simplified(parents))
+
+    def add_drawn(self, proposal: Proposal) -> None:
+        self.drawn[len(self.tokens)] = proposal
+        self.add(proposal.token)
+
+    def end(self) -> None:
+        """The draft knows no token that the grammar allows."""
+        self.most = len(self.tokens)
+
+    def add_forced(self) -> None:
+        """The tokens that must follow by the grammar."""
+        while not self.is_over() and self.place is not None and (only := self.place.only()) is not None:
+            self.chances.append(self.chances[-1] if self.chances else 1.0)
+            self.add(only)
+
+    def take_unread(self) -> list[int]:
+        unread, self.num_read = self.tokens[self.num_read :], len(self.tokens)
+        return unread
 
     def is_over(self) -> bool:
         """After an end token nothing is worth guessing."""
@@ -82,27 +151,58 @@ class Drafter:
         self._blocks = block_manager
         self._limits = limits
         self._ratio = ratio
+        self._num_others = 0
+        """Guesses beside each token, for the proposals under way."""
         self._read: dict[int, list[int]] = {}
         """Of each sequence, the tokens whose keys and values are in its blocks."""
         self.has_read_texts = False
         """The latest proposals took in more of a text than a verification adds."""
 
     def propose(
-        self, contexts: Sequence[DraftContext], lengths: Sequence[int] | None = None
+        self,
+        contexts: Sequence[DraftContext],
+        lengths: Sequence[int] | None = None,
+        places: Mapping[int, Place] = _NO_PLACES,
     ) -> list[Speculation]:
-        """At most so many tokens for each sequence; None: the lookahead, for all."""
+        """At most so many tokens for each sequence; None: the lookahead, for all.
+
+        `places`: where the texts stand that keep to a grammar.
+        """
+        return [self._speculation(each) for each in self._guess(contexts, lengths, places, num_others=0)]
+
+    def propose_trees(
+        self,
+        contexts: Sequence[DraftContext],
+        lengths: Sequence[int],
+        places: Mapping[int, Place] = _NO_PLACES,
+    ) -> list[Path]:
+        """The same, each token with what could stand in its stead: no more forwards than a path takes."""
+        guesses = self._guess(contexts, lengths, places, num_others=_NUM_OTHERS)
+        return [Path() if guess is None else guess.tree() for guess in guesses]
+
+    def _guess(
+        self,
+        contexts: Sequence[DraftContext],
+        lengths: Sequence[int] | None,
+        places: Mapping[int, Place],
+        *,
+        num_others: int,
+    ) -> list[_Guess | None]:
+        self._num_others = num_others
         wanted = [self._limits.lookahead] * len(contexts) if lengths is None else lengths
         begun = (
-            _Guess(_unscored(context), min(length, self.room(context)))
+            _Guess(_unscored(context), min(length, self.room(context)), places.get(context.seq_id))
             for context, length in zip(contexts, wanted, strict=True)
         )
         guesses = {
             each.context.seq_id: each for each in begun if each.most > 0 and self._prepare(each.context)
         }
-        self._catch_up(list(guesses.values()))
+        for guess in guesses.values():
+            guess.add_forced()
+        self._catch_up([guess for guess in guesses.values() if not guess.is_over()])
         while growing := [guess for guess in guesses.values() if not guess.is_over()]:
-            self._extend(growing, [guess.tokens[-1:] for guess in growing])
-        return [self._speculation(guesses.get(each.seq_id)) for each in contexts]
+            self._extend(growing, [guess.take_unread() for guess in growing])
+        return [guesses.get(each.seq_id) for each in contexts]
 
     def forget(self, seq_id: int) -> None:
         if self._read.pop(seq_id, None) is not None:
@@ -147,6 +247,7 @@ class Drafter:
         for guess in guesses:
             tokens = guess.known()[len(self._read[guess.context.seq_id]) :]
             self.has_read_texts |= len(tokens) > self._limits.lookahead + 1
+            tokens += guess.take_unread()
             while len(tokens) > budget:
                 self._forward([guess], [tokens[:budget]], num_logits=0)
                 tokens = tokens[budget:]
@@ -165,19 +266,30 @@ class Drafter:
             logits = whole_vocabulary(logits, self._head_tokens)
         logits = logits[:, : self._limits.vocab_size]
         rows = [guess.sampling() for guess in guesses]
-        if self._ratio is None:
+        if self._num_others:
+            for guess, children in zip(
+                guesses, likely_children(logits, rows, 1 + self._num_others), strict=True
+            ):
+                guess.add_likeliest(children)
+        elif self._ratio is None:
             for guess, token in zip(guesses, sample(logits, rows), strict=True):
-                guess.tokens.append(token.token)
-            return
-        for guess, scores, row in zip(guesses, logits, rows, strict=True):
-            proposal = _draw(self._ratio, scores, row)
-            guess.tokens.append(proposal.token)
-            guess.proposals.append(proposal)
+                guess.end() if token.is_void else guess.add(token.token)
+        else:
+            for guess, scores, row in zip(guesses, logits, rows, strict=True):
+                proposal = _draw(self._ratio, scores, row)
+                guess.end() if proposal is None else guess.add_drawn(proposal)
+        for guess in guesses:
+            guess.add_forced()
 
     def _speculation(self, guess: _Guess | None) -> Speculation:
         if guess is None:
             return Speculation()
-        return Speculation(tuple(guess.tokens), None if self._ratio is None else tuple(guess.proposals))
+        tokens = tuple(guess.tokens)
+        if self._ratio is None:
+            return Speculation(tokens)
+        return Speculation(
+            tokens, tuple(guess.drawn.get(place) or certain(token) for place, token in enumerate(tokens))
+        )
 
     def _forward(
         self, guesses: Sequence[_Guess], unread: Sequence[Sequence[int]], *, num_logits: int
@@ -206,6 +318,8 @@ def _unscored(context: DraftContext) -> DraftContext:
     return replace(context, sampling=replace(row, params=with_parameters(row.params, logprobs=None)))
 
 
-def _draw(ratio: RatioDrafting, logits: Tensor, row: SamplingRow) -> Proposal:
+def _draw(ratio: RatioDrafting, logits: Tensor, row: SamplingRow) -> Proposal | None:
+    if row.allowed is not None and leaves_nothing(edit_logits(logits, row), row):
+        return None
     q = saguaro(draft_distribution(logits, row), ratio.fan_out, ratio.saguaro)
     return propose(q, ratio.chooser_of(row.seed), row.position)

@@ -3,14 +3,17 @@
 A proposer knows sequences and what became of its guesses. It does not know the target's runner.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ssd.decoding.rows import Decided, DecodeRow, DraftContext, DraftStep, Speculation, StepTimes
 from ssd.draft.line import LineStats
 from ssd.draft.policy import Proposed, Round
+from ssd.sampling.constraint import Place
 
 ContextOf = Callable[[int], DraftContext]
 """What there is to know of a sequence, for whoever needs more than its tokens so far."""
+Places = Mapping[int, Place]
+"""Where the texts stand that must keep to a grammar: at their ends."""
 Rounds = Sequence[Round | None]
 """How the round of each row came about, where that is known."""
 
@@ -36,8 +39,11 @@ class Proposer:
     def begin(self, context: DraftContext) -> None:
         """The sequence's prompt is about to be computed: a draft can read it at the same time."""
 
-    def propose(self, seq_ids: Sequence[int], context_of: ContextOf) -> list[Speculation]:
-        """Tokens guessed to come next in each sequence; none where there is no guess."""
+    def propose(self, seq_ids: Sequence[int], context_of: ContextOf, places: Places) -> list[Speculation]:
+        """Tokens guessed to come next in each sequence; none where there is no guess.
+
+        A guess need not keep to its grammar: what it forbids is cut.
+        """
         return [Speculation()] * len(seq_ids)
 
     def take_in(self, is_done: Callable[[], bool]) -> None:

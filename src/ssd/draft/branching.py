@@ -79,16 +79,19 @@ def cut(tokens: Sequence[int], parents: Parents, *, count: int, depth: int) -> T
     return subtree(tokens, parents, kept)
 
 
-def first_path(tokens: Sequence[int], parents: Parents) -> tuple[int, ...]:
+def first_nodes(parents: Sequence[int]) -> list[int]:
     """The path that takes the first child everywhere: the likeliest, where nodes come in order of chance."""
-    if parents is None:
-        return tuple(tokens)
     path, end = list[int](), -1
     for place, parent in enumerate(parents):
         if parent == end:
-            path.append(tokens[place])
+            path.append(place)
             end = place
-    return tuple(path)
+    return path
+
+
+def first_path(tokens: Sequence[int], parents: Parents) -> tuple[int, ...]:
+    """Its tokens."""
+    return tuple(tokens) if parents is None else tuple(tokens[node] for node in first_nodes(parents))
 
 
 def walk(decided: Sequence[int], tokens: Sequence[int], parents: Parents) -> list[int]:

@@ -8,15 +8,17 @@ know the target or an engine: sequences go by any key, sampling parameters come 
 import time
 from array import array
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
-from ssd.draft.branching import simplified
+from ssd.draft.branching import first_nodes, parents_of, simplified
 from ssd.draft.followed import ROUNDS_BETWEEN_RESYNCS, UNKNOWN_TOKENS, Followed, largest
+from ssd.draft.guide import Place, path_under
 from ssd.draft.homes import Homes
 from ssd.draft.line import Line, LineStats
 from ssd.draft.messages import (
@@ -30,6 +32,7 @@ from ssd.draft.messages import (
     Stats,
 )
 from ssd.draft.mirrors import Distribution, Knowledge, Mirrors
+from ssd.draft.offers import Bounds, likely_nodes
 from ssd.draft.strand import Sources, Strand
 
 Key = TypeVar("Key", bound=Hashable)
@@ -55,8 +58,27 @@ class Path(msgspec.Struct, frozen=True):
         parents = None if self.parents is None else simplified(self.parents[:length])
         return Path(self.tokens[:length], self.chances[:length], drawn, parents)
 
+    def behind(self, tokens: Sequence[int]) -> "Path":
+        """The same after tokens that are certain."""
+        if not tokens:
+            return self
+        count = len(tokens)
+        parents = parents_of(self.parents, len(self.tokens))
+        moved = [*range(-1, count - 1), *(count + each for each in parents)]
+        return Path([*tokens, *self.tokens], [*[1.0] * count, *self.chances], None, simplified(moved))
+
+    def chain(self) -> "Path":
+        """Of a tree the likeliest path."""
+        if self.parents is None:
+            return self
+        nodes = first_nodes(self.parents)
+        return Path([self.tokens[node] for node in nodes], [self.chances[node] for node in nodes])
+
 
 _NO_PATH = Path()
+Places = Mapping[Any, Place]
+"""Where the texts stand that must keep to a grammar."""
+UNGUIDED: Places = {}
 
 
 class DraftClient:
@@ -153,26 +175,81 @@ class DraftClient:
             told = list[tuple[int, Followed, Sequence[int]]]()
             for place, (key, tokens) in enumerate(outcomes):
                 followed = self._followed.get(key)
-                if followed is not None:
-                    followed.tokens.extend(tokens)
-                    if followed.is_open and self._is_sayable(followed, tokens):
-                        told.append((place, followed, tokens))
+                if followed is None:
+                    continue
+                new = followed.take_decided(tokens)
+                if new is None:
+                    self._homes.open(followed)
+                elif not new:
+                    found[place] = self._mirrors.knowledge(followed.row) if followed.is_open else found[place]
+                elif followed.is_open and self._is_sayable(followed, new):
+                    told.append((place, followed, new))
             if told:
                 self._homes.distance.note_round()
                 places, sequences, texts = zip(*told, strict=True)
                 for place, knowledge in zip(places, self._advance(sequences, texts), strict=True):
                     found[place] = knowledge
-                self._homes.judge(sequences, texts)
-                self.line.flush()
+                self._homes.judge(sequences, [outcomes[place][1] for place in places])
+            self.line.flush()
         return found
 
-    def paths(self, keys: Sequence[Hashable], limit: int) -> list[Path]:
-        """Of each sequence its most likely known continuation."""
+    def foretell(self, certain: Sequence[tuple[Hashable, Sequence[int]]]) -> None:
+        """Tokens that must follow texts, before they are verified: drafts go on behind them meanwhile."""
+        with self.line.lock:
+            told = list[tuple[Followed, Sequence[int]]]()
+            for key, tokens in certain:
+                followed = self._followed.get(key)
+                if followed is None or not followed.is_open:
+                    continue
+                new = tokens[len(followed.foretold) :]
+                if new and self._is_sayable(followed, new):
+                    followed.tokens.extend(new)
+                    followed.foretold = (*followed.foretold, *new)
+                    told.append((followed, new))
+            if told:
+                self._advance(*zip(*told, strict=True))
+                self.line.flush()
+
+    def paths(
+        self,
+        keys: Sequence[Hashable],
+        limit: int,
+        places: Places = UNGUIDED,
+        *,
+        trees: Bounds | None = None,
+    ) -> list[Path]:
+        """Of each sequence its most likely known continuation, that its grammar allows if it has one.
+
+        `trees`: several of them at once, within these bounds.
+        """
         with self.line.lock:
             asked = [*map(self._followed.get, keys)]
-            found = [self._path(followed, limit) for followed in asked]
-            self._homes.keep_guesses(asked, [path.tokens for path in found])
+            if places or trees is not None:
+                pairs = zip(asked, map(places.get, keys), strict=True)
+                found = [self._offer(followed, limit, place, trees) for followed, place in pairs]
+            else:
+                found = [self._path(followed, limit) for followed in asked]
+            self._homes.keep_guesses(asked, [path.chain().tokens for path in found])
             return found
+
+    def _offer(
+        self, followed: Followed | None, limit: int, place: Place | None, trees: Bounds | None
+    ) -> Path:
+        """A token that was drawn may not be passed over for what it is: such a path is given as it is."""
+        is_plain = place is None and trees is None
+        if followed is None or is_plain or self._mirrors.has_drawn(followed.row):
+            return self._path(followed, limit)
+        row, foretold = followed.row, followed.foretold[: min(limit, followed.room)]
+        limit = min(limit, followed.room) - len(foretold)
+        for token in foretold:
+            place = None if place is None else place.after(token)
+        node = self._mirrors.end_of(row) if followed.is_open else None
+        if trees is not None:
+            bounds = replace(trees, depth=limit)
+            tokens, chances, parents = likely_nodes(self._mirrors, row, node, place, bounds)
+            return Path(tokens, chances, None, simplified(parents)).behind(foretold)
+        found = ([], []) if place is None else path_under(self._mirrors, row, node, limit, place)
+        return Path(*found).behind(foretold)
 
     def _path(self, followed: Followed | None, limit: int) -> Path:
         if followed is None or not followed.is_open:

@@ -25,7 +25,7 @@ _JUMP_DOUBT = 0.5
 _ENOUGH = 64.0
 """The same, until which they are made to vary."""
 _ENOUGH_OF_BOTH = 1.0
-"""Steps with and without speculation, likewise: more than one of the rarer kind, and never long ago."""
+"""Steps with and without speculation, or trees, likewise: more than one of the rarer kind, not long ago."""
 _HOPE = 0.004
 """How much of its first trust a source of guesses regains with each step in which it is not asked."""
 _LEAST_CHANCE = 0.04
@@ -34,82 +34,113 @@ _LEAST_CHANCE = 0.04
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """Seconds of a step: those of no rows, of each row, and what the first drafted token of all adds."""
+    """Seconds of a step: those of no rows, of each row, and what the first drafted token of all adds, and
+    the first that does not follow the one before it."""
 
     fixed: float
     slope: float
     jump: float = 0.0
+    branching: float = 0.0
 
-    def seconds(self, num_rows: int, num_drafted: int = 0) -> float:
+    def seconds(self, num_rows: int, num_drafted: int = 0, *, has_trees: bool = False) -> float:
         """Of plain rows and drafted ones."""
-        return self.fixed + self.slope * (num_rows + num_drafted) + (self.jump if num_drafted else 0.0)
+        plain = self.fixed + self.slope * (num_rows + num_drafted)
+        return plain + (self.jump + self.branching * has_trees if num_drafted else 0.0)
 
 
 class VerifyTimes:
-    """T(r): seconds of a step by its query rows: a line through what was measured, with a jump at its start.
+    """T(r): seconds of a step by its query rows: a line through what was measured, with jumps at its start.
 
     Machines are noisy and memory-bound forwards nearly flat: a line tells a slope from noise with few steps.
-    The jump is for targets on which a second row costs far more than a third.
+    The first jump is for targets on which a second row costs far more than a third; the second for what
+    trees cost beside their rows.
     """
 
     def __init__(self) -> None:
-        self._level = [0.0] * 4
-        """Sums over the latest steps: 1, rows, whether it speculates, seconds."""
-        self._products = [[0.0] * 4] * 3
+        self._level = [0.0] * 5
+        """Sums over the latest steps: 1, rows, whether it speculates, whether it has trees, seconds."""
+        self._products = [[0.0] * 5] * 4
         """Of the same (but for the last) with each of the same, over many more."""
 
-    def note(self, num_rows: int, seconds: float, *, is_speculating: bool) -> None:
-        step = (1.0, float(num_rows), float(is_speculating), seconds)
+    def note(self, num_rows: int, seconds: float, *, is_speculating: bool, has_trees: bool = False) -> None:
+        step = (1.0, float(num_rows), float(is_speculating), float(has_trees), seconds)
         self._level = [_LEVEL_MEMORY * old + new for old, new in zip(self._level, step, strict=True)]
         self._products = [
             [_SLOPE_MEMORY * old + factor * new for old, new in zip(sums, step, strict=True)]
-            for sums, factor in zip(self._products, step[:3], strict=True)
+            for sums, factor in zip(self._products, step[:-1], strict=True)
         ]
 
     @property
     def is_in_doubt(self) -> bool:
         """Steps were too much alike to tell what a row costs, or what it costs to speculate at all."""
-        (rows, _, _), (_, speculating, _) = self._centred()
-        return rows < _ENOUGH or speculating < _ENOUGH_OF_BOTH
+        rows, speculating, _trees = self._centred()
+        return rows[0] < _ENOUGH or speculating[1] < _ENOUGH_OF_BOTH
+
+    @property
+    def is_in_doubt_of_trees(self) -> bool:
+        """Hardly any step was without them, or with them."""
+        return self._centred()[2][2] < _ENOUGH_OF_BOTH
 
     def cost(self) -> StepCost:
         """A time of 1 until something was measured."""
-        weight, rows, speculating, seconds = self._level
+        weight, *means, seconds = self._level
         if not weight:
             return StepCost(1.0, 0.0)
-        slope, jump = self._slopes()
+        slopes = _least_squares(self._centred())
         # Steeper than proportional would give a forward of nothing a negative time.
-        steepness = min(1.0, 0.99 * seconds / max(slope * rows + jump * speculating, 1e-30))
-        slope, jump = slope * steepness, jump * steepness
-        return StepCost((seconds - slope * rows - jump * speculating) / weight, slope, jump)
+        explained = sum(slope * mean for slope, mean in zip(slopes, means, strict=True))
+        steepness = min(1.0, 0.99 * seconds / max(explained, 1e-30))
+        return StepCost((seconds - explained * steepness) / weight, *(slope * steepness for slope in slopes))
 
     def expected(self, num_rows: int) -> float:
         """Of a step that carries no drafted token."""
         return self.cost().seconds(num_rows)
 
-    def _slopes(self) -> tuple[float, float]:
-        """What a row adds, and what speculating does: least squares that doubt both without evidence."""
-        (rows, mixed, by_rows), (_, speculating, by_speculating) = self._centred()
-        rows, speculating = rows + _DOUBT, speculating + _JUMP_DOUBT
-        determinant = rows * speculating - mixed * mixed
-        slope = (speculating * by_rows - mixed * by_speculating) / determinant
-        jump = (rows * by_speculating - mixed * by_rows) / determinant
-        # Nothing gets cheaper: whoever would be negative explains nothing, and the other one all.
-        if jump < 0:
-            return max(0.0, by_rows / rows), 0.0
-        if slope < 0:
-            return 0.0, max(0.0, by_speculating / speculating)
-        return slope, jump
-
-    def _centred(self) -> tuple[list[float], list[float]]:
-        """Of rows and of speculating: sums of products with rows, speculating and seconds, about means."""
+    def _centred(self) -> list[list[float]]:
+        """Of rows, speculating and trees: sums of products with each of them and seconds, about means."""
         sums, *products = self._products
         total = max(sums[0], 1e-30)
-        rows, speculating = (
+        return [
             [each - mean * other / total for each, other in zip(product[1:], sums[1:], strict=True)]
-            for product, mean in zip(products, sums[1:3], strict=True)
-        )
-        return rows, speculating
+            for product, mean in zip(products, sums[1:-1], strict=True)
+        ]
+
+
+def _least_squares(sums: Sequence[Sequence[float]]) -> list[float]:
+    """What a row adds, what speculating does and what trees do, where all are doubted without evidence.
+
+    Nothing gets cheaper: whoever would be negative explains nothing, and the others all.
+    """
+    doubts, kept = (_DOUBT, _JUMP_DOUBT, _JUMP_DOUBT), [0, 1, 2]
+    while kept:
+        rows = [[sums[i][j] + (doubts[i] if i == j else 0.0) for j in kept] + [sums[i][3]] for i in kept]
+        found = _solution(rows)
+        if min(found) >= 0:
+            return [found[kept.index(i)] if i in kept else 0.0 for i in range(3)]
+        kept.remove(max(i for i, value in zip(kept, found, strict=True) if value < 0))
+    return [0.0] * 3
+
+
+def _solution(rows: list[list[float]]) -> list[float]:
+    """Of linear equations, each with its right side at the end: their matrix is positive definite."""
+    if not rows:
+        return []
+    (first, *across), *others = rows
+    below = [
+        [value - row[0] * above / first for value, above in zip(row[1:], across, strict=True)]
+        for row in others
+    ]
+    rest = _solution(below)
+    known = sum(factor * value for factor, value in zip(across, rest, strict=False))
+    return [(across[-1] - known) / first, *rest]
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    lengths: list[int]
+    """Of each sequence, how many of its tokens."""
+    rate: float
+    """Tokens a second."""
 
 
 class Controller:
@@ -126,36 +157,65 @@ class Controller:
 
     def choose(self, chances: Sequence[Sequence[float]], num_rows: int) -> list[int]:
         """How many drafted tokens of each sequence to verify, `num_rows` being verified anyway."""
-        if not chances:
-            return []
+        return self._tried(self._best(chances, num_rows, has_trees=False))
+
+    def choose_form(
+        self,
+        trees: Sequence[Sequence[float]],
+        chains: Sequence[Sequence[float]],
+        num_rows: int,
+        *,
+        spent: float | None = None,
+    ) -> tuple[list[int], bool]:
+        """The same where sequences offer trees, and whether these, or only the likeliest path of each.
+
+        `spent`: seconds that the step took already, for what is offered; then that is not thrown away.
+        """
+        best = self._best(trees, num_rows, has_trees=True, spent=spent or 0.0)
+        chain = self._best(chains, num_rows, has_trees=False, spent=spent or 0.0)
+        has_trees = best.rate > chain.rate and not (self.times.is_in_doubt_of_trees and self._is_turn())
+        choice = best if has_trees else chain
+        return (self._tried(choice) if spent is None else choice.lengths), has_trees
+
+    def least_chance(self, num_rows: int) -> float:
+        """Of a token that may be worth verifying: one below it adds less than its row costs."""
+        cost = self.times.cost()
+        return max(_LEAST_CHANCE, cost.slope * num_rows / cost.seconds(num_rows))
+
+    def _best(
+        self, chances: Sequence[Sequence[float]], num_rows: int, *, has_trees: bool, spent: float = 0.0
+    ) -> _Choice:
+        """The tokens, the likeliest first, that yield most per second."""
         offered = [
             (chance, owner) for owner, path in enumerate(chances) for chance in path if chance > _LEAST_CHANCE
         ]
         offered.sort(key=itemgetter(0), reverse=True)
-        lengths = [0] * len(chances)
-        for _chance, owner in offered[: self._num_worthwhile(offered, len(chances), num_rows)]:
-            lengths[owner] += 1
-        return self._now_and_then(lengths) if self.times.is_in_doubt else lengths
-
-    def _num_worthwhile(self, offered: Sequence[tuple[float, int]], num_sequences: int, num_rows: int) -> int:
-        """How many of the tokens, the likeliest first, yield most per second."""
-        cost = self.times.cost()
-        yielded = float(num_sequences)
-        plain, best, found = yielded / cost.seconds(num_rows), 0.0, 0
+        cost, yielded = self.times.cost(), float(len(chances))
+        best, found = yielded / (spent + cost.seconds(num_rows)) if chances else 0.0, 0
+        highest = 0.0
         for count, (chance, _owner) in enumerate(offered, start=1):
             yielded += chance
-            rate = yielded / cost.seconds(num_rows, count)
-            if rate < best:
+            rate = yielded / (spent + cost.seconds(num_rows, count, has_trees=has_trees))
+            if rate < highest:
                 # Each further one is less likely and costs as much.
                 break
+            highest = rate
             if rate > best:
                 best, found = rate, count
-        return found if best > plain else 0
+        lengths = [0] * len(chances)
+        for _chance, owner in offered[:found]:
+            lengths[owner] += 1
+        return _Choice(lengths, best)
 
-    def _now_and_then(self, lengths: list[int]) -> list[int]:
-        """One time in four nothing is carried: what always is would never be seen to be dear."""
+    def _tried(self, choice: _Choice) -> list[int]:
+        """Now and then nothing is carried: what always is would never be seen to be dear."""
+        lengths = choice.lengths
+        return [0] * len(lengths) if lengths and self.times.is_in_doubt and self._is_turn() else lengths
+
+    def _is_turn(self) -> bool:
+        """One time in four."""
         self._num_doubts += 1
-        return [0] * len(lengths) if self._num_doubts % 4 == 0 else lengths
+        return self._num_doubts % 4 == 0
 
     def guess_chances(self, count: int) -> list[float]:
         """Of guesses in a row whose source gives no chances."""

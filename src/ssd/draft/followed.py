@@ -23,6 +23,7 @@ class Followed:
     row: int
     """Of the mirrors, and its name on the wire."""
     tokens: "array[int]"
+    """Its text, and behind it what was foretold."""
     num_prompt: int
     sampling: Sampling
     max_len: int
@@ -30,6 +31,8 @@ class Followed:
     """The draft that it is open with."""
     declined: "dict[Strand, bool]" = field(default_factory=dict)
     """The drafts that declined it, and whether that was for lack of room."""
+    foretold: tuple[int, ...] = ()
+    """Tokens at the end that must follow by its grammar, and are not verified yet: the draft knows them."""
     asked_at: int = -ROUNDS_BETWEEN_RESYNCS
     """The round of the last request for the whole tree."""
     kind: str = ""
@@ -45,8 +48,20 @@ class Followed:
 
     @property
     def room(self) -> int:
-        """Drafted tokens that may follow: the target adds the last one itself."""
-        return max(0, self.max_len - len(self.tokens) - 1)
+        """Drafted tokens that may follow the text: the target adds the last one itself."""
+        return max(0, self.max_len - len(self.tokens) + len(self.foretold) - 1)
+
+    def take_decided(self, tokens: Sequence[int]) -> Sequence[int] | None:
+        """Adds to the text what was decided; returns what was not foretold. None: it was foretold wrongly."""
+        count = min(len(self.foretold), len(tokens))
+        if self.foretold[:count] == tuple(tokens[:count]):
+            self.foretold, new = self.foretold[count:], tokens[count:]
+            self.tokens.extend(new)
+            return new
+        del self.tokens[len(self.tokens) - len(self.foretold) :]
+        self.foretold = ()
+        self.tokens.extend(tokens)
+        return None
 
     def why_not(self, strand: Strand) -> str:
         """Why this draft cannot be told of it; empty: it can."""

@@ -166,11 +166,10 @@ class Mirrors:
 
     def path(self, row: int, limit: int) -> tuple[list[int], list[float]]:
         """The most likely known continuation: its tokens, and the chance that the text runs through each."""
-        view, start = self._view, row * SLOTS
+        view, start, node = self._view, row * SLOTS, self.end_of(row)
         tokens, chances, value = list[int](), list[float](), 0.0
-        if not view.epoch[row] or view.is_torn[row] or view.root_length[row] < view.length[row]:
+        if node is None:
             return tokens, chances
-        node = view.root[row]
         place = start + node % SLOTS
         while len(tokens) < limit and view.ids[place] == node and view.counts[place]:
             node = view.firsts[place]
@@ -181,6 +180,34 @@ class Mirrors:
             tokens.append(view.tokens[place])
             chances.append(math.exp(value))
         return tokens, chances
+
+    def end_of(self, row: int) -> int | None:
+        """The node of the text's last token, if it is known."""
+        view = self._view
+        is_known = view.epoch[row] and not view.is_torn[row] and view.root_length[row] == view.length[row]
+        return view.root[row] if is_known else None
+
+    def children(self, row: int, node: int) -> list[tuple[int, int, float]]:
+        """Of a node, the likeliest first: id, token and log-probability."""
+        view, start = self._view, row * SLOTS
+        place = start + node % SLOTS
+        if view.ids[place] != node:
+            return []
+        ids = range(view.firsts[place], view.firsts[place] + view.counts[place])
+        places = [(child, start + child % SLOTS) for child in ids]
+        return [(child, view.tokens[at], view.logprobs[at]) for child, at in places if view.ids[at] == child]
+
+    def child(self, row: int, node: int, token: int) -> int | None:
+        """The child of a node that is this token."""
+        view, start = self._view, row * SLOTS
+        place = start + node % SLOTS
+        if view.ids[place] == node:
+            first = view.firsts[place]
+            for child in range(first, first + view.counts[place]):
+                place = start + child % SLOTS
+                if view.tokens[place] == token and view.ids[place] == child:
+                    return child
+        return None
 
     def has_drawn(self, row: int) -> bool:
         return row in self._drawn
@@ -326,22 +353,11 @@ class Mirrors:
             if end - at > _RECENT:
                 continue
             while at < end:
-                child = self._child(row, node, view.recent[row * _RECENT + at % _RECENT])
+                child = self.child(row, node, view.recent[row * _RECENT + at % _RECENT])
                 if child is None:
                     break
                 node, at = child, at + 1
             view.root[row], view.root_length[row] = node, at
-
-    def _child(self, row: int, node: int, token: int) -> int | None:
-        view, start = self._view, row * SLOTS
-        place = start + node % SLOTS
-        if view.ids[place] == node:
-            first = view.firsts[place]
-            for child in range(first, first + view.counts[place]):
-                place = start + child % SLOTS
-                if view.tokens[place] == token and view.ids[place] == child:
-                    return child
-        return None
 
     def _keep_drawn(self, row: int, parent: int, distribution: Distribution) -> None:
         drawn = self._drawn.setdefault(row, {})

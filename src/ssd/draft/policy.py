@@ -22,13 +22,14 @@ from typing import TypeVar
 
 import msgspec
 
-from ssd.config import Backup
-from ssd.draft.client import DraftClient, Path
+from ssd.config import TREE_SIZE, Backup
+from ssd.draft.client import UNGUIDED, DraftClient, Path, Places
 from ssd.draft.controller import Controller
 from ssd.draft.line import LineStats
 from ssd.draft.messages import Sampling
 from ssd.draft.mirrors import Knowledge
 from ssd.draft.ngram import guess_after
+from ssd.draft.offers import Bounds
 from ssd.draft.strand import Sources
 from ssd.draft.worth import Worth
 
@@ -52,7 +53,7 @@ class Round:
     cause: str = "first"
     """What was known when the sequence's last verification ended: hit, late, unknown, unheard or first."""
     source: str = "none"
-    """Where the drafted tokens came from: draft, ngram or none."""
+    """Where the drafted tokens came from: draft, ngram, grammar (no other could have followed) or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +76,18 @@ class Policy:
         lookahead: int,
         backup: Backup = "auto",
         controller: Controller | None = None,
+        num_trees: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`num_trees`: as many sequences as a verification can take several paths of; 0: one path of each."""
         self.client = client
         self.controller = controller or Controller()
         self.proposed = Proposed()
         self._lookahead = lookahead
+        self.num_trees = num_trees
+        """May change between two proposals."""
+        self._has_trees = False
+        """Of the latest proposals, at least one has several paths."""
         self._backup = backup
         self._clock = clock
         self._worth = Worth()
@@ -137,25 +144,36 @@ class Policy:
         """For the time in which a verification computes: what the draft says is known when it ends."""
         self.client.line.read()
 
-    def propose(self, request_ids: Sequence[Hashable]) -> list[Path]:
-        """Of each sequence the tokens that are worth verifying next; none where there is no guess."""
+    def propose(self, request_ids: Sequence[Hashable], places: Places = UNGUIDED) -> list[Path]:
+        """Of each sequence the tokens that are worth verifying next; none where there is no guess.
+
+        `places`: of those whose texts keep to a grammar that is known here, where they stand.
+        """
         self.client.line.read()
-        paths = self._paths(request_ids)
+        paths = self._paths(request_ids, places)
         num_ready, waited = sum(bool(path.tokens) for path in paths), 0.0
         # Rows that hit never wait for rows that miss.
         has_waited = not num_ready and (waited := self._wait(request_ids)) > 0
         if has_waited:
-            paths = self._paths(request_ids)
+            paths = self._paths(request_ids, places)
         self.proposed = Proposed(waited, num_ready)
         pairs = zip(request_ids, paths, strict=True)
-        self._sources = {each: "draft" for each, path in pairs if path.tokens}
+        self._sources = {
+            each: "grammar" if each in places and path.chances[-1] == 1.0 else "draft"
+            for each, path in pairs
+            if path.tokens
+        }
         if self._backup in ("auto", "ngram"):
             paths = [self._or_guess(*each) for each in zip(request_ids, paths, strict=True)]
-        lengths = self.controller.choose([_chances(path) for path in paths], len(paths))
-        if has_waited and not any(lengths):
+        chosen = self._worthwhile(paths)
+        if has_waited and not any(path.tokens for path in chosen):
             # What is not even worth verifying was not worth waiting for either.
             self.controller.note_first(accepted=False)
-        return [path.cut(length) for path, length in zip(paths, lengths, strict=True)]
+        self._has_trees = any(path.parents is not None for path in chosen)
+        if places:
+            offers = zip(request_ids, paths, strict=True)
+            self.client.foretell([(each, _certain(path)) for each, path in offers if each in places])
+        return chosen
 
     def settle(
         self, outcomes: Sequence[Verified], num_rows: int = 0, seconds: float | None = None
@@ -166,14 +184,15 @@ class Policy:
         """
         if seconds is not None:
             is_speculating = any(each.num_drafted for each in outcomes)
-            self.controller.times.note(num_rows, seconds, is_speculating=is_speculating)
+            has_trees = is_speculating and self._has_trees
+            self.controller.times.note(num_rows, seconds, is_speculating=is_speculating, has_trees=has_trees)
         has_spoken = self._look_at_line()
         rounds, accepted, num_late = list[Round](), list[int](), 0
         for each in outcomes:
             before, num_accepted = self._knowledge.get(each.request_id), len(each.tokens) - 1
             source = self._sources.get(each.request_id, "none") if each.num_drafted else "none"
             self._note_first(source, accepted=num_accepted > 0)
-            if source == "draft" or before in (Knowledge.HIT, Knowledge.UNKNOWN):
+            if source == "draft" or (source != "grammar" and before in (Knowledge.HIT, Knowledge.UNKNOWN)):
                 accepted.append(num_accepted if source == "draft" else 0)
             num_late += before is Knowledge.LATE
             rounds.append(_round(before, source))
@@ -219,8 +238,23 @@ class Policy:
         elif self.client.is_paused and not self._worth.is_resting:
             self.client.resume()
 
-    def _paths(self, request_ids: Sequence[Hashable]) -> list[Path]:
-        return self.client.paths(request_ids, self._lookahead)
+    def _paths(self, request_ids: Sequence[Hashable], places: Places) -> list[Path]:
+        trees = None
+        if len(request_ids) <= self.num_trees:
+            trees = Bounds(TREE_SIZE, self._lookahead, self.controller.least_chance(len(request_ids)))
+        return self.client.paths(request_ids, self._lookahead, places, trees=trees)
+
+    def _worthwhile(self, paths: Sequence[Path]) -> list[Path]:
+        """Of each sequence so many nodes, of all its tree or of the likeliest path, as yield most."""
+        if any(path.parents is not None for path in paths):
+            chains = [path.chain() for path in paths]
+            lengths, has_trees = self.controller.choose_form(
+                [_chances(path) for path in paths], [_chances(path) for path in chains], len(paths)
+            )
+            paths = paths if has_trees else chains
+        else:
+            lengths = self.controller.choose([_chances(path) for path in paths], len(paths))
+        return [path.cut(length) for path, length in zip(paths, lengths, strict=True)]
 
     def _wait(self, request_ids: Sequence[Hashable]) -> float:
         """`jit`: waits for a draft step, if no row has anything to verify and it pays; how many seconds."""
@@ -261,6 +295,14 @@ class Policy:
 @cache
 def _round(before: Knowledge | None, source: str) -> Round:
     return Round(cause=before.value if before is not None else "first", source=source)
+
+
+def _certain(path: Path) -> Sequence[int]:
+    """Under a grammar, its first tokens, as long as no others may stand there."""
+    count = 0
+    while count < len(path.chances) and path.chances[count] == 1.0:
+        count += 1
+    return path.tokens[:count]
 
 
 def _chances(path: Path) -> Sequence[float]:

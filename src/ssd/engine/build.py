@@ -140,14 +140,16 @@ def make_decoder(
     config: EngineConfig, target: LoadedModel, tokenizer: Any, *, show_progress: ShowProgress = False
 ) -> Decoder:
     """The decoder of the mode, with its draft, around a target that is loaded."""
+    arenas = _arenas(config, target)
+    num_trees = 0 if arenas is None else len(arenas.starts)
     match config.mode:
         case "ar":
             return Decoder(target.runner)
         case "sd":
-            proposer = _draft_in_turns(config, target, show_progress=show_progress)
+            proposer = _draft_in_turns(config, target, num_trees, show_progress=show_progress)
         case "ssd":
-            proposer = draft_ahead(config, target, tokenizer)
-    return Decoder(target.runner, proposer, _arenas(config, target))
+            proposer = draft_ahead(config, target, tokenizer, num_trees=num_trees)
+    return Decoder(target.runner, proposer, arenas)
 
 
 def _arenas(config: EngineConfig, target: LoadedModel) -> Arenas | None:
@@ -156,7 +158,9 @@ def _arenas(config: EngineConfig, target: LoadedModel) -> Arenas | None:
     return None if not config.may_have_trees or (config.deterministic and on_gpu) else Arenas.of(target.pool)
 
 
-def _draft_in_turns(config: EngineConfig, target: LoadedModel, *, show_progress: ShowProgress) -> Proposer:
+def _draft_in_turns(
+    config: EngineConfig, target: LoadedModel, num_trees: int, *, show_progress: ShowProgress
+) -> Proposer:
     draft = load_ready(config.draft_runner, show_progress=show_progress)
     vocab_size = common_vocabulary(target.checkpoint, draft.checkpoint)
     limits = DraftLimits(config.max_lookahead, draft.max_model_len, config.max_num_batched_tokens, vocab_size)
@@ -164,4 +168,4 @@ def _draft_in_turns(config: EngineConfig, target: LoadedModel, *, show_progress:
     ratio = RatioDrafting(config.saguaro) if config.acceptance == "ratio" else None
     drafter = Drafter(draft.runner, blocks, limits, head_tokens=draft.head_tokens, ratio=ratio)
     controller = Controller(guess_rate=HOPED_RATE) if config.lookahead is None else None
-    return DraftInTurns(drafter, controller)
+    return DraftInTurns(drafter, controller, num_trees=num_trees)

@@ -26,7 +26,7 @@ from ssd.engine.sequence import Sequence
 from ssd.errors import InvalidRequestError
 from ssd.kvcache.block_manager import BlockManager
 from ssd.sampling import History, SamplingParams, SamplingRow, mix_seed
-from ssd.sampling.constraint import Constraint, Grammar
+from ssd.sampling.constraint import Constraint, Grammar, Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +252,7 @@ class EngineCore:
         generations = self._generations
         drafted = [each for each in self._scheduler.decoding if generations[each.seq_id].request.speculation]
         seq_ids = [each.seq_id for each in drafted]
-        speculations = self._decoder.proposer.propose(seq_ids, self._context)
+        speculations = self._decoder.proposer.propose(seq_ids, self._context, self._places(seq_ids))
         num_trees = self._decoder.num_trees if self._acceptance == "coupled" else 0
         for sequence, speculation in zip(drafted, speculations, strict=True):
             constraint = generations[sequence.seq_id].constraint
@@ -263,6 +263,12 @@ class EngineCore:
             num_trees -= parents is not None
             sequence.offer(tokens, parents)
         return dict(zip(seq_ids, speculations, strict=True))
+
+    def _places(self, seq_ids: list[int]) -> dict[int, Place]:
+        """Of the sequences that keep to a grammar, where they stand."""
+        constrained = [(each, self._generations[each].constraint) for each in seq_ids]
+        found = [(each, constraint.here()) for each, constraint in constrained if constraint is not None]
+        return {each: place for each, place in found if place is not None}
 
     def _is_speculated(self, sequence: Sequence) -> bool:
         return self._decoder.proposer.is_drafting and self._generations[sequence.seq_id].request.speculation

@@ -70,9 +70,10 @@ def with_own_device(config: EngineConfig, gpus: Sequence[str] | None = None) -> 
     return replace(config, draft=replace(config.draft, device=",".join(seats)))
 
 
-def draft_ahead(config: EngineConfig, target: LoadedModel, tokenizer: Any) -> Proposer:
+def draft_ahead(config: EngineConfig, target: LoadedModel, tokenizer: Any, *, num_trees: int = 0) -> Proposer:
+    """`num_trees`: as many sequences as the target can verify several paths of."""
     client = DraftClient(draft_sources(config, _hello(target, tokenizer)), lookahead=config.max_lookahead)
-    policy = Policy(client, lookahead=config.max_lookahead, backup=config.backup)
+    policy = Policy(client, lookahead=config.max_lookahead, backup=config.backup, num_trees=num_trees)
     try:
         policy.start(START_SECONDS)
         _require_ready(client.line)

@@ -46,8 +46,32 @@ class Grammar:
             raise GrammarError(f"a grammar is text of at most {MAX_GRAMMAR_CHARS} characters: shorten it")
 
 
+class Place(Protocol):
+    """Somewhere in a text that must keep to a grammar: at its end, or after tokens that are only guessed."""
+
+    def mask(self) -> Allowed:
+        """What may follow."""
+        ...
+
+    def only(self) -> int | None:
+        """The token that must follow, where no other may."""
+        ...
+
+    def allows(self, token: int) -> bool:
+        """Far cheaper than a mask, and now and then more generous."""
+        ...
+
+    def after(self, token: int) -> Place:
+        """Behind a token that is allowed."""
+        ...
+
+
 class Constraint(Protocol):
     """A text under way that must keep to a grammar."""
+
+    def here(self) -> Place | None:
+        """At its end, as long as nothing is added; None: nothing can follow."""
+        ...
 
     def masks(self, drafted: Sequence[int]) -> list[Allowed]:
         """What may follow now, and after each drafted token, up to the first one that is not allowed."""
