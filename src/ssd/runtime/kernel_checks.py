@@ -272,7 +272,9 @@ def _move(scene: Scene, device: torch.device) -> float:
     for mine, its in ((pool.keys, other.keys), (pool.values, other.values)):
         mine.copy_(torch.randn(mine.shape, generator=torch.Generator().manual_seed(scene.seed)))
         its.copy_(mine)
-    slots = random.Random(scene.seed).sample(range(pool.shape.num_slots), 8)
+    # Scratch is padding's: two moves to one slot have no order.
+    real = [slot for slot in range(pool.shape.num_slots) if slot != pool.scratch_slot]
+    slots = random.Random(scene.seed).sample(real, 8)
     sources, destinations = [*slots[:4], pool.scratch_slot], [*slots[4:], pool.scratch_slot]
     taken, given = (torch.tensor(each, device=device) for each in (sources, destinations))
     move_kv(pool.keys, pool.values, taken, given)
