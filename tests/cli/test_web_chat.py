@@ -90,7 +90,7 @@ def test_trees_are_shown_with_the_branch_taken(page: Any, server: FakeOpenAI) ->
         {"start": 3, "tokens": ["a", " <b>", "c", "d\n"], "parents": [-1, -1, 1, 1], "branch": [1, 3]}
     ]
     ask(page, "Hi")
-    assert page.inner_text(".trees summary") == "1 trees verified"
+    assert page.inner_text(".trees summary") == "trees verified: 1"
     page.click(".trees summary")
     drawn = page.inner_text(".tree")
     assert drawn.splitlines() == [

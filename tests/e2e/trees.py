@@ -11,7 +11,7 @@ must be the same; loose, every token.
 import argparse
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -252,12 +252,14 @@ def _params(index: int, max_tokens: int) -> SamplingParams:
 
 def compare(
     bench: Bench, num_requests: int, max_tokens: int, circumstances: Sequence[Circumstance]
-) -> dict[str, Seen]:
+) -> Iterator[tuple[str, Seen]]:
+    """Of each circumstance, when it is over, what was seen."""
     requests = bench.requests(num_requests, max_tokens)
     first = bench.plain(requests)
     followers = bench.followers(first[: num_requests // 3], max_tokens)
     expected = [*first, *bench.plain(followers)]
-    return {how.name: bench.with_trees(requests, followers, how, expected)[1] for how in circumstances}
+    for how in circumstances:
+        yield how.name, bench.with_trees(requests, followers, how, expected)[1]
 
 
 def main() -> None:
@@ -272,19 +274,19 @@ def main() -> None:
         options.model, deterministic=not options.loose, dtype="float32" if options.loose else "auto"
     )
     hows = (*CIRCUMSTANCES, REPLAYED) if options.loose else CIRCUMSTANCES
-    found = compare(bench, options.requests, options.max_tokens, hows)
-    for name, seen in found.items():
-        print(f"{name:40} {seen.different} of {options.requests + options.requests // 3} differ; {seen}")
-    if options.record:
-        run = {
-            "model": Path(options.model).name,
-            "requests": options.requests,
-            "max_tokens": options.max_tokens,
-            "deterministic": not options.loose,
-        }
-        for name, seen in found.items():
+    run = {
+        "model": Path(options.model).name,
+        "requests": options.requests,
+        "max_tokens": options.max_tokens,
+        "deterministic": not options.loose,
+    }
+    num_different = 0
+    for name, seen in compare(bench, options.requests, options.max_tokens, hows):
+        print(f"{name:40} {seen}", flush=True)
+        num_different += seen.different
+        if options.record:
             Record(options.record, run).add(name, asdict(seen))
-    sys.exit(any(seen.different for seen in found.values()))
+    sys.exit(num_different > 0)
 
 
 if __name__ == "__main__":
