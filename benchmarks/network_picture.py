@@ -12,7 +12,10 @@ _PLOTS = (("hits", "hits a round", 1.0), ("tokens", "tokens a round", 10.0), ("s
 
 
 def draw(points: Sequence[Point]) -> str:
-    """Colours are times of a verification; full lines are the smallest batch, dashed ones the others."""
+    """Colours are times of a verification; full lines are the smallest batch, dashed ones the others.
+
+    Rings are drafts that work no further ahead where the line is longer.
+    """
     trips = sorted({point["trip"] for point in points})
     total = len(_PLOTS) * (_WIDTH + _GAP) + _LEFT
     parts = [
@@ -42,8 +45,12 @@ def _plot(
     for verify, batch, colour, dash in _lines(points):
         mine = [each for each in points if (each["verify"], each["batch"]) == (verify, batch)]
         mine.sort(key=lambda each: each["trip"])
-        path = " ".join(f"{_x(each['trip'], trips, left):.1f},{_y(each[name], top):.1f}" for each in mine)
+        places = [(_x(each["trip"], trips, left), _y(each[name], top), each["further"]) for each in mine]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y, is_further in places if is_further)
         yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>'
+        for x, y, is_further in places:
+            if not is_further:
+                yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="none" stroke="{colour}"{dash}/>'
 
 
 def _lines(points: Sequence[Point]) -> Iterator[tuple[float, int, str, str]]:
