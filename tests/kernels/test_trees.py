@@ -72,6 +72,42 @@ def seen_in(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return seen
 
 
+def test_room_is_for_all_the_steps_of_a_round() -> None:
+    forest = with_children_of_roots(1)
+    tables = forest.tables
+    for steps, count in ((1, 3), (9, 3), (10, 2), (30, 1)):
+        tables.steps_left[1] = steps
+        forest.select()
+        assert int((forest.rows.sequence == 1).sum()) == count
+    tables.is_used[1, : SHAPE.slots] = True
+    forest.select()
+    assert not forest.rows.sequence.any()
+
+
+def test_rows_go_round_among_tenants_and_new_texts_are_beside_them() -> None:
+    forest = with_children_of_roots(1, 2)
+    tables, turns, sequence = forest.tables, forest.turns, forest.rows.sequence
+    for row in (1, 2):
+        turns.tenant[row] = row
+    for weight, counts in ((1.0, [2, 2]), (3.0, [3, 1])):
+        turns.weight[1] = weight
+        forest.select()
+        assert [int((sequence == row).sum()) for row in (1, 2)] == counts
+    tables.is_live[3], tables.is_new[3], tables.length[3], tables.num_read[3] = True, True, 8, 5
+    forest.select()
+    assert [int((sequence == row).sum()) for row in (1, 2, 3)] == [3, 1, 2]
+
+
+def with_children_of_roots(*rows: int) -> FusedForest:
+    """Trees of three nodes, which may all be processed."""
+    forest = FusedForest(TorchArrays(), SHAPE, kernels=frozenset(STEPS))
+    tables, root = forest.tables, SHAPE.root
+    for row in rows:
+        tables.is_live[row], tables.length[row], tables.num_read[row] = True, 5, 5
+        tables.last_position[row], tables.is_used[row, root], tables.is_open[row, root] = 50, True, True
+    return forest
+
+
 def test_what_fails_is_torchs() -> None:
     assert kernels_on(CPU) == frozenset()
     forest = FusedForest(TorchArrays(), SHAPE)
