@@ -94,3 +94,25 @@ def test_whoever_foretold_wrongly_is_opened_again(draft: LoadedModel) -> None:
     [path] = client.paths(["a"], 2)
     assert path.tokens
     assert client.outcomes([("a", [path.tokens[0]])]) in ([Knowledge.HIT], [Knowledge.LATE])
+
+
+def test_who_does_not_know_the_grammar_gets_nothing_behind_what_was_foretold(
+    draft: LoadedModel,
+) -> None:
+    source, client = begun(draft)
+    assert client.paths(["a"], 4)[0].tokens
+    client.foretell([("a", [40, 41])])
+    rounds(source, client, 6)
+    assert not client.paths(["a"], 4)[0].tokens
+    assert list(client.text_of("a")[0]) == TEXT
+
+
+def test_a_text_whose_tokens_are_drawn_is_offered_none_that_must_follow(draft: LoadedModel) -> None:
+    source = Draft(draft, num_blocks=64)
+    client = connected(source)
+    client.follow("a", TEXT, len(TEXT), Sampling(seed=1, temperature=1.0, ratio=True), 100)
+    assert not client.paths(["a"], 4, {"a": Rules(forced={(): 40})})[0].tokens
+    rounds(source, client, 4)
+    [path] = client.paths(["a"], 4, {"a": Rules(forced={(): 40})})
+    assert path.drawn is not None
+    assert path.num_certain == 0

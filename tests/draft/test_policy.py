@@ -229,7 +229,14 @@ def test_a_draft_that_is_never_right_rests_and_is_tried_again() -> None:
 
 def test_what_must_follow_says_nothing_of_the_draft() -> None:
     """A draft is neither praised for a token that no other could have been, nor blamed for its absence."""
-    found, client = policy({"a": Path((7, 8), (1.0, 1.0)), "b": Path((7, 8), (1.0, 0.5))}, {})
+    found, client = policy(
+        {
+            "a": Path((7, 8), (1.0, 1.0), num_certain=2),
+            "b": Path((7, 8), (1.0, 0.5), num_certain=1),
+            "c": Path((7, 8), (1.0, 1.0)),
+        },
+        {},
+    )
     before = found.controller._first_rate
     for _ in range(100):
         found.propose(["a"], {"a": object()})  # type: ignore[dict-item]
@@ -240,6 +247,13 @@ def test_what_must_follow_says_nothing_of_the_draft() -> None:
     found.propose(["b"], {"b": object()})  # type: ignore[dict-item]
     assert client.foretold == {"b": (7,)}
     assert found.settle([Verified("b", [7, 8, 9], 2)])[0].source == "draft"
+    praised = found.controller._first_rate
+    assert praised > before
+    found.propose(["b"], {"b": object()})  # type: ignore[dict-item]
+    found.settle([Verified("b", [7, 9], 2)])  # of its own tokens none
+    assert found.controller._first_rate < praised
+    found.propose(["c"], {"c": object()})  # type: ignore[dict-item]
+    assert client.foretold == {"c": ()}, "a draft that is sure of itself is not certain"
 
 
 TREE = Path((7, 8, 9, 6), (0.8, 0.6, 0.5, 0.15), None, (-1, 0, 1, -1))

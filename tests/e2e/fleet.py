@@ -55,6 +55,11 @@ class Pool:
     def addresses(self) -> str:
         return ",".join(self._addresses.values())
 
+    @property
+    def now(self) -> list[list[dict[str, Any]]]:
+        """What those say that run now."""
+        return [program.lines for program in self._running.values()]
+
     def keys_of(self, tenant: str) -> str:
         return str(self._keys / tenant)
 
@@ -182,7 +187,7 @@ def run(options: argparse.Namespace, folder: Path, say: Callable[[str], None]) -
 
         def tell(words: str) -> None:
             hits = {name: server.counted("ssd_spec_hits_total") for name, server in servers.items()}
-            said = [lines[-1]["sequences"] for lines in pool.told[-len(DRAFTS) :]]
+            said = [lines[-1]["sequences"] for lines in pool.now]
             say(f"{words}; hits {hits}, sequences {said}, {shares_found(pool.told, options.window)}")
 
         try:

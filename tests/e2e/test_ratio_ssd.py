@@ -38,7 +38,7 @@ class FreeRows(VerifyTimes):
 
     is_in_doubt = False
 
-    def note(self, num_rows: int, seconds: float, *, is_speculating: bool) -> None:
+    def note(self, num_rows: int, seconds: float, *, is_speculating: bool, has_trees: bool = False) -> None:
         pass
 
 

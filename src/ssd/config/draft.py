@@ -118,6 +118,7 @@ class DraftConfig:
             head=self.head,
             max_num_seqs=self.max_num_seqs or MAX_NUM_SEQS,
             num_trees=self.max_num_seqs or MAX_NUM_SEQS,
+            least_trees=1,
             kv_cache_bytes=self.kv_cache_bytes,
         )
 

@@ -29,6 +29,8 @@ class RunnerConfig:
     max_num_seqs: int = MAX_NUM_SEQS
     num_trees: int = 0
     """Sequences that may have a tree: of a draft that works ahead, or in one verification."""
+    least_trees: int = 0
+    """A draft cannot do without; a target's texts come first."""
     block_size: int = BLOCK_SIZE
     kv_cache_bytes: int | None = None
     """None: `KV_CACHE_BYTES` on a CPU; on a GPU what is left."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from ssd.draft.branching import first_nodes, parents_of, simplified
 from ssd.draft.followed import ROUNDS_BETWEEN_RESYNCS, UNKNOWN_TOKENS, Followed, largest
-from ssd.draft.guide import Place, path_under
+from ssd.draft.guide import Place, num_certain, path_under
 from ssd.draft.homes import Homes
 from ssd.draft.line import Line, LineStats
 from ssd.draft.messages import (
@@ -49,6 +49,8 @@ class Path(msgspec.Struct, frozen=True):
     """Under ratio acceptance, what each token was drawn from."""
     parents: Sequence[int] | None = None
     """Of each token, the place of the one it follows, or -1: the text's end. None: the one before it."""
+    num_certain: int = 0
+    """Of its first tokens, those that must follow by the request's grammar, whatever a draft says."""
 
     def cut(self, length: int) -> "Path":
         """The first tokens; of a tree too, since parents come before their children."""
@@ -56,7 +58,8 @@ class Path(msgspec.Struct, frozen=True):
             return self
         drawn = None if self.drawn is None else self.drawn[:length]
         parents = None if self.parents is None else simplified(self.parents[:length])
-        return Path(self.tokens[:length], self.chances[:length], drawn, parents)
+        certain = min(length, self.num_certain)
+        return Path(self.tokens[:length], self.chances[:length], drawn, parents, certain)
 
     def behind(self, tokens: Sequence[int]) -> "Path":
         """The same after tokens that are certain."""
@@ -65,14 +68,17 @@ class Path(msgspec.Struct, frozen=True):
         count = len(tokens)
         parents = parents_of(self.parents, len(self.tokens))
         moved = [*range(-1, count - 1), *(count + each for each in parents)]
-        return Path([*tokens, *self.tokens], [*[1.0] * count, *self.chances], None, simplified(moved))
+        chances = [*[1.0] * count, *self.chances]
+        certain = count + self.num_certain
+        return Path([*tokens, *self.tokens], chances, None, simplified(moved), certain)
 
     def chain(self) -> "Path":
         """Of a tree the likeliest path."""
         if self.parents is None:
             return self
         nodes = first_nodes(self.parents)
-        return Path([self.tokens[node] for node in nodes], [self.chances[node] for node in nodes])
+        tokens, chances = [self.tokens[each] for each in nodes], [self.chances[each] for each in nodes]
+        return Path(tokens, chances, num_certain=self.num_certain)
 
 
 _NO_PATH = Path()
@@ -161,7 +167,10 @@ class DraftClient:
     def text_of(self, key: Hashable) -> "tuple[array[int], int]":
         """The text so far, and how many drafted tokens may follow; empty where nobody follows it."""
         followed = self._followed.get(key)
-        return (followed.tokens, followed.room) if followed is not None else (array("i"), 0)
+        if followed is None:
+            return array("i"), 0
+        count = len(followed.foretold)
+        return followed.tokens[:-count] if count else followed.tokens, followed.room
 
     def kind_of(self, key: Hashable) -> str:
         """What the draft calls itself that has the sequence; empty: none has."""
@@ -235,9 +244,8 @@ class DraftClient:
     def _offer(
         self, followed: Followed | None, limit: int, place: Place | None, trees: Bounds | None
     ) -> Path:
-        """A token that was drawn may not be passed over for what it is: such a path is given as it is."""
-        is_plain = place is None and trees is None
-        if followed is None or is_plain or self._mirrors.has_drawn(followed.row):
+        """A token that is drawn may not be passed over for what it is: such a path is given as it is."""
+        if followed is None or followed.sampling.ratio or (place is None and trees is None):
             return self._path(followed, limit)
         row, foretold = followed.row, followed.foretold[: min(limit, followed.room)]
         limit = min(limit, followed.room) - len(foretold)
@@ -247,12 +255,15 @@ class DraftClient:
         if trees is not None:
             bounds = replace(trees, depth=limit)
             tokens, chances, parents = likely_nodes(self._mirrors, row, node, place, bounds)
-            return Path(tokens, chances, None, simplified(parents)).behind(foretold)
-        found = ([], []) if place is None else path_under(self._mirrors, row, node, limit, place)
-        return Path(*found).behind(foretold)
+        else:
+            found = ([], []) if place is None else path_under(self._mirrors, row, node, limit, place)
+            (tokens, chances), parents = found, [*range(-1, len(found[0]) - 1)]
+        certain = 0 if place is None else num_certain(chances)
+        return Path(tokens, chances, None, simplified(parents), certain).behind(foretold)
 
     def _path(self, followed: Followed | None, limit: int) -> Path:
-        if followed is None or not followed.is_open:
+        # What was foretold lies between the text and the tree: who does not know the grammar cannot tell.
+        if followed is None or not followed.is_open or followed.foretold:
             return _NO_PATH
         tokens, chances = self._mirrors.path(followed.row, min(limit, followed.room))
         if not tokens:
@@ -267,11 +278,16 @@ class DraftClient:
         """Until something is known of one of the sequences, but no longer than so many seconds."""
         clock = self.line.clock
         deadline = clock() + timeout
-        while self.is_ready and not any(path.tokens for path in self.paths(keys, 1)):
+        while self.is_ready and not self._is_any_known(keys):
             left = deadline - clock()
             if left <= 0:
                 return
             self.line.read(left)
+
+    def _is_any_known(self, keys: Sequence[Hashable]) -> bool:
+        with self.line.lock:
+            asked = [each for key in keys if (each := self._followed.get(key)) is not None and each.is_open]
+            return any(self._mirrors.path(each.row, 1)[0] for each in asked)
 
     def take_step_spans(self) -> list[tuple[float, float, int]]:
         """Start, end and rows of the draft's latest steps, since the last call."""

@@ -8,6 +8,7 @@ nothing here can change a token.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
 from ssd.draft.mirrors import Mirrors
@@ -67,5 +68,13 @@ def num_forced(place: Place, limit: int) -> int:
     count = 0
     while count < limit and (only := place.only()) is not None:
         place = place.after(only)
+        count += 1
+    return count
+
+
+def num_certain(chances: Sequence[float]) -> int:
+    """Of the chances of a path or tree under a grammar, how many first ones are of what must follow."""
+    count = 0
+    while count < len(chances) and chances[count] == 1.0:
         count += 1
     return count

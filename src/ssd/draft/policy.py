@@ -95,6 +95,8 @@ class Policy:
         """Of each sequence, what was known when its last verification ended."""
         self._sources: dict[Hashable, str] = {}
         """Of each sequence that was proposed something, where it came from."""
+        self._certain: dict[Hashable, int] = {}
+        """Of the first tokens proposed to each, those that say nothing of a draft: they had to follow."""
         self._num_connects, self._num_frames = 0, 0
         self._silent_since = -1
         """How many frames there were when the draft was waited for in vain, if it has said nothing since."""
@@ -159,7 +161,7 @@ class Policy:
         self.proposed = Proposed(waited, num_ready)
         pairs = zip(request_ids, paths, strict=True)
         self._sources = {
-            each: "grammar" if each in places and path.chances[-1] == 1.0 else "draft"
+            each: "grammar" if path.num_certain == len(path.tokens) else "draft"
             for each, path in pairs
             if path.tokens
         }
@@ -171,8 +173,11 @@ class Policy:
             self.controller.note_first(accepted=False)
         self._has_trees = any(path.parents is not None for path in chosen)
         if places:
-            offers = zip(request_ids, paths, strict=True)
-            self.client.foretell([(each, _certain(path)) for each, path in offers if each in places])
+            offers = [*zip(request_ids, paths, strict=True)]
+            self.client.foretell([(each, path.tokens[: path.num_certain]) for each, path in offers])
+            self._certain = {each: path.num_certain for each, path in offers}
+        else:
+            self._certain = {}
         return chosen
 
     def settle(
@@ -191,9 +196,11 @@ class Policy:
         for each in outcomes:
             before, num_accepted = self._knowledge.get(each.request_id), len(each.tokens) - 1
             source = self._sources.get(each.request_id, "none") if each.num_drafted else "none"
-            self._note_first(source, accepted=num_accepted > 0)
+            certain = self._certain.get(each.request_id, 0)
+            if each.num_drafted > certain:
+                self._note_first(source, accepted=num_accepted > certain)
             if source == "draft" or (source != "grammar" and before in (Knowledge.HIT, Knowledge.UNKNOWN)):
-                accepted.append(num_accepted if source == "draft" else 0)
+                accepted.append(max(0, num_accepted - certain) if source == "draft" else 0)
             num_late += before is Knowledge.LATE
             rounds.append(_round(before, source))
         knowledge = self.client.outcomes([(each.request_id, each.tokens) for each in outcomes])
@@ -295,14 +302,6 @@ class Policy:
 @cache
 def _round(before: Knowledge | None, source: str) -> Round:
     return Round(cause=before.value if before is not None else "first", source=source)
-
-
-def _certain(path: Path) -> Sequence[int]:
-    """Under a grammar, its first tokens, as long as no others may stand there."""
-    count = 0
-    while count < len(path.chances) and path.chances[count] == 1.0:
-        count += 1
-    return path.tokens[:count]
 
 
 def _chances(path: Path) -> Sequence[float]:

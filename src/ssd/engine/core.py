@@ -250,6 +250,7 @@ class EngineCore:
         if not self._decoder.proposer.is_drafting:
             return {}
         generations = self._generations
+        self._scheduler.forget_offers()
         drafted = [each for each in self._scheduler.decoding if generations[each.seq_id].request.speculation]
         seq_ids = [each.seq_id for each in drafted]
         speculations = self._decoder.proposer.propose(seq_ids, self._context, self._places(seq_ids))

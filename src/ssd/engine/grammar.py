@@ -101,7 +101,8 @@ class GrammarConstraint:
     def here(self) -> "GrammarPlace | None":
         if self._is_lost or self._matcher.is_error():
             return None
-        return GrammarPlace(self._matcher, self._vocab_size)
+        # A copy: nothing that a guess asks may ever touch what decides.
+        return GrammarPlace(self._matcher.deep_copy(), self._vocab_size)
 
     def masks(self, drafted: Sequence[int]) -> list[Allowed]:
         if self._is_lost:

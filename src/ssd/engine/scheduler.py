@@ -58,6 +58,11 @@ class Scheduler:
         """Those whose next step decides a token after generated ones: those a draft can help."""
         return [sequence for sequence in self._moving if sequence.is_decoding]
 
+    def forget_offers(self) -> None:
+        """What steps left unchecked that failed, or that read a prompt instead."""
+        for sequence in self._running:
+            sequence.offer()
+
     @property
     def _moving(self) -> list[Sequence]:
         """Who runs in the next step: of each group the oldest, and of others as many as may."""

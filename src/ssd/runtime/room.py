@@ -81,11 +81,12 @@ class Room:
     def shape(self, kv_bytes: int) -> PoolShape:
         """As many blocks as the memory allows, but no more than the sequences could ever fill.
 
-        Trees come first, but have half of the memory at most: the others' sequences then wait for one.
+        Trees come first. A draft's have half of the memory at most: the others' sequences then wait for one.
         """
         config, one = self.config, self._shape(1, 0)
         bytes_per_tree = NODES_PER_TREE * one.bytes_per_slot
-        num_trees = min(config.num_trees, max(1, kv_bytes // 2 // bytes_per_tree))
+        memory_of_trees = kv_bytes // 2 if config.least_trees else self._left_for_trees(kv_bytes, one)
+        num_trees = min(config.num_trees, max(config.least_trees, memory_of_trees // bytes_per_tree))
         memory = kv_bytes - num_trees * bytes_per_tree
         longest = config.max_model_len or self.model.max_position
         useful = config.max_num_seqs * -(-longest // config.block_size)
@@ -96,6 +97,12 @@ class Room:
                 f"{one.bytes_per_block + num_trees * bytes_per_tree}"
             )
         return self._shape(num_blocks, num_trees)
+
+    def _left_for_trees(self, kv_bytes: int, one: PoolShape) -> int:
+        """Of a target, which can do without: an eighth, and nothing that texts were promised."""
+        config = self.config
+        promised = config.num_blocks or -(-(config.max_model_len or 0) // config.block_size)
+        return max(0, min(kv_bytes // 8, kv_bytes - promised * one.bytes_per_block))
 
     def _shape(self, num_blocks: int, num_trees: int) -> PoolShape:
         model = self.model

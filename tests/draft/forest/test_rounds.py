@@ -22,7 +22,7 @@ def rounds_of(seconds: float, step: float, count: int = 20) -> tuple[Rounds, Clo
     rounds = Rounds(2, clock)
     rounds.enter(1)
     rounds.note_step(step)
-    for _ in range(count):
+    for _ in range(count + 1):
         clock.now += seconds
         rounds.note_outcome(1)
     return rounds, clock
@@ -50,6 +50,24 @@ def test_a_new_sequence_is_taken_to_be_as_others_are() -> None:
     clock.now += 0.5
     rounds.enter(2)
     assert rounds.steps_left().tolist() == [1, 4, 8]
+
+
+def test_the_time_of_a_prompt_is_no_round() -> None:
+    rounds, clock = rounds_of(1.0, 0.125)
+    rounds.enter(2)
+    clock.now += 7.0
+    rounds.note_outcome(2)
+    assert rounds.steps_left()[2] == 8
+
+
+def test_what_is_told_ahead_is_no_round() -> None:
+    rounds, clock = rounds_of(1.0, 0.125)
+    for _ in range(8):
+        clock.now += 0.01
+        rounds.note_outcome(1)
+        clock.now += 0.99
+        rounds.note_outcome(1)
+    assert rounds.steps_left()[1] == 8
 
 
 def test_a_pause_is_no_round() -> None:

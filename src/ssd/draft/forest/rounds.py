@@ -25,19 +25,25 @@ class Rounds:
         """When each sequence's latest outcome came."""
         self._seconds = np.zeros(sequences + 1)
         """Of its rounds, the latest most; 0: not known."""
+        self._has_begun = np.zeros(sequences + 1, np.bool_)
+        """An outcome has come; before that the target reads the prompt."""
         self._usual, self._step = Mean(), Mean()
 
     def enter(self, row: int) -> None:
         """A new sequence: its rounds are taken to be as others' are."""
         self._since[row], self._seconds[row] = self._clock(), self._usual.value
+        self._has_begun[row] = False
 
     def note_outcome(self, row: int) -> None:
         now = self._clock()
-        seconds, self._since[row] = now - self._since[row], now
-        if 0 < seconds < _LONGEST:
+        seconds = now - self._since[row]
+        if self._has_begun[row] and seconds < self._step.value / 4:
+            return  # What must follow is told right behind an outcome: that is no round.
+        if self._has_begun[row] and 0 < seconds < _LONGEST:
             self._usual.note(seconds)
             known = self._seconds[row]
             self._seconds[row] = (known + seconds) / 2 if known else seconds
+        self._since[row], self._has_begun[row] = now, True
 
     def note_step(self, seconds: float) -> None:
         self._step.note(seconds)
