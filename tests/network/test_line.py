@@ -127,7 +127,8 @@ def test_nothing_is_left_of_a_target_that_vanishes(running: Running) -> None:
         network.between("other", "draft", Way(is_cut=True))
     finally:
         gone.end()
-    draft.until(lambda: _num_sequences(draft) <= BATCH, patience=10)
+    # Some 8 seconds where nothing else computes.
+    draft.until(lambda: _num_sequences(draft) <= BATCH, patience=20)
     assert running.target.over(1.0).hits > 0, "those who are left are served"
 
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from numpy.typing import NDArray
 
 from ssd.draft.codec import decode, encode
 from ssd.draft.messages import (
@@ -29,9 +30,13 @@ from ssd.draft.messages import (
     unpack_ints,
 )
 from ssd.draft.mirrors import Knowledge
+from ssd.kvcache.pool import NODES_PER_TREE
 from ssd.planning.tree import UNNAMED, Tree
 from tests.draft.one_mirror import ROW, OneMirror
 from tests.draft.oracle.session import Session
+
+WIDEST = 6
+"""Nodes of a step, at most."""
 
 VOCAB = 6
 SEQ = ROW
@@ -93,6 +98,11 @@ class Draft:
         session.num_read = last
         if session.is_root_read:
             self.attach(session.tree.root)
+
+    def growable(self) -> NDArray[np.bool_]:
+        """None once an arena has no room for the widest step, as a grower would have it."""
+        has_room = self.session.num_grown + WIDEST <= NODES_PER_TREE
+        return self.session.growable() & has_room
 
     def grow(self, nodes: Sequence[int]) -> None:
         session = self.session
@@ -245,7 +255,7 @@ class QuietWire(RuleBasedStateMachine):
         if not draft.session.is_root_read:
             draft.read(chunk)
         else:
-            growable = np.flatnonzero(draft.session.growable()).tolist()
+            growable = np.flatnonzero(draft.growable()).tolist()
             if not growable:
                 return
             nodes = data.draw(st.lists(st.sampled_from(growable), min_size=1, max_size=3, unique=True))
@@ -260,7 +270,7 @@ class QuietWire(RuleBasedStateMachine):
         """The nodes longest known, or the youngest, so that slots and nodes differ in their order."""
         draft = self.draft
         assert draft is not None
-        nodes = np.flatnonzero(draft.session.growable())[::step][:6].tolist()
+        nodes = np.flatnonzero(draft.growable())[::step][:WIDEST].tolist()
         if nodes:
             draft.grow(nodes)
             frame = draft.session.frame()
@@ -278,7 +288,7 @@ class QuietWire(RuleBasedStateMachine):
                 draft.read(99)
             else:
                 best = draft.session.tree.best_path(99)[-1]
-                if not draft.session.growable()[best]:
+                if not draft.growable()[best]:
                     return
                 draft.grow([best])
             frame = draft.session.frame()
