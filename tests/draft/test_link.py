@@ -2,6 +2,7 @@
 
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,6 +12,7 @@ import zmq
 
 from ssd.draft.link import (
     Keys,
+    LinkError,
     ZmqDraftLink,
     ZmqEngineLink,
     make_keys,
@@ -149,3 +151,32 @@ def test_a_tenant_is_let_in_by_its_key_and_known_by_its_name(folder: Path) -> No
 def test_names_of_tenants_are_names(folder: Path, name: str) -> None:
     with pytest.raises(ValueError, match="is no name of a tenant"):
         make_tenant_keys(folder, name)
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_the_end_of_a_draft_is_noticed_though_it_says_nothing(
+    folder: Path, tmp_path: Path, *, is_remote: bool
+) -> None:
+    keys = {side: Keys(folder / side) if is_remote else None for side in ("draft", "engine")}
+    place = "tcp://127.0.0.1:0" if is_remote else f"ipc://{tmp_path}/draft.sock"
+    draft = ZmqDraftLink(place, keys["draft"])
+    endpoint = bytes(draft._socket.last_endpoint).decode()  # type: ignore[arg-type]
+    with closing(ZmqEngineLink(endpoint, keys["engine"])) as engine:
+        engine.send(b"hello")
+        heard = draft.receive(10.0)
+        assert heard is not None
+        draft.send(heard.peer, b"hello")
+        assert engine.receive(10.0) == b"hello"
+        assert engine.receive(0.2) is None
+        draft.send(heard.peer, b"the last word")
+        draft.close()
+        time.sleep(0.5)  # Both have come: the word, and the end behind it.
+        assert engine.receive(10.0) == b"the last word"
+        with pytest.raises(LinkError, match="hung up"):
+            receive_for(engine, 10.0)
+
+
+def receive_for(link: ZmqEngineLink, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        link.receive(0.0)

@@ -7,9 +7,16 @@ from pathlib import Path
 
 
 class Drafts:
-    def __init__(self, models: Mapping[str, Path], folder: Path, *arguments: str) -> None:
+    def __init__(
+        self,
+        models: Mapping[str, Path],
+        folder: Path,
+        *arguments: str,
+        cores: Mapping[str, str] | None = None,
+    ) -> None:
         """`models`: each by its draft's own name; `arguments`: what each `ssd draft` is told beside."""
         self._models, self._folder, self._arguments = dict(models), folder, arguments
+        self._cores = dict(cores or {})
         self._processes: dict[str, subprocess.Popen[str]] = {}
         for name in self._models:
             self.start(name)
@@ -21,6 +28,7 @@ class Drafts:
     def start(self, name: str, *arguments: str) -> None:
         """At its address, in place of one that has ended."""
         what = ["--model", str(self._models[name]), "--name", name, "--listen", self._address(name)]
+        what += ["--cores", self._cores[name]] if name in self._cores else []
         program = [sys.executable, "-m", "ssd", "draft", *what, *self._arguments, *arguments]
         process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
         self._processes[name] = process

@@ -5,8 +5,10 @@
 Two targets are the model itself, four its first layers: small, and of the same tokenizer, so that all six
 share both drafts, which are the model too. Each strike ends one of the drafts (SIGKILL, SIGTERM, or SIGTERM
 and another width when it comes back), under load. Of each target whose sequences went to the other draft
-it is measured how long it takes until there are hits again. A strike is a line of the record; what is there
-is not done again. Ends with 1 if a token changed, a request was lost, or hits took longer than --soon.
+it is measured how long that took, and how long from there until there were hits again; of a small one, which
+the drafts rarely guess right, until it was foretold something in time. Each draft has a core
+of its own, which it shares with targets that mostly sleep. A strike is a line of the record; what is there is
+not done again. Ends with 1 if a token changed, a request was lost, or hits took longer than --soon.
 """
 
 import argparse
@@ -52,7 +54,9 @@ def _has_hit(target: Target) -> bool:
     return bool(target.lines and target.now("hits") > 0)
 
 
-def strike(drafts: Drafts, targets: Sequence[Target], name: str, how: str, width: int) -> dict[str, Any]:
+def strike(
+    drafts: Drafts, targets: Sequence[Target], name: str, how: str, *, width: int, num_large: int
+) -> dict[str, Any]:
     """Ends a draft, starts it again, and looks at what the targets have said meanwhile."""
     places = [len(target.lines) - 1 for target in targets]
     started = time.monotonic()
@@ -61,11 +65,17 @@ def strike(drafts: Drafts, targets: Sequence[Target], name: str, how: str, width
     for target in targets:
         target.until(partial(_has_all, target), _PATIENCE)
     said = [target.lines[place:] for target, place in zip(targets, places, strict=True)]
+    delays = [
+        delays_of(lines, started, "hits" if place < num_large else "foretold")
+        for place, lines in enumerate(said)
+        if lines[-1]["moved"] > lines[0]["moved"]
+    ]
     return {
         "how": how,
         "draft": name,
         "moved": sum(each[-1]["moved"] - each[0]["moved"] for each in said),
-        "slowest": round(max(seconds_until_hits(each, started) for each in said), 2),
+        "switched": round(max((switch for switch, _hits in delays), default=0.0), 2),
+        "slowest": round(max((hits for _switch, hits in delays), default=0.0), 2),
         "ended": sum(each[-1]["ended"] - each[0]["ended"] for each in said),
         "wrong": sum(each[-1]["wrong"] for each in said),
         "lost": sum(target.process.poll() is not None for target in targets),
@@ -76,20 +86,19 @@ def _has_all(target: Target) -> bool:
     return bool(target.now("ready") == len(NAMES))
 
 
-def seconds_until_hits(lines: Sequence[dict[str, Any]], started: float) -> float:
-    """From a strike until a target whose sequences had to go elsewhere hits again; 0: none had to."""
+def delays_of(lines: Sequence[dict[str, Any]], started: float, wanted: str) -> tuple[float, float]:
+    """Of a target whose sequences had to go elsewhere: from the strike to that, and from there to a hit."""
     moved = [each for each in lines if each["moved"] > lines[0]["moved"]]
-    if not moved:
-        return 0.0
-    again = [each for each in moved if each["hits"] > moved[0]["hits"]]
-    return float((again or lines)[0 if again else -1]["at"]) - started
+    again = [each for each in moved if each[wanted] > moved[0][wanted]] or moved[-1:]
+    return moved[0]["at"] - started, again[0]["at"] - moved[0]["at"]
 
 
 def run(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     small = cut_draft(options.model, options.layers, folder / "small")
     models = [options.model] * options.large + [small] * options.small
     record = Record(options.record or folder / "pool.jsonl", {"model": options.model.name})
-    drafts = Drafts(dict.fromkeys(NAMES, options.model), folder, "--name", "pool", "--cores", options.cores)
+    cores = dict(zip(NAMES, options.cores, strict=True))
+    drafts = Drafts(dict.fromkeys(NAMES, options.model), folder, "--name", "pool", cores=cores)
     targets = list[Target]()
     try:
         targets = start_targets(models, drafts.addresses, "--pause", str(options.pause))
@@ -99,7 +108,8 @@ def run(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
             found = record.find(case)
             if found is None:
                 name, how = chance.choice(NAMES), chance.choice([*HOW])
-                found = strike(drafts, targets, name, how, chance.choice([8, 12]))
+                width = chance.choice([8, 12])
+                found = strike(drafts, targets, name, how, width=width, num_large=options.large)
                 record.add(case, found)
                 sys.stdout.write(f"{case}: {found}\n")
             done.append(found)
@@ -117,8 +127,8 @@ def main() -> int:
     parser.add_argument("--large", type=int, default=2)
     parser.add_argument("--small", type=int, default=4)
     parser.add_argument("--layers", type=int, default=4, help="of the small targets")
-    parser.add_argument("--pause", type=float, default=0.2, help="seconds before each forward of a target")
-    parser.add_argument("--cores", default="1", help="of the drafts")
+    parser.add_argument("--pause", type=float, default=0.5, help="seconds before each forward of a target")
+    parser.add_argument("--cores", nargs=2, default=["0", "1"], help="of the drafts")
     parser.add_argument("--soon", type=float, default=2.0)
     parser.add_argument("--record", type=Path)
     options = parser.parse_args()

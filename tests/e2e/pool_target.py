@@ -3,7 +3,8 @@
     python -m tests.e2e.pool_target MODEL ADDRESSES --pause 0.05
 
 First it decodes each prompt without a draft: what comes later must be the same. Ten times a second it says
-how it goes: requests that ended and those that ended wrong, rounds, hits, and how many drafts there are.
+how it goes: requests that ended and those that ended wrong, rounds, hits, rounds that a draft had foretold,
+rightly or not, and how many drafts there are.
 """
 
 import argparse
@@ -45,6 +46,7 @@ def counts(llm: LLM, num_ended: int, num_wrong: int) -> dict[str, Any]:
         "wrong": num_wrong,
         "rounds": stats.speculation.rounds,
         "hits": stats.speculation.hits,
+        "foretold": stats.speculation.hits + stats.speculation.unknown,
         "ready": draft.num_ready,
         "moved": draft.num_moved,
         "losses": draft.num_losses,
@@ -58,6 +60,7 @@ def main() -> None:
     parser.add_argument("addresses")
     parser.add_argument("--pause", type=float, default=0.05)
     parser.add_argument("--max-tokens", type=int, default=48)
+    parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="of the prompts")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -78,11 +81,11 @@ def main() -> None:
 
     threading.Thread(target=speak, daemon=True).start()
     for place in itertools.count():
-        pair = [place % len(prompts), (place + 1) % len(prompts)]
-        found = llm.generate([prompts[each] for each in pair], params, use_tqdm=False)
+        asked = [(place + further) % len(prompts) for further in range(options.batch)]
+        found = llm.generate([prompts[each] for each in asked], params, use_tqdm=False)
         tokens = [each.outputs[0].token_ids for each in found]
-        num_wrong += sum(each != expected[which] for each, which in zip(tokens, pair, strict=True))
-        num_ended += len(pair)
+        num_wrong += sum(each != expected[which] for each, which in zip(tokens, asked, strict=True))
+        num_ended += len(asked)
 
 
 if __name__ == "__main__":

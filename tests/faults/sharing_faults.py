@@ -141,6 +141,21 @@ FAULTS = [
         f"{_LINK}::test_a_tenant_is_let_in_by_its_key_and_known_by_its_name",
     ),
     Fault(
+        "a draft's death is noticed by its silence only",
+        f"{_SRC}/link.py",
+        "            self._check_hang_ups()\n",
+        "            pass\n",
+        f"{_LINK}::test_the_end_of_a_draft_is_noticed_though_it_says_nothing",
+    ),
+    Fault(
+        "a draft's last word is not read",
+        f"{_SRC}/link.py",
+        "        if timeout > 0:\n            self._socket.poll(int(timeout * 1000) or 1)\n        try:\n            frame",
+        "        if timeout > 0:\n            self._socket.poll(int(timeout * 1000) or 1)\n"
+        "        self._check_hang_ups()\n        try:\n            frame",
+        f"{_LINK}::test_the_end_of_a_draft_is_noticed_though_it_says_nothing",
+    ),
+    Fault(
         "who is cut off stays for half a minute",
         f"{_SRC}/link.py",
         "_DRAFTS_HEARTBEAT = (1_500, 5_000)",

@@ -70,12 +70,11 @@ def coloured(completion: CompletionOutput, tokenizer: Any) -> Text:
 
 
 def summary(stats: SpeculationStats, num_tokens: int) -> str:
+    trees = f", {stats.trees} with a tree" if stats.trees else ""
     parts = [
-        f"{num_tokens} tokens in {stats.rounds} rounds",
+        f"{num_tokens} tokens in {stats.rounds} rounds{trees}",
         f"{stats.accepted_per_round:.2f} accepted a round",
     ]
-    if stats.trees:
-        parts.append(f"{stats.trees} rounds with a tree")
     if stats.hit_rate is not None:
         misses = {"late": stats.late, "unknown": stats.unknown, "no draft": stats.unheard}
         named = ", ".join(f"{count} {cause}" for cause, count in misses.items() if count)

@@ -146,6 +146,8 @@ class ZmqEngineLink:
     def __init__(self, address: str, keys: Keys | None = None) -> None:
         check_address(address, keys)
         self._context = zmq.Context()
+        self._hang_ups: zmq.Socket[bytes] | None = None
+        """Where it is told that a connection ended: by a draft's death too, which says nothing itself."""
         with _closed_if_it_fails(self):
             try:
                 self._socket = _configured(self._context.socket(zmq.DEALER), heartbeat=_ENGINES_HEARTBEAT)
@@ -164,14 +166,23 @@ class ZmqEngineLink:
             raise LinkError(f"the draft takes no more frames: {error}") from error
 
     def receive(self, timeout: float) -> bytes | None:
-        if timeout > 0 and not self._socket.poll(int(timeout * 1000) or 1):
-            return None
+        if timeout > 0:
+            self._socket.poll(int(timeout * 1000) or 1)
         try:
-            return self._socket.recv(zmq.NOBLOCK)
+            frame = self._socket.recv(zmq.NOBLOCK)
         except zmq.Again:
+            self._check_hang_ups()
             return None
         except zmq.ZMQError as error:
             raise LinkError(str(error)) from error
+        if self._hang_ups is None:
+            # Not before the first word: whoever is still looked for may be tried more than once.
+            self._hang_ups = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        return frame
+
+    def _check_hang_ups(self) -> None:
+        if self._hang_ups is not None and self._hang_ups.poll(0):
+            raise LinkError("the draft has hung up")
 
     def close(self) -> None:
         self._context.destroy(linger=100)
