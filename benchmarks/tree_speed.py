@@ -39,6 +39,7 @@ from ssd.engine.core import EngineCore
 from ssd.engine.request import Request
 from ssd.engine.schedule import SchedulerLimits
 from ssd.kvcache.block_manager import BlockManager
+from ssd.kvcache.pool import NODES_PER_TREE
 from ssd.runtime.runner import Flight, Landed
 from ssd.sampling import SamplingParams
 from tests.e2e.draft_in_memory import DraftEnd, EngineEnd, Wires
@@ -64,7 +65,7 @@ class World:
     def __init__(self, text: DrawnText, options: Any, batch: int) -> None:
         self.now, self._step = 0.0, 1 / options.steps
         self._wires = Wires()
-        shape = shape_of(batch, options.lookahead, width=options.width)
+        shape = shape_of(batch, options.lookahead, width=options.width, slots=NODES_PER_TREE)
         grower = grower_of(DrawnDraft(text, self._pass), prefill_chunk=1024, shape=shape, clock=self.clock)
         self._service = DraftService(grower, DraftEnd(self._wires), hello("draft"), self.clock)
 
