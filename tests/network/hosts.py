@@ -12,12 +12,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
 import msgspec
 
+from tests.network.namespaces import enter_namespace
 from tests.network.relay import Setting, Way
 
 _ROOT = Path(__file__).parents[2]
@@ -69,8 +71,17 @@ class Network:
 
     def command(self, name: str, command: Sequence[str]) -> list[str]:
         """What runs `command` on the host of this name."""
-        file = f"/proc/{self._relay.pid}/fd/{self._namespaces[self.address(name)]}"
-        return ["nsenter", f"--net={file}", *command]
+        return ["nsenter", f"--net={self._file(name)}", *command]
+
+    @contextmanager
+    def inside(self, name: str) -> Iterator[None]:
+        """The calling thread is on the host of this name, and so are threads that it starts there."""
+        with open("/proc/thread-self/ns/net", "rb") as home:
+            enter_namespace(self._file(name))
+            try:
+                yield
+            finally:
+                enter_namespace(f"/proc/self/fd/{home.fileno()}")
 
     def one_way(self, source: str, destination: str, way: Way) -> None:
         """From one host to another, from now on."""
@@ -103,6 +114,10 @@ class Network:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _file(self, name: str) -> str:
+        """That of its namespace."""
+        return f"/proc/{self._relay.pid}/fd/{self._namespaces[self.address(name)]}"
 
     def _read_line(self) -> bytes:
         assert self._relay.stdout is not None

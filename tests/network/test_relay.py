@@ -1,9 +1,13 @@
 """The relay does what it says: times, losses, order and cuts are measured from inside the hosts."""
 
 import json
+import os
+import socket
 import statistics
 import subprocess
 import sys
+
+import pytest
 
 from tests.network.hosts import Network, environment
 from tests.network.probe import Probe
@@ -88,3 +92,19 @@ def test_chance_is_the_same_in_every_run() -> None:
         kept.append([parcel.packet[1] for parcel in relay._waiting])
     assert kept[0] == kept[1]
     assert 30 < len(kept[0]) < 70
+
+
+def test_a_thread_can_be_on_a_host_for_a_while(network: Network) -> None:
+    home = os.readlink("/proc/thread-self/ns/net")
+    with network.inside("draft"):
+        bind_to(network.address("draft"))
+        with pytest.raises(OSError, match="assign"):
+            bind_to(network.address("target"))
+    assert os.readlink("/proc/thread-self/ns/net") == home
+    with pytest.raises(OSError, match="assign"):
+        bind_to(network.address("draft"))
+
+
+def bind_to(address: str) -> None:
+    with socket.socket() as bound:
+        bound.bind((address, 0))

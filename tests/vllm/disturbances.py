@@ -17,6 +17,7 @@ from typing import Any
 
 from tests.alive import is_alive
 from tests.server.process import until
+from tests.vllm.equality import PROMPTS
 from tests.vllm.served import Served
 from tests.vllm.streams import Seen, Streams, Undisturbed
 
@@ -36,6 +37,8 @@ class Disturbances:
     num_tokens: int
     needs_hits: bool = True
     """False, for a draft that cannot keep up with eight streams: it has to speak, or is let rest."""
+    clients: int = len(PROMPTS)
+    """Streams at once."""
 
     def kill(self, chance: Random, *, idle: bool) -> dict[str, Any]:
         def until_started_again() -> list[str]:
@@ -48,7 +51,7 @@ class Disturbances:
                 *([] if engines and self.server.engine_pids() == engines else ["vLLM was started again"]),
             ]
 
-        return self._disturb(until_started_again, chance, is_idle=idle)
+        return self.disturb(until_started_again, chance, is_idle=idle)
 
     def freeze(self, chance: Random, *, idle: bool) -> dict[str, Any]:
         def stand_still() -> list[str]:
@@ -60,9 +63,9 @@ class Disturbances:
                 os.kill(pid, signal.SIGCONT)
             return [] if self.server.draft_pid() == pid else ["the draft was started again"]
 
-        return self._disturb(stand_still, chance, is_idle=idle)
+        return self.disturb(stand_still, chance, is_idle=idle)
 
-    def _disturb(self, happens: Callable[[], list[str]], chance: Random, *, is_idle: bool) -> dict[str, Any]:
+    def disturb(self, happens: Callable[[], list[str]], chance: Random, *, is_idle: bool) -> dict[str, Any]:
         """`happens` comes back when the draft does, and says what is wrong."""
         stalls = list[float]()
         while True:
@@ -123,4 +126,4 @@ class Disturbances:
         return wrong
 
     def _streams(self) -> Streams:
-        return Streams(self.server, num_tokens=self.num_tokens)
+        return Streams(self.server, num_tokens=self.num_tokens, clients=self.clients)
