@@ -15,7 +15,7 @@ import pytest
 from ssd.draft.client import DraftClient
 from ssd.draft.codec import decode, encode
 from ssd.draft.contact import Contact, ContactState
-from ssd.draft.link import ZmqDraftLink
+from ssd.draft.link import LinkError, ZmqDraftLink
 from ssd.draft.messages import (
     MAX_TOKENS,
     PROTOCOL_VERSION,
@@ -42,7 +42,7 @@ class Link:
         self._greets = greets
         self.answers: list[bytes] = []
         self.heard: list[AnyMessage] = []
-        self.is_closed = False
+        self.is_closed = self.has_hung_up = False
 
     @property
     def opened(self) -> list[Open]:
@@ -60,6 +60,8 @@ class Link:
                 self.answers.append(encode([Nodes.of([part])]))
 
     def receive(self, timeout: float) -> bytes | None:
+        if not self.answers and self.has_hung_up:
+            raise LinkError("the draft has hung up")
         return self.answers.pop(0) if self.answers else None
 
     def close(self) -> None:
@@ -119,6 +121,23 @@ def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.01)
+
+
+def test_why_a_draft_ended_is_said_though_it_hung_up_first(
+    source: Source, unkept: DraftClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    source.links[0].has_hung_up = True
+    unkept.line.read()
+    assert unkept.line.last_loss == "the draft has hung up"
+    source.broken, source.errors = "the draft ended with code -9", [OSError("not yet")]
+    unkept.line.tend()
+    assert [each.getMessage() for each in caplog.records if "-9" in each.getMessage()]
+    source.broken = ""
+    for _ in range(300):  # A contact is tried again after a while.
+        unkept.line.tend()
+        time.sleep(0 if unkept.is_ready else 0.01)
+    assert unkept.is_ready
+    assert len([each for each in caplog.records if "-9" in each.getMessage()]) == 1
 
 
 def keepers() -> list[threading.Thread]:

@@ -8,7 +8,7 @@ and another width when it comes back), under load. Of each target whose sequence
 it is measured how long that took, and how long from there until there were hits again; of a small one, which
 the drafts rarely guess right, until it was foretold something in time. Each draft has a core
 of its own, which it shares with targets that mostly sleep. A strike is a line of the record; what is there is
-not done again. Ends with 1 if a token changed, a request was lost, or hits took longer than --soon.
+not done again. Ends with 1 if a token changed, a request was lost, or either took longer than --soon.
 """
 
 import argparse
@@ -89,14 +89,15 @@ def _has_all(target: Target) -> bool:
 def delays_of(lines: Sequence[dict[str, Any]], started: float, wanted: str) -> tuple[float, float]:
     """Of a target whose sequences had to go elsewhere: from the strike to that, and from there to a hit."""
     moved = [each for each in lines if each["moved"] > lines[0]["moved"]]
-    again = [each for each in moved if each[wanted] > moved[0][wanted]] or moved[-1:]
-    return moved[0]["at"] - started, again[0]["at"] - moved[0]["at"]
+    again = [each["at"] for each in moved if each[wanted] > moved[0][wanted]]
+    return moved[0]["at"] - started, again[0] - moved[0]["at"] if again else _PATIENCE
 
 
 def run(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     small = cut_draft(options.model, options.layers, folder / "small")
     models = [options.model] * options.large + [small] * options.small
-    record = Record(options.record or folder / "pool.jsonl", {"model": options.model.name})
+    settings = {name: getattr(options, name) for name in ("large", "small", "layers", "pause", "cores")}
+    record = Record(options.record or folder / "pool.jsonl", {"model": options.model.name, **settings})
     cores = dict(zip(NAMES, options.cores, strict=True))
     drafts = Drafts(dict.fromkeys(NAMES, options.model), folder, "--name", "pool", cores=cores)
     targets = list[Target]()
@@ -134,9 +135,10 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pool-") as folder:
         done = run(options, Path(folder))
-    slowest, wrong = max(each["slowest"] for each in done), sum(each["wrong"] for each in done)
+    slowest = max(each[which] for each in done for which in ("switched", "slowest"))
+    wrong = sum(each["wrong"] for each in done)
     lost = sum(each["lost"] for each in done)
-    sys.stdout.write(f"{len(done)} strikes: {wrong} wrong, {lost} lost, hits back after {slowest:.2f} s\n")
+    sys.stdout.write(f"{len(done)} strikes: {wrong} wrong, {lost} lost, {slowest:.2f} s at most\n")
     return int(wrong > 0 or lost > 0 or slowest > options.soon)
 
 

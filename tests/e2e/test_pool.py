@@ -10,6 +10,7 @@ import pytest
 
 from ssd import LLM
 from tests.e2e.drafts import Drafts
+from tests.e2e.pool_strikes import _PATIENCE, delays_of
 from tests.e2e.process_faults import Slow
 from tests.e2e.test_ssd import COMMON, outputs
 from tests.tiny import write_checkpoint
@@ -50,3 +51,16 @@ def _until_ready(llm: LLM, count: int) -> None:
     while (draft := llm.stats.draft) is None or draft.num_ready < count:
         assert time.monotonic() < deadline, "a draft is missing"
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("hits", "expected"), [((3, 3, 3, 4), (2.0, 1.0)), ((3, 4, 4, 4), (2.0, _PATIENCE))], ids=["hit", "never"]
+)
+def test_hits_count_from_the_switch_and_those_that_never_come_for_ever(
+    hits: tuple[int, ...], expected: tuple[float, float]
+) -> None:
+    lines = [
+        {"at": 10.0 + second, "moved": moved, "hits": count}
+        for second, moved, count in zip((0, 1, 2, 3), (1, 1, 2, 2), hits, strict=True)
+    ]
+    assert delays_of(lines, 10.0, "hits") == expected

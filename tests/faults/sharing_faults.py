@@ -143,16 +143,15 @@ FAULTS = [
     Fault(
         "a draft's death is noticed by its silence only",
         f"{_SRC}/link.py",
-        "            self._check_hang_ups()\n",
-        "            pass\n",
+        "return self._hang_ups is not None and bool(self._hang_ups.poll(0))",
+        "return False",
         f"{_LINK}::test_the_end_of_a_draft_is_noticed_though_it_says_nothing",
     ),
     Fault(
         "a draft's last word is not read",
         f"{_SRC}/link.py",
-        "        if timeout > 0:\n            self._socket.poll(int(timeout * 1000) or 1)\n        try:\n            frame",
-        "        if timeout > 0:\n            self._socket.poll(int(timeout * 1000) or 1)\n"
-        "        self._check_hang_ups()\n        try:\n            frame",
+        "                frame = self._next()\n                if frame is None:\n",
+        "                if True:\n",
         f"{_LINK}::test_the_end_of_a_draft_is_noticed_though_it_says_nothing",
     ),
     Fault(

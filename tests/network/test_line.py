@@ -123,12 +123,12 @@ def test_nothing_is_left_of_a_target_that_vanishes(running: Running) -> None:
     gone = running.pair.target(running.pair.address("draft"), host="other")
     try:
         gone.until_hits(patience=30)
-        assert _num_sequences(draft) > BATCH
+        draft.until(lambda: _num_sequences(draft) > BATCH, patience=30)
         network.between("other", "draft", Way(is_cut=True))
     finally:
         gone.end()
     # Some 8 seconds where nothing else computes.
-    draft.until(lambda: _num_sequences(draft) <= BATCH, patience=20)
+    draft.until(lambda: _num_sequences(draft) <= BATCH, patience=30)
     assert running.target.over(1.0).hits > 0, "those who are left are served"
 
 

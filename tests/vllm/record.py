@@ -34,7 +34,11 @@ class Record:
 
 def where_and_when() -> dict[str, str]:
     commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+        ["git", "describe", "--always", "--dirty", "--exclude", "*"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return {
         "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M}",

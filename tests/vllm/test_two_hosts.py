@@ -101,8 +101,10 @@ class Disturbed:
         return {"wrong": []}
 
 
-@pytest.mark.parametrize(("number", "losses", "wrong"), [(0, 0.0, 0), (1, 0.0, 1), (1, 1.0, 0)])
-def test_a_long_cut_has_to_be_noticed(tmp_path: Path, number: int, losses: float, wrong: int) -> None:
+@pytest.mark.parametrize(("number", "losses", "wrong"), [(0, 0.0, 0), (0, 1.0, 1), (1, 0.0, 1), (1, 1.0, 0)])
+def test_a_long_cut_has_to_be_noticed_and_a_short_one_not(
+    tmp_path: Path, number: int, losses: float, wrong: int
+) -> None:
     fleet, happens = Fleet(TellingNetwork(), tmp_path, Namespace()), Disturbed(losses)  # type: ignore[arg-type]
     found = cut_off(fleet, happens, number)  # type: ignore[arg-type]
     assert found["losses"] == losses

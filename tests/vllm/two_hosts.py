@@ -192,8 +192,14 @@ def cut_off(fleet: Fleet, happens: Disturbances, number: int) -> dict[str, Any]:
     before = happens.server.counted(_LOSSES)
     found = happens.disturb(partial(fleet.cut_off, seconds), random.Random(number), is_idle=False)
     losses = happens.server.counted(_LOSSES) - before
-    unnoticed = ["nobody noticed that the draft was gone"] if seconds > _SILENCE and not losses else []
-    return {**found, "losses": losses, "wrong": [*found["wrong"], *unnoticed]}
+    return {**found, "losses": losses, "wrong": [*found["wrong"], *misjudged(seconds, losses)]}
+
+
+def misjudged(seconds: float, losses: float) -> list[str]:
+    """Whether a draft was given up that was away for so long."""
+    if seconds > _SILENCE and not losses:
+        return ["nobody noticed that the draft was gone"]
+    return ["a short silence was taken for the draft's end"] if seconds < _SILENCE and losses else []
 
 
 def one_host(fleet: Fleet, told: Told, asked: dict[str, Any]) -> Undisturbed:

@@ -287,6 +287,7 @@ class Line:
 
     def _tend(self, strand: Strand) -> None:
         if strand.contact is None:
+            self._note_end(strand)
             contact = strand.new_contact()
             with self.lock:
                 if strand in self.strands:
@@ -302,6 +303,13 @@ class Line:
                 self._read(strand, 0.0, most=_FRAMES_WHILE_IDLE)
             if strand.num_followed and len(self.strands) > 1:
                 self._relieve(strand)
+
+    def _note_end(self, strand: Strand) -> None:
+        """A process that ended hangs up first; why it ended is known a moment later."""
+        reason = strand.source.is_broken()
+        if reason and reason not in strand.last_loss:
+            logger.warning("why it was lost: %s", reason)
+            strand.last_loss = reason
 
     def _relieve(self, strand: Strand) -> None:
         """One that does not answer, or not in time, hands on what it has, if there is another that does."""

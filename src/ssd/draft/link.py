@@ -156,6 +156,8 @@ class ZmqEngineLink:
                     self._socket.curve_publickey, self._socket.curve_secretkey = keys.pair("engine")
                     self._socket.curve_serverkey = keys.public("draft")
                 self._socket.connect(address)
+                self._poller = zmq.Poller()
+                self._poller.register(self._socket, zmq.POLLIN)
             except zmq.ZMQError as error:
                 raise LinkError(f"no socket to {address}: {error}") from error
 
@@ -166,23 +168,32 @@ class ZmqEngineLink:
             raise LinkError(f"the draft takes no more frames: {error}") from error
 
     def receive(self, timeout: float) -> bytes | None:
-        if timeout > 0:
-            self._socket.poll(int(timeout * 1000) or 1)
         try:
-            frame = self._socket.recv(zmq.NOBLOCK)
-        except zmq.Again:
-            self._check_hang_ups()
-            return None
+            if timeout > 0:
+                self._poller.poll(int(timeout * 1000) or 1)
+            frame = self._next()
+            if frame is None and self._has_hung_up():
+                # Its last words may come a moment behind the news of its end.
+                self._socket.poll(1)
+                frame = self._next()
+                if frame is None:
+                    raise LinkError("the draft has hung up")
+            if frame is not None and self._hang_ups is None:
+                # Not before the first word: whoever is still looked for may be tried more than once.
+                self._hang_ups = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+                self._poller.register(self._hang_ups, zmq.POLLIN)
+            return frame
         except zmq.ZMQError as error:
             raise LinkError(str(error)) from error
-        if self._hang_ups is None:
-            # Not before the first word: whoever is still looked for may be tried more than once.
-            self._hang_ups = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        return frame
 
-    def _check_hang_ups(self) -> None:
-        if self._hang_ups is not None and self._hang_ups.poll(0):
-            raise LinkError("the draft has hung up")
+    def _next(self) -> bytes | None:
+        try:
+            return self._socket.recv(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+
+    def _has_hung_up(self) -> bool:
+        return self._hang_ups is not None and bool(self._hang_ups.poll(0))
 
     def close(self) -> None:
         self._context.destroy(linger=100)
