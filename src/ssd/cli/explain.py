@@ -41,7 +41,8 @@ def show_trees(console: Console, trees: Sequence[VerifiedTree], tokenizer: Any) 
     """The latest ones side by side: what was verified, and the branch that was taken."""
     if not trees:
         return
-    console.print(f"trees verified, the last {len(trees[-_SHOWN_TREES:])} of {len(trees)}:", style="dim")
+    shown = len(trees[-_SHOWN_TREES:])
+    console.print(f"trees verified, the last {shown} of {len(trees)} (● taken, ○ not):", style="dim")
     drawn = [drawn_tree(each, lambda token: tokenizer.decode([token])) for each in trees[-_SHOWN_TREES:]]
     console.print(Columns(drawn, padding=(0, 3)))
 

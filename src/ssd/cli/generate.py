@@ -43,7 +43,11 @@ def generate(
         Path | None, typer.Option(help="Write a Chrome trace: who computed when (ui.perfetto.dev shows it).")
     ] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Colour each token by where it came from, and say what was won.")
+        bool,
+        typer.Option(
+            "--explain",
+            help="Colour each token by where it came from, draw verified trees, say what was won.",
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a prompt, on one line.")] = False,
     *,

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from ssd.worker.client import EngineClient
 from ssd.worker.messages import Heartbeat
 
-_LENGTHS = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16)
+_LENGTHS = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64)
 
 
 class EngineFigures(Collector):
