@@ -170,15 +170,8 @@ def test_the_end_of_a_draft_is_noticed_though_it_says_nothing(
         draft.send(heard.peer, b"hello")
         assert engine.receive(10.0) == b"hello"
         assert engine.receive(0.2) is None
-        closing_draft = threading.Thread(target=say_and_end, args=(draft, heard.peer))
-        closing_draft.start()
-        assert receive_all(engine, 10.0) == [b"the last word"]
-        closing_draft.join()
-
-
-def say_and_end(draft: ZmqDraftLink, peer: bytes) -> None:
-    draft.send(peer, b"the last word")
-    draft.close()
+        draft.close()
+        assert receive_all(engine, 10.0) == []
 
 
 def receive_all(link: ZmqEngineLink, seconds: float) -> list[bytes]:
@@ -191,14 +184,36 @@ def receive_all(link: ZmqEngineLink, seconds: float) -> list[bytes]:
     return frames
 
 
-def test_who_waits_is_woken_by_the_end_of_a_draft(tmp_path: Path) -> None:
-    draft = ZmqDraftLink(f"ipc://{tmp_path}/draft.sock")
-    with closing(ZmqEngineLink(f"ipc://{tmp_path}/draft.sock")) as engine:
+@contextlib.contextmanager
+def acquainted(place: str) -> Iterator[tuple[ZmqEngineLink, ZmqDraftLink, bytes]]:
+    """Both ends, and the engine's name with the draft, which is for the test to close."""
+    draft = ZmqDraftLink(place)
+    with closing(ZmqEngineLink(place)) as engine:
         engine.send(b"hello")
         heard = draft.receive(10.0)
         assert heard is not None
         draft.send(heard.peer, b"hello")
         assert engine.receive(10.0) == b"hello"
+        yield engine, draft, heard.peer
+
+
+def test_last_words_are_read_though_the_end_is_seen_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come between the look for a frame and the look for an end."""
+    with acquainted(f"ipc://{tmp_path}/draft.sock") as (engine, draft, peer):
+        draft.send(peer, b"the last word")
+        draft.close()
+        time.sleep(0.5)
+        looks = iter([lambda: None, engine._next])
+        monkeypatch.setattr(engine, "_next", lambda: next(looks)())
+        assert engine.receive(0.0) == b"the last word"
+        monkeypatch.undo()
+        assert receive_all(engine, 10.0) == []
+
+
+def test_who_waits_is_woken_by_the_end_of_a_draft(tmp_path: Path) -> None:
+    with acquainted(f"ipc://{tmp_path}/draft.sock") as (engine, draft, _peer):
         threading.Timer(0.2, draft.close).start()
         started = time.monotonic()
         with pytest.raises(LinkError, match="hung up"):

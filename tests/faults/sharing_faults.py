@@ -152,7 +152,7 @@ FAULTS = [
         f"{_SRC}/link.py",
         "                frame = self._next()\n                if frame is None:\n",
         "                if True:\n",
-        f"{_LINK}::test_the_end_of_a_draft_is_noticed_though_it_says_nothing",
+        f"{_LINK}::test_last_words_are_read_though_the_end_is_seen_first",
     ),
     Fault(
         "who is cut off stays for half a minute",
