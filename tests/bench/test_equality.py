@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from ssd.bench.cases import parse_case
 from ssd.bench.equality import check_equality
 from ssd.bench.folder import RunFolder
-from ssd.bench.records import CaseRecord
+from ssd.bench.records import CaseRecord, Tie
 from ssd.bench.summary import RunFigures
 from ssd.cli.main import app
 from tests.bench.made_up import record, write_run
@@ -34,8 +34,25 @@ def test_a_difference_is_shouted(tmp_path: Path, deterministic: bool, code: int)
         said = " ".join(text.split())
         assert "1 of 36 texts differ" in said
         assert ("OUTPUTS DIFFER" in said) is deterministic
-        assert ("near-ties may flip" in said) is not deterministic
-        assert ("alpaca prompt 3: ssd+t0+b1 leaves ar+t0+b1 at token 7" in said) is deterministic
+        assert ("texts may part where two tokens tie" in said) is not deterministic
+        assert ("With --deterministic all texts are equal" in said) is not deterministic
+        assert "alpaca prompt 3: ssd+t0+b1 leaves ar+t0+b1 at token 7" in said
+
+
+@pytest.mark.parametrize(("gap", "words"), [(0.03, "at a tie"), (3.1, "Please report this as a fault")])
+def test_the_gap_of_a_tie_is_shown(tmp_path: Path, gap: float, words: str) -> None:
+    """What rounding can decide is called a tie; what it cannot is not excused."""
+    folder = write_run(tmp_path, change=altered)
+    tie = Tie(dataset="alpaca", prompt=3, case="ssd+t0+b1", reference="ar+t0+b1", place=7, gap=gap)
+    # One of another place is not of this text.
+    folder.add([replace(tie, place=6, gap=9.0), tie])
+    done = CliRunner().invoke(app, ["bench", "report", str(tmp_path)])
+    pages = [(tmp_path / name).read_text() for name in ("report.html", "report.md")]
+    for text in (done.output, *pages):
+        said = " ".join(text.split())
+        assert words in said
+        assert f"at token 7, where the two tokens are {gap} logits apart" in said
+        assert "9 logits" not in said
 
 
 def test_only_what_must_be_equal_is_compared() -> None:

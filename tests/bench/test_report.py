@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from ssd.bench.figures import Figures
+from ssd.bench.figures import Figures, Roof
 from ssd.bench.folder import RunFolder
+from ssd.bench.manifest import CaseFacts
 from ssd.bench.pages.drawing import COLOURS
-from ssd.bench.pages.words import tiles
-from ssd.bench.records import CaseRecord
+from ssd.bench.pages.words import about_roofs, tiles
+from ssd.bench.records import CaseRecord, Forwards
 from ssd.bench.report import html_page, markdown, write_report
+from ssd.bench.roof import roof_of
 from ssd.bench.summary import RunFigures
-from tests.bench.made_up import CASES, DRAFT, NUM_TOKENS, SPEED, TARGET, WOBBLE, write_run
+from tests.bench.made_up import CASES, DRAFT, NUM_TOKENS, SPEED, TARGET, WOBBLE, at_speed, write_run
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +53,59 @@ def test_figures_worked_out_by_hand(figures: RunFigures) -> None:
     assert row.roof is not None
     assert row.roof.rate == pytest.approx(min(4 / 0.3, 1 / 0.1))
     assert row.efficiency == pytest.approx(row.rate.value / 10)
+
+
+def test_a_roof_counts_everything_that_a_round_can_gain() -> None:
+    """Verifications as long as pays best, siblings in trees, and runs: else texts come out above it."""
+    facts = CaseFacts(
+        label="ssd+t0+b1", lookahead=8, draft_form="model", draft_width=12, draft_parameters=1, num_devices=2
+    )
+    text = Forwards(
+        dataset="a", prompt=0, target_seconds={1: 0.1, 9: 0.18}, draft_seconds={"model": {12: 0.1}},
+        agreement={"model": [True, False] * 6}, ranks={"model": [0, 1] * 6}, runs=[3] + [0] * 11,
+    )  # fmt: skip
+
+    def roof(text: Forwards, *, draft_guesses: int = 1, draft_lookup: int = 0) -> Roof:
+        found = roof_of([text], replace(facts, draft_guesses=draft_guesses, draft_lookup=draft_lookup))
+        assert found is not None
+        return found
+
+    # A drafted token is right in every round, a second one in none.
+    chain = roof(text)
+    assert (chain.verify_rows, chain.tokens_a_round) == (2, 2)
+    assert chain.verify_rate == pytest.approx(2 / 0.11)
+    assert chain.rate == chain.draft_rate == pytest.approx(1 / 0.1)
+    # Where rows cost more than they gain, plain decoding is the roof, and the draft does not matter.
+    dear = replace(text, target_seconds={1: 0.05, 9: 0.9})
+    assert roof(dear).verify_rows == 1
+    assert roof(dear).rate == pytest.approx(1 / 0.05)
+    # With siblings every token is foreseen: twelve tokens in two rounds of six rows.
+    tree = roof(text, draft_guesses=4)
+    assert (tree.verify_rows, tree.tokens_a_round, tree.tokens_a_step) == (6, 6, 1)
+    # Ten steps of the draft: the first one goes three tokens far.
+    assert roof(text, draft_lookup=2).tokens_a_step == pytest.approx(12 / 10)
+
+
+def test_a_roof_that_is_exceeded_was_measured_too_low(tmp_path: Path) -> None:
+    figures = RunFigures(write_run(tmp_path, change=at_speed(3)))
+    assert "measured too low" in about_roofs(figures)
+    assert "measured too low" in next(each.detail for each in tiles(figures) if each.name == "of the roof")
+    for page in (html_page(figures), markdown(figures)):
+        assert "measured too low" in page
+
+
+def test_a_ratio_against_its_medians_is_explained(tmp_path: Path) -> None:
+    """Slower within most prompts, and yet the higher median: two prompts where it is much faster."""
+    theirs, ours = (4.0, 4.1, 4.2, 8.0, 8.1, 8.2), (3.9, 4.0, 8.5, 7.9, 8.0, 8.9)
+
+    def made(each: CaseRecord) -> CaseRecord:
+        rates = theirs if each.case.startswith("ar") else ours
+        return replace(each, seconds_per_token=1 / rates[each.prompt])
+
+    figures = RunFigures(write_run(tmp_path, cases=["ar", "ssd"], datasets=["humaneval"], change=made))
+    tile = next(each for each in tiles(figures) if each.name == "ssd, times as fast as plain decoding")
+    assert tile.value == "0.99 ×"
+    assert "say the opposite" in tile.detail
 
 
 def test_the_best_of_several_is_what_counts(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from ssd.bench.engines import CaseEngines
 from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import Manifest, Provenance, RunSettings
 from ssd.bench.records import CaseRecord
-from ssd.bench.runs import Run, batches, digests
+from ssd.bench.runs import OnTurn, Run, batches, digests
 from ssd.cli.main import app
 from ssd.config import EngineConfig
 from tests.bench.made_up import record, write_run
@@ -187,13 +187,31 @@ def test_turns_rotate_and_batches_are_full() -> None:
         batches(cases, ["a"], 3)
 
 
-def test_the_command_runs_and_then_only_reports(tmp_path: Path, tiny_llama: Path, tiny_draft: str) -> None:
+def test_the_command_runs_and_then_only_reports(
+    tmp_path: Path, tiny_llama: Path, tiny_draft: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first time it is interrupted, and says that it goes on."""
     (tmp_path / "fox.jsonl").write_text("\n".join(json.dumps({"text": each}) for each in PROMPTS["fox"]))
     command = [
         "bench", "run", str(tiny_llama), "--draft", tiny_draft, "--device", "cpu", "--dtype", "float32",
         "--deterministic", "--cases", "ar,sd2", "--datasets", str(tmp_path / "fox.jsonl"),
         "--num-prompts", "2", "--max-tokens", "8", "--run", str(tmp_path / "run"),
     ]  # fmt: skip
+    go_on = Run.go_on
+
+    def interrupted(run: Run, engines: CaseEngines, on_turn: OnTurn) -> None:
+        def end(case: Case, records: Sequence[CaseRecord]) -> None:
+            if run.num_done:
+                raise KeyboardInterrupt
+
+        go_on(run, engines, end)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "go_on", interrupted)
+        ended = CliRunner().invoke(app, command)
+    assert ended.exit_code == 130
+    assert "2 of 4 texts are kept" in ended.output
+    assert "the same command goes on from there" in ended.output
     for _ in range(2):
         done = CliRunner().invoke(app, command)
         assert done.exit_code == 0, done.output

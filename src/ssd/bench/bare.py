@@ -1,11 +1,9 @@
 """Bare forwards of target and drafts, and how often a draft agrees: what bounds the speed from above.
 
-A draft that always had a whole speculation ready would give E∞ tokens a verification; a draft that works
-ahead cannot give more than one token a step of its own (runs aside, see docs/ssd.md). So the roof is
-min(E∞ / T_v, 1 / T_d), with both times measured within the run, each where it is spent (bare_forward.py), and
-once after every turn of a case: a machine that is fast for some seconds and slow for others is sampled as the
-texts are. A draft's forward of one row, which drafting in turns is made of, is measured on the target's
-cores; one of a draft step's width on the draft's own.
+The roof (roof.py) needs T_v and T_d. Both are measured within the run, each where it is spent
+(bare_forward.py), and once after every turn of a case: a machine that is fast for some seconds and slow for
+others is sampled as the texts are. A draft's forward of one row, which drafting in turns is made of, is
+measured on the target's cores; one of a draft step's width on the draft's own.
 """
 
 from collections.abc import Sequence

@@ -1,15 +1,20 @@
 """Whether modes wrote the same: exact cases share every token of a prompt at equal temperature and seed.
 
-Knows records. Under deterministic settings a difference is a fault; otherwise near-ties may flip when
-other rows are computed beside a token (docs/determinism.md), and differences are only counted.
+Knows records and the ties that a run measured (ties.py). Under deterministic settings a difference is a
+fault. Otherwise rounding decides between two tokens that tie, and rounding differs with the rows that are
+computed beside a token (docs/determinism.md): such differences are counted, with the gap of each.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import median
 
 from ssd.bench.cases import parse_case
-from ssd.bench.records import CaseRecord
+from ssd.bench.records import CaseRecord, Tie
+
+WIDEST_TIE = 1.0
+"""In logits. Rounding decided gaps of up to 0.4 in 306 measured cases (docs/determinism.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +25,14 @@ class Difference:
     reference: str
     place: int
     """The first token in which they differ."""
+    gap: float | None = None
+    """Between the scores of the two tokens there, in logits; None: not measured."""
 
     def __str__(self) -> str:
+        apart = "" if self.gap is None else f", where the two tokens are {self.gap:.2g} logits apart"
         return (
             f"{self.dataset} prompt {self.prompt}: {self.case} leaves {self.reference} at token {self.place}"
+            f"{apart}"
         )
 
 
@@ -44,13 +53,29 @@ class Equality:
         said = f"{count} of {self.num_compared} texts differ from those of {self.reference}"
         if deterministic:
             return f"OUTPUTS DIFFER: {said}, though the run is deterministic. This is a fault."
+        return f"{said}. {self._about_ties()}"
+
+    def _about_ties(self) -> str:
+        remedy = (
+            "Rounding decides a tie, and it differs with the rows that are computed beside a token "
+            "(docs/determinism.md). With --deterministic all texts are equal."
+        )
+        gaps = [each.gap for each in self.differences if each.gap is not None]
+        if not gaps:
+            return f"Without --deterministic, texts may part where two tokens tie. {remedy}"
+        wide = [gap for gap in gaps if gap > WIDEST_TIE]
+        if wide:
+            return (
+                f"{len(wide)} of them part where no two tokens tie (up to {max(wide):.2g} logits apart), "
+                "which rounding does not explain. Please report this as a fault, with the run's folder."
+            )
         return (
-            f"{said}: without --deterministic, near-ties may flip when other rows are computed beside a "
-            "token (docs/determinism.md)."
+            "Each parts from it at a tie: the scores of the two tokens there are "
+            f"{median(gaps):.2g} logits apart in the median, {max(gaps):.2g} at most. {remedy}"
         )
 
 
-def check_equality(records: Iterable[CaseRecord]) -> Equality:
+def check_equality(records: Iterable[CaseRecord], ties: Iterable[Tie] = ()) -> Equality:
     """Each text against plain decoding's, or, where that is missing, against the first case's."""
     groups = defaultdict[tuple[str, int, float], list[CaseRecord]](list)
     for record in records:
@@ -64,7 +89,17 @@ def check_equality(records: Iterable[CaseRecord]) -> Equality:
         others = [each for each in group if each is not reference]
         num_compared += len(others)
         found += [_difference(each, reference) for each in others if each.tokens != reference.tokens]
-    return Equality(num_compared, found, "plain decoding" if has_plain else "the first case")
+    return Equality(
+        num_compared, _with_gaps(found, ties), "plain decoding" if has_plain else "the first case"
+    )
+
+
+def _with_gaps(differences: Sequence[Difference], ties: Iterable[Tie]) -> list[Difference]:
+    gaps = {(each.dataset, each.prompt, each.case, each.reference, each.place): each.gap for each in ties}
+    return [
+        replace(each, gap=gaps.get((each.dataset, each.prompt, each.case, each.reference, each.place)))
+        for each in differences
+    ]
 
 
 def _is_plain(record: CaseRecord) -> bool:

@@ -26,17 +26,29 @@ class Shares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roof:
-    """What bounds a draft that works ahead: min(E∞ / T_v, 1 / T_d) tokens a second."""
+    """What bounds a draft that works ahead, in tokens a second (roof.py): E∞ / T_v, and E_d / T_d."""
 
+    plain_seconds: float
+    """Of a verification that nothing was drafted for."""
     tokens_a_round: float
     verify_seconds: float
     verify_rows: int
+    tokens_a_step: float
     draft_seconds: float
     draft_rows: int
 
     @property
+    def verify_rate(self) -> float:
+        return self.tokens_a_round / self.verify_seconds
+
+    @property
+    def draft_rate(self) -> float:
+        return self.tokens_a_step / self.draft_seconds
+
+    @property
     def rate(self) -> float:
-        return min(self.tokens_a_round / self.verify_seconds, 1 / self.draft_seconds)
+        """Without drafted tokens, the draft's speed does not matter."""
+        return max(1 / self.plain_seconds, min(self.verify_rate, self.draft_rate))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A run's folder: manifest.json, records.jsonl and forwards.jsonl, each line written as it is made.
+"""A run's folder: manifest.json, and lines in records.jsonl, forwards.jsonl and ties.jsonl as they are made.
 
 Knows files and their types. A line that was cut off when a run was killed is dropped: it is measured again.
 """
@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from ssd.bench.manifest import Manifest, Provenance, differences, places_apart
-from ssd.bench.records import CaseRecord, Forwards
+from ssd.bench.records import CaseRecord, Forwards, Tie
 
 _Line = TypeVar("_Line")
 
@@ -20,7 +20,11 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._manifest = path / "manifest.json"
-        self._files = {CaseRecord: path / "records.jsonl", Forwards: path / "forwards.jsonl"}
+        self._files = {
+            CaseRecord: path / "records.jsonl",
+            Forwards: path / "forwards.jsonl",
+            Tie: path / "ties.jsonl",
+        }
 
     def begin(self, manifest: Manifest) -> None:
         """Starts a run, or finds it there; a folder that holds another run is refused.
@@ -66,7 +70,7 @@ class RunFolder:
                 "`python -m benchmarks.peers` has its own report.md"
             ) from error
 
-    def add(self, lines: Sequence[CaseRecord | Forwards]) -> None:
+    def add(self, lines: Sequence[CaseRecord | Forwards | Tie]) -> None:
         for line in lines:
             add_line(self._files[type(line)], line)
 
@@ -77,6 +81,9 @@ class RunFolder:
 
     def forwards(self) -> list[Forwards]:
         return read_lines(self._files[Forwards], Forwards)
+
+    def ties(self) -> list[Tie]:
+        return read_lines(self._files[Tie], Tie)
 
     def _write(self, manifest: Manifest) -> None:
         write_whole(self._manifest, manifest)

@@ -57,6 +57,9 @@ class CaseFacts:
     draft_width: int
     draft_parameters: int
     num_devices: int
+    draft_guesses: int = 1
+    """Of each place, how many a verification may hold: more than one where it takes trees."""
+    draft_lookup: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

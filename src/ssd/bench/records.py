@@ -1,4 +1,4 @@
-"""What one prompt in one case took, and the bare forwards beside it, as kept: plain values for msgspec.
+"""What one prompt in one case took, the bare forwards beside it, and ties, as kept: plain values for msgspec.
 
 Where prompts ran together, each record has its own times and counts of tokens, and an equal share of
 what belongs to the whole batch (seconds, rows, joules): sums over records are true either way.
@@ -92,6 +92,19 @@ class Forwards:
     """Likewise: which of the draft's guesses it was, counted from 0; MISSED (-1): none of the first few."""
     runs: Sequence[int] = ()
     """Of each greedy token: how many from there on a look at prompt and text before it gets right."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tie:
+    """Where a case's text leaves that of another: how close the two tokens' scores were."""
+
+    dataset: str
+    prompt: int
+    case: str
+    reference: str
+    place: int
+    gap: float
+    """In logits."""
 
 
 Key = tuple[str, int]

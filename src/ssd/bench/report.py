@@ -42,7 +42,9 @@ def html_page(figures: RunFigures) -> str:
         plots=plots(figures),
         parts=[html(tables) for tables in _parts(figures)],
         roofs=html([roofs]) if roofs.rows else "",
+        about_roofs=words.about_roofs(figures),
         facts=words.facts(figures),
+        ratios=words.RATIOS,
         css=f"{css()}\n{TEXT}",
         colours=[name for name in COLOURS if "-" in name],
     )
@@ -54,11 +56,11 @@ def markdown(figures: RunFigures) -> str:
     lines += [*(f"- {each}" for each in equality.listed), ""] if equality.listed else []
     for tables in zip(*parts, strict=True):
         lines += [f"## {tables[0].title}", "", *(line for table in tables for line in as_markdown(table))]
-    lines += ["Medians over prompts; in brackets, 95 % intervals (order statistics).", ""]
+    lines += [f"Medians over prompts; in brackets, 95 % intervals (order statistics). {words.RATIOS}", ""]
     meant = (column for tables in parts for column in tables[0].columns if column.meaning)
     lines += [f"- **{column.title}**: {column.meaning}" for column in meant]
     if roofs.rows:
-        lines += ["", "## The roof", "", *as_markdown(roofs)]
+        lines += ["", "## The roof", "", words.about_roofs(figures), "", *as_markdown(roofs)]
     lines += ["", "## How it was measured", "", *as_markdown(Table(words.FACTS, words.facts(figures)))]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -12,12 +12,14 @@ from itertools import chain
 from pathlib import Path
 
 from ssd.bench.bare import BareModels, DraftForm
-from ssd.bench.cases import Case
+from ssd.bench.cases import Case, parse_case
 from ssd.bench.datasets import digest_of
 from ssd.bench.engines import CaseEngines
+from ssd.bench.equality import check_equality
 from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import CaseFacts, Manifest, ModelFacts
-from ssd.bench.records import CaseRecord, PromptRecord
+from ssd.bench.records import CaseRecord, PromptRecord, Tie
+from ssd.bench.ties import gap_between
 from ssd.bench.turns import in_turn
 from ssd.models.checkpoint import Checkpoint, open_checkpoint
 
@@ -111,6 +113,7 @@ class Run:
                         samples.append(bare.sample())
             if not self._has_forwards(batch):
                 self._add_forwards(bare, batch, samples)
+        self._add_ties(engines)
 
     def _take_turn(self, engines: CaseEngines, batch: Batch, case: Case) -> list[CaseRecord]:
         settings = self._manifest.settings
@@ -141,6 +144,24 @@ class Run:
             forwards = bare.with_agreement(forwards, self._prompts[batch.dataset][batch.start], tokens)
         self._folder.add([forwards])
         self._measured.add((batch.dataset, place))
+
+    def _add_ties(self, engines: CaseEngines) -> None:
+        """How close the scores were wherever a text leaves another. Texts of a run have one length."""
+        settings, found = self._manifest.settings, check_equality(self._done.values())
+        for each in found.differences:
+            one, other = (
+                self._done[each.dataset, each.prompt, case].tokens for case in (each.case, each.reference)
+            )
+            gap = gap_between(
+                engines,
+                self._prompts[each.dataset][each.prompt - settings.first_prompt],
+                one[: each.place],
+                (one[each.place], other[each.place]),
+                t=parse_case(each.case).temperature,
+                seed=settings.seed + each.prompt,
+            )
+            where = {name: getattr(each, name) for name in Tie.__dataclass_fields__ if name != "gap"}
+            self._folder.add([Tie(gap=gap, **where)])
 
     def _is_whole(self, batch: Batch) -> bool:
         first = self._manifest.settings.first_prompt + batch.start
@@ -192,6 +213,8 @@ def _case_facts(case: Case, engines: CaseEngines, draft: Checkpoint | None) -> C
         draft_width=config.draft.width if config.draft else 0,
         draft_parameters=parameters,
         num_devices=engines.num_devices(case),
+        draft_guesses=config.draft.children if config.draft and config.may_have_trees else 1,
+        draft_lookup=config.draft.lookup if config.draft else 0,
     )
 
 

@@ -13,8 +13,8 @@ from ssd.bench.figures import ALL, Figures, Roof, Shares
 from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import CaseFacts, Manifest
 from ssd.bench.records import CaseRecord, Key, Unit, units
+from ssd.bench.roof import roof_of
 from ssd.bench.statistics import Estimate, median_with_interval, paired_ratio
-from ssd.planning.text import tokens_a_round
 
 
 class RunFigures:
@@ -23,7 +23,7 @@ class RunFigures:
         self.records = folder.records()
         if not self.records:
             raise ValueError(f"{folder.path} holds no records yet: go on with `ssd bench run`")
-        self._forwards = folder.forwards()
+        self._forwards, self._ties = folder.forwards(), folder.ties()
         self._facts = {each.label: each for each in self.manifest.cases}
 
     @property
@@ -56,7 +56,7 @@ class RunFigures:
 
     @cached_property
     def equality(self) -> Equality:
-        return check_equality(self.records)
+        return check_equality(self.records, self._ties)
 
     @cached_property
     def rows(self) -> list[Figures]:
@@ -168,21 +168,9 @@ class RunFigures:
 
     def _roof(self, dataset: str, case: Case, facts: CaseFacts) -> Roof | None:
         """Only where it was measured for: one greedy text at a time."""
-        form = facts.draft_form
-        if case.mode != "ssd" or form is None or (case.temperature, case.batch_size) != (0, 1):
+        if case.mode != "ssd" or (case.temperature, case.batch_size) != (0, 1):
             return None
-        forwards = [each for each in self._forwards if dataset in (ALL, each.dataset)]
-        agreeing = [each.agreement[form] for each in forwards if form in each.agreement]
-        if not agreeing:
-            return None
-        rows, width = facts.lookahead + 1, facts.draft_width
-        return Roof(
-            tokens_a_round=sum(tokens_a_round(each, facts.lookahead) for each in agreeing) / len(agreeing),
-            verify_seconds=median(each.target_seconds[rows] for each in forwards),
-            verify_rows=rows,
-            draft_seconds=median(each.draft_seconds[form][width] for each in forwards),
-            draft_rows=width,
-        )
+        return roof_of([each for each in self._forwards if dataset in (ALL, each.dataset)], facts)
 
 
 def _total(records: Sequence[CaseRecord], name: str) -> float:

@@ -66,6 +66,7 @@ def show_run(folder: Path) -> int:
     """The exit code: 1 where a deterministic run has outputs that differ."""
     from ssd.bench.folder import RunFolder
     from ssd.bench.pages.columns import SHORT
+    from ssd.bench.pages.words import RATIOS
     from ssd.bench.report import run_tables
     from ssd.bench.summary import RunFigures
     from ssd.cli.tables import shown
@@ -74,22 +75,22 @@ def show_run(folder: Path) -> int:
     for table in run_tables(figures, SHORT):
         console.print(shown(table))
     code = _show_equality(console, figures)
-    console.print("[dim]Medians over prompts; in brackets, 95 % intervals.[/]")
+    console.print(f"[dim]Medians over prompts; in brackets, 95 % intervals. {RATIOS}[/]")
     console.print(f"[dim]The whole report: ssd bench report {escape(str(folder))}[/]")
     return code
 
 
 def _show_equality(console: Console, figures: RunFigures) -> int:
-    """In red, and as exit code 1, where the outputs of a deterministic run differ."""
+    """Each difference with its gap; in red, and as exit code 1, where the run is deterministic."""
     deterministic, found = figures.manifest.settings.deterministic, figures.equality
     is_fault = deterministic and bool(found.differences)
     style = "bold white on red" if is_fault else "yellow" if found.differences else "green"
     console.print(f"[{style}]{escape(found.in_words(deterministic=deterministic))}[/]")
-    if is_fault:
-        for each in found.differences[:_SHOWN_DIFFERENCES]:
-            console.print(f"  [red]{escape(str(each))}[/]")
-        if len(found.differences) > _SHOWN_DIFFERENCES:
-            console.print(f"  [red]and {len(found.differences) - _SHOWN_DIFFERENCES} more[/]")
+    style = "red" if is_fault else "dim"
+    for each in found.differences[:_SHOWN_DIFFERENCES]:
+        console.print(f"  [{style}]{escape(str(each))}[/]")
+    if len(found.differences) > _SHOWN_DIFFERENCES:
+        console.print(f"  [{style}]and {len(found.differences) - _SHOWN_DIFFERENCES} more[/]")
     return int(is_fault)
 
 

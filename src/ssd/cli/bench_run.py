@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ssd.config import DraftConfig, EngineConfig
 
 _what = partial(typer.Option, rich_help_panel="What is measured")
+_INTERRUPTED = 130
+"""As a shell counts a program that Ctrl-C ended."""
 _SAID_BY_CASES = {"mode": "ssd", "acceptance": "coupled", "saguaro": 1.0}
 
 
@@ -136,8 +138,16 @@ def _measure(folder: Path, options: BenchOptions, engine: EngineOptions, cases: 
     settings = _settings(options, engine, cases, prompts)
     manifest = Manifest(settings=settings, sessions=[provenance()])
     made = Run(RunFolder(folder), manifest, cases, prompts, mixed=options.mixed)
-    if not made.is_complete:
-        _go_on(made, engine, cases, quiet=options.quiet)
+    try:
+        if not made.is_complete:
+            _go_on(made, engine, cases, quiet=options.quiet)
+    except KeyboardInterrupt:
+        typer.echo(
+            f"interrupted: {made.num_done} of {made.num_texts} texts are kept in {folder}; the same command "
+            f"goes on from there, and `ssd bench report {folder}` shows what there is",
+            err=True,
+        )
+        return _INTERRUPTED
     return show_run(folder)
 
 
