@@ -49,6 +49,7 @@ def test_knowledge_of_an_outcome() -> None:
     assert fresh_mirror().advance([11, 15]) is Knowledge.LATE
     assert fresh_mirror().advance([20]) is Knowledge.UNKNOWN
     assert fresh_mirror().advance([11, 20]) is Knowledge.UNKNOWN
+    assert fresh_mirror().advance([12, 20]) is Knowledge.LATE, "what follows 12 was not said yet"
     assert Mirror(1).advance([11]) is Knowledge.UNHEARD
 
 
@@ -105,7 +106,7 @@ def test_children_of_a_lost_branch_are_dropped() -> None:
 
 def test_a_late_frame_names_the_root() -> None:
     mirror = fresh_mirror()
-    assert mirror.advance([11, 14, 21]) is Knowledge.UNKNOWN
+    assert mirror.advance([11, 14, 21]) is Knowledge.LATE
     mirror.take(nodes(2, 0, 0, (4, 6, [20, 21]), (7, 8, [22])))
     assert checked(mirror).root_id == 7
     assert mirror.speculation(9)[0] == [22]
@@ -113,8 +114,8 @@ def test_a_late_frame_names_the_root() -> None:
 
 def test_a_late_frame_names_the_root_several_tokens_on() -> None:
     mirror = fresh_mirror()
-    assert mirror.advance([12, 21]) is Knowledge.UNKNOWN
-    assert mirror.advance([22]) is Knowledge.UNKNOWN
+    assert mirror.advance([12, 21]) is Knowledge.LATE
+    assert mirror.advance([22]) is Knowledge.LATE
     mirror.take(nodes(2, 0, 0, (2, 6, [20, 21])))
     mirror.take(nodes(3, 0, 0, (7, 8, [22, 23]), (8, 10, [24])))
     assert checked(mirror).root_id == 8
@@ -129,10 +130,10 @@ def test_a_frame_before_the_first_outcome_may_come_after_it() -> None:
 
 
 def test_a_draft_that_lags_behind_a_miss_is_still_understood() -> None:
-    """Two outcomes in a row are unknown; between them the draft has begun again, from a root of its own."""
+    """Two outcomes in a row; between them the draft has begun again, from a root of its own."""
     mirror = fresh_mirror()
     assert mirror.advance([20]) is Knowledge.UNKNOWN
-    assert mirror.advance([31]) is Knowledge.UNKNOWN
+    assert mirror.advance([31]) is Knowledge.LATE, "it has not said what may follow 20"
     mirror.take(nodes(2, 1, 6, (6, 7, [30, 31])))
     mirror.take(nodes(3, 1, 6, (8, 9, [32])))
     assert checked(mirror).root_id == 8
@@ -219,7 +220,7 @@ def test_rows_of_one_message_do_not_touch_each_other() -> None:
     table.check_integrity()
     assert table.is_torn[:4].tolist() == [False, True, True, False]
     assert [table.path(row, 2)[0] for row in range(4)] == [[11], [], [], [14]]
-    known = table.advance(range(4), [[30], [1], [1, 1], [14, 2]])
+    known = table.advance(range(4), [[30], [1], [1, 1], [2]])
     assert known == [Knowledge.LATE, Knowledge.UNHEARD, Knowledge.UNHEARD, Knowledge.UNKNOWN]
     table.take(Nodes.of([part(0, number=1, epoch=7)]))
     assert table.num_frames[0] == 1

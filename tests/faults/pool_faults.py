@@ -3,11 +3,25 @@
 from tests.faults.fault import Fault
 
 _SRC = "src/ssd/draft"
-_POOL, _CHOICE, _SOURCES, _ROOM, _FITNESS = (
-    f"tests/draft/test_{name}.py" for name in ("pool", "choice", "sources", "room", "fitness")
+_POOL, _CHOICE, _SOURCES, _ROOM, _FITNESS, _BEHIND = (
+    f"tests/draft/test_{name}.py" for name in ("pool", "choice", "sources", "room", "fitness", "behind")
 )
 
 FAULTS = [
+    Fault(
+        "a draft that is behind gets new sequences",
+        f"{_SRC}/homes.py",
+        "choose(in_time or suiting",
+        "choose(suiting",
+        f"{_BEHIND}::test_a_draft_that_is_behind_gets_no_further_sequences_and_is_relieved",
+    ),
+    Fault(
+        "a draft that has not heard of the last outcome counts as one that guesses wrongly",
+        f"{_SRC}/mirrors.py",
+        " or view.root_length[row] < view.length_before[row]:",
+        ":",
+        "tests/draft/test_mirror.py::test_a_draft_that_lags_behind_a_miss_is_still_understood",
+    ),
     Fault(
         "a choice depends on the whole text",
         f"{_SRC}/choice.py",

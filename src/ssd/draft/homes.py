@@ -186,7 +186,10 @@ class Homes:
         self._note_moved([followed])
 
     def _choose(self, followed: Followed, but: Strand | None) -> Strand | None:
-        return choose(self._suiting(followed, self._open_to(followed, but)), followed.tokens)
+        """Of those that suit it; one that is behind gets it only where all of them are."""
+        suiting = self._suiting(followed, self._open_to(followed, but))
+        in_time = [each for each in suiting if not each.is_behind]
+        return choose(in_time or suiting, followed.tokens)
 
     def _open_to(self, followed: Followed, but: Strand | None) -> list[Strand]:
         """The drafts that it may be opened with; of those that do not answer only where none does."""

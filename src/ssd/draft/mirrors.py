@@ -49,9 +49,9 @@ class Knowledge(Enum):
     HIT = "hit"
     """The next token, and at least one after it."""
     LATE = "late"
-    """The next token, but not yet what follows it."""
+    """The draft has not said yet what may follow the text, or a token before its end: it is behind."""
     UNKNOWN = "unknown"
-    """Not even the next token."""
+    """The draft said in time what may come next, and the decided token is not among it."""
     UNHEARD = "unheard"
     """The draft has said nothing of this sequence yet, or part of what it said is missing."""
 
@@ -63,6 +63,7 @@ _ROW_COLUMNS = {
     "n": (np.int64, 0),  # outcomes so far
     "num_frames": (np.int64, 0),  # frames taken, and so the number of the one that is due
     "length": (np.int64, 0),  # tokens of the text
+    "length_before": (np.int64, 0),  # the same before its latest outcome
     "root": (np.int64, UNNAMED),  # the last node of the text that is known
     "root_length": (np.int64, 0),  # tokens of the text up to there
     "largest": (np.int64, UNNAMED),  # id seen
@@ -83,6 +84,7 @@ class Mirrors:
     n: Longs
     num_frames: Longs
     length: Longs
+    length_before: Longs
     root: Longs
     root_length: Longs
     largest: Longs
@@ -149,7 +151,7 @@ class Mirrors:
             start = view.length[row]
             for position, token in enumerate(tokens, start):
                 view.recent[row * _RECENT + position % _RECENT] = token
-            view.length[row] = start + len(tokens)
+            view.length_before[row], view.length[row] = start, start + len(tokens)
             view.n[row] += 1
         self._follow(rows)
         return [self.knowledge(row) for row in rows]
@@ -158,11 +160,14 @@ class Mirrors:
         view = self._view
         if view.is_torn[row] or not view.was_heard[row]:
             return Knowledge.UNHEARD
-        if view.root_length[row] < view.length[row]:
-            return Knowledge.UNKNOWN
         root = view.root[row]
         place = row * SLOTS + root % SLOTS
-        return Knowledge.HIT if view.ids[place] == root and view.counts[place] else Knowledge.LATE
+        # Without children the draft has not computed this node yet; before the latest outcome it had not even
+        # followed the text so far. Neither says anything about how well it guesses.
+        has_children = view.ids[place] == root and view.counts[place]
+        if not has_children or view.root_length[row] < view.length_before[row]:
+            return Knowledge.LATE
+        return Knowledge.HIT if view.root_length[row] == view.length[row] else Knowledge.UNKNOWN
 
     def path(self, row: int, limit: int) -> tuple[list[int], list[float]]:
         """The most likely known continuation: its tokens, and the chance that the text runs through each."""
@@ -383,6 +388,7 @@ class _View:
     epoch: "memoryview[int]"
     n: "memoryview[int]"
     length: "memoryview[int]"
+    length_before: "memoryview[int]"
     root: "memoryview[int]"
     root_length: "memoryview[int]"
     is_torn: "memoryview[bool]"

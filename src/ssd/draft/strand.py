@@ -32,6 +32,8 @@ _LATE, _PROMPT = 0.6, 0.3
 """Shares of rounds for which a draft was late: of one that has too much to do, and of one that has not."""
 _LATE_MEMORY = 0.95
 """What the rounds before still count when the next are noted."""
+_LATENESS_HALVES_SECONDS = 5.0
+"""Without rounds a draft's lateness halves in so many seconds: else nobody would ever go back to it."""
 _SECONDS_BETWEEN_MOVES = 0.25
 """A draft that is late hands on one sequence at a time: fewer may be all that it needs."""
 
@@ -97,7 +99,8 @@ class Strand:
         """Its first word on itself after that."""
         self.step_seconds = 0.0
         """Of its latest step."""
-        self._lateness = 0.0
+        self._lateness, self._judged_at = 0.0, 0.0
+        """The share of the latest rounds for which it was late, and when the last of them ended."""
         self._lightened_at = float("-inf")
         self.num_followed = 0
         """Sequences that the host has with it."""
@@ -135,13 +138,24 @@ class Strand:
         return self._told_at is not None and self._clock() - self._told_at > longest
 
     @property
+    def lateness(self) -> float:
+        """The share of the latest rounds for which it was late; forgotten while there are none."""
+        idle = self._clock() - self._judged_at
+        return float(self._lateness * 0.5 ** (idle / _LATENESS_HALVES_SECONDS))
+
+    @property
+    def is_behind(self) -> bool:
+        """It answers, but mostly too late: it has too much to do to get further sequences."""
+        return self.lateness > _LATE
+
+    @property
     def is_late(self) -> bool:
-        """It answers, but mostly too late, and has not just been relieved of a sequence."""
-        return self._lateness > _LATE and self._clock() - self._lightened_at > _SECONDS_BETWEEN_MOVES
+        """It is behind, and has not just been relieved of a sequence."""
+        return self.is_behind and self._clock() - self._lightened_at > _SECONDS_BETWEEN_MOVES
 
     @property
     def is_prompt(self) -> bool:
-        return self._lateness < _PROMPT and not self.is_stalled
+        return self.lateness < _PROMPT and not self.is_stalled
 
     @property
     def vocab_size(self) -> int:
@@ -212,7 +226,9 @@ class Strand:
 
     def note_rounds(self, num_late: int, num_rounds: int) -> None:
         """Verifications have ended for which it had spoken, or was late."""
-        self._lateness += (1 - _LATE_MEMORY) * (num_late / num_rounds - self._lateness)
+        before = self.lateness
+        self._lateness = before + (1 - _LATE_MEMORY) * (num_late / num_rounds - before)
+        self._judged_at = self._clock()
 
     def note_lightened(self) -> None:
         self._lightened_at = self._clock()

@@ -49,9 +49,9 @@ class SpeculationStats:
     hits: int = 0
     """Rounds whose first token and what may follow it were known when the round before ended."""
     late: int = 0
-    """Misses: the token was foreseen, what follows it not yet."""
+    """Misses: the draft was behind: it had not said yet what may follow."""
     unknown: int = 0
-    """Misses: the token was not foreseen."""
+    """Misses: the draft had said what may follow, and the token was not among it."""
     unheard: int = 0
     """Misses: no draft had anything to say (it reads the prompt, declined, or is away)."""
     ngram: int = 0

@@ -64,9 +64,10 @@ class FollowedText:
         self.place += len(tokens)
         self.owed += tokens
         self.walk_owed()
-        if self.owed:
-            return "unknown"
-        return "hit" if self.tree.num_children[self.tree.root] else "late"
+        is_behind = len(self.owed) > len(tokens)
+        if is_behind or not self.tree.num_children[self.tree.root]:
+            return "late"
+        return "unknown" if self.owed else "hit"
 
     def walk_owed(self) -> None:
         path = self.tree.walk(self.owed)

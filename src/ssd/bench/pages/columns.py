@@ -48,8 +48,8 @@ PARTS: tuple[tuple[Column[Figures], ...], ...] = (
     (
         ACCEPTED,
         HITS,
-        Column("late", lambda row: maybe(row.late_rate), "misses: token foreseen, what follows it not yet"),
-        Column("unknown", lambda row: maybe(row.unknown_rate), "misses: token not foreseen"),
+        Column("late", lambda row: maybe(row.late_rate), "misses: the draft had not come so far yet"),
+        Column("unknown", lambda row: maybe(row.unknown_rate), "misses: the draft had guessed other tokens"),
         Column("verify / draft / wait / host %", _shares, "where the time of the engine's steps went"),
         Column("ran, ms", _milliseconds, _RAN),
         Column("tok/draft step", lambda row: maybe(row.tokens_per_draft_step), "for each of its steps"),
