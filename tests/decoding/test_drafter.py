@@ -51,7 +51,7 @@ def context(*text: int, temperature: float = 0.0) -> DraftContext:
 def place_of(text: str) -> Mapping[int, Place]:
     """At the start of a text that must be this one."""
     compiler = GrammarCompiler(tiny_tokenizer(), (1,), VOCAB)
-    place = compiler.constraint(Grammar("regex", text)).here()
+    place = compiler.constraints(Grammar("regex", text), 1)[0].here()
     assert place is not None
     return {0: place}
 

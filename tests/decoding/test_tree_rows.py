@@ -119,6 +119,8 @@ def test_positions_and_histories_follow_paths() -> None:
 class OddsThenEvens:
     """After an even token only odd ones are allowed, and the other way round; the text ends with `last`."""
 
+    problem, most_drafted = "", 64
+
     def __init__(self, last: int) -> None:
         self.last = last
 

@@ -221,7 +221,7 @@ class Bench:
             cache_generated=not self.deterministic,
         )
         blocks = BlockManager(how.num_blocks, BLOCK, enable_prefix_caching=how.prefix_caching)
-        core = EngineCore(decoder, blocks, limits, self.tokenizer, grammars=self.grammars.constraint)
+        core = EngineCore(decoder, blocks, limits, self.tokenizer, grammars=self.grammars.constraints)
         found = []
         for requests in waves:
             for request in requests:

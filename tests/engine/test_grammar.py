@@ -161,14 +161,14 @@ def test_ratio_acceptance_ends_such_a_text_too(tiny_llama: Path) -> None:
 def test_json_has_one_space_after_commas_and_colons(grammar: Grammar, text: str, is_allowed: bool) -> None:
     tokenizer = tiny_tokenizer()
     tokens = tokenizer(text).input_ids
-    constraint = GrammarCompiler(tokenizer, (1,), 512).constraint(grammar)
+    constraint = GrammarCompiler(tokenizer, (1,), 512).constraints(grammar, 1)[0]
     assert (constraint.num_allowed([*tokens, 1]) == len(tokens) + 1) is is_allowed
 
 
 def test_a_matcher_that_fails_allows_nothing() -> None:
     """The library would allow the end alone, and the text would look complete."""
     compiler = GrammarCompiler(tiny_tokenizer(), (1,), 512)
-    constraint = compiler.constraint(DEAD_END)
+    constraint = compiler.constraints(DEAD_END, 1)[0]
     dead_end = tiny_tokenizer()("a").input_ids
     assert not constraint.masks(dead_end)[1].any()
     constraint.advance(dead_end)
@@ -181,8 +181,8 @@ def test_an_added_token_that_spells_a_text_ends_it_instead_of_coming_for_ever() 
     tokenizer.add_tokens([AddedToken("<mark>", special=False, normalized=False)])
     mark = tokenizer.convert_tokens_to_ids("<mark>")
     compiler = GrammarCompiler(tokenizer, (1,), 512)
-    as_text = compiler.constraint(Grammar("lark", 'start: "<mark>" "a"'))
-    as_token = compiler.constraint(Grammar("lark", f'start: <[{mark}]> "a"'))
+    as_text = compiler.constraints(Grammar("lark", 'start: "<mark>" "a"'), 1)[0]
+    as_token = compiler.constraints(Grammar("lark", f'start: <[{mark}]> "a"'), 1)[0]
     for constraint in (as_text, as_token):
         constraint.advance([mark])
     assert not as_text.masks([])[0].any()
@@ -193,7 +193,7 @@ def test_an_added_token_that_spells_a_text_ends_it_instead_of_coming_for_ever() 
 def test_a_text_that_is_complete_is_not_lost() -> None:
     """Its end is allowed, and not taken again."""
     tokenizer = tiny_tokenizer()
-    constraint = GrammarCompiler(tokenizer, (1,), 512).constraint(Grammar("choice", '["yes", "no"]'))
+    constraint = GrammarCompiler(tokenizer, (1,), 512).constraints(Grammar("choice", '["yes", "no"]'), 1)[0]
     constraint.advance([*tokenizer("yes").input_ids, 1])
     constraint.advance([1])
     assert constraint.masks([])[0].any()
@@ -217,7 +217,7 @@ def test_a_drafted_token_that_leads_nowhere_spoils_nothing() -> None:
     """What was only drafted must not be remembered: the mask afterwards is the one before."""
     tokenizer = tiny_tokenizer()
     compiler = GrammarCompiler(tokenizer, (1,), 512)
-    constraint = compiler.constraint(Grammar("lark", 'start: "a" b | "c"\nb: b'))
+    constraint = compiler.constraints(Grammar("lark", 'start: "a" b | "c"\nb: b'), 1)[0]
     before = constraint.masks([])[0].tolist()
     dead_end = tokenizer("a").input_ids
     assert len(constraint.masks(dead_end)) == 2
@@ -237,7 +237,9 @@ def allowed_ids(mask: Any) -> list[int]:
 def test_a_place_knows_what_must_follow_and_what_may() -> None:
     """Step by step along a text, a place says what masks say; the text itself stays where it was."""
     tokenizer = tiny_tokenizer()
-    constraint = GrammarCompiler(tokenizer, (1,), 512).constraint(Grammar("json_schema", json.dumps(SCHEMA)))
+    constraint = GrammarCompiler(tokenizer, (1,), 512).constraints(
+        Grammar("json_schema", json.dumps(SCHEMA)), 1
+    )[0]
     tokens = tokenizer('{"name": "fox", "sizes": [4], "kind": "a"}').input_ids
     place, num_forced = constraint.here(), 0
     assert place is not None
@@ -256,7 +258,7 @@ def test_a_place_knows_what_must_follow_and_what_may() -> None:
 
 
 def test_where_nothing_can_follow_there_is_no_place() -> None:
-    constraint = GrammarCompiler(tiny_tokenizer(), (1,), 512).constraint(DEAD_END)
+    constraint = GrammarCompiler(tiny_tokenizer(), (1,), 512).constraints(DEAD_END, 1)[0]
     place = constraint.here()
     assert place is not None
     dead_end = tiny_tokenizer()("a").input_ids

@@ -113,6 +113,8 @@ def test_accepting_equal_tokens_at_a_temperature_is_caught(monkeypatch: pytest.M
 class OnlySome:
     """A grammar that allows some tokens, everywhere."""
 
+    problem, most_drafted = "", 64
+
     def __init__(self, *tokens: int) -> None:
         self._tokens = tokens
 

@@ -14,7 +14,8 @@ from ssd.engine.grammar import GrammarCompiler
 from ssd.server.chat_parts import Tool
 from ssd.server.grammars import chat_grammar
 from ssd.server.schemas import ChatCompletionRequest
-from tests.server.process import ServerProcess, resident_bytes, until
+from tests.e2e.bombs import grammar
+from tests.server.process import ServerProcess, processor_seconds, resident_bytes, until
 from tests.tiny import tiny_tokenizer
 
 MESSAGES: Any = [{"role": "user", "content": "Answer."}]
@@ -94,7 +95,7 @@ def test_markers_that_are_text_are_forced_as_text() -> None:
     grammar = chat_grammar(body, "hermes", tokenizer)
     assert grammar is not None
     call = tokenizer('<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>').input_ids
-    assert compiler.constraint(grammar).num_allowed(call) == len(call)
+    assert compiler.constraints(grammar, 1)[0].num_allowed(call) == len(call)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -295,3 +296,17 @@ def test_a_grammar_that_would_compile_for_ever_harms_nobody(server: ServerProces
 def formed(server: ServerProcess, form: dict[str, Any]) -> int:
     body = {"prompt": "x", "max_tokens": 5, "structured_outputs": form}
     return server.http.post("/v1/completions", json=body).status_code
+
+
+def test_a_grammar_of_dear_masks_is_refused_and_others_are_answered(server: ServerProcess) -> None:
+    """Its masks, not only its compiling, have an end. `python -m tests.e2e.bombs` compares latencies."""
+    engine = server.children[0]
+    before = processor_seconds(engine)
+    forms = ("start: ({})+", 'start: "once" ({})+')
+    for number, form in enumerate(forms):
+        lark = grammar(900, form, number)
+        body = {"prompt": "x", "n": 4, "max_tokens": 100, "structured_outputs": {"grammar": lark}}
+        answer = server.http.post("/v1/completions", json=body)
+        assert answer.status_code == 400
+    assert formed(server, {"choice": ["known", "old"]}) == 200
+    assert processor_seconds(engine) - before < 20

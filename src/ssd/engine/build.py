@@ -132,7 +132,7 @@ def _core_around(
         limits,
         tokenizer,
         acceptance=config.acceptance,
-        grammars=grammars.constraint,
+        grammars=grammars.constraints,
     )
 
 

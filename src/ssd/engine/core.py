@@ -53,7 +53,7 @@ class EngineCore:
         tokenizer: Any,
         clock: Callable[[], float] = time.monotonic,
         acceptance: Acceptance = "coupled",
-        grammars: Callable[[Grammar], Constraint] | None = None,
+        grammars: Callable[[Grammar, int], list[Constraint]] | None = None,
     ) -> None:
         self._decoder = decoder
         self._blocks = block_manager
@@ -260,7 +260,8 @@ class EngineCore:
             tokens, parents = worth_verifying(speculation, constraint, self._acceptance)
             if parents is not None and not num_trees:
                 tokens, parents = first_path(tokens, parents), None
-            tokens, parents = cut(tokens, parents, count=TREE_SIZE, depth=TREE_SIZE)
+            count = TREE_SIZE if constraint is None else min(TREE_SIZE, constraint.most_drafted)
+            tokens, parents = cut(tokens, parents, count=count, depth=TREE_SIZE)
             num_trees -= parents is not None
             sequence.offer(tokens, parents)
         return dict(zip(seq_ids, speculations, strict=True))
@@ -302,7 +303,7 @@ class EngineCore:
         room = self._limits.max_model_len - len(request.prompt_token_ids)
         max_tokens = room if params.max_tokens is None else params.max_tokens
         parent_id: int | None = None
-        generations = []
+        generations, constraints = [], self._constraints(params)
         for index in range(params.n):
             sequence = Sequence(
                 request.request_id,
@@ -315,16 +316,16 @@ class EngineCore:
                 cache_key=request.cache_key,
             )
             parent_id = sequence.seq_id if parent_id is None else parent_id
-            seed, constraint = mix_seed(request.seed, index), self._constraint(params)
-            generations.append(Generation(request, sequence, seed, self._tokenizer, constraint))
+            seed = mix_seed(request.seed, index)
+            generations.append(Generation(request, sequence, seed, self._tokenizer, constraints[index]))
         return generations
 
-    def _constraint(self, params: SamplingParams) -> Constraint | None:
+    def _constraints(self, params: SamplingParams) -> list[Constraint] | list[None]:
         if params.grammar is None:
-            return None
+            return [None] * params.n
         if self._grammars is None:
             raise InvalidRequestError("this engine was built without grammars: leave `grammar` out")
-        return self._grammars(params.grammar)
+        return self._grammars(params.grammar, params.n)
 
     def _decode_row(self, row: ScheduledRow, speculations: dict[int, Speculation]) -> DecodeRow:
         seq_id = row.sequence.seq_id

@@ -18,7 +18,8 @@ from llguidance import LLMatcher
 
 from ssd.engine.grammar_shelf import Shelf
 from ssd.engine.grammar_source import source_of
-from ssd.engine.grammar_trial import attempt, mask_of, trie_of
+from ssd.engine.grammar_time import GrammarTime
+from ssd.engine.grammar_trial import attempt, mask_of, no_token, trie_of
 from ssd.sampling.constraint import Allowed, Constraint, Grammar, GrammarError
 
 
@@ -41,9 +42,10 @@ class GrammarCompiler:
             self._shelf.put(grammar, found, num_bytes)
         return found
 
-    def constraint(self, grammar: Grammar) -> Constraint:
-        """For a new text."""
-        return GrammarConstraint(self.compiled(grammar).deep_copy(), self._vocab_size)
+    def constraints(self, grammar: Grammar, count: int) -> list[Constraint]:
+        """For the new texts of one request."""
+        matcher, spent = self.compiled(grammar), GrammarTime()
+        return [GrammarConstraint(matcher.deep_copy(), self._vocab_size, spent) for _ in range(count)]
 
 
 def tokenizer_text(tokenizer: Any) -> str:
@@ -87,70 +89,97 @@ class Grammars:
         """Compiles what is not compiled; GrammarError where a grammar makes no sense."""
         self.load().compiled(grammar, num_bytes)
 
-    def constraint(self, grammar: Grammar) -> Constraint:
-        """For a new text."""
-        return self.load().constraint(grammar)
+    def constraints(self, grammar: Grammar, count: int) -> list[Constraint]:
+        """For the new texts of one request."""
+        return self.load().constraints(grammar, count)
 
 
 class GrammarConstraint:
-    def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
+    def __init__(self, matcher: LLMatcher, vocab_size: int, spent: GrammarTime) -> None:
         self._matcher = matcher
         self._vocab_size = vocab_size
+        self._spent = spent
         self._is_lost = False
 
+    @property
+    def problem(self) -> str:
+        if self._spent.is_used_up:
+            return "the grammar takes too much of the engine's time: make it simpler, or ask for fewer texts"
+        return ""
+
+    @property
+    def most_drafted(self) -> int:
+        return self._spent.most_drafted
+
     def here(self) -> "GrammarPlace | None":
-        if self._is_lost or self._matcher.is_error():
+        if self._is_over:
             return None
-        # A copy: nothing that a guess asks may ever touch what decides.
-        return GrammarPlace(self._matcher.deep_copy(), self._vocab_size)
+        with self._spent.counted():
+            # A copy: nothing that a guess asks may ever touch what decides.
+            return GrammarPlace(self._matcher.deep_copy(), self._vocab_size, self._spent)
 
     def masks(self, drafted: Sequence[int]) -> list[Allowed]:
-        if self._is_lost:
-            return [np.zeros_like(mask_of(self._matcher, self._vocab_size))]
+        if self._is_lost or self._spent.is_used_up:
+            return [no_token(self._vocab_size)]
         tokens = list(drafted[: self.num_allowed(drafted)])
-        found = [mask_of(self._matcher, self._vocab_size)]
-        # On a copy: a token that is allowed but leads nowhere spoils a matcher for good.
-        ahead = self._matcher.deep_copy() if tokens else self._matcher
-        for token in tokens:
-            ahead.consume_token(token)
-            found.append(mask_of(ahead, self._vocab_size))
+        with self._spent.counted(len(tokens) + 1):
+            found = [mask_of(self._matcher, self._vocab_size)]
+            # On a copy: a token that is allowed but leads nowhere spoils a matcher for good.
+            ahead = self._matcher.deep_copy() if tokens else self._matcher
+            for token in tokens:
+                ahead.consume_token(token)
+                found.append(mask_of(ahead, self._vocab_size))
         return found
 
     def num_allowed(self, drafted: Sequence[int]) -> int:
-        return (
-            0 if self._is_lost or self._matcher.is_error() else self._matcher.validate_tokens(list(drafted))
-        )
+        if self._is_over:
+            return 0
+        with self._spent.counted():
+            return self._matcher.validate_tokens(list(drafted))
 
     def advance(self, tokens: Sequence[int]) -> None:
-        taken = self._matcher.try_consume_tokens(list(tokens))
+        with self._spent.counted():
+            taken = self._matcher.try_consume_tokens(list(tokens))
         # An end token that was to be ignored may be refused; no mask had allowed it. But an added token that
         # spells what must come is allowed, and then not taken for that text: it would come for ever.
         is_over = self._matcher.is_error() or self._matcher.is_stopped()
         refused = tokens[taken] if taken < len(tokens) and not is_over else None
         self._is_lost |= refused is not None and _allows(mask_of(self._matcher, self._vocab_size), refused)
 
+    @property
+    def _is_over(self) -> bool:
+        return self._is_lost or self._spent.is_used_up or self._matcher.is_error()
+
 
 class GrammarPlace:
     """What a guess asks of a grammar, between two forwards: a token's permission takes a microsecond, a mask
     up to a hundred. So a mask is only made where bytes must follow, and may leave a single token."""
 
-    def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
+    def __init__(self, matcher: LLMatcher, vocab_size: int, spent: GrammarTime) -> None:
         self._matcher = matcher
         self._vocab_size = vocab_size
+        self._spent = spent
 
     def mask(self) -> Allowed:
-        return mask_of(self._matcher, self._vocab_size)
+        with self._spent.counted(1):
+            return mask_of(self._matcher, self._vocab_size)
 
     def only(self) -> int | None:
-        return _only_one(self.mask()) if self._matcher.compute_ff_bytes() else None
+        if self._spent.is_used_up:
+            return None
+        with self._spent.counted():
+            must_follow = self._matcher.compute_ff_bytes()
+        return _only_one(self.mask()) if must_follow else None
 
     def allows(self, token: int) -> bool:
-        return self._matcher.validate_tokens([token]) == 1
+        with self._spent.counted():
+            return self._matcher.validate_tokens([token]) == 1
 
     def after(self, token: int) -> "GrammarPlace":
-        ahead = self._matcher.deep_copy()
-        ahead.consume_token(token)
-        return GrammarPlace(ahead, self._vocab_size)
+        with self._spent.counted():
+            ahead = self._matcher.deep_copy()
+            ahead.consume_token(token)
+        return GrammarPlace(ahead, self._vocab_size, self._spent)
 
 
 def _only_one(mask: Allowed) -> int | None:

@@ -23,7 +23,7 @@ from ssd.engine.outputs import (
     Timings,
 )
 from ssd.engine.sequence import Sequence
-from ssd.engine.stopping import NO_TOKEN_LEFT, Stop, StopText, token_stop
+from ssd.engine.stopping import Stop, StopText, no_token_left, token_stop
 from ssd.sampling import SampledToken, SamplingParams, Tally, TokenLogprobs
 from ssd.sampling.constraint import Constraint
 
@@ -155,7 +155,8 @@ class Generation:
         text = ""
         for token in tokens:
             if token.is_void:
-                self.stop, text = NO_TOKEN_LEFT, text + self._stop_text.pass_by("")
+                self.stop = no_token_left(self.constraint.problem if self.constraint else "")
+                text += self._stop_text.pass_by("")
                 break
             taken.append(token)
             self._num_taken += 1

@@ -22,6 +22,11 @@ NO_TOKEN_LEFT = Stop(
 )
 
 
+def no_token_left(problem: str) -> Stop:
+    """The end of a text where no token may follow. `problem`: why, where that is known."""
+    return Stop("error", problem) if problem else NO_TOKEN_LEFT
+
+
 class StopText:
     """Finds stop strings across token borders and holds back text that may become one."""
 

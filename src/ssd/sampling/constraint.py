@@ -69,6 +69,16 @@ class Place(Protocol):
 class Constraint(Protocol):
     """A text under way that must keep to a grammar."""
 
+    @property
+    def problem(self) -> str:
+        """Why nothing may follow, where that is not the text's fault; empty: it would be."""
+        ...
+
+    @property
+    def most_drafted(self) -> int:
+        """How many drafted tokens are worth the masks that verifying them takes."""
+        ...
+
     def here(self) -> Place | None:
         """At its end, as long as nothing is added; None: nothing can follow."""
         ...
