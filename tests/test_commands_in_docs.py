@@ -57,7 +57,7 @@ OTHERS = (
     "export",
     ".",
 )
-_MODULES = ("benchmarks.", "tests.")
+_MODULES = ("benchmarks.", "tests.", "ssd.")
 _SCRIPTS = "examples/"
 _OURS = "ssd-llm"
 

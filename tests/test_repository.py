@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ssd.integrations.vllm.contract import TESTED
 from ssd.version import __version__
 
 pytest.importorskip("check_jsonschema")
@@ -88,6 +89,7 @@ def test_commands_of_workflows_name_what_there_is() -> None:
     ):
         assert words in said
     assert all((ROOT / name).exists() for name in re.findall(r"\.ci/\w+\.py", said))
+    assert f"ssd.integrations.vllm.contract {' '.join(TESTED)}" in said
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = {name for group in re.findall(r"\"\.\[([\w,]+)\]\"", said) for name in group.split(",")}
     assert named

@@ -109,17 +109,19 @@ def test_models_in_the_cache_are_listed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("installed", "reason", "runner", "words"),
     [
-        (False, "", "", "ssd serve --engine vllm \\(pip install vllm\\)\\s+│"),
-        (True, "", "", "fits, on its V1 runner; 0.32 was run with it"),
-        (True, "vLLM 0.20.0 is too old", "", "vLLM 0.20.0 is too old"),
-        (True, "", "1", "needs its V1 runner; unset VLLM_USE_V2_MODEL_RUNNER"),
+        ("", "", "", "ssd serve --engine vllm \\(pip install vllm\\)\\s+│"),
+        ("0.33.0", "", "", "fits, on its V1 runner\\s+│"),
+        ("0.20.0", "vLLM 0.20.0 is too old", "", "vLLM 0.20.0 is too old"),
+        ("0.33.0", "", "1", "needs its V1 runner; unset VLLM_USE_V2_MODEL_RUNNER"),
+        ("0.99.0", "", "", "fits, on its V1 runner: vLLM 0.99.0 has every name that SSD uses, but was never"),
     ],
 )
 def test_whether_vllm_fits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool, reason: str, runner: str, words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: str, reason: str, runner: str, words: str
 ) -> None:
-    monkeypatch.setattr(serve_vllm, "is_installed", lambda: installed)
+    monkeypatch.setattr(serve_vllm, "is_installed", lambda: bool(installed))
     monkeypatch.setattr(serve_vllm, "why_missing", lambda: reason)
+    monkeypatch.setattr(diagnosis, "installed_version", lambda: installed)
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", runner)
     assert re.search(words, doctor(tmp_path))
 

@@ -144,7 +144,7 @@ def test_cores_that_vllm_was_given_are_not_the_drafts(monkeypatch: pytest.Monkey
     [
         (
             ["model.Q4_K_M.gguf"],
-            "is a GGUF file, and vLLM 0.32 reads none: name the folder",
+            "is a GGUF file, and vLLM reads none: name the folder",
         ),
         (["org/repo/file.GGUF@main"], "is a GGUF file"),
         (["m", "--max-n", "4"], "--max-n is not for --engine vllm: vLLM has no such bound"),

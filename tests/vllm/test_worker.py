@@ -11,7 +11,11 @@ pytestmark = pytest.mark.vllm
 
 from vllm import SamplingParams
 
+from ssd.integrations.vllm import worker as worker_module
+from ssd.integrations.vllm.contract import CALLED, OVERRIDDEN, entries
 from ssd.integrations.vllm.meter import Meter
+from ssd.integrations.vllm.sampler import CoupledRejectionSampler, CoupledSampler
+from ssd.integrations.vllm.settings import Settings
 from ssd.integrations.vllm.worker import SSDWorker, without_seeds
 from tests.vllm.records import new, scheduled
 
@@ -96,3 +100,37 @@ def test_one_that_asks_for_its_end_is_heard() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         worker._drafting(interrupted)
+
+
+@pytest.mark.parametrize(
+    ("version", "rank", "warnings"), [("0.99.0", 0, 1), ("0.99.0", 1, 0), ("0.32.0", 0, 0)]
+)
+def test_the_first_rank_warns_once_of_a_version_that_was_never_run(
+    version: str,
+    rank: int,
+    warnings: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def init(self: Any, vllm_config: Any, rank: int) -> None:
+        self.rank = rank
+
+    monkeypatch.setattr(worker_module, "checked_settings", lambda *_: Settings())
+    monkeypatch.setattr(worker_module, "installed_version", lambda: version)
+    monkeypatch.setattr(SSDWorker.__mro__[1], "__init__", init)
+    SSDWorker(None, rank)
+    assert sum("vLLM 0.99.0 has every name" in each.message for each in caplog.records) == warnings
+
+
+@pytest.mark.parametrize("ours", [SSDWorker, CoupledSampler, CoupledRejectionSampler])
+def test_every_method_that_is_overridden_is_in_the_contract(ours: type) -> None:
+    """Constructors of samplers are ours to call."""
+    vllms = ours.__mro__[1]
+    listed = {name for _, name, _ in entries(OVERRIDDEN)} | {
+        f"{name}.__init__" for _, name, _ in entries(CALLED)
+    }
+    overridden = [
+        name for name, each in vars(ours).items() if callable(each) and callable(getattr(vllms, name, 0))
+    ]
+    assert overridden
+    assert {f"{vllms.__name__}.{name}" for name in overridden} <= listed

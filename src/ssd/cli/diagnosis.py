@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from ssd.cli import machine
+from ssd.integrations.vllm.contract import why_untested
 from ssd.integrations.vllm.fitting import installed_version
 from ssd.version import DISTRIBUTION, __version__
 
@@ -111,7 +112,7 @@ def _vllm() -> Package:
         return Package("vllm", number, job, reason)
     if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
         return Package("vllm", number, job, "needs its V1 runner; unset VLLM_USE_V2_MODEL_RUNNER")
-    return Package("vllm", number, f"{job}: fits, on its V1 runner; 0.32 was run with it")
+    return Package("vllm", number, f"{job}: fits, on its V1 runner", why_untested(number or ""))
 
 
 def _machine(*, on_cpus: bool) -> dict[str, str]:

