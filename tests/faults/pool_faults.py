@@ -3,11 +3,26 @@
 from tests.faults.fault import Fault
 
 _SRC = "src/ssd/draft"
-_POOL, _CHOICE, _SOURCES, _ROOM, _FITNESS, _BEHIND = (
-    f"tests/draft/test_{name}.py" for name in ("pool", "choice", "sources", "room", "fitness", "behind")
+_POOL, _CHOICE, _SOURCES, _ROOM, _FITNESS, _BEHIND, _MOVED = (
+    f"tests/draft/test_{name}.py"
+    for name in ("pool", "choice", "sources", "room", "fitness", "behind", "moved")
 )
 
 FAULTS = [
+    Fault(
+        "after a move nothing is asked for until as many rounds have passed as before",
+        f"{_SRC}/homes.py",
+        "followed.strand, followed.asked_at = strand, -ROUNDS_BETWEEN_RESYNCS",
+        "followed.strand = strand",
+        f"{_MOVED}::test_after_a_move_a_lost_frame_is_asked_for_at_once",
+    ),
+    Fault(
+        "a guess of a former draft is held against the next",
+        f"{_SRC}/homes.py",
+        "        self._mirrors.close(followed.row)\n        followed.guessed = None\n",
+        "        self._mirrors.close(followed.row)\n",
+        f"{_MOVED}::test_what_one_kind_of_draft_guessed_is_not_held_against_the_next",
+    ),
     Fault(
         "a draft that is behind gets new sequences",
         f"{_SRC}/homes.py",

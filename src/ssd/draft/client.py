@@ -308,6 +308,7 @@ class DraftClient:
 
     def lost(self, strand: Strand) -> None:
         self._homes.lost(strand)
+        self._note_loads()
 
     def leave(self, strand: Strand) -> None:
         self._homes.leave(strand)
@@ -376,9 +377,8 @@ class DraftClient:
     def _note_stats(self, stats: Stats, strand: Strand) -> None:
         last = strand.stats
         strand.note_stats(stats)
-        ours, announced = self.stats, [each.stats for each in self.line.strands if each.stats is not None]
-        ours.num_sequences = sum(each.num_sequences for each in announced)
-        ours.kv_usage = max((each.kv_usage for each in announced), default=0.0)
+        self._note_loads()
+        ours = self.stats
         ours.tenant = stats.tenant
         if strand.is_roomy:
             self._homes.bring_back(strand)
@@ -392,6 +392,11 @@ class DraftClient:
             ours.draft_seconds += seconds
             ours.step_seconds = strand.step_seconds = seconds / steps
         self._step_spans.extend(stats.step_spans)
+
+    def _note_loads(self) -> None:
+        announced = [each.stats for each in self.line.strands if each.stats is not None]
+        self.stats.num_sequences = sum(each.num_sequences for each in announced)
+        self.stats.kv_usage = max((each.kv_usage for each in announced), default=0.0)
 
 
 def _note_lateness(strand: Strand, knowledge: Sequence[Knowledge]) -> None:

@@ -104,8 +104,7 @@ class Homes:
 
     def lost(self, strand: Strand) -> None:
         left = self._with(strand)
-        for followed in self:
-            followed.declined.pop(strand, None)
+        self._forget_refusals(strand)
         for followed in left:
             self._part(followed)
         self.open_all()
@@ -116,6 +115,7 @@ class Homes:
         for followed in left:
             self.close(followed)
         self.open_all(but=strand)
+        self._forget_refusals(strand)
         self._note_moved(left)
 
     def lighten(self, strand: Strand) -> None:
@@ -173,6 +173,10 @@ class Homes:
         if rows != list(range(len(rows))):
             raise RuntimeError("a row of the mirrors is lost or used twice")
 
+    def _forget_refusals(self, strand: Strand) -> None:
+        for followed in self:
+            followed.declined.pop(strand, None)
+
     def _with(self, strand: Strand) -> list[Followed]:
         return [followed for followed in self if followed.strand is strand]
 
@@ -215,8 +219,9 @@ class Homes:
         strand.post(followed.opening(strand, epoch, self.distance.lookahead_with(strand.answer.value)))
 
     def _part(self, followed: Followed) -> None:
-        """It is with no draft."""
+        """It is with no draft; what its last one guessed says nothing of the next."""
         self._mirrors.close(followed.row)
+        followed.guessed = None
         if followed.strand is not None:
             followed.strand.num_followed -= 1
             followed.strand = None

@@ -254,6 +254,7 @@ class Strand:
             self.refusal = contact.reason
             self._not_before = self._clock() + _RETRY_AFTER_REFUSAL_SECONDS
         self.has_greeted, self.last_loss = False, contact.reason
+        # Whoever answers next may be another process. How long its answers are under way is the address's.
         self.stats, self._told_at, self._lateness, self._asked = None, None, 0.0, None
-        self._declined_at, self._when_full = None, None
+        self._declined_at, self._when_full, self.step_seconds = None, None, 0.0
         return contact
