@@ -57,7 +57,19 @@ VLLM = tuple(f"ssd.integrations.vllm.{name}" for name in ("present", "sampler", 
 
 CLIENT = (
     *("choice", "client", "codec", "contact", "controller", "distance", "fitness", "followed", "homes"),
-    *("keeper", "line", "link", "messages", "mirrors", "ngram", "policy", "sources", "strand", "worth"),
+    *(
+        "keeper",
+        "line",
+        "link",
+        "messages",
+        "mirrors",
+        "ngram",
+        "policy",
+        "rules",
+        "sources",
+        "strand",
+        "worth",
+    ),
 )
 """The host's side of the draft: whoever verifies holds it, and may be no engine of ours."""
 

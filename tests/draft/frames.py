@@ -40,7 +40,7 @@ def sampling() -> Sampling:
         temperature=0.7,
         top_k=5,
         logit_bias=[(0, 1.5), (VOCAB - 1, -100.0)],
-        end_ids=[1, 2**31 - 1],
+        end_ids=[1, VOCAB - 1],
         bad_word_ids=[[3], [4, VOCAB - 1]],
     )
 

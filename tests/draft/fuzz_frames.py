@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ssd.draft.codec import FrameError, decode, encode
 from ssd.draft.messages import AnyMessage, Nodes, Open, Outcome, unpack_ints
+from ssd.draft.rules import fault_of_opening, faults_of_outcome
 from tests.draft.frames import VOCAB, each_kind, hostile_nodes, spoiled
 from tests.draft.one_mirror import ROW, OneMirror
 from tests.draft.oracle.session import Session
@@ -77,7 +78,7 @@ class Fuzz:
                 self._take_nodes(message)
             case Open():
                 self._open(message)
-            case Outcome() if self._session is not None:
+            case Outcome() if self._session is not None and not faults_of_outcome(message, VOCAB):
                 self._session.advance(int(message.columns().n[0]), unpack_ints(message.tokens).tolist())
 
     def _take_nodes(self, message: Nodes) -> None:
@@ -95,6 +96,9 @@ class Fuzz:
             mirror.check()
 
     def _open(self, message: Open) -> None:
+        if fault_of_opening(message, VOCAB):
+            self.outcomes["openings declined"] += 1
+            return
         try:
             self._session = Session(message, max_len=2048)
         except ValueError:

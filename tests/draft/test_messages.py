@@ -10,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ssd.draft import messages as wire
+from ssd.draft import rules
 from ssd.draft.codec import FrameError, decode, encode
 from ssd.draft.messages import (
     AnyMessage,
     Close,
     Drawn,
     Nodes,
+    Open,
     Outcome,
     Resync,
     Sampling,
@@ -32,10 +34,15 @@ from tests.draft.fuzz_frames import Fuzz
 replace: Callable[..., AnyMessage] = msgspec.structs.replace
 
 
-def open_with(**changes: object) -> AnyMessage:
+def opening(**changes: object) -> Open:
+    other: Callable[..., Open] = msgspec.structs.replace
+    return other(frames.opening(), **changes)
+
+
+def open_with(**changes: object) -> Open:
     """OPEN with other sampling parameters."""
     sampling: Callable[..., Sampling] = msgspec.structs.replace
-    return replace(frames.opening(), sampling=sampling(frames.sampling(), **changes))
+    return opening(sampling=sampling(frames.sampling(), **changes))
 
 
 def test_each_message_survives_its_way() -> None:
@@ -83,7 +90,7 @@ def test_any_honest_nodes_survive_their_way(data: st.DataObject) -> None:
 MANY = wire.MAX_LIST + 1
 FEW = pack_ints([11])
 
-# Of each rule, a message that breaks it and no other.
+# Of each rule, a message that breaks it and no other: the frame cannot be read.
 BROKEN: dict[str, AnyMessage] = {
     "nodes: seq below 0": frames.nodes(seq=-1),
     "nodes: seq too large": frames.nodes(seq=2**31),
@@ -130,14 +137,6 @@ BROKEN: dict[str, AnyMessage] = {
     "outcome: a sequence twice": frames.outcomes((1, 3, 1, 0, 1), (1, 3, 2, 0, 1), tokens=[0, 0]),
     "outcome: epoch below 0": frames.outcomes((7, -1, 1, 0, 1), tokens=[0]),
     "outcome: epoch too large": frames.outcomes((7, 2**53 + 1, 1, 0, 1), tokens=[0]),
-    "outcome: n below 0": frames.outcomes((7, 3, -1, 0, 1), tokens=[0]),
-    "outcome: n too large": frames.outcomes((7, 3, 2**31, 0, 1), tokens=[0]),
-    "outcome: num_frames below 0": frames.outcomes((7, 3, 1, -1, 1), tokens=[0]),
-    "outcome: num_frames too large": frames.outcomes((7, 3, 1, 2**31, 1), tokens=[0]),
-    "outcome: a token below 0": frames.outcomes((7, 3, 1, 0, 1), tokens=[-1]),
-    "outcome: a token too large": frames.outcomes((7, 3, 1, 0, 1), tokens=[VOCAB]),
-    "outcome: no tokens": frames.outcomes((7, 3, 1, 0, 0), tokens=[]),
-    "outcome: too many tokens": frames.outcomes((7, 3, 1, 0, MANY), tokens=[1] * MANY),
     "outcome: fewer tokens than announced": frames.outcomes((7, 3, 1, 0, 2), tokens=[1]),
     "outcome: no sequence": Outcome(b"", b""),
     "resync: seq below 0": Resync(-1, 3),
@@ -158,21 +157,32 @@ BROKEN: dict[str, AnyMessage] = {
     "open: seq too large": replace(frames.opening(), seq=2**31),
     "open: epoch below 0": replace(frames.opening(), epoch=-1),
     "open: epoch too large": replace(frames.opening(), epoch=2**53 + 1),
-    "open: no tokens": replace(frames.opening(), tokens=b"", num_prompt=0),
-    "open: no whole number of tokens": replace(frames.opening(), tokens=b"\0\0\0\0\0", num_prompt=1),
-    "open: too many tokens": replace(frames.opening(), tokens=bytes(4 * wire.MAX_TOKENS + 4)),
-    "open: a token below 0": replace(frames.opening(), tokens=pack_ints([0, -1, 2])),
-    "open: a token too large": replace(frames.opening(), tokens=pack_ints([0, VOCAB, 2])),
-    "open: num_prompt below 0": replace(frames.opening(), num_prompt=-1),
-    "open: num_prompt beyond the tokens": replace(frames.opening(), num_prompt=4),
-    "open: max_len below 0": replace(frames.opening(), max_len=-1),
-    "open: max_len too large": replace(frames.opening(), max_len=2**31),
-    "open: lookahead 0": replace(frames.opening(), lookahead=0),
-    "open: lookahead too large": replace(frames.opening(), lookahead=65),
+}
+# The same of rules whose breach is one sequence's affair.
+UNFIT: dict[str, Open | Outcome] = {
+    "outcome: n below 0": frames.outcomes((7, 3, -1, 0, 1), tokens=[0]),
+    "outcome: n too large": frames.outcomes((7, 3, 2**31, 0, 1), tokens=[0]),
+    "outcome: num_frames below 0": frames.outcomes((7, 3, 1, -1, 1), tokens=[0]),
+    "outcome: num_frames too large": frames.outcomes((7, 3, 1, 2**31, 1), tokens=[0]),
+    "outcome: a token below 0": frames.outcomes((7, 3, 1, 0, 1), tokens=[-1]),
+    "outcome: a token too large": frames.outcomes((7, 3, 1, 0, 1), tokens=[VOCAB]),
+    "outcome: no tokens": frames.outcomes((7, 3, 1, 0, 0), tokens=[]),
+    "outcome: too many tokens": frames.outcomes((7, 3, 1, 0, MANY), tokens=[1] * MANY),
+    "open: no tokens": opening(tokens=b"", num_prompt=0),
+    "open: no whole number of tokens": opening(tokens=b"\0\0\0\0\0", num_prompt=1),
+    "open: too many tokens": opening(tokens=bytes(4 * wire.MAX_TOKENS + 4)),
+    "open: a token below 0": opening(tokens=pack_ints([0, -1, 2])),
+    "open: a token too large": opening(tokens=pack_ints([0, VOCAB, 2])),
+    "open: num_prompt below 0": opening(num_prompt=-1),
+    "open: num_prompt beyond the tokens": opening(num_prompt=4),
+    "open: max_len below 0": opening(max_len=-1),
+    "open: max_len too large": opening(max_len=2**31),
+    "open: lookahead 0": opening(lookahead=0),
+    "open: lookahead too large": opening(lookahead=65),
     "open: too many biases": open_with(logit_bias=[(1, 0.5)] * MANY),
     "open: too many end ids": open_with(end_ids=[1] * MANY),
     "open: too many bad words": open_with(bad_word_ids=[[1]] * MANY),
-    "open: bad words too long": open_with(bad_word_ids=[[1] * 64 * wire.MAX_LIST, [1]]),
+    "open: bad words too long": open_with(bad_word_ids=[[1] * rules.MAX_BAD_WORD_TOKENS, [1]]),
     "open: a biased token below 0": open_with(logit_bias=[(-1, 0.5)]),
     "open: a biased token too large": open_with(logit_bias=[(VOCAB, 0.5)]),
     "open: a bad word's token below 0": open_with(bad_word_ids=[[2, -1]]),
@@ -180,6 +190,12 @@ BROKEN: dict[str, AnyMessage] = {
     "open: an end id below 0": open_with(end_ids=[-1]),
     "open: an end id too large": open_with(end_ids=[2**31]),
     "open: seed below 0": open_with(seed=-1),
+    "open: temperature is NaN": open_with(temperature=float("nan")),
+    "open: top_p 0": open_with(top_p=0.0),
+    "open: repetition_penalty is infinite": open_with(repetition_penalty=float("inf")),
+    "open: min_tokens below 0": open_with(min_tokens=-1),
+    "open: saguaro 0": open_with(saguaro=0.0),
+    "open: a bias is NaN": open_with(logit_bias=[(1, float("nan"))]),
     "open: noise too long": open_with(noise="x" * (wire.MAX_TEXT + 1)),
 }
 
@@ -190,6 +206,23 @@ def test_a_broken_rule_is_refused(message: AnyMessage) -> None:
         decode(encode([message]), vocab_size=VOCAB)
     with pytest.raises(FrameError):
         decode(encode([*each_kind(), message]), vocab_size=VOCAB)
+
+
+@pytest.mark.parametrize("message", UNFIT.values(), ids=UNFIT.keys())
+def test_what_is_wrong_for_one_sequence_is_read_and_named(message: Open | Outcome) -> None:
+    (received,) = decode(encode([message]), vocab_size=VOCAB)
+    if isinstance(received, Open):
+        assert rules.fault_of_opening(received, VOCAB)
+    else:
+        assert isinstance(received, Outcome)
+        assert rules.faults_of_outcome(received, VOCAB).keys() == {0}
+
+
+def test_only_the_entry_that_breaks_a_rule_is_named() -> None:
+    message = frames.outcomes((7, 3, 1, 0, 2), (8, 1, 1, 3, 1), (9, 1, 1, 0, 1), tokens=[0, 1, VOCAB, 2])
+    assert rules.faults_of_outcome(message, VOCAB).keys() == {1}
+    assert rules.faults_of_outcome(frames.outcome(), VOCAB) == {}
+    assert rules.fault_of_opening(frames.opening(), VOCAB) == ""
 
 
 def raw(*messages: object) -> bytes:
@@ -234,7 +267,7 @@ def test_the_largest_honest_frames_are_taken() -> None:
     largest = frames.nodes(
         ids=range(11, count + 11), parents=[10] * count, tokens=[0] * count, logprobs=[0.0] * count
     )
-    longest = replace(frames.opening(), tokens=bytes(4 * wire.MAX_TOKENS))
+    longest: AnyMessage = opening(tokens=bytes(4 * wire.MAX_TOKENS))
     many = [Resync(1, 2)] * wire.MAX_MESSAGES
     for sent in ([largest], [longest], many):
         assert decode(encode(sent), vocab_size=VOCAB) == sent

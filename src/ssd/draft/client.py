@@ -186,7 +186,11 @@ class DraftClient:
                 followed = self._followed.get(key)
                 if followed is None:
                     continue
-                new = followed.take_decided(tokens)
+                try:
+                    new = followed.take_decided(tokens)
+                except OverflowError:  # A token that no model has: nobody can follow such a text.
+                    self.forget(key)
+                    continue
                 if new is None:
                     self._homes.open(followed)
                 elif not new:

@@ -7,11 +7,11 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import msgspec
 import numpy as np
 
 from ssd.draft.fitness import Taste
 from ssd.draft.messages import MAX_ID, MAX_TOKENS, Open, Sampling, pack_ints
+from ssd.draft.rules import UntellableError, tellable
 from ssd.draft.strand import Strand
 
 ROUNDS_BETWEEN_RESYNCS = 4
@@ -67,6 +67,10 @@ class Followed:
         """Why this draft cannot be told of it; empty: it can."""
         if len(self.tokens) > MAX_TOKENS:
             return "it is too long to be told"
+        try:
+            tellable(self.sampling, strand.vocab_size)
+        except UntellableError as error:
+            return str(error)
         return UNKNOWN_TOKENS if largest(self.tokens) >= strand.vocab_size else ""
 
     def opening(self, strand: Strand, epoch: int, lookahead: int) -> Open:
@@ -77,18 +81,12 @@ class Followed:
             num_prompt=self.num_prompt,
             max_len=min(self.max_len, MAX_ID),
             lookahead=lookahead,
-            sampling=_known_to(strand.vocab_size, self.sampling),
+            sampling=tellable(self.sampling, strand.vocab_size),
         )
 
 
 def largest(tokens: Sequence[int]) -> int:
-    return int(np.frombuffer(tokens, np.int32).max()) if isinstance(tokens, array) else max(tokens)
-
-
-def _known_to(vocab_size: int, sampling: Sampling) -> Sampling:
-    """What concerns tokens that the draft does not have is left out: it never guesses them."""
-    return msgspec.structs.replace(
-        sampling,
-        logit_bias=[each for each in sampling.logit_bias if each[0] < vocab_size],
-        bad_word_ids=[word for word in sampling.bad_word_ids if max(word, default=0) < vocab_size],
-    )
+    """The largest id; where there is a negative one, more than any vocabulary has."""
+    if isinstance(tokens, array):
+        return int(np.frombuffer(tokens, np.uint32).max())
+    return max(tokens) if min(tokens) >= 0 else MAX_ID

@@ -1,8 +1,9 @@
 """The draft service: engines in, nodes out. One loop, no threads.
 
 Between two steps it applies everything that has arrived; then it grows. Knows peers, their
-sequences and the protocol. Does not know the target, HTTP or schedulers. A peer that talks
-nonsense is told so and forgotten; a peer that vanishes takes its sequences with it.
+sequences and the protocol. Does not know the target, HTTP or schedulers. A sequence of which something
+impossible is said is closed, and the rest of the frame holds. A peer whose frames cannot be read is told so
+and forgotten; a peer that vanishes takes its sequences with it.
 
 Peers whose key has the same name are one tenant; a peer without a name is one of its own. What there is too
 little of is shared among tenants (forest/tenants.py, forest/admission.py).
@@ -34,6 +35,7 @@ from ssd.draft.messages import (
     Stats,
     unpack_ints,
 )
+from ssd.draft.rules import fault_of_opening, faults_of_outcome
 from ssd.kvcache.block_manager import OutOfBlocks
 
 logger = logging.getLogger(__name__)
@@ -204,6 +206,9 @@ class DraftService:
             if message.epoch <= known[1].epoch:
                 return []
             self._close(peer, message.seq, known[1].epoch)
+        fault = fault_of_opening(message, peer.vocab_size)
+        if fault:
+            return [Close(message.seq, message.epoch, fault)]
         admission = self._grower.admission
         if not self._grower.has_tree and not self._send_away(admission.for_tree(peer.tenant), _NO_SHARE):
             return self._declining(peer, message, _NO_TREE)
@@ -235,10 +240,16 @@ class DraftService:
 
     def _outcomes(self, peer: _Peer, message: Outcome) -> list[AnyMessage]:
         answers, tokens, start = list[AnyMessage](), unpack_ints(message.tokens).tolist(), 0
+        faults = faults_of_outcome(message, peer.vocab_size)
         columns = (each.tolist() for each in message.columns())
-        for seq, epoch, n, num_frames, count in zip(*columns, strict=True):
+        for place, (seq, epoch, n, num_frames, count) in enumerate(zip(*columns, strict=True)):
             found = peer.sessions.get(seq)
-            if found is not None and found[1].epoch == epoch:
+            if found is None or found[1].epoch != epoch:
+                pass
+            elif place in faults:
+                self._close(peer, seq, epoch)
+                answers.append(Close(seq, epoch, faults[place]))
+            else:
                 found[1].note_arrival(num_frames)
                 answers += self._outcome(peer, found, n, tokens[start : start + count])
             start += count

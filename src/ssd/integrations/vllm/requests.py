@@ -1,12 +1,13 @@
 """A request of vLLM as the draft sees it: which ones are drafted, and by which parameters.
 
-Takes vLLM's records by the names of their fields, so it needs no vLLM. Wrong guesses cost time only: what
-cannot travel is left out.
+Takes vLLM's records by the names of their fields, so it needs no vLLM. vLLM accepts parameters that no draft
+can be told: they cost their own request its draft.
 """
 
 from typing import Any
 
-from ssd.draft.messages import MAX_LIST, MAX_TOKENS, Sampling
+from ssd.draft.messages import MAX_ID, MAX_TOKENS, Sampling
+from ssd.draft.rules import UntellableError, tellable
 
 KIND = "ssd_draft"
 """Key of `extra_args` (`vllm_xargs` over HTTP): the name of the drafts that are to guess."""
@@ -38,15 +39,23 @@ def max_len_of(new: Any, max_model_len: int) -> int:
 
 def kind_of(new: Any) -> str:
     """The drafts that its sender names; empty: whichever suits."""
-    named = (new.sampling_params.extra_args or {}).get(KIND, "")
+    extra = new.sampling_params.extra_args
+    named = extra.get(KIND, "") if isinstance(extra, dict) else ""
     return named if isinstance(named, str) else ""
 
 
 def wire_sampling(params: Any, seed: int, *, coupled: bool) -> Sampling:
-    """vLLM's parameters as they travel.
+    """vLLM's parameters as they travel; UntellableError where they cannot.
 
     Without coupling the target's choices are beyond foretelling: the likeliest tokens are guessed.
     """
+    try:
+        return tellable(_sampling(params, seed, coupled=coupled), MAX_ID)
+    except (TypeError, AttributeError) as error:
+        raise UntellableError(f"its parameters are of another kind: {error}") from error
+
+
+def _sampling(params: Any, seed: int, *, coupled: bool) -> Sampling:
     return Sampling(
         seed=seed & _SEED_MASK,
         temperature=params.temperature if coupled else 0.0,
@@ -56,6 +65,6 @@ def wire_sampling(params: Any, seed: int, *, coupled: bool) -> Sampling:
         presence_penalty=params.presence_penalty,
         frequency_penalty=params.frequency_penalty,
         min_tokens=params.min_tokens,
-        end_ids=sorted(params.all_stop_token_ids)[:MAX_LIST],
-        bad_word_ids=[list(word) for word in params.bad_words_token_ids or ()][:MAX_LIST],
+        end_ids=sorted(params.all_stop_token_ids),
+        bad_word_ids=[list(word) for word in params.bad_words_token_ids or ()],
     )

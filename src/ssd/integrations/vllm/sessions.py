@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ssd.draft.policy import Policy, Round, Verified
+from ssd.draft.rules import UntellableError
 from ssd.integrations.vllm.meter import Meter
 from ssd.integrations.vllm.requests import kind_of, max_len_of, why_declined, wire_sampling
 
@@ -124,9 +125,13 @@ class Sessions:
         if reason:
             self.meter.add("spec_declined", reason)
             return
-        sampling = wire_sampling(new.sampling_params, self._seed_of(new.req_id), coupled=self._coupled)
-        max_len = max_len_of(new, self._max_model_len)
-        self.policy.begin(new.req_id, new.prompt_token_ids, (), sampling, max_len, kind=kind_of(new))
+        try:
+            sampling = wire_sampling(new.sampling_params, self._seed_of(new.req_id), coupled=self._coupled)
+            max_len = max_len_of(new, self._max_model_len)
+            self.policy.begin(new.req_id, new.prompt_token_ids, (), sampling, max_len, kind=kind_of(new))
+        except (UntellableError, OverflowError):  # OverflowError: a token of its prompt that no model has.
+            self.meter.add("spec_declined", "parameters")
+            return
         self._live[new.req_id] = 0
         self.meter.add("spec_sessions_opened")
 
