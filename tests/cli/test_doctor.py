@@ -141,3 +141,36 @@ def test_who_would_sit_where_before_anything_loads(tmp_path: Path, monkeypatch: 
     alone = CliRunner().invoke(app, ["doctor", "--draft", model])
     assert alone.exit_code == 2
     assert "--model" in alone.output
+
+
+def test_a_draft_of_another_tokenizer_does_not_fit(tmp_path: Path) -> None:
+    """As the two would find out when they greet each other."""
+    folders = [tmp_path / name for name in ("one", "other")]
+    for folder in folders:
+        write_checkpoint("llama3", folder)
+    target, other = map(str, folders)
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    assert "the draft's tokens mean what the target's do" in doctor(
+        cache, "--model", target, "--draft", other
+    )
+    file = folders[1] / "tokenizer.json"
+    file.write_text(_with_two_tokens_swapped(json.loads(file.read_text())))
+    said = " ".join(doctor(cache, "--model", target, "--draft", other).replace("│", " ").split())
+    assert "does not fit: other cannot draft for one: their tokenizers differ" in said
+
+
+def _with_two_tokens_swapped(tokenizer: dict[str, Any]) -> str:
+    vocabulary = tokenizer["model"]["vocab"]
+    one, other = list(vocabulary)[5:7]
+    vocabulary[one], vocabulary[other] = vocabulary[other], vocabulary[one]
+    return json.dumps(tokenizer)
+
+
+def test_what_is_under_way_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the tables, which take seconds, and beside standard output, which programs read."""
+    monkeypatch.setattr(machine, "reading_rate", lambda cores: cores * 1e9)
+    result = CliRunner().invoke(app, ["doctor", "--hf-cache", str(tmp_path), "--json"])
+    assert json.loads(result.stdout)["ssd"] == __version__
+    assert result.stderr.startswith("importing torch\n")
+    assert "measuring how fast memory is read" in result.stderr

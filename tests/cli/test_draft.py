@@ -1,11 +1,15 @@
-"""`ssd draft` as a program: where it is before it computes anything."""
+"""`ssd draft` as a program: where it is before it computes anything, and how it ends while it loads."""
 
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.server.process import until
 
 _WHERE_TORCH_IS_IMPORTED = """
 import os, sys
@@ -24,6 +28,7 @@ app()
 
 
 def run(*options: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    (folder / "none.gguf").touch()  # A path that leads nowhere is refused before torch is imported.
     command = [sys.executable, "-c", _WHERE_TORCH_IS_IMPORTED, "--model", str(folder / "none.gguf")]
     return subprocess.run(
         [*command, "--listen", f"ipc://{folder}/draft.sock", *options], capture_output=True, text=True
@@ -36,3 +41,22 @@ def test_a_draft_is_on_its_cores_before_torch_counts_them(tmp_path: Path) -> Non
     usable = sorted(os.sched_getaffinity(0))
     assert f"cores {usable}" in run(folder=tmp_path).stdout
     assert f"cores {usable[-1:]}" in run("--cores", str(usable[-1]), folder=tmp_path).stdout
+
+
+def test_a_draft_that_loads_ends_at_once(tiny_llama: Path, tmp_path: Path) -> None:
+    """Its weights never come: only the signal can end it."""
+    model, place = tmp_path / "model", tmp_path / "draft.sock"
+    shutil.copytree(tiny_llama, model)
+    for weights in model.glob("*.safetensors"):
+        weights.unlink()
+        os.mkfifo(weights)
+    command = [sys.executable, "-m", "ssd", "draft", "--model", str(model), "--listen", f"ipc://{place}"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        until(place.exists, seconds=120)
+        process.send_signal(signal.SIGINT)
+        # Before, it noted the signal for a loop that was never reached.
+        assert process.wait(60) == 128 + signal.SIGINT
+    finally:
+        process.kill()
+        process.communicate()

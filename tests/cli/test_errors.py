@@ -2,6 +2,8 @@
 
 import shlex
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,3 +88,33 @@ def test_errors_say_what_to_do(command: str, folder: Path, monkeypatch: pytest.M
     assert done.exit_code == 2, done.output
     assert isinstance(done.exception, SystemExit)
     assert WRONG[command] in " ".join(done.stderr.split())
+
+
+_REFUSED_EARLY = """
+import sys
+from typer.testing import CliRunner
+from ssd.cli.main import app
+for command in sys.argv[1:]:
+    done = CliRunner().invoke(app, command.split())
+    assert done.exit_code == 2, (command, done.output)
+    assert "no model at" in done.output, (command, done.output)
+    assert "torch" not in sys.modules, command
+"""
+
+
+def test_a_mistyped_path_is_refused_before_torch_is_imported() -> None:
+    """In a process of its own: importing torch takes seconds of a processor."""
+    commands = [
+        "generate /nowhere -p hi",
+        "chat /nowhere",
+        "serve /nowhere --device cpu",
+        "serve . --draft /nowhere --device cpu",
+        "draft --model /nowhere --listen ipc:///tmp/nowhere.sock",
+        "bench run /nowhere --run /tmp/nowhere",
+        "tune /nowhere --draft .",
+        "doctor --model /nowhere",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", _REFUSED_EARLY, *commands], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

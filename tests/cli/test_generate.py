@@ -3,11 +3,16 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from ssd import LLM, SamplingParams
+from ssd.cli.explain import explain_stream
 from ssd.cli.options import parse_cores
+from ssd.engine.outputs import Increment
+from ssd.engine.prompts import Prompt
 from ssd.version import __version__
 
 
@@ -70,6 +75,28 @@ def test_it_explains_its_tokens_and_writes_down_who_computed_when(tiny_llama: Pa
     assert "colours:" in result.stdout
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {"verify", "draft step"} <= {event["name"] for event in events}
+
+
+def test_what_is_explained_is_shown_as_it_comes(
+    tiny_llama: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LLM(str(tiny_llama), device="cpu", dtype="float32") as llm:
+        stream, shown = llm.stream, ""
+
+        def watched(prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Increment]:
+            nonlocal shown
+            written = ""
+            for increment in stream(prompt, params):
+                # When a token comes, all before it has been shown.
+                shown += capsys.readouterr().out
+                assert shown == written
+                written += increment.text
+                yield increment
+            assert written
+
+        monkeypatch.setattr(llm, "stream", watched)
+        explain_stream(llm, "Once", SamplingParams(max_tokens=6, ignore_eos=True))
+    assert "6 tokens in 6 rounds" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ssd.models.hub import HubName, model_title, parse_hub_name
+from ssd.models.hub import model_title
+from ssd.models.names import HubName, parse_hub_name
 from tests.cli.fake_hub import FakeHub
 from tests.server.process import free_port, until
 

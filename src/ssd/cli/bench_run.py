@@ -93,6 +93,7 @@ def run(
     Exit code 1: outputs differ between modes, though the run is deterministic.
     """
     with user_errors():
+        engine.require_models()
         cases = _possible_cases(options, engine)
         code = _measure(folder, options, engine, cases)
     raise typer.Exit(code)

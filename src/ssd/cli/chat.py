@@ -66,6 +66,8 @@ def chat(
     with user_errors():
         if len(named) + ssd > 1:
             raise ValueError("--ssd, --vllm, --sglang and --url: one of them answers, so name one")
+        if not named:
+            engine.require_models()
         params = sampling.params(max_tokens=None)
         backend: Backend
         if named:

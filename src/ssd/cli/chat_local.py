@@ -40,7 +40,7 @@ class LocalBackend:
 
     def answer(self, messages: list[Message]) -> Iterator[Piece]:
         prompt = self._llm.chat_prompt(messages)
-        pieces = _Pieces(self._llm.tokenizer, prompt)
+        pieces = Pieces(self._llm.tokenizer, prompt)
         self._before, self._num_tokens = self._llm.stats.speculation, 0
         with _interrupts() as interrupts, closing(self._llm.stream(prompt, self._params)) as stream:
             for increment in stream:
@@ -66,8 +66,11 @@ class LocalBackend:
         if model is not None and "://" not in model:
             found = local_model(model, hf_cache=self._hf_cache)
             settings["draft"] = {**settings["draft"], "model": found}
-        with loading("the draft", then=f"starting mode {mode}") as show_progress:
-            self._llm.switch_mode(mode, show_progress=show_progress, **settings)
+        if model is None:
+            self._llm.switch_mode(mode)  # Nothing is loaded.
+        else:
+            with loading(f"the draft {model}", then=f"starting mode {mode}") as show_progress:
+                self._llm.switch_mode(mode, show_progress=show_progress, **settings)
         self._drafting = drafting
         self._before = self._llm.stats.speculation
 
@@ -95,7 +98,7 @@ def _interrupts() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
-class _Pieces:
+class Pieces:
     """An increment's text, cut where its tokens meet, so that each part has one origin."""
 
     def __init__(self, tokenizer: Any, prompt: list[int]) -> None:

@@ -5,7 +5,7 @@ Looks, and says it as plain data; how that is shown is doctor's.
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -29,6 +29,7 @@ _PACKAGES = {
     "datasets": "prompts of ssd bench from the hub (extra: bench)",
     "matplotlib": "its plots (extra: bench)",
 }
+Say = Callable[[str], None]
 _OTHER_PROJECT = "ssd"
 _WORTH_ALL_CORES = 1.15
 
@@ -62,8 +63,8 @@ class Diagnosis:
     """Of a target and a draft that were named."""
 
 
-def diagnose(hf_cache: str | None, seats: Mapping[str, str]) -> Diagnosis:
-    """Takes a few seconds: how fast memory is read is measured."""
+def diagnose(hf_cache: str | None, seats: Mapping[str, str], say: Say) -> Diagnosis:
+    """Takes a few seconds: how fast memory is read is measured. `say` is told what is under way."""
     from huggingface_hub import constants
 
     from ssd.runtime.host import resolve_device, resolve_dtype
@@ -74,8 +75,8 @@ def diagnose(hf_cache: str | None, seats: Mapping[str, str]) -> Diagnosis:
         ssd=__version__,
         python=platform.python_version(),
         system=platform.platform(),
-        packages=_packages(),
-        machine=_machine(on_cpus=device.type == "cpu"),
+        packages=_packages(say),
+        machine=_machine(say, on_cpus=device.type == "cpu"),
         device=str(device),
         dtype=str(resolve_dtype("auto", device)).removeprefix("torch."),
         hub_cache=shelf,
@@ -84,7 +85,8 @@ def diagnose(hf_cache: str | None, seats: Mapping[str, str]) -> Diagnosis:
     )
 
 
-def _packages() -> tuple[Package, ...]:
+def _packages(say: Say) -> tuple[Package, ...]:
+    say("looking for packages")
     found = [Package(name, _version(name), job) for name, job in _PACKAGES.items()]
     found.append(_vllm())
     if other := _version(_OTHER_PROJECT):
@@ -115,8 +117,9 @@ def _vllm() -> Package:
     return Package("vllm", number, f"{job}: fits, on its V1 runner", why_untested(number or ""))
 
 
-def _machine(*, on_cpus: bool) -> dict[str, str]:
+def _machine(say: Say, *, on_cpus: bool) -> dict[str, str]:
     """By what it is about, in the order in which it is shown."""
+    say("looking at the machine; measuring how fast memory is read")
     import torch
 
     from ssd.runtime.cores import can_pin, physical_cores, share_out, usable_cores

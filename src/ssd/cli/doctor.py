@@ -16,12 +16,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ssd.cli.diagnosis import Diagnosis, Model, Package, diagnose
+from ssd.cli.diagnosis import Diagnosis, Model, Package, Say, diagnose
 from ssd.cli.errors import require_place, user_errors
 from ssd.cli.options import with_options
+from ssd.models.names import found_here
 from ssd.version import __version__
 
 if TYPE_CHECKING:
+    from ssd.config import EngineConfig
     from ssd.selftest.lines import Line
 
 _STYLES = {"ok": "green", "not run": "dim", "slower than expected": "yellow"}
@@ -53,15 +55,24 @@ def doctor(
 ) -> None:
     """Show what is installed, what this machine and the cache of models have, and what SSD will use.
 
-    Takes a few seconds: how fast memory is read decides how fast a CPU decodes, and is measured.
+    Takes a few seconds: how fast memory is read decides how fast a CPU decodes, and is measured. What is
+    under way is said on standard error.
     """
     if selftest:
         with user_errors():
             _selftest(device, record, as_json=as_json)
         return
+    stderr = Console(stderr=True, highlight=False)
+
+    def say(what: str) -> None:
+        stderr.print(f"[dim]{escape(what)}[/]")
+
     with user_errors():
-        seats = _seats(model, draft, draft_tensor_parallel_size, hf_cache)
-    found = diagnose(hf_cache, seats)
+        for each in filter(None, (model, draft)):
+            found_here(each)
+        say("importing torch")
+        seats = _seats(model, draft, draft_tensor_parallel_size, hf_cache, say)
+    found = diagnose(hf_cache, seats, say)
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False))
     else:
@@ -101,7 +112,9 @@ def _selftest(device: str, record: Path | None, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _seats(model: str | None, draft: str | None, ranks: int, hf_cache: str | None) -> dict[str, str]:
+def _seats(
+    model: str | None, draft: str | None, ranks: int, hf_cache: str | None, say: Say
+) -> dict[str, str]:
     """By who it is; empty where nobody was named. Reads headers, loads nothing."""
     from ssd.cli.machine import rooms
     from ssd.config import DraftConfig, EngineConfig
@@ -116,7 +129,21 @@ def _seats(model: str | None, draft: str | None, ranks: int, hf_cache: str | Non
     config = EngineConfig(
         model=model, mode="ar" if drafting is None else "ssd", draft=drafting, hf_cache=hf_cache
     )
-    return {seat.who: seat.words for seat in seating(with_local_models(config), rooms())}
+    config = with_local_models(config)
+    say("reading headers and tokenizers")
+    found = {seat.who: seat.words for seat in seating(config, rooms())}
+    return found if drafting is None else {**found, "tokenizers": _tokenizers(config)}
+
+
+def _tokenizers(config: "EngineConfig") -> str:
+    """Whether a draft's tokens mean what the target's do, as an engine finds out when it starts."""
+    from ssd.engine.build import refuse_another_tokenizer
+
+    try:
+        refuse_another_tokenizer(config)
+    except ValueError as error:
+        return f"does not fit: {error}"
+    return "the draft's tokens mean what the target's do"
 
 
 def _form(kind: str) -> str:

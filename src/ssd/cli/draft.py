@@ -2,8 +2,9 @@
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,8 +17,13 @@ from ssd.cli.draft_options import DraftOptions
 from ssd.cli.errors import user_errors
 from ssd.cli.options import parse_cores, with_options
 from ssd.config import DraftConfig
+from ssd.models.names import found_here
+from ssd.processes.logs import VARIABLE
 
 logger = logging.getLogger(__name__)
+
+_SIGNALLED = 128
+"""A shell adds this to the number of the signal that ended a program."""
 
 
 @with_options
@@ -39,8 +45,9 @@ def draft(
     ] = None,
     config_file: ConfigFile = None,
     log_format: Annotated[
-        str, typer.Option(envvar="SSD_LOG_FORMAT", help="text, or json: one object a line.")
-    ] = "text",
+        str | None,
+        typer.Option(envvar=VARIABLE, help="text or json; text where a terminal reads along."),
+    ] = None,
     lifeline: Annotated[
         bool, typer.Option(hidden=True, help="End with standard input, socket included.")
     ] = False,
@@ -56,41 +63,37 @@ def draft(
         ssd generate MODEL --draft ipc:///tmp/draft.sock -p "Once upon a time"
     """
     _stay_on(options.cores or "")
-    from ssd.draft.link import make_keys as write_keys
-    from ssd.draft.link import make_tenant_keys
-    from ssd.draft.program import build_service, open_link, start_team
-    from ssd.models.hub import local_model
-    from ssd.processes.lifeline import end_with_parent
-    from ssd.processes.signals import Signals
-    from ssd.processes.sockets import remove_socket
-    from ssd.runtime.ranks.followers import EXIT_CODE
-    from ssd.runtime.ranks.group import RankLost
-
-    with _start_log(log_format):
-        if make_keys is not None and tenant is not None:
-            make_tenant_keys(make_keys, tenant)
-            typer.echo(
-                f"keys are made: {make_keys / tenant} is for whoever verifies as {tenant} (--draft-keys); "
-                f"the draft knows it by {make_keys / 'draft' / tenant}.key once it is started anew"
-            )
-            return
+    # One that an engine started writes among the engine's own lines; a server says how.
+    with _start_log(log_format or ("text" if lifeline else None)):
         if make_keys is not None:
-            write_keys(make_keys)
-            typer.echo(
-                f"keys are made: {make_keys / 'draft'} is for the draft (--keys), {make_keys / 'engine'} for "
-                "whoever verifies (--draft-keys), on its machine; neither needs the other's folder"
-            )
+            _make_keys(make_keys, tenant)
             return
         if not options.model or not listen:
             raise ValueError("a draft needs --model and --listen (or --make-keys): see ssd draft --help")
+        found_here(options.model)
+        from ssd.draft.program import build_service, open_link, start_team
+        from ssd.models.hub import local_model
+        from ssd.processes.lifeline import end_with_parent
+        from ssd.processes.signals import ENDINGS, Signals
+        from ssd.processes.sockets import remove_socket
+        from ssd.runtime.ranks.followers import EXIT_CODE
+        from ssd.runtime.ranks.group import RankLost
+
         config = DraftConfig(**options.settings())
         config = replace(config, model=local_model(config.model, hf_cache=hf_cache))
-        signals = Signals()
         if lifeline:
             end_with_parent(partial(remove_socket, listen))
-        link = open_link(listen, config.keys)
-        team = start_team(config)
-        service = build_service(config, link, team)
+        for number in ENDINGS:
+            signal.signal(number, _end_now)
+        with ExitStack() as loading:
+            link = open_link(listen, config.keys)
+            loading.callback(link.close)
+            team = start_team(config)
+            if team is not None:
+                loading.callback(team.close)
+            service = build_service(config, link, team)
+            signals = Signals()
+            loading.pop_all()
         if not lifeline:
             typer.echo(f"drafting with {options.model} on {listen}; stop with Ctrl-C")
     # What goes wrong from here on is nobody's setting.
@@ -105,6 +108,23 @@ def draft(
         link.close()
 
 
+def _make_keys(folder: Path, tenant: str | None) -> None:
+    from ssd.draft.link import make_keys, make_tenant_keys
+
+    if tenant is not None:
+        make_tenant_keys(folder, tenant)
+        typer.echo(
+            f"keys are made: {folder / tenant} is for whoever verifies as {tenant} (--draft-keys); "
+            f"the draft knows it by {folder / 'draft' / tenant}.key once it is started anew"
+        )
+        return
+    make_keys(folder)
+    typer.echo(
+        f"keys are made: {folder / 'draft'} is for the draft (--keys), {folder / 'engine'} for "
+        "whoever verifies (--draft-keys), on its machine; neither needs the other's folder"
+    )
+
+
 def _stay_on(cores: str) -> None:
     """Before torch is there: on import it visits each core that it may use, to count them.
 
@@ -117,20 +137,21 @@ def _stay_on(cores: str) -> None:
 
 
 @contextmanager
-def _start_log(form: str) -> Iterator[None]:
+def _start_log(name: str | None) -> Iterator[None]:
     """From here on, what is logged and what is wrong is written so."""
-    from ssd.processes.logs import log_as_json
+    from ssd.processes.logs import checked_format, start_log
 
-    if form != "json":
+    with user_errors():
+        form = checked_format(name)
+    start_log("draft", "warning", form)
+    if form == "text":
         with user_errors():
-            if form != "text":
-                raise ValueError(f"log_format={form!r}: use text or json")
-            logging.basicConfig(level=logging.WARNING, format="draft: %(message)s")
             yield
         return
-    log_as_json("draft", "warning")
-    try:
+    with user_errors(lambda message: logger.error("%s", message)):
         yield
-    except ValueError as error:
-        logger.error("%s", error)
-        raise typer.Exit(2) from None
+
+
+def _end_now(number: int, _frame: object) -> None:
+    """A signal while the model loads: nobody drafts with it yet, so there is nothing to hand over."""
+    raise SystemExit(_SIGNALLED + number)

@@ -14,6 +14,7 @@ from ssd.cli.config_file import ConfigFile, SpeculativeConfig
 from ssd.cli.draft_options import DraftOptions
 from ssd.cli.options import option_name, parse_cores, said_in, setting
 from ssd.config import Acceptance, Backup, DraftConfig, DType, EngineConfig, Mode
+from ssd.models.names import found_here
 
 MODEL_HELP = "A folder (config.json, safetensors), a .gguf file, or a name on the hub: Qwen/Qwen3-0.6B."
 _DRAFTING, _BATCHING, _MACHINE = "Drafting", "Memory and batching", "Machine and numbers"
@@ -134,6 +135,12 @@ class EngineOptions:
         if not named:
             raise ValueError(f"no model is named. {MODEL_HELP}")
         return named
+
+    def require_models(self) -> None:
+        """ValueError for a path that leads nowhere, before anything heavy is imported."""
+        for model in (self.named_model, self.draft.model):
+            if model is not None and "://" not in model:
+                found_here(model)
 
     def settings(self, *, for_vllm: bool = False) -> dict[str, Any]:
         """What was said, as settings of EngineConfig; a draft alone means that it works ahead."""

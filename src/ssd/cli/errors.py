@@ -1,7 +1,7 @@
 """User errors on a terminal: one sentence with its remedy, no traceback, exit code 2."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,21 +10,25 @@ from rich.console import Console
 from rich.markup import escape
 
 
+def _show(message: str) -> None:
+    Console(stderr=True).print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
+
+
 @contextmanager
-def user_errors() -> Iterator[None]:
+def user_errors(show: Callable[[str], None] = _show) -> Iterator[None]:
     """Turns ValueError, which says what to do, into a message, and so a file that cannot be used.
 
-    Anything else is a bug and stays loud.
+    Anything else is a bug and stays loud. `show`: how a message is written.
     """
     try:
         yield
     except ValueError as error:
-        _show(str(error))
+        show(str(error))
         raise typer.Exit(2) from None
     except OSError as error:
         if error.filename is None:
             raise
-        _show(f"{error.filename}: {error.strerror}: check the path and your rights there, or name another")
+        show(f"{error.filename}: {error.strerror}: check the path and your rights there, or name another")
         raise typer.Exit(2) from None
 
 
@@ -35,7 +39,3 @@ def require_place(flag: str, path: Path) -> None:
         raise ValueError(f"{flag} {path}: there is no folder {folder}: make it, or name another place")
     if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
         raise ValueError(f"{flag} {path} cannot be written: name another file")
-
-
-def _show(message: str) -> None:
-    Console(stderr=True).print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)

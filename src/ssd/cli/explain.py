@@ -12,7 +12,9 @@ from rich.text import Text
 if TYPE_CHECKING:
     from ssd.decoding.rows import VerifiedTree
     from ssd.decoding.tree_lines import TextOf
+    from ssd.engine.llm import LLM
     from ssd.engine.outputs import CompletionOutput, EngineStats, RequestOutput, SpeculationStats
+    from ssd.sampling import SamplingParams
 
 STYLES = {"hit": "green", "backup": "yellow", "target": "bold"}
 _SHOWN_TREES = 12
@@ -30,6 +32,28 @@ def explain_outputs(outputs: Sequence[RequestOutput], tokenizer: Any, stats: Eng
             console.print(coloured(completion, tokenizer))
             console.print(summary(completion.speculation, len(completion.token_ids)), style="dim")
             show_trees(console, completion.trees, tokenizer)
+    _show_end(console, stats)
+
+
+def explain_stream(llm: LLM, prompt: Any, params: SamplingParams) -> None:
+    """One text, coloured as it comes; of an engine that has written nothing else."""
+    from ssd.cli.chat_local import Pieces
+
+    console = Console(soft_wrap=True, highlight=False)
+    ids = llm.tokenizer(prompt).input_ids if isinstance(prompt, str) else prompt
+    pieces, trees, num_tokens = Pieces(llm.tokenizer, ids), list["VerifiedTree"](), 0
+    for increment in llm.stream(prompt, params):
+        for piece in pieces.of(increment):
+            console.print(Text(piece.text, STYLES[piece.origin or "target"]), end="")
+        trees += increment.trees
+        num_tokens += len(increment.token_ids)
+    console.print()
+    console.print(summary(llm.stats.speculation, num_tokens), style="dim")
+    show_trees(console, trees, llm.tokenizer)
+    _show_end(console, llm.stats)
+
+
+def _show_end(console: Console, stats: EngineStats) -> None:
     legend = Text("colours: ")
     for origin, meaning in LEGEND.items():
         legend.append(meaning, STYLES[origin]).append("; " if origin != "target" else "")

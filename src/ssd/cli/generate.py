@@ -18,7 +18,7 @@ from rich.console import Console
 
 from ssd.cli.engine_options import EngineOptions
 from ssd.cli.errors import require_place, user_errors
-from ssd.cli.explain import explain_outputs
+from ssd.cli.explain import explain_outputs, explain_stream
 from ssd.cli.loading import load_llm
 from ssd.cli.options import with_options
 from ssd.cli.sampling_options import SamplingOptions
@@ -67,6 +67,7 @@ def generate(
         ssd generate --config engine.yaml < prompt.txt
     """
     with user_errors():
+        engine.require_models()
         model, settings = engine.named_model, engine.settings()
         if trace is not None:
             require_place("--trace", trace)
@@ -77,14 +78,17 @@ def generate(
         with load_llm(model, settings) as llm:
             timeline = llm.record() if trace is not None else None
             inputs = [_input(llm, text, chat=chat) for text in prompts]
-            if len(prompts) == n == 1 and not as_json and not explain:
-                _stream(llm, prompts[0], inputs[0], params, echo=not chat)
-                outputs = []
+            outputs: list[RequestOutput] = []
+            if len(prompts) == n == 1 and not as_json:
+                if explain:
+                    explain_stream(llm, inputs[0], params)
+                else:
+                    _stream(llm, prompts[0], inputs[0], params, echo=not chat)
             else:
                 outputs = llm.generate(inputs, params, use_tqdm=sys.stderr.isatty())
             if timeline is not None and trace is not None:
                 timeline.write(trace, lambda token: llm.tokenizer.decode([token]))
-            if explain:
+            if explain and outputs:
                 explain_outputs(outputs, llm.tokenizer, llm.stats)
                 return
     for text, output in zip(prompts, outputs, strict=False):

@@ -32,10 +32,9 @@ def loading(what: str, then: str) -> Iterator[ShowProgress]:
 
 def load_llm(model: str, settings: dict[str, Any]) -> LLM:
     """The engine that generate and chat run in their own process."""
-    from ssd.engine.llm import LLM
     from ssd.models.hub import local_model
 
-    # First, because the hub shows its own bars while it downloads.
+    # First, because the hub shows its own bars while it downloads, and before torch is imported.
     path = local_model(model, hf_cache=settings.get("hf_cache"))
     then = "starting"
     if "draft" in settings:
@@ -45,6 +44,8 @@ def load_llm(model: str, settings: dict[str, Any]) -> LLM:
             draft = replace(draft, model=local_model(draft.model, hf_cache=settings.get("hf_cache")))
         settings = {**settings, "draft": draft}
     with loading(model, then=then) as show_progress:
+        from ssd.engine.llm import LLM
+
         return LLM(path, show_progress=show_progress, **settings)
 
 

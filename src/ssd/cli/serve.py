@@ -52,6 +52,7 @@ def serve(
                     f"{flags[0]!r} is more than this command takes, and flags after `--` are vLLM's: leave "
                     "it out, or add --engine vllm"
                 )
+            engine.require_models()
             code = _serve_ourselves(engine.engine_config(seed=seed), server)
     raise typer.Exit(code)
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ssd.cli.options import said_in
+from ssd.processes.logs import VARIABLE, LogFormat, checked_format
 
 _SERVER, _LIMITS = "Server", "Limits of a request"
 _KEY = "SSD_API_KEY"
@@ -38,6 +39,10 @@ class ServerOptions:
         float | None, _option("Without an event, until a stream sends a comment: 15.", _SERVER)
     ] = None
     log_level: Annotated[str | None, _option("debug, info, warning or error.", _SERVER)] = None
+    log_format: Annotated[
+        LogFormat | None,
+        _option("text or json; text where a terminal reads along.", _SERVER, envvar=VARIABLE),
+    ] = None
     otlp_endpoint: Annotated[str | None, _option("Where traces go; needs the extra otel.", _SERVER)] = None
     tool_format: Annotated[str | None, _option("auto, hermes, llama3 or none.", _SERVER)] = None
     reasoning_format: Annotated[str | None, _option("auto, think or none.", _SERVER)] = None
@@ -55,7 +60,8 @@ class ServerOptions:
     ] = None
 
     def settings(self) -> dict[str, Any]:
-        return said_in(self) | {"api_keys": tuple(self.api_keys or _none_meant())}
+        keys = tuple(self.api_keys or _none_meant())
+        return said_in(self) | {"api_keys": keys, "log_format": checked_format(self.log_format)}
 
 
 def _none_meant() -> tuple[str, ...]:

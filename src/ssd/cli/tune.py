@@ -82,6 +82,7 @@ def tune(
     Where speculation does not pay it says so, and writes mode ar.
     """
     with user_errors():
+        engine.require_models()
         _tune(out, options, engine)
 
 

@@ -1,12 +1,11 @@
 """From what a user calls a model to files on this machine, through the Hugging Face hub and its cache.
 
-Knows folders, GGUF files and names on the hub: `org/name`, `org/name@revision`, `org/name/file.gguf`.
+Names on the hub are `org/name`, `org/name@revision` and `org/name/file.gguf` (names.py).
 Only configuration, tokenizer and safetensors are fetched: no pickles. What the hub has once delivered
 is found again without a network. Does not open what it finds.
 """
 
-import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from huggingface_hub import constants, hf_hub_download, snapshot_download
@@ -20,29 +19,9 @@ from huggingface_hub.errors import (
 )
 
 from ssd.config import EngineConfig
+from ssd.models.names import HubName, found_here, parse_hub_name
 
 _FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model")
-_NAME = re.compile(
-    r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)"
-    r"(?P<file>(?:/[\w.-]+)*/[\w.-]+\.gguf)?"
-    r"(?:@(?P<revision>[\w./-]+))?"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class HubName:
-    repo: str
-    file: str | None
-    revision: str | None
-
-
-def parse_hub_name(model: str) -> HubName | None:
-    """None: this cannot be a name on the hub."""
-    match = _NAME.fullmatch(model)
-    if match is None or (match["file"] is None and match["repo"].endswith(".gguf")):
-        return None
-    file = match["file"]
-    return HubName(match["repo"], file.removeprefix("/") if file else None, match["revision"])
 
 
 def with_local_models(config: EngineConfig) -> EngineConfig:
@@ -55,16 +34,8 @@ def with_local_models(config: EngineConfig) -> EngineConfig:
 
 def local_model(model: str, *, hf_cache: str | None) -> str:
     """The path of a model; a folder or file of that name comes before the hub."""
-    path = Path(model).expanduser()
-    if path.exists():
-        return str(path)
-    name = parse_hub_name(model)
-    if name is None:
-        raise ValueError(
-            f"no model at {model}: name a folder with config.json, a .gguf file, or a model on the hub "
-            "such as Qwen/Qwen3-0.6B"
-        )
-    return _fetch(name, hf_cache)
+    found = found_here(model)
+    return str(found) if isinstance(found, Path) else _fetch(found, hf_cache)
 
 
 def model_title(model: str) -> str:

@@ -1,6 +1,6 @@
-"""Logs as one JSON object a line, the same from server, engine and draft process.
+"""Logs of server, engine and draft process: one JSON object a line, or text for whoever sits at a terminal.
 
-Knows the format. What is worth a line is decided elsewhere; fields are passed as
+Knows the two formats. What is worth a line is decided elsewhere; fields are passed as
 `extra={"fields": {...}}`.
 """
 
@@ -9,7 +9,13 @@ import logging
 import sys
 import time
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, get_args
+
+LogFormat = Literal["text", "json"]
+VARIABLE = "SSD_LOG_FORMAT"
+"""Tells a process that another one starts how to log."""
+_SHOWN_LEVEL = logging.WARNING
+"""From here on, a line of text names its level."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -32,13 +38,45 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, ensure_ascii=False, default=str)
 
 
-def log_as_json(process: str, level: str) -> None:
-    """Sends everything that is logged to standard error, one JSON object a line."""
+class TextFormatter(logging.Formatter):
+    """`12:00:01 server: ready`, local time; fields after the message, an exception below it."""
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        level = f"{record.levelname.lower()}: " if record.levelno >= _SHOWN_LEVEL else ""
+        fields = "".join(f" {name}={value}" for name, value in getattr(record, "fields", {}).items())
+        line = f"{clock} {self._process}: {level}{record.getMessage()}{fields}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def usual_format() -> LogFormat:
+    """Text where someone reads along, JSON where standard error goes to a file or a collector."""
+    return "text" if sys.stderr.isatty() else "json"
+
+
+def checked_format(name: str | None) -> LogFormat:
+    """The one that was named, or the usual one."""
+    if name is None:
+        return usual_format()
+    for each in get_args(LogFormat):
+        if name == each:
+            found: LogFormat = each
+            return found
+    raise ValueError(f"log_format={name!r}: use text or json")
+
+
+def start_log(process: str, level: str, form: LogFormat) -> None:
+    """Sends everything that is logged to standard error."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter(process))
+    handler.setFormatter(JsonFormatter(process) if form == "json" else TextFormatter(process))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
-    sys.excepthook = _log_uncaught
+    if form == "json":
+        sys.excepthook = _log_uncaught
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ssd.config.checks import require_choice, require_number
+from ssd.processes.logs import LogFormat
 from ssd.sampling.params import MAX_LOGPROBS, MAX_N, MAX_STOP_STRINGS
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -44,6 +45,7 @@ class ServerConfig:
     keep_alive_seconds: float = 15.0
     """After so long without an event a stream sends a comment, so that nothing on the way gives it up."""
     log_level: LogLevel = "info"
+    log_format: LogFormat = "json"
     otlp_endpoint: str | None = None
     """Where traces go (OTLP over HTTP); None: nowhere. Needs the extra `otel`."""
     tool_format: ToolFormat = "auto"
@@ -68,6 +70,11 @@ class ServerConfig:
         for name in ("header_seconds", "body_seconds", "write_seconds", "keep_alive_seconds"):
             require_number(name, getattr(self, name), 0.1, 3600)
         require_number("max_connections", self.max_connections, 1, 1 << 16)
-        kinds = (("log_level", LogLevel), ("tool_format", ToolFormat), ("reasoning_format", ReasoningFormat))
+        kinds = (
+            ("log_level", LogLevel),
+            ("log_format", LogFormat),
+            ("tool_format", ToolFormat),
+            ("reasoning_format", ReasoningFormat),
+        )
         for name, kind in kinds:
             require_choice(name, getattr(self, name), kind)

@@ -15,7 +15,7 @@ import uvicorn
 
 from ssd.config import EngineConfig
 from ssd.engine.async_llm import EngineDeadError
-from ssd.processes.logs import log_as_json
+from ssd.processes.logs import start_log
 from ssd.server.app import build_app
 from ssd.server.config import ServerConfig
 from ssd.server.gate import Gate
@@ -38,7 +38,7 @@ _LAST_ANSWERS_SECONDS = 1.0
 
 def run_server(engine: EngineConfig, server: ServerConfig) -> int:
     """Serves until a signal (exit code 0) or the engine's death (1). ValueError: the settings cannot work."""
-    log_as_json("server", server.log_level)
+    start_log("server", server.log_level, server.log_format)
     return asyncio.run(_serve(engine, server))
 
 
@@ -46,7 +46,12 @@ async def _serve(engine: EngineConfig, server: ServerConfig) -> int:
     metrics = Metrics()
     listener = _listen(server)
     traces = Traces(server.otlp_endpoint) if server.otlp_endpoint else None
-    client = await EngineClient.start(engine, log_level=server.log_level, on_increment=metrics.note_increment)
+    client = await EngineClient.start(
+        engine,
+        log_level=server.log_level,
+        log_format=server.log_format,
+        on_increment=metrics.note_increment,
+    )
     metrics.watch(client)
     serving = Serving(client, server, metrics, Gate(client, max_queue=server.max_queue), traces)
     front = _Front(serving, listener)

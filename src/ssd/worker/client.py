@@ -18,6 +18,7 @@ from ssd.engine.outputs import Increment, RequestOutput
 from ssd.engine.prompts import Message, Prompt, RequestFactory
 from ssd.engine.request import Request
 from ssd.models.checkpoint import open_checkpoint
+from ssd.processes.logs import LogFormat
 from ssd.sampling import SamplingParams
 from ssd.worker.line import EngineLine
 from ssd.worker.messages import Heartbeat
@@ -41,10 +42,12 @@ class EngineClient:
         config: EngineConfig,
         *,
         log_level: str = "info",
+        log_format: LogFormat = "json",
         on_increment: Callable[[Increment], None] | None = None,
     ) -> "EngineClient":
         """Starts the process; loading goes on. `on_increment` sees every step of every sequence."""
-        return cls(config, EngineLine.start(config, log_level=log_level, on_increment=on_increment))
+        line = EngineLine.start(config, log_level=log_level, log_format=log_format, on_increment=on_increment)
+        return cls(config, line)
 
     @property
     def state(self) -> ClientState:

@@ -16,6 +16,7 @@ from ssd.engine.outputs import Increment, RequestOutput
 from ssd.engine.request import Request
 from ssd.errors import InvalidRequestError
 from ssd.processes.child import Child
+from ssd.processes.logs import LogFormat
 from ssd.sampling import Grammar
 from ssd.worker.inbox import Inbox
 from ssd.worker.link import Addresses, ServerLink
@@ -69,10 +70,15 @@ class EngineLine:
 
     @classmethod
     def start(
-        cls, config: EngineConfig, *, log_level: str, on_increment: Callable[[Increment], None] | None
+        cls,
+        config: EngineConfig,
+        *,
+        log_level: str,
+        log_format: LogFormat,
+        on_increment: Callable[[Increment], None] | None,
     ) -> "EngineLine":
         addresses = Addresses.private()
-        child = engine_child(config, addresses, log_level=log_level)
+        child = engine_child(config, addresses, log_level=log_level, log_format=log_format)
         child.start()
         return cls(addresses, child, on_increment)
 

@@ -16,7 +16,7 @@ from ssd.config import EngineConfig
 from ssd.engine.build import build_engine
 from ssd.processes.child import Child
 from ssd.processes.lifeline import end_with_parent
-from ssd.processes.logs import log_as_json
+from ssd.processes.logs import VARIABLE, LogFormat, start_log
 from ssd.processes.signals import Signals
 from ssd.runtime.cores import cores_beside
 from ssd.worker.grammar_desk import GrammarDesk
@@ -30,22 +30,25 @@ _STEP_GRACE = 3.0
 """Seconds for the step under way, once the lifeline is cut."""
 _GRACE = 5.0
 """Seconds for an engine that was asked to end; a stopped process hears nothing and is killed then."""
-_LOGS = {"SSD_LOG_FORMAT": "json", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-"""Variables for the engine and the draft it starts: both write to the standard error of their parent."""
+_NO_BARS = {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+"""For the engine and the draft it starts: both write to the standard error of their parent."""
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engine: EngineConfig
     log_level: str = "info"
+    log_format: LogFormat = "json"
 
 
-def engine_child(config: EngineConfig, addresses: Addresses, *, log_level: str) -> Child:
+def engine_child(
+    config: EngineConfig, addresses: Addresses, *, log_level: str, log_format: LogFormat
+) -> Child:
     """This program, as a server starts it."""
     return Child(
         [sys.executable, "-m", "ssd.worker.program", str(addresses.folder)],
         name="an engine",
-        environment=_LOGS,
-        first_line=msgspec.json.encode(WorkerSettings(config, log_level)),
+        environment={VARIABLE: log_format, **_NO_BARS},
+        first_line=msgspec.json.encode(WorkerSettings(config, log_level, log_format)),
         grace=_GRACE,
     )
 
@@ -53,7 +56,7 @@ def engine_child(config: EngineConfig, addresses: Addresses, *, log_level: str) 
 def main() -> int:
     addresses = Addresses(Path(sys.argv[1]))
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerSettings)
-    log_as_json("engine", settings.log_level)
+    start_log("engine", settings.log_level, settings.log_format)
     signals = Signals([signal.SIGTERM])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(addresses.remove, grace=_STEP_GRACE)
