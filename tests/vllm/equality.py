@@ -214,9 +214,16 @@ def _compare_stock(setup: Setup, texts: Texts, record: Record) -> None:
 
 def _once(record: Record, name: str, compare: Callable[[], dict[str, Any]]) -> None:
     if record.find(name) is None:
-        found = compare()
+        found = {**compare(), "vllm": _version()}
         record.add(name, found)
         print(name, {key: value for key, value in found.items() if key != "tokens"}, flush=True)
+
+
+def _version() -> str:
+    """Of the vLLM that was imported."""
+    import vllm
+
+    return str(vllm.__version__)
 
 
 def _parsed() -> argparse.Namespace:

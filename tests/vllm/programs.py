@@ -10,9 +10,11 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 
 
-def run(program: str, record: Path, *options: str | Path, timeout: float) -> list[dict[str, Any]]:
-    """What it recorded."""
-    paths = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+def run(
+    program: str, record: Path, *options: str | Path, timeout: float, first: Path | None = None
+) -> list[dict[str, Any]]:
+    """What it recorded. `first` is a folder whose packages come before those that are installed."""
+    paths = os.pathsep.join(str(each) for each in (first, ROOT / "src", ROOT) if each is not None)
     subprocess.run(
         [sys.executable, "-m", f"tests.vllm.{program}", "--record", str(record), *map(str, options)],
         check=True,

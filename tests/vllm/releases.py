@@ -8,10 +8,14 @@ import pytest
 from ssd.integrations.vllm.released import CACHE, Releases
 
 
+def cached(version: str) -> Path | None:
+    """vLLM's own folder."""
+    return Releases(cache=Path(os.environ.get("SSD_TEST_VLLM_SOURCES", CACHE))).cached(version)
+
+
 def sources(version: str) -> Path:
-    """vLLM's own folder; the test is skipped where it was not fetched."""
-    cache = os.environ.get("SSD_TEST_VLLM_SOURCES", CACHE)
-    found = Releases(cache=Path(cache)).cached(version)
+    """The same; the test is skipped where it was not fetched."""
+    found = cached(version)
     if found is None:
         pytest.skip(
             f"no sources of vLLM {version}: python -m ssd.integrations.vllm.contract {version} fetches them"

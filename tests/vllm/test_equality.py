@@ -5,14 +5,27 @@ from typing import Any
 
 import pytest
 
+from ssd.integrations.vllm.contract import TESTED
 from tests.vllm import programs
+from tests.vllm.overlay import overlaid
+from tests.vllm.releases import cached, sources
 
+NEWEST = TESTED[-1]
 pytestmark = [pytest.mark.vllm, pytest.mark.models]
 
 
-def run(folder: Path, record: Path, *options: str) -> list[dict[str, Any]]:
+def run(folder: Path, record: Path, *options: str, first: Path | None = None) -> list[dict[str, Any]]:
     usual = ("--target", folder, "--draft", folder, "--prompts", "3", "--tokens", "16", "--patience", "1")
-    return programs.run("equality", record, *usual, *options, timeout=800)
+    return programs.run("equality", record, *usual, *options, timeout=800, first=first)
+
+
+@pytest.fixture(scope="module")
+def padded(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Run by the newest tested release where its sources are at hand, else by the installed one."""
+    place = tmp_path_factory.mktemp("padded")
+    found = cached(NEWEST)
+    first = overlaid(place / "overlay", found, NEWEST) if found is not None else None
+    return run(folder, place / "record", "--temperatures", "0.7", "--padded", "--lookahead", "2", first=first)
 
 
 def test_every_token_is_the_same_with_and_without_the_draft(folder: Path, tmp_path: Path) -> None:
@@ -34,8 +47,16 @@ def test_every_token_is_the_same_with_and_without_the_draft(folder: Path, tmp_pa
     assert found[-1]["hits"] > 0
 
 
-def test_padded_proposals_change_no_token(folder: Path, tmp_path: Path) -> None:
-    found = run(folder, tmp_path / "record", "--temperatures", "0.7", "--padded", "--lookahead", "2")
-    for each in found:
+def test_padded_proposals_change_no_token(padded: list[dict[str, Any]]) -> None:
+    for each in padded:
         assert each["equal"] == each["texts"], each
-    assert sum(each["padding"] for each in found) > 0
+    assert sum(each["padding"] for each in padded) > 0
+
+
+def test_the_newest_release_decides_the_same_tokens_with_a_draft(padded: list[dict[str, Any]]) -> None:
+    """Its Python over the compiled libraries of the installed one: it has no build for CPUs."""
+    sources(NEWEST)
+    assert {each["vllm"] for each in padded} == {NEWEST}
+    assert all(each["equal"] == each["texts"] for each in padded)
+    assert sum(each["hits"] for each in padded) > 0
+    assert sum(each["accepted"] for each in padded) > 0
