@@ -84,3 +84,17 @@ def test_chunks_by_time_change_no_token(tiny_llama: Path) -> None:
     assert cut.outputs[0].token_ids == whole.outputs[0].token_ids
     assert cut.outputs[0].logprobs == whole.outputs[0].logprobs
     assert pace.noted == [256, 128, 17, 79]
+
+
+def test_further_texts_of_a_request_get_half_of_the_seats(tiny_llama: Path) -> None:
+    config = EngineConfig(model=str(tiny_llama), dtype="float32", device="cpu", max_num_seqs=8)
+    engine = build_engine(config)
+    engine.core.share_fairly()
+    params = SamplingParams(temperature=0.8, n=12, max_tokens=40, ignore_eos=True)
+    engine.core.add(engine.requests.request([7, 8, 9], params, "many"))
+    running = list[int]()
+    for _ in range(6):
+        engine.core.step()
+        running.append(engine.core.num_running)
+    # Its first text, and as many further ones as half of the eight seats.
+    assert max(running) == 1 + 4
