@@ -12,8 +12,8 @@ FAULTS = [
     Fault(
         "what a child started outlives it",
         _CHILD,
-        "        kill_group(process.pid)\n",
-        "",
+        "            kill_group(process.pid)\n",
+        "            pass\n",
         f"{_OF_CHILD}::test_what_it_started_ends_with_it",
     ),
     Fault(

@@ -1,5 +1,6 @@
 """A child process, whatever it runs: real processes, small programs."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -8,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from ssd.processes import child as child_module
 from ssd.processes.child import Child
+from ssd.processes.process_group import kill_group
 from tests.alive import is_alive
 from tests.server.process import until
 
@@ -159,6 +162,39 @@ def test_what_it_started_ends_with_it(tmp_path: Path, seconds: str) -> None:
         assert is_alive(grandchild)
     ran.end()
     until(lambda: not is_alive(grandchild), seconds=20)
+
+
+@pytest.mark.parametrize("how", ["ended by itself", "asked to end", "deaf", "started again"])
+def test_its_group_is_killed_while_its_number_is_still_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Once it is reaped, its number may be that of a stranger's group."""
+    was_ours = list[bool]()
+
+    def note(group: int) -> None:
+        try:
+            os.waitid(os.P_PID, group, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            was_ours.append(True)
+        except ChildProcessError:
+            was_ours.append(False)
+        kill_group(group)
+
+    monkeypatch.setattr(child_module, "kill_group", note)
+    clock = Clock()
+    program = {"ended by itself": "pass", "deaf": _DEAF}.get(how, _SLEEPS)
+    ran = child(program, str(tmp_path / "ready"), clock=clock, grace=0.1 if how == "deaf" else 20.0)
+    ran.start()
+    if how == "deaf":
+        written(tmp_path / "ready")
+    elif how == "ended by itself":
+        until(lambda: ran.exit_code is not None)
+        ran.signal(signal.SIGTERM)
+        assert ran.exit_code == 0
+    elif how == "started again":
+        clock.now = 100.0
+        until(ran.start)
+    ran.end()
+    assert was_ours == [True] * (2 if how == "started again" else 1)
 
 
 def test_one_that_does_not_listen_is_killed(tmp_path: Path) -> None:

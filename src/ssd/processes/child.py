@@ -4,11 +4,15 @@ An engine's draft, vLLM, a server's engine: all are children. Knows processes, s
 hangs on a lifeline, its standard input (lifeline.py): when this process ends, however it ends, the child
 reads the end of it and stops. Restarts wait longer each time, until the child has lived for a while.
 Nothing here blocks but `end`.
+
+A child is reaped last, after its process group was killed: until then the system gives its number to nobody
+else, so that no stranger is killed. Popen's own poll, wait and signals reap, and are avoided before that.
 """
 
 import contextlib
 import logging
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +26,8 @@ _LONGEST_BACKOFF = 30.0
 _LONG_LIFE = 10.0
 """Seconds after which a child counts as healthy: its end is then news, not a habit."""
 _GRACE = 2.0
+_LOOK_SECONDS = 0.01
+"""Between two looks whether a child that was asked to end has ended."""
 
 
 class Child:
@@ -60,7 +66,7 @@ class Child:
     def exit_code(self) -> int | None:
         """Of the last one that ran; None while it runs, or if none was started. Negative: the signal."""
         process = self._process
-        code = process.poll() if process else None
+        code = _exit_code(process) if process else None
         if code is not None and self._ended_at is None:
             self._ended_at = self._clock()
         return code
@@ -72,7 +78,7 @@ class Child:
             return False
         if self._process is not None:
             # It did not answer, so it is not asked; and what does not end at once is waited for later.
-            self._process.kill()
+            _send(self._process, signal.SIGKILL)
             if self.exit_code is None:
                 return False
             self.end()
@@ -102,7 +108,7 @@ class Child:
 
     def signal(self, number: int) -> None:
         if self._process is not None:
-            self._process.send_signal(number)
+            _send(self._process, number)
 
     def _lived_long(self) -> bool:
         """What has ended does not live on while it is waited for."""
@@ -118,12 +124,41 @@ class Child:
         if process.stdin is not None:
             with contextlib.suppress(OSError):
                 process.stdin.close()
-        try:
-            process.terminate()
-            process.wait(self._grace)
-        except subprocess.TimeoutExpired:
+        _send(process, signal.SIGTERM)
+        if not _has_ended(process, self._grace):
             # A stopped process does not hear the polite signal.
-            process.kill()
-        # What it started is in its session, and may have outlived it.
-        kill_group(process.pid)
+            _send(process, signal.SIGKILL)
+        if process.returncode is None:
+            # What it started is in its session, and may have outlived it.
+            kill_group(process.pid)
         process.wait()
+
+
+def _exit_code(process: "subprocess.Popen[bytes]") -> int | None:
+    """Of a process that has ended, which is not reaped by this; negative: the signal."""
+    if process.returncode is not None or not hasattr(os, "waitid"):
+        return process.poll()
+    try:
+        ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return process.poll()  # Someone else has reaped it.
+    if ended is None:
+        return None
+    return int(ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
+
+
+def _has_ended(process: "subprocess.Popen[bytes]", seconds: float) -> bool:
+    """Waits for it, so long at most."""
+    deadline = time.monotonic() + seconds
+    while _exit_code(process) is None:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOK_SECONDS)
+    return True
+
+
+def _send(process: "subprocess.Popen[bytes]", number: int) -> None:
+    """To itself only, unless it is reaped: then its number may be someone else's."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
