@@ -28,6 +28,7 @@ from ssd.models.parallel import (
     Weighted,
 )
 from ssd.models.rope import RopeTable, rope_table, rotate
+from ssd.models.shards import ShardThreads, sharded
 from ssd.models.weights import TrackedSource, WeightSource
 
 
@@ -153,8 +154,12 @@ class DenseDecoder:
         collective: Collective | None = None,
         precision: Precision = "model",
         head_tokens: Sequence[int] | None = None,
+        threads: ShardThreads | None = None,
     ) -> None:
+        """`threads`: linears are cut into shards, so that no bit depends on the number of threads."""
         make = matmul_maker(precision, device, dtype)
+        if threads is not None:
+            make = sharded(make, threads)
         self.head_tokens = None if head_tokens is None else head_rows(head_tokens, config.vocab_size, device)
         """The tokens that logits are given for, in rising order; None: the whole vocabulary."""
         shard, collective = shard or Shard(), collective or Alone()

@@ -1,9 +1,11 @@
 """The eager runner: plain torch, any device.
 
 Knows how a batch goes through the model. Deterministic mode pads rows into fixed tiles, so that a
-token's logits have the same bits alone, in a batch, in any chunk and in any mode.
+token's logits have the same bits alone, in a batch, in any chunk and in any mode. On CPUs each operation then
+runs on one thread (models/shards.py), decisions included.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -15,6 +17,7 @@ from ssd.attention.batch import Batch, BatchWriter
 from ssd.attention.rows import Row
 from ssd.kvcache.pool import KVPool
 from ssd.models.decoder import DenseDecoder, Rows
+from ssd.models.shards import ShardThreads
 from ssd.runtime.decision import decision_on
 from ssd.runtime.layout import Tiling, packed_layout, tiled_layout
 from ssd.runtime.runner import Flight, Landed
@@ -35,9 +38,14 @@ class EagerRunner:
         *,
         tiling: Tiling | None = None,
         announce: Callable[[Batch], None] | None = None,
+        threads: ShardThreads | None = None,
     ) -> None:
-        """`announce` is told of each batch before it is computed: where other ranks compute it too."""
+        """`announce` is told of each batch before it is computed: where other ranks compute it too.
+
+        `threads`: the model's, where no bit may depend on their number.
+        """
         self._announce = announce
+        self._threads = threads
         self.model = model
         self._attention = attention
         self._device = pool.shape.device
@@ -61,7 +69,9 @@ class EagerRunner:
     def launch(self, batch: Batch, finish: Callable[[Tensor], T]) -> Flight[T]:
         # All that goes to the device goes there before the model runs: a copy behind it would wait for it.
         made = decision_on(self._device, finish) if isinstance(finish, CoupledDecision) else finish
-        return flight_on(self._device, made(self.logits(batch)))  # type: ignore[arg-type]  # a decision on another device is one
+        with self._threads.one_for_each_operation() if self._threads else contextlib.nullcontext():
+            result = made(self.logits(batch))
+        return flight_on(self._device, result)  # type: ignore[arg-type]  # a decision on another device is one
 
     @torch.inference_mode()
     def logits(self, batch: Batch) -> Tensor:

@@ -22,6 +22,7 @@ from ssd.models.decoder import DenseDecoder
 from ssd.models.head_tokens import frequent_tokens
 from ssd.models.linear import resolve_precision
 from ssd.models.parallel import Shard
+from ssd.models.shards import ShardThreads
 from ssd.models.weights import ProgressSource, ShowProgress
 from ssd.runtime.capture import Capture, CudaGraphs
 from ssd.runtime.captured import CapturedRunner
@@ -87,6 +88,7 @@ def load_model(
     room = Room(config, _share_of(checkpoint.config, shard), dtype, device)
     # First, since it may refuse; what a card has room for is known only when the weights lie there.
     longest = room.max_model_len(room.on_host()) if card is None else room.longest
+    threads = ShardThreads() if config.deterministic and device.type == "cpu" else None
     model = _load_decoder(
         checkpoint,
         longest,
@@ -96,12 +98,13 @@ def load_model(
         head_tokens=_frequent(checkpoint, config.head) if head_tokens is None else head_tokens,
         show_progress=show_progress,
         ranks=ranks,
+        threads=threads,
     )
     if device.type == "cpu":
         request_huge_pages()
     else:
         _try_kernels(room.one_block, checkpoint.config, deterministic=config.deterministic)
-    bare = _Bare(config, checkpoint, model, ranks)
+    bare = _Bare(config, checkpoint, model, ranks, threads)
     if card is None:
         return bare.on(room.on_host(), longest, None)
     shape = _planned_shape(bare, room, card, rehearsal)
@@ -118,6 +121,7 @@ class _Bare:
     checkpoint: Checkpoint
     model: DenseDecoder
     ranks: "Ranks | None"
+    threads: ShardThreads | None
 
     def on(self, shape: PoolShape, max_model_len: int, card: Card | None) -> LoadedModel:
         pool, config, ranks = KVPool(shape), self.config, self.ranks
@@ -125,7 +129,7 @@ class _Bare:
         attention = eager_backend(pool, num_heads, deterministic=config.deterministic)
         tiling = Tiling(config.decode_tile, config.prefill_tile) if config.deterministic else None
         if ranks is None or not ranks.leads:
-            runner = EagerRunner(self.model, attention, pool, tiling=tiling)
+            runner = EagerRunner(self.model, attention, pool, tiling=tiling, threads=self.threads)
             capture = None if card is None else CudaGraphs(card)
             return LoadedModel(self.checkpoint, runner, pool, max_model_len, capture)
         from ssd.runtime.ranks.leading import Announcer, LeadingPool
@@ -188,6 +192,7 @@ def _load_decoder(
     head_tokens: Sequence[int] | None,
     show_progress: ShowProgress,
     ranks: "Ranks | None",
+    threads: ShardThreads | None,
 ) -> DenseDecoder:
     precision = resolve_precision(precision, device, dtype)
     started = time.perf_counter()
@@ -203,6 +208,7 @@ def _load_decoder(
             head_tokens=head_tokens,
             shard=None if ranks is None else ranks.shard,
             collective=ranks,
+            threads=threads,
         )
     finally:
         source.close()
