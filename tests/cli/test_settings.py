@@ -169,7 +169,7 @@ def test_the_seed_of_a_server_is_the_engines(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr("ssd.server.run.run_server", serve)
     file = config_file(tmp_path, "seed: 4")
     for words in ((), ("--seed", "3"), ("--config", file)):
-        result = CliRunner().invoke(ssd_app, ["serve", "m", "--engine", "ssd", *words])
+        result = CliRunner().invoke(ssd_app, ["serve", "org/m", "--engine", "ssd", *words])
         assert result.exit_code == 0, result.output
     assert seeds == [None, 3, 4]
 

@@ -1,8 +1,8 @@
 """What a GGUF file says of itself: configuration, tokenizer and where its tensors lie.
 
 Knows how to get these through transformers and the gguf package, and keeps the result in
-the Hugging Face assets cache: parsing a vocabulary of 150k tokens out of a header takes
-half a minute, reading the kept form under a second. Does not read tensors.
+the Hugging Face assets cache: a vocabulary of 150k tokens takes transformers some seconds,
+reading the kept form under a second. Does not read tensors.
 """
 
 import hashlib
@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gguf
 import transformers
 from huggingface_hub import cached_assets_path
 from transformers import AutoConfig, AutoTokenizer
+
+from ssd.models.gguf_reader import GgufReader, read_once
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ def _keep(path: Path, folder: Path) -> None:
 
 def _extract(path: Path, folder: Path) -> None:
     try:
-        reader = gguf.GGUFReader(path)
+        reader = GgufReader(path)
     except (ValueError, IndexError, KeyError) as error:
         raise ValueError(f"{path} is not a GGUF file, or a damaged one: download it again") from error
     architecture = _field(reader, "general.architecture")
@@ -94,8 +95,9 @@ def _extract(path: Path, folder: Path) -> None:
         "rope_scaling": _field(reader, f"{architecture}.rope.scaling.type"),
         "tensors": {tensor.name: _place(tensor) for tensor in reader.tensors},
     }
-    AutoConfig.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)
+    with read_once(reader):
+        AutoConfig.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)
     (folder / HEADER_FILE).write_text(json.dumps(fields))
 
 
