@@ -34,6 +34,9 @@ def tuned(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = ssd("tune", tiny_llama, "--draft", draft, "--prompts", prompts, "--out", out, *few)
     assert done.returncode == 0, done.stderr
     assert "written to" in done.stdout
+    # The table has them; a second time they are in the file only.
+    assert "measured: " not in done.stdout
+    assert "# measured: " in out.read_text()
     return out
 
 

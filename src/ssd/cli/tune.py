@@ -14,11 +14,12 @@ from ssd.bench.tables import Column, Table
 from ssd.cli.engine_options import EngineOptions
 from ssd.cli.errors import require_place, user_errors
 from ssd.cli.options import with_options
-from ssd.cli.tables import shown
+from ssd.cli.tables import progress_of, shown
 
 if TYPE_CHECKING:
     from ssd.bench.engines import CaseEngines
     from ssd.tuning.confirm import Measured
+    from ssd.tuning.noise import LoadWatch
     from ssd.tuning.tuned_file import Tuned
 
 _what = partial(typer.Option, rich_help_panel="What is measured")
@@ -92,7 +93,9 @@ def _tune(out: Path, options: TuneOptions, engine: EngineOptions) -> None:
     from ssd.config import DraftConfig, EngineConfig
     from ssd.tuning.tuned_file import Tuned, as_yaml, measured_cores, reasons
 
-    console = Console()
+    console, watch = Console(), LoadWatch()
+    if busy := watch.at_the_start():
+        console.print(f"[yellow]{busy}[/]", highlight=False)
     given, draft = _given(engine)
     config = EngineConfig.from_settings(engine.named_model, given)
     require_place("--out", out)
@@ -109,6 +112,8 @@ def _tune(out: Path, options: TuneOptions, engine: EngineOptions) -> None:
         console.print(shown(_table(tuned)))
         for sentence in reasons(tuned):
             console.print(sentence, highlight=False)
+        if stolen := watch.meanwhile():
+            console.print(f"[yellow]{stolen}[/]", highlight=False)
         console.print(f"[green]written to {out}[/]: ssd serve --config {out}", highlight=False)
 
 
@@ -142,6 +147,7 @@ def _find(
     from ssd.bench.cases import Case
     from ssd.tuning.confirm import on_held_out, run_in_turns, winner
     from ssd.tuning.measure import measure
+    from ssd.tuning.noise import refuse_implausible
     from ssd.tuning.search import search, shortlist
 
     def say(what: str) -> None:
@@ -156,6 +162,7 @@ def _find(
         seed=options.seed,
         say=say,
     )
+    refuse_implausible(facts)
     say("searching")
     candidates = search(facts)
     chosen = [Case(mode="ar"), *(each.case for each in shortlist(candidates, options.confirm))]
@@ -163,18 +170,23 @@ def _find(
         replace(case, temperature=options.temperature, all_cores=facts.spreads and case.mode != "ssd")
         for case in chosen
     ]
-    say(f"running {', '.join(case.name for case in cases)}")
-    measured = run_in_turns(engines, cases, prompts, max_tokens=options.max_tokens, seed=options.seed)
-    best = winner(measured, measured[0])
-    say("running the best of them on prompts held out")
-    unseen = on_held_out(
-        engines,
-        best,
-        measured[0],
-        held_out,
-        max_tokens=options.max_tokens,
-        seed=options.seed + len(prompts),
-    )
+    say(f"running {', '.join(case.name for case in cases)}, then the best of them on prompts held out")
+    with progress_of("texts", Console(stderr=True, highlight=False)) as progress:
+        bar = progress.add_task("measuring", total=len(cases) * len(prompts) + 2 * len(held_out))
+        on_text = partial(progress.advance, bar)
+        measured = run_in_turns(
+            engines, cases, prompts, max_tokens=options.max_tokens, seed=options.seed, on_text=on_text
+        )
+        best = winner(measured, measured[0])
+        unseen = on_held_out(
+            engines,
+            best,
+            measured[0],
+            held_out,
+            max_tokens=options.max_tokens,
+            seed=options.seed + len(prompts),
+            on_text=on_text,
+        )
     engines.close()
     return {
         "facts": facts,

@@ -4,7 +4,7 @@ Knows cases and rates; not where the cases came from.
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ssd.bench.cases import Case
@@ -14,6 +14,14 @@ from ssd.bench.turns import in_turn
 
 _CLEARLY = 1.02
 """Where there were too few prompts for an interval: speculation must be so much faster, on none slower."""
+
+
+OnText = Callable[[], None]
+"""Told of each text that was measured."""
+
+
+def _unwatched() -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,7 @@ def run_in_turns(
     *,
     max_tokens: int,
     seed: int,
+    on_text: OnText = _unwatched,
 ) -> list[Measured]:
     """Every case on every prompt, in an order that changes with each. Warm-up is outside the clock."""
     engines.warm_up(cases, prompts[0])
@@ -50,6 +59,7 @@ def run_in_turns(
         for case in in_turn(cases, place):
             (record,) = engines.run(case, [prompt], max_tokens=max_tokens, seed=seed + place)
             rates[case].append(record.rate)
+            on_text()
     return [Measured(case, rates[case]) for case in cases]
 
 
@@ -79,10 +89,11 @@ def on_held_out(
     *,
     max_tokens: int,
     seed: int,
+    on_text: OnText = _unwatched,
 ) -> Estimate | None:
     """The chosen case over plain decoding, on other prompts; None where that is what was chosen."""
     if chosen is baseline:
         return None
     both = [baseline.case, chosen.case]
-    plain, ours = run_in_turns(engines, both, prompts, max_tokens=max_tokens, seed=seed)
+    plain, ours = run_in_turns(engines, both, prompts, max_tokens=max_tokens, seed=seed, on_text=on_text)
     return ours.over(plain)

@@ -75,12 +75,24 @@ def _spelled(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 def reasons(tuned: Tuned) -> list[str]:
-    """Short sentences, the decision first."""
+    """Short sentences, the decision first; without what was measured of each case (`measurements`)."""
     said = [_decision(tuned)]
     if tuned.held_out is not None:
         said.append(
             f"on {tuned.held_out.count} prompts that tuning has not seen: {tuned.held_out} × plain decoding."
         )
+    said += [_about(tuned, precision) for precision in tuned.facts.drafts]
+    if tuned.facts.spread != 1:
+        said.append(
+            f"with the draft's cores too, a forward of the target takes {tuned.facts.spread:.2f} × as long "
+            "as on its own."
+        )
+    return said
+
+
+def measurements(tuned: Tuned) -> list[str]:
+    """Of each case, a sentence: for the file, which has no table."""
+    said = []
     for each in tuned.measured:
         if each.case.mode == "ar" and each is not tuned.plain:
             continue
@@ -88,12 +100,6 @@ def reasons(tuned: Tuned) -> list[str]:
         promise = "" if promised is None else f" (predicted {promised:.2f})"
         over = "" if each is tuned.plain else f", {tuned.over_plain(each)} × plain decoding"
         said.append(f"measured: {each.case.name}: {each.rate:.2f} tokens/s{over}{promise}")
-    said += [_about(tuned, precision) for precision in tuned.facts.drafts]
-    if tuned.facts.spread != 1:
-        said.append(
-            f"with the draft's cores too, a forward of the target takes {tuned.facts.spread:.2f} × as long "
-            "as on its own."
-        )
     return said
 
 
@@ -128,7 +134,9 @@ def _about(tuned: Tuned, precision: Precision) -> str:
 
 
 def as_yaml(tuned: Tuned) -> str:
-    lines = [f"# {line}" for sentence in reasons(tuned) for line in _wrapped(sentence)]
+    lines = [
+        f"# {line}" for sentence in [*reasons(tuned), *measurements(tuned)] for line in _wrapped(sentence)
+    ]
     return "\n".join([*lines, "", yaml.safe_dump(settings_of(tuned), sort_keys=False)])
 
 
