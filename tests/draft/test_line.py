@@ -59,6 +59,9 @@ class Link:
                 part = TreePart(message.seq, message.epoch, 0, 0, 0, length, *nodes)
                 self.answers.append(encode([Nodes.of([part])]))
 
+    def overfull(self) -> str:
+        return ""
+
     def receive(self, timeout: float) -> bytes | None:
         if not self.answers and self.has_hung_up:
             raise LinkError("the draft has hung up")

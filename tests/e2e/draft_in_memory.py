@@ -33,6 +33,9 @@ class EngineEnd:
     def send(self, frame: bytes) -> None:
         self._wires.to_draft.append(frame)
 
+    def overfull(self) -> str:
+        return ""
+
     def receive(self, timeout: float) -> bytes | None:
         if timeout > 0 and not self._wires.to_engine:
             self._wait()

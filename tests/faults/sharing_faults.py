@@ -143,7 +143,7 @@ FAULTS = [
     Fault(
         "a draft's death is noticed by its silence only",
         f"{_SRC}/link.py",
-        "return self._hang_ups is not None and bool(self._hang_ups.poll(0))",
+        "return self._has_heard and self._backlog is None",
         "return False",
         f"{_LINK}::test_the_end_of_a_draft_is_noticed_though_it_says_nothing",
     ),

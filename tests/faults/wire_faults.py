@@ -3,6 +3,8 @@
 from tests.faults.fault import Fault
 
 _SRC = "src/ssd/draft"
+_INTAKE = "tests/draft/test_intake.py"
+_FLOODS = "tests/draft/test_floods.py"
 _REQUESTS = "tests/draft/test_hostile_requests.py"
 
 FAULTS = [
@@ -33,5 +35,47 @@ FAULTS = [
         "return tellable(_sampling(params, seed, coupled=coupled), MAX_ID)",
         "return _sampling(params, seed, coupled=coupled)",
         "tests/vllm/test_hostile_requests.py::test_what_a_worker_reads_of_a_request_costs_that_request_alone",
+    ),
+    Fault(
+        "a flood is applied until it ends",
+        f"{_SRC}/intake.py",
+        "            if ended >= ends:\n                return\n",
+        "",
+        f"{_INTAKE}::test_a_flood_waits_and_others_do_not",
+    ),
+    Fault(
+        "whoever sent first is applied first",
+        f"{_SRC}/intake.py",
+        "tenant = min(self._waiting, key=self._spent.__getitem__)",
+        "tenant = next(iter(self._waiting))",
+        f"{_INTAKE}::test_a_flood_waits_and_others_do_not",
+    ),
+    Fault(
+        "any number of bytes is held for a key",
+        f"{_SRC}/intake.py",
+        "if is_over or self._bytes_of_key[heard.key] > MAX_BYTES_OF_KEY:",
+        "if is_over:",
+        f"{_INTAKE}::test_more_bytes_than_are_held_cost_the_peer_that_sent_them",
+    ),
+    Fault(
+        "nobody looks at what waits unread at a draft",
+        f"{_SRC}/unread.py",
+        "too_many = [descriptor for descriptor, count in unread.items() if count > self._most]",
+        "too_many = list[int]()\n        return",
+        f"{_FLOODS}::test_a_message_of_many_parts_does_not_fill_a_draft",
+    ),
+    Fault(
+        "nobody looks at what waits unread at an engine",
+        f"{_SRC}/line.py",
+        "broken = broken or strand.overfull()",
+        "pass",
+        f"{_FLOODS}::test_a_message_of_many_parts_does_not_fill_an_engine",
+    ),
+    Fault(
+        "a draft takes a thousand frames that it does not read",
+        f"{_SRC}/link.py",
+        "_UNREAD_BY_ENGINE, _UNREAD_BY_DRAFT = 256, 8",
+        "_UNREAD_BY_ENGINE, _UNREAD_BY_DRAFT = 256, 1000",
+        f"{_FLOODS}::test_frames_that_a_draft_does_not_read_wait_with_their_sender",
     ),
 ]

@@ -83,6 +83,10 @@ class Contact:
             self._last_heard = self._clock()
             yield from self._messages(frame)
 
+    def overfull(self) -> str:
+        """Why the draft is to be left: it sends far more than is read. Empty: it does not."""
+        return self._link.overfull()
+
     def close(self) -> None:
         self._link.close()
 

@@ -297,6 +297,7 @@ class Line:
             return
         broken = strand.source.is_broken()
         with self.lock:
+            broken = broken or strand.overfull()
             if broken and strand.contact is not None:
                 strand.contact.lose(broken)
             if broken or not strand.is_ready or self.clock() - self._last_read > _IDLE_SECONDS:

@@ -6,6 +6,7 @@ to: a full queue is reported, never waited for.
 
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,12 +16,22 @@ from typing import NamedTuple, Protocol
 import zmq
 import zmq.auth
 from zmq.auth.thread import ThreadAuthenticator
+from zmq.utils.monitor import recv_monitor_message
 
 from ssd.draft.messages import MAX_FRAME_BYTES
+from ssd.draft.unread import Backlog, Read, ReadGuard, shut
 
 _SHARED_KEY = "engine"
 """The key of all engines that have no name."""
 _QUEUED_FRAMES = 1000
+"""That wait to be sent."""
+_UNREAD_BY_ENGINE, _UNREAD_BY_DRAFT = 256, 8
+"""Frames of a connection that wait to be read. Those of drafts are small and many, those of engines may be
+large; beyond them the sender waits."""
+_ENCRYPTION_BYTES = 64
+"""That a message grows by at most, and that are counted with it."""
+MOST_UNREAD = 48 << 20
+"""Bytes of a connection, in frames, parts of frames and the kernel, above which it is ended (unread.py)."""
 _ENGINES_HEARTBEAT = (5_000, 20_000)
 """Milliseconds between signs of life, and without one until a line is given up. What a draft does not say in
 time is the contact's to notice."""
@@ -41,6 +52,10 @@ class EngineLink(Protocol):
 
     def receive(self, timeout: float) -> bytes | None:
         """The next frame; None if none comes within so many seconds."""
+        ...
+
+    def overfull(self) -> str:
+        """Why it must end: far more has come than is read. Empty: it need not."""
         ...
 
     def close(self) -> None: ...
@@ -146,15 +161,22 @@ class ZmqEngineLink:
     def __init__(self, address: str, keys: Keys | None = None) -> None:
         check_address(address, keys)
         self._context = zmq.Context()
-        self._hang_ups: zmq.Socket[bytes] | None = None
-        """Where it is told that a connection ended: by a draft's death too, which says nothing itself."""
+        self._has_heard = False
+        """Before the first word a connection may be tried more than once; after it, its end is the end."""
+        self._backlog: Backlog | None = None
+        """Of the connection; None: there is none."""
+        self._read = Read()
         with _closed_if_it_fails(self):
             try:
-                self._socket = _configured(self._context.socket(zmq.DEALER), heartbeat=_ENGINES_HEARTBEAT)
+                self._socket = _configured(
+                    self._context.socket(zmq.DEALER), _ENGINES_HEARTBEAT, unread=_UNREAD_BY_ENGINE
+                )
                 self._socket.connect_timeout = _CONNECT_MS
                 if keys is not None:
                     self._socket.curve_publickey, self._socket.curve_secretkey = keys.pair("engine")
                     self._socket.curve_serverkey = keys.public("draft")
+                # It tells of a connection's end: of a draft's death too, which says nothing itself.
+                self._events = self._socket.get_monitor_socket(zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED)
                 self._socket.connect(address)
                 self._poller = zmq.Poller()
                 self._poller.register(self._socket, zmq.POLLIN)
@@ -169,7 +191,7 @@ class ZmqEngineLink:
 
     def receive(self, timeout: float) -> bytes | None:
         try:
-            if timeout > 0:
+            if timeout > 0 and not self._is_over:
                 self._poller.poll(int(timeout * 1000) or 1)
             frame = self._next()
             if frame is None and self._has_hung_up():
@@ -178,22 +200,48 @@ class ZmqEngineLink:
                 frame = self._next()
                 if frame is None:
                     raise LinkError("the draft has hung up")
-            if frame is not None and self._hang_ups is None:
-                # Not before the first word: whoever is still looked for may be tried more than once.
-                self._hang_ups = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-                self._poller.register(self._hang_ups, zmq.POLLIN)
+            if frame is not None and not self._has_heard:
+                self._has_heard = True
+                self._take_events()
+                self._poller.register(self._events, zmq.POLLIN)
             return frame
         except zmq.ZMQError as error:
             raise LinkError(str(error)) from error
 
     def _next(self) -> bytes | None:
         try:
-            return self._socket.recv(zmq.NOBLOCK)
+            frame = self._socket.recv(zmq.NOBLOCK)
         except zmq.Again:
             return None
+        if self._socket.rcvmore:
+            raise LinkError("the draft sends messages in parts, which no draft does")
+        self._read.note(len(frame))
+        return frame
 
     def _has_hung_up(self) -> bool:
-        return self._hang_ups is not None and bool(self._hang_ups.poll(0))
+        self._take_events()
+        return self._is_over
+
+    @property
+    def _is_over(self) -> bool:
+        return self._has_heard and self._backlog is None
+
+    def _take_events(self) -> None:
+        while self._events.poll(0):
+            event = recv_monitor_message(self._events)
+            is_there = event["event"] == zmq.EVENT_CONNECTED
+            self._backlog = Backlog(int(event["value"]), time.monotonic()) if is_there else None
+
+    def overfull(self) -> str:
+        """Why the connection must end: the draft has sent far more than is read. Empty: it need not."""
+        self._take_events()
+        if self._backlog is None:
+            return ""
+        unread = self._backlog.unread(self._read, time.monotonic())
+        if unread <= MOST_UNREAD:
+            return ""
+        shut(self._backlog.descriptor)
+        return f"the draft has sent {unread} bytes that nobody reads"
 
     def close(self) -> None:
         self._context.destroy(linger=100)
@@ -204,10 +252,15 @@ class ZmqDraftLink:
         check_address(address, keys)
         self._context = zmq.Context()
         self._authenticator: ThreadAuthenticator | None = None
+        self._guard: ReadGuard | None = None
         self._names: dict[bytes, str] = {}
         with _closed_if_it_fails(self):
-            self._socket = _configured(self._context.socket(zmq.ROUTER), heartbeat=_DRAFTS_HEARTBEAT)
+            self._socket = _configured(
+                self._context.socket(zmq.ROUTER), _DRAFTS_HEARTBEAT, unread=_UNREAD_BY_DRAFT
+            )
             self._socket.router_mandatory = True
+            if not address.startswith("ipc://"):
+                self._guard = ReadGuard(self._socket, MOST_UNREAD)
             if keys is not None:
                 self._authenticate(keys)
             try:
@@ -225,6 +278,11 @@ class ZmqDraftLink:
         self._socket.curve_publickey, self._socket.curve_secretkey = keys.pair("draft")
         self._socket.curve_server = True
 
+    @property
+    def endpoint(self) -> str:
+        """Where it listens, with the port that the system chose where none was named."""
+        return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
     def send(self, peer: bytes, frame: bytes) -> None:
         try:
             self._socket.send_multipart((peer, frame), zmq.NOBLOCK)
@@ -240,6 +298,10 @@ class ZmqDraftLink:
             parts = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
         except zmq.Again:
             return None
+        if self._guard is not None:
+            size = sum(len(each) for each in parts[1:])
+            self._guard.note(parts[0].get(zmq.SRCFD), parts[0].bytes, size)
+        # No engine sends a message in parts: as a frame it cannot be read.
         said = parts[1].bytes if len(parts) == 2 else b""
         return Heard(parts[0].bytes, said, self._key_of(parts[0]))
 
@@ -249,6 +311,8 @@ class ZmqDraftLink:
         return "" if name == _SHARED_KEY else name
 
     def close(self) -> None:
+        if self._guard is not None:
+            self._guard.close()
         if self._authenticator is not None:
             self._authenticator.stop()
         self._context.destroy(linger=100)
@@ -274,9 +338,11 @@ class _OnlyKnown:
         return key in self._public_keys
 
 
-def _configured(socket: "zmq.Socket[bytes]", *, heartbeat: tuple[int, int]) -> "zmq.Socket[bytes]":
+def _configured(
+    socket: "zmq.Socket[bytes]", heartbeat: tuple[int, int], *, unread: int
+) -> "zmq.Socket[bytes]":
     socket.linger = 0
-    socket.sndhwm = socket.rcvhwm = _QUEUED_FRAMES
-    socket.maxmsgsize = MAX_FRAME_BYTES
+    socket.sndhwm, socket.rcvhwm = _QUEUED_FRAMES, unread
+    socket.maxmsgsize = MAX_FRAME_BYTES + _ENCRYPTION_BYTES
     socket.heartbeat_ivl, socket.heartbeat_timeout = heartbeat
     return socket

@@ -1,6 +1,7 @@
 """The draft service: engines in, nodes out. One loop, no threads.
 
-Between two steps it applies everything that has arrived; then it grows. Knows peers, their
+Between two steps it applies what has arrived, tenant by tenant and for some milliseconds (intake.py); then
+it grows. Knows peers, their
 sequences and the protocol. Does not know the target, HTTP or schedulers. A sequence of which something
 impossible is said is closed, and the rest of the frame holds. A peer whose frames cannot be read is told so
 and forgotten; a peer that vanishes takes its sequences with it.
@@ -12,17 +13,17 @@ little of is shared among tenants (forest/tenants.py, forest/admission.py).
 import itertools
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from ssd.draft.codec import FrameError, decode, encode
 from ssd.draft.forest.frames import Frames
 from ssd.draft.forest.grower import ForestGrower
 from ssd.draft.forest.planted import Planted
+from ssd.draft.intake import Intake
 from ssd.draft.link import DraftLink, Heard, LinkError
 from ssd.draft.messages import (
     PROTOCOL_VERSION,
@@ -35,34 +36,18 @@ from ssd.draft.messages import (
     Stats,
     unpack_ints,
 )
+from ssd.draft.peers import Peer, Peers
 from ssd.draft.rules import fault_of_opening, faults_of_outcome
 from ssd.kvcache.block_manager import OutOfBlocks
 
 logger = logging.getLogger(__name__)
 
-_FRAMES_AT_ONCE = 1024
 _NO_ROOM = "the draft's KV cache is full: give it more with --kv-cache-bytes"
 _NO_TREE = "the draft has as many sequences as it may: raise its --max-num-seqs, or --kv-cache-bytes"
 _NO_SHARE = "other tenants have less than their share of the draft: raise this one's in its --weights"
 _NO_ROWS = "its tenant has more sequences than its share of the draft is enough for: raise its --weights"
 HEARTBEAT = 2.0
 """Seconds of silence after which a peer is told that the draft is there, or found to be gone."""
-
-
-@dataclass(slots=True)
-class _Peer:
-    key: str
-    """The name of its key; empty: it has none of its own."""
-    tenant: str
-    vocab_size: int
-    rows: NDArray[np.bool_]
-    """Which rows of the forest are its sequences'."""
-    last_sign: float = 0.0
-    """When it last heard from here."""
-    is_owed: bool = False
-    """It has told something since, and waits for a word."""
-    sessions: dict[int, tuple[int, Planted]] = field(default_factory=dict)
-    """Of each sequence: the grower's number for it, and what is planted for it."""
 
 
 @dataclass(slots=True)
@@ -84,10 +69,13 @@ class DraftService:
         self._link = link
         self._hello = hello
         self._clock = clock
-        self._peers: dict[bytes, _Peer] = {}
+        self._peers = Peers()
+        self._intake = Intake(link, clock, tenant_of=self._tenant_of, weight_of=grower.tenants.weight_of)
         self._next_session = itertools.count().__next__
         self._work = _Work()
         self._last_spans: list[tuple[float, float, int]] = []
+        self._step_seconds = 0.0
+        """Of the last step."""
 
     def run(self, is_over: Callable[[], bool]) -> None:
         """Serves until told to stop, or nothing can be computed; then says goodbye to every sequence."""
@@ -96,18 +84,18 @@ class DraftService:
             while not is_over():
                 is_busy = self.turn(0.0 if is_busy else 0.25)
         finally:
-            for peer in list(self._peers):
+            for peer, _known in self._peers:
                 # To be greeted means to be forgotten: the engine makes another contact.
                 self._answer(peer, [self._hello])
 
     def turn(self, timeout: float) -> bool:
         """Applies the inbox, waiting for its first frame if asked to, and takes one step. False: was idle."""
-        for _ in range(_FRAMES_AT_ONCE):
-            received = self._link.receive(timeout)
-            if received is None:
-                break
-            timeout = 0.0
-            self._take(received)
+        for peer in self._intake.receive(timeout):
+            logger.warning("an engine sends more than is held for it: it is forgotten")
+            self._forget(peer)
+            self._answer(peer, [self._hello])
+        self._intake.apply(self._take, self._step_seconds)
+        self._send_trees()
         self._give_signs_of_life()
         started = self._clock()
         frames, num_rows = self._grower.grow()
@@ -119,11 +107,11 @@ class DraftService:
         if self._grower.is_starved:
             return self._send_away(admission.for_others(), _NO_ROOM)
         self._send_away(admission.for_rows(), _NO_ROWS)
-        return bool(num_rows)
+        return bool(num_rows) or self._intake.is_waiting
 
     def _send_away(self, gone: int | None, reason: str) -> bool:
         """Closes a sequence, if there is one to be closed; it may come back."""
-        for peer, known in list(self._peers.items()):
+        for peer, known in self._peers:
             for session_id, planted in list(known.sessions.values()):
                 if session_id == gone:
                     self._close(known, planted.seq, planted.epoch)
@@ -133,15 +121,21 @@ class DraftService:
 
     def check_integrity(self) -> None:
         self._grower.check_integrity()
-        held = sum(len(peer.sessions) for peer in self._peers.values())
+        held = sum(len(peer.sessions) for _, peer in self._peers)
         if held != self._grower.num_sessions:
             raise RuntimeError("the grower holds sequences that belong to no peer")
-        for peer in self._peers.values():
+        for _, peer in self._peers:
             rows = sorted(planted.row for _, planted in peer.sessions.values())
             if np.flatnonzero(peer.rows).tolist() != rows:
                 raise RuntimeError("a peer's rows are not those of its sequences")
 
-    def _take(self, heard: Heard) -> None:
+    def _tenant_of(self, heard: Heard) -> str:
+        """Whose time its messages take."""
+        known = self._peers.get(heard.peer)
+        return known.tenant if known is not None else heard.key or heard.peer.hex()
+
+    def _take(self, heard: Heard) -> Iterator[None]:
+        """The messages of a frame, applied one by one."""
         peer = heard.peer
         known = self._peers.get(peer)
         try:
@@ -149,10 +143,12 @@ class DraftService:
         except FrameError as error:
             logger.warning("a frame was refused: %s", error)
             self._forget(peer)
+            self._intake.discard(peer)
             self._answer(peer, [self._hello])
             return
         for message in messages:
             self._answer(peer, self._apply(heard, message))
+            yield
 
     def _apply(self, heard: Heard, message: AnyMessage) -> list[AnyMessage]:
         if isinstance(message, Hello):
@@ -169,21 +165,21 @@ class DraftService:
             case Resync():
                 found = known.sessions.get(message.seq)
                 if found is not None and found[1].epoch == message.epoch:
-                    return [self._grower.full_frame(found[0]).message()]
+                    known.asked.add(message.seq)
             case Close():
                 self._close(known, message.seq, message.epoch)
         return []
 
     def _greet(self, heard: Heard, hello: Hello) -> Hello:
         self._forget(heard.peer)
-        refusal = self._refusal_of(hello)
+        refusal = self._refusal_of(hello) or self._peers.refusal_of(heard.key)
         if refusal:
             return self._refusing(refusal)
         rows = np.zeros(self._grower.most_sessions + 1, np.bool_)
         vocab_size = min(hello.vocab_size, self._hello.vocab_size)
         # Who has no name is the same as before if it comes again.
         tenant = heard.key or f"{hello.name} {hello.instance}"
-        self._peers[heard.peer] = _Peer(heard.key, tenant, vocab_size, rows)
+        self._peers.add(heard.peer, Peer(heard.key, tenant, vocab_size, rows))
         return self._hello
 
     def _refusal_of(self, hello: Hello) -> str:
@@ -200,7 +196,7 @@ class DraftService:
             )
         return ""
 
-    def _open(self, peer: _Peer, message: Open) -> list[AnyMessage]:
+    def _open(self, peer: Peer, message: Open) -> list[AnyMessage]:
         known = peer.sessions.get(message.seq)
         if known is not None:
             if message.epoch <= known[1].epoch:
@@ -209,6 +205,10 @@ class DraftService:
         fault = fault_of_opening(message, peer.vocab_size)
         if fault:
             return [Close(message.seq, message.epoch, fault)]
+        if len(message.tokens) // 4 + 2 > self._grower.max_model_len:
+            # Before it is unpacked: what cannot be taken costs nothing.
+            longest = self._grower.max_model_len
+            return [Close(message.seq, message.epoch, f"the draft's context ends at {longest} tokens")]
         admission = self._grower.admission
         if not self._grower.has_tree and not self._send_away(admission.for_tree(peer.tenant), _NO_SHARE):
             return self._declining(peer, message, _NO_TREE)
@@ -222,7 +222,7 @@ class DraftService:
         peer.sessions[message.seq], peer.rows[planted.row] = (session_id, planted), True
         return []
 
-    def _declining(self, peer: _Peer, message: Open, reason: str) -> list[AnyMessage]:
+    def _declining(self, peer: Peer, message: Open, reason: str) -> list[AnyMessage]:
         """Says how full the draft is as well: the sequence may come back when it is less so."""
         return [Close(message.seq, message.epoch, reason, may_return=True), self._stats(peer)]
 
@@ -238,7 +238,7 @@ class DraftService:
                 if not self._send_away(gone, _NO_SHARE):
                     raise
 
-    def _outcomes(self, peer: _Peer, message: Outcome) -> list[AnyMessage]:
+    def _outcomes(self, peer: Peer, message: Outcome) -> list[AnyMessage]:
         answers, tokens, start = list[AnyMessage](), unpack_ints(message.tokens).tolist(), 0
         faults = faults_of_outcome(message, peer.vocab_size)
         columns = (each.tolist() for each in message.columns())
@@ -256,7 +256,7 @@ class DraftService:
         return answers
 
     def _outcome(
-        self, peer: _Peer, found: tuple[int, Planted], n: int, tokens: Sequence[int]
+        self, peer: Peer, found: tuple[int, Planted], n: int, tokens: Sequence[int]
     ) -> list[AnyMessage]:
         session_id, planted = found
         try:
@@ -269,7 +269,7 @@ class DraftService:
             return [Resync(planted.seq, planted.epoch)]
         return []
 
-    def _close(self, peer: _Peer, seq: int, epoch: int) -> None:
+    def _close(self, peer: Peer, seq: int, epoch: int) -> None:
         found = peer.sessions.get(seq)
         if found is not None and found[1].epoch == epoch:
             del peer.sessions[seq]
@@ -277,16 +277,24 @@ class DraftService:
             self._grower.close(found[0])
 
     def _forget(self, peer: bytes) -> None:
-        known = self._peers.pop(peer, None)
+        known = self._peers.pop(peer)
         if known is None:
             return
         for session_id, _planted in known.sessions.values():
             self._grower.close(session_id)
-        if known.tenant not in [each.tenant for each in self._peers.values()]:
+        if not self._peers.has_tenant(known.tenant):
             self._grower.tenants.forget(known.tenant)
 
+    def _send_trees(self) -> None:
+        """To each peer that asked, however often, each tree once."""
+        for peer, known in self._peers:
+            asked, known.asked = known.asked, set()
+            for seq in asked:
+                if (found := known.sessions.get(seq)) is not None:
+                    self._answer(peer, [self._grower.full_frame(found[0]).message()])
+
     def _send_nodes(self, frames: Frames | None) -> None:
-        for peer, known in list(self._peers.items()):
+        for peer, known in self._peers:
             if not known.sessions:
                 continue
             mine = None if frames is None else frames.of(known.rows)
@@ -307,14 +315,14 @@ class DraftService:
 
     def _answer_all(self) -> None:
         """Whoever has nothing to say of what it was told says so: silence means trouble."""
-        for peer, known in list(self._peers.items()):
+        for peer, known in self._peers:
             if known.is_owed:
                 self._answer(peer, [self._stats(known)])
 
     def _give_signs_of_life(self) -> None:
         """To each peer that has heard nothing for a while, however busy others keep the draft."""
         now = self._clock()
-        for peer, known in list(self._peers.items()):
+        for peer, known in self._peers:
             if now - known.last_sign >= HEARTBEAT:
                 self._answer(peer, [self._stats(known)])
 
@@ -322,9 +330,10 @@ class DraftService:
         self._work.num_steps += 1
         self._work.num_rows += num_rows
         self._work.seconds += ended - started
+        self._step_seconds = ended - started
         self._last_spans.append((started, ended, num_rows))
 
-    def _stats(self, peer: _Peer) -> Stats:
+    def _stats(self, peer: Peer) -> Stats:
         return Stats(
             num_steps=self._work.num_steps,
             num_rows=self._work.num_rows,

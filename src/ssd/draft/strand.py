@@ -185,6 +185,10 @@ class Strand:
         if self.contact is not None and self.is_ready:
             self.contact.post(message)
 
+    def overfull(self) -> str:
+        """Why the contact must end: the draft sends far more than is read. Empty: it need not."""
+        return self.contact.overfull() if self.contact is not None else ""
+
     def flush(self) -> None:
         """Sends what has been posted since the last time."""
         if self.contact is not None:
