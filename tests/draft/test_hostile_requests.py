@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from benchmarks.ruled import VOCAB
@@ -18,7 +19,16 @@ from ssd.decoding.rows import DraftContext
 from ssd.draft import messages as wire
 from ssd.draft import rules
 from ssd.draft.codec import FrameError, decode, encode
-from ssd.draft.messages import MAX_FRAME_BYTES, MAX_TOKENS, Open, Outcome, OutcomeHeads, Sampling, pack_ints
+from ssd.draft.messages import (
+    MAX_FRAME_BYTES,
+    MAX_TOKENS,
+    Close,
+    Open,
+    Outcome,
+    OutcomeHeads,
+    Sampling,
+    pack_ints,
+)
 from ssd.draft.policy import Policy
 from ssd.draft.rules import UntellableError, tellable
 from ssd.engine.prompts import RequestFactory
@@ -27,6 +37,7 @@ from ssd.sampling import History, SamplingParams, SamplingRow
 from ssd.server.config import ServerConfig
 from ssd.server.prompts import completion_params
 from ssd.server.schemas import CompletionRequest
+from tests.draft.crowd import Crowd
 from tests.draft.hostile_values import LISTS, NUMBERS, VALUES
 from tests.draft.served import Honest, Served, policy_at, undisturbed
 
@@ -123,6 +134,30 @@ def test_an_entry_of_outcome_that_breaks_a_rule_costs_its_sequence_alone(
             contact.post(Outcome.of(columns, tokens))
             contact.flush()
         honest.rounds_until_hits()
+
+
+def test_an_outcome_that_breaks_a_rule_closes_its_sequence() -> None:
+    crowd = Crowd()
+    (strand,) = crowd.client("hostile").line.strands
+    assert strand.contact is not None
+    for seq in (7, 8):
+        strand.contact.post(opening(seq=seq))
+    columns = OutcomeHeads(*np.array([(7, 1, 1, 0, 1), (8, 1, 1, 0, 1)]).T)
+    strand.contact.post(Outcome.of(columns, [5, VOCAB]))
+    strand.contact.flush()
+    box = crowd.hub.outboxes[b"hostile"]
+    box.clear()
+    crowd.service.turn(0.0)
+    said = [message for frame in box for message in decode(frame, vocab_size=VOCAB)]
+    closed = [(each.seq, each.reason) for each in said if isinstance(each, Close)]
+    assert closed == [(8, "an outcome's token is not in the vocabulary")]
+    assert crowd.grower.num_sessions == 1
+
+
+def test_end_ids_that_no_vocabulary_has_are_left_out() -> None:
+    """Nothing can end with them, so drafts are as good without."""
+    given = Sampling(seed=1, end_ids=[-1, 5, VOCAB, 2**31, 2**70], bad_word_ids=[[5], [6, VOCAB], [-1]])
+    assert tellable(given, VOCAB) == Sampling(seed=1, end_ids=[5], bad_word_ids=[[5]])
 
 
 class ByteTokenizer:
