@@ -263,9 +263,9 @@ FAULTS = [
     ),
     Fault(
         "penalties do not know the path",
-        f"{_SRC}/given.py",
-        "planted.sampling_row([*Paths(forest).to(owner), *tail])",
-        "planted.sampling_row([*tail])",
+        f"{_SRC}/edits.py",
+        "times[found[is_known]] += more_times[is_known]",
+        "times[found[is_known]] += 0 * more_times[is_known]",
         _EDITED,
     ),
     Fault(

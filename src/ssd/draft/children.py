@@ -95,7 +95,8 @@ def _candidates(logits: Tensor, row: SamplingRow, head_tokens: Tensor | None) ->
         logits, ids = whole_vocabulary(logits, head_tokens), None
     temperature = 1.0 if row.params.greedy else row.params.temperature
     wide = WideRow.of(scale_logits(edit_logits(logits, row), temperature))
-    places, scores = wide.largest(min(_SAMPLED_CANDIDATES, logits.shape[0]))
+    wanted = _GREEDY_CANDIDATES if row.params.greedy else _SAMPLED_CANDIDATES
+    places, scores = wide.largest(min(wanted, logits.shape[0]))
     if row.params.greedy:
         # The target's argmax is not truncated: what stands second is as good a guess as ever.
         return places if ids is None else ids[places], scores

@@ -41,6 +41,7 @@ GAMES = (
     Game("runs, few slots", Setup(sequences=5, width=20, lookup=8, slots=24, vocab=20), _MIXED),
     Game("runs, uniform", Setup(sequences=2, width=8, lookup=5, vocab=12, policy="uniform"), (_GREEDY,)),
     Game("edited", Setup(sequences=4, width=12, lookup=4, vocab=40), _EDITED),
+    Game("edited, a restricted head", Setup(sequences=3, width=10, vocab=80, head=40, children=5), _EDITED),
     Game("drawn", Setup(sequences=4, width=12, lookup=4, vocab=80), _DRAWN),
     Game("geometric", Setup(sequences=4, width=20, policy="geometric"), _MIXED),
     Game("long rounds", Setup(sequences=3, width=32, slots=40, steps=(4, 6, 8)), _MIXED),

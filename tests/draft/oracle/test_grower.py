@@ -210,7 +210,7 @@ SAMPLINGS = {
 }
 
 
-@pytest.mark.parametrize(("seed", "scattered"), [(0, False), (1, False), (2, True)])
+@pytest.mark.parametrize(("seed", "scattered"), [(3, False), (1, False), (2, True)])
 def test_children_equal_a_forward_from_scratch_after_any_outcomes(
     bench: Bench, seed: int, scattered: bool
 ) -> None:

@@ -54,8 +54,7 @@ class FixedChildren:
     def of(self, logits: Tensor, tables: Tables, rows: Rows) -> Told:
         wanted = SAMPLED_CANDIDATES if self._needs.samples else GREEDY_CANDIDATES
         ids, scores = largest_of_rows(logits, min(wanted, logits.shape[1]))
-        if self._head_tokens is not None:
-            ids = self._head_tokens[ids]
+        ids = _of_head(ids, self._head_tokens)
         if self._needs.samples:
             scores = self._perturbed(ids, scores, logits, tables, rows)
         best, order = scores.topk(min(self._count, scores.shape[1]), dim=1)
@@ -102,7 +101,7 @@ class LooseChildren:
             each.cpu() for each in largest_of_rows(logits, min(GREEDY_CANDIDATES, logits.shape[1]))
         )
         ids = ids[:, : self._count]
-        tokens = (ids if self._head_tokens is None else self._head_tokens[ids]).numpy()
+        tokens = _of_head(ids, self._head_tokens).numpy()
         # The largest comes first; where it is −inf there are no children.
         with np.errstate(invalid="ignore"):
             least = scores.numpy() - scores.numpy()[:, :1]
@@ -113,8 +112,7 @@ class LooseChildren:
         logits, sequence = logits.cpu(), rows.sequence[chosen]
         temperatures = tables.temperature[sequence]
         ids, values = largest_of_rows(logits, min(SAMPLED_CANDIDATES, logits.shape[1]))
-        if self._head_tokens is not None:
-            ids = self._head_tokens[ids]
+        ids = _of_head(ids, self._head_tokens)
         scores = values / torch.from_numpy(temperatures).unsqueeze(1)
         cuts = (
             (tables.top_k[sequence] > 0)
@@ -147,6 +145,11 @@ class LooseChildren:
 def truncation_of(tables: Tables, sequence: Array) -> Truncation:
     columns = (each[sequence] for each in (tables.log_min_p, tables.top_k, tables.top_p))
     return Truncation(*(torch.as_tensor(each) for each in columns))
+
+
+def _of_head(columns: Tensor, head_tokens: Tensor | None) -> Tensor:
+    """Tokens of columns. Where almost all is forbidden, columns behind the last are among the largest."""
+    return columns if head_tokens is None else head_tokens[columns.clamp(max=len(head_tokens) - 1)]
 
 
 def _noise(ids: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:

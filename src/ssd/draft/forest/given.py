@@ -1,7 +1,7 @@
-"""What only the host can say of a step's rows: what their text is, and so runs and edited or drawn children.
+"""What only the host can say of a step's rows: what their text is, and so runs and drawn children.
 
-Parameters that look at tokens (penalties, bad words, bias, least lengths) and ratio acceptance are computed
-by the code that does it for everyone, row by row: a step is split at its logits for them.
+Ratio acceptance is computed by the code that does it for everyone, row by row: a step is split at its logits
+for it. What parameters that depend on tokens do to logits is in `edits.py`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ssd.draft.children import Children, Drawing, DrawnChildren, drawn_children, likely_children
+from ssd.draft.children import Drawing, DrawnChildren, drawn_children
 from ssd.draft.forest.forest import Forest
 from ssd.draft.forest.planted import Planted
 from ssd.draft.forest.runs import Runs
@@ -22,13 +22,6 @@ _MASK = (1 << WORD) - 1
 _NO_RUNS = Runs(*np.zeros((3, 0), np.int64))
 Texts = Mapping[int, Planted]
 """By the row of the tables."""
-
-
-def needs_host(planted: Planted) -> bool:
-    """Whether any of its children may depend on more than logits, noise and truncation."""
-    params, sampling = planted.params, planted.opening.sampling
-    edits = params.bias or sampling.bad_word_ids or params.penalised or params.min_tokens
-    return bool(edits) or planted.draws
 
 
 class Paths:
@@ -131,7 +124,7 @@ def load_runs(forest: Forest, runs: Sequence[Run]) -> None:
 
 
 class GivenChildren:
-    """Children of the rows whose sequences need the host."""
+    """Children of the rows whose sequences draw their guesses."""
 
     def __init__(self, count: int, head_tokens: Tensor | None) -> None:
         self._count, self._head_tokens = count, head_tokens
@@ -149,29 +142,25 @@ class GivenChildren:
         wanted = forest.xp.told(forest.tables.is_given)[sequence] & attaches
         # Where shapes are not fixed, rows that attach nothing have no logits.
         places = np.arange(len(sequence)) if forest.xp.is_fixed else attaches.cumsum() - 1
-        tails = _tails(forest, runs)
+        node_ids = forest.xp.told(forest.rows.node_id)
+        tails, paths = _tails(forest, runs), Paths(forest)
         for row in np.flatnonzero(wanted).tolist():
             owner, tail = tails.get(row, (row, ()))
+            path = [*paths.to(owner), *tail]
             planted = texts[int(sequence[row])]
-            children = self._of(logits[int(places[row])], planted, forest, owner, tail)
+            children = self._drawn(logits[int(places[row])], planted, path, int(node_ids[owner]))
             number = len(children.tokens)
             told[0][row, :number], told[1][row, :number] = children.tokens, children.raws
             told[1][row, number:] = -np.inf
 
-    def _of(
-        self, logits: Tensor, planted: Planted, forest: Forest, owner: int, tail: Sequence[int]
-    ) -> Children:
-        row = planted.sampling_row([*Paths(forest).to(owner), *tail])
-        if not planted.draws:
-            return likely_children(logits.unsqueeze(0), [row], self._count, head_tokens=self._head_tokens)[0]
-        node_id = int(forest.xp.told(forest.rows.node_id)[owner])
+    def _drawn(self, logits: Tensor, planted: Planted, path: Sequence[int], node_id: int) -> DrawnChildren:
         drawing = Drawing(
             planted.node_seed(node_id),
             planted.opening.sampling.saguaro,
             self._head_tokens,
             planted.vocab_size,
         )
-        found: DrawnChildren = drawn_children(logits, row, self._count, drawing)
+        found: DrawnChildren = drawn_children(logits, planted.sampling_row(path), self._count, drawing)
         planted.drawn_from[node_id] = found.drawn_from
         return found
 

@@ -18,9 +18,10 @@ from torch import Tensor
 from ssd.attention.rows import PlainRow
 from ssd.draft.forest.admission import Admission
 from ssd.draft.forest.children import Told
+from ssd.draft.forest.edits import EditedRows, LogitEdits, TextEdits, edits_of
 from ssd.draft.forest.forest import Forest
 from ssd.draft.forest.frames import Frames, NewNodes, new_nodes, numbered_frames, whole_tree
-from ssd.draft.forest.given import GivenChildren, Run, find_runs, load_runs, needs_host
+from ssd.draft.forest.given import GivenChildren, Run, find_runs, load_runs
 from ssd.draft.forest.ledger import Ledger, Longs
 from ssd.draft.forest.planted import Planted
 from ssd.draft.forest.rounds import Rounds
@@ -88,13 +89,16 @@ class ForestGrower:
         self._forest, self._model, self._children = forest, model, children
         self._limits = limits
         self._given = GivenChildren(forest.shape.children, head_tokens)
+        self._logit_edits = LogitEdits(head_tokens)
         self._planted: dict[int, Planted] = {}
         self._by_row: dict[int, int] = {}
         """The session of each row in use."""
         self._texts: dict[int, Planted] = {}
         """By row."""
-        self._with_host: set[int] = set()
-        """Sessions whose children depend on more than logits and noise."""
+        self._edited: dict[int, TextEdits] = {}
+        """By row: texts whose parameters depend on tokens."""
+        self._drawing: set[int] = set()
+        """Sessions whose guesses are drawn."""
         self._truncating: set[int] = set()
         """Sessions that cut off tokens."""
         self.ledger = Ledger(forest.shape.sequences)
@@ -139,16 +143,20 @@ class ForestGrower:
         self._planted[session_id], self._by_row[planted.row] = planted, session_id
         self._texts[planted.row] = planted
         self.tenants.enter(planted.row, planted.tenant)
-        is_given = needs_host(planted)
-        if is_given:
-            self._with_host.add(session_id)
-        if planted.params.truncated:
-            self._truncating.add(session_id)
-        planted.plant(self._forest.tables, self._forest.shape, num_read=num_read, is_given=is_given)
+        self._note_parameters(session_id, planted)
+        planted.plant(self._forest.tables, self._forest.shape, num_read=num_read, is_given=planted.draws)
         self._trunks.enter(session_id, planted)
         if num_read < len(planted.tokens) - 1:
             self._unread.add(session_id)
         self._forest.narrow(max(self._by_row))
+
+    def _note_parameters(self, session_id: int, planted: Planted) -> None:
+        if planted.draws:
+            self._drawing.add(session_id)
+        elif (edits := edits_of(planted)) is not None:
+            self._edited[planted.row] = edits
+        if planted.params.truncated:
+            self._truncating.add(session_id)
 
     def close(self, session_id: int) -> None:
         if session_id in self._inbox:
@@ -162,7 +170,8 @@ class ForestGrower:
         self.ledger.clear(planted.row)
         self.tenants.leave(planted.row, planted.tenant)
         del self._by_row[planted.row], self._texts[planted.row]
-        self._with_host.discard(session_id)
+        self._drawing.discard(session_id)
+        self._edited.pop(planted.row, None)
         self._truncating.discard(session_id)
         self._unread.discard(session_id)
         insort(self._free, planted.row, key=neg)
@@ -281,7 +290,7 @@ class ForestGrower:
         for row in self._trunks.are_full(num_read * (count > 0)).tolist():
             session_id = self._by_row[row]
             self._trunks.share(session_id, self._planted[session_id], int(num_read[row]))
-        for session_id in self._with_host:
+        for session_id in self._drawing:
             planted = self._planted[session_id]
             if planted.drawn_from:
                 planted.forget_drawn(int(forest.tables.root_id[planted.row]))
@@ -307,11 +316,13 @@ class ForestGrower:
         return runs
 
     def _told(self, logits: Tensor, runs: Sequence[Run]) -> Told:
-        """What follows each row, by its logits; where a text's parameters look at its tokens, by the host."""
+        """What follows each row, by its logits and parameters; where guesses are drawn, by the host."""
         forest = self._forest
         forest.truncates = bool(self._truncating)
+        if self._edited:
+            self._logit_edits.apply(logits, EditedRows(forest, self._edited))
         told = self._children.of(logits, forest.tables, forest.rows)
-        if self._with_host:
+        if self._drawing:
             host = forest.xp.told(told[0]), forest.xp.told(told[1])
             self._given.write(forest, self._texts, logits, host, runs)
             # On a device that was a copy.
@@ -355,9 +366,9 @@ class ForestGrower:
 
     def _framed(self, found: NewNodes, *, full: bool) -> Frames:
         frames = numbered_frames(found, self.ledger, full=full)
-        if not self._with_host:
+        if not self._drawing:
             return frames
-        drawn = [each for session_id in self._with_host for each in self._drawn_of(session_id, found)]
+        drawn = [each for session_id in self._drawing for each in self._drawn_of(session_id, found)]
         return replace(frames, drawn=drawn)
 
     def _drawn_of(self, session_id: int, found: NewNodes) -> list[tuple[int, Drawn]]:

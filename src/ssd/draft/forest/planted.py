@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ssd.draft.forest.ledger import Ledger
+from ssd.draft.forest.ledger import Ledger, Longs
 from ssd.draft.forest.repeats import Repeats
 from ssd.draft.forest.tables import NO_TOKEN, Shape, Tables, kind_of
 from ssd.draft.messages import MAX_ID, Drawn, Open, pack_floats, pack_ints, unpack_ints
@@ -43,6 +43,8 @@ class Planted:
         self._repeats = Repeats(self.tokens)
         self._prompt = self.tokens[: self.opening.num_prompt]
         self._tally = Tally(self._prompt) if self.params.penalised else None
+        self._seen: tuple[int, Longs, Longs] | None = None
+        """Of which length of the text, and what `seen` found then."""
 
     @property
     def draws(self) -> bool:
@@ -121,6 +123,20 @@ class Planted:
             bad_word_ids=tuple(map(tuple, sampling.bad_word_ids)),
             tally=self._tally,
         )
+
+    def seen(self) -> tuple[Longs, Longs]:
+        """Tokens that penalties concern, ascending, and how often each was written."""
+        if self._seen is None or self._seen[0] != len(self.tokens):
+            tally = self._tally or Tally(self._prompt)
+            ids, counts = tally.written(History(self.tokens, len(self._prompt)))
+            if self.params.repetition_penalty != 1.0:
+                # Those of the prompt alone were written no times.
+                others = tally.only_in_prompt(ids)
+                ids, counts = np.concatenate((ids, others)), np.concatenate((counts, 0 * others))
+                order = np.argsort(ids)
+                ids, counts = ids[order], counts[order]
+            self._seen = len(self.tokens), ids, counts
+        return self._seen[1:]
 
     def plant(self, tables: Tables, shape: Shape, *, num_read: int, is_given: bool) -> None:
         """Writes its row: a root of which nothing is known but its token."""
