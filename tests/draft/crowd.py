@@ -8,11 +8,13 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
-from benchmarks.ruled import RuledModel, grower_of, hello, outcome, shape_of
+from benchmarks.ruled import RuledModel, grower_of, hello, logits_after, outcome, shape_of
 from ssd.draft.client import DraftClient
 from ssd.draft.contact import Contact
+from ssd.draft.forest.children import GREEDY_CANDIDATES
 from ssd.draft.forest.grower import ForestGrower, Reading
 from ssd.draft.forest.planted import Planted
 from ssd.draft.forest.tables import Rows, Tables
@@ -22,6 +24,7 @@ from ssd.draft.messages import Sampling
 from ssd.draft.mirrors import Knowledge
 from ssd.draft.service import DraftService
 from ssd.draft.sources import FixedSources
+from ssd.sampling.select import largest_of_rows
 
 STEP = 0.002
 """Seconds that a tick stands for."""
@@ -87,6 +90,12 @@ class Source:
         pass
 
 
+def second_guess(last: int) -> int:
+    """What a draft by the rule holds to be next, but hardly likely."""
+    ids, _scores = largest_of_rows(logits_after(torch.tensor([last]), errs=True), GREEDY_CANDIDATES)
+    return int(ids[0, 1])
+
+
 @dataclass
 class Target:
     """Decodes so many texts at a time, each of so many tokens."""
@@ -101,6 +110,8 @@ class Target:
     left: dict[int, int] = field(default_factory=dict)
     num_begun: int = 0
     known: Counter[Knowledge] = field(default_factory=Counter)
+    lies: bool = False
+    """It reports that the draft's second guess came, always and of one token."""
 
     def round(self) -> None:
         while len(self.texts) < self.batch:
@@ -108,6 +119,8 @@ class Target:
         keys = list(self.texts)
         paths = self.client.paths(keys, LOOKAHEAD)
         said = [outcome(self.texts[key], path.tokens) for key, path in zip(keys, paths, strict=True)]
+        if self.lies:
+            said = [[second_guess(self.texts[key])] for key in keys]
         self.known.update(self.client.outcomes(list(zip(keys, said, strict=True))))
         for key, tokens in zip(keys, said, strict=True):
             self.texts[key] = tokens[-1]
@@ -191,8 +204,10 @@ class Crowd:
             client.line.read()
         return client
 
-    def add(self, name: str, batch: int, *, prompt: int = 32, max_tokens: int = 400) -> Target:
-        target = Target(self.client(name), len(self.targets), batch, prompt, max_tokens)
+    def add(
+        self, name: str, batch: int, *, prompt: int = 32, max_tokens: int = 400, lies: bool = False
+    ) -> Target:
+        target = Target(self.client(name), len(self.targets), batch, prompt, max_tokens, lies=lies)
         self.targets[name] = target
         return target
 

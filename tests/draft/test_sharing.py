@@ -10,10 +10,12 @@ from ssd.draft import service as service_module
 from ssd.draft.codec import decode
 from ssd.draft.forest.admission import Claim, Holding, who_gives_way
 from ssd.draft.forest.arrays import Arrays, NumpyArrays, TorchArrays
+from ssd.draft.forest.books import Books
 from ssd.draft.forest.children import FixedChildren, LooseChildren, Needs
 from ssd.draft.forest.forest import Forest
 from ssd.draft.forest.grower import Children, ForestGrower, HostLimits
 from ssd.draft.forest.planted import Planted
+from ssd.draft.forest.tables import KINDS, TENANT_CELLS
 from ssd.draft.forest.tenants import Tenants
 from ssd.draft.messages import AnyMessage, Open, Sampling, pack_ints
 from ssd.kvcache.block_manager import BlockManager
@@ -300,3 +302,46 @@ def test_who_was_declined_does_not_ask_again_with_every_word_of_the_draft(
     crowd.service.turn(0.0)
     target.client.line.read()
     assert opens(crowd) == 1
+
+
+def test_a_tenant_that_reports_nonsense_costs_no_other_its_hits() -> None:
+    rates = []
+    for liars in (0, 8):
+        crowd = Crowd(width=12)
+        crowd.add("honest", 1)
+        if liars:
+            crowd.add("liar", liars, lies=True)
+        crowd.run(120)
+        rates.append(crowd.targets["honest"].hit_rate)
+    assert rates[0] > 0.7
+    assert rates[1] >= 0.95 * rates[0]
+
+
+def test_counts_are_kept_while_a_tenant_is_away_and_taken_from_who_is_away_longest() -> None:
+    books = Books(2)
+    assert books.take("a", set()) == (1, True)
+    assert books.take("b", {"a"}) == (2, True)
+    assert books.take("a", set()) == (1, False)
+    assert books.take("c", {"a"}) == (2, True), (
+        "of those that are away, the one that came least recently goes"
+    )
+    books.forget("c")
+    assert books.take("b", {"a"}) == (2, True)
+
+
+@pytest.mark.parametrize("xp", [NumpyArrays(), TorchArrays()], ids=["arrays", "tensors"])
+def test_who_takes_over_counts_begins_with_the_models_word(xp: Arrays) -> None:
+    grower = grower_on(xp)
+    forest = grower._forest
+    for number, tenant in enumerate(["a", "b"]):
+        opening = Open(number, 1, pack_ints([number + 5, 9, 30]), 3, 500, 4, Sampling(seed=1))
+        grower.open(number, Planted(opening, CONTEXT, tenant=tenant))
+    forest.tables.counts[:] = 7.0
+    grower.close(0)
+    grower.tenants.forget("a")
+    opening = Open(2, 1, pack_ints([3, 9, 30]), 3, 500, 4, Sampling(seed=1))
+    grower.open(2, Planted(opening, CONTEXT, tenant="c"))
+    parts = xp.told(forest.tables.calibration)[[grower._planted[each].row for each in (1, 2)]] // KINDS
+    counts = xp.told(forest.tables.counts).reshape(2, -1, TENANT_CELLS)
+    assert counts[:, parts[0]].min() == 7.0
+    assert counts[:, parts[1]].max() == 0.0

@@ -17,6 +17,13 @@ _NO_READ = f"{_OPERATIONS}::test_no_step_reads_a_value_or_replaces_a_table"
 
 FAULTS = [
     Fault(
+        "tenants share their counts",
+        f"{_SRC}/planted.py",
+        "tables.calibration[row] = book * KINDS + kind",
+        "tables.calibration[row] = kind",
+        "tests/draft/test_sharing.py::test_a_tenant_that_reports_nonsense_costs_no_other_its_hits",
+    ),
+    Fault(
         "a row does not see its parent's key",
         f"{_SRC}/select.py",
         "tables.ancestors[:, sequence, family] | known.bits[:, family]",
@@ -201,8 +208,8 @@ FAULTS = [
     Fault(
         "coupled guesses are calibrated as greedy ones",
         f"{_SRC}/calibration.py",
-        "    return kind * (RANKS * BINS)",
-        "    return 0 * kind * (RANKS * BINS)",
+        "    return part * (RANKS * BINS)",
+        "    return 0 * part * (RANKS * BINS)",
         _WIDE,
     ),
     Fault(

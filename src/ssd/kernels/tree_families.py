@@ -107,7 +107,7 @@ def find_families(
     children: tl.constexpr,
     num_edges: tl.constexpr,
     num_ranks: tl.constexpr,
-    num_cells: tl.constexpr,
+    num_cells,
     kids: tl.constexpr,
     ends: tl.constexpr,
 ):
@@ -119,7 +119,7 @@ def find_families(
     raws = tl.load(said.raws + row * children + rank, mask=is_rank, other=float("-inf"))
     exists = (raws > float("-inf")) & (tokens < tl.load(trees.vocab + sequence))
     exact = raws.to(tl.float64)
-    cells = cells_of(exact, rank, tl.load(trees.kind + sequence), edges, num_edges, num_ranks)
+    cells = cells_of(exact, rank, tl.load(trees.calibration + sequence), edges, num_edges, num_ranks)
     seen, taken = tl.load(trees.counts + cells), tl.load(trees.counts + num_cells + cells)
     rates = (taken + trust * tl.exp(exact)) / (seen + trust)
     logprobs = tl.minimum(tl.log(tl.maximum(rates, least)), 0.0).to(tl.float32)

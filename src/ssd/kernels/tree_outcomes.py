@@ -11,6 +11,9 @@ from torch import Tensor
 from ssd.kernels.language import jit, launching_on, tl
 from ssd.kernels.trees import Learning, Sizes, Trees, bit_of, bits_of, cells_of, trunk_slot, up_to_power
 
+_FADING = 1024
+"""Cells of the calibration that one program looks after."""
+
 
 class Arrived(NamedTuple):
     """Of each sequence: how many tokens were decided, and which."""
@@ -60,14 +63,14 @@ def teach(
     children: tl.constexpr,
     num_edges: tl.constexpr,
     num_ranks: tl.constexpr,
-    num_cells: tl.constexpr,
+    num_cells,
 ):
     """Each family on the way, by the token that came. Ones are added: in any order they give one sum."""
     nodes = families[:, None] * children + rank[None, :]
     is_guess = is_judged[:, None] & (rank < children)[None, :]
     tokens = tl.load(trees.child_token + nodes, mask=is_guess, other=-1)
     said = tl.load(trees.child_raw + nodes, mask=is_guess, other=0.0).to(tl.float64)
-    cells = cells_of(said, rank[None, :], tl.load(trees.kind + here), edges, num_edges, num_ranks)
+    cells = cells_of(said, rank[None, :], tl.load(trees.calibration + here), edges, num_edges, num_ranks)
     is_guess = is_guess & (tokens >= 0)
     ones = is_guess.to(tl.float64)
     tl.atomic_add(trees.counts + cells, ones, mask=is_guess)
@@ -168,7 +171,7 @@ def apply_outcome(
     children: tl.constexpr,
     num_edges: tl.constexpr,
     num_ranks: tl.constexpr,
-    num_cells: tl.constexpr,
+    num_cells,
     wide: tl.constexpr,
     kids: tl.constexpr,
     places: tl.constexpr,
@@ -211,9 +214,9 @@ def apply_outcome(
 
 
 @jit()
-def fade(counts, memory: tl.constexpr, num_cells: tl.constexpr, wide: tl.constexpr):
-    """What has been seen often counts half from here on: after all outcomes."""
-    cell = tl.arange(0, wide)
+def fade(counts, num_cells, memory: tl.constexpr, wide: tl.constexpr):
+    """Program (some cells): what has been seen often counts half from here on, after all outcomes."""
+    cell = tl.program_id(0) * wide + tl.arange(0, wide)
     is_cell = cell < num_cells
     seen = tl.load(counts + cell, mask=is_cell, other=0.0)
     taken = tl.load(counts + num_cells + cell, mask=is_cell, other=0.0)
@@ -242,10 +245,10 @@ def apply_arrived(trees: Trees, arrived: Arrived, carried: Carried, sizes: Sizes
             places=up_to_power(sizes.outcome + 1),
             num_warps=8,
         )
-        fade[(1,)](
+        fade[(-(-num_cells // _FADING),)](
             trees.counts,
             memory=learning.memory,
             num_cells=num_cells,
-            wide=up_to_power(num_cells),
+            wide=_FADING,
             num_warps=4,
         )

@@ -26,7 +26,7 @@ class Trees(NamedTuple):
     blocks: Tensor
     ends: Tensor
     vocab: Tensor
-    kind: Tensor
+    calibration: Tensor
     is_used: Tensor
     position: Tensor
     token: Tensor
@@ -115,14 +115,14 @@ def bits_of(is_meant, slot, word: tl.constexpr, slots: tl.constexpr):
 
 
 @jit()
-def cells_of(said, rank, kind, edges, num_edges: tl.constexpr, num_ranks: tl.constexpr):
-    """Where a guess of a kind and rank is counted, by what the model said of it in float64."""
+def cells_of(said, rank, part, edges, num_edges: tl.constexpr, num_ranks: tl.constexpr):
+    """Where a guess is counted: in its sequence's part, by rank and what the model said in float64."""
     behind = tl.zeros_like(said).to(tl.int64)
     for number in tl.static_range(num_edges):
         # Turned round: what is no number lies behind every edge.
         behind += 1 - (tl.load(edges + number) >= said).to(tl.int64)
     cell = tl.minimum(rank, num_ranks - 1).to(tl.int64) * (num_edges + 1) + behind
-    return kind * (num_ranks * (num_edges + 1)) + cell
+    return part * (num_ranks * (num_edges + 1)) + cell
 
 
 @jit()

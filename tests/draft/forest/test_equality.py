@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ssd.draft.forest.tables import BINS, RANKS
 from tests.draft.forest.games import GAMES, on_tensors
 from tests.draft.forest.pair import without_fading
 from tests.draft.forest.play import Game, Player
@@ -44,7 +45,8 @@ def test_what_was_decided_before_a_sequence_ends_still_teaches() -> None:
     pair.close(session_id)
     seen = pair.oracle._calibrations[True, False]._num_seen
     assert sum(seen) > 0
-    assert pair.forest.tables.counts[0][: len(seen)].tolist() == seen
+    first = int(pair.forest.tables.calibration[1]) * RANKS * BINS
+    assert pair.forest.tables.counts[0][first : first + len(seen)].tolist() == seen
 
 
 @pytest.mark.slow

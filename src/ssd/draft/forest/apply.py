@@ -67,7 +67,7 @@ def _teach(xp: Arrays, shape: Shape, known: Constants, tables: Tables, inbox: In
     tokens = tables.child_token[here, family]
     came = tokens == inbox.tokens[:, :, None]
     told = is_judged[:, :, None] & (tokens >= 0), came
-    learn(xp, known, tables.counts, tables.child_raw[here, family], tables.kind, told)
+    learn(xp, known, tables.counts, tables.child_raw[here, family], tables.calibration, told)
 
 
 def _moves(xp: Arrays, shape: Shape, known: Constants, tables: Tables, path: _Path) -> Moves:

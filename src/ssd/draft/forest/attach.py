@@ -41,7 +41,7 @@ def fresh_width(shape: Shape) -> int:
 def families(xp: Arrays, known: Constants, tables: Tables, rows: Rows, told: tuple[Array, Array]) -> Families:
     """From tokens and what the model said of them: −inf or NaN where there is no child."""
     tokens, raws = told
-    logprobs = calibrated(xp, known, tables.counts, raws, tables.kind[rows.sequence])
+    logprobs = calibrated(xp, known, tables.counts, raws, tables.calibration[rows.sequence])
     exists = raws > known.never
     is_meant = exists & (tokens < tables.vocab[rows.sequence][:, None])
     found = Families(tokens, raws, logprobs, is_meant)

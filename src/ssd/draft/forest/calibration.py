@@ -4,8 +4,8 @@ The model's own probability for a guess says which guesses are surer than others
 agrees. Each decided token tells of every guess that stood in its place whether it was taken; where little
 has been seen the model is believed.
 
-Guesses are counted by kind (greedy, coupled, drawn), rank and what the model said. All that an outcome
-teaches is counted at once; the counts of a cell that has seen much are then halved, together.
+Guesses are counted by tenant (books.py), kind (greedy, coupled, drawn), rank and what the model said. All
+that an outcome teaches is counted at once; the counts of a cell that has seen much are then halved, together.
 """
 
 from ssd.draft.forest.arrays import Array, Arrays
@@ -20,24 +20,27 @@ LEAST = 1e-4
 """No chance is held to be less."""
 
 
-def calibrated(xp: Arrays, known: Constants, counts: Array, raws: Array, kind: Array) -> Array:
-    """Log-probabilities [W, C] of the children of rows of kinds [W], from what the model said of them."""
+def calibrated(xp: Arrays, known: Constants, counts: Array, raws: Array, part: Array) -> Array:
+    """Log-probabilities [W, C] of the children of rows, from what the model said of them.
+
+    `part` [W]: which counts a row uses (`Tables.calibration`).
+    """
     said = xp.exact(raws)
-    cells = _cells(xp, known, said, kind[:, None])
+    cells = _cells(xp, known, said, part[:, None])
     rates = (counts[1][cells] + TRUST * xp.exp(said)) / (counts[0][cells] + TRUST)
     return xp.real(xp.at_most(xp.log(xp.at_least(rates, LEAST)), 0.0))
 
 
 def learn(
-    xp: Arrays, known: Constants, counts: Array, raws: Array, kind: Array, told: tuple[Array, Array]
+    xp: Arrays, known: Constants, counts: Array, raws: Array, part: Array, told: tuple[Array, Array]
 ) -> None:
     """Counts guesses [S, K, C]: which of them were judged, and which came."""
     is_judged, came = told
-    cells = _cells(xp, known, xp.exact(raws), kind[:, None, None]).reshape(-1)
+    cells = _cells(xp, known, xp.exact(raws), part[:, None, None]).reshape(-1)
     xp.add_at(counts[0], cells, xp.exact(is_judged).reshape(-1))
     xp.add_at(counts[1], cells, xp.exact(is_judged & came).reshape(-1))
     counts *= xp.where(counts[:1] > MEMORY, known.half, known.one)
 
 
-def _cells(xp: Arrays, known: Constants, said: Array, kind: Array) -> Array:
-    return kind * (RANKS * BINS) + known.first_cells + xp.searchsorted(known.edges, said)
+def _cells(xp: Arrays, known: Constants, said: Array, part: Array) -> Array:
+    return part * (RANKS * BINS) + known.first_cells + xp.searchsorted(known.edges, said)

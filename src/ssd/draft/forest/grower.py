@@ -25,7 +25,7 @@ from ssd.draft.forest.given import GivenChildren, Run, find_runs, load_runs
 from ssd.draft.forest.ledger import Ledger, Longs
 from ssd.draft.forest.planted import Planted
 from ssd.draft.forest.rounds import Rounds
-from ssd.draft.forest.tables import Moves, Rows, Tables
+from ssd.draft.forest.tables import TENANT_CELLS, Moves, Rows, Tables
 from ssd.draft.forest.tenants import Tenants
 from ssd.draft.forest.trunks import Trunks
 from ssd.draft.forest.turns import TurnTaking
@@ -144,7 +144,13 @@ class ForestGrower:
         self._texts[planted.row] = planted
         self.tenants.enter(planted.row, planted.tenant)
         self._note_parameters(session_id, planted)
-        planted.plant(self._forest.tables, self._forest.shape, num_read=num_read, is_given=planted.draws)
+        planted.plant(
+            self._forest.tables,
+            self._forest.shape,
+            num_read=num_read,
+            is_given=planted.draws,
+            book=self._book_of(planted.tenant),
+        )
         self._trunks.enter(session_id, planted)
         if num_read < len(planted.tokens) - 1:
             self._unread.add(session_id)
@@ -157,6 +163,13 @@ class ForestGrower:
             self._edited[planted.row] = edits
         if planted.params.truncated:
             self._truncating.add(session_id)
+
+    def _book_of(self, tenant: str) -> int:
+        """The number of a tenant's counts; one that had none begins with the model's own word."""
+        book, is_new = self.tenants.book(tenant)
+        if is_new:
+            self._forest.tables.counts[:, book * TENANT_CELLS : (book + 1) * TENANT_CELLS] = 0.0
+        return book
 
     def close(self, session_id: int) -> None:
         if session_id in self._inbox:

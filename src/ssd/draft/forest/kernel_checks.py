@@ -116,7 +116,7 @@ def _plant(forest: Forest, row: int, rng: random.Random) -> None:
     sampling = Sampling(seed=row, temperature=0.5 * (row % 2), end_ids=[_END])
     opening = Open(row, 1, pack_ints(tokens), len(tokens), _MAX_LEN, forest.shape.outcome - 1, sampling)
     planted = Planted(opening, max_len=_MAX_LEN, vocab_size=_UNKNOWN, row=row)
-    planted.plant(forest.tables, forest.shape, num_read=max(0, len(tokens) - 3), is_given=False)
+    planted.plant(forest.tables, forest.shape, num_read=max(0, len(tokens) - 3), is_given=False, book=row % 2)
     blocks = rng.sample(range(1000), forest.shape.blocks)
     forest.tables.blocks[row] = torch.tensor(blocks, device=forest.tables.blocks.device)
 

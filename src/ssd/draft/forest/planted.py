@@ -11,7 +11,7 @@ import numpy as np
 
 from ssd.draft.forest.ledger import Ledger, Longs
 from ssd.draft.forest.repeats import Repeats
-from ssd.draft.forest.tables import NO_TOKEN, Shape, Tables, kind_of
+from ssd.draft.forest.tables import KINDS, NO_TOKEN, Shape, Tables, kind_of
 from ssd.draft.messages import MAX_ID, Drawn, Open, pack_floats, pack_ints, unpack_ints
 from ssd.draft.wire_sampling import check_noise, sampling_params
 from ssd.sampling import History, SamplingRow, Tally, mix_seed
@@ -138,8 +138,11 @@ class Planted:
             self._seen = len(self.tokens), ids, counts
         return self._seen[1:]
 
-    def plant(self, tables: Tables, shape: Shape, *, num_read: int, is_given: bool) -> None:
-        """Writes its row: a root of which nothing is known but its token."""
+    def plant(self, tables: Tables, shape: Shape, *, num_read: int, is_given: bool, book: int = 0) -> None:
+        """Writes its row: a root of which nothing is known but its token.
+
+        `book`: the number of its tenant's counts.
+        """
         row, sampling, params = self.row, self.opening.sampling, self.params
         length = len(self.tokens)
         tables.length[row], tables.num_read[row] = length, num_read
@@ -151,7 +154,9 @@ class Planted:
         for place in range(shape.ends):
             ends = sampling.end_ids
             tables.ends[row, place] = ends[place] if place < len(ends) else NO_TOKEN
-        tables.vocab[row], tables.kind[row] = self.vocab_size, kind_of(params, draws=self.draws)
+        kind = kind_of(params, draws=self.draws)
+        tables.vocab[row], tables.kind[row] = self.vocab_size, kind
+        tables.calibration[row] = book * KINDS + kind
         tables.is_given[row], tables.is_new[row] = is_given, True
         tables.seed[row] = int(np.uint64(sampling.seed & _MASK).view(np.int64))
         tables.temperature[row] = 1.0 if params.greedy else params.temperature

@@ -22,6 +22,7 @@ KINDS = 3
 """Greedy, coupled and drawn guesses err in different ways."""
 RANKS = 8
 BINS = 12
+TENANT_CELLS = KINDS * RANKS * BINS
 NODE_BITS = 11
 """A node of a tree in so many bits: family · children + rank."""
 MAX_CHILDREN = 8
@@ -99,6 +100,7 @@ class Tables:
     ends: Array  # [S, ends]
     vocab: Array  # what lies beyond is never guessed
     kind: Array
+    calibration: Array  # the part of `counts` that it uses: of its tenant and kind
     is_given: Array  # its children come from the host
     seed: Array
     temperature: Array  # [S] float32; 1 where greedy
@@ -120,7 +122,7 @@ class Tables:
     is_open: Array  # may be processed
     child_raw: Array  # float32: what the model said
     child_value: Array  # float64
-    # Of what was guessed and came [2, KINDS · RANKS · BINS]: seen, taken.
+    # Of what was guessed and came [2, tenants · KINDS · RANKS · BINS]: seen, taken. Tenants as in books.py.
     counts: Array
 
     @classmethod
@@ -142,6 +144,7 @@ class Tables:
             ends=xp.integers(s, shape.ends, fill=NO_TOKEN),
             vocab=xp.integers(s),
             kind=xp.integers(s),
+            calibration=xp.integers(s),
             is_given=xp.flags(s),
             seed=xp.integers(s),
             temperature=xp.reals(s, fill=1.0),
@@ -161,7 +164,7 @@ class Tables:
             is_open=xp.flags(s, f, c),
             child_raw=xp.reals(s, f, c),
             child_value=xp.exacts(s, f, c),
-            counts=xp.exacts(2, KINDS * RANKS * BINS),
+            counts=xp.exacts(2, s * TENANT_CELLS),
         )
 
     def leading(self, count: int) -> "Tables":

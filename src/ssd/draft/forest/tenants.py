@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from ssd.draft.forest.books import Books
 from ssd.draft.forest.ledger import Longs
 
 Flags = NDArray[np.bool_]
@@ -41,6 +42,7 @@ class Tenants:
         """Who would have taken more in the last step."""
         self._lag: Reals = np.zeros(sequences + 1)
         self._num_had: dict[str, int] = {}
+        self._books = Books(sequences)
 
     @property
     def are_several(self) -> bool:
@@ -56,6 +58,11 @@ class Tenants:
     def forget(self, name: str) -> None:
         """Nobody of this tenant is there any more."""
         self._num_had.pop(name, None)
+        self._books.forget(name)
+
+    def book(self, name: str) -> tuple[int, bool]:
+        """The number of a tenant's counts, and whether it begins with them (books.py)."""
+        return self._books.take(name, self._numbers)
 
     def enter(self, row: int, name: str) -> None:
         if name not in self._numbers:
