@@ -27,12 +27,12 @@ from benchmarks.peers.registry import PEERS, SSD, peer_named, setup_commands
 from benchmarks.peers.report import tables, verdict_lines, write_report
 from benchmarks.peers.run import PeersRun, Watcher
 from benchmarks.peers.waves import continued_waves
-from ssd.cli.machine import available_memory
 from ssd.cli.options import parse_cores
 from ssd.cli.provenance import provenance
 from ssd.cli.serve_vllm import visible_gpus
 from ssd.cli.tables import progress_of, shown
 from ssd.models.hub import local_model
+from ssd.processes.host_memory import host_memory
 from ssd.runtime.cores import share_out
 
 
@@ -117,7 +117,7 @@ def _measure(options: argparse.Namespace, console: Console) -> None:
     manifest = folder.begin(PeersManifest(settings=settings, sessions=[], engines=engines))
     for name, reason in absent.items():
         console.print(f"[yellow]without {name}:[/] {escape(reason)}", soft_wrap=True)
-    memory = int(options.memory * 2**30) if options.memory else available_memory()
+    memory = int(options.memory * 2**30) if options.memory else host_memory().available
     if settings.alone:
         memory = sum(plan.num_bytes for plan in plans)
     waves = continued_waves(manifest.waves, plans, memory)

@@ -90,8 +90,8 @@ BLIND = [
     BlindFault(
         "an engine's last words are lost",
         "src/ssd/worker/line.py",
-        'self._die(self._failure or f"its process ended with code {code}")',
-        'self._die(f"its process ended with code {code}")',
+        'self._die(self._failure or f"its process {self.child.ending}")',
+        'self._die(f"its process {self.child.ending}")',
         "Callers hear that a process ended with code 1, and not why.",
     ),
     BlindFault(

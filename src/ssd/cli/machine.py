@@ -5,12 +5,13 @@ Whatever a system does not tell is left out. Linux tells most.
 
 from __future__ import annotations
 
-import os
 import platform
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ssd.processes.host_memory import host_memory
 
 if TYPE_CHECKING:
     from ssd.runtime.cores import CoreSplit
@@ -73,31 +74,18 @@ def _about_siblings(split: CoreSplit, physical: Sequence[Sequence[int]]) -> str:
 
 
 def memory() -> str:
-    fields = dict(line.split(":", 1) for line in _text("/proc/meminfo").splitlines() if ":" in line)
-    if "MemTotal" in fields:
-        total, free = (int(fields[name].split()[0]) / 2**20 for name in ("MemTotal", "MemAvailable"))
-        return f"{total:.1f} GiB, {free:.1f} GiB available"
-    return total_memory()
-
-
-def available_memory() -> int:
-    """Bytes that could be had without swapping; all there are, where the system does not tell."""
-    fields = dict(line.split(":", 1) for line in _text("/proc/meminfo").splitlines() if ":" in line)
-    if "MemAvailable" in fields:
-        return int(fields["MemAvailable"].split()[0]) << 10
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return str(host_memory())
 
 
 def rooms() -> dict[str, int]:
     """Free bytes of every device."""
     from ssd.runtime.host import free_on_gpus
 
-    return free_on_gpus() | {"cpu": available_memory()}
+    return free_on_gpus() | {"cpu": host_memory().available}
 
 
 def total_memory() -> str:
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{total:.1f} GiB"
+    return f"{host_memory().total / 2**30:.1f} GiB"
 
 
 def reading_rate(num_threads: int) -> float:

@@ -24,9 +24,11 @@ from ssd.draft.messages import Hello
 from ssd.draft.service import DraftService
 from ssd.kvcache.block_manager import BlockManager
 from ssd.kvcache.pool import NODES_PER_TREE
+from ssd.processes.host_memory import host_memory
 from ssd.runtime.capture import Capture
-from ssd.runtime.host import gpus_here
+from ssd.runtime.host import gpus_here, resolve_device
 from ssd.runtime.loading import LoadedModel, load_model
+from ssd.runtime.needs import needs_of, refuse_what_memory_lacks
 from ssd.runtime.ranks.followers import Team
 from ssd.runtime.seats import draft_seats, shares_of
 
@@ -132,6 +134,8 @@ def build_service(config: DraftConfig, link: DraftLink, team: Team | None = None
     def grower(loaded: LoadedModel) -> ForestGrower:
         return build_grower(loaded, shape_for(loaded, config), config)
 
+    if team is None and resolve_device(config.runner.device).type == "cpu":
+        refuse_what_memory_lacks([needs_of("draft", config.runner)], host_memory())
     loaded = (
         load_model(config.runner, rehearsal=grower)
         if team is None

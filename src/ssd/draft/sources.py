@@ -197,11 +197,10 @@ class ChildSource:
             return ""
         if self._contact.state is ContactState.READY:
             self._child.note_ready()
-        code = self._child.exit_code
-        if code is None:
+        if self._child.exit_code is None:
             return ""
         still_loading = self._contact.state is ContactState.GREETING
-        return f"the draft ended with code {code}{' while loading' if still_loading else ''}"
+        return f"the draft{', while loading,' if still_loading else ''} {self._child.ending}"
 
     def close(self) -> None:
         if self._child is not None:

@@ -16,15 +16,16 @@ from ssd.engine.drafting import draft_ahead, with_own_cores, with_own_device
 from ssd.engine.grammar import Grammars
 from ssd.engine.prompts import RequestFactory
 from ssd.engine.scheduler import SchedulerLimits
-from ssd.engine.seating import refuse_a_draft_without_room
+from ssd.engine.seating import refuse_a_draft_without_room, refuse_without_memory
 from ssd.kvcache.block_manager import BlockManager
 from ssd.models.checkpoint import open_checkpoint
 from ssd.models.hub import with_local_models
 from ssd.models.vocabulary import common_vocabulary
 from ssd.models.weights import ShowProgress
+from ssd.processes.host_memory import host_memory
 from ssd.runtime.cores import move_to_cores, unmoved_if_it_fails
 from ssd.runtime.fit import refuse_what_the_machine_lacks
-from ssd.runtime.host import free_on_gpus
+from ssd.runtime.host import free_on_gpus, gpus_here
 from ssd.runtime.loading import LoadedModel
 from ssd.runtime.ready import load_ready
 
@@ -53,6 +54,7 @@ def build_engine(
     `num_trees`: room for trees of modes that the target will serve later; None: what its own mode needs.
     """
     config = _fitting(config)
+    refuse_without_memory(config, host_memory(), gpus_here())
     with unmoved_if_it_fails():
         return _engine_on_its_cores(config, num_trees=num_trees, show_progress=show_progress)
 
@@ -101,6 +103,7 @@ def with_mode(engine: Engine, config: EngineConfig, *, show_progress: ShowProgre
         raise ValueError("the mode cannot change while requests run: let them end, or abort them")
     config = _fitting(config)
     refuse_a_draft_without_room(config, free_on_gpus())
+    refuse_without_memory(config, host_memory(), gpus_here(), target_is_loaded=True)
     tokenizer = engine.requests.tokenizer
     with unmoved_if_it_fails():
         decoder = make_decoder(config, engine.loaded, tokenizer, show_progress=show_progress)

@@ -5,21 +5,14 @@ Which devices there are, and what they have free, comes in.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-
-import torch
+from dataclasses import dataclass
 
 from ssd.config import EngineConfig, RunnerConfig
 from ssd.engine.drafting import with_own_device
-from ssd.models.checkpoint import open_checkpoint
-from ssd.models.config import ModelConfig
-from ssd.models.linear import resolve_precision
-from ssd.models.parallel import Shard
-from ssd.runtime.host import resolve_dtype
-from ssd.runtime.room import Room, bytes_of
+from ssd.processes.host_memory import HostMemory
+from ssd.runtime.needs import CPU, needs_of, refuse_what_memory_lacks
 from ssd.runtime.seats import draft_seats, gpu_of
 
-CPU = "cpu"
 _ROOM = 0.9
 """Of what is free, for weights and KV: a step takes some, and so does a driver."""
 
@@ -82,6 +75,19 @@ def refuse_a_draft_without_room(config: EngineConfig, rooms: Mapping[str, int]) 
             )
 
 
+def refuse_without_memory(
+    config: EngineConfig, memory: HostMemory, gpus: list[str], *, target_is_loaded: bool = False
+) -> None:
+    """ValueError with what to change, if what is still to be loaded on the CPU would not fit there."""
+    target = _Sitter("target", gpu_of(config.device, gpus) or CPU, config.runner)
+    sitters = [*([] if target_is_loaded else [target]), *_drafts(config, gpus)]
+    on_host = [each for each in sitters if each.device == CPU]
+    if on_host:
+        refuse_what_memory_lacks(
+            [needs_of(each.who, each.runner, ranks=each.ranks) for each in on_host], memory
+        )
+
+
 def _gpus(rooms: Mapping[str, int]) -> list[str]:
     return [device for device in rooms if device != CPU]
 
@@ -103,59 +109,20 @@ def _seated(sitters: list[_Sitter], rooms: Mapping[str, int]) -> list[Seat]:
     left = {device: int(_ROOM * room) for device, room in rooms.items()}
     found = []
     for each in sitters:
-        model = open_checkpoint(each.runner.model).config
-        dtype = _dtype(each.runner, each.device, model.dtype)
-        weights = _held(model) * _itemsize(each, dtype) // each.ranks
-        left[each.device] -= weights
-        kv = _kv_bytes(each, model, dtype, left[each.device])
-        left[each.device] -= kv
-        found.append((each, weights, kv))
+        needs = needs_of(each.who, each.runner, each.device, ranks=each.ranks, left=left[each.device])
+        left[each.device] -= needs.weights + needs.kv
+        found.append((each, needs))
     return [
         Seat(
             each.who,
             each.device,
-            weights,
-            kv,
+            needs.weights,
+            needs.kv,
             rooms[each.device],
             int(_ROOM * rooms[each.device]) - left[each.device],
         )
-        for each, weights, kv in found
+        for each, needs in found
     ]
-
-
-def _kv_bytes(sitter: _Sitter, model: ModelConfig, dtype: torch.dtype, left: int) -> int:
-    """What was asked for; or on a GPU all that is left, as far as its texts can fill it."""
-    runner, shard = sitter.runner, Shard(0, sitter.ranks)
-    shard.share(model.num_heads, "attention heads")
-    mine = replace(model, num_kv_heads=shard.share(model.num_kv_heads, "key-value heads"))
-    if runner.kv_cache_bytes is not None:
-        return runner.kv_cache_bytes
-    room = Room(runner, mine, dtype, torch.device(CPU))
-    if sitter.device == CPU:
-        return bytes_of(room.on_host())
-    return bytes_of(room.shape(max(int(left * runner.kv_share), bytes_of(room.one_block))))
-
-
-def _held(model: ModelConfig) -> int:
-    """Weights in memory: a tied head is the embedding."""
-    return model.num_parameters + (0 if model.tie_embeddings else model.vocab_size * model.hidden_size)
-
-
-def _dtype(runner: RunnerConfig, place: str, declared: str | None) -> torch.dtype:
-    """On a GPU one of two bytes, unless four were asked for: which, that GPU knows."""
-    if place != CPU:
-        return torch.float32 if runner.dtype == "float32" else torch.bfloat16
-    return resolve_dtype(runner.dtype, torch.device(CPU), declared)
-
-
-def _itemsize(sitter: _Sitter, dtype: torch.dtype) -> int:
-    if sitter.device != CPU:
-        return dtype.itemsize
-    return (
-        1
-        if resolve_precision(sitter.runner.precision, torch.device(CPU), dtype) == "int8"
-        else dtype.itemsize
-    )
 
 
 def _gib(count: float) -> str:

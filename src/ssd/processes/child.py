@@ -17,6 +17,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from ssd.processes.host_memory import count_oom_kills
 from ssd.processes.process_group import kill_group
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ _LONG_LIFE = 10.0
 _GRACE = 2.0
 _LOOK_SECONDS = 0.01
 """Between two looks whether a child that was asked to end has ended."""
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
 class Child:
@@ -56,6 +58,7 @@ class Child:
         self._ended_at: float | None = None
         self._not_before = 0.0
         self._backoff = _FIRST_BACKOFF
+        self._oom_kills = 0
 
     @property
     def pid(self) -> int | None:
@@ -71,6 +74,15 @@ class Child:
             self._ended_at = self._clock()
         return code
 
+    @property
+    def ending(self) -> str:
+        """How the last one ended, in words: its exit code, and whether memory ran out."""
+        code = self.exit_code
+        if code is None:
+            return "has ended"
+        ran_out = code != 0 and count_oom_kills() > self._oom_kills
+        return f"ended with code {code}{_about_memory(code, ran_out=ran_out)}"
+
     def start(self) -> bool:
         """Starts it, in place of the one before; False while it is too early, or that one still there."""
         now = self._clock()
@@ -84,6 +96,7 @@ class Child:
             self.end()
             self._backoff = _FIRST_BACKOFF if self._lived_long() else min(2 * self._backoff, _LONGEST_BACKOFF)
         self._not_before = now + self._backoff
+        self._oom_kills = count_oom_kills()
         self._process = subprocess.Popen(
             self._command,
             stdin=subprocess.PIPE,
@@ -162,3 +175,14 @@ def _send(process: "subprocess.Popen[bytes]", number: int) -> None:
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, number)
+
+
+def _about_memory(code: int, *, ran_out: bool) -> str:
+    """`ran_out`: the kernel has killed some process for memory since this one was started."""
+    if ran_out:
+        return (
+            ": out of memory, and the system killed it; use a smaller model or KV cache, or raise the limit"
+        )
+    if code in _KILLED:
+        return ": it was killed; if nobody did that, it was out of memory"
+    return ""

@@ -202,10 +202,10 @@ class EngineLine:
             inbox.end(how)
 
     async def _watch(self) -> None:
-        while (code := self.child.exit_code) is None:
+        while self.child.exit_code is None:
             await asyncio.sleep(_LOOK_SECONDS)
         await asyncio.sleep(_LAST_WORDS_SECONDS)
-        self._die(self._failure or f"its process ended with code {code}")
+        self._die(self._failure or f"its process {self.child.ending}")
 
     def _die(self, failure: str) -> None:
         if self.is_dead:

@@ -109,10 +109,11 @@ class _Pair:
             logger.error("the draft cannot start as it is told: it says above why")
             return code
         if code is not None or self._draft.pid is None:
-            self._restart_draft(self._draft, code)
+            self._restart_draft(self._draft)
         return None
 
-    def _restart_draft(self, draft: Child, code: int | None) -> None:
+    def _restart_draft(self, draft: Child) -> None:
+        ended = draft.ending
         try:
             is_started = draft.start()
         except OSError as error:
@@ -120,13 +121,12 @@ class _Pair:
             return
         if is_started:
             self._has_restarted = True
-            ended = "has ended" if code is None else f"ended with code {code}"
-            logger.warning("the draft %s and is started again; vLLM goes on", ended)
+            logger.warning("the draft %s, and is started again; vLLM goes on", ended)
 
     def _final_code(self, code: int) -> int:
         if self._asked_by is not None and code in _ENDED_AS_ASKED:
             return 0
-        logger.error("vLLM ended with code %d", code)
+        logger.error("vLLM %s", self._server.ending)
         return code if code >= 0 else 128 - code
 
 

@@ -61,7 +61,7 @@ class Team:
         while not self._is_over.wait(_LOOK_SECONDS):
             lost = [each for each in self._children if each.exit_code is not None]
             if lost and not self._is_over.is_set():
-                logger.error("%s ended with code %s, and all end with it", lost[0].name, lost[0].exit_code)
+                logger.error("%s %s, and all end with it", lost[0].name, lost[0].ending)
                 time.sleep(_GRACE)
                 self._end_all()
 

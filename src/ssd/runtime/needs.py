@@ -1,0 +1,90 @@
+"""How much memory a model will take: weights and KV cache, from headers and settings, before it is loaded.
+
+What a step needs beside them is not counted here. Knows number formats and the shape of a KV pool.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from ssd.config import RunnerConfig
+from ssd.models.checkpoint import open_checkpoint
+from ssd.models.config import ModelConfig
+from ssd.models.linear import resolve_precision
+from ssd.models.parallel import Shard
+from ssd.processes.host_memory import HostMemory
+from ssd.runtime.host import resolve_dtype
+from ssd.runtime.room import Room, bytes_of
+
+CPU = "cpu"
+_PROCESS = 1 << 29
+"""What a process with torch takes before any model is in it."""
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Bytes of one model, or of its share on one rank."""
+
+    who: str
+    weights: int
+    kv: int
+    least_kv: int = 0
+    """With less KV memory it cannot run."""
+
+
+def needs_of(who: str, runner: RunnerConfig, device: str = CPU, *, ranks: int = 1, left: int = 0) -> Needs:
+    """`left`: free bytes of a GPU before the weights are there, which KV fills unless a size was given."""
+    model = open_checkpoint(runner.model).config
+    dtype = _dtype(runner, device, model.dtype)
+    weights = _held(model) * _itemsize(runner, device, dtype) // ranks
+    shard = Shard(0, ranks)
+    shard.share(model.num_heads, "attention heads")
+    mine = replace(model, num_kv_heads=shard.share(model.num_kv_heads, "key-value heads"))
+    room = Room(runner, mine, dtype, torch.device(CPU))
+    least = bytes_of(room.one_block)
+    if runner.kv_cache_bytes is not None:
+        return Needs(who, weights, runner.kv_cache_bytes, least)
+    if device == CPU:
+        return Needs(who, weights, bytes_of(room.on_host()), least)
+    share = int((left - weights) * runner.kv_share)
+    return Needs(who, weights, bytes_of(room.shape(max(share, least))), least)
+
+
+def refuse_what_memory_lacks(needs: list[Needs], memory: HostMemory) -> None:
+    """ValueError with what to change, if models on the CPU would not fit into the memory that is free."""
+    fixed = sum(each.weights + _PROCESS for each in needs)
+    wanted = fixed + sum(each.kv for each in needs)
+    if wanted <= memory.available:
+        return
+    parts = ", ".join(
+        f"{each.who}: {_gib(each.weights)} of weights and {_gib(each.kv)} of KV cache" for each in needs
+    )
+    said = f"out of memory before anything is loaded: {_gib(wanted)} are needed ({parts}), and of {memory}"
+    each_kv = (memory.available - fixed) // len(needs)
+    if each_kv >= max(each.least_kv for each in needs):
+        raise ValueError(f"{said}: use --kv-cache-bytes {each_kv >> 20 << 20}, or raise the limit")
+    raise ValueError(f"{said}: use a smaller model, free memory, or raise the limit of the container")
+
+
+def _held(model: ModelConfig) -> int:
+    """Weights in memory: a tied head is the embedding."""
+    return model.num_parameters + (0 if model.tie_embeddings else model.vocab_size * model.hidden_size)
+
+
+def _dtype(runner: RunnerConfig, device: str, declared: str | None) -> torch.dtype:
+    """On a GPU one of two bytes, unless four were asked for: which, that GPU knows."""
+    if device != CPU:
+        return torch.float32 if runner.dtype == "float32" else torch.bfloat16
+    return resolve_dtype(runner.dtype, torch.device(CPU), declared)
+
+
+def _itemsize(runner: RunnerConfig, device: str, dtype: torch.dtype) -> int:
+    if device != CPU:
+        return dtype.itemsize
+    is_int8 = resolve_precision(runner.precision, torch.device(CPU), dtype) == "int8"
+    return 1 if is_int8 else dtype.itemsize
+
+
+def _gib(count: float) -> str:
+    return f"{count / _GIB:.2f} GiB"
