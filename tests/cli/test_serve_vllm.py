@@ -124,6 +124,19 @@ def test_without_a_draft_it_is_stock_vllm() -> None:
     assert "--worker-cls" not in vllm
 
 
+def test_keys_come_with_a_guard_and_are_not_printed() -> None:
+    [vllm] = printed("m", "--api-key", "secret")
+    assert vllm[0] == "VLLM_API_KEY=…"
+    assert "secret" not in " ".join(vllm)
+    assert value(vllm, "--middleware") == "ssd.integrations.vllm.guard.ApiKeyGuard"
+    [several] = printed("m", "--api-key", "one", "--api-key", "two")
+    assert several[0].startswith("SSD_VLLM_API_KEYS=")
+    assert value(several, "--middleware") == "ssd.integrations.vllm.guard.ApiKeyGuard"
+    [after] = printed("m", "--", "--api-key", "one", "two")
+    assert value(after, "--middleware") == "ssd.integrations.vllm.guard.ApiKeyGuard"
+    assert "--middleware" not in printed("m")[0]
+
+
 def test_gpus_by_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve_vllm, "visible_gpus", lambda: ["0", "1", "2"])
     draft, vllm = printed("m", "--draft", "s", "--draft-device", "cuda:0")
@@ -156,7 +169,6 @@ def test_cores_that_vllm_was_given_are_not_the_drafts(monkeypatch: pytest.Monkey
         (["m", "--draft", "s", "--mode", "sd"], "--mode sd is not for --engine vllm"),
         (["m", "--draft", "s", "--draft-width", "99"], "draft.width=99"),
         (["m", "--port", "99999"], "port=99999"),
-        (["m", "--api-key", "a", "--api-key", "b"], "vLLM takes one from here"),
         (["m", "--draft", "s", "--", "--worker-cls", "x"], "--worker-cls after `--` stands against"),
         (["m", "--draft", "s", "--", "--speculative_config.method", "ngram"], "--speculative-config after"),
         (["m", "--draft", "s", "--", "--additional-config={}"], "--additional-config after"),
@@ -210,6 +222,7 @@ def test_programs_that_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
         "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "metrics"),
         "VLLM_RPC_BASE_PATH": str(tmp_path),
         "VLLM_API_KEY": "secret",
+        "SSD_VLLM_API_KEYS": '["secret"]',
         "VLLM_LOGGING_LEVEL": "DEBUG",
     }
     assert (tmp_path / "metrics").is_dir()

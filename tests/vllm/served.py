@@ -6,6 +6,7 @@ lies in a folder of its own (TMPDIR), so that what it leaves can be told from wh
 
 import contextlib
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -132,12 +133,23 @@ def _is_open(port: int) -> bool:
         return tried.connect_ex(("127.0.0.1", port)) == 0
 
 
-def command(target: Path, port: int, flags: Sequence[str], own: Sequence[str] = ()) -> list[str]:
-    """`flags`: of `ssd serve`; `own`: of vLLM."""
+def readme_command(target: Path, draft: Path | str) -> list[str]:
+    """README's command for vLLM with these models, and with nothing else."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    lines = [shlex.split(line, comments=True) for line in readme.splitlines() if line.startswith("ssd serve")]
+    [found] = [words for words in lines if "vllm" in words and "--print-commands" not in words]
+    models = {"ssd": "ssd", "MODEL": str(target), "SMALL_MODEL": str(draft)}
+    return [sys.executable, "-m", *(models.get(word, word) for word in found)]
+
+
+def command(words: Sequence[str], port: int, flags: Sequence[str], own: Sequence[str] = ()) -> list[str]:
+    """`words`: what the command begins with; `flags`: more of `ssd serve`; `own`: of vLLM.
+
+    Memory is left to the command, as a user would leave it.
+    """
     return [
-        *(sys.executable, "-m", "ssd", "serve", str(target), *flags),
-        *("--engine", "vllm", "--port", str(port), "--served-model-name", "served", "--dtype", "float32"),
-        *("--max-model-len", "1024", "--max-num-seqs", "8", "--kv-cache-bytes", str(400 << 20)),
+        *(*words, *flags, "--port", str(port), "--served-model-name", "served", "--dtype", "float32"),
+        *("--max-model-len", "1024", "--max-num-seqs", "8"),
         *("--api-key", KEY, "--drain-seconds", "5", "--", "--enforce-eager", *own),
     ]
 
@@ -145,7 +157,7 @@ def command(target: Path, port: int, flags: Sequence[str], own: Sequence[str] = 
 def start(place: Path, target: Path, draft: Path | str, *flags: str) -> Served:
     """Log and temporary files lie in `place`, which is new."""
     port = free_port()
-    process, temporary = begin(place, command(target, port, ["--draft", str(draft), *flags]))
+    process, temporary = begin(place, command(readme_command(target, draft), port, flags))
     return Served(process, port, place / "log", temporary)
 
 

@@ -113,7 +113,8 @@ class Fleet:
     def _node(self, name: str, host: str, cores: str, own: Sequence[str]) -> Iterator[Served]:
         """`ssd serve` on a host, with its part of vLLM's ranks; it is not up yet."""
         flags = ("--draft", self.draft_address, "--draft-keys", str(self.folder / "keys/engine"))
-        words = command(self.options.model, _PORT, [*flags, "--backup", "none"], [*_SMALL, *own])
+        words = [sys.executable, "-m", "ssd", "serve", str(self.options.model), "--engine", "vllm"]
+        words = command(words, _PORT, [*flags, "--backup", "none"], [*_SMALL, *own])
         process, temporary = begin(
             self.folder / name,
             self.network.command(host, with_own_memory(words)),

@@ -21,10 +21,12 @@ import typer
 from ssd.cli.engine_options import EngineOptions
 from ssd.cli.options import parse_cores
 from ssd.cli.server_options import ServerOptions
+from ssd.cli.vllm_memory import with_memory
 from ssd.config import EngineConfig
 from ssd.integrations.vllm import arguments
 from ssd.integrations.vllm.contract import NEWEST, OLDEST, spelled, why_unfit
 from ssd.integrations.vllm.fitting import installed_version
+from ssd.integrations.vllm.guard import GUARD, KEY, KEYS, keys_after
 from ssd.integrations.vllm.pair import Program, Programs, run_pair
 from ssd.integrations.vllm.placement import CORES, Placement, on_cores, on_gpus
 
@@ -176,14 +178,20 @@ class VllmServer:
         if reason := why_missing():
             raise ValueError(reason)
         logging.basicConfig(level=logging.INFO, format="ssd: %(message)s")
+        placement = with_memory(
+            placement,
+            ranks=self.engine.tensor_parallel_size,
+            flags=self.flags,
+            max_num_seqs=self.engine.max_num_seqs,
+        )
         typer.echo(f"{placement.words}. By hand:\n\n{self.shown(placement)}\n", err=True)
         return run_pair(lambda folder: self.programs(placement, folder))
 
     def shown(self, placement: Placement) -> str:
         """The plain commands, for whoever runs them in manifests of their own."""
         said = [[*_assigned(placement.target), *self._words(placement, _SOMEWHERE)]]
-        if self.server.api_keys:
-            said[0].insert(0, "VLLM_API_KEY=…")
+        if self._keys:
+            said[0].insert(0, f"{KEY}=…" if len(self._keys) == 1 else f'{KEYS}=["…","…"]')
         if drafting := self._draft_words(placement.config, _SOMEWHERE):
             said.insert(0, [*_assigned(placement.draft), "ssd", *drafting])
         return "\n\n".join(map(_joined, said))
@@ -234,8 +242,6 @@ class VllmServer:
             )
         if self.vllm.pad_drafts and not self.engine.draft.model:
             raise ValueError("--pad-drafts needs --draft: nothing is drafted without one")
-        if len(self.server.api_keys or ()) > 1:
-            raise ValueError("--api-key: vLLM takes one from here; say -- --api-key ONE TWO for more")
         self._refuse_unseen_ranks()
         taken = [flag for flag in _OURS if self.engine.draft.model and _is_said(flag, self.flags)]
         if self.vllm.float32_head and _is_said("--hf-overrides", self.flags):
@@ -276,7 +282,10 @@ class VllmServer:
             words += ["--tensor-parallel-size", str(self.engine.tensor_parallel_size)]
         if self.vllm.float32_head:
             words += ["--hf-overrides", '{"head_dtype": "float32"}']
-        return [*words, *self._attached(placement.config, address), *self.flags]
+        if self._keys:
+            words += ["--middleware", GUARD]
+        attached = self._attached(placement.config, address)
+        return [*words, *placement.memory, *attached, *self.flags]
 
     def _attached(self, config: EngineConfig, address: str) -> list[str]:
         """How vLLM is told of the draft."""
@@ -314,12 +323,19 @@ class VllmServer:
         if _METRICS not in os.environ:
             (folder / "metrics").mkdir()
             variables[_METRICS] = str(folder / "metrics")
-        if self.server.api_keys:
+        if self._keys:
             # Not among the arguments, which every user of the machine can read.
-            variables["VLLM_API_KEY"] = self.server.api_keys[0]
+            variables[KEYS] = json.dumps(self._keys)
+        if len(self._keys) == 1:
+            variables[KEY] = self._keys[0]
         if self.server.log_level:
             variables["VLLM_LOGGING_LEVEL"] = self.server.log_level.upper()
         return variables
+
+    @property
+    def _keys(self) -> tuple[str, ...]:
+        """Those that callers must give one of; what is said to vLLM itself wins, as there."""
+        return keys_after(self.flags) or tuple(self.server.api_keys or ())
 
     @property
     def _settings(self) -> "ServerConfig":

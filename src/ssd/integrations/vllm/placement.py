@@ -21,6 +21,11 @@ class Placement:
     target: Mapping[str, str] = field(default_factory=dict)
     """Variables for vLLM."""
     draft: Mapping[str, str] = field(default_factory=dict)
+    on_gpus: bool = False
+    shared_gpu: str = ""
+    """The GPU on which both compute, as CUDA_VISIBLE_DEVICES names it; empty: none."""
+    memory: Sequence[str] = ()
+    """Flags that tell vLLM its share of this machine's memory."""
 
 
 def on_cores(config: EngineConfig, *, ranks: int, bound: str | None = None) -> Placement:
@@ -61,7 +66,7 @@ def on_gpus(config: EngineConfig, gpus: Sequence[str], *, ranks: int) -> Placeme
     seat = f"vLLM on GPU {','.join(targets)}"
     draft = config.draft
     if draft is None or draft.is_elsewhere:
-        return Placement(config=config, words=seat, target={_GPUS: ",".join(targets)})
+        return Placement(config=config, words=seat, target={_GPUS: ",".join(targets)}, on_gpus=True)
     if not drafting:
         words = f"{seat}; the draft on the CPU, as no GPU is left for it"
         if draft.device == "cpu":
@@ -80,6 +85,8 @@ def on_gpus(config: EngineConfig, gpus: Sequence[str], *, ranks: int) -> Placeme
         words=words,
         target={_GPUS: ",".join(targets)},
         draft={_GPUS: visible},
+        on_gpus=True,
+        shared_gpu=drafting[0] if drafting and shares else "",
     )
 
 

@@ -1,0 +1,135 @@
+"""What vLLM and its draft get of this machine's memory: asks the machine and the models, and shares it out.
+
+Flags of vLLM's memory that a user gives win: then nothing is said here. The division itself is
+`integrations/vllm/memory.py`'s.
+"""
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ssd.config import DraftConfig, EngineConfig
+from ssd.integrations.vllm.memory import Draft, Shares, Target, share_gpu, share_host
+from ssd.integrations.vllm.placement import Placement
+from ssd.processes.host_memory import HostMemory, available_on_node_of, host_memory
+
+logger = logging.getLogger(__name__)
+
+CHOSEN = ("--gpu-memory-utilization", "--kv-cache-memory-bytes", "--num-gpu-blocks-override")
+"""Flags of vLLM's by which a user says what it takes."""
+_CHOSEN_BY_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
+_LEAST_DRAFT_KV = 256 << 20
+_ASK_GPU = "import torch; print(*torch.cuda.mem_get_info())"
+
+
+def with_memory(
+    placement: Placement, *, ranks: int, flags: Sequence[str], max_num_seqs: int | None = None
+) -> Placement:
+    """With budgets for both, where they share a machine or a GPU; ValueError with what to change.
+
+    `flags`: vLLM's own, as the user gave them. `max_num_seqs`: if the user said it.
+    """
+    config = placement.config
+    is_chosen = config.kv_cache_bytes is not None or any(value_of(flag, flags) for flag in CHOSEN)
+    if is_chosen or os.environ.get(_CHOSEN_BY_VARIABLE) or (placement.on_gpus and not placement.shared_gpu):
+        return placement
+    target = _target(config, flags, max_num_seqs)
+    if target is None:
+        logger.warning("how large %s is cannot be told: vLLM takes memory as it does by itself", config.model)
+        return placement
+    draft = None if config.own_draft is None else _draft(config.own_draft, config, placement)
+    return _with_shares(placement, _shares(placement, target, draft, ranks=ranks))
+
+
+def value_of(flag: str, flags: Sequence[str]) -> str:
+    """What a user says by `--flag value` or `--flag=value`, with vLLM's underscores; empty: nothing."""
+    for place, each in enumerate(flags):
+        name, _, value = each.partition("=")
+        if name.replace("_", "-") == flag:
+            return value or " ".join(flags[place + 1 : place + 2])
+    return ""
+
+
+def _shares(placement: Placement, target: Target, draft: Draft | None, *, ranks: int) -> Shares:
+    if placement.shared_gpu and draft is not None:
+        free, total = _gpu_memory(placement.shared_gpu)
+        return share_gpu(total, free, replace(target, weights=target.weights // ranks), draft)
+    memory = _host(placement.config.cores)
+    return share_host(memory.total, memory.available, target, draft, ranks=ranks)
+
+
+def _with_shares(placement: Placement, shares: Shares) -> Placement:
+    flags: list[str] = []
+    if shares.target_kv is not None:
+        flags = ["--kv-cache-memory-bytes", str(shares.target_kv)]
+    if shares.utilisation is not None:
+        flags = ["--gpu-memory-utilization", f"{shares.utilisation:.2f}"]
+    config = placement.config
+    if config.draft is not None and config.draft.kv_cache_bytes is None:
+        config = replace(config, draft=replace(config.draft, kv_cache_bytes=shares.draft_kv))
+    return replace(placement, config=config, memory=tuple(flags))
+
+
+def _target(config: EngineConfig, flags: Sequence[str], max_num_seqs: int | None) -> Target | None:
+    from ssd.models.stored import stored_size
+
+    said = value_of("--dtype", flags) or config.dtype
+    stored = stored_size(config.model, hf_cache=config.hf_cache, dtype=None if said == "auto" else said)
+    if stored is None:
+        return None
+    longest, most = value_of("--max-model-len", flags), value_of("--max-num-seqs", flags)
+    return Target(
+        name=config.model,
+        weights=stored.weights,
+        kv_per_token=stored.kv_per_token,
+        longest=(int(longest) if longest.isdigit() else 0)
+        if longest
+        else config.max_model_len or stored.longest,
+        most_texts=int(most) if most.isdigit() else max_num_seqs or 0,
+    )
+
+
+def _draft(draft: DraftConfig, config: EngineConfig, placement: Placement) -> Draft:
+    from ssd.models.hub import local_model
+    from ssd.runtime.needs import CPU, needs_of
+
+    here = replace(draft, model=local_model(draft.model, hf_cache=config.hf_cache))
+    needs = needs_of("draft", here.runner, "cuda" if placement.shared_gpu else CPU)
+    least = max(needs.least_kv, _LEAST_DRAFT_KV)
+    if draft.kv_cache_bytes is not None:
+        return Draft(name=draft.model, weights=needs.weights, kv=needs.kv, least_kv=needs.kv)
+    wanted = _kv_of_host_draft(here) if placement.shared_gpu else needs.kv
+    return Draft(name=draft.model, weights=needs.weights, kv=wanted, least_kv=min(least, wanted))
+
+
+def _kv_of_host_draft(draft: DraftConfig) -> int:
+    """On a GPU of its own a draft takes all that is left; on a shared one, what it would on a CPU."""
+    from ssd.runtime.needs import needs_of
+
+    return needs_of("draft", draft.runner).kv
+
+
+def _host(cores: Sequence[int]) -> HostMemory:
+    """vLLM binds a rank's memory to the NUMA node of its first core."""
+    memory = host_memory()
+    on_nodes = [found for core in cores or (0,) if (found := available_on_node_of(core)) is not None]
+    # Cores of one node tell the same number: no more is counted than the largest node has.
+    return replace(memory, available=min([memory.available, *([max(on_nodes)] if on_nodes else [])]))
+
+
+def _gpu_memory(gpu: str) -> tuple[int, int]:
+    """Free and total bytes. In a process of its own: asking makes a CUDA context, which takes memory."""
+    told = subprocess.run(
+        [sys.executable, "-c", _ASK_GPU],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": gpu},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    numbers = told.stdout.split()
+    if told.returncode != 0 or len(numbers) != 2:
+        raise ValueError(f"GPU {gpu} does not tell its memory: {told.stderr.strip()[-200:]}; see nvidia-smi")
+    return int(numbers[0]), int(numbers[1])

@@ -1,0 +1,201 @@
+"""Memory shared out between vLLM and its draft: budgets that fit, or one sentence with what to change."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ssd.cli import vllm_memory
+from ssd.cli.vllm_memory import value_of, with_memory
+from ssd.config import DraftConfig, EngineConfig
+from ssd.integrations.vllm.memory import Draft, Target, share_gpu, share_host
+from ssd.integrations.vllm.placement import Placement
+from ssd.models.stored import stored_size
+from ssd.processes.host_memory import HostMemory
+from tests.tiny import write_checkpoint
+
+GIB = 1 << 30
+PAIR = (
+    Target(name="big", weights=3 * GIB, kv_per_token=28 << 10, longest=32768),
+    Draft(name="small", weights=GIB // 2, kv=2 * GIB, least_kv=GIB // 4),
+)
+
+
+def test_an_idle_machine_gives_both_what_they_usually_take() -> None:
+    shares = share_host(24 * GIB, 22 * GIB, *PAIR)
+    assert (shares.target_kv, shares.draft_kv) == (4 * GIB, 2 * GIB)
+    assert shares.utilisation is None
+
+
+def test_no_more_kv_than_texts_can_fill() -> None:
+    """Where the user says how many there may be at a time."""
+    few = replace(PAIR[0], longest=1024, most_texts=8)
+    assert share_host(24 * GIB, 22 * GIB, few, PAIR[1]).target_kv == 8 * 1024 * (28 << 10)
+
+
+def test_half_of_a_machine_is_shared_out() -> None:
+    shares = share_host(24 * GIB, 11 * GIB, *PAIR)
+    assert shares.target_kv is not None
+    assert shares.draft_kv is not None
+    assert GIB // 4 <= shares.draft_kv < 2 * GIB
+    assert shares.target_kv >= 32768 * (28 << 10)
+
+
+@given(
+    available=st.integers(1, 64 * GIB),
+    weights=st.integers(1, 32 * GIB),
+    drafts=st.integers(1, 8 * GIB),
+    longest=st.integers(0, 200_000),
+    ranks=st.integers(1, 4),
+)
+def test_budgets_never_exceed_what_is_free(
+    available: int, weights: int, drafts: int, longest: int, ranks: int
+) -> None:
+    target = replace(PAIR[0], weights=weights, longest=longest)
+    draft = replace(PAIR[1], weights=drafts)
+    try:
+        shares = share_host(64 * GIB, available, target, draft, ranks=ranks)
+    except ValueError:
+        with pytest.raises(ValueError, match=r"\A[^\n]* use [^\n]*\Z"):
+            share_host(64 * GIB, available, target, draft, ranks=ranks)
+        return
+    assert shares.target_kv is not None
+    assert shares.draft_kv is not None
+    assert shares.target_kv * ranks + shares.draft_kv + weights + drafts < available
+    assert (shares.target_kv + 1) * ranks >= target.kv_per_token * longest
+    assert draft.least_kv <= shares.draft_kv <= draft.kv
+
+
+def test_what_does_not_fit_is_refused_with_what_to_change() -> None:
+    with pytest.raises(ValueError, match=r"big and small need 7\.00 GiB of memory .* use smaller models"):
+        share_host(24 * GIB, 6 * GIB, *PAIR)
+    with pytest.raises(ValueError, match=r"big needs 5\.50 GiB"):
+        share_host(24 * GIB, 5 * GIB, PAIR[0], None)
+    long = replace(PAIR[0], longest=1_000_000)
+    with pytest.raises(ValueError, match="a text of 1000000 tokens needs") as refused:
+        share_host(24 * GIB, 22 * GIB, long, PAIR[1])
+    named = re.search(r"--max-model-len (\d+)", str(refused.value))
+    assert named is not None
+    share_host(24 * GIB, 22 * GIB, replace(long, longest=int(named[1])), PAIR[1])
+    with pytest.raises(ValueError, match="a text of"):
+        share_host(24 * GIB, 22 * GIB, replace(long, longest=int(named[1]) + 129), PAIR[1])
+
+
+def test_on_a_shared_gpu_vllm_leaves_the_drafts_budget() -> None:
+    shares = share_gpu(24 * GIB, 23 * GIB, *PAIR)
+    assert shares.utilisation is not None
+    assert shares.draft_kv == 2 * GIB
+    draft = PAIR[1].weights + shares.draft_kv + int(1.5 * GIB)
+    assert shares.utilisation * 24 * GIB + draft <= 23 * GIB
+    assert 0.7 < shares.utilisation <= 0.92
+    with pytest.raises(ValueError, match=r"do not fit on one GPU: .* use --draft-device cpu"):
+        share_gpu(8 * GIB, 5 * GIB, *PAIR)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_checkpoint("medium", tmp_path_factory.mktemp("shared")))
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
+    monkeypatch.setattr(vllm_memory, "host_memory", lambda: HostMemory(24 * GIB, 20 * GIB))
+    monkeypatch.setattr(vllm_memory, "available_on_node_of", lambda core: 12 * GIB)
+
+
+def placed(model: str, **more: object) -> Placement:
+    draft = DraftConfig(model=model, device="cpu")
+    settings = {"model": model, "mode": "ssd", "device": "cpu", "draft": draft, **more}
+    return Placement(config=EngineConfig(**settings), words="here")  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("host")
+def test_flags_and_the_drafts_setting_come_of_it(model: str) -> None:
+    found = with_memory(placed(model), ranks=1, flags=())
+    assert found.memory == ("--kv-cache-memory-bytes", str(4 * GIB))
+    assert found.config.draft is not None
+    assert found.config.draft.kv_cache_bytes
+
+
+@pytest.mark.usefixtures("host")
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--gpu-memory-utilization", "0.5"],
+        ["--gpu_memory_utilization=0.5"],
+        ["--kv-cache-memory-bytes=1"],
+        ["--num-gpu-blocks-override", "9"],
+    ],
+)
+def test_what_a_user_says_of_vllms_memory_wins(model: str, flags: list[str]) -> None:
+    assert with_memory(placed(model), ranks=1, flags=flags) == placed(model)
+
+
+@pytest.mark.usefixtures("host")
+def test_other_ways_to_say_it(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = placed(model, kv_cache_bytes=GIB)
+    assert with_memory(asked, ranks=1, flags=()) == asked
+    on_gpus = replace(placed(model), on_gpus=True)
+    assert with_memory(on_gpus, ranks=1, flags=()) == on_gpus
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "4")
+    assert with_memory(placed(model), ranks=1, flags=()) == placed(model)
+
+
+@pytest.mark.usefixtures("host")
+def test_a_shared_gpu_is_asked_for_its_memory(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_memory, "_gpu_memory", lambda gpu: (20 * GIB, 24 * GIB))
+    shared = replace(placed(model), on_gpus=True, shared_gpu="1")
+    found = with_memory(shared, ranks=1, flags=())
+    assert found.memory[0] == "--gpu-memory-utilization"
+    assert 0.6 < float(found.memory[1]) < 0.8
+    assert found.config.draft is not None
+    assert found.config.draft.kv_cache_bytes
+
+
+@pytest.mark.usefixtures("host")
+def test_a_length_after_the_dashes_is_the_one_that_must_fit(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest = vllm_memory._target(placed(model).config, ["--max-model-len", "77"], None)
+    assert longest is not None
+    assert longest.longest == 77
+    unknown = vllm_memory._target(placed(model).config, ["--max-model-len=auto"], 5)
+    assert unknown is not None
+    assert (unknown.longest, unknown.most_texts) == (0, 5)
+
+
+def test_values_of_flags() -> None:
+    assert value_of("--dtype", ["--x", "--dtype", "half"]) == "half"
+    assert value_of("--dtype", ["--dtype=float"]) == "float"
+    assert value_of("--max-model-len", ["--max_model_len", "5"]) == "5"
+    assert value_of("--dtype", []) == ""
+
+
+def test_sizes_of_models_that_are_not_ours(tmp_path: Path) -> None:
+    config = {
+        "architectures": ["SomethingNew"],
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "hidden_size": 64,
+        "max_position_embeddings": 512,
+        "torch_dtype": "bfloat16",
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model-1.safetensors").write_bytes(bytes(1000))
+    (tmp_path / "model-2.safetensors").write_bytes(bytes(24))
+    (tmp_path / "consolidated.safetensors").write_bytes(bytes(1024))
+    (tmp_path / "pytorch_model.bin").write_bytes(bytes(1024))
+    found = stored_size(str(tmp_path), hf_cache=None, dtype=None)
+    assert found is not None
+    assert (found.weights, found.longest) == (1024, 512)
+    assert found.kv_per_token == 2 * 2 * 2 * 16 * 2
+    wide = stored_size(str(tmp_path), hf_cache=None, dtype="float32")
+    assert wide is not None
+    assert (wide.weights, wide.kv_per_token) == (2048, 2 * found.kv_per_token)
+    assert stored_size(str(tmp_path / "nowhere"), hf_cache=None, dtype=None) is None
