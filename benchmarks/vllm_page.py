@@ -7,6 +7,8 @@ after another, so that memory suffices, in another order each turn. Started agai
 The page is DIR/page.md; without a GPU it is made on the CPU, and says so.
 """
 
+import json
+import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -31,6 +33,7 @@ FLAGS = {
     "without-compilation": False,
     "no-selftest": False,
 }
+SELF_TESTING = (sys.executable, "-m", "ssd", "doctor", "--selftest")
 PAGE, SELF_TEST, REPORT = "page.md", "selftest.md", "report.md"
 
 
@@ -66,15 +69,22 @@ def peers_words(options: Namespace) -> list[str]:
 
 
 def self_test_lines() -> Iterator[str]:
-    from ssd.runtime.host import resolve_device
-    from ssd.selftest.run import SelfTest
-
-    test = SelfTest(resolve_device("auto"))
-    yield from (f"On {test.device}:", "", "| part | what | verdict | found |", "| --- | --- | --- | --- |")
-    for line in test.lines():
-        print(f"{line.part}, {line.what}: {line.verdict}", file=sys.stderr, flush=True)
-        why = f" ({line.why})" if line.why else ""
-        yield f"| {line.part} | {line.what} | {line.verdict} | {line.found}{why} |"
+    """In a process of its own: what it takes of a GPU's memory must be free again before vLLM starts."""
+    print("the self-test runs, for a minute or more", file=sys.stderr, flush=True)
+    told = subprocess.run([*SELF_TESTING, "--json"], stdout=subprocess.PIPE, text=True, check=False)
+    if not told.stdout:
+        yield f"The self-test ended with code {told.returncode}, and said nothing."
+        return
+    found = json.loads(told.stdout)
+    yield from (
+        f"On {found['device']}:",
+        "",
+        "| part | what | verdict | found |",
+        "| --- | --- | --- | --- |",
+    )
+    for line in found["lines"]:
+        why = f" ({line['why']})" if line["why"] else ""
+        yield f"| {line['part']} | {line['what']} | {line['verdict']} | {line['found']}{why} |"
 
 
 def page_text(folder: Path) -> str:

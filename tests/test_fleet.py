@@ -2,13 +2,17 @@
 
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from ssd.cli.main import app
+from ssd.integrations.vllm.guard import GUARD
 from ssd.integrations.vllm.meter import COUNTERS, GAUGES, NAMES
 from ssd.integrations.vllm.settings import Settings
 from tests.test_images import parse
@@ -53,7 +57,9 @@ def named_in(text: str) -> set[str]:
     return set(re.findall(r"\bssd_[a-z0-9_]+", text))
 
 
-@pytest.mark.parametrize("name", ["drafts.yaml", "targets.yaml", "autoscaling.yaml"])
+@pytest.mark.parametrize(
+    "name", ["drafts.yaml", "targets.yaml", "autoscaling.yaml", "hub.yaml", "network.yaml"]
+)
 def test_manifests_are_valid(name: str) -> None:
     validate = pytest.importorskip("kubernetes_validate").validate
     found = documents(name)
@@ -143,3 +149,82 @@ def test_every_cause_of_a_miss_is_recorded_shown_and_told_of_by_tenant() -> None
         assert share in alerts[alert]["expr"]
         assert remedy in alerts[alert]["annotations"]["remedy"]
         assert "$labels.tenant" in alerts[alert]["annotations"]["summary"]
+
+
+def pod(name: str) -> dict[str, Any]:
+    deployment = next(each for each in of_kind("Deployment") if each["metadata"]["name"] == name)
+    return dict(deployment["spec"]["template"]["spec"])
+
+
+def argument(name: str, flag: str) -> str:
+    [said] = [each for each in container(name)["args"] if each.startswith(f"{flag}=")]
+    return str(said.partition("=")[2])
+
+
+def test_requests_finish_before_a_target_is_ended() -> None:
+    """vLLM's shutdown has 10 seconds beside, as `ssd serve` gives it."""
+    assert (
+        int(argument("ssd-target", "--shutdown-timeout")) + 10
+        < pod("ssd-target")["terminationGracePeriodSeconds"]
+    )
+
+
+def test_a_containers_figures_begin_anew(tmp_path: Path) -> None:
+    """By the command itself: with a vLLM that is made up, in a folder that has files of one before."""
+    target = container("ssd-target")
+    [folder] = [each["value"] for each in target["env"] if each["name"] == "PROMETHEUS_MULTIPROC_DIR"]
+    assert folder in [each["mountPath"] for each in target["volumeMounts"]]
+    _, _, shell, flag, script, name = target["command"]
+    (tmp_path / "metrics").mkdir()
+    (tmp_path / "metrics/counter_1.db").touch()
+    (tmp_path / "vllm").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "vllm").chmod(0o755)
+    words = [shell, flag, script.replace(folder, f"{tmp_path}/metrics"), name, *target["args"]]
+    path = f"{tmp_path}:/usr/bin:/bin"
+    told = subprocess.run(words, env={"PATH": path}, capture_output=True, text=True, check=True)
+    assert told.stdout.splitlines() == ["serve", *target["args"]]
+    assert list((tmp_path / "metrics").iterdir()) == []
+
+
+def test_callers_and_prometheus_need_the_key() -> None:
+    target = container("ssd-target")
+    assert argument("ssd-target", "--middleware") == GUARD
+    [key] = [each["valueFrom"]["secretKeyRef"] for each in target["env"] if each["name"] == "VLLM_API_KEY"]
+    [monitor] = of_kind("PodMonitor")
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["authorization"]["credentials"] == key
+    assert endpoint["port"] == target["ports"][0]["name"]
+    deployment = next(each for each in of_kind("Deployment") if each["metadata"]["name"] == "ssd-target")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert key["name"] in (FOLDER / "kustomization.yaml").read_text()
+
+
+@pytest.mark.parametrize("name", ["ssd-draft", "ssd-target"])
+def test_a_pod_is_bounded_watched_and_reached_by_few(name: str) -> None:
+    found = container(name)
+    assert found["livenessProbe"]
+    assert found["resources"]["limits"]["memory"]
+    [policy] = [each for each in of_kind("NetworkPolicy") if each["metadata"]["name"] == name]
+    assert policy["spec"]["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": name}
+    ports = [each["port"] for rule in policy["spec"]["ingress"] for each in rule["ports"]]
+    assert ports == [found["ports"][0]["containerPort"]]
+    assert all(rule["from"] for rule in policy["spec"]["ingress"])
+    [claim] = of_kind("PersistentVolumeClaim")
+    volumes = {each["name"]: each for each in pod(name)["volumes"]}
+    assert volumes["hub"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+
+
+def test_the_example_pays_by_our_own_plan() -> None:
+    """A draft's device earns more than the target's devices do with vLLM's own speculation."""
+    ranks = int(argument("ssd-target", "--tensor-parallel-size"))
+    assert container("ssd-target")["resources"]["limits"]["nvidia.com/gpu"] == ranks
+    models = [container("ssd-target")["args"][0], argument("ssd-draft", "--model")]
+    target, draft = (each.rpartition("/")[2].lower() for each in models)
+    said = f"plan --hardware h100 --target {target} --draft {draft} --devices {ranks + 1} --batch 4"
+    assert said in (FOLDER / "kustomization.yaml").read_text()
+    found = CliRunner().invoke(app, [*said.split(), "--json"])
+    assert found.exit_code == 0, found.output
+    offers = [each for each in json.loads(found.stdout)["offers"] if each["tp"] == ranks]
+    per_device = {each["way"]: each["per_device"] for each in offers}
+    assert per_device["ssd"] > per_device["sd"]

@@ -44,6 +44,10 @@ def last(image: Path, word: str) -> str:
     return [rest for found, rest in instructions(image) if found == word][-1]
 
 
+def last_run_of_apt(image: Path) -> str:
+    return [rest for word, rest in instructions(image) if word == "RUN" and "apt-get install" in rest][-1]
+
+
 def entrypoint(image: Path) -> list[str]:
     words: list[str] = json.loads(last(image, "ENTRYPOINT"))
     return words
@@ -93,8 +97,10 @@ class TestImage:
     def test_models_of_the_hub_can_be_named(self, image: Path) -> None:
         assert "OFFLINE" not in image.read_text()
 
-    def test_it_has_no_parts_for_what_is_not_there(self, image: Path) -> None:
-        assert not re.search(r"triton|gcc|libc6-dev|nvcc", image.read_text())
+    def test_a_compiler_is_where_triton_needs_one(self, image: Path) -> None:
+        """vLLM's image has its own; on CPUs nothing is compiled."""
+        found = set(re.findall(r"\b(?:gcc|libc6-dev|nvcc)\b", last_run_of_apt(image)))
+        assert found == ({"gcc", "libc6-dev"} if image.suffix == ".cuda" else set())
 
     def test_its_command_is_one_that_there_is(self, image: Path) -> None:
         given = parse([*entrypoint(image)[2:], "MODEL", "--draft", "SMALL_MODEL"])

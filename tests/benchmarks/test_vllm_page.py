@@ -1,6 +1,9 @@
 """The page to send: one run of peers, one engine after another, and the self-test behind it."""
 
+import json
+import sys
 from argparse import Namespace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,10 @@ from benchmarks import vllm_page
 from benchmarks.flags import parser
 from benchmarks.peers.__main__ import parser as peers_parser
 from benchmarks.vllm_page import FLAGS, main, page_text, peers_words
+from ssd.cli import machine
+from ssd.cli.provenance import provenance
 from ssd.selftest.lines import Line
+from tests.test_images import parse
 
 
 def options(*words: str) -> Namespace:
@@ -26,24 +32,20 @@ def test_peers_is_told_the_cases_and_to_load_one_at_a_time() -> None:
 
 
 def test_a_page_of_both_and_a_self_test_only_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tests: list[int] = []
+    """The self-test is another process's: here it would keep memory of the GPU that vLLM needs."""
+    lines = [Line("kernels", "decide", "8 of 8 equal"), Line("memory", "bandwidth", "9 GB/s", why="none")]
+    told = json.dumps({"device": "cuda:0", "lines": [asdict(each) for each in lines]})
+    program = f"open({str(tmp_path / 'runs')!r}, 'a').write('x'); print({told!r})"
 
-    class Tried:
-        device = "cpu"
-
-        def __init__(self, _device: object) -> None:
-            tests.append(1)
-
-        def lines(self) -> list[Line]:
-            return [
-                Line("kernels", "decide", "8 of 8 equal"),
-                Line("memory", "bandwidth", "9 GB/s", why="none"),
-            ]
+    def never(*_: object) -> None:
+        pytest.fail("the device is initialised in the process that starts vLLM")
 
     def measured(words: list[str]) -> None:
         (Path(words[words.index("--run") + 1]) / "report.md").write_text("# Peers\n\n| vllm | ssd4 | 9.1 |\n")
 
-    monkeypatch.setattr("ssd.selftest.run.SelfTest", Tried)
+    monkeypatch.setattr(vllm_page, "SELF_TESTING", (sys.executable, "-c", program))
+    monkeypatch.setattr("ssd.selftest.run.SelfTest", never)
+    monkeypatch.setattr("torch.cuda._lazy_init", never)
     monkeypatch.setattr(vllm_page, "run_peers", measured)
     for _ in range(2):
         assert main(["m", "--draft", "d", "--run", str(tmp_path)]) == 0
@@ -52,6 +54,19 @@ def test_a_page_of_both_and_a_self_test_only_once(tmp_path: Path, monkeypatch: p
     assert "| vllm | ssd4 | 9.1 |" in page
     assert "| kernels | decide | ok | 8 of 8 equal |" in page
     assert "9 GB/s (none)" in page
-    assert len(tests) == 1
+    assert "On cuda:0:" in page
+    assert (tmp_path / "runs").read_text() == "x"
     (tmp_path / "selftest.md").unlink()
     assert "Not run." in page_text(tmp_path)
+
+
+def test_the_self_test_is_a_command_that_there_is() -> None:
+    assert parse(["ssd", *vllm_page.SELF_TESTING[3:], "--json"])["selftest"]
+
+
+def test_what_hardware_there_is_is_asked_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where GPUs are counted: names of theirs are a line of every record."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("torch.cuda._lazy_init", lambda: pytest.fail("the device is initialised here"))
+    monkeypatch.setattr(machine, "_NAME_GPUS", "print('NVIDIA Something')")
+    assert provenance().hardware["GPUs"] == "NVIDIA Something"

@@ -174,3 +174,15 @@ def test_what_is_under_way_is_said_at_once(tmp_path: Path, monkeypatch: pytest.M
     assert json.loads(result.stdout)["ssd"] == __version__
     assert result.stderr.startswith("importing torch\n")
     assert "measuring how fast memory is read" in result.stderr
+
+
+def test_the_compiler_that_triton_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    assert "install gcc and libc6-dev, or set CC" in machine.compiler()
+    compiler = tmp_path / "gcc"
+    compiler.write_text("")
+    compiler.chmod(0o755)
+    assert machine.compiler() == str(compiler)
+    monkeypatch.setenv("CC", "nothing-here")
+    assert machine.compiler().startswith("nothing-here: kernels cannot be launched")

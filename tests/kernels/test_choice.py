@@ -42,6 +42,8 @@ def test_kernels_on_a_gpu_for_heads_that_they_are_written_for(monkeypatch: pytes
     assert isinstance(deterministic_captured_backend(pool_on("cuda"), 8), FusedBackend)
     assert isinstance(eager_backend(pool_on("cuda", 96), 8, deterministic=False), SdpaBackend)
     assert deterministic_captured_backend(pool_on("cuda", 96), 8) is None
+    # Without kernels a captured step would gather every row's keys: it is not captured.
+    assert captured_backend(pool_on("cuda", 96), 8) is None
 
 
 def shape_here(num_trees: int) -> PoolShape:

@@ -99,7 +99,11 @@ def _selftest(device: str, record: Path | None, *, as_json: bool) -> None:
         measured = None if test.measured is None else msgspec.to_builtins(test.measured)
         typer.echo(
             json.dumps(
-                {"lines": [asdict(each) for each in lines], "measured": measured},
+                {
+                    "device": str(test.device),
+                    "lines": [asdict(each) for each in lines],
+                    "measured": measured,
+                },
                 indent=2,
                 ensure_ascii=False,
             )

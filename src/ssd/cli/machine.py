@@ -5,7 +5,11 @@ Whatever a system does not tell is left out. Linux tells most.
 
 from __future__ import annotations
 
+import os
 import platform
+import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +32,9 @@ _INSTRUCTIONS = {
     "bf16": "bfloat16",
     "i8mm": "int8 matrices",
 }
+_NAME_GPUS = (
+    "import torch; [print(torch.cuda.get_device_name(each)) for each in range(torch.cuda.device_count())]"
+)
 _HYBRID = {"performance": "/sys/devices/cpu_core/cpus", "efficiency": "/sys/devices/cpu_atom/cpus"}
 
 
@@ -71,6 +78,28 @@ def _about_siblings(split: CoreSplit, physical: Sequence[Sequence[int]]) -> str:
     if any(len(siblings) > 1 for siblings in physical):
         return "one of each physical core, its sibling (SMT) stays free"
     return "no siblings (SMT) are known"
+
+
+def compiler() -> str:
+    """The one with which Triton builds what launches its kernels: without it none of ours runs on a GPU."""
+    named = os.environ.get("CC")
+    found = named or shutil.which("gcc") or shutil.which("clang")
+    if found is None or shutil.which(found) is None:
+        return (
+            f"{named or 'none'}: kernels cannot be launched, and steps are computed eagerly; "
+            "install gcc and libc6-dev, or set CC"
+        )
+    return found
+
+
+def gpu_names() -> list[str]:
+    """In a process of its own: asking here may make a CUDA context, which keeps memory of a GPU."""
+    import torch
+
+    if not torch.cuda.device_count():
+        return []
+    told = subprocess.run([sys.executable, "-c", _NAME_GPUS], capture_output=True, text=True, check=False)
+    return told.stdout.splitlines()
 
 
 def memory() -> str:

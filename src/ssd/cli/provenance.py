@@ -40,17 +40,14 @@ def _versions() -> dict[str, str]:
 
 
 def _hardware() -> dict[str, str]:
-    import torch
-
     from ssd.runtime.cores import physical_cores
 
-    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return {
         "processor": machine.processor(),
         "cores": machine.kinds_of_cores(physical_cores()),
         "instructions": machine.instructions(),
         "memory": machine.total_memory(),
-        "GPUs": ", ".join(gpus) or "none",
+        "GPUs": ", ".join(machine.gpu_names()) or "none",
         "system": platform.platform(),
     }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from ssd.attention.backend import AttentionBackend
 from ssd.attention.choice import captured_backend
 from ssd.config import DraftConfig, GrowthPolicyName
 from ssd.draft.forest.arrays import NumpyArrays, TorchArrays
@@ -61,13 +62,20 @@ def shape_for(loaded: LoadedModel, config: DraftConfig) -> Shape:
 def build_grower(
     loaded: LoadedModel, shape: Shape, config: DraftConfig, clock: Callable[[], float] = time.monotonic
 ) -> ForestGrower:
-    """On tensors, every step captured, where a GPU computes; beside a CPU arrays are the faster form."""
+    """On tensors, every step captured, where a GPU computes; beside a CPU arrays are the faster form.
+
+    On a GPU without our attention kernel (no compiler, say) arrays and eager steps are what fits in memory.
+    """
     pool, head_tokens = loaded.pool, loaded.head_tokens
-    forest, model, children = (
-        _in_arrays(loaded, shape, config.growth)
-        if loaded.capture is None
-        else _captured(loaded, shape, config.growth, loaded.capture)
-    )
+    attention = captured_backend(pool, loaded.runner.model.config.num_heads)
+    if loaded.capture is None or attention is None:
+        if loaded.capture is not None:
+            logger.warning(
+                "the draft's steps are not captured, and slower: see what was said of kernels above"
+            )
+        forest, model, children = _in_arrays(loaded, shape, config.growth)
+    else:
+        forest, model, children = _captured(loaded, shape, config.growth, loaded.capture, attention)
     return ForestGrower(
         forest,
         model,
@@ -87,10 +95,15 @@ def _in_arrays(loaded: LoadedModel, shape: Shape, growth: GrowthPolicyName) -> P
     return forest, model, LooseChildren(shape.children, loaded.head_tokens)
 
 
-def _captured(loaded: LoadedModel, shape: Shape, growth: GrowthPolicyName, capture: Capture) -> Parts:
+def _captured(
+    loaded: LoadedModel,
+    shape: Shape,
+    growth: GrowthPolicyName,
+    capture: Capture,
+    attention: AttentionBackend,
+) -> Parts:
     pool, decoder, started = loaded.pool, loaded.runner.model, time.perf_counter()
     device = pool.shape.device
-    attention = captured_backend(pool, decoder.config.num_heads)
     forest = RecordedForest(TorchArrays(device), shape, growth, capture, _kernels_for(shape, device))
     model = RecordedModel(
         TensorsModel(decoder, attention, pool, shape, beside=loaded.runner), forest, capture

@@ -46,7 +46,7 @@ def with_captured_steps(
     choose = deterministic_captured_backend if config.deterministic else captured_backend
     attention = choose(pool, _heads_here(loaded))
     if attention is None:
-        logger.warning("steps are computed eagerly: no attention that can be captured is deterministic here")
+        logger.warning("steps are computed eagerly: no kernel of ours for attention can be captured here")
         return loaded
     num_blocks = -(-loaded.max_model_len // pool.shape.block_size)
     tile = config.decode_tile if config.deterministic else None

@@ -57,6 +57,8 @@ def capture_lines(device: torch.device) -> Iterator[Line]:
 def _captured(loaded: LoadedModel, capture: Capture) -> CapturedRunner:
     assert isinstance(loaded.runner, EagerRunner)
     attention = captured_backend(loaded.pool, loaded.runner.model.config.num_heads)
+    if attention is None:
+        raise ValueError("no kernel of ours for attention runs here: see the lines on kernels")
     return CapturedRunner(loaded.runner, attention, loaded.pool, Buckets(_TABLE, _SIZES), capture)
 
 

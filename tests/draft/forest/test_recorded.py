@@ -168,6 +168,29 @@ def test_the_service_captures_its_steps_where_they_can_be(
     assert told[0] == told[1]
 
 
+def test_without_kernels_a_card_computes_eagerly_and_grows_on_arrays(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A captured step would then gather all keys for all rows, which no card has room for."""
+    monkeypatch.setattr(program, "PREFILL_CHUNK", 8)
+    config = DraftConfig(model=str(tiny_llama), device="cpu", dtype="float32", max_num_seqs=2, width=4)
+    loaded = load_model(
+        replace(config.runner, max_model_len=MAX_LEN, num_blocks=64), card=StandInCard(192 << 20)
+    )
+    assert loaded.capture is not None
+    monkeypatch.setattr(program, "captured_backend", lambda *_: None)
+    monkeypatch.setattr(program, "_captured", lambda *_: pytest.fail("its steps were captured"))
+    shape = replace(shape_for(loaded, config), ring=16, outcome=5)
+    told = []
+    for capture in (loaded.capture, None):
+        loaded.pool.keys.fill_(7.0)
+        loaded.pool.values.fill_(7.0)
+        each = replace(loaded, capture=capture)
+        told.append(play(build_grower(each, shape, config, clock=still), WARM, seed=5))
+    assert len(told[0]) > 10
+    assert told[0] == told[1]
+
+
 @pytest.mark.parametrize("samples", [False, True], ids=["greedy", "T=0.8 top_p=0.9"])
 def test_operations_of_a_recorded_step_are_few_and_none_reads(draft: LoadedModel, samples: bool) -> None:
     """What reads a value, uploads one or has a shape of its own is refused while it is recorded."""
