@@ -96,8 +96,17 @@ FAULTS = [
     Fault(
         "the key stands in the shown command",
         _COMMAND,
-        '"VLLM_API_KEY=…"',
-        'f"VLLM_API_KEY={self.server.api_key[0]}"',
+        'f"{KEY}=…"',
+        'f"{KEY}={self._keys[0]}"',
         "tests/cli/test_serve_vllm.py::test_programs_that_run",
+    ),
+    Fault(
+        "vLLM's routes have no guard",
+        _COMMAND,
+        """        if self._keys:
+            words +=""",
+        """        if not self._keys:
+            words +=""",
+        "tests/cli/test_serve_vllm.py::test_keys_come_with_a_guard_and_are_not_printed",
     ),
 ]

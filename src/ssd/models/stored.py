@@ -13,7 +13,7 @@ from typing import Any
 from huggingface_hub import HfApi, hf_hub_download, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-from ssd.models.hub import parse_hub_name
+from ssd.models.names import parse_hub_name
 
 _WEIGHTS = (".safetensors", ".bin", ".pt")
 """In the order in which vLLM looks for them; a folder may have the same weights in several forms."""
