@@ -96,6 +96,20 @@ def test_commands_of_workflows_name_what_there_is() -> None:
     assert named <= set(extras)
 
 
+def test_what_takes_long_runs_by_itself_every_week() -> None:
+    weekly = read(GITHUB / "workflows" / "weekly.yml")
+    # YAML 1.1 reads the key `on` as a truth.
+    assert weekly[True]["schedule"] if True in weekly else weekly["on"]["schedule"]
+    said = "\n".join(step.get("run", "") for job in weekly["jobs"].values() for step in job["steps"])
+    assert "python -m tests.faults --only" in said
+    assert 'pytest -m "slow and not vllm"' in said
+    modules = {path.stem for path in (ROOT / "tests" / "faults").glob("*_faults.py")}
+    assert set(weekly["jobs"]["faults"]["strategy"]["matrix"]["module"]) == modules - {"vllm_faults"}
+    for campaign in re.findall(r"python -m ([\w.]+)", said):
+        place = ROOT.joinpath(*campaign.split("."))
+        assert place.with_suffix(".py").exists() or (place / "__main__.py").exists(), campaign
+
+
 def test_every_job_ends_and_has_no_more_rights_than_it_needs() -> None:
     for path in WORKFLOWS:
         assert read(path)["permissions"] == {"contents": "read"}

@@ -19,7 +19,6 @@ from ssd.cli.tables import progress_of, shown
 if TYPE_CHECKING:
     from ssd.bench.engines import CaseEngines
     from ssd.tuning.confirm import Measured
-    from ssd.tuning.noise import LoadWatch
     from ssd.tuning.tuned_file import Tuned
 
 _what = partial(typer.Option, rich_help_panel="What is measured")
@@ -91,6 +90,7 @@ def _tune(out: Path, options: TuneOptions, engine: EngineOptions) -> None:
     from ssd.bench.cases import Case
     from ssd.bench.engines import CaseEngines
     from ssd.config import DraftConfig, EngineConfig
+    from ssd.tuning.noise import LoadWatch
     from ssd.tuning.tuned_file import Tuned, as_yaml, measured_cores, reasons
 
     console, watch = Console(), LoadWatch()
