@@ -1,5 +1,13 @@
 """Which mappings are asked for, and that asking works here or does nothing."""
 
+import ctypes
+import gc
+import mmap
+import re
+from pathlib import Path
+
+import pytest
+
 from ssd.runtime.huge_pages import filled_mappings, request_huge_pages
 
 SMAPS = """\
@@ -28,5 +36,29 @@ def test_only_filled_anonymous_mappings_are_taken_in_whole_pages() -> None:
     ]
 
 
-def test_asking_is_harmless() -> None:
-    request_huge_pages()
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").is_dir(), reason="this kernel has no huge pages"
+)
+def test_what_is_filled_is_asked_for_and_keeps_its_content() -> None:
+    """The kernel notes the request for a mapping as the flag `hg`."""
+    size = 8 << 20
+    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as filled:
+        filled.write(b"weights!" * (size // 8))
+        start = ctypes.addressof(ctypes.c_char.from_buffer(filled))
+        place = (start + (2 << 20) - 1) // (2 << 20) * (2 << 20)
+        assert "hg" not in flags_at(place)
+        request_huge_pages()
+        assert "hg" in flags_at(place)
+        assert filled[:] == b"weights!" * (size // 8)
+        gc.collect()
+
+
+def flags_at(address: int) -> list[str]:
+    """Of the mapping that holds an address."""
+    is_there = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            is_there = int(found[1], 16) <= address < int(found[2], 16)
+        elif is_there and line.startswith("VmFlags:"):
+            return line.split()[1:]
+    raise AssertionError(f"no mapping holds {address:#x}")
