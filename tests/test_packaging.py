@@ -120,3 +120,55 @@ def test_a_wheel_with_more_is_not(tmp_path: Path, name: str) -> None:
 def test_a_wheel_with_less_is_not(tmp_path: Path, name: str) -> None:
     code, said = checked(made_wheel(tmp_path / "a.whl", without=name))
     assert (code, f"{name} is missing" in said) == (1, True)
+
+
+def test_a_venv_is_filled_once_and_again_where_it_was_ended_halfway(tmp_path: Path) -> None:
+    """`.ci/run` installs torch three times; a second run on the same machine does not."""
+    venv, notes = tmp_path / "venv", tmp_path / "notes"
+
+    def fill(then: str = "true", *more: str) -> int:
+        recipe = f'mkdir -p "$0/bin" && echo filled >> "$1" && {then}'
+        command = [str(ROOT / ".ci" / "fill"), str(venv), "bash", "-euc", recipe, str(venv), str(notes)]
+        return subprocess.run([*command, *more], check=False).returncode
+
+    def times() -> int:
+        return len(notes.read_text().split())
+
+    assert (fill(), fill(), times()) == (0, 0, 1)
+    (venv / "vllm").mkdir()
+    assert (fill("false"), times()) == (1, 2)
+    assert (fill("true"), times()) == (0, 3)
+    assert (fill("true", "another recipe"), times()) == (0, 4)
+    assert (venv / "vllm").is_dir()
+
+
+def test_what_fails_once_is_named_at_the_end(tmp_path: Path) -> None:
+    """Of `.ci/run`, the function that runs tests: one of these passes when it runs again, one never does."""
+    source = (ROOT / ".ci" / "run").read_text()
+    (function,) = re.findall(r"^passed_later=.*?^}$", source, re.MULTILINE | re.DOTALL)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_once.py").write_text(
+        "from pathlib import Path\n"
+        "def test_now_and_then():\n"
+        "    seen = Path('seen')\n"
+        "    before = seen.exists()\n"
+        "    seen.touch()\n"
+        "    assert before\n"
+        "def test_never():\n"
+        "    assert False\n"
+        "def test_always():\n"
+        "    pass\n"
+    )
+    script = (
+        f"set -euo pipefail\nvenv=.\n{function}\ncheck {sys.executable} -m pytest -rs tests || echo failed"
+    )
+    ran = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True, env=_bare()
+    )
+    assert (tmp_path / "passed-later").read_text() == "tests/test_once.py::test_now_and_then\n"
+    assert ran.stdout.rstrip().endswith("failed")
+
+
+def _bare() -> dict[str, str]:
+    """Without what this run of pytest told its own processes."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
