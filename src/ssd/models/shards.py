@@ -96,7 +96,7 @@ class _Sharded:
         if len(self._shards) == 1:
             return self._shards[0](x)
         out = x.new_empty(len(x), sum(self._sizes))
-        pieces = zip(self._shards, out.split(self._sizes, dim=1), strict=True)
+        pieces = zip(self._shards, torch.split(out, list(self._sizes), dim=1), strict=True)
         self._threads.run([_into(place, shard, x) for shard, place in pieces], self._num_weights)
         return out
 
