@@ -276,7 +276,7 @@ def test_another_version_is_refused_with_its_reason() -> None:
 def test_a_draft_that_refuses_is_asked_seldom_and_is_no_loss(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     source = Source(Hello(1, "same", 100, "old", "x", 0, "install the same version"))
-    client = DraftClient(FixedSources(source), lookahead=4, clock=lambda: now)
+    client = DraftClient(FixedSources(source), lookahead=4, clock=lambda: now, draw=lambda: 0.0)
     for _ in range(240):
         client.line.tend()
         client.line.read()

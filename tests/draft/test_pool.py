@@ -51,7 +51,8 @@ class Pool:
         self.now = 0.0
         self.drafts = {name: Draft(self, name) for name in names}
         self.named: list[DraftSource] = list(self.drafts.values())
-        self.client = DraftClient(self, lookahead=4, clock=self.clock)
+        # Nothing is drawn: who was lost is tried again at once.
+        self.client = DraftClient(self, lookahead=4, clock=self.clock, draw=lambda: 0.0)
         self.tend()
         self.tend()
 
@@ -244,6 +245,63 @@ def test_what_one_has_no_room_for_another_may_have(pool: Pool) -> None:
     pool.drafts[other].says(load(0, kv_usage=0.1))
     pool.client.line.read()
     assert pool.home("a") == other
+
+
+def asked_at(pool: Pool, *, kv_usage: float, until: float, is_full: bool = True) -> list[float]:
+    """When a sequence that was declined is opened again, while the draft says every second how full it is."""
+    draft, found = pool.drafts["one"], list[float]()
+    while pool.now < until:
+        num_opened = len(draft.link.opened)
+        draft.says(load(4, kv_usage=kv_usage))
+        pool.tend(1.0)
+        if len(draft.link.opened) > num_opened:
+            found.append(pool.now)
+            if is_full:
+                decline(pool, kv_usage)
+    return found
+
+
+def decline(pool: Pool, kv_usage: float = 0.9) -> None:
+    opened = pool.drafts["one"].link.opened[-1]
+    pool.drafts["one"].says(
+        Close(opened.seq, opened.epoch, "no room", may_return=True), load(4, kv_usage=kv_usage)
+    )
+    pool.client.line.read()
+
+
+@pytest.mark.parametrize("kv_usage", [0.9, 0.5])
+def test_who_was_declined_asks_again_after_5_s_and_then_more_seldom(kv_usage: float) -> None:
+    pool = Pool("one")
+    pool.follow("a")
+    decline(pool, kv_usage)
+    times = asked_at(pool, kv_usage=kv_usage, until=400.0)
+    gaps = [later - earlier for earlier, later in zip([0.0, *times], times, strict=False)]
+    # Stats come every second, so one asks up to a second later.
+    assert gaps[:6] == pytest.approx([5, 10, 20, 40, 60, 60], abs=1.01)
+    # There is room at last: it is taken in, and does not ask any more.
+    pool.tend(60.0)
+    assert len(asked_at(pool, kv_usage=0.9, until=pool.now + 70, is_full=False)) <= 1
+    assert pool.home("a") == "one"
+
+
+def test_of_those_that_were_declined_the_shortest_asks_first() -> None:
+    pool = Pool("one")
+    for key, length in (("long", 30), ("short", 5), ("middling", 12)):
+        pool.client.follow(key, [7] * length, length, Sampling(seed=0), 100)
+        decline(pool)
+    pool.drafts["one"].says(load(0, kv_usage=0.1))
+    pool.tend(1.0)
+    assert [pool.home(key) for key in ("long", "short", "middling")] == ["nobody", "one", "nobody"]
+
+
+def test_a_text_beyond_the_context_that_a_draft_announces_is_not_sent_to_it() -> None:
+    pool = Pool("one", "two")
+    context = HELLO.max_model_len
+    for key, length in (("long", context - 1), ("fits", context - 2)):
+        pool.client.follow(key, [7] * length, length, Sampling(seed=0), 2 * context)
+    opened = [each for draft in pool.drafts.values() for each in draft.link.opened]
+    assert [len(each.tokens) // 4 for each in opened] == [context - 2]
+    assert pool.home("long") == "nobody"
 
 
 def test_a_text_that_is_too_long_to_be_told_again_is_closed(

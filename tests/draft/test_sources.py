@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from ssd.draft.client import DraftClient
 from ssd.draft.link import Keys
-from ssd.draft.messages import PROTOCOL_VERSION, Hello
+from ssd.draft.messages import PROTOCOL_VERSION, Hello, Sampling
 from ssd.draft.sources import AddressSource, NamedSources, sources_at
+from tests.draft.test_pool import Draft, Pool
 
 HELLO = Hello(PROTOCOL_VERSION, "same", 100, "someone", "one", 512)
 KEYS = Keys(Path("nowhere"))
@@ -71,8 +73,36 @@ def test_drafts_come_and_go_with_the_addresses_of_their_name() -> None:
     assert directory.ask() == ["tcp://10.0.0.1:7000", "tcp://10.0.0.2:7000"]
     kept = directory.sources.current()[1]
     directory.hosts = ["10.0.0.2", "10.0.0.3"]
-    assert directory.ask() == ["tcp://10.0.0.2:7000", "tcp://10.0.0.3:7000"]
-    assert directory.sources.current()[0] is kept, "it is the same draft"
+    assert directory.ask() == [f"tcp://10.0.0.{each}:7000" for each in (1, 2, 3)]
+    assert directory.sources.current()[1] is kept, "it is the same draft"
+    for _ in range(12):
+        found = directory.ask()
+    assert found == ["tcp://10.0.0.2:7000", "tcp://10.0.0.3:7000"], "one has been missing for a minute"
+    assert directory.sources.current()[0] is kept
+
+
+def test_answers_that_name_a_part_of_the_drafts_move_nothing() -> None:
+    """Some name servers give a few addresses of many each time."""
+    pool, directory = Pool(), Directory()
+    directory.sources = NamedSources(
+        "drafts",
+        7000,
+        lambda address: pool.drafts.setdefault(address, Draft(pool, address)),
+        look_up=directory.look_up,
+        clock=directory.clock,
+    )
+    client = DraftClient(directory.sources, lookahead=4, clock=directory.clock, draw=lambda: 0.0)
+    hosts = [f"10.0.0.{each}" for each in range(8)]
+    for number in range(40):
+        directory.hosts = [hosts[(3 * number + each) % 8] for each in range(3)]
+        directory.ask()
+        client.line.tend()
+        client.line.read()
+        if number == 10:
+            for key in range(64):
+                client.follow(key, [key, 2, 3], 3, Sampling(seed=0), 100)
+    assert client.stats.num_ready == 8
+    assert client.stats.num_moved == 0
 
 
 def test_a_name_that_cannot_be_looked_up_is_no_news_of_its_drafts() -> None:

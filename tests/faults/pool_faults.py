@@ -10,6 +10,34 @@ _POOL, _CHOICE, _SOURCES, _ROOM, _FITNESS, _BEHIND, _MOVED = (
 
 FAULTS = [
     Fault(
+        "a lost draft is tried again as often as before",
+        f"{_SRC}/retry.py",
+        "self._delay = min(2 * self._delay, LONGEST_DELAY)",
+        "pass",
+        "tests/draft/test_retry.py::test_each_try_waits_twice_as_long_up_to_a_bound",
+    ),
+    Fault(
+        "nobody who was declined asks while the draft is rather full",
+        f"{_SRC}/strand.py",
+        "if self._declined_at is not None and self._clock() - self._declined_at > self._return_seconds:",
+        "if False:",
+        f"{_POOL}::test_who_was_declined_asks_again_after_5_s_and_then_more_seldom",
+    ),
+    Fault(
+        "a draft that one answer does not name is left",
+        f"{_SRC}/sources.py",
+        "if now - at < _STAY_SECONDS}",
+        "if now == at}",
+        f"{_SOURCES}::test_answers_that_name_a_part_of_the_drafts_move_nothing",
+    ),
+    Fault(
+        "a text is sent to a draft that cannot read it",
+        f"{_SRC}/followed.py",
+        "if len(self.tokens) + 2 > strand.max_model_len:",
+        "if False:",
+        f"{_POOL}::test_a_text_beyond_the_context_that_a_draft_announces_is_not_sent_to_it",
+    ),
+    Fault(
         "after a move nothing is asked for until as many rounds have passed as before",
         f"{_SRC}/homes.py",
         "followed.strand, followed.asked_at = strand, -ROUNDS_BETWEEN_RESYNCS",

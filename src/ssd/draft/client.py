@@ -5,6 +5,7 @@ ready every sequence is opened again from its tokens. Knows the protocol, the mi
 know the target or an engine: sequences go by any key, sampling parameters come as they travel.
 """
 
+import random
 import time
 from array import array
 from collections import defaultdict, deque
@@ -95,9 +96,13 @@ class DraftClient:
         lookahead: int,
         num_sequences: int = 0,
         clock: Callable[[], float] = time.monotonic,
+        draw: Callable[[], float] = random.random,
     ) -> None:
-        """`num_sequences`: there is room for so many from the start; with more it grows, which takes time."""
-        self.line = Line(sources, self, clock)
+        """`num_sequences`: there is room for so many from the start; with more it grows, which takes time.
+
+        `draw`: the next random number from 0 to 1, for the time until a lost draft is tried again.
+        """
+        self.line = Line(sources, self, clock, draw)
         self._mirrors = Mirrors(num_sequences)
         self._homes = Homes(self.line, self._mirrors, lookahead, clock)
         self._followed: dict[Hashable, Followed] = {}

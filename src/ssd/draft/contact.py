@@ -58,6 +58,8 @@ class Contact:
         self.vocab_size = hello.vocab_size
         """Ids both sides know."""
         self.name = ""
+        self.max_model_len = 0
+        """The longest text that the draft can read; 0: it has not said."""
         self._send(encode([hello]))
 
     def post(self, message: AnyMessage) -> None:
@@ -127,6 +129,7 @@ class Contact:
         else:
             self.state, self.name = ContactState.READY, hello.name
             self.vocab_size = min(self.vocab_size, hello.vocab_size)
+            self.max_model_len = hello.max_model_len
 
     def _send(self, frame: bytes) -> None:
         try:

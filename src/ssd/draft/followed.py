@@ -67,6 +67,9 @@ class Followed:
         """Why this draft cannot be told of it; empty: it can."""
         if len(self.tokens) > MAX_TOKENS:
             return "it is too long to be told"
+        if len(self.tokens) + 2 > strand.max_model_len:
+            # As the draft counts: a node, and the token after it.
+            return f"it does not fit into the draft's context of {strand.max_model_len} tokens"
         try:
             tellable(self.sampling, strand.vocab_size)
         except UntellableError as error:

@@ -160,13 +160,12 @@ class Homes:
                 self._fitness.note_came(followed.taste, followed.strand.kind)
 
     def bring_back(self, strand: Strand) -> None:
-        """One of those that the draft had no room for."""
-        for followed in self:
-            if not followed.is_open and followed.declined.get(strand):
-                del followed.declined[strand]
-                strand.note_return()
-                self.open(followed)
-                return
+        """Of those that the draft had no room for the shortest: it needs the least."""
+        waiting = [each for each in self if not each.is_open and each.declined.get(strand)]
+        for followed in sorted(waiting, key=lambda each: len(each.tokens))[:1]:
+            del followed.declined[strand]
+            strand.note_return()
+            self.open(followed)
 
     def check_integrity(self) -> None:
         rows = sorted([*self._by_row, *self._free_rows])

@@ -10,6 +10,7 @@ Knows strands and who listens to them. Does not know processes (the source does)
 """
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -89,16 +90,21 @@ class LineStats:
 
 class Line:
     def __init__(
-        self, sources: Sources, listener: Listener, clock: Callable[[], float] = time.monotonic
+        self,
+        sources: Sources,
+        listener: Listener,
+        clock: Callable[[], float] = time.monotonic,
+        draw: Callable[[], float] = random.random,
     ) -> None:
+        """`draw`: the next random number from 0 to 1, for the time until a lost draft is tried again."""
         self._sources = sources
         self._listener = listener
-        self.clock = clock
+        self.clock, self._draw = clock, draw
         self.lock = threading.RLock()
         """Held for what is quick: the host may come at any time."""
         self._tending = threading.Lock()
         self._keeper: Keeper | None = None
-        self.strands: tuple[Strand, ...] = tuple(Strand(each, clock) for each in sources.current())
+        self.strands: tuple[Strand, ...] = tuple(map(self._strand, sources.current()))
         """Replaced as a whole: another thread may be reading it."""
         self._finished: list[Contact | DraftSource | Sources] = []
         """To be closed, which may take a moment."""
@@ -168,7 +174,7 @@ class Line:
             with self.lock:
                 self._end_trial()
                 self._trial = sources
-                on_trial = [Strand(source, self.clock, contact, is_on_trial=True) for source, contact in made]
+                on_trial = [self._strand(source, contact, is_on_trial=True) for source, contact in made]
                 self.strands = (*self.strands, *on_trial)
             self._close_finished()
 
@@ -210,6 +216,11 @@ class Line:
             strand.contact = None
             self._listener.lost(strand)
 
+    def _strand(
+        self, source: DraftSource, contact: Contact | None = None, *, is_on_trial: bool = False
+    ) -> Strand:
+        return Strand(source, self.clock, contact, is_on_trial=is_on_trial, draw=self._draw)
+
     def _read_all(self, strands: Sequence[Strand], timeout: float) -> None:
         """Each for a moment, in turns, until one has said something."""
         deadline = self.clock() + timeout
@@ -248,7 +259,7 @@ class Line:
     def _greeted(self, strand: Strand, contact: Contact) -> None:
         was_alone = len(self.ready) == 1
         self.stats.num_connects += 1
-        strand.has_greeted, strand.refusal = True, ""
+        strand.note_greeted()
         self.stats.num_ready = len(self.ready)
         logger.info("speculation is on: %s drafts", contact.name)
         if strand.is_on_trial:
@@ -331,8 +342,8 @@ class Line:
         on_trial = self._trial.current() if self._trial is not None else ()
         with self.lock:
             known = [strand.source for strand in self.strands]
-            new = [Strand(source, self.clock) for source in current if source not in known]
-            new += [Strand(each, self.clock, is_on_trial=True) for each in on_trial if each not in known]
+            new = [self._strand(source) for source in current if source not in known]
+            new += [self._strand(each, is_on_trial=True) for each in on_trial if each not in known]
             self.strands = (*self.strands, *new)
             for strand in self.strands:
                 is_named = strand.is_on_trial or strand.source in current

@@ -39,6 +39,8 @@ _DRAFTS_HEARTBEAT = (1_500, 5_000)
 """Of an engine that is gone, or cut off, nothing may be left after 10 seconds."""
 _CONNECT_MS = 1000
 """After that a connection is tried anew: what the system does by itself comes ever more seldom."""
+_LONGEST_RECONNECT_MS = 1000
+"""ZeroMQ tries a connection anew after 0.1 s, and after twice as long each time, with jitter, up to this."""
 
 
 class LinkError(OSError):
@@ -172,6 +174,7 @@ class ZmqEngineLink:
                     self._context.socket(zmq.DEALER), _ENGINES_HEARTBEAT, unread=_UNREAD_BY_ENGINE
                 )
                 self._socket.connect_timeout = _CONNECT_MS
+                self._socket.reconnect_ivl_max = _LONGEST_RECONNECT_MS
                 if keys is not None:
                     self._socket.curve_publickey, self._socket.curve_secretkey = keys.pair("engine")
                     self._socket.curve_serverkey = keys.public("draft")

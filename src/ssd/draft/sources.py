@@ -20,9 +20,10 @@ from ssd.processes.sockets import private_address, remove_socket
 
 logger = logging.getLogger(__name__)
 
-_RETRY_SECONDS = 0.5
 _ASK_SECONDS = 5.0
 """How often it is asked which addresses a name has."""
+_STAY_SECONDS = 60.0
+"""How long an address stays that is missing from answers: a name server may give a part of them each time."""
 _BY_NAME = "dns://"
 START_SECONDS = 600.0
 """A large draft may take minutes to load; one that ends instead is noticed at once."""
@@ -58,16 +59,12 @@ class AddressSource:
     ) -> None:
         self._address, self._hello, self._timeout, self._keys = address, hello, timeout, keys
         self._clock = clock
-        self._not_before = 0.0
 
     @property
     def name(self) -> str:
         return self._address
 
     def make_contact(self) -> Contact | None:
-        if self._clock() < self._not_before:
-            return None
-        self._not_before = self._clock() + _RETRY_SECONDS
         link = ZmqEngineLink(self._address, self._keys)
         return Contact(link, self._hello, self._clock, timeout=self._timeout, greeting_timeout=self._timeout)
 
@@ -82,7 +79,8 @@ class NamedSources:
     """Every address that a name has at the moment, as a headless service's has one for each of its drafts.
 
     Asked for now and then, in a thread of its own: that may take long. A name that cannot be looked up is no
-    news of its drafts, so those that are known stay.
+    news of its drafts, so those that are known stay; one that is missing from an answer stays for a minute. A
+    draft that has ended is noticed by its contact, much sooner.
     """
 
     def __init__(
@@ -97,6 +95,8 @@ class NamedSources:
         self._name, self._port, self._source_at, self._clock = name, port, source_at, clock
         self._look_up = look_up or _look_up
         self._sources: dict[str, DraftSource] = {}
+        self._named_at: dict[str, float] = {}
+        """Of each address: when an answer last had it."""
         self._asking: threading.Thread | None = None
         self._ask_at = 0.0
         self._problem = ""
@@ -124,8 +124,10 @@ class NamedSources:
             self._problem = f"no address of {self._name} to be had: {error}"
             return
         self._problem = ""
-        addresses = [f"tcp://{host}:{self._port}" for host in hosts]
-        self._sources = {each: self._sources.get(each) or self._source_at(each) for each in addresses}
+        now = self._clock()
+        named_at = self._named_at | {f"tcp://{host}:{self._port}": now for host in hosts}
+        self._named_at = {each: at for each, at in named_at.items() if now - at < _STAY_SECONDS}
+        self._sources = {each: self._sources.get(each) or self._source_at(each) for each in self._named_at}
 
 
 def _look_up(name: str) -> list[str]:

@@ -6,22 +6,24 @@ what the draft announces of itself. Whose sequences it has, and what is read whe
 """
 
 import logging
+import random
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ssd.draft.contact import Contact, ContactState
 from ssd.draft.distance import Mean
 from ssd.draft.messages import MAX_ID, AnyMessage, NodesHeads, Stats
+from ssd.draft.retry import Retry
 
 logger = logging.getLogger(__name__)
 
-_RETRY_SECONDS = 2.0
 _RETRY_AFTER_REFUSAL_SECONDS = 30.0
 """A draft of another family does not change its mind, but it may be replaced."""
 _ROOMY = 0.7
 """Share of a draft's KV cache in use below which it takes those that there was no room for."""
-_RETURN_SECONDS = 5.0
-"""After which one of those that a draft had no room for asks again, though nothing says there is any."""
+_RETURN_SECONDS, _LONGEST_RETURN_SECONDS = 5.0, 60.0
+"""After which one of those that a draft had no room for asks again, though nothing says there is any; twice
+as long after each time it is declined again, up to the second."""
 _SILENCE_SECONDS = 0.5
 _SILENCE_STEPS = 4
 """A draft that was told something and says nothing for so long, whichever is longer, has stalled."""
@@ -79,12 +81,15 @@ class Strand:
         contact: Contact | None = None,
         *,
         is_on_trial: bool = False,
+        draw: Callable[[], float] = random.random,
     ) -> None:
+        """`draw`: the next random number from 0 to 1, for the time until a lost draft is tried again."""
         self.source, self.contact = source, contact
         self.is_on_trial = is_on_trial
         """It takes over from those before as soon as it is ready, or not at all."""
         self._clock = clock
-        self._not_before = 0.0
+        self._retry = Retry(clock, draw)
+        self._greeted_at = 0.0
         self._told_at: float | None = None
         """Since when it has been owed an answer."""
         self._asked: tuple[int, int, float] | None = None
@@ -97,6 +102,8 @@ class Strand:
         """When it last had no room for a sequence."""
         self._when_full: Stats | None = None
         """Its first word on itself after that."""
+        self._return_seconds, self._is_asked_again = _RETURN_SECONDS, False
+        """How long those that it had no room for wait; whether the answer to one that came back is open."""
         self.step_seconds = 0.0
         """Of its latest step."""
         self._lateness, self._judged_at = 0.0, 0.0
@@ -164,12 +171,22 @@ class Strand:
         return contact.vocab_size if contact is not None else MAX_ID
 
     @property
+    def max_model_len(self) -> int:
+        """The longest text that it says it can read; MAX_ID where it has not said."""
+        contact = self.contact
+        return (contact.max_model_len if contact is not None else 0) or MAX_ID
+
+    @property
     def is_roomy(self) -> bool:
         """Whether one that it had no room for may ask again."""
         stats, full = self.stats, self._when_full
-        if stats is None or stats.kv_usage >= _ROOMY:
+        if stats is None:
             return False
-        if self._declined_at is None or self._clock() - self._declined_at > _RETURN_SECONDS:
+        if self._declined_at is not None and self._clock() - self._declined_at > self._return_seconds:
+            return True
+        if stats.kv_usage >= _ROOMY:
+            return False
+        if self._declined_at is None:
             return True
         return full is not None and (
             stats.num_sequences < full.num_sequences or stats.kv_usage < full.kv_usage
@@ -196,10 +213,17 @@ class Strand:
 
     def note_declined(self) -> None:
         """It had no room for a sequence: what it says of itself next is what it calls full."""
+        if self._is_asked_again:
+            self._return_seconds = min(2 * self._return_seconds, _LONGEST_RETURN_SECONDS)
+        self._is_asked_again = False
         self._declined_at, self._when_full = self._clock(), None
 
     def note_return(self) -> None:
         """One of those that it had no room for asks again: the next waits for what comes of it."""
+        if self._is_asked_again:
+            # The one before was not declined.
+            self._return_seconds = _RETURN_SECONDS
+        self._is_asked_again = True
         if self._declined_at is not None:
             self._declined_at = self._clock()
 
@@ -239,15 +263,19 @@ class Strand:
 
     def new_contact(self) -> Contact | None:
         """One that is yet to be greeted; None where there is none to be had just now."""
-        if self._clock() < self._not_before:
+        if not self._retry.is_due:
             return None
         try:
             return self.source.make_contact()
         except (OSError, ValueError) as error:
             # No process, socket, folder or key to be had just now: the target goes on alone.
             logger.warning("no line to a draft: %s", error)
-            self.last_loss, self._not_before = str(error), self._clock() + _RETRY_SECONDS
+            self.last_loss = str(error)
+            self._retry.note_failure()
             return None
+
+    def note_greeted(self) -> None:
+        self.has_greeted, self.refusal, self._greeted_at = True, "", self._clock()
 
     def drop(self) -> Contact | None:
         """Lets go of the contact, which is to be closed."""
@@ -256,9 +284,12 @@ class Strand:
             return None
         if contact.state is ContactState.REFUSED:
             self.refusal = contact.reason
-            self._not_before = self._clock() + _RETRY_AFTER_REFUSAL_SECONDS
+            self._retry.wait_about(_RETRY_AFTER_REFUSAL_SECONDS)
+        else:
+            self._retry.note_failure(self._clock() - self._greeted_at if self.has_greeted else 0.0)
         self.has_greeted, self.last_loss = False, contact.reason
         # Whoever answers next may be another process. How long its answers are under way is the address's.
         self.stats, self._told_at, self._lateness, self._asked = None, None, 0.0, None
         self._declined_at, self._when_full, self.step_seconds = None, None, 0.0
+        self._return_seconds, self._is_asked_again = _RETURN_SECONDS, False
         return contact

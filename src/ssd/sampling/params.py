@@ -59,9 +59,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     grammar: Grammar | None = None  # which texts may come out
-    draft: str = (
-        ""  # the drafts that guess, by the name they go by; empty: whichever suits. No token depends on it
-    )
+    draft: str = ""  # the name of the drafts that are to guess; empty: whichever suits
 
     def __post_init__(self) -> None:
         normal: dict[str, Any] = {

@@ -27,3 +27,16 @@ def test_what_lies_too_far_back_is_forgotten() -> None:
     assert repeats.guess((), 4) == list(ngram_guess(text, (), 4)) == []
     text.extend((4, 1, 2, 3))
     assert repeats.guess((), 2) == list(ngram_guess(text, (), 2)) == [4, 1]
+
+
+def test_what_stood_before_the_window_is_forgotten() -> None:
+    """Of 32,000 tokens, no three of which come twice, as few places are kept as of 10,000."""
+    text: list[int] = []
+    repeats, most = Repeats(text), 0
+    for start in range(0, 32_000, 100):
+        text.extend(range(start, start + 100))
+        repeats.guess([], 4)
+        most = max(most, repeats.num_kept)
+    assert most <= 4 * WINDOW + 200
+    text.extend(range(31_900, 31_903))
+    assert repeats.guess([], 4) == [31_903, 31_904, 31_905, 31_906]

@@ -10,6 +10,9 @@ from ssd.draft.ngram import LONGEST, SHORTEST, WINDOW
 
 Gram = tuple[int, ...]
 
+_MOST_KEPT = 2 * WINDOW * (LONGEST - SHORTEST + 1)
+"""Beyond that, what stood before the window is forgotten: it is never looked up."""
+
 
 class Repeats:
     def __init__(self, tokens: list[int]) -> None:
@@ -27,6 +30,13 @@ class Repeats:
             grams = zip(*(text[first + place : last + place] for place in range(size)), strict=True)
             self._starts.update(zip(grams, range(first, last), strict=True))
         self._num_known = end
+        if len(self._starts) > _MOST_KEPT:
+            oldest = end - WINDOW
+            self._starts = {gram: start for gram, start in self._starts.items() if start >= oldest}
+
+    @property
+    def num_kept(self) -> int:
+        return len(self._starts)
 
     def guess(self, path: Sequence[int], count: int) -> list[int]:
         """Up to `count` tokens that followed when what ends the text and the path stood there before."""
