@@ -35,7 +35,8 @@ _LATE, _PROMPT = 0.6, 0.3
 _LATE_MEMORY = 0.95
 """What the rounds before still count when the next are noted."""
 _LATENESS_HALVES_SECONDS = 5.0
-"""Without rounds a draft's lateness halves in so many seconds: else nobody would ever go back to it."""
+"""After so long without a round a draft's lateness begins to halve in so many seconds each: else nobody would
+ever go back to it. Not before: rounds may be slow."""
 _SECONDS_BETWEEN_MOVES = 0.25
 """A draft that is late hands on one sequence at a time: fewer may be all that it needs."""
 
@@ -147,7 +148,7 @@ class Strand:
     @property
     def lateness(self) -> float:
         """The share of the latest rounds for which it was late; forgotten while there are none."""
-        idle = self._clock() - self._judged_at
+        idle = max(0.0, self._clock() - self._judged_at - _LATENESS_HALVES_SECONDS)
         return float(self._lateness * 0.5 ** (idle / _LATENESS_HALVES_SECONDS))
 
     @property
