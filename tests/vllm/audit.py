@@ -195,9 +195,12 @@ def alone(audit: Audit) -> int:
 
 
 def after_an_error(audit: Audit) -> dict[str, Any]:
-    """An error as soon as some drafted token was taken: texts go on, the draft does not."""
+    """An error as soon as some drafted token was taken: texts go on, and so does the draft after a pause."""
     asked = list({each.request_id: each for each in audit.asked if not each.is_aborted}.values())[:6]
-    sessions = audit.vllm.worker._sessions
+    drafting = audit.vllm.worker._drafting
+    now = [0.0]
+    drafting._clock = lambda: now[0]  # A pause ends when we say so.
+    sessions = drafting.sessions
     settle, taken = (
         sessions.settle,
         partial(sessions.meter.counts.get, ("spec_decode_num_accepted_tokens", "draft")),
@@ -211,12 +214,22 @@ def after_an_error(audit: Audit) -> dict[str, Any]:
 
     sessions.settle = settle_or_fail
     texts = audit.again(asked)
-    return {
-        "texts": len(texts),
-        "equal": sum(tokens == each.tokens for tokens, each in zip(texts, asked, strict=True)),
+    found = {
         "accepted before": taken() - before,
-        "is drafting": audit.vllm.worker.ssd_report() is not None,
+        "is paused": audit.vllm.report()["drafting_paused"] == 1,
         "is line open": sessions.policy.client.is_ready,
+    }
+    now[0] += 60
+    drafting.resume()
+    audit.vllm.wait_for_draft()
+    accepted = taken()
+    texts += audit.again(asked)
+    return {
+        **found,
+        "texts": len(texts),
+        "equal": sum(tokens == each.tokens for tokens, each in zip(texts, asked * 2, strict=True)),
+        "is paused later": audit.vllm.report()["drafting_paused"] == 1,
+        "accepted after": taken() - accepted,
     }
 
 
@@ -257,7 +270,8 @@ def wrong(found: dict[str, Any]) -> list[str]:
         "the line stood": found["draft losses"] == 0,
         "an error changes no text": after["equal"] == after["texts"] > 0,
         "an error comes while texts are drafted": after["accepted before"] > 0,
-        "an error ends drafting": not after["is drafting"] and not after["is line open"],
+        "an error pauses drafting": after["is paused"] and not after["is line open"],
+        "drafting resumes": after["accepted after"] > 0 and not after["is paused later"],
     }
     missing = [what for what in MUST_HAPPEN if not found[what]]
     return missing + [what for what, holds in must_hold.items() if not holds]

@@ -36,13 +36,21 @@ class InProcess:
         from vllm.v1.engine.llm_engine import LLMEngine
 
         from ssd.integrations.vllm import arguments, opening
+        from ssd.integrations.vllm.sessions import Sessions
 
         def sources(address: str, hello: Hello, **_: Any) -> FixedSources:
             # A clock that stands still: this draft is silent whenever nobody lets it compute.
             self.draft = InMemoryDraft(draft, hello, lambda: 0.0, width=width, kv_cache_bytes=256 << 20)
             return FixedSources(self.draft)
 
+        def take_in(sessions: Sessions) -> None:
+            """While vLLM computes."""
+            self.draft.pump(turns)
+            sessions.policy.take_in()
+
         vars(opening)["sources_at"] = sources
+        # Of every session: some are opened again after an error.
+        setattr(Sessions, "take_in", take_in)  # noqa: B010  # to mypy it is another function
         self.engine = LLMEngine.from_engine_args(
             EngineArgs(
                 str(target),
@@ -55,10 +63,11 @@ class InProcess:
         core = self.engine.engine_core.engine_core
         self.scheduler = core.scheduler
         self.worker = core.model_executor.driver_worker.worker
-        self.policy = self.worker._sessions.policy
-        self._take_in, self._turns = self.policy.take_in, turns
-        self.policy.take_in = self._while_vllm_computes
-        self._wait_for_draft()
+        self.wait_for_draft()
+
+    @property
+    def policy(self) -> Any:
+        return self.worker._drafting.sessions.policy
 
     def step(self) -> list[Any]:
         """One of vLLM; then the draft hears what came out of it."""
@@ -77,11 +86,7 @@ class InProcess:
         for seq, (_, session) in peer.sessions.items() if peer is not None else ():
             yield known[seq], session
 
-    def _while_vllm_computes(self) -> None:
-        self.draft.pump(self._turns)
-        self._take_in()
-
-    def _wait_for_draft(self) -> None:
+    def wait_for_draft(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
         while not self.report()["draft_up"]:
             if time.monotonic() > deadline:

@@ -1,6 +1,5 @@
-"""What our worker adds to vLLM's, without a running one: seeds kept from its runner, errors kept to us."""
+"""What our worker adds to vLLM's, without a running one: seeds kept from its runner, a contract kept."""
 
-import logging
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,6 @@ from vllm import SamplingParams
 
 from ssd.integrations.vllm import worker as worker_module
 from ssd.integrations.vllm.contract import CALLED, OVERRIDDEN, entries
-from ssd.integrations.vllm.meter import Meter
 from ssd.integrations.vllm.sampler import CoupledRejectionSampler, CoupledSampler
 from ssd.integrations.vllm.settings import Settings
 from ssd.integrations.vllm.worker import SSDWorker, without_seeds
@@ -52,54 +50,6 @@ def test_who_only_pools_stays_as_it_is_beside_a_seed() -> None:
     pooling = new("a", sampling_params=None)
     record = scheduled(pooling, new("b", sampling_params=SamplingParams(seed=1)))
     assert without_seeds(record).scheduled_new_reqs[0] is pooling
-
-
-class Failing:
-    """Sessions of which one call fails, and perhaps closing too."""
-
-    def __init__(self, *, closes: bool = True) -> None:
-        self._closes, self.is_closed = closes, False
-        self.meter = Meter(exported=False)
-        self.meter.show(draft_up=1.0)
-
-    def propose(self) -> Any:
-        raise RuntimeError("made up")
-
-    def close(self) -> None:
-        self.is_closed = True
-        if not self._closes:
-            raise OSError("nor does this work")
-
-
-def worker_with(sessions: Any) -> SSDWorker:
-    worker = SSDWorker.__new__(SSDWorker)
-    worker._sessions = sessions
-    return worker
-
-
-@pytest.mark.parametrize("closes", [True, False])
-def test_an_error_is_told_once_and_ends_drafting(closes: bool, caplog: pytest.LogCaptureFixture) -> None:
-    sessions = Failing(closes=closes)
-    worker = worker_with(sessions)
-    with caplog.at_level(logging.ERROR):
-        assert worker._drafting(lambda each: each.propose()) is None
-        assert worker._drafting(lambda each: each.propose()) is None
-    assert sessions.is_closed
-    assert sessions.meter.gauges["draft_up"] == 0
-    assert worker._sessions is None
-    [told] = [each for each in caplog.records if "drafting is off" in each.message]
-    assert told.exc_info is not None
-
-
-def test_one_that_asks_for_its_end_is_heard() -> None:
-    """A signal's exception is not drafting's error."""
-    worker = worker_with(object())
-
-    def interrupted(_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        worker._drafting(interrupted)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
     "spec_sessions_reopened": ("Of these, live ones that came again as new.", ""),
     "spec_declined": ("Requests that run without a draft, by reason.", "reason"),
     "draft_rows": ("Rows of draft steps, for this tenant.", ""),
+    "drafting_errors": ("Errors of the worker's own drafting; each pauses it for a while.", ""),
     "wait_seconds": ("Seconds spent waiting for the draft.", ""),
     "host_seconds": ("Seconds of the worker's own work, by what for.", "part"),
 }
@@ -30,6 +31,7 @@ NAMES: Mapping[str, tuple[str, str]] = {
 GAUGES: Mapping[str, str] = {
     "spec_sessions": "Requests that are followed now.",
     "draft_up": "1 while the draft is there.",
+    "drafting_paused": "1 while drafting pauses after an error.",
     "draft_resting": "1 while the draft rests: hardly any of its tokens was accepted.",
     "draft_connects": "Times the draft became ready.",
     "draft_losses": "Times the draft was lost.",

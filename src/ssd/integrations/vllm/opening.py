@@ -1,6 +1,8 @@
 """From vLLM's settings to a line and its sessions: the one place where a worker meets the draft's client."""
 
 import logging
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,36 +22,48 @@ _MOST_PREPARED = 256
 """Sequences whose mirrors have their room from the start: 0.1 MB each."""
 
 
-def open_sessions(vllm_config: Any, settings: Settings, rows: BatchRows) -> Sessions:
-    """Looks for the draft in the background; nothing here waits for it."""
-    if settings.draft is None:
-        raise ValueError("no draft is named: set ssd.draft to the address of a running `ssd draft`")
-    model = vllm_config.model_config
-    lookahead = vllm_config.speculative_config.num_speculative_tokens
-    hello = Hello.of(
-        _tokenizer(model),
-        vocab_size=model.get_vocab_size(),
-        name=Path(model.model).name,
-        max_model_len=model.max_model_len,
-    )
-    keys = Keys(Path(settings.draft_keys)) if settings.draft_keys is not None else None
-    sources = sources_at(settings.draft, hello, timeout=settings.draft_timeout, keys=keys)
-    num_sequences = min(vllm_config.scheduler_config.max_num_seqs, _MOST_PREPARED)
-    client = DraftClient(sources, lookahead=lookahead, num_sequences=num_sequences)
-    meter = Meter()
-    # A step tells it too, but a server that has nothing to do takes none.
-    client.line.watch(lambda is_there: meter.show(draft_up=float(is_there)))
-    policy = Policy(client, lookahead=lookahead, backup=settings.backup)
-    policy.start(timeout=0.0)
-    logger.info("the draft is looked for at %s", settings.draft)
-    return Sessions(
-        policy,
-        rows.seed_of,
-        max_model_len=model.max_model_len,
-        coupled=settings.coupled,
-        padded_to=lookahead if settings.padded else 0,
-        meter=meter,
-    )
+@dataclass(frozen=True)
+class Opening:
+    vllm_config: Any
+    settings: Settings
+    rows: BatchRows
+    meter: Meter
+    """One for all sessions of a process: its counts go on, and Prometheus takes each name once."""
+
+    def open_sessions(self) -> Sessions:
+        """Looks for the draft in the background; nothing here waits for it."""
+        settings, model = self.settings, self.vllm_config.model_config
+        if settings.draft is None:
+            raise ValueError("no draft is named: set ssd.draft to the address of a running `ssd draft`")
+        lookahead = self.vllm_config.speculative_config.num_speculative_tokens
+        keys = Keys(Path(settings.draft_keys)) if settings.draft_keys is not None else None
+        sources = sources_at(settings.draft, self._hello, timeout=settings.draft_timeout, keys=keys)
+        num_sequences = min(self.vllm_config.scheduler_config.max_num_seqs, _MOST_PREPARED)
+        client = DraftClient(sources, lookahead=lookahead, num_sequences=num_sequences)
+        # A step tells it too, but a server that has nothing to do takes none.
+        client.line.watch(lambda is_there: self.meter.show(draft_up=float(is_there)))
+        policy = Policy(client, lookahead=lookahead, backup=settings.backup)
+        policy.start(timeout=0.0)
+        logger.info("the draft is looked for at %s", settings.draft)
+        return Sessions(
+            policy,
+            self.rows.seed_of,
+            max_model_len=model.max_model_len,
+            coupled=settings.coupled,
+            padded_to=lookahead if settings.padded else 0,
+            meter=self.meter,
+        )
+
+    @cached_property
+    def _hello(self) -> Hello:
+        """Made once: a tokenizer takes its time, and requests would wait for it."""
+        model = self.vllm_config.model_config
+        return Hello.of(
+            _tokenizer(model),
+            vocab_size=model.get_vocab_size(),
+            name=Path(model.model).name,
+            max_model_len=model.max_model_len,
+        )
 
 
 def _tokenizer(model: Any) -> Any:

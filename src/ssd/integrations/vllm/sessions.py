@@ -45,6 +45,8 @@ class Sessions:
         self._num_rows, self._is_generating, self._started = 0, False, 0.0
         self._settled: list[str] = []
         """Requests of the latest step that are to be proposed for."""
+        self._num_draft_rows = 0
+        """Those that were counted; the meter may hold others of sessions before these."""
         self.is_attached = True
 
     def begin(self, scheduled: Any) -> None:
@@ -178,5 +180,6 @@ class Sessions:
             draft_step_seconds=stats.step_seconds,
         )
         self.meter.name(draft_tenant=stats.tenant)
-        if rows := stats.num_own_rows - self.meter.counts["draft_rows", ""]:
+        if rows := stats.num_own_rows - self._num_draft_rows:
+            self._num_draft_rows = stats.num_own_rows
             self.meter.add("draft_rows", amount=rows)

@@ -5,19 +5,18 @@
     take_draft_token_ids   the draft's best known paths, for vLLM's scheduler
 
 One class over vLLM's workers for CPU and GPU. Only the rank whose tokens vLLM reads opens a line. Whatever
-goes wrong with drafting turns drafting off and nothing else: no request notices.
+goes wrong with drafting pauses drafting and nothing else: no request notices.
 """
 
 # isort: off
 import ssd.integrations.vllm.present  # noqa: F401  # says how to get vLLM, before anything else fails
 
 # isort: on
-import contextlib
 import copy
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import vllm
 from vllm.distributed.parallel_state import get_world_group
@@ -26,20 +25,21 @@ from vllm.v1.outputs import DraftTokenIds
 
 from ssd.integrations.vllm.batch_rows import BatchRows
 from ssd.integrations.vllm.contract import why_untested
+from ssd.integrations.vllm.drafting import Drafting, Result
 from ssd.integrations.vllm.fitting import checked_settings, installed_version, output_rank, worker_base
-from ssd.integrations.vllm.opening import open_sessions
+from ssd.integrations.vllm.meter import Meter
+from ssd.integrations.vllm.opening import Opening
 from ssd.integrations.vllm.sampler import couple
 from ssd.integrations.vllm.sessions import Sessions
 
 logger = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
-
 
 class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known only where vLLM runs
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         self._settings = checked_settings(vllm_config, Path(vllm.__file__).parent)
-        self._sessions: Sessions | None = None
+        self._drafting: Drafting | None = None
+        """None where this rank, or this vLLM, drafts nothing."""
         super().__init__(vllm_config, *args, **kwargs)
         if self.rank == 0 and (warning := why_untested(installed_version())):
             logger.warning(warning)
@@ -61,65 +61,55 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
             # With several steps under way vLLM asks for proposals before it has taken their tokens in.
             logger.warning("nothing is drafted across pipeline stages: requests run plainly")
             return
-        try:
-            self._sessions = open_sessions(self.vllm_config, self._settings, self._rows)
-        except Exception as error:
-            logger.exception("nothing is drafted until the next start: %s", error)
+        opening = Opening(self.vllm_config, self._settings, self._rows, Meter())
+        self._drafting = Drafting(opening.open_sessions, opening.meter)
+        self._drafting.resume()
 
     def execute_model(self, scheduler_output: Any) -> Any:
         self._rows.follow(scheduler_output)
-        self._drafting(lambda sessions: sessions.begin(scheduler_output))
+        if self._drafting is not None:
+            self._drafting.resume()
+        self._draft(lambda sessions: sessions.begin(scheduler_output))
         if self._settings.coupled:
             scheduler_output = without_seeds(scheduler_output)
         output = super().execute_model(scheduler_output)
         # A GPU computes by now.
-        self._drafting(Sessions.take_in)
+        self._draft(Sessions.take_in)
         return output
 
     def sample_tokens(self, grammar_output: Any) -> Any:
         output = super().sample_tokens(grammar_output)
         # Stages of a pipeline other than the last have no tokens.
         if getattr(output, "req_ids", None):
-            self._drafting(lambda sessions: sessions.settle(output.req_ids, output.sampled_token_ids))
+            self._draft(lambda sessions: sessions.settle(output.req_ids, output.sampled_token_ids))
         return output
 
     def take_draft_token_ids(self) -> DraftTokenIds | None:
-        proposed = self._drafting(Sessions.propose)
+        proposed = self._draft(Sessions.propose)
         if proposed is None or not proposed[0]:
             return None
         return DraftTokenIds(req_ids=proposed[0], draft_token_ids=proposed[1])
 
     def shutdown(self) -> None:
-        self._drafting(Sessions.close)
-        self._sessions = None
+        if self._drafting is not None:
+            self._drafting.close()
         super().shutdown()
 
     def ssd_report(self) -> dict[str, float] | None:
         """Counts since the start, from the rank that has them; by `collective_rpc`."""
-        return self._drafting(Sessions.report)
+        return None if self._drafting is None else self._drafting.report()
 
     def ssd_attach(self) -> None:
-        self._drafting(Sessions.attach)
+        if self._drafting is not None:
+            self._drafting.attach()
 
     def ssd_detach(self) -> None:
         """Requests run without the draft until it is attached again."""
-        self._drafting(Sessions.detach)
+        if self._drafting is not None:
+            self._drafting.detach()
 
-    def _drafting(self, work: Callable[[Sessions], Result]) -> Result | None:
-        """Does it where there are sessions; an error ends them, and no request."""
-        sessions = self._sessions
-        if sessions is None:
-            return None
-        try:
-            return work(sessions)
-        except Exception:
-            logger.exception("drafting is off until the next start; requests go on without it")
-            self._sessions = None
-            sessions.meter.show(draft_up=0.0)
-            # Or the line would mend itself, and the draft follow texts that nobody tells it.
-            with contextlib.suppress(Exception):
-                sessions.close()
-            return None
+    def _draft(self, work: Callable[[Sessions], Result]) -> Result | None:
+        return None if self._drafting is None else self._drafting.do(work)
 
 
 def without_seeds(scheduled: Any) -> Any:
