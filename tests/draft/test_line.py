@@ -397,13 +397,14 @@ def test_a_draft_that_misses_tokens_is_told_them_under_a_new_epoch(
 ) -> None:
     unkept.follow("a", [1, 2, 3], 3, Sampling(seed=0), 100)
     unkept.outcomes([("a", [7])])
+    unkept.outcomes([("a", [8])])
     [link] = source.links
     [opened] = link.opened
     for _ in range(2):  # What it says of an older epoch means nothing.
         unkept.take(Resync(opened.seq, opened.epoch), unkept.line.strands[0])
     _, again = link.opened
     assert (again.seq, again.epoch > opened.epoch) == (opened.seq, True)
-    assert unpack_ints(again.tokens).tolist() == [1, 2, 3, 7]
+    assert unpack_ints(again.tokens).tolist() == [1, 2, 3, 7, 8]
     assert unkept.stats.num_resyncs == 1
 
 

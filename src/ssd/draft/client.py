@@ -23,6 +23,7 @@ from ssd.draft.guide import Place, num_certain, path_under
 from ssd.draft.homes import Homes
 from ssd.draft.line import Line, LineStats
 from ssd.draft.messages import (
+    MAX_COUNT,
     AnyMessage,
     Close,
     Nodes,
@@ -39,6 +40,8 @@ from ssd.draft.strand import Sources, Strand
 Key = TypeVar("Key", bound=Hashable)
 
 _KEPT_SPANS = 256
+_MOST_TENANTS = 16
+"""Names by which drafts may know this host."""
 
 
 class Path(msgspec.Struct, frozen=True):
@@ -106,6 +109,7 @@ class DraftClient:
         self._mirrors = Mirrors(num_sequences)
         self._homes = Homes(self.line, self._mirrors, lookahead, clock)
         self._followed: dict[Hashable, Followed] = {}
+        self._tenants: set[str] = set()
         self._step_spans: deque[tuple[float, float, int]] = deque(maxlen=_KEPT_SPANS)
 
     @property
@@ -336,7 +340,8 @@ class DraftClient:
                 self._mirrors.take(message)
             case Resync():
                 followed = self._homes.current(message.seq, message.epoch)
-                if followed is not None:
+                # One that lies may ask again and again, and each answer is the whole text.
+                if followed is not None and followed.may_begin_again(int(self._mirrors.n[message.seq])):
                     self.stats.num_resyncs += 1
                     self._homes.open(followed)
                     self.line.flush()
@@ -388,16 +393,17 @@ class DraftClient:
         strand.note_stats(stats)
         self._note_loads()
         ours = self.stats
-        ours.tenant = stats.tenant
+        ours.tenant = self._known_name(stats.tenant)
         if strand.is_roomy:
             self._homes.bring_back(strand)
             self.line.flush()
         if last is None:
             return  # What it did for others, or before, is not this engine's.
-        ours.num_own_rows += max(0, stats.num_own_rows - last.num_own_rows)
-        steps, seconds = stats.num_steps - last.num_steps, stats.seconds - last.seconds
+        rows = max(0, stats.num_own_rows - last.num_own_rows)
+        ours.num_own_rows = min(ours.num_own_rows + rows, MAX_COUNT)
+        steps, seconds = stats.num_steps - last.num_steps, max(0.0, stats.seconds - last.seconds)
         if steps > 0:
-            ours.num_steps += steps
+            ours.num_steps = min(ours.num_steps + steps, MAX_COUNT)
             ours.draft_seconds += seconds
             ours.step_seconds = strand.step_seconds = seconds / steps
         self._step_spans.extend(stats.step_spans)
@@ -406,6 +412,12 @@ class DraftClient:
         announced = [each.stats for each in self.line.strands if each.stats is not None]
         self.stats.num_sequences = sum(each.num_sequences for each in announced)
         self.stats.kv_usage = max((each.kv_usage for each in announced), default=0.0)
+
+    def _known_name(self, tenant: str) -> str:
+        """A draft that lies may call the host by ever other names, and each stays in the metrics."""
+        if len(self._tenants) < _MOST_TENANTS:
+            self._tenants.add(tenant)
+        return tenant if tenant in self._tenants else "other"
 
 
 def _note_lateness(strand: Strand, knowledge: Sequence[Knowledge]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssd.draft.messages import (
+    MAX_COUNT,
     MAX_EPOCH,
     MAX_FRAME_BYTES,
     MAX_ID,
@@ -90,14 +91,26 @@ def _check(message: AnyMessage, vocab_size: int) -> None:
         case Hello():
             _check_hello(message)
         case Stats():
-            _check_count("tenant", len(message.tenant), 0, MAX_TEXT)
-            _check_count("step_spans", len(message.step_spans), 0, MAX_LIST)
+            _check_stats(message)
 
 
 def _check_hello(message: Hello) -> None:
     for name in ("tokenizer", "name", "instance", "refusal"):
         _check_count(name, len(getattr(message, name)), 0, MAX_TEXT)
     _check_range("size", [message.vocab_size, message.max_model_len, message.version], MAX_ID)
+
+
+def _check_stats(message: Stats) -> None:
+    _check_count("tenant", len(message.tenant), 0, MAX_TEXT)
+    _check_count("step_spans", len(message.step_spans), 0, MAX_LIST)
+    spans = message.step_spans
+    counts = [message.num_steps, message.num_rows, message.num_sequences, message.num_own_rows]
+    _check_range("count", counts + [rows for _start, _end, rows in spans], MAX_COUNT)
+    # NaN fails the comparisons.
+    if not 0 <= message.kv_usage <= 1 or not 0 <= message.seconds <= MAX_COUNT:
+        raise FrameError("a figure of STATS is no share, or no time")
+    if not all(0 <= start <= end <= MAX_COUNT for start, end, _rows in spans):
+        raise FrameError("a step of STATS ends before it starts, or never")
 
 
 def _check_heads(packed: bytes, largest: NDArray[np.uint64]) -> Longs:

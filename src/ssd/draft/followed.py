@@ -15,6 +15,7 @@ from ssd.draft.rules import UntellableError, tellable
 from ssd.draft.strand import Strand
 
 ROUNDS_BETWEEN_RESYNCS = 4
+_MOST_ROUNDS_BETWEEN = 64
 UNKNOWN_TOKENS = "it holds tokens the draft does not know"
 
 
@@ -39,6 +40,8 @@ class Followed:
     """The kind of draft that is wanted; empty: whichever suits."""
     taste: Taste | None = None
     """What it has seen of kinds of drafts, where there are several."""
+    num_begun_again: int = 0
+    """Times a draft missed tokens and was told all of them."""
     guessed: Sequence[int] | None = None
     """What its draft held to follow when the latest verification began; None: it had said nothing yet."""
 
@@ -62,6 +65,16 @@ class Followed:
         self.foretold = ()
         self.tokens.extend(tokens)
         return None
+
+    def may_begin_again(self, num_rounds: int) -> bool:
+        """Whether a draft that misses tokens is told all of them, so many outcomes after it was last.
+
+        It cannot miss any before the second. Each time it takes twice as many outcomes until the next.
+        """
+        if num_rounds < min(2 << self.num_begun_again, _MOST_ROUNDS_BETWEEN):
+            return False
+        self.num_begun_again += 1
+        return True
 
     def why_not(self, strand: Strand) -> str:
         """Why this draft cannot be told of it; empty: it can."""

@@ -27,6 +27,8 @@ MAX_NODES = 4096
 """Of one sequence in one message."""
 MAX_ID = 2**31 - 1
 MAX_EPOCH = 2**53
+MAX_COUNT = 2**53
+"""Of whatever is counted since a draft started: more than any has done."""
 MAX_TOKENS = 1 << 19
 MAX_LIST = 1024
 MAX_TEXT = 1000

@@ -53,4 +53,7 @@ def _children(mirrors: Mirrors, row: int, node: int | None, place: Place | None)
         return children_under(mirrors, row, node, place)
     if node is None:
         return []
-    return [(child, token, math.exp(value)) for child, token, value in mirrors.children(row, node)]
+    children = mirrors.children(row, node)
+    # One of them comes at most. What a draft says of each may be corrected, or a lie: together it is no more.
+    total = max(1.0, sum(math.exp(value) for _child, _token, value in children))
+    return [(child, token, math.exp(value) / total) for child, token, value in children]

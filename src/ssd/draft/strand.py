@@ -24,6 +24,8 @@ _ROOMY = 0.7
 _RETURN_SECONDS, _LONGEST_RETURN_SECONDS = 5.0, 60.0
 """After which one of those that a draft had no room for asks again, though nothing says there is any; twice
 as long after each time it is declined again, up to the second."""
+_SECONDS_BETWEEN_RETURNS = 0.005
+"""Each return is told with the whole text, and a draft that lies may say ever again that it has room."""
 _SILENCE_SECONDS = 0.5
 _SILENCE_STEPS = 4
 """A draft that was told something and says nothing for so long, whichever is longer, has stalled."""
@@ -101,6 +103,7 @@ class Strand:
         """Its latest word on itself."""
         self._declined_at: float | None = None
         """When it last had no room for a sequence."""
+        self._returned_at = float("-inf")
         self._when_full: Stats | None = None
         """Its first word on itself after that."""
         self._return_seconds, self._is_asked_again = _RETURN_SECONDS, False
@@ -183,6 +186,8 @@ class Strand:
         stats, full = self.stats, self._when_full
         if stats is None:
             return False
+        if self._clock() - self._returned_at < _SECONDS_BETWEEN_RETURNS:
+            return False
         if self._declined_at is not None and self._clock() - self._declined_at > self._return_seconds:
             return True
         if stats.kv_usage >= _ROOMY:
@@ -221,6 +226,7 @@ class Strand:
 
     def note_return(self) -> None:
         """One of those that it had no room for asks again: the next waits for what comes of it."""
+        self._returned_at = self._clock()
         if self._is_asked_again:
             # The one before was not declined.
             self._return_seconds = _RETURN_SECONDS

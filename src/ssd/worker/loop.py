@@ -123,8 +123,15 @@ def start_heartbeat(loop: EngineLoop, link: EventLink) -> None:
     """A thread that passes the pulse on, also while a forward takes long."""
 
     def beat() -> None:
+        has_failed = False
         while True:
-            link.try_send(encode([loop.pulse.heartbeat(time.monotonic())]))
+            try:
+                link.try_send(encode([loop.pulse.heartbeat(time.monotonic())]))
+            except Exception:
+                # Figures that cannot be told are no reason to be held for dead for good.
+                if not has_failed:
+                    logger.exception("a sign of life could not be given")
+                has_failed = True
             time.sleep(HEARTBEAT_SECONDS)
 
     threading.Thread(target=beat, name="ssd-heartbeat", daemon=True).start()

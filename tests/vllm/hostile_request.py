@@ -1,0 +1,178 @@
+"""One request with fields that no draft can take, beside four streams on two drafts: what do the others lose?
+
+    python -m tests.vllm.hostile_request --model FOLDER --record FILE [--engine vllm|ssd] [--rounds 5]
+
+Starts two drafts and a server, and lets four clients stream. Runs go in turns: a fifth request that is
+ordinary, the same with hostile fields, an ordinary one again. The ratio of hit rates of the first two says
+what the hostile one costs the others, that of the first and the last how far equal runs differ. Reconnects,
+losses, moves and resynchronisations are counted over all hostile runs: each of them opens sequences again.
+"""
+
+import argparse
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.server.process import ServerProcess, free_port, until
+from tests.vllm.record import Record
+from tests.vllm.served import KEY, PROMPT, Served, ask, begin, command, until_healthy
+from tests.vllm.streams import Streams
+
+HOSTILE: tuple[dict[str, Any], ...] = (
+    {"stop_token_ids": [-1]},
+    {"stop_token_ids": [2**31]},
+    {"stop_token_ids": [2**62, -(2**62)]},
+    {"bad_words": ["crab crab crab " * 300] * 100},
+    {"stop_token_ids": list(range(60_000))},
+)
+"""What vLLM takes. Our own server refuses ids outside the vocabulary, and so many words."""
+HOSTILE_TO_OURS: tuple[dict[str, Any], ...] = (
+    {"bad_words": ["\U0001f980" * 256] * 256},
+    {"logit_bias": {str(token): -100.0 for token in range(1000, 2024)}},
+    {"min_tokens": 47, "repetition_penalty": 100.0, "presence_penalty": 2.0},
+    {"temperature": 1000.0, "top_p": 1e-300},
+    {"stop_token_ids": list(range(64)), "seed": 2**63},
+)
+_DISTURBANCES = ("draft_connects", "draft_losses", "draft_moved", "draft_resyncs")
+STREAMS = 4
+
+
+@contextlib.contextmanager
+def drafts(place: Path, model: Path, count: int) -> Iterator[list[str]]:
+    """Their addresses."""
+    addresses = [f"ipc://{place}/draft{number}.sock" for number in range(count)]
+    words = [sys.executable, "-m", "ssd", "draft", "--model", str(model), "--dtype", "float32"]
+    processes = []
+    try:
+        for number, address in enumerate(addresses):
+            with (place / f"draft{number}.log").open("w") as log:
+                processes.append(subprocess.Popen([*words, "--listen", address], stdout=log, stderr=log))
+        yield addresses
+    finally:
+        for each in processes:
+            each.terminate()
+        for each in processes:
+            each.wait()
+
+
+@contextlib.contextmanager
+def serving(place: Path, model: Path, addresses: Sequence[str], *, engine: str) -> Iterator[Served]:
+    port, flags = free_port(), ["--draft", ",".join(addresses)]
+    words = (
+        command(_vllm_command(model), port, flags) if engine == "vllm" else _our_command(model, port, flags)
+    )
+    process, temporary = begin(place, words)
+    server = Served(process, port, place / "log", temporary)
+    try:
+        until_healthy(server)
+        until(lambda: _has_drafts(server, len(addresses)), seconds=300)
+        yield server
+    finally:
+        server.end()
+
+
+def _vllm_command(model: Path) -> list[str]:
+    return [
+        *(sys.executable, "-m", "ssd", "serve", str(model), "--engine", "vllm"),
+        *("--kv-cache-bytes", str(400 << 20)),
+    ]
+
+
+def _our_command(model: Path, port: int, flags: Sequence[str]) -> list[str]:
+    return [
+        *(sys.executable, "-m", "ssd", "serve", str(model), *flags, "--port", str(port)),
+        *("--served-model-name", "served", "--dtype", "float32", "--max-model-len", "1024"),
+        *("--max-num-seqs", "8", "--api-key", KEY),
+    ]
+
+
+def _has_drafts(server: ServerProcess, count: int) -> bool:
+    ask(server, max_tokens=2)
+    return server.counted("ssd_drafts_ready") == count
+
+
+def count_of(server: ServerProcess, name: str) -> float:
+    """vLLM's worker has it as a gauge, our server as a counter."""
+    return server.counted(f"ssd_{name}") + server.counted(f"ssd_{name}_total")
+
+
+class Runs:
+    def __init__(self, server: Served, *, num_tokens: int) -> None:
+        self._server, self._num_tokens = server, num_tokens
+
+    def hit_rate(self, fields: dict[str, Any]) -> float:
+        """Of all sequences, while one has these fields."""
+        before = self._judged()
+        streams = Streams(self._server, num_tokens=self._num_tokens, rounds=1, clients=STREAMS)
+        fifth = threading.Thread(target=self._ask, args=(fields,))
+        fifth.start()
+        seen = streams.join()
+        fifth.join()
+        if seen.lost:
+            raise AssertionError(seen.lost[0])
+        hits, rounds = (after - earlier for after, earlier in zip(self._judged(), before, strict=True))
+        return hits / rounds
+
+    def _ask(self, fields: dict[str, Any]) -> None:
+        plain = {name: fields[name] for name in fields if name in ("temperature", "presence_penalty", "seed")}
+        extra = {name: value for name, value in fields.items() if name not in plain}
+        # What the server itself refuses costs nobody anything; it is asked all the same.
+        with contextlib.suppress(Exception):
+            ask(self._server, prompt=PROMPT, max_tokens=self._num_tokens, **plain, extra_body=extra)
+
+    def _judged(self) -> tuple[float, float]:
+        hits = self._server.counted("ssd_spec_hits_total")
+        return hits, hits + self._server.counted("ssd_spec_misses_total")
+
+    def disturbances(self) -> dict[str, float]:
+        return {name: count_of(self._server, name) for name in _DISTURBANCES}
+
+
+def measured(
+    server: Served, hostile: Sequence[dict[str, Any]], *, rounds: int, num_tokens: int
+) -> dict[str, Any]:
+    runs, ordinary = Runs(server, num_tokens=num_tokens), {"ignore_eos": True}
+    runs.hit_rate(ordinary)  # The first time some things are slow that are not later.
+    rates = list[tuple[float, float, float]]()
+    before = runs.disturbances()
+    for number in range(rounds):
+        fields = {"ignore_eos": True, **hostile[number % len(hostile)]}
+        rates.append((runs.hit_rate(ordinary), runs.hit_rate(fields), runs.hit_rate(ordinary)))
+    return {
+        "hit_rates": [[round(each, 4) for each in row] for row in rates],
+        "hostile_to_ordinary": round(statistics.median(hurt / calm for calm, hurt, _ in rates), 4),
+        "ordinary_to_ordinary": round(statistics.median(again / calm for calm, _, again in rates), 4),
+        **{name: after - before[name] for name, after in runs.disturbances().items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--record", type=Path, required=True)
+    parser.add_argument("--engine", choices=("vllm", "ssd"), default="vllm")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=48)
+    options = parser.parse_args()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    record = Record(options.record, {"rounds": options.rounds, "tokens": options.tokens, "streams": STREAMS})
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        drafts(Path(folder), options.model, 2) as addresses,
+        serving(Path(folder) / "server", options.model, addresses, engine=options.engine) as server,
+    ):
+        hostile = HOSTILE if options.engine == "vllm" else HOSTILE_TO_OURS
+        found = measured(server, hostile, rounds=options.rounds, num_tokens=options.tokens)
+    record.add(f"hostile request, {options.engine}", found)
+    sys.stdout.write(f"{found}\n")
+
+
+if __name__ == "__main__":
+    main()
