@@ -45,7 +45,7 @@ def test_version_2_at_the_top_of_a_container(tmp_path: Path) -> None:
     top = {"max": 4 * GIB, "high": "max", "current": 2 * GIB, "stat": stat}
     found = host_memory(machine(tmp_path, cgroups="0::/", __=top))
     assert found == HostMemory(4 * GIB, int(2.5 * GIB), is_limited=True)
-    assert str(found) == "4.0 GiB, the limit of its cgroup, 2.5 GiB available"
+    assert str(found) == "4.0 GiB (the limit of its cgroup), 2.5 GiB available"
 
 
 def test_version_2_nested_the_lowest_counts(tmp_path: Path) -> None:

@@ -54,7 +54,9 @@ def test_weights_kv_and_a_process_count_for_each(model: str) -> None:
 
 def test_the_kv_cache_that_it_names_fits(model: str) -> None:
     tight = HostMemory(2 * GIB, 2 * GIB, is_limited=True)
-    with pytest.raises(ValueError, match=r"of 2\.0 GiB, the limit of its cgroup") as refused:
+    with pytest.raises(
+        ValueError, match=r"there are 2\.0 GiB \(the limit of its cgroup\), 2\.0 GiB available"
+    ) as refused:
         refuse_without_memory(config(model), tight, [])
     named = re.search(r"--kv-cache-bytes (\d+)", str(refused.value))
     assert named is not None

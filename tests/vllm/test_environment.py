@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ssd.cli.serve_vllm import _FLAGS, _OURS
+from ssd.cli.vllm_memory import CHOSEN
 
 pytest.importorskip("vllm")
 packaging = pytest.importorskip("packaging.requirements")
@@ -70,6 +71,8 @@ def test_vllm_knows_every_flag() -> None:
         "--shutdown-timeout",
         "--revision",
         "--hf-overrides",
+        "--middleware",
+        *CHOSEN,
     ]
     used += ["--tensor-parallel-size", "--no-enable-prefix-caching", "--no-enable-chunked-prefill"]
     # What refusals name instead.

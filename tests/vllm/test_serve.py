@@ -26,7 +26,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def test_who_has_no_key_does_not_come_in(server: Served) -> None:
     import httpx
 
-    assert httpx.get(f"{server.url}/v1/models").status_code == 401
+    for path in ("/v1/models", "/metrics", "/docs", "/openapi.json", "/version"):
+        assert httpx.get(f"{server.url}{path}").status_code == 401
+    asked = {"model": "served", "prompt": "Once", "max_tokens": 1}
+    for path in ("/invocations", "/tokenize", "/v1/completions"):
+        assert httpx.post(f"{server.url}{path}", json=asked).status_code == 401
+        assert server.http.post(path, json=asked).status_code == 200
+    assert httpx.get(f"{server.url}/health").status_code == 200
     assert [model.id for model in server.openai.models.list()] == ["served"]
 
 

@@ -26,7 +26,7 @@ class HostMemory:
     """Whether a cgroup, such as a container's, sets the total."""
 
     def __str__(self) -> str:
-        limit = ", the limit of its cgroup" if self.is_limited else ""
+        limit = " (the limit of its cgroup)" if self.is_limited else ""
         return f"{self.total / 2**30:.1f} GiB{limit}, {self.available / 2**30:.1f} GiB available"
 
 

@@ -60,7 +60,10 @@ def refuse_what_memory_lacks(needs: list[Needs], memory: HostMemory) -> None:
     parts = ", ".join(
         f"{each.who}: {_gib(each.weights)} of weights and {_gib(each.kv)} of KV cache" for each in needs
     )
-    said = f"out of memory before anything is loaded: {_gib(wanted)} are needed ({parts}), and of {memory}"
+    said = (
+        f"out of memory before anything is loaded: {_gib(wanted)} are needed, with processes ({parts}); "
+        f"there are {memory}"
+    )
     each_kv = (memory.available - fixed) // len(needs)
     if each_kv >= max(each.least_kv for each in needs):
         raise ValueError(f"{said}: use --kv-cache-bytes {each_kv >> 20 << 20}, or raise the limit")
