@@ -35,8 +35,9 @@ from ssd.draft.codec import encode
 from ssd.draft.forest.arrays import Arrays, NumpyArrays, TorchArrays
 from ssd.draft.forest.children import FixedChildren, LooseChildren, Needs, Told
 from ssd.draft.forest.forest import Forest
-from ssd.draft.forest.grower import Children, ForestGrower, HostLimits, Reading
+from ssd.draft.forest.grower import Children, ForestGrower, HostLimits
 from ssd.draft.forest.planted import Planted
+from ssd.draft.forest.readings import Reading
 from ssd.draft.forest.tables import Rows, Shape, Tables
 from ssd.draft.messages import Nodes, Open, Sampling, pack_ints
 from ssd.kvcache.block_manager import BlockManager

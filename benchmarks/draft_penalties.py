@@ -22,8 +22,9 @@ from benchmarks.ruled import BLOCK, CONTEXT, NUM_BLOCKS
 from ssd.draft.forest.arrays import NumpyArrays
 from ssd.draft.forest.children import LooseChildren
 from ssd.draft.forest.forest import Forest
-from ssd.draft.forest.grower import ForestGrower, HostLimits, Reading
+from ssd.draft.forest.grower import ForestGrower, HostLimits
 from ssd.draft.forest.planted import Planted
+from ssd.draft.forest.readings import Reading
 from ssd.draft.forest.tables import Moves, Rows, Shape, Tables
 from ssd.draft.messages import Open, Sampling, pack_ints
 from ssd.kvcache.block_manager import BlockManager

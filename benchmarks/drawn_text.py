@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ssd.attention.rows import Row
-from ssd.draft.forest.grower import Reading
+from ssd.draft.forest.readings import Reading
 from ssd.draft.forest.tables import Moves, Rows, Tables
 from ssd.draft.messages import PROTOCOL_VERSION, Hello
 from ssd.planning.text import MOST_CHILDREN, drawn_text

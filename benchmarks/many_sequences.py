@@ -93,7 +93,10 @@ def measure(sequences: int, options: Any) -> dict[str, Any]:
     tables = resident() - before
     for number in range(options.tenants):
         crowd.add(f"tenant {number}", sequences // options.tenants, prompt=2, max_tokens=1 << 20)
-    while crowd.grower.num_sessions < sequences // options.tenants * options.tenants or crowd.grower._unread:
+    while (
+        crowd.grower.num_sessions < sequences // options.tenants * options.tenants
+        or crowd.grower._readings.unread
+    ):
         crowd.run(20)
     watch = watched(crowd)
     crowd.run(options.ticks)

@@ -16,7 +16,8 @@ from ssd.attention.rows import Row
 from ssd.draft.forest.arrays import NumpyArrays
 from ssd.draft.forest.children import LooseChildren
 from ssd.draft.forest.forest import Forest
-from ssd.draft.forest.grower import ForestGrower, ForestModel, HostLimits, Reading
+from ssd.draft.forest.grower import ForestGrower, ForestModel, HostLimits
+from ssd.draft.forest.readings import Reading
 from ssd.draft.forest.tables import Moves, Rows, Shape, Tables
 from ssd.draft.messages import PROTOCOL_VERSION, Hello
 from ssd.kvcache.block_manager import BlockManager

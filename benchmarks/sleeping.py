@@ -13,7 +13,7 @@ from torch import Tensor
 
 from benchmarks.ruled import RuledModel, logits_of
 from ssd.attention.rows import Row
-from ssd.draft.forest.grower import Reading
+from ssd.draft.forest.readings import Reading
 from ssd.draft.forest.tables import Rows, Tables
 from ssd.runtime.runner import Flight, Landed
 from tests.row_runner import RowRunner

@@ -15,8 +15,9 @@ from benchmarks.ruled import RuledModel, grower_of, hello, logits_after, outcome
 from ssd.draft.client import DraftClient
 from ssd.draft.contact import Contact
 from ssd.draft.forest.children import GREEDY_CANDIDATES
-from ssd.draft.forest.grower import ForestGrower, Reading
+from ssd.draft.forest.grower import ForestGrower
 from ssd.draft.forest.planted import Planted
+from ssd.draft.forest.readings import Reading
 from ssd.draft.forest.tables import Rows, Tables
 from ssd.draft.forest.tenants import Tenants
 from ssd.draft.link import Heard, LinkError

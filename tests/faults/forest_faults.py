@@ -17,6 +17,20 @@ _NO_READ = f"{_OPERATIONS}::test_no_step_reads_a_value_or_replaces_a_table"
 
 FAULTS = [
     Fault(
+        "texts that begin alike are read beside each other",
+        f"{_SRC}/readings.py",
+        "        if content in taken:\n            return False\n",
+        "",
+        "tests/draft/forest/test_readings.py::test_texts_that_begin_alike_and_open_together_are_read_once",
+    ),
+    Fault(
+        "a long prompt waits for all shorter ones",
+        f"{_SRC}/readings.py",
+        "return [*firsts, *((each",
+        "return [*firsts[:0], *((each",
+        "tests/draft/forest/test_readings.py::test_a_long_prompt_is_read_while_short_ones_keep_coming",
+    ),
+    Fault(
         "tenants share their counts",
         f"{_SRC}/planted.py",
         "tables.calibration[row] = book * KINDS + kind",
@@ -376,8 +390,8 @@ FAULTS = [
     Fault(
         "a text that lacks blocks is read all the same",
         f"{_SRC}/grower.py",
-        "for session_id in self._unread | self._trunks.lacking.keys():",
-        "for session_id in self._unread:",
+        "for session_id in self._readings.unread | self._trunks.lacking.keys():",
+        "for session_id in self._readings.unread:",
         _NO_BLOCKS,
     ),
     Fault(
@@ -397,7 +411,7 @@ FAULTS = [
     Fault(
         "a text that has gained more than the ring holds is read from the ring",
         f"{_SRC}/grower.py",
-        "            self._unread.add(self._by_row[row])",
+        "            self._readings.unread.add(self._by_row[row])",
         "            pass",
         f"{_GROWN}::test_a_text_that_has_gained_more_than_the_tables_remember_is_read_apart",
     ),

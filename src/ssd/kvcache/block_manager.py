@@ -146,6 +146,35 @@ class BlockManager:
                 self._block_of[digest] = block
                 self._digest_of[block] = digest
 
+    def adopt(self, seq_id: int, tokens: Sequence[int], num_computed: int) -> int:
+        """Replace blocks that are not computed by registered ones of the same content.
+
+        All full blocks of the first `num_computed` tokens are committed. Returns how many leading tokens are
+        computed then: at most all but the last.
+        """
+        table, index = self._tables[seq_id], num_computed // self.block_size
+        if not self.enable_prefix_caching or len(table.digests) != index + 1:
+            return num_computed
+        while (index + 1) * self.block_size < len(tokens):
+            digest = self._digest(table.digests[index], tokens, index)
+            block = self._block_of.get(digest)
+            if block is None:
+                break
+            self._hold([block])
+            self._release([table.blocks[index]])
+            table.blocks[index] = block
+            table.digests.append(digest)
+            index += 1
+        return max(num_computed, index * self.block_size)
+
+    def next_content(self, seq_id: int, tokens: Sequence[int], num_computed: int) -> bytes | None:
+        """The digest of the first block that is not full yet; None where it is not shared or not covered."""
+        table, index = self._tables[seq_id], num_computed // self.block_size
+        is_full = (index + 1) * self.block_size < len(tokens)
+        if not self.enable_prefix_caching or len(table.digests) != index + 1 or not is_full:
+            return None
+        return self._digest(table.digests[index], tokens, index)
+
     def can_fork(self, parent_id: int, num_tokens: int) -> bool:
         num_shared = self._num_shared_blocks(parent_id, num_tokens)
         return self.num_blocks_for(num_tokens) - num_shared <= self.num_free

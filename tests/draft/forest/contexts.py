@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ssd.attention.rows import Row
-from ssd.draft.forest.grower import Reading
+from ssd.draft.forest.readings import Reading
 from ssd.draft.forest.tables import WORD, Moves, Rows, Shape, Tables
 from ssd.kvcache.pool import KVPool
 from tests.row_runner import RowRunner

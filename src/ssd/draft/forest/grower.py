@@ -15,7 +15,6 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
-from ssd.attention.rows import PlainRow
 from ssd.draft.forest.admission import Admission
 from ssd.draft.forest.children import Told
 from ssd.draft.forest.edits import EditedRows, LogitEdits, TextEdits, edits_of
@@ -24,6 +23,7 @@ from ssd.draft.forest.frames import Frames, NewNodes, new_nodes, numbered_frames
 from ssd.draft.forest.given import GivenChildren, Run, find_runs, load_runs
 from ssd.draft.forest.ledger import Ledger, Longs
 from ssd.draft.forest.planted import Planted
+from ssd.draft.forest.readings import Reading, Readings
 from ssd.draft.forest.rounds import Rounds
 from ssd.draft.forest.tables import TENANT_CELLS, Moves, Rows, Tables
 from ssd.draft.forest.tenants import Tenants
@@ -31,20 +31,6 @@ from ssd.draft.forest.trunks import Trunks
 from ssd.draft.forest.turns import TurnTaking
 from ssd.draft.messages import Drawn
 from ssd.kvcache.block_manager import BlockManager
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Tokens of a text that are read beside a step's rows; their logits are not wanted."""
-
-    row: int
-    """Of the tables."""
-    tokens: Sequence[int]
-    start: int
-    blocks: Sequence[int]
-
-    def as_row(self) -> PlainRow:
-        return PlainRow(self.tokens, self.start, self.blocks, 0, generated=False)
 
 
 class ForestModel(Protocol):
@@ -106,10 +92,11 @@ class ForestGrower:
         self._trunks = Trunks(forest, blocks, self.ledger)
         self.tenants = Tenants(forest.shape.sequences, limits.weights)
         self._turns = TurnTaking(forest, self.tenants)
+        self._readings = Readings(
+            forest, self._planted, self._trunks, self.tenants, self.ledger, limits.prefill_chunk
+        )
         self.admission = Admission(self._planted, self._trunks, self.ledger, self.tenants)
         self._free = list(range(forest.shape.sequences, 0, -1))
-        self._unread: set[int] = set()
-        """Sessions whose text is too far behind to be read by rows."""
         self._inbox: dict[int, list[int]] = {}
         """Of each session: tokens that are not applied yet."""
         self.is_starved = False
@@ -153,7 +140,7 @@ class ForestGrower:
         )
         self._trunks.enter(session_id, planted)
         if num_read < len(planted.tokens) - 1:
-            self._unread.add(session_id)
+            self._readings.unread.add(session_id)
         self._forest.narrow(max(self._by_row))
 
     def _note_parameters(self, session_id: int, planted: Planted) -> None:
@@ -186,7 +173,7 @@ class ForestGrower:
         self._drawing.discard(session_id)
         self._edited.pop(planted.row, None)
         self._truncating.discard(session_id)
-        self._unread.discard(session_id)
+        self._readings.unread.discard(session_id)
         insort(self._free, planted.row, key=neg)
         self._forest.narrow(max(self._by_row, default=0))
 
@@ -218,7 +205,7 @@ class ForestGrower:
         forest, started = self._forest, self._clock()
         self._apply()
         self._trunks.cover_lacking()
-        readings = self._choose_readings()
+        readings = self._readings.choose()
         self._say_how_it_stands()
         self._turns.load()
         forest.select()
@@ -226,17 +213,17 @@ class ForestGrower:
         if not num_rows and not readings:
             # Whoever waited for others need not: nobody has anything to do.
             self.tenants.rest()
-            readings = self._choose_readings()
+            readings = self._readings.choose()
         if not num_rows and not readings:
             self.is_starved = any(self.ledger.may_grow(each.row) for each in self._trunks.lacking.values())
             return None, 0
         self.is_starved = False
         runs = self._lay_runs()
-        waiting = [self._planted[each].row for each in self._unread]
+        waiting = [self._planted[each].row for each in self._readings.unread]
         self._turns.settle(runs, [(each.row, len(each.tokens)) for each, _ in readings], waiting)
         logits = self._model.forward(forest.rows, forest.tables, [each for each, _ in readings])
         forest.attach(self._told(logits, runs))
-        self._finish_reading(readings)
+        self._readings.finish(readings)
         num_rows += sum(len(each.tokens) for each in runs)
         num_rows += sum(len(each.tokens) for each, _ in readings)
         frames = self._framed(new_nodes(forest.xp.told(forest.fresh), forest.shape.children), full=False)
@@ -299,7 +286,7 @@ class ForestGrower:
         num_read = forest.xp.told(forest.tables.num_read)
         is_far = forest.xp.told(forest.tables.length) - num_read > forest.shape.ring
         for row in np.flatnonzero((count > 0) & is_far).tolist():
-            self._unread.add(self._by_row[row])
+            self._readings.unread.add(self._by_row[row])
         for row in self._trunks.are_full(num_read * (count > 0)).tolist():
             session_id = self._by_row[row]
             self._trunks.share(session_id, self._planted[session_id], int(num_read[row]))
@@ -314,7 +301,7 @@ class ForestGrower:
         """Who may grow, and in how many steps."""
         is_held = self.ledger.is_held
         is_held[:] = False
-        for session_id in self._unread | self._trunks.lacking.keys():
+        for session_id in self._readings.unread | self._trunks.lacking.keys():
             is_held[self._planted[session_id].row] = True
         forest = self._forest
         forest.xp.load(forest.tables.is_live, self.ledger.live())
@@ -342,40 +329,6 @@ class ForestGrower:
             for table, values in zip(told, host, strict=True):
                 forest.xp.load(table, values)
         return told
-
-    def _choose_readings(self) -> list[tuple[Reading, int]]:
-        """Chunks of texts that are far behind, all but their last token; the shortest first."""
-        chosen: list[tuple[Reading, int]] = []
-        if not self._unread:
-            return chosen
-        num_read = self._forest.xp.told(self._forest.tables.num_read)
-        lacking_blocks = self._trunks.lacking.keys()
-        waiting = [
-            each for each in self._unread - lacking_blocks if self.ledger.may_grow(self._planted[each].row)
-        ]
-        lacking = {
-            each: len(self._planted[each].tokens) - 1 - int(num_read[self._planted[each].row])
-            for each in waiting
-        }
-        whose = {self._planted[each].tenant for each in waiting}
-        budgets = self.tenants.prompt_tokens(self._limits.prefill_chunk, whose)
-        for session_id in sorted(waiting, key=lambda each: (lacking[each], each)):
-            planted = self._planted[session_id]
-            start = int(num_read[planted.row])
-            tokens = planted.tokens[start : start + min(budgets[planted.tenant], lacking[session_id])]
-            budgets[planted.tenant] -= len(tokens)
-            if tokens:
-                blocks = self._trunks.of(session_id)
-                chosen.append((Reading(planted.row, tokens, start, blocks), session_id))
-            if len(tokens) == lacking[session_id]:
-                self._unread.discard(session_id)
-            self._forest.tables.num_read[planted.row] = start + len(tokens)
-        return chosen
-
-    def _finish_reading(self, readings: Sequence[tuple[Reading, int]]) -> None:
-        for reading, session_id in readings:
-            num_read = reading.start + len(reading.tokens)
-            self._trunks.share(session_id, self._planted[session_id], num_read)
 
     def _framed(self, found: NewNodes, *, full: bool) -> Frames:
         frames = numbered_frames(found, self.ledger, full=full)

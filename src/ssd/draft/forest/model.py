@@ -18,7 +18,7 @@ from ssd.attention.choice import mover
 from ssd.attention.rows import Span
 from ssd.draft.forest.arrays import NumpyArrays, TorchArrays
 from ssd.draft.forest.constants import slot_bits
-from ssd.draft.forest.grower import Reading
+from ssd.draft.forest.readings import Reading
 from ssd.draft.forest.tables import WORD, Moves, Rows, Shape, Tables
 from ssd.kvcache.pool import KVPool
 from ssd.models import decoder

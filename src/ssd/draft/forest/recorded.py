@@ -15,8 +15,9 @@ from ssd.config import GrowthPolicyName
 from ssd.draft.forest.arrays import TorchArrays
 from ssd.draft.forest.children import Told
 from ssd.draft.forest.fused import FusedForest, Step
-from ssd.draft.forest.grower import Children, Reading
+from ssd.draft.forest.grower import Children
 from ssd.draft.forest.model import TensorsModel
+from ssd.draft.forest.readings import Reading
 from ssd.draft.forest.tables import Moves, Rows, Shape, Tables
 from ssd.runtime.capture import Capture
 

@@ -40,6 +40,19 @@ class Trunks:
         """Blocks for a text; how many of its tokens are known in them. OutOfBlocks: nothing was changed."""
         return self._blocks.allocate(session_id, planted.tokens, cache_key=planted.tenant)
 
+    def adopt(self, session_id: int, planted: Planted, num_read: int) -> int:
+        """Takes over what others of its tenant have read since; returns how many of its tokens are read."""
+        known = self._blocks.adopt(session_id, planted.tokens, num_read)
+        if known > num_read:
+            self._num_written[session_id] = num_read // self._block
+            self._write(session_id, planted.row)
+            self._num_shared[planted.row] = known // self._block
+        return known
+
+    def content(self, session_id: int, planted: Planted, num_read: int) -> bytes | None:
+        """Names the content of the next block to be read; texts that begin alike agree. None: not shared."""
+        return self._blocks.next_content(session_id, planted.tokens, num_read)
+
     def num_blocks_for(self, num_tokens: int) -> int:
         return self._blocks.num_blocks_for(num_tokens)
 
@@ -92,8 +105,9 @@ class Trunks:
                 raise RuntimeError(f"the tables have other blocks of sequence {planted.seq} than it holds")
 
     def _write(self, session_id: int, row: int) -> None:
-        table = self.of(session_id)
-        for place in range(self._num_written[session_id], len(table)):
-            self._tables.blocks[row, place] = table[place]
+        table, start = self.of(session_id), self._num_written[session_id]
+        if len(table) > start:
+            # At once: on a device each write is a launch.
+            self._tables.blocks[row, start : len(table)] = self._xp.of(table[start:])
         self._num_written[session_id] = len(table)
         self._ledger.covered[row] = self._blocks.num_covered(session_id)

@@ -1,0 +1,103 @@
+"""Prompts that are read beside a step's rows: shared beginnings are read once, long ones do not starve."""
+
+import pytest
+
+from benchmarks.ruled import BLOCK, CONTEXT, NUM_BLOCKS, RuledModel, shape_of
+from ssd.draft.forest.arrays import Arrays, NumpyArrays, TorchArrays
+from ssd.draft.forest.children import FixedChildren, LooseChildren, Needs
+from ssd.draft.forest.forest import Forest
+from ssd.draft.forest.grower import Children, ForestGrower, HostLimits
+from ssd.draft.forest.planted import Planted
+from ssd.draft.messages import Open, Sampling, pack_ints
+from ssd.kvcache.block_manager import BlockManager
+from tests.still_clock import still
+
+CHUNK, TEXT = 128, 2000
+FORMS = pytest.mark.parametrize("xp", [NumpyArrays(), TorchArrays()], ids=["arrays", "tensors"])
+
+
+class Bench:
+    def __init__(self, xp: Arrays, *, num_blocks: int = NUM_BLOCKS, chunk: int = CHUNK) -> None:
+        children: Children = FixedChildren(4, Needs()) if xp.is_fixed else LooseChildren(4)
+        forest, limits = Forest(xp, shape_of(16, 8, width=8, slots=32)), HostLimits(chunk, CONTEXT)
+        blocks = BlockManager(num_blocks, BLOCK)
+        self.grower = ForestGrower(forest, RuledModel(), children, blocks, limits, clock=still)
+        self.num_rows = self.num_steps = 0
+        self._num_opened = 0
+
+    def open(self, tokens: list[int], *, tenant: str = "") -> int:
+        number, self._num_opened = self._num_opened, self._num_opened + 1
+        opening = Open(number, 1, pack_ints(tokens), len(tokens), CONTEXT, 4, Sampling(seed=1))
+        self.grower.open(number, Planted(opening, CONTEXT, tenant=tenant))
+        return number
+
+    def num_read(self, number: int) -> int:
+        tables, xp = self.grower._forest.tables, self.grower._forest.xp
+        return int(xp.told(tables.num_read)[self.grower._planted[number].row])
+
+    def step(self) -> int:
+        _frames, num_rows = self.grower.grow()
+        self.grower.check_integrity()
+        self.num_steps += 1
+        self.num_rows += num_rows
+        return num_rows
+
+    def read(self, numbers: list[int]) -> int:
+        """Steps until all of these are read; returns the rows that they took."""
+        lengths = {each: len(self.grower._planted[each].tokens) for each in numbers}
+        before = self.num_rows
+        while any(self.num_read(each) < length for each, length in lengths.items()):
+            assert self.step(), "nothing is done, though texts are unread"
+        return self.num_rows - before
+
+
+def prompt(seed: int, length: int = TEXT) -> list[int]:
+    return [2 + (seed * 97 + place * place * 13 + place // 7) % 398 for place in range(length)]
+
+
+@FORMS
+@pytest.mark.parametrize("chunk", [CHUNK, 4 * TEXT])
+def test_texts_that_begin_alike_and_open_together_are_read_once(xp: Arrays, chunk: int) -> None:
+    alone = Bench(xp, chunk=chunk)
+    one = alone.read([alone.open(prompt(0))])
+    bench = Bench(xp, chunk=chunk)
+    rows = bench.read([bench.open(prompt(0)) for _ in range(16)])
+    assert one >= TEXT
+    assert rows <= 1.2 * one
+
+
+def test_texts_are_read_apart_from_where_they_part() -> None:
+    bench = Bench(NumpyArrays())
+    texts = [[*prompt(0, 1000), *prompt(seed, 200)] for seed in range(1, 4)]
+    assert bench.read([bench.open(each) for each in texts]) < 1.1 * (1000 + 3 * 200)
+
+
+def test_who_waits_for_a_text_that_is_gone_reads_on_by_itself() -> None:
+    bench = Bench(NumpyArrays())
+    first, second = bench.open(prompt(0)), bench.open(prompt(0))
+    for _ in range(5):
+        bench.step()
+    assert bench.num_read(second) < bench.num_read(first)
+    bench.grower.close(first)
+    rows = bench.read([second])
+    assert rows <= TEXT - 5 * CHUNK + BLOCK
+
+
+def test_tenants_share_no_prefix() -> None:
+    bench = Bench(NumpyArrays())
+    rows = bench.read([bench.open(prompt(0, 600), tenant=name) for name in "ab"])
+    assert rows >= 2 * 600
+
+
+@pytest.mark.parametrize("tenant", ["", "another"])
+def test_a_long_prompt_is_read_while_short_ones_keep_coming(tenant: str) -> None:
+    bench, length = Bench(NumpyArrays()), 3000
+    long = bench.open(prompt(0, length))
+    short = list[int]()
+    while bench.num_read(long) < length - 1:
+        # Two prompts a step that alone would fill it.
+        short += [bench.open(prompt(1 + len(short) + place, CHUNK), tenant=tenant) for place in range(2)]
+        bench.step()
+        while len(short) > 12:
+            bench.grower.close(short.pop(0))
+        assert bench.num_steps <= 4 * length / CHUNK, f"{bench.num_read(long)} tokens were read"
