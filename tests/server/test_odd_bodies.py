@@ -123,6 +123,45 @@ def test_a_body_of_too_many_values_is_refused_unread(server: ServerProcess, path
     assert cost(server, path, body, "too_many_values") < parsing_seconds(body) / 2
 
 
+CALL = '{"type": "function", "function": {"name": "f", "arguments": "{}"}}'
+PART = '{"type": "text", "text": ""}'
+SPACED = PART.replace("{", "{ \r\n\t ")
+OBJECTS = {
+    "calls": ("assistant", "tool_calls", CALL),
+    "parts": ("user", "content", PART),
+    "spaced": ("user", "content", SPACED),
+}
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_a_body_of_too_many_objects_is_refused_unread(
+    server: ServerProcess, kind: str, encoding: str
+) -> None:
+    """A body of 5 MB kept the event loop for seconds. The long form: python -m tests.e2e.bombs."""
+    role, field, item = OBJECTS[kind]
+    body = f'{{"messages": [{{"role": "{role}", "{field}": {listed(item, 50_000)}}}]}}'.encode(encoding)
+    assert cost(server, "/v1/chat/completions", body, "too_many_objects") < parsing_seconds(body) / 2
+
+
+def test_braces_in_a_text_are_no_objects(server: ServerProcess) -> None:
+    code = 'if (x) { print("{ {"); } '
+    for text in (code * 2000, "{" * 50_000, json.dumps([{"a": {}}] * 9000)):
+        answer = server.http.post(
+            "/v1/chat/completions", json={"messages": [{"role": "user", "content": text}]}
+        )
+        assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_arguments_may_be_any_text(server: ServerProcess) -> None:
+    """A number of more digits than Python reads was an error of the server's."""
+    for arguments in ("9" * 5000, "[" * 100_000, '{"a": ' + "9" * 5000 + "}"):
+        call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
+        messages = [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]}]
+        answer = server.http.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 1})
+        assert answer.status_code in (200, 400), answer.text
+
+
 MANY = 390_000
 """Nearly as many as are looked at."""
 EMPTY, SHORT_MESSAGE = '""', '{"role":"user","content":""}'

@@ -19,7 +19,7 @@ from ssd.server.errors import ApiError, add_error_handlers
 from ssd.server.health import health, liveness, readiness
 from ssd.server.middleware import AccessLog, ApiKeys, KnownHosts
 from ssd.server.openapi import describe
-from ssd.server.prompts import conversation
+from ssd.server.prompts import conversation, weight
 from ssd.server.response_parts import ResponsesRequest
 from ssd.server.responses import ResponseJob
 from ssd.server.schemas import ChatCompletionRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
@@ -122,7 +122,8 @@ def _token_routes(serving: Serving) -> APIRouter:
 
 async def _tokens(serving: Serving, body: TokenizeRequest) -> list[int]:
     if body.messages is not None:
-        messages = conversation(body.messages)
+        told = body.messages
+        messages = await off_loop(weight(told), lambda: conversation(told))
         return await serving.chat_prompt(messages, add_generation_prompt=body.add_generation_prompt)
     return await serving.encoded(body.prompt or "", add_special_tokens=body.add_special_tokens)
 

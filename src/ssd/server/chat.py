@@ -30,7 +30,7 @@ from ssd.server.errors import ApiError
 from ssd.server.grammars import chat_grammar
 from ssd.server.logprobs import chat_logprobs, num_scores, prompt_logprobs
 from ssd.server.pieces import Call, Chain, Content, OneCall, Piece, PlainText, Reasoning, Splitter
-from ssd.server.prompts import chat_params, conversation, template_options
+from ssd.server.prompts import chat_params, conversation, template_options, weight
 from ssd.server.reasoning import ReasoningSplitter, starts_inside, thinks
 from ssd.server.schemas import ChatCompletionRequest
 from ssd.server.serving import Serving, check_complete, off_loop
@@ -65,7 +65,7 @@ class ChatJob:
         if grammar is not None and not body.forces_call:
             calls = None  # The client's own form: a JSON answer may look like a call.
         params = replace(chat_params(body, serving.config), grammar=grammar)
-        messages, options = _told(serving, body)
+        messages, options = await off_loop(weight(body.messages), lambda: _told(serving, body))
         prompt = await serving.chat_prompt(messages, **options)
         request = await serving.request(body, prompt, params, caller)
         serving.check_scores([request])

@@ -121,6 +121,12 @@ def conversation(messages: Sequence[ChatMessage]) -> list[Message]:
     return [_message(message) for message in messages]
 
 
+def weight(messages: Sequence[ChatMessage]) -> int:
+    """About as many characters as take as long to go through."""
+    parts = [each for message in messages for each in (message.content, message.tool_calls)]
+    return 20 * (len(messages) + sum(len(each) for each in parts if isinstance(each, list)))
+
+
 def _message(message: ChatMessage) -> Message:
     content = message.content
     text = content if isinstance(content, str) else "".join(part.text for part in content or ())
@@ -144,7 +150,7 @@ def _message(message: ChatMessage) -> Message:
 def _arguments(text: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # No JSON, a number of thousands of digits, or far too nested.
         return text
 
 
