@@ -40,11 +40,18 @@ def forcing_llama3(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -
         yield found
 
 
+LOOP = (
+    '{% if messages[0].content == "for ever" %}{% for a in range(99999) %}{% for b in range(99999) %}'
+    "{% endfor %}{% endfor %}{% endif %}"
+)
+"""What a template may do to a server."""
+
+
 def knowing_tools(model: Path, folder: Path, *markers: str) -> Path:
     """A copy whose chat template takes tools; it does not show them, for its context is short."""
     shutil.copytree(model, folder / "model")
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     tokenizer.add_tokens([AddedToken(marker, special=False, normalized=False) for marker in markers])
-    tokenizer.chat_template += "{# tools #}"
+    tokenizer.chat_template += "{# tools #}" + LOOP
     tokenizer.save_pretrained(folder / "model")
     return folder / "model"

@@ -81,3 +81,14 @@ def test_an_answer_can_be_passed_back(server: ServerProcess) -> None:
     messages: Any = [*MESSAGES, first.choices[0].message, {"role": "user", "content": "And?"}]
     second = server.openai.chat.completions.create(model="tiny", messages=messages, seed=1, max_tokens=8)
     assert second.choices[0].message.content
+
+
+def test_a_chat_template_that_loops_is_refused(forcing: ServerProcess) -> None:
+    """It froze the server for good. Others are answered meanwhile, and SIGTERM is heard (at the end)."""
+    messages = [{"role": "user", "content": "for ever"}]
+    answer = forcing.http.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 1})
+    assert answer.status_code == 400
+    assert "the chat template refuses this: it takes more than 2 s" in answer.json()["error"]["message"]
+    messages = [{"role": "user", "content": "once"}]
+    answer = forcing.http.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 1})
+    assert answer.status_code == 200

@@ -56,6 +56,20 @@ async def test_whoever_ends_the_server_waits_for_those_inside() -> None:
     await asyncio.wait_for(ending, 30.0)
 
 
+async def test_whoever_ends_the_server_waits_for_answers_that_are_still_read() -> None:
+    """The engine has finished all of them; one is read to its end, another is not: that one has its time."""
+    doors = gate()
+    first, second = (replace(request(1), request_id=name) for name in "ab")
+    with doors.enter([first]):
+        with doors.enter([second]):
+            doors.leave(first)
+            doors.leave(second)
+        ending = asyncio.create_task(doors.drain(60.0))
+        await asyncio.sleep(0.05)
+        assert (doors.is_empty, ending.done()) == (False, False)
+    await asyncio.wait_for(ending, 30.0)
+
+
 def test_many_texts_of_a_few_keep_nobody_else_out() -> None:
     """S3: ten who asked for sixteen texts each, and read none, and everybody else was refused."""
     doors = gate(max_num_seqs=8, max_queue=24)

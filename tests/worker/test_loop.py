@@ -3,9 +3,11 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import zmq
 
@@ -16,8 +18,8 @@ from ssd.engine.core import StepOutput
 from ssd.engine.request import Request
 from ssd.errors import InvalidRequestError
 from ssd.worker.link import Addresses, WorkerLink
-from ssd.worker.loop import EngineLoop
-from ssd.worker.messages import Add, Refused, decode_events, encode
+from ssd.worker.loop import Beats, EngineLoop
+from ssd.worker.messages import Add, Heartbeat, Refused, decode_events, encode
 
 
 @pytest.fixture
@@ -139,3 +141,22 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)
+
+
+def test_figures_that_cannot_be_sent_do_not_end_the_heartbeat(
+    engine: Engine, link: WorkerLink, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A draft's nonsense made a number of more than 64 bits: the thread ended, and an idle server was taken
+    for a stuck one."""
+    loop, beats = EngineLoop(engine, link), Beats()
+    [sound] = decode_events(beats.frame(loop.pulse, 0.0))
+    stats = replace(loop.pulse.figures.stats, num_steps=1 << 70)
+    bad = replace(loop.pulse, figures=msgspec.structs.replace(loop.pulse.figures, stats=stats, num_waiting=3))
+    for _ in range(3):
+        [found] = decode_events(beats.frame(bad, 0.0))
+        assert isinstance(found, Heartbeat)
+        assert isinstance(sound, Heartbeat)
+        assert (found.num_waiting, found.stats) == (3, sound.stats)
+    assert beats.num_failed == 3
+    assert len(caplog.records) == 1
+    assert decode_events(beats.frame(loop.pulse, 0.0)) == [sound]

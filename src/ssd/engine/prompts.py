@@ -109,6 +109,13 @@ class RequestFactory:
 
     def chat_text(self, messages: Sequence[Message], **template_options: Any) -> str:
         """What the model's chat template makes of a conversation."""
+        self.check_chat(messages)
+        options = {"add_generation_prompt": True, **template_options}
+        text: str = self.tokenizer.apply_chat_template(list(messages), tokenize=False, **options)
+        return text
+
+    def check_chat(self, messages: Sequence[Message]) -> None:
+        """InvalidRequestError unless the tokenizer's template can be asked for these."""
         if isinstance(messages, str) or not all(
             isinstance(message, dict) and "role" in message for message in messages
         ):
@@ -119,9 +126,6 @@ class RequestFactory:
             raise InvalidRequestError(
                 "this model's tokenizer has no chat template: use generate with plain text"
             )
-        options = {"add_generation_prompt": True, **template_options}
-        text: str = self.tokenizer.apply_chat_template(list(messages), tokenize=False, **options)
-        return text
 
     def _check_ids(self, ids: Sequence[int]) -> None:
         if not ids:

@@ -39,7 +39,7 @@ class Checkpoint:
         return SafetensorsSource(self.path)
 
     def tokenizer(self) -> Any:
-        return AutoTokenizer.from_pretrained(self.folder)
+        return AutoTokenizer.from_pretrained(self.folder, trust_remote_code=False)
 
     def end_ids(self, tokenizer: Any) -> tuple[int, ...]:
         """Tokens that end a generation: all that generation config, model config and tokenizer name."""
@@ -71,7 +71,12 @@ def _open_folder(path: Path) -> Checkpoint:
     except json.JSONDecodeError as error:
         raise ValueError(f"{path / 'config.json'} is not valid JSON: download it again") from error
     family_of(architecture)
-    return Checkpoint(path, model_config(AutoConfig.from_pretrained(path), architecture), path)
+    return Checkpoint(path, _config_in(path, architecture), path)
+
+
+def _config_in(folder: Path, architecture: str) -> ModelConfig:
+    # Said, not left out: where it is, transformers asks on the terminal, and runs a folder's code on "y".
+    return model_config(AutoConfig.from_pretrained(folder, trust_remote_code=False), architecture)
 
 
 def _declared(config: dict[str, Any]) -> str:
@@ -86,7 +91,7 @@ def _open_gguf(path: Path) -> Checkpoint:
     architecture = architecture_of_gguf(header.architecture)
     if header.rope_scaling not in (None, "none"):
         raise ValueError(f"GGUF rope scaling {header.rope_scaling!r} is not supported")
-    config = model_config(AutoConfig.from_pretrained(header.folder), architecture)
+    config = _config_in(header.folder, architecture)
     if "output.weight" not in header.tensors:
         config = replace(config, tie_embeddings=True)
     return Checkpoint(path, config, header.folder, header)

@@ -17,6 +17,7 @@ import transformers
 from huggingface_hub import cached_assets_path
 from transformers import AutoConfig, AutoTokenizer
 
+from ssd.models.gguf_check import check_counts
 from ssd.models.gguf_reader import GgufReader, read_once
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class GgufHeader:
 
 
 def read_header(path: Path) -> GgufHeader:
-    shelf = cached_assets_path("ssd", namespace="gguf", subfolder="headers")
+    shelf = _shelf()
     folder = shelf / _identity(path)
     kept = folder / HEADER_FILE
     if not kept.is_file():
@@ -60,6 +61,16 @@ def read_header(path: Path) -> GgufHeader:
         for name, (encoding, shape, offset, num_bytes) in fields["tensors"].items()
     }
     return GgufHeader(fields["architecture"], fields["rope_scaling"], tensors, folder)
+
+
+def _shelf() -> Path:
+    try:
+        return cached_assets_path("ssd", namespace="gguf", subfolder="headers")
+    except OSError as error:
+        raise ValueError(
+            f"what a GGUF file says of itself is kept in a folder that cannot be written ({error}): "
+            "set HF_HOME to one that can"
+        ) from error
 
 
 def _identity(path: Path) -> str:
@@ -85,6 +96,7 @@ def _keep(path: Path, folder: Path) -> None:
 
 
 def _extract(path: Path, folder: Path) -> None:
+    check_counts(path)
     try:
         reader = GgufReader(path)
     except (ValueError, IndexError, KeyError) as error:
@@ -95,9 +107,10 @@ def _extract(path: Path, folder: Path) -> None:
         "rope_scaling": _field(reader, f"{architecture}.rope.scaling.type"),
         "tensors": {tensor.name: _place(tensor) for tensor in reader.tensors},
     }
+    named: Any = {"gguf_file": path.name, "trust_remote_code": False}
     with read_once(reader):
-        AutoConfig.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)
-        AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)
+        AutoConfig.from_pretrained(path.parent, **named).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(path.parent, **named).save_pretrained(folder)
     (folder / HEADER_FILE).write_text(json.dumps(fields))
 
 

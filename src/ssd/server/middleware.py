@@ -24,6 +24,8 @@ logger = logging.getLogger("ssd.server.access")
 _CLIENT_GONE = 499
 """nginx's status for a client that went away before its answer; nobody receives it, but the log does."""
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
+_LONGEST_PATH = 200
+"""In the log: a path may be as long as all headers may be."""
 OPEN_PATHS = ("/health", "/livez", "/ready")
 
 
@@ -59,7 +61,7 @@ class AccessLog:
             fields = {
                 "request_id": request_id,
                 "method": scope["method"],
-                "path": scope["path"],
+                "path": scope["path"][:_LONGEST_PATH],
                 "status": status or None,
                 "seconds": round(time.monotonic() - started, 4),
                 "client": (scope.get("client") or ("",))[0],

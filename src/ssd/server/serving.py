@@ -11,12 +11,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from jinja2 import TemplateError
-
 from ssd.engine.outputs import Increment, RequestOutput
 from ssd.engine.prompts import Message, Prompt, PromptTooLongError
 from ssd.engine.request import Request
-from ssd.errors import InvalidRequestError
 from ssd.models.hub import model_title
 from ssd.sampling import SamplingParams
 from ssd.sampling.constraint import GrammarBusyError, GrammarError
@@ -30,17 +27,13 @@ from ssd.server.schemas import ChatCompletionRequest, CompletionRequest
 from ssd.server.token_text import TokenTexts
 from ssd.server.tracing import Traces
 from ssd.worker.client import EngineClient
+from ssd.worker.templates import TemplateError
 
 T = TypeVar("T")
 _LONG = 10_000
 """Characters or tokens from which tokenizers take milliseconds."""
 Numbered = tuple[int, Increment | RequestOutput]
 """Which of several requests, and what came of it."""
-
-_TEMPLATE_ERRORS = (
-    *(TemplateError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError),
-)
-"""Templates are programs: what they make of unusual messages or options is the client's to mend."""
 
 
 @dataclass(slots=True)
@@ -135,13 +128,9 @@ class Serving:
 
     async def chat_prompt(self, messages: Sequence[Message], **template_options: Any) -> list[int]:
         """Token ids of a conversation; what its template refuses is the client's affair."""
-        requests = self.client.requests
         try:
-            length = len(str(messages)) + len(str(template_options))
-            text = await off_loop(length, lambda: requests.chat_text(messages, **template_options))
-        except InvalidRequestError:
-            raise
-        except _TEMPLATE_ERRORS as error:
+            text = await self.client.chat_text(messages, **template_options)
+        except TemplateError as error:
             raise ApiError(400, f"the chat template refuses this: {error}", param="messages") from error
         return await self.encoded(text, add_special_tokens=False)
 

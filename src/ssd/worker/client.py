@@ -22,6 +22,7 @@ from ssd.processes.logs import LogFormat
 from ssd.sampling import SamplingParams
 from ssd.worker.line import EngineLine
 from ssd.worker.messages import Heartbeat
+from ssd.worker.templates import Templates
 
 _LONG_TEXT = 10_000
 """Characters from which tokenising would hold up the event loop for milliseconds."""
@@ -34,6 +35,7 @@ class EngineClient:
         self.config = config
         self._line = line
         self._factory: RequestFactory | None = None
+        self._templates = Templates()  # Its process starts while the engine loads.
         self._preparing = asyncio.create_task(self._prepare())
 
     @classmethod
@@ -132,6 +134,13 @@ class EngineClient:
         """Token ids of a conversation, to pass to `stream` or `generate`."""
         return self.requests.chat_prompt(messages, **template_options)
 
+    async def chat_text(self, messages: Sequence[Message], **template_options: Any) -> str:
+        """What the model's chat template makes of a conversation, within limits. TemplateError: nothing."""
+        requests = self.requests
+        requests.check_chat(messages)
+        options = {"add_generation_prompt": True, **template_options}
+        return await self._templates.render(requests.tokenizer, messages, options)
+
     async def request(
         self,
         prompt: Prompt,
@@ -167,6 +176,7 @@ class EngineClient:
     async def close(self) -> None:
         """Ends the process, and its draft with it; requests that have not ended get EngineDeadError."""
         await self._line.close()
+        await asyncio.to_thread(self._templates.end)
         self._preparing.cancel()
         await asyncio.gather(self._preparing, return_exceptions=True)
 
@@ -179,6 +189,7 @@ class EngineClient:
             raise self._line.dead_error()
         # The engine has loaded by now, so what a GGUF file is extracted to is in place.
         tokenizer = await asyncio.to_thread(lambda: open_checkpoint(ready.model).tokenizer())
+        await asyncio.to_thread(self._templates.wait_until_ready)
         seeds = random.SystemRandom() if self.config.seed is None else random.Random(self.config.seed)
         self._factory = RequestFactory(
             tokenizer, ready.end_ids, ready.vocab_size, seeds, max_model_len=ready.max_model_len

@@ -10,9 +10,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from ssd.decoding.ahead import DraftAhead
 from ssd.engine.build import Engine
 from ssd.engine.core import StepOutput
+from ssd.engine.outputs import EngineStats, SpeculationStats
 from ssd.errors import InvalidRequestError
 from ssd.worker.link import EventLink, WorkerLink
 from ssd.worker.messages import (
@@ -119,19 +122,37 @@ class EngineLoop:
         return Pulse(time.monotonic() if core.has_work else None, figures)
 
 
+class Beats:
+    """Heartbeats as frames. Figures that cannot be sent are left out: the engine lives all the same."""
+
+    def __init__(self) -> None:
+        self._stats = EngineStats(SpeculationStats(), 0, 0.0, 0.0, 0.0, None)
+        """The latest that could be sent."""
+        self.num_failed = 0
+
+    def frame(self, pulse: Pulse, now: float) -> bytes:
+        try:
+            beat = pulse.heartbeat(now)
+            frame = encode([beat])
+            self._stats = beat.stats
+        except Exception:  # Whatever it is: without heartbeats an idle engine would be taken for a stuck one.
+            self.num_failed += 1
+            if self.num_failed == 1:
+                logger.exception("the engine's figures cannot be sent: the latest ones stand in for them")
+            frame = encode([replace(pulse, figures=self._without_news(pulse.figures)).heartbeat(now)])
+        return frame
+
+    def _without_news(self, figures: Heartbeat) -> Heartbeat:
+        return msgspec.structs.replace(figures, stats=self._stats)
+
+
 def start_heartbeat(loop: EngineLoop, link: EventLink) -> None:
     """A thread that passes the pulse on, also while a forward takes long."""
 
     def beat() -> None:
-        has_failed = False
+        beats = Beats()
         while True:
-            try:
-                link.try_send(encode([loop.pulse.heartbeat(time.monotonic())]))
-            except Exception:
-                # Figures that cannot be told are no reason to be held for dead for good.
-                if not has_failed:
-                    logger.exception("a sign of life could not be given")
-                has_failed = True
+            link.try_send(beats.frame(loop.pulse, time.monotonic()))
             time.sleep(HEARTBEAT_SECONDS)
 
     threading.Thread(target=beat, name="ssd-heartbeat", daemon=True).start()
