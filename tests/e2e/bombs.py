@@ -74,7 +74,7 @@ def grammars() -> Iterator[Body]:
     forms = ("start: {}", 'start: (({}) ".")*', "start: x\nx: x x | {}", 'start: "once" ({})')
     for number, (form, num_rules) in enumerate(itertools.cycle(itertools.product(forms, (900, 300, 100)))):
         lark = grammar(num_rules, form, number)
-        yield {"prompt": "x", "n": 16, "max_tokens": 200, "structured_outputs": {"grammar": lark}}
+        yield {"prompt": "x", "n": 16, "max_tokens": 40, "structured_outputs": {"grammar": lark}}
 
 
 def calls() -> Iterator[Body]:
