@@ -10,12 +10,14 @@ import pytest
 from typer.testing import CliRunner
 
 from ssd.cli import serve as serve_command
-from ssd.cli import serve_vllm
+from ssd.cli import serve_vllm, vllm_memory
 from ssd.cli.engine_options import EngineOptions
 from ssd.cli.main import app
 from ssd.cli.server_options import ServerOptions
 from ssd.integrations.vllm.pair import Programs
+from ssd.processes.host_memory import HostMemory
 from ssd.runtime import cores
+from tests.tiny import write_checkpoint
 
 
 @pytest.fixture(autouse=True)
@@ -189,7 +191,7 @@ def test_every_option_of_a_server_is_mapped_or_refused_by_name() -> None:
         *serve_vllm._REFUSED,
         *("model_argument", "model", "config", "speculative_config", "mode", "draft", "lookahead"),
         *("acceptance", "backup", "draft_timeout", "device", "cores"),
-        *("tensor_parallel_size", "host", "port", "api_keys", "drain_seconds", "log_level"),
+        *("tensor_parallel_size", "host", "port", "api_keys", "drain_seconds", "log_level", "log_format"),
     }
     options = EngineOptions.__dataclass_fields__ | ServerOptions.__dataclass_fields__
     assert set(options) == handled
@@ -233,6 +235,35 @@ def test_programs_that_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert programs.drain_seconds == 30
 
 
+def test_what_runs_has_shares_of_this_machines_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What is printed for other machines has not; and where it does not fit, nothing is started."""
+    model = str(write_checkpoint("medium", tmp_path / "model"))
+    found: list[Programs] = []
+
+    def run(programs: Any) -> int:
+        (tmp_path / "run").mkdir()
+        found.append(programs(tmp_path / "run"))
+        return 0
+
+    monkeypatch.setattr(serve_vllm, "run_pair", run)
+    monkeypatch.setattr(vllm_memory, "available_on_node_of", lambda core: None)
+    monkeypatch.setattr(vllm_memory, "host_memory", lambda: HostMemory(24 << 30, 20 << 30))
+    pair = (model, "--draft", model, "--engine", "vllm")
+    assert serve(*pair, "--", "--enforce-eager").exit_code == 0
+    [programs] = found
+    assert programs.draft is not None
+    words = list(programs.server.arguments)
+    assert value(words, "--kv-cache-memory-bytes") == str(4 << 30)
+    assert words[-1] == "--enforce-eager"
+    assert int(value(list(programs.draft.arguments), "--kv-cache-bytes")) <= 2 << 30
+    assert "--kv-cache-memory-bytes" not in printed(*pair[:3])[1]
+    monkeypatch.setattr(vllm_memory, "host_memory", lambda: HostMemory(2 << 30, 1 << 30, is_limited=True))
+    assert "use smaller models, free memory, or raise the limit of the container" in refusal(*pair)
+    assert len(found) == 1
+
+
 @pytest.fixture
 def who_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     def vllm(*_: Any) -> int:
@@ -252,13 +283,13 @@ NEVER = "our own engine serves, and it has never run on a GPU; "
 @pytest.mark.parametrize(
     ("said", "gpus", "missing", "by", "line"),
     [
-        (["m"], [], "", "by ourselves", ""),
+        (["org/m"], [], "", "by ourselves", ""),
         (["m"], ["0"], "", "by vLLM", ""),
-        (["m", "--engine", "ssd"], ["0"], "", "by ourselves", ""),
+        (["org/m", "--engine", "ssd"], ["0"], "", "by ourselves", ""),
         (["m", "--engine", "vllm"], [], "", "by vLLM", ""),
-        (["m", "--device", "cpu"], ["0"], "", "by ourselves", ""),
-        (["m"], ["0"], "no vLLM: get it", "by ourselves", f"{NEVER}no vLLM: get it"),
-        (["m.gguf"], ["0"], "", "by ourselves", f"{NEVER}m.gguf is a GGUF file"),
+        (["org/m", "--device", "cpu"], ["0"], "", "by ourselves", ""),
+        (["org/m"], ["0"], "no vLLM: get it", "by ourselves", f"{NEVER}no vLLM: get it"),
+        (["org/m/m.gguf"], ["0"], "", "by ourselves", f"{NEVER}org/m/m.gguf is a GGUF file"),
     ],
 )  # fmt: skip
 def test_who_serves(

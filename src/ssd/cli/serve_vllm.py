@@ -29,6 +29,7 @@ from ssd.integrations.vllm.fitting import installed_version
 from ssd.integrations.vllm.guard import GUARD, KEY, KEYS, keys_after
 from ssd.integrations.vllm.pair import Program, Programs, run_pair
 from ssd.integrations.vllm.placement import CORES, Placement, on_cores, on_gpus
+from ssd.processes.logs import start_log
 
 if TYPE_CHECKING:
     from ssd.server.config import ServerConfig
@@ -177,7 +178,7 @@ class VllmServer:
             return 0
         if reason := why_missing():
             raise ValueError(reason)
-        logging.basicConfig(level=logging.INFO, format="ssd: %(message)s")
+        self._start_log()
         placement = with_memory(
             placement,
             ranks=self.engine.tensor_parallel_size,
@@ -186,6 +187,13 @@ class VllmServer:
         )
         typer.echo(f"{placement.words}. By hand:\n\n{self.shown(placement)}\n", err=True)
         return run_pair(lambda folder: self.programs(placement, folder))
+
+    def _start_log(self) -> None:
+        """Of this command's own lines: vLLM's are as its own settings say."""
+        if self.server.log_format == "json":
+            start_log("serve", "info", "json")
+        else:
+            logging.basicConfig(level=logging.INFO, format="ssd: %(message)s")
 
     def shown(self, placement: Placement) -> str:
         """The plain commands, for whoever runs them in manifests of their own."""
