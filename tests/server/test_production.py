@@ -5,8 +5,10 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -128,23 +130,29 @@ def test_s9_pages_load_nothing_from_elsewhere(server: ServerProcess) -> None:
     assert server.http.get("/docs").status_code == 404
 
 
-def test_s7_nobody_learns_which_prompts_others_have_sent(tiny_llama: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def guarded(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    log = tmp_path_factory.mktemp("guarded") / "log"
+    with serving(tiny_llama, log, {"api_keys": ("first-key", "second-key")}) as server:
+        yield server
+
+
+def test_s7_nobody_learns_which_prompts_others_have_sent(guarded: ServerProcess) -> None:
     body = {"prompt": [5 + place % 90 for place in range(80)], "max_tokens": 1}
-    with serving(tiny_llama, tmp_path / "log", {"api_keys": ("first-key", "second-key")}) as server:
 
-        def cached(key: str, **more: Any) -> int:
-            headers = {"Authorization": f"Bearer {key}"}
-            answer = httpx.post(f"{server.url}/v1/completions", json={**body, **more}, headers=headers)
-            assert answer.status_code == 200, answer.text
-            found: int = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
-            return found
+    def cached(key: str, **more: Any) -> int:
+        headers = {"Authorization": f"Bearer {key}"}
+        answer = httpx.post(f"{guarded.url}/v1/completions", json={**body, **more}, headers=headers)
+        assert answer.status_code == 200, answer.text
+        found: int = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return found
 
-        assert cached("first-key") == 0
-        assert cached("first-key") > 0
-        assert cached("second-key") == 0
-        assert cached("second-key") > 0
-        assert cached("first-key", cache_salt="mine") == 0
-        assert cached("first-key", cache_salt="mine") > 0
+    assert cached("first-key") == 0
+    assert cached("first-key") > 0
+    assert cached("second-key") == 0
+    assert cached("second-key") > 0
+    assert cached("first-key", cache_salt="mine") == 0
+    assert cached("first-key", cache_salt="mine") > 0
 
 
 def test_without_keys_all_who_give_no_salt_share_prompts(server: ServerProcess) -> None:
@@ -155,28 +163,27 @@ def test_without_keys_all_who_give_no_salt_share_prompts(server: ServerProcess) 
     assert second > 0
 
 
-def test_keys_guard_every_route_but_three(tiny_llama: Path, tmp_path: Path) -> None:
-    with serving(tiny_llama, tmp_path / "log", {"api_keys": ("first-key", "second-key")}) as server:
-        for path in ("/health", "/livez", "/ready"):
-            # Whoever has a key may come by any name: through a proxy, say.
-            assert httpx.get(server.url + path, headers={"Host": "models.example"}).status_code == 200
-        for path in ("/metrics", "/v1/models", "/version", "/", "/docs", "/openapi.json", "/nothing"):
-            for headers in ({}, {"Authorization": "Bearer first-ke"}, {"Authorization": "Basic first-key"}):
-                answer = httpx.get(server.url + path, headers=headers)
-                assert answer.status_code == 401
-                assert answer.json()["error"]["code"] == "invalid_api_key"
-        assert httpx.post(f"{server.url}/v1/completions", json=LONG).status_code == 401
-        for key in ("first-key", "second-key"):
-            headers = {"Authorization": f"Bearer {key}"}
-            assert httpx.get(f"{server.url}/v1/models", headers=headers).status_code == 200
-        asked = httpx.get(server.url).headers["www-authenticate"]
-        assert asked.startswith("Basic")  # a browser then asks its user
-        assert httpx.get(server.url, auth=("anyone", "second-key")).status_code == 200
-        assert httpx.get(server.url, auth=("first-key", "wrong")).status_code == 401
-        elsewhere = {"Sec-Fetch-Site": "cross-site"}
-        assert httpx.get(server.url, auth=("", "second-key"), headers=elsewhere).status_code == 401
-        body = {"model": tiny_llama.name, "prompt": "Hi", "max_tokens": 2}
-        assert server.openai.completions.create(**body).choices  # type: ignore[call-overload]
+def test_keys_guard_every_route_but_three(tiny_llama: Path, guarded: ServerProcess) -> None:
+    for path in ("/health", "/livez", "/ready"):
+        # Whoever has a key may come by any name: through a proxy, say.
+        assert httpx.get(guarded.url + path, headers={"Host": "models.example"}).status_code == 200
+    for path in ("/metrics", "/v1/models", "/version", "/", "/docs", "/openapi.json", "/nothing"):
+        for headers in ({}, {"Authorization": "Bearer first-ke"}, {"Authorization": "Basic first-key"}):
+            answer = httpx.get(guarded.url + path, headers=headers)
+            assert answer.status_code == 401
+            assert answer.json()["error"]["code"] == "invalid_api_key"
+    assert httpx.post(f"{guarded.url}/v1/completions", json=LONG).status_code == 401
+    for key in ("first-key", "second-key"):
+        headers = {"Authorization": f"Bearer {key}"}
+        assert httpx.get(f"{guarded.url}/v1/models", headers=headers).status_code == 200
+    asked = httpx.get(guarded.url).headers["www-authenticate"]
+    assert asked.startswith("Basic")  # a browser then asks its user
+    assert httpx.get(guarded.url, auth=("anyone", "second-key")).status_code == 200
+    assert httpx.get(guarded.url, auth=("first-key", "wrong")).status_code == 401
+    elsewhere = {"Sec-Fetch-Site": "cross-site"}
+    assert httpx.get(guarded.url, auth=("", "second-key"), headers=elsewhere).status_code == 401
+    body = {"model": tiny_llama.name, "prompt": "Hi", "max_tokens": 2}
+    assert guarded.openai.completions.create(**body).choices  # type: ignore[call-overload]
 
 
 def test_running_requests_finish_when_the_server_is_told_to_end(tiny_llama: Path, tmp_path: Path) -> None:
@@ -282,41 +289,74 @@ def test_a_stopped_engine_is_unhealthy_until_it_goes_on(tiny_llama: Path, tmp_pa
         assert not is_alive(pid)
 
 
-def test_a_draft_complains_in_json_too(tiny_llama: Path, tmp_path: Path) -> None:
-    model, elsewhere = tmp_path / "draft", tmp_path / "elsewhere"
+@pytest.fixture(scope="module")
+def with_draft(
+    tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[ServerProcess, Path]]:
+    """A server, and the folder of its draft. Whoever ends the draft waits until another is there."""
+    folder = tmp_path_factory.mktemp("with-draft")
+    model = folder / "draft"
     shutil.copytree(tiny_llama, model)
-    with serving(tiny_llama, tmp_path / "log", mode="ssd", draft=str(model)) as server:
-        model.rename(elsewhere)
-        os.kill(server.children[1], signal.SIGKILL)
-        until(lambda: any(line["process"] == "draft" for line in server.log), seconds=60)
-        (complaint, *_) = [line for line in server.log if line["process"] == "draft"]
-        assert complaint["level"] == "error"
-        assert str(model) in complaint["message"]
+    engine: Any = {"mode": "ssd", "draft": str(model), "max_num_seqs": 4}
+    with serving(tiny_llama, folder / "log", {"max_n": 64}, **engine) as server:
+        yield server, model
 
 
-def test_a_lost_draft_degrades_and_comes_back(tiny_llama: Path, tmp_path: Path) -> None:
-    with serving(tiny_llama, tmp_path / "log", mode="ssd", draft=str(tiny_llama)) as server:
-        draft = server.children[1]
-        assert server.http.get("/ready").json()["status"] == "ready"
-        before = server.http.post("/v1/completions", json=LONG).json()["choices"]
-        os.kill(draft, signal.SIGKILL)
-        until(lambda: server.http.get("/ready").json()["status"] == "degraded")
-        assert server.http.get("/ready").status_code == 200
-        assert server.http.post("/v1/completions", json=LONG).json()["choices"] == before
-        until(lambda: server.http.get("/ready").json()["status"] == "ready", seconds=60)
-        assert server.metric("ssd_draft_losses_total") == 1
-        assert server.metric("ssd_draft_connects_total") == 2
+def draft_of(server: ServerProcess) -> int:
+    """Its process: one that was started anew is not where the first was."""
+    commands = {
+        pid: subprocess.run(
+            ["ps", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, check=False
+        )
+        for pid in server.children
+    }
+    (found,) = [pid for pid, ran in commands.items() if " draft " in ran.stdout]
+    return found
 
 
-def test_a_client_that_leaves_frees_the_draft_too(tiny_llama: Path, tmp_path: Path) -> None:
-    drafting: Any = {"mode": "ssd", "draft": str(tiny_llama), "max_num_seqs": 4}
-    with serving(tiny_llama, tmp_path / "log", {"max_n": 64}, **drafting) as server:
-        body = {**LONG, "n": 64, "stream": True}
-        with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60):
-            until(lambda: server.metric("ssd_draft_num_sequences") > 0)
-            assert server.metric("ssd_draft_kv_usage_perc") > 0
-        until(lambda: server.metric("ssd_draft_num_sequences") == 0)
-        until(lambda: server.metric("ssd_draft_kv_usage_perc") == 0)
+def until_drafted(server: ServerProcess) -> None:
+    until(lambda: server.http.get("/ready").json()["status"] == "ready", seconds=60)
+
+
+def test_a_draft_complains_in_json_too(with_draft: tuple[ServerProcess, Path], tmp_path: Path) -> None:
+    server, model = with_draft
+    until_drafted(server)
+    before = len(server.log)
+    model.rename(tmp_path / "elsewhere")
+    try:
+        os.kill(draft_of(server), signal.SIGKILL)
+        until(lambda: any(line["process"] == "draft" for line in server.log[before:]), seconds=60)
+    finally:
+        (tmp_path / "elsewhere").rename(model)
+    (complaint, *_) = [line for line in server.log[before:] if line["process"] == "draft"]
+    assert complaint["level"] == "error"
+    assert str(model) in complaint["message"]
+    until_drafted(server)
+
+
+def test_a_lost_draft_degrades_and_comes_back(with_draft: tuple[ServerProcess, Path]) -> None:
+    server, _ = with_draft
+    until_drafted(server)
+    losses, connects = map(server.metric, ("ssd_draft_losses_total", "ssd_draft_connects_total"))
+    before = server.http.post("/v1/completions", json=LONG).json()["choices"]
+    os.kill(draft_of(server), signal.SIGKILL)
+    until(lambda: server.http.get("/ready").json()["status"] == "degraded")
+    assert server.http.get("/ready").status_code == 200
+    assert server.http.post("/v1/completions", json=LONG).json()["choices"] == before
+    until_drafted(server)
+    assert server.metric("ssd_draft_losses_total") == losses + 1
+    assert server.metric("ssd_draft_connects_total") == connects + 1
+
+
+def test_a_client_that_leaves_frees_the_draft_too(with_draft: tuple[ServerProcess, Path]) -> None:
+    server, _ = with_draft
+    until_drafted(server)
+    body = {**LONG, "n": 64, "stream": True}
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60):
+        until(lambda: server.metric("ssd_draft_num_sequences") > 0)
+        assert server.metric("ssd_draft_kv_usage_perc") > 0
+    until(lambda: server.metric("ssd_draft_num_sequences") == 0)
+    until(lambda: server.metric("ssd_draft_kv_usage_perc") == 0)
 
 
 def test_an_idle_line_outlives_its_client(server: ServerProcess) -> None:
