@@ -154,3 +154,19 @@ def test_nothing_is_said_of_the_load_of_a_draft_that_is_lost() -> None:
     pool.drafts["one"].broken = "it ended"
     pool.tend()
     assert (pool.client.stats.num_sequences, pool.client.stats.kv_usage) == (0, 0.0)
+
+
+def test_how_often_one_draft_asked_for_the_text_is_not_held_against_the_next() -> None:
+    pool = Pool("one", "two")
+    pool.follow("a")
+    for _ in range(200):
+        pool.client.outcomes([("a", [7])])
+        asked_for_its_text(pool)
+    assert pool.client.stats.num_resyncs < 20, "one that asks again and again is told more seldom"
+    lost(pool)
+    link = pool.drafts[pool.home("a")].link
+    num_opened = len(link.opened)
+    for _ in range(2):
+        pool.client.outcomes([("a", [7])])
+    asked_for_its_text(pool)
+    assert len(link.opened) == num_opened + 1

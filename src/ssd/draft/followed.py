@@ -41,7 +41,7 @@ class Followed:
     taste: Taste | None = None
     """What it has seen of kinds of drafts, where there are several."""
     num_begun_again: int = 0
-    """Times a draft missed tokens and was told all of them."""
+    """Times its present draft missed tokens and was told all of them."""
     guessed: Sequence[int] | None = None
     """What its draft held to follow when the latest verification began; None: it had said nothing yet."""
 

@@ -212,7 +212,9 @@ class Homes:
     def _open_with(self, followed: Followed, strand: Strand) -> None:
         epoch = self._next_epoch()
         self._mirrors.open(followed.row, epoch, len(followed.tokens))
-        strand.num_followed += followed.strand is None
+        if followed.strand is None:
+            strand.num_followed += 1
+            followed.num_begun_again = 0
         followed.strand, followed.asked_at = strand, -ROUNDS_BETWEEN_RESYNCS
         strand.note_told()
         strand.post(followed.opening(strand, epoch, self.distance.lookahead_with(strand.answer.value)))
