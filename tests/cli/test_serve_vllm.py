@@ -38,7 +38,19 @@ def printed(*arguments: str) -> list[list[str]]:
     """The words of each command that would run."""
     result = serve("--engine", "vllm", "--print-commands", *arguments)
     assert result.exit_code == 0, result.output
-    return [shlex.split(command.replace("\\\n", " ")) for command in result.stdout.strip().split("\n\n")]
+    return commands_in(result.stdout)
+
+
+def placed(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[list[str]]:
+    """The words of each command that does run, on this machine."""
+    monkeypatch.setattr(serve_vllm, "run_pair", lambda programs: 0)
+    result = serve("--engine", "vllm", *arguments)
+    assert result.exit_code == 0, result.output
+    return commands_in(result.stderr.partition("By hand:")[2])
+
+
+def commands_in(text: str) -> list[list[str]]:
+    return [shlex.split(command.replace("\\\n", " ")) for command in text.strip().split("\n\n")]
 
 
 def value(words: list[str], flag: str) -> str:
@@ -54,8 +66,7 @@ def refusal(*arguments: str) -> str:
 def test_two_plain_commands() -> None:
     draft, vllm = printed("org/model", "--draft", "org/small")
     assert draft[:4] == ["ssd", "draft", "--model", "org/small"]
-    assert value(draft, "--cores") == "3"
-    assert vllm[:4] == ["VLLM_CPU_OMP_THREADS_BIND=0,1,2", "vllm", "serve", "org/model"]
+    assert vllm[:3] == ["vllm", "serve", "org/model"]
     assert value(vllm, "--host") == "127.0.0.1"
     assert value(vllm, "--port") == "8000"
     assert value(vllm, "--worker-cls") == "ssd.integrations.vllm.worker.SSDWorker"
@@ -80,7 +91,7 @@ def test_options_have_their_flags() -> None:
         "--kv-cache-memory-bytes 1000000 --dtype float32 --download-dir /models --served-model-name mine "
         "--otlp-traces-endpoint http://o --tensor-parallel-size 2 --worker-cls"
     )
-    assert " ".join(vllm).startswith(f"VLLM_CPU_OMP_THREADS_BIND=0|1,2 vllm serve org/model {expected}")
+    assert " ".join(vllm).startswith(f"vllm serve org/model {expected}")
     assert json.loads(value(vllm, "--speculative-config"))["num_speculative_tokens"] == 6
     assert value(draft, "--hf-cache") == "/models"
     assert value(draft, "--dtype") == "float32"
@@ -139,9 +150,34 @@ def test_keys_come_with_a_guard_and_are_not_printed() -> None:
     assert "--middleware" not in printed("m")[0]
 
 
+def test_printed_commands_are_for_any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = printed("m", "--draft", "s")
+    assert "--cores" not in here[0]
+    monkeypatch.setattr(serve_vllm, "visible_gpus", lambda: ["0", "1", "2"])
+    monkeypatch.setattr(cores, "physical_cores", lambda: [(core,) for core in range(64)])
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0-1|2")
+    assert printed("m", "--draft", "s") == here
+
+
+def test_printed_commands_say_what_flags_name() -> None:
+    """Also of devices that this machine does not have."""
+    draft, vllm = printed("m", "--draft", "s", "--device", "cuda")
+    assert (value(draft, "--device"), vllm[:2]) == ("auto", ["vllm", "serve"])
+    draft, vllm = printed("m", "--draft", "s", "--device", "cuda:1", "--draft-device", "cuda:7")
+    assert (value(draft, "--device"), vllm[:2]) == ("cuda:7", ["CUDA_VISIBLE_DEVICES=1", "vllm"])
+    draft, vllm = printed("m", "--draft", "s", "--cores", "70-72", "--draft-cores", "5", "-tp", "2")
+    assert (value(draft, "--cores"), vllm[:2]) == ("5", ["VLLM_CPU_OMP_THREADS_BIND=70|71,72", "vllm"])
+
+
+def test_cores_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    draft, vllm = placed(monkeypatch, "m", "--draft", "s", "-tp", "2")
+    assert value(draft, "--cores") == "3"
+    assert vllm[:3] == ["VLLM_CPU_OMP_THREADS_BIND=0|1,2", "vllm", "serve"]
+
+
 def test_gpus_by_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve_vllm, "visible_gpus", lambda: ["0", "1", "2"])
-    draft, vllm = printed("m", "--draft", "s", "--draft-device", "cuda:0")
+    draft, vllm = placed(monkeypatch, "m", "--draft", "s", "--draft-device", "cuda:0")
     assert draft[:3] == ["CUDA_VISIBLE_DEVICES=0", "ssd", "draft"]
     assert value(draft, "--device") == "cuda"
     assert vllm[:3] == ["CUDA_VISIBLE_DEVICES=1,2", "vllm", "serve"]
@@ -149,7 +185,7 @@ def test_gpus_by_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_cores_that_vllm_was_given_are_not_the_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0-1|2")
-    draft, vllm = printed("m", "--draft", "s", "-tp", "2")
+    draft, vllm = placed(monkeypatch, "m", "--draft", "s", "-tp", "2")
     assert value(draft, "--cores") == "3"
     assert vllm[0] == "vllm"
 

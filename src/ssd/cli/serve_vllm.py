@@ -28,7 +28,7 @@ from ssd.integrations.vllm.contract import NEWEST, OLDEST, spelled, why_unfit
 from ssd.integrations.vllm.fitting import installed_version
 from ssd.integrations.vllm.guard import GUARD, KEY, KEYS, keys_after
 from ssd.integrations.vllm.pair import Program, Programs, run_pair
-from ssd.integrations.vllm.placement import CORES, Placement, on_cores, on_gpus
+from ssd.integrations.vllm.placement import CORES, Placement, as_named, on_cores, on_gpus
 from ssd.processes.logs import start_log
 
 if TYPE_CHECKING:
@@ -93,7 +93,11 @@ class VllmOptions:
         ),
     ] = None
     print_commands: Annotated[
-        bool, typer.Option(rich_help_panel=_PANEL, help="Only show the two commands that would run.")
+        bool,
+        typer.Option(
+            rich_help_panel=_PANEL,
+            help="Only show the two commands, for any machine: with cores and devices that flags name.",
+        ),
     ] = False
     float32_head: Annotated[
         bool,
@@ -172,10 +176,12 @@ class VllmServer:
     """Those of vLLM's own, which come last and win."""
 
     def run(self) -> int:
-        placement = self.placement()
         if self.vllm.print_commands:
-            typer.echo(self.shown(placement))
+            self._refuse()
+            named = EngineConfig.from_settings(self.engine.named_model, self.engine.settings(for_vllm=True))
+            typer.echo(self.shown(as_named(named, ranks=self.engine.tensor_parallel_size)))
             return 0
+        placement = self.placement()
         if reason := why_missing():
             raise ValueError(reason)
         self._start_log()

@@ -28,6 +28,16 @@ class Placement:
     """Flags that tell vLLM its share of this machine's memory."""
 
 
+def as_named(config: EngineConfig, *, ranks: int) -> Placement:
+    """For commands that another machine may run: what flags name, and nothing of this machine."""
+    target = {}
+    if config.cores:
+        target[CORES] = "|".join(_spelled(share) for share in _shares(config.cores, ranks))
+    if ":" in config.device:
+        target[_GPUS] = config.device.rpartition(":")[2]
+    return Placement(config=config, words="", target=target)
+
+
 def on_cores(config: EngineConfig, *, ranks: int, bound: str | None = None) -> Placement:
     """On CPUs, as our own engine shares cores out; `bound` is what vLLM was told already."""
     from ssd.engine.drafting import with_own_cores
