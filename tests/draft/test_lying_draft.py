@@ -14,7 +14,9 @@ from ssd.draft.messages import AnyMessage, Close, Nodes, Resync, Sampling, Stats
 from ssd.draft.mirrors import Mirrors
 from ssd.draft.offers import Bounds, likely_nodes
 from ssd.draft.sources import FixedSources
+from ssd.engine.outputs import EngineStats, SpeculationStats
 from ssd.worker import loop
+from ssd.worker.messages import Heartbeat
 from tests.draft.test_line import Link, Source
 
 NAN, INF = float("nan"), float("inf")
@@ -128,16 +130,15 @@ def test_siblings_are_together_no_likelier_than_certain() -> None:
 
 def test_a_heartbeat_that_fails_is_followed_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "HEARTBEAT_SECONDS", 0.001)
-    sent = threading.Event()
-    beats = iter([OverflowError("too large"), OverflowError("too large")])
+    third, frames = threading.Event(), list[bytes]()
 
-    def heartbeat(now: float) -> Close:
-        error = next(beats, None)
-        if error is not None:
-            raise error
-        return Close(1, 1)
+    def try_send(frame: bytes) -> None:
+        frames.append(frame)
+        if len(frames) == 3:
+            third.set()
 
-    pulse = SimpleNamespace(heartbeat=heartbeat)
-    link = SimpleNamespace(try_send=lambda frame: sent.set())
+    stats = EngineStats(SpeculationStats(), 1 << 70, 0.0, 0.0, 0.0, None)
+    pulse = loop.Pulse(None, Heartbeat(0.0, 0, 0, 0.0, None, stats))
+    link = SimpleNamespace(try_send=try_send)
     loop.start_heartbeat(SimpleNamespace(pulse=pulse), link)  # type: ignore[arg-type]
-    assert sent.wait(60)
+    assert third.wait(60)

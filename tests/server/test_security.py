@@ -1,0 +1,177 @@
+"""Each sentence of SECURITY.md about servers, models and images, with the tests that hold it.
+
+A sentence that is added or changed has no entry here, and this fails until it has one. What promises nothing
+(advice, what cannot be promised) says so. Sentences about drafts are not listed yet.
+"""
+
+import hmac
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jinja2.exceptions import SecurityError
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from ssd.server import protocol
+from ssd.server.config import ServerConfig
+from ssd.server.middleware import ApiKeys
+from ssd.worker import grammar_desk
+from tests.server.process import ServerProcess, until
+
+ROOT = Path(__file__).parents[2]
+SECTIONS = ("The server", "Models", "Images")
+ADVICE = "promises nothing"
+HERE = "tests/server/test_security.py"
+PRODUCTION, CONNECTIONS = "tests/server/test_production.py", "tests/server/test_connections.py"
+
+HELD: dict[str, tuple[str, ...]] = {
+    "`ssd serve` listens on 127.0.0.1 unless it is told otherwise.": (f"{HERE}::test_this_machine_only",),
+    "It speaks plain HTTP: put TLS, and whatever tells callers apart, in front of it.": (ADVICE,),
+    "With `--api-key` or `SSD_API_KEY` every route asks for one, but `/health`, `/livez` and `/ready`.": (
+        f"{PRODUCTION}::test_keys_guard_every_route_but_three",
+        "tests/vllm/test_guard.py::test_every_route_of_the_real_app_asks_for_a_key",
+    ),
+    "Keys are compared in constant time.": (f"{HERE}::test_every_key_is_compared_in_constant_time",),
+    "All keys are equal: there are no roles.": (f"{HERE}::test_every_key_is_compared_in_constant_time",),
+    "An empty variable is refused.": ("tests/cli/test_settings.py::",),
+    "A key on the command line can be read by other users of the machine; the variable cannot.": (ADVICE,),
+    "everybody who reaches the port may use it.": (ADVICE,),
+    "On 127.0.0.1 only names of this machine are answered, so a page of another site whose name points here "
+    "gets nothing.": (f"{PRODUCTION}::test_s9_only_this_machines_names_are_answered_without_a_key",),
+    "The prefix cache shares nothing between keys, nor between different `cache_salt`s; without keys all who "
+    "give no salt share, and the time to a first token can tell whether somebody sent the same prompt.": (
+        f"{PRODUCTION}::test_s7_nobody_learns_which_prompts_others_have_sent",
+        f"{PRODUCTION}::test_without_keys_all_who_give_no_salt_share_prompts",
+    ),
+    "Nothing is stored; the log has a request's id, status, seconds and counts of tokens, not its text.": (
+        f"{HERE}::test_the_log_has_no_text",
+    ),
+    "Headers, bodies, connections, prompts, texts, unread answers and the queue have limits "
+    "([docs/server.md](docs/server.md)).": (
+        f"{CONNECTIONS}::test_s4_headers_have_a_deadline",
+        f"{CONNECTIONS}::test_s4_bodies_have_a_deadline",
+        f"{CONNECTIONS}::test_s4_a_new_connection_finds_room_at_the_cost_of_one_that_waits",
+        f"{CONNECTIONS}::test_s3_who_reads_nothing_is_left",
+        f"{PRODUCTION}::test_a_full_queue_is_answered_with_429",
+        "tests/server/test_refusals.py::test_large_bodies_are_refused_declared_or_not",
+        "tests/server/test_odd_bodies.py::test_a_body_of_too_many_objects_is_refused_unread",
+        f"{HERE}::test_limits_are_the_ones_that_docs_name",
+    ),
+    "Grammars are tried in another process with limits on time and memory, and a request whose grammar takes "
+    "too much of the engine's time ends alone.": (
+        "tests/worker/test_trials.py::test_processor_time_has_an_end",
+        "tests/worker/test_trials.py::test_memory_has_an_end",
+        "tests/engine/test_grammar_time.py::test_a_request_whose_time_is_used_up_ends_alone",
+    ),
+    "Chat templates are rendered in another process with limits on time and memory.": (
+        "tests/worker/test_templates.py::test_what_takes_too_much_is_refused_and_others_go_on",
+        "tests/server/test_chat.py::test_a_chat_template_that_loops_is_refused",
+    ),
+    "The limits were tried by a siege of fifty hostile clients; first tokens of honest ones took up to 4.4 "
+    "times as long.": ("tests/e2e/test_soak.py::test_harm_beside_honest_traffic_changes_no_answer",),
+    "A server without keys cannot tell callers apart, so many callers are still many.": (ADVICE,),
+    "(`/metrics`) and `/openapi.json` are behind the key too.": (
+        f"{PRODUCTION}::test_keys_guard_every_route_but_three",
+    ),
+    "Weights are read as safetensors or GGUF.": (
+        "tests/models/test_refusals.py::test_pickled_weights_are_not_read",
+    ),
+    "Neither runs code, and code that a model folder brings is not run (inside vLLM its own "
+    "`--trust-remote-code` decides).": (
+        "tests/models/test_gguf_check.py::test_code_in_a_model_folder_is_not_run",
+    ),
+    "Chat templates are rendered in the sandbox of transformers.": (
+        "tests/worker/test_templates.py::test_the_text_is_the_tokenizers",
+        f"{HERE}::test_templates_reach_nothing_outside_their_sandbox",
+    ),
+    "Text in a message that spells a special token of the model becomes that token, as in other servers: a "
+    "model's roles are no barrier between those who write a conversation.": (ADVICE,),
+    "Damaged files are refused or fail; the parsers of both formats are other people's code, so load models "
+    "from where you trust.": (
+        "tests/models/test_refusals.py::test_damaged_files_are_named",
+        "tests/models/test_gguf_check.py::test_a_header_that_does_not_fit_its_file_is_refused",
+    ),
+    "The images of [deploy/](deploy) run as a user without rights.": (
+        "tests/test_images.py::test_it_runs_as_a_user_without_rights_under_an_init",
+    ),
+    "They ask for no key unless `SSD_API_KEY` is set, and listen on all addresses of their container: "
+    "publish the port to whom you mean.": (ADVICE,),
+}
+
+
+def sentences() -> list[str]:
+    """Of the sections that are listed, without the names that bullets begin with."""
+    found: list[str] = []
+    for section in re.split(r"^## ", (ROOT / "SECURITY.md").read_text(), flags=re.MULTILINE):
+        title, _, text = section.partition("\n")
+        if title in SECTIONS:
+            for paragraph in re.split(r"\n\n|^- ", text, flags=re.MULTILINE):
+                plain = re.sub(r"\*\*[^*]+\*\*", "", " ".join(paragraph.split())).strip()
+                found += [each for each in re.split(r"(?<=\.) (?=[A-Z`])", plain) if each]
+    return found
+
+
+def test_every_sentence_has_its_tests() -> None:
+    assert sentences() == list(HELD), "SECURITY.md and the table in this file differ"
+
+
+@pytest.mark.parametrize("named", sorted({each for tests in HELD.values() for each in tests} - {ADVICE}))
+def test_the_tests_are_there(named: str) -> None:
+    path, _, name = named.partition("::")
+    text = (ROOT / path).read_text()
+    assert f"def {name}(" in text if name else "SSD_API_KEY is set but empty" in text
+
+
+def test_this_machine_only() -> None:
+    assert ServerConfig().host == "127.0.0.1"
+
+
+async def test_every_key_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However early one matches, all are compared, and by the function that takes the same time for all; any
+    of them opens a route."""
+    compared: list[bytes] = []
+    compare = hmac.compare_digest
+
+    def counting(offered: bytes, key: bytes) -> bool:
+        compared.append(key)
+        return compare(offered, key)
+
+    async def passed(scope: Any, _receive: Any, _send: Any) -> None:
+        opened.append(scope["path"])
+
+    async def nothing(*_: Any) -> Any: ...
+
+    opened: list[str] = []
+    monkeypatch.setattr(hmac, "compare_digest", counting)
+    guard = ApiKeys(passed, ("first", "second", "third"))
+    for key in ("first", "second", "third", "wrong"):
+        headers = [(b"authorization", f"Bearer {key}".encode())]
+        await guard({"type": "http", "path": f"/{key}", "headers": headers}, nothing, nothing)
+    assert compared == [b"first", b"second", b"third"] * 4
+    assert opened == ["/first", "/second", "/third"]
+
+
+def test_the_log_has_no_text(server: ServerProcess) -> None:
+    secret = "xylophone sonata"
+    headers = {"X-Request-Id": "no-text"}
+    body = {"prompt": secret, "max_tokens": 2, "cache_salt": secret, "user": secret}
+    server.http.post("/v1/completions", json=body, headers=headers)
+    server.http.post("/v1/completions", json={**body, "stop": 3}, headers=headers)
+    until(lambda: sum(line.get("request_id") == "no-text" for line in server.log) == 2)
+    assert "xylophone" not in str(server.log)
+
+
+def test_templates_reach_nothing_outside_their_sandbox() -> None:
+    for template in ("{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}"):
+        with pytest.raises(SecurityError):
+            render_jinja_template([[{"role": "user", "content": "x"}]], chat_template=template)
+
+
+def test_limits_are_the_ones_that_docs_name() -> None:
+    page = " ".join((ROOT / "docs" / "server.md").read_text().split())
+    assert f"more than {protocol._MOST_UNREAD >> 20} MiB" in page
+    assert protocol._MOST_UNREAD == 256 << 20
+    page = " ".join((ROOT / "docs" / "sampling.md").read_text().split())
+    assert f"{grammar_desk._MOST_BYTES >> 20} MB" in page
+    assert grammar_desk._MOST_BYTES == 128 << 20
