@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ HOSTILE_TO_OURS: tuple[dict[str, Any], ...] = (
     {"temperature": 1000.0, "top_p": 1e-300},
     {"stop_token_ids": list(range(64)), "seed": 2**63},
 )
-_DISTURBANCES = ("draft_connects", "draft_losses", "draft_moved", "draft_resyncs")
+DISTURBANCES = ("draft_connects", "draft_losses", "draft_moved", "draft_resyncs")
 STREAMS = 4
 
 
@@ -132,7 +132,7 @@ class Runs:
         return hits, hits + self._server.counted("ssd_spec_misses_total")
 
     def disturbances(self) -> dict[str, float]:
-        return {name: count_of(self._server, name) for name in _DISTURBANCES}
+        return {name: count_of(self._server, name) for name in DISTURBANCES}
 
 
 def measured(
@@ -147,10 +147,16 @@ def measured(
         rates.append((runs.hit_rate(ordinary), runs.hit_rate(fields), runs.hit_rate(ordinary)))
     return {
         "hit_rates": [[round(each, 4) for each in row] for row in rates],
-        "hostile_to_ordinary": round(statistics.median(hurt / calm for calm, hurt, _ in rates), 4),
-        "ordinary_to_ordinary": round(statistics.median(again / calm for calm, _, again in rates), 4),
+        "hostile_to_ordinary": _median_ratio((calm, hurt) for calm, hurt, _ in rates),
+        "ordinary_to_ordinary": _median_ratio((calm, again) for calm, _, again in rates),
         **{name: after - before[name] for name, after in runs.disturbances().items()},
     }
+
+
+def _median_ratio(pairs: Iterable[tuple[float, float]]) -> float:
+    """Of the second to the first; a run without any hit, on a machine that is far too busy, says nothing."""
+    found = [after / before for before, after in pairs if before > 0]
+    return round(statistics.median(found), 4) if found else float("nan")
 
 
 def main() -> None:

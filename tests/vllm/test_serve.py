@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("openai")
 pytest.importorskip("httpx")
 from tests.server.process import until
+from tests.vllm.hostile_request import DISTURBANCES, HOSTILE, measured
 from tests.vllm.served import Served, ask, serving, smollm2
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
@@ -117,3 +118,9 @@ def test_an_abort_leaves_nothing_behind(server: Served) -> None:
     until(lambda: server.counted("vllm:num_requests_running") == 0)
     ask(server)
     assert server.counted("ssd_spec_sessions") <= 1  # The last one: it hears of an end with the next step.
+
+
+def test_hostile_fields_of_one_request_cost_the_others_no_draft(server: Served) -> None:
+    """The small form of `python -m tests.vllm.hostile_request`."""
+    found = measured(server, HOSTILE[:1], rounds=1, num_tokens=12)
+    assert {name: found[name] for name in DISTURBANCES} == dict.fromkeys(DISTURBANCES, 0)
