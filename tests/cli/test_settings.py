@@ -457,7 +457,7 @@ def test_keys_come_from_flags_or_the_environment(
 
     monkeypatch.setattr("ssd.server.run.run_server", serve)
     monkeypatch.delenv("SSD_API_KEY", raising=False)
-    result = CliRunner().invoke(ssd_app, ["serve", "m", "--engine", "ssd", *flags], env=variables)
+    result = CliRunner().invoke(ssd_app, ["serve", "org/m", "--engine", "ssd", *flags], env=variables)
     assert result.exit_code == 0, result.output
     assert [each.api_keys for each in served] == [keys]
 
