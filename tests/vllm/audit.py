@@ -19,6 +19,8 @@ from typing import Any
 from tests.vllm.in_process import InProcess
 from tests.vllm.record import Record
 
+CASE = "audit with recovery"
+"""Records named `audit` are older: errors ended drafting then."""
 MOST = 16
 MUST_HAPPEN = ("compared", "preempted", "aborted", "reused", "chunked", "prefix hits", "accepted")
 _MAX_LEN = 128
@@ -287,10 +289,10 @@ def main() -> None:
     arguments = parser.parse_args()
     run = {"target": arguments.target.name, "draft": arguments.draft.name, "dtype": "float32"}
     record = Record(arguments.record, {**run, "requests": arguments.requests, "seed": arguments.seed})
-    found = record.find("audit")
+    found = record.find(CASE)
     if found is None:
         found = audited(arguments)
-        record.add("audit", found)
+        record.add(CASE, found)
     if wrong(found):
         raise SystemExit(f"not as it must be: {', '.join(wrong(found))}")
 
