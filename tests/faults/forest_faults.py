@@ -17,6 +17,27 @@ _NO_READ = f"{_OPERATIONS}::test_no_step_reads_a_value_or_replaces_a_table"
 
 FAULTS = [
     Fault(
+        "a root that is read remembers where another path parted",
+        f"{_SRC}/attach.py",
+        "xp.where(rows.is_read, known.minus, tables.parted[:, rows.sequence, rows.family])",
+        "tables.parted[:, rows.sequence, rows.family]",
+        f"{_FRAMES}[short outcomes, uniform]",
+    ),
+    Fault(
+        "turns count what a tenant has had before a row, not after it",
+        f"{_SRC}/select.py",
+        "used = turns.used[tenant] + number / turns.weight[tenant]",
+        "used = turns.used[tenant] + (number - 1) / turns.weight[tenant]",
+        "tests/draft/test_turns.py::test_within_a_step_rows_go_to_who_has_had_least_with_them",
+    ),
+    Fault(
+        "a target's trees take half of its KV memory",
+        "src/ssd/runtime/room.py",
+        "min(kv_bytes // 8, ",
+        "min(kv_bytes // 2, ",
+        "tests/runtime/test_room.py::test_a_targets_trees_take_an_eighth_of_its_memory_at_most",
+    ),
+    Fault(
         "texts that begin alike are read beside each other",
         f"{_SRC}/readings.py",
         "        if content in taken:\n            return False\n",

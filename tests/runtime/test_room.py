@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ssd.config import RunnerConfig
+from ssd.kvcache.pool import NODES_PER_TREE
 from ssd.models.checkpoint import open_checkpoint
 from ssd.runtime.room import Room
 
@@ -36,3 +37,10 @@ def test_a_target_has_trees_of_what_its_texts_leave(tiny_llama: Path, one_text: 
 def test_a_draft_has_a_tree_at_least(tiny_llama: Path, one_text: int) -> None:
     tight = room(tiny_llama, kv_cache_bytes=one_text, num_trees=4, least_trees=1)
     assert tight.on_host().num_trees == 1
+
+
+def test_a_targets_trees_take_an_eighth_of_its_memory_at_most(tiny_llama: Path, one_text: int) -> None:
+    memory = 512 * one_text
+    shape = room(tiny_llama, kv_cache_bytes=memory, max_model_len=LENGTH, num_trees=1 << 20).on_host()
+    tree = NODES_PER_TREE * shape.bytes_per_slot
+    assert memory / 8 - tree < shape.num_trees * tree <= memory / 8

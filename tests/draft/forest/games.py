@@ -46,6 +46,12 @@ GAMES = (
     Game("geometric", Setup(sequences=4, width=20, policy="geometric"), _MIXED),
     Game("long rounds", Setup(sequences=3, width=32, slots=40, steps=(4, 6, 8)), _MIXED),
     Game("uniform", Setup(sequences=4, width=20, policy="uniform", children=6), _MIXED),
+    # Short outcomes of few tokens: roots are often read behind paths that had left the likeliest one.
+    Game(
+        "short outcomes, uniform",
+        Setup(sequences=2, width=8, lookup=5, vocab=9, children=3, lookahead=2, policy="uniform"),
+        (_GREEDY,),
+    ),
 )
 
 
