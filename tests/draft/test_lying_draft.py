@@ -1,9 +1,7 @@
-"""A draft may say what it likes: that costs no bytes without end, no metrics and no heartbeat."""
+"""A draft may say what it likes: that costs no bytes without end and no metrics."""
 
 import math
-import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +12,6 @@ from ssd.draft.messages import AnyMessage, Close, Nodes, Resync, Sampling, Stats
 from ssd.draft.mirrors import Mirrors
 from ssd.draft.offers import Bounds, likely_nodes
 from ssd.draft.sources import FixedSources
-from ssd.engine.outputs import EngineStats, SpeculationStats
-from ssd.worker import loop
-from ssd.worker.messages import Heartbeat
 from tests.draft.test_line import Link, Source
 
 NAN, INF = float("nan"), float("inf")
@@ -126,19 +121,3 @@ def test_siblings_are_together_no_likelier_than_certain() -> None:
     _tokens, chances, _parents = likely_nodes(mirrors, 0, 0, None, Bounds(16, 4, 0.0))
     assert len(chances) == 4
     assert sum(chances) == pytest.approx(1.0)
-
-
-def test_a_heartbeat_that_fails_is_followed_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "HEARTBEAT_SECONDS", 0.001)
-    third, frames = threading.Event(), list[bytes]()
-
-    def try_send(frame: bytes) -> None:
-        frames.append(frame)
-        if len(frames) == 3:
-            third.set()
-
-    stats = EngineStats(SpeculationStats(), 1 << 70, 0.0, 0.0, 0.0, None)
-    pulse = loop.Pulse(None, Heartbeat(0.0, 0, 0, 0.0, None, stats))
-    link = SimpleNamespace(try_send=try_send)
-    loop.start_heartbeat(SimpleNamespace(pulse=pulse), link)  # type: ignore[arg-type]
-    assert third.wait(60)
