@@ -234,7 +234,7 @@ class DraftService:
                 self._grower.open(session_id, planted)
                 return session_id
             except OutOfBlocks:
-                gone = self._grower.admission.for_blocks(planted.tenant, len(planted.tokens))
+                gone = self._grower.admission.for_blocks(planted.tenant, planted.tokens)
                 if not self._send_away(gone, _NO_SHARE):
                     raise
 

@@ -100,6 +100,10 @@ class BlockManager:
         self._tables[seq_id] = table
         return num_cached
 
+    def num_lacking(self, tokens: Sequence[int], *, cache_key: str = "") -> int:
+        """Blocks that `allocate` would need for these tokens beyond those that are free."""
+        return max(0, self._num_missing(tokens, self._match(tokens, None, cache_key)))
+
     def can_grow(self, seq_id: int, num_tokens: int) -> bool:
         return num_tokens <= self.max_coverable(seq_id)
 

@@ -101,3 +101,12 @@ def test_a_long_prompt_is_read_while_short_ones_keep_coming(tenant: str) -> None
         while len(short) > 12:
             bench.grower.close(short.pop(0))
         assert bench.num_steps <= 4 * length / CHUNK, f"{bench.num_read(long)} tokens were read"
+
+
+def test_nobody_goes_for_a_text_that_would_not_fit_anyway() -> None:
+    bench = Bench(NumpyArrays(), num_blocks=32)
+    for seed in range(3):
+        bench.open(prompt(seed, 10 * BLOCK), tenant="a")
+    admission = bench.grower.admission
+    assert admission.for_blocks("b", prompt(9, 40 * BLOCK)) is None
+    assert admission.for_blocks("b", prompt(9, 10 * BLOCK)) is not None

@@ -72,9 +72,19 @@ class Admission:
         """The session that goes for a newcomer of a tenant; None: nobody does."""
         return who_gives_way(self._by_number(), self._tenants.weight_of, Claim(tenant, 1))
 
-    def for_blocks(self, tenant: str, num_tokens: int) -> int | None:
-        claim = Claim(tenant, self._trunks.num_blocks_for(num_tokens))
-        return who_gives_way(self._by_blocks(), self._tenants.weight_of, claim)
+    def for_blocks(self, tenant: str, tokens: Sequence[int]) -> int | None:
+        """The session that goes for a newcomer's text; None too where all that may go would not be enough."""
+        claim = Claim(tenant, self._trunks.num_blocks_for(len(tokens)))
+        lacking, holdings = self._trunks.num_lacking(tokens, tenant), self._by_blocks()
+        first: int | None = None
+        while lacking > 0:
+            gone = who_gives_way(holdings, self._tenants.weight_of, claim)
+            if gone is None:
+                return None
+            first = gone if first is None else first
+            lacking -= next(each.size for each in holdings if each.session_id == gone)
+            holdings = [each for each in holdings if each.session_id != gone]
+        return first
 
     def for_others(self) -> int | None:
         """Where texts lack blocks and nobody can go on."""

@@ -53,6 +53,10 @@ class Trunks:
         """Names the content of the next block to be read; texts that begin alike agree. None: not shared."""
         return self._blocks.next_content(session_id, planted.tokens, num_read)
 
+    def num_lacking(self, tokens: Sequence[int], tenant: str) -> int:
+        """Blocks that a tenant's text needs beyond those that are free."""
+        return self._blocks.num_lacking(tokens, cache_key=tenant)
+
     def num_blocks_for(self, num_tokens: int) -> int:
         return self._blocks.num_blocks_for(num_tokens)
 
