@@ -95,8 +95,9 @@ def test_a_long_prompt_is_read_while_short_ones_keep_coming(tenant: str) -> None
     long = bench.open(prompt(0, length))
     short = list[int]()
     while bench.num_read(long) < length - 1:
-        # Two prompts a step that alone would fill it.
-        short += [bench.open(prompt(1 + len(short) + place, CHUNK), tenant=tenant) for place in range(2)]
+        # Two prompts a step that alone would fill it, and of which no two begin alike.
+        seeds = (2 * bench.num_steps + 1, 2 * bench.num_steps + 2)
+        short += [bench.open(prompt(seed, CHUNK), tenant=tenant) for seed in seeds]
         bench.step()
         while len(short) > 12:
             bench.grower.close(short.pop(0))
