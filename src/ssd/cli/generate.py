@@ -22,6 +22,7 @@ from ssd.cli.explain import explain_outputs, explain_stream
 from ssd.cli.loading import load_llm
 from ssd.cli.options import with_options
 from ssd.cli.sampling_options import SamplingOptions
+from ssd.cli.terminal import for_terminal
 
 if TYPE_CHECKING:
     from ssd.engine.llm import LLM
@@ -117,7 +118,7 @@ def _stream(llm: LLM, text: str, prompt: Any, params: SamplingParams, *, echo: b
         typer.echo(text, nl=False)
     started, first, num_tokens, num_rounds = time.perf_counter(), 0.0, 0, 0
     for part in llm.stream(prompt, params):
-        typer.echo(part.text, nl=False)
+        typer.echo(for_terminal(part.text), nl=False)
         sys.stdout.flush()
         first = first or time.perf_counter() - started
         num_tokens += len(part.token_ids)
@@ -140,5 +141,6 @@ def as_dict(text: str, output: RequestOutput) -> dict[str, Any]:
 def _as_text(text: str, output: RequestOutput) -> str:
     """Each completion under a heading that says which it is."""
     return "\n".join(
-        f"=== {text!r:.60} [{completion.index}]\n{completion.text}" for completion in output.outputs
+        f"=== {text!r:.60} [{completion.index}]\n{for_terminal(completion.text)}"
+        for completion in output.outputs
     )
