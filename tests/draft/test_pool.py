@@ -376,8 +376,9 @@ def say_anew(pool: Pool, key: str) -> None:
     draft, mirrors = pool.drafts[pool.home(key)], pool.client._mirrors
     row = pool.client._followed[key].row
     where = (int(mirrors.epoch[row]), int(mirrors.num_frames[row]), int(mirrors.n[row]))
-    nodes = ([1, 2], [0, 1], [7, 8], [-0.1, -0.1])
-    draft.says(Nodes.of([TreePart(row, *where, 0, int(mirrors.length[row]), *nodes, full=True)]))
+    length = int(mirrors.length[row])
+    part = TreePart(row, *where, 0, length, [1, 2], [0, 1], [7, 8], [-0.1, -0.1], full=True)
+    draft.says(Nodes.of([part]))
 
 
 def test_a_text_leaves_the_kind_that_does_not_suit_it() -> None:
