@@ -48,7 +48,18 @@ STREAMS = 4
 def drafts(place: Path, model: Path, count: int) -> Iterator[list[str]]:
     """Their addresses."""
     addresses = [f"ipc://{place}/draft{number}.sock" for number in range(count)]
-    words = [sys.executable, "-m", "ssd", "draft", "--model", str(model), "--dtype", "float32"]
+    words = [
+        sys.executable,
+        "-m",
+        "ssd",
+        "draft",
+        "--model",
+        str(model),
+        "--dtype",
+        "float32",
+        "--cores",
+        "1",
+    ]
     processes = []
     try:
         for number, address in enumerate(addresses):
