@@ -28,6 +28,7 @@ from ssd.draft.client import DraftClient
 from ssd.draft.link import EngineLink
 from ssd.draft.messages import Hello
 from ssd.draft.policy import Policy
+from ssd.draft.retry import LONGEST_DELAY
 from ssd.draft.sources import FixedSources
 from ssd.runtime.runner import Flight, Runner
 from tests.e2e.draft_in_memory import InMemoryDraft
@@ -182,6 +183,7 @@ class Bench:
         # A lost CLOSE is made good by the next greeting.
         client.check_integrity()
         client.line.lose("the trial is over")
+        trial.clock.now += LONGEST_DELAY
         for _ in range(6):
             client.line.tend()
             client.line.read()

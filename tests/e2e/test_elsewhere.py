@@ -82,7 +82,7 @@ def test_every_mode_writes_the_same(tiny_llama: Path, draft: str) -> None:
         said = [
             line for line in done.stderr.splitlines() if "no way to keep a process on chosen cores" in line
         ]
-        assert [line.startswith("draft: ") for line in sorted(said)] == [True, False], "each side, once"
+        assert [" draft: " in line for line in sorted(said)] == [True, False], "each side, once"
 
 
 def test_a_draft_ends_with_its_engine(tiny_llama: Path, draft: str) -> None:
