@@ -47,13 +47,14 @@ class EngineEnd:
 
 class DraftEnd:
     def __init__(self, wires: Wires) -> None:
-        self._wires = wires
+        self.wires = wires
+        """Those of the latest line."""
 
     def send(self, peer: bytes, frame: bytes) -> None:
-        self._wires.to_engine.append(frame)
+        self.wires.to_engine.append(frame)
 
     def receive(self, timeout: float) -> Heard | None:
-        return Heard(PEER, self._wires.to_draft.popleft()) if self._wires.to_draft else None
+        return Heard(PEER, self.wires.to_draft.popleft()) if self.wires.to_draft else None
 
     def close(self) -> None:
         pass
@@ -75,6 +76,7 @@ class InMemoryDraft:
         self._config = DraftConfig(model=str(model), device="cpu", kv_cache_bytes=kv_cache_bytes, width=width)
         self._hello, self._clock, self._wrap = hello, clock, wrap
         self._ended = ""
+        self._end = DraftEnd(Wires())
         self.is_stopped = False
         self.service: DraftService | None = None
         self.dead: list[DraftService] = []
@@ -83,10 +85,9 @@ class InMemoryDraft:
 
     def make_contact(self) -> Contact | None:
         wires = Wires()
+        self._end.wires = wires
         if self.service is None:
-            self.service = build_service(self._config, DraftEnd(wires))
-        else:
-            self.service._link = DraftEnd(wires)
+            self.service = build_service(self._config, self._end)
         self._ended = ""
         link = self._wrap(EngineEnd(wires, self._let_time_pass))
         return Contact(link, self._hello, self._clock, timeout=1.0, greeting_timeout=2.0)
