@@ -1,5 +1,6 @@
 """A grammar whose masks are dear ends its own request, and nobody else's."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from ssd import LLM, Grammar, SamplingParams
 from ssd.engine import grammar_time
 from ssd.engine.grammar import GrammarCompiler
-from ssd.engine.grammar_time import AT_ONCE_SECONDS, GrammarTime
+from ssd.engine.grammar_time import AT_ONCE_SECONDS, EngineTime, GrammarTime
 from ssd.sampling.constraint import GrammarError
 from tests.e2e.bombs import grammar
 from tests.tiny import tiny_tokenizer
@@ -17,14 +18,22 @@ from tests.tiny import tiny_tokenizer
 class Clocks:
     """The time that passes, and the part of it that was computed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, num_requests: int = 1) -> None:
         self.now = self.computed = 0.0
-        self.spent = GrammarTime(lambda: self.now, lambda: self.computed)
+        engine = EngineTime(lambda: self.now)
+        self.requests = [GrammarTime(engine, lambda: self.computed) for _ in range(num_requests)]
+        self.spent = self.requests[0]
 
-    def compute(self, seconds: float, *, num_masks: int = 1) -> None:
-        with self.spent.counted(num_masks):
-            self.computed += seconds
-            self.now += seconds
+    def compute(self, seconds: float, *, num_masks: int = 1, request: int = 0) -> None:
+        if not self.requests[request].is_used_up:
+            with self.requests[request].counted(num_masks):
+                self.computed += seconds
+                self.now += seconds
+
+    def step(self, forward: float, masks: Sequence[float]) -> None:
+        self.now += forward
+        for request, seconds in enumerate(masks):
+            self.compute(seconds, request=request)
 
 
 def test_a_share_of_the_time_may_go_into_masks_for_ever() -> None:
@@ -44,6 +53,46 @@ def test_more_than_a_share_is_used_up_soon_and_stays_so() -> None:
     clocks.now += 3600
     clocks.compute(0.0)
     assert clocks.spent.is_used_up
+
+
+def test_requests_do_not_pay_for_each_other_with_the_time_they_take() -> None:
+    """Two requests with masks of 50 ms each beside forwards of 20 ms went on for ever: each took less than
+    half of a time that the other one made long."""
+    clocks = Clocks(num_requests=2)
+    for _ in range(1000):
+        clocks.step(0.02, [0.05, 0.05])
+    assert all(each.is_used_up for each in clocks.requests)
+    assert clocks.computed <= 2 * 3 * AT_ONCE_SECONDS
+
+
+def test_many_requests_together_have_one_share() -> None:
+    """Eight of 15 ms beside forwards of 20 ms: one could go on for ever."""
+    clocks = Clocks(num_requests=8)
+    for _ in range(1000):
+        clocks.step(0.02, [0.015] * 8)
+    before = clocks.computed
+    for _ in range(1000):
+        clocks.step(0.02, [0.015] * 8)
+    assert clocks.computed - before <= 1000 * 0.02 + 8 * AT_ONCE_SECONDS
+
+
+def test_a_cheap_request_beside_dear_ones_goes_on() -> None:
+    """Even where new dear ones take the place of those that end, for ever."""
+    clocks = Clocks(num_requests=5)
+    engine = clocks.spent._engine
+    for _ in range(5000):
+        clocks.step(0.02, [0.0005, 0.1, 0.1, 0.1, 0.1])
+        for number, each in enumerate(clocks.requests):
+            if number and each.is_used_up:
+                clocks.requests[number] = GrammarTime(engine, lambda: clocks.computed)
+    assert not clocks.spent.is_used_up
+
+
+def test_many_cheap_requests_finish_though_they_take_more_than_the_share() -> None:
+    clocks = Clocks(num_requests=20)
+    for _ in range(2500):
+        clocks.step(0.005, [3e-4] * 20)
+    assert not any(each.is_used_up for each in clocks.requests)
 
 
 def test_a_busy_machine_uses_nothing_up() -> None:

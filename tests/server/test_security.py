@@ -63,6 +63,7 @@ HELD: dict[str, tuple[str, ...]] = {
         "tests/worker/test_trials.py::test_processor_time_has_an_end",
         "tests/worker/test_trials.py::test_memory_has_an_end",
         "tests/engine/test_grammar_time.py::test_a_request_whose_time_is_used_up_ends_alone",
+        "tests/engine/test_grammar_time.py::test_requests_do_not_pay_for_each_other_with_the_time_they_take",
     ),
     "Chat templates are rendered in another process with limits on time and memory.": (
         "tests/worker/test_templates.py::test_what_takes_too_much_is_refused_and_others_go_on",

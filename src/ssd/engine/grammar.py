@@ -18,7 +18,7 @@ from llguidance import LLMatcher
 
 from ssd.engine.grammar_shelf import Shelf
 from ssd.engine.grammar_source import source_of
-from ssd.engine.grammar_time import GrammarTime
+from ssd.engine.grammar_time import EngineTime, GrammarTime
 from ssd.engine.grammar_trial import attempt, mask_of, no_token, trie_of
 from ssd.sampling.constraint import Allowed, Constraint, Grammar, GrammarError
 
@@ -28,6 +28,7 @@ class GrammarCompiler:
         self._trie = trie_of(tokenizer_text(tokenizer), end_ids, vocab_size)
         self._vocab_size = vocab_size
         self._shelf: Shelf[Grammar, LLMatcher] = Shelf()
+        self._time = EngineTime()
 
     def is_compiled(self, grammar: Grammar) -> bool:
         return self._shelf.get(grammar) is not None
@@ -44,7 +45,7 @@ class GrammarCompiler:
 
     def constraints(self, grammar: Grammar, count: int) -> list[Constraint]:
         """For the new texts of one request."""
-        matcher, spent = self.compiled(grammar), GrammarTime()
+        matcher, spent = self.compiled(grammar), GrammarTime(self._time)
         return [GrammarConstraint(matcher.deep_copy(), self._vocab_size, spent) for _ in range(count)]
 
 
