@@ -68,7 +68,7 @@ def test_api_keys(server: FakeOpenAI) -> None:
 
 def test_control_characters_do_not_reach_the_terminal(server: FakeOpenAI) -> None:
     server.script.chunks = [("a\x1b[2Jb\r\x9bc", ["target"])]
-    assert "a[2Jbc" in chat("--url", server.url).stdout
+    assert "a\\x1b[2Jb\\x0d\\x9bc" in chat("--url", server.url).stdout
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ssd import LLM, SamplingParams
-from ssd.cli.explain import explain_stream
+from ssd.cli import chat_local
+from ssd.cli.chat_backend import Piece
+from ssd.cli.explain import coloured, explain_stream
 from ssd.cli.options import parse_cores
-from ssd.engine.outputs import Increment
+from ssd.engine.outputs import EngineStats, Increment, SpeculationStats
 from ssd.engine.prompts import Prompt
 from ssd.version import __version__
 
@@ -97,6 +100,24 @@ def test_what_is_explained_is_shown_as_it_comes(
         monkeypatch.setattr(llm, "stream", watched)
         explain_stream(llm, "Once", SamplingParams(max_tokens=6, ignore_eos=True))
     assert "6 tokens in 6 rounds" in capsys.readouterr().out
+
+
+def test_what_is_explained_does_nothing_to_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it comes, and at the end."""
+    text = "a\x1b]0;title\x07b\x9b2J"
+    tokenizer = SimpleNamespace(decode=lambda ids: text[: len(ids)])
+    completion = SimpleNamespace(token_ids=list(range(len(text))), origins=["target"] * len(text))
+    assert coloured(completion, tokenizer).plain == "a\\x1b]0;title\\x07b\\x9b2J"  # type: ignore[arg-type]
+
+    pieces = SimpleNamespace(of=lambda increment: [Piece(text, "target", 1)])
+    monkeypatch.setattr(chat_local, "Pieces", lambda tokenizer, ids: pieces)
+    increment = SimpleNamespace(trees=[], token_ids=[1])
+    stats = EngineStats(SpeculationStats(), 1, 1.0, 1.0, 0.0, None)
+    llm = SimpleNamespace(tokenizer=tokenizer, stream=lambda *said: [increment], stats=stats)
+    explain_stream(llm, [1], SamplingParams())  # type: ignore[arg-type]
+    assert capsys.readouterr().out.startswith("a\\x1b]0;title\\x07b\\x9b2J\n")
 
 
 @pytest.mark.parametrize(

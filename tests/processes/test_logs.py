@@ -53,3 +53,12 @@ def test_a_format_that_is_named_is_taken_or_refused() -> None:
 def test_text_names_what_is_grave() -> None:
     record = logging.LogRecord("a", logging.ERROR, "file", 1, "lost %s", ("it",), None)
     assert TextFormatter("engine").format(record).endswith("engine: error: lost it")
+
+
+def test_what_callers_send_neither_moves_the_cursor_nor_forges_a_line() -> None:
+    path = "/a\x1b[2J\r\n12:00:01 server: ready"
+    record = logging.LogRecord("a", logging.INFO, "file", 1, "asked for %s", (path,), None)
+    record.fields = {"path": path}
+    first, *others = TextFormatter("server").format(record).split("\n")
+    assert first.endswith("server: asked for /a\\x1b[2J\\x0d")
+    assert others == ["    12:00:01 server: ready path=/a\\x1b[2J\\x0d", "    12:00:01 server: ready"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,12 +13,10 @@ from rich.text import Text
 
 from ssd.cli.chat_backend import Piece, Usage
 from ssd.cli.explain import STYLES
+from ssd.processes.terminal import escaped
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
-
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""A model's text is text: it does not get to move the cursor."""
 
 
 class Screen:
@@ -47,8 +44,7 @@ class Screen:
         with suppress(KeyboardInterrupt):
             for piece in pieces:
                 clock.note(piece.num_tokens)
-                text = _CONTROLS.sub("", piece.text)
-                self._console.print(Text(text, self._style(piece)), end="")
+                self._console.print(Text(escaped(piece.text), self._style(piece)), end="")
                 if not piece.is_thought:
                     shown.append(piece.text)
         self._console.print()
@@ -57,10 +53,10 @@ class Screen:
         return "".join(shown)
 
     def note(self, text: str) -> None:
-        self._console.print(Text(text), style="dim")
+        self._console.print(Text(escaped(text)), style="dim")
 
     def error(self, text: str) -> None:
-        self._console.print(Text(text), style="red")
+        self._console.print(Text(escaped(text)), style="red")
 
     def _style(self, piece: Piece) -> str:
         if piece.is_thought:

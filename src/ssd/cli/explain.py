@@ -9,6 +9,8 @@ from rich.columns import Columns
 from rich.console import Console
 from rich.text import Text
 
+from ssd.processes.terminal import escaped
+
 if TYPE_CHECKING:
     from ssd.decoding.rows import VerifiedTree
     from ssd.decoding.tree_lines import TextOf
@@ -44,7 +46,7 @@ def explain_stream(llm: LLM, prompt: Any, params: SamplingParams) -> None:
     pieces, trees, num_tokens = Pieces(llm.tokenizer, ids), list["VerifiedTree"](), 0
     for increment in llm.stream(prompt, params):
         for piece in pieces.of(increment):
-            console.print(Text(piece.text, STYLES[piece.origin or "target"]), end="")
+            console.print(Text(escaped(piece.text), STYLES[piece.origin or "target"]), end="")
         trees += increment.trees
         num_tokens += len(increment.token_ids)
     console.print()
@@ -89,7 +91,7 @@ def coloured(completion: CompletionOutput, tokenizer: Any) -> Text:
         # A character may take several tokens: until it is whole, nothing is shown for them.
         if decoded.endswith("\ufffd") and count < len(completion.origins):
             continue
-        text.append(decoded[len(shown) :], STYLES[origin])
+        text.append(escaped(decoded[len(shown) :]), STYLES[origin])
         shown = decoded
     return text
 

@@ -22,7 +22,7 @@ from ssd.cli.explain import explain_outputs, explain_stream
 from ssd.cli.loading import load_llm
 from ssd.cli.options import with_options
 from ssd.cli.sampling_options import SamplingOptions
-from ssd.cli.terminal import for_terminal
+from ssd.processes.terminal import for_terminal
 
 if TYPE_CHECKING:
     from ssd.engine.llm import LLM

@@ -11,6 +11,8 @@ import time
 from types import TracebackType
 from typing import Any, Literal, get_args
 
+from ssd.processes.terminal import escaped
+
 LogFormat = Literal["text", "json"]
 VARIABLE = "SSD_LOG_FORMAT"
 """Tells a process that another one starts how to log."""
@@ -39,7 +41,11 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """`12:00:01 server: ready`, local time; fields after the message, an exception below it."""
+    """`12:00:01 server: ready`, local time; fields after the message, an exception below it.
+
+    What callers send, such as a path, may be part of it: it neither moves the cursor nor begins a line that
+    looks like one of ours.
+    """
 
     def __init__(self, process: str) -> None:
         super().__init__()
@@ -50,7 +56,9 @@ class TextFormatter(logging.Formatter):
         level = f"{record.levelname.lower()}: " if record.levelno >= _SHOWN_LEVEL else ""
         fields = "".join(f" {name}={value}" for name, value in getattr(record, "fields", {}).items())
         line = f"{clock} {self._process}: {level}{record.getMessage()}{fields}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        if record.exc_info:
+            line += f"\n{self.formatException(record.exc_info)}"
+        return escaped(line).replace("\n", "\n    ")
 
 
 def usual_format() -> LogFormat:

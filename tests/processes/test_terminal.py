@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
-from ssd.cli.terminal import for_terminal, shown
+from ssd.processes.terminal import escaped, for_terminal
 
 
 def test_control_characters_are_shown() -> None:
-    assert shown("a\x1b]0;title\x07b\x9b2J\r\n\tü🙂") == "a\\x1b]0;title\\x07b\\x9b2J\\x0d\n\tü🙂"
+    assert escaped("a\x1b]0;title\x07b\x9b2J\r\n\tü🙂") == "a\\x1b]0;title\\x07b\\x9b2J\\x0d\n\tü🙂"
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
