@@ -28,6 +28,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve_vllm, "why_missing", lambda: "")
     for name in ("VLLM_CPU_OMP_THREADS_BIND", "PROMETHEUS_MULTIPROC_DIR", "SSD_API_KEY", "SSD_HF_CACHE"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
 
 
 def serve(*arguments: str) -> Any:
@@ -148,6 +149,34 @@ def test_keys_come_with_a_guard_and_are_not_printed() -> None:
     [after] = printed("m", "--", "--api-key", "one", "two")
     assert value(after, "--middleware") == "ssd.integrations.vllm.guard.ApiKeyGuard"
     assert "--middleware" not in printed("m")[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ours", "theirs"),
+    [((), ["inherited"], "inherited"), (("one",), ["one"], "one"), (("one", "two"), ["one", "two"], "")],
+)
+def test_a_key_of_vllms_own_variable_is_guarded_or_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    ours: list[str],
+    theirs: str,
+) -> None:
+    """Two checks that know different keys would let nobody in."""
+    found: list[Programs] = []
+    monkeypatch.setenv("VLLM_API_KEY", "inherited")
+
+    def run(programs: Any) -> int:
+        found.append(programs(tmp_path))
+        return 0
+
+    monkeypatch.setattr(serve_vllm, "run_pair", run)
+    result = serve("m", "--engine", "vllm", *(f"--api-key={key}" for key in arguments))
+    assert result.exit_code == 0, result.output
+    [programs] = found
+    assert value(list(programs.server.arguments), "--middleware").endswith("ApiKeyGuard")
+    assert json.loads(programs.server.environment["SSD_VLLM_API_KEYS"]) == ours
+    assert programs.server.environment["VLLM_API_KEY"] == theirs
 
 
 def test_printed_commands_are_for_any_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,9 @@ def test_who_comes_in(headers: dict[str, str], status: int) -> None:
     assert answer("/invocations", headers)[0]["status"] == status
 
 
-@pytest.mark.parametrize("path", ["/health/", "//health", "/v1/health", "/healthz", "/health/../tokenize"])
+@pytest.mark.parametrize(
+    "path", ["/livez", "/ready", "/health/", "//health", "/v1/health", "/healthz", "/health/../tokenize"]
+)
 def test_only_exact_paths_are_open(path: str) -> None:
     assert answer(path, {})[0]["status"] == 401
 

@@ -340,8 +340,8 @@ class VllmServer:
         if self._keys:
             # Not among the arguments, which every user of the machine can read.
             variables[KEYS] = json.dumps(self._keys)
-        if len(self._keys) == 1:
-            variables[KEY] = self._keys[0]
+            # vLLM's own check takes one by the environment: of several it knows none, and the guard asks.
+            variables[KEY] = self._keys[0] if len(self._keys) == 1 else ""
         if self.server.log_level:
             variables["VLLM_LOGGING_LEVEL"] = self.server.log_level.upper()
         return variables
@@ -349,7 +349,8 @@ class VllmServer:
     @property
     def _keys(self) -> tuple[str, ...]:
         """Those that callers must give one of; what is said to vLLM itself wins, as there."""
-        return keys_after(self.flags) or tuple(self.server.api_keys or ())
+        said = keys_after(self.flags) or tuple(self.server.api_keys or ())
+        return said or tuple(key for key in (os.environ.get(KEY),) if key)
 
     @property
     def _settings(self) -> "ServerConfig":

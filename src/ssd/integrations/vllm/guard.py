@@ -16,8 +16,8 @@ GUARD = "ssd.integrations.vllm.guard.ApiKeyGuard"
 KEYS = "SSD_VLLM_API_KEYS"
 """A JSON list of keys; without it, vLLM's own variable holds the one key."""
 KEY = "VLLM_API_KEY"
-OPEN_PATHS = ("/health", "/livez", "/ready")
-"""As our own server's; vLLM itself has /health."""
+OPEN_PATHS = ("/health",)
+"""vLLM has no other path that tells only whether it works."""
 
 _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
