@@ -80,7 +80,7 @@ class Child:
         code = self.exit_code
         if code is None:
             return "has ended"
-        ran_out = code != 0 and count_oom_kills() > self._oom_kills
+        ran_out = count_oom_kills() > self._oom_kills
         return f"ended with code {code}{_about_memory(code, ran_out=ran_out)}"
 
     def start(self) -> bool:
@@ -179,10 +179,10 @@ def _send(process: "subprocess.Popen[bytes]", number: int) -> None:
 
 def _about_memory(code: int, *, ran_out: bool) -> str:
     """`ran_out`: the kernel has killed some process for memory since this one was started."""
+    if code not in _KILLED:
+        return ""  # It ended by itself: what was killed is another process of this host.
     if ran_out:
         return (
             ": out of memory, and the system killed it; use a smaller model or KV cache, or raise the limit"
         )
-    if code in _KILLED:
-        return ": it was killed; if nobody did that, it was out of memory"
-    return ""
+    return ": it was killed; if nobody did that, it was out of memory"
