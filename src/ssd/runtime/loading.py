@@ -134,7 +134,9 @@ class _Bare:
             return LoadedModel(self.checkpoint, runner, pool, max_model_len, capture)
         from ssd.runtime.ranks.leading import Announcer, LeadingPool
 
-        runner = EagerRunner(self.model, attention, pool, tiling=tiling, announce=Announcer(ranks))
+        runner = EagerRunner(
+            self.model, attention, pool, tiling=tiling, announce=Announcer(ranks), threads=self.threads
+        )
         return LoadedModel(self.checkpoint, runner, LeadingPool(pool, ranks), max_model_len)
 
 
