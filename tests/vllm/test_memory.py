@@ -1,7 +1,10 @@
 """Memory shared out between vLLM and its draft: budgets that fit, or one sentence with what to change."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 from ssd.cli import vllm_memory
 from ssd.cli.vllm_memory import value_of, with_memory
 from ssd.config import DraftConfig, EngineConfig
-from ssd.integrations.vllm.memory import Draft, Target, share_gpu, share_host
+from ssd.integrations.vllm.memory import Draft, Shares, Target, share_gpu, share_host
 from ssd.integrations.vllm.placement import Placement
 from ssd.models.stored import stored_size
 from ssd.processes.host_memory import HostMemory
@@ -199,3 +202,59 @@ def test_sizes_of_models_that_are_not_ours(tmp_path: Path) -> None:
     assert wide is not None
     assert (wide.weights, wide.kv_per_token) == (2048, 2 * found.kv_per_token)
     assert stored_size(str(tmp_path / "nowhere"), hf_cache=None, dtype=None) is None
+
+
+@pytest.mark.parametrize(
+    ("more", "kv_dtype", "is_known"),
+    [
+        ({"sliding_window": 4096, "use_sliding_window": False}, None, True),
+        ({"layer_types": ["full_attention", "full_attention"], "sliding_window": None}, None, True),
+        ({"sliding_window": 4096}, None, False),
+        ({"layer_types": ["sliding_attention", "full_attention"]}, None, False),
+        ({"layer_types": ["linear_attention", "full_attention"]}, None, False),
+        ({"full_attention_interval": 4}, None, False),
+        ({"text_config": {"layer_types": ["sliding_attention"]}}, None, False),
+        ({}, "something-new", False),
+    ],
+)
+def test_keys_and_values_of_layers_that_forget_are_not_known(
+    tmp_path: Path, more: dict[str, object], kv_dtype: str | None, is_known: bool
+) -> None:
+    """Else a model would be refused that vLLM alone would start."""
+    found = stored_size(str(written(tmp_path, more)), hf_cache=None, dtype=None, kv_dtype=kv_dtype)
+    assert found is not None
+    assert found.kv_per_token == (2 * 2 * 4 * 16 * 2 if is_known else 0)
+
+
+def written(folder: Path, more: dict[str, object]) -> Path:
+    config = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64, **more}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").write_bytes(bytes(1000))
+    return folder
+
+
+@pytest.mark.parametrize(("said", "item"), [("auto", 2), ("fp8_e4m3", 1), ("int8_per_token_head", 1)])
+def test_a_number_format_of_keys_after_the_dashes_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, item: int
+) -> None:
+    asked: list[Target] = []
+
+    def shares(total: int, available: int, target: Target, draft: Draft | None, *, ranks: int) -> Shares:
+        asked.append(target)
+        return Shares(None)
+
+    monkeypatch.setattr(vllm_memory, "share_host", shares)
+    placement = Placement(config=EngineConfig(model=str(written(tmp_path, {}))), words="")
+    with_memory(placement, ranks=1, flags=["--kv-cache-dtype", said])
+    assert [each.kv_per_token for each in asked] == [2 * 2 * 4 * 16 * item]
+
+
+def test_a_hub_that_cannot_be_reached_leaves_memory_to_vllm(tmp_path: Path) -> None:
+    """In a process of its own: the hub's address is read when its client is imported."""
+    program = (
+        "from ssd.models.stored import stored_size; "
+        f"print(stored_size('org/name', hf_cache={str(tmp_path)!r}, dtype=None))"
+    )
+    environment = {**os.environ, "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9"}
+    told = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert (told.returncode, told.stdout.strip()) == (0, "None"), told.stderr

@@ -76,8 +76,12 @@ def _with_shares(placement: Placement, shares: Shares) -> Placement:
 def _target(config: EngineConfig, flags: Sequence[str], max_num_seqs: int | None) -> Target | None:
     from ssd.models.stored import stored_size
 
-    said = value_of("--dtype", flags) or config.dtype
-    stored = stored_size(config.model, hf_cache=config.hf_cache, dtype=None if said == "auto" else said)
+    stored = stored_size(
+        config.model,
+        hf_cache=config.hf_cache,
+        dtype=_unless_auto(value_of("--dtype", flags) or config.dtype),
+        kv_dtype=_unless_auto(value_of("--kv-cache-dtype", flags)),
+    )
     if stored is None:
         return None
     longest, most = value_of("--max-model-len", flags), value_of("--max-num-seqs", flags)
@@ -90,6 +94,10 @@ def _target(config: EngineConfig, flags: Sequence[str], max_num_seqs: int | None
         else config.max_model_len or stored.longest,
         most_texts=int(most) if most.isdigit() else max_num_seqs or 0,
     )
+
+
+def _unless_auto(dtype: str) -> str | None:
+    return None if dtype in ("", "auto") else dtype
 
 
 def _draft(draft: DraftConfig, config: EngineConfig, placement: Placement) -> Draft:

@@ -17,7 +17,25 @@ from ssd.models.names import parse_hub_name
 
 _WEIGHTS = (".safetensors", ".bin", ".pt")
 """In the order in which vLLM looks for them; a folder may have the same weights in several forms."""
-_ITEMSIZES = {"float32": 4, "float": 4, "float16": 2, "bfloat16": 2}
+_ITEMSIZES = {"float32": 4, "float": 4, "float16": 2, "half": 2, "bfloat16": 2}
+_BYTE_SIZED = ("fp8", "int8")
+"""Number formats of keys and values, as vLLM names them; each has several forms."""
+_MIXED = (
+    "attention_chunk_size",
+    "attn_layer_period",
+    "attn_type_list",
+    "block_types",
+    "full_attention_interval",
+    "hybrid_override_pattern",
+    "kv_lora_rank",
+    "layers_block_type",
+    "linear_num_key_heads",
+    "multi_query",
+    "ssm_cfg",
+)
+"""Keys of configurations in which layers keep less than all keys and values of all heads."""
+_UNREACHED: type[Exception] = HfHubHTTPError.__bases__[0]
+"""What the hub's client raises without a network: an error of httpx or httpx2, by its version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +48,13 @@ class Stored:
     """Tokens; 0: not known."""
 
 
-def stored_size(model: str, *, hf_cache: str | None, dtype: str | None) -> Stored | None:
-    """None: there are no weights, or nobody tells. `dtype`: what it is loaded as; None: as declared."""
+def stored_size(
+    model: str, *, hf_cache: str | None, dtype: str | None, kv_dtype: str | None = None
+) -> Stored | None:
+    """None: there are no weights, or nobody tells.
+
+    `dtype`: what it is loaded as; None: as declared. `kv_dtype`: likewise of keys and values; None: as it.
+    """
     found = _files(Path(model).expanduser(), model, hf_cache)
     if found is None:
         return None
@@ -44,7 +67,8 @@ def stored_size(model: str, *, hf_cache: str | None, dtype: str | None) -> Store
     item = _ITEMSIZES.get(dtype or declared, 2)
     if not text.get("quantization_config"):
         weights = weights * item // _ITEMSIZES.get(declared, 2)
-    return Stored(weights, _kv_per_token(text, item), int(text.get("max_position_embeddings") or 0))
+    kv_item = item if kv_dtype is None else _kv_itemsize(kv_dtype)
+    return Stored(weights, _kv_per_token(text, kv_item), int(text.get("max_position_embeddings") or 0))
 
 
 def _files(path: Path, model: str, hf_cache: str | None) -> tuple[dict[str, int], dict[str, Any]] | None:
@@ -64,7 +88,7 @@ def _files(path: Path, model: str, hf_cache: str | None) -> tuple[dict[str, int]
     try:
         info = HfApi().model_info(name.repo, revision=name.revision, files_metadata=True, timeout=10)
         config = json.loads(Path(hf_hub_download(name.repo, "config.json", **where)).read_text())
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError):
+    except (_UNREACHED, LocalEntryNotFoundError, OSError, ValueError):
         return None
     return {each.rfilename: each.size or 0 for each in info.siblings or ()}, config
 
@@ -88,10 +112,24 @@ def _weights(sizes: Mapping[str, int]) -> int:
 
 
 def _kv_per_token(config: Mapping[str, Any], item: int) -> int:
-    """0 where keys are not kept as heads × size for every layer."""
+    """0 where keys are not kept as heads × size for every layer and every token."""
     layers, heads = config.get("num_hidden_layers"), config.get("num_attention_heads")
     hidden = config.get("hidden_size")
-    if not (layers and heads and hidden) or config.get("kv_lora_rank"):
+    if not (layers and heads and hidden) or _forgets(config):
         return 0
     size = config.get("head_dim") or hidden // heads
     return int(2 * layers * (config.get("num_key_value_heads") or heads) * size * item)
+
+
+def _forgets(config: Mapping[str, Any]) -> bool:
+    """Whether some layers keep a window, a state or a compressed form in place of all keys and values."""
+    if any(kind != "full_attention" for kind in config.get("layer_types") or ()):
+        return True
+    # Qwen's name a window that their models do not use.
+    has_window = config.get("sliding_window") and config.get("use_sliding_window", True)
+    return bool(has_window) or any(config.get(key) for key in _MIXED)
+
+
+def _kv_itemsize(kv_dtype: str) -> int:
+    """0: not known."""
+    return 1 if kv_dtype.startswith(_BYTE_SIZED) else _ITEMSIZES.get(kv_dtype, 0)
