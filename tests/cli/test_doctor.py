@@ -133,10 +133,10 @@ def test_who_would_sit_where_before_anything_loads(tmp_path: Path, monkeypatch: 
     shown = doctor(tmp_path, "--model", model, "--draft", model)
     words = " ".join(re.sub("[│\n]", " ", shown).split())
     assert re.search(
-        r"target cuda:0: 0\.0 GiB of weights, \d+\.\d GiB of KV; fits, \d+\.\d GiB to spare", words
+        r"target cuda:0: 0\.\d\d GiB of weights, \d+\.\d\d GiB of KV; fits, \d+\.\d\d GiB to spare", words
     )
     assert re.search(
-        r"draft cuda:1: .* does not fit: 0\.\d GiB wanted, 0\.0 GiB of 0\.0 GiB to be had", words
+        r"draft cuda:1: .* does not fit: 0\.\d\d GiB wanted, 0\.\d\d GiB of 0\.\d\d GiB to be had", words
     )
     alone = CliRunner().invoke(app, ["doctor", "--draft", model])
     assert alone.exit_code == 2

@@ -37,7 +37,7 @@ def test_one_device_carries_both(model: str) -> None:
     both = seating(config(model), {"cuda:0": int(1.5 * GIB), "cpu": 64 * GIB})
     assert [each.device for each in both] == ["cuda:0", "cuda:0"]
     assert not any(each.fits for each in both)
-    assert "does not fit: 2.0 GiB wanted" in both[0].verdict
+    assert "does not fit: 2.01 GiB wanted" in both[0].verdict
     small = seating(config(model, kv=GIB // 4), {"cuda:0": int(1.5 * GIB), "cpu": 64 * GIB})
     assert all(each.fits for each in small)
 

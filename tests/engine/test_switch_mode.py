@@ -57,7 +57,7 @@ def test_a_draft_that_finds_no_memory_on_its_gpu_is_refused_and_all_stays(
 ) -> None:
     monkeypatch.setattr(build, "free_on_gpus", lambda: {"cuda:0": 1 << 10})
     tokens = answer(llm).outputs[0].token_ids
-    with pytest.raises(ValueError, match=r"of cuda:0, and 0\.0 GiB are free .* smaller kv_cache_bytes"):
+    with pytest.raises(ValueError, match=r"of cuda:0, and 0\.00 GiB are free .* smaller kv_cache_bytes"):
         llm.switch_mode("ssd", draft=draft)
     assert llm.mode == "ar"
     assert answer(llm).outputs[0].token_ids == tokens

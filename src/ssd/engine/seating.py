@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ssd.config import EngineConfig, RunnerConfig
 from ssd.engine.drafting import with_own_device
-from ssd.processes.host_memory import HostMemory
+from ssd.processes.host_memory import HostMemory, gib
 from ssd.runtime.needs import CPU, needs_of, refuse_what_memory_lacks
 from ssd.runtime.seats import draft_seats, gpu_of
 
@@ -36,15 +36,15 @@ class Seat:
     def verdict(self) -> str:
         spare = _ROOM * self.room - self.taken
         if self.fits:
-            return f"fits, {_gib(spare)} to spare"
+            return f"fits, {gib(spare)} to spare"
         return (
-            f"does not fit: {_gib(self.taken)} wanted, {_gib(_ROOM * self.room)} of {_gib(self.room)} to be "
+            f"does not fit: {gib(self.taken)} wanted, {gib(_ROOM * self.room)} of {gib(self.room)} to be "
             "had: another device, a smaller --kv-cache-bytes, or more ranks"
         )
 
     @property
     def words(self) -> str:
-        return f"{self.device}: {_gib(self.weights)} of weights, {_gib(self.kv)} of KV; {self.verdict}"
+        return f"{self.device}: {gib(self.weights)} of weights, {gib(self.kv)} of KV; {self.verdict}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def refuse_a_draft_without_room(config: EngineConfig, rooms: Mapping[str, int]) 
     for seat in _seated(on_gpus, rooms):
         if not seat.fits:
             raise ValueError(
-                f"the draft needs {_gib(seat.taken)} of {seat.device}, and {_gib(seat.room)} are free there: "
+                f"the draft needs {gib(seat.taken)} of {seat.device}, and {gib(seat.room)} are free there: "
                 "the target has its KV cache. Start with the draft, or with a smaller kv_cache_bytes; or "
                 "name another draft.device"
             )
@@ -123,7 +123,3 @@ def _seated(sitters: list[_Sitter], rooms: Mapping[str, int]) -> list[Seat]:
         )
         for each, needs in found
     ]
-
-
-def _gib(count: float) -> str:
-    return f"{count / 2**30:.1f} GiB"

@@ -30,6 +30,11 @@ class HostMemory:
         return f"{self.total / 2**30:.1f} GiB{limit}, {self.available / 2**30:.1f} GiB available"
 
 
+def gib(count: float) -> str:
+    """Bytes, for a sentence."""
+    return f"{count / 2**30:.2f} GiB"
+
+
 def host_memory(root: Path = _ROOT) -> HostMemory:
     """`root`: where /proc and /sys are."""
     fields = _fields(root / "proc/meminfo")

@@ -12,14 +12,13 @@ from ssd.models.checkpoint import open_checkpoint
 from ssd.models.config import ModelConfig
 from ssd.models.linear import resolve_precision
 from ssd.models.parallel import Shard
-from ssd.processes.host_memory import HostMemory
+from ssd.processes.host_memory import HostMemory, gib
 from ssd.runtime.host import resolve_dtype
 from ssd.runtime.room import Room, bytes_of
 
 CPU = "cpu"
 _PROCESS = 1 << 29
 """What a process with torch takes before any model is in it."""
-_GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +57,10 @@ def refuse_what_memory_lacks(needs: list[Needs], memory: HostMemory) -> None:
     if wanted <= memory.available:
         return
     parts = ", ".join(
-        f"{each.who}: {_gib(each.weights)} of weights and {_gib(each.kv)} of KV cache" for each in needs
+        f"{each.who}: {gib(each.weights)} of weights and {gib(each.kv)} of KV cache" for each in needs
     )
     said = (
-        f"out of memory before anything is loaded: {_gib(wanted)} are needed, with processes ({parts}); "
+        f"out of memory before anything is loaded: {gib(wanted)} are needed, with processes ({parts}); "
         f"there are {memory}"
     )
     each_kv = (memory.available - fixed) // len(needs)
@@ -87,7 +86,3 @@ def _itemsize(runner: RunnerConfig, device: str, dtype: torch.dtype) -> int:
         return dtype.itemsize
     is_int8 = resolve_precision(runner.precision, torch.device(CPU), dtype) == "int8"
     return 1 if is_int8 else dtype.itemsize
-
-
-def _gib(count: float) -> str:
-    return f"{count / _GIB:.2f} GiB"

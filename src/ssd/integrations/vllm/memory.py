@@ -6,6 +6,8 @@ of models and of free memory come in; budgets in bytes come out, or a ValueError
 
 from dataclasses import dataclass
 
+from ssd.processes.host_memory import gib
+
 _GIB = 1 << 30
 _HEADROOM = 0.05
 """Of all memory: for other programs, and for memory that is free in pieces only."""
@@ -72,8 +74,8 @@ def share_host(total: int, available: int, target: Target, draft: Draft | None, 
         raise ValueError(_too_large(target, draft, needed=needed, available=available))
     if spare < longest:
         raise ValueError(
-            f"a text of {target.longest} tokens needs {_gib(longest)} of KV cache, and {_gib(spare)} of the "
-            f"{_gib(available)} that are free are left for it: {_shorter(spare // target.kv_per_token)}"
+            f"a text of {target.longest} tokens needs {gib(longest)} of KV cache, and {gib(spare)} of the "
+            f"{gib(available)} that are free are left for it: {_shorter(spare // target.kv_per_token)}"
         )
     if draft is None:
         return Shares(None, min(spare, target.usual_kv) // ranks)
@@ -87,8 +89,8 @@ def share_gpu(total: int, free: int, target: Target, draft: Draft) -> Shares:
     left = free - budget - draft.least_kv - int(_HEADROOM * total) - target.weights
     if left <= 0:
         raise ValueError(
-            f"{target.name} and {draft.name} do not fit on one GPU: {_gib(free)} of {_gib(total)} are free, "
-            f"and weights alone need {_gib(target.weights + draft.weights)}: use --draft-device cpu, another "
+            f"{target.name} and {draft.name} do not fit on one GPU: {gib(free)} of {gib(total)} are free, "
+            f"and weights alone need {gib(target.weights + draft.weights)}: use --draft-device cpu, another "
             "GPU, or a smaller model"
         )
     kv = draft.least_kv + max(0, min(draft.kv - draft.least_kv, left // _DRAFTS_PART))
@@ -105,10 +107,6 @@ def _shorter(tokens: int) -> str:
 def _too_large(target: Target, draft: Draft | None, *, needed: int, available: int) -> str:
     names = f"{target.name} needs" if draft is None else f"{target.name} and {draft.name} need"
     return (
-        f"{names} {_gib(needed)} of memory without any KV cache of vLLM's, and {_gib(available)} are free: "
+        f"{names} {gib(needed)} of memory without any KV cache of vLLM's, and {gib(available)} are free: "
         "use smaller models, free memory, or raise the limit of the container"
     )
-
-
-def _gib(count: float) -> str:
-    return f"{count / _GIB:.2f} GiB"
