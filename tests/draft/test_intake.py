@@ -115,6 +115,32 @@ def test_more_bytes_than_are_held_cost_the_peer_that_sent_them(num_peers: int) -
     assert turns.intake.num_bytes <= intake.MAX_BYTES_OF_KEY
 
 
+def test_of_a_key_with_too_many_bytes_the_peer_that_has_the_most_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not the one whose frame happens to arrive, nor a larger one of another key."""
+    monkeypatch.setattr(intake, "MAX_BYTES_OF_KEY", 1000)
+    turns = Turns()
+    for peer, size, key in (
+        (b"other", 900, "theirs"),
+        (b"large", 500, "ours"),
+        (b"small", 400, "ours"),
+        (b"last", 200, "ours"),
+    ):
+        turns.link.frames.append(Heard(peer, b"1000".ljust(size), key))
+    assert turns.turn() == [b"large"]
+    assert turns.intake.num_bytes == 900 + 400 + 200
+
+
+def test_who_waits_no_more_is_forgotten_though_another_waits_on() -> None:
+    turns = Turns()
+    turns.send("flood", 10_000)
+    for number in range(20):
+        turns.send(f"tenant {number}", 1)
+        turns.turn()
+    assert turns.intake._spent.keys() == {"flood"}
+
+
 def opening(seq: int) -> Open:
     return Open(seq, 1, pack_ints([2, 3, 4 + seq % 300]), 3, 100, 4, Sampling(seed=1))
 

@@ -17,11 +17,23 @@ from tests.draft.test_line import Link, Source
 NAN, INF = float("nan"), float("inf")
 
 
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 @pytest.fixture
-def lying() -> Iterator[tuple[DraftClient, Link]]:
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def lying(clock: Clock) -> Iterator[tuple[DraftClient, Link]]:
     """A client with one sequence, and the draft's end of its line."""
     source = Source()
-    client = DraftClient(FixedSources(source), lookahead=4, clock=lambda: 0.0)
+    client = DraftClient(FixedSources(source), lookahead=4, clock=clock)
     while not client.is_ready:
         client.line.tend()
         client.line.read()
@@ -66,6 +78,25 @@ def test_saying_again_and_again_that_there_is_room_brings_few(lying: tuple[Draft
         said += [Close(0, epoch, may_return=True), stats(num_sequences=9), stats(num_sequences=1)]
     say(client, link, *said)
     assert len(link.opened) <= 3
+
+
+@pytest.mark.parametrize("num_sequences", [1, 50])
+def test_saying_for_an_hour_that_there_is_room_brings_few(
+    lying: tuple[DraftClient, Link], clock: Clock, num_sequences: int
+) -> None:
+    """Whatever is opened is declined, and then there are fewer sequences than when it was."""
+    client, link = lying
+    for number in range(1, num_sequences):
+        client.follow(f"more {number}", [5] * 50, 50, Sampling(seed=1), 400)
+    num_declined, ends = 0, 3600.0
+    while clock.now < ends and num_declined < 500:
+        new, num_declined = link.opened[num_declined:], len(link.opened)
+        link.answers += [encode([Close(each.seq, each.epoch, may_return=True)]) for each in new]
+        say(client, link, stats(num_sequences=9), stats(num_sequences=1))
+        # In small steps as long as anything comes of it.
+        clock.now += 0.006 if len(link.opened) > num_declined else 0.25
+    num_returns = len(link.opened) - num_sequences
+    assert 50 <= num_returns <= 20 + ends / 60
 
 
 @pytest.mark.parametrize(

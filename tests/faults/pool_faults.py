@@ -19,7 +19,7 @@ FAULTS = [
     Fault(
         "nobody who was declined asks while the draft is rather full",
         f"{_SRC}/strand.py",
-        "if self._declined_at is not None and self._clock() - self._declined_at > self._return_seconds:",
+        "if self._declined_at is not None and self._clock() - self._declined_at > self._grown(_RETURN_SECONDS):",
         "if False:",
         f"{_POOL}::test_who_was_declined_asks_again_after_5_s_and_then_more_seldom",
     ),

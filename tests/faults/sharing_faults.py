@@ -115,7 +115,7 @@ FAULTS = [
     Fault(
         "who was declined asks again with every word of the draft",
         f"{_SRC}/strand.py",
-        "        if self._declined_at is not None and self._clock() - self._declined_at > self._return_seconds:\n",
+        "        if self._declined_at is not None and self._clock() - self._declined_at > self._grown(_RETURN_SECONDS):\n",
         "        if True:\n",
         f"{_SHARING}::test_who_was_declined_does_not_ask_again_with_every_word_of_the_draft",
     ),

@@ -32,7 +32,7 @@ FAULTS = [
     Fault(
         "a flood is applied until it ends",
         f"{_SRC}/intake.py",
-        "            if ended >= ends:\n                return\n",
+        "            if ended >= ends:\n                break\n",
         "",
         f"{_INTAKE}::test_a_flood_waits_and_others_do_not",
     ),
@@ -46,9 +46,16 @@ FAULTS = [
     Fault(
         "any number of bytes is held for a key",
         f"{_SRC}/intake.py",
-        "if is_over or self._bytes_of_key[heard.key] > MAX_BYTES_OF_KEY:",
-        "if is_over:",
+        "elif self._bytes_of_key[heard.key] > MAX_BYTES_OF_KEY:",
+        "elif False:",
         f"{_INTAKE}::test_more_bytes_than_are_held_cost_the_peer_that_sent_them",
+    ),
+    Fault(
+        "whoever speaks last pays for the bytes of its key",
+        f"{_SRC}/intake.py",
+        "too_many.append(self._largest_of(heard.key))",
+        "too_many.append(heard.peer)",
+        f"{_INTAKE}::test_of_a_key_with_too_many_bytes_the_peer_that_has_the_most_goes",
     ),
     Fault(
         "nobody looks at what waits unread at a draft",

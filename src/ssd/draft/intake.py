@@ -2,10 +2,11 @@
 
 One peer may send faster than the draft can apply. The next message is therefore of the tenant for which the
 least time was spent so far, by its weight, and when a turn's time is over the rest waits. A peer that sends
-more than is held is given up, and so is one whose key has more than its share. Knows bytes, times and whose
-they are; does not know what messages mean.
+more than is held is given up; where a key has more than its share, the one of its peers that has the most.
+Knows bytes, times and whose they are; does not know what messages mean.
 """
 
+import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -64,11 +65,20 @@ class Intake:
             if heard is None:
                 break
             self._keep(heard)
-            is_over = self._bytes_of_peer[heard.peer] > MAX_BYTES_OF_PEER
-            if is_over or self._bytes_of_key[heard.key] > MAX_BYTES_OF_KEY:
-                self.discard(heard.peer)
+            if self._bytes_of_peer[heard.peer] > MAX_BYTES_OF_PEER:
                 too_many.append(heard.peer)
+            elif self._bytes_of_key[heard.key] > MAX_BYTES_OF_KEY:
+                too_many.append(self._largest_of(heard.key))
+            else:
+                continue
+            self.discard(too_many[-1])
         return too_many
+
+    def _largest_of(self, key: str) -> bytes:
+        """The peer of this key for which most bytes wait: the one whose frame came last may be honest."""
+        frames = itertools.chain.from_iterable(self._waiting.values())
+        peers = {each.heard.peer for each in frames if each.heard.key == key}
+        return max(peers, key=self._bytes_of_peer.__getitem__)
 
     def apply(self, begin: Callable[[Heard], Iterable[object]], step_seconds: float) -> None:
         """Message by message; `begin` gives those of a frame, and does each one's work when it is asked for.
@@ -83,8 +93,8 @@ class Intake:
             ended = self._clock()
             self._spent[tenant] += (ended - started) / self._weight_of(tenant)
             if ended >= ends:
-                return
-        self._spent.clear()
+                break
+        self._spent = {each: self._spent[each] for each in self._waiting}
 
     def discard(self, peer: bytes) -> None:
         """What is left of a peer that was given up."""

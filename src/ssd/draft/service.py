@@ -1,10 +1,9 @@
 """The draft service: engines in, nodes out. One loop, no threads.
 
 Between two steps it applies what has arrived, tenant by tenant and for some milliseconds (intake.py); then
-it grows. Knows peers, their
-sequences and the protocol. Does not know the target, HTTP or schedulers. A sequence of which something
-impossible is said is closed, and the rest of the frame holds. A peer whose frames cannot be read is told so
-and forgotten; a peer that vanishes takes its sequences with it.
+it grows. Knows peers, their sequences and the protocol. Does not know the target, HTTP or schedulers. A
+sequence of which something impossible is said is closed, and the rest of the frame holds. A peer whose frames
+cannot be read is told so and forgotten; a peer that vanishes takes its sequences with it.
 
 Peers whose key has the same name are one tenant; a peer without a name is one of its own. What there is too
 little of is shared among tenants (forest/tenants.py, forest/admission.py).

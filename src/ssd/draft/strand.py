@@ -21,11 +21,12 @@ _RETRY_AFTER_REFUSAL_SECONDS = 30.0
 """A draft of another family does not change its mind, but it may be replaced."""
 _ROOMY = 0.7
 """Share of a draft's KV cache in use below which it takes those that there was no room for."""
-_RETURN_SECONDS, _LONGEST_RETURN_SECONDS = 5.0, 60.0
-"""After which one of those that a draft had no room for asks again, though nothing says there is any; twice
-as long after each time it is declined again, up to the second."""
+_RETURN_SECONDS = 5.0
+"""After which one of those that a draft had no room for asks again, though nothing says there is any."""
 _SECONDS_BETWEEN_RETURNS = 0.005
 """Each return is told with the whole text, and a draft that lies may say ever again that it has room."""
+_LONGEST_RETURN_SECONDS = 60.0
+"""Both double with each return that is declined, up to this."""
 _SILENCE_SECONDS = 0.5
 _SILENCE_STEPS = 4
 """A draft that was told something and says nothing for so long, whichever is longer, has stalled."""
@@ -106,8 +107,10 @@ class Strand:
         self._returned_at = float("-inf")
         self._when_full: Stats | None = None
         """Its first word on itself after that."""
-        self._return_seconds, self._is_asked_again = _RETURN_SECONDS, False
-        """How long those that it had no room for wait; whether the answer to one that came back is open."""
+        self._num_back, self._num_sent_away = 0, 0
+        """Sequences that came back and were not declined since; returns that were declined."""
+        self._taken_since: float | None = None
+        """When the first came back after the last that was declined."""
         self.step_seconds = 0.0
         """Of its latest step."""
         self._lateness, self._judged_at = 0.0, 0.0
@@ -186,9 +189,9 @@ class Strand:
         stats, full = self.stats, self._when_full
         if stats is None:
             return False
-        if self._clock() - self._returned_at < _SECONDS_BETWEEN_RETURNS:
+        if self._clock() - self._returned_at < self._grown(_SECONDS_BETWEEN_RETURNS):
             return False
-        if self._declined_at is not None and self._clock() - self._declined_at > self._return_seconds:
+        if self._declined_at is not None and self._clock() - self._declined_at > self._grown(_RETURN_SECONDS):
             return True
         if stats.kv_usage >= _ROOMY:
             return False
@@ -219,20 +222,34 @@ class Strand:
 
     def note_declined(self) -> None:
         """It had no room for a sequence: what it says of itself next is what it calls full."""
-        if self._is_asked_again:
-            self._return_seconds = min(2 * self._return_seconds, _LONGEST_RETURN_SECONDS)
-        self._is_asked_again = False
+        if self._num_back:
+            self._num_back -= 1
+            self._num_sent_away += 1
+        self._taken_since = None
         self._declined_at, self._when_full = self._clock(), None
 
     def note_return(self) -> None:
         """One of those that it had no room for asks again: the next waits for what comes of it."""
         self._returned_at = self._clock()
-        if self._is_asked_again:
-            # The one before was not declined.
-            self._return_seconds = _RETURN_SECONDS
-        self._is_asked_again = True
+        if self._takes_back:
+            self._num_sent_away = 0
+        if self._taken_since is None:
+            self._taken_since = self._clock()
+        self._num_back += 1
         if self._declined_at is not None:
             self._declined_at = self._clock()
+
+    @property
+    def _takes_back(self) -> bool:
+        """One came back some time ago, and none was declined since."""
+        return self._taken_since is not None and self._clock() - self._taken_since >= _RETURN_SECONDS
+
+    def _grown(self, seconds: float) -> float:
+        """A time to wait, as long as returns that were declined have made it."""
+        if self._takes_back:
+            return seconds
+        # So many times doubled, each is at its longest.
+        return min(seconds * 2.0 ** min(self._num_sent_away, 16), _LONGEST_RETURN_SECONDS)
 
     def note_stats(self, stats: Stats) -> None:
         self.stats = stats
@@ -298,5 +315,5 @@ class Strand:
         # Whoever answers next may be another process. How long its answers are under way is the address's.
         self.stats, self._told_at, self._lateness, self._asked = None, None, 0.0, None
         self._declined_at, self._when_full, self.step_seconds = None, None, 0.0
-        self._return_seconds, self._is_asked_again = _RETURN_SECONDS, False
+        self._num_back, self._num_sent_away, self._taken_since = 0, 0, None
         return contact
