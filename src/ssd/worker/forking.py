@@ -69,6 +69,7 @@ class ForkingProcess:
         self._module, self._what = module, what
         self._settings, self._num_links = settings, num_links
         self._lock = threading.Lock()
+        self._is_ended = False
         self._current = _Process.start(module, settings, num_links)
 
     @property
@@ -76,7 +77,10 @@ class ForkingProcess:
         return self._current.process.pid
 
     def end(self) -> None:
-        self._current.end()
+        """For good: whoever still asks is told so."""
+        with self._lock:
+            self._is_ended = True
+            self._current.end()
 
     def wait_until_ready(self) -> None:
         """RuntimeError: it cannot be had."""
@@ -86,7 +90,7 @@ class ForkingProcess:
             raise RuntimeError(f"{self._what} does not start") from error
 
     def ask(self, link: int, line: bytes) -> bytes | None:
-        """Its answer; None where it ended twice over this question."""
+        """Its answer; None where it ended twice over this question. RuntimeError: it was ended for good."""
         for _ in range(2):
             current = self._current
             try:
@@ -101,6 +105,8 @@ class ForkingProcess:
 
     def _replace(self, gone: _Process) -> None:
         with self._lock:
+            if self._is_ended:
+                raise RuntimeError(f"{self._what} was ended")
             if self._current is gone:
                 logger.warning("%s is gone: it is started again", self._what)
                 gone.end()
