@@ -3,12 +3,14 @@
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from ssd.worker.templates import TemplateError, Templates
+from ssd.worker.template_program import Rendered
+from ssd.worker.templates import TemplateError, Templates, TemplatesBusyError
 from tests.alive import is_alive
 from tests.server.process import children_of, until
 from tests.tiny import tiny_tokenizer
@@ -99,6 +101,62 @@ def test_no_answer_is_taken_for_another(templates: Templates) -> None:
             found.append(None)
     assert all(text in (None, f"text {number}") for number, text in enumerate(found))
     assert found[-1] == "text 3"
+
+
+class HeldTemplates(Templates):
+    """Without a process: a long conversation is rendered until it is told to be done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._process.end()
+        self.may_end = threading.Event()
+
+    def _ask(self, link: int, line: bytes, number: int) -> Rendered:
+        if len(line) > len(LONG[0]["content"]):
+            self.may_end.wait(60)
+        return Rendered(number, "short" if len(line) < len(LONG[0]["content"]) else "long")
+
+
+LONG: list[dict[str, Any]] = [{"role": "user", "content": "x" * (64 << 10)}]
+
+
+def test_long_conversations_leave_a_link_to_short_ones_and_have_a_queue_with_an_end() -> None:
+    """Two of them at a time took both links, and any number waited before everybody else."""
+
+    async def run(templates: HeldTemplates) -> None:
+        tokenizer = tokenizer_of("")
+        long = [asyncio.ensure_future(templates.render(tokenizer, LONG, {})) for _ in range(65)]
+        await asyncio.sleep(0)
+        assert await templates.render(tokenizer, HELLO, {}) == "short"
+        with pytest.raises(TemplatesBusyError, match="try again"):
+            await templates.render(tokenizer, LONG, {})
+        for each in long[1:40]:
+            each.cancel()  # Whoever leaves leaves room.
+        await asyncio.wait(long[1:40])
+        long.append(asyncio.ensure_future(templates.render(tokenizer, LONG, {})))
+        assert await templates.render(tokenizer, HELLO, {}) == "short"
+        templates.may_end.set()
+        assert set(await asyncio.gather(long[0], *long[40:])) == {"long"}
+
+    async def guarded() -> None:
+        templates = HeldTemplates()
+        try:
+            await asyncio.wait_for(run(templates), 20)
+        finally:
+            templates.may_end.set()
+
+    asyncio.run(guarded())
+
+
+def test_whoever_asks_when_it_was_ended_starts_nothing() -> None:
+    """A thread that waited for an answer found its process gone, and started another one that stayed."""
+    found = Templates()
+    found.wait_until_ready()
+    pid = found.pid
+    found.end()
+    with pytest.raises(RuntimeError, match="was ended"):
+        rendered(found, "text")
+    assert found.pid == pid
 
 
 def test_its_forks_end_with_it() -> None:

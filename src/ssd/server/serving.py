@@ -27,7 +27,7 @@ from ssd.server.schemas import ChatCompletionRequest, CompletionRequest
 from ssd.server.token_text import TokenTexts
 from ssd.server.tracing import Traces
 from ssd.worker.client import EngineClient
-from ssd.worker.templates import TemplateError
+from ssd.worker.templates import TemplateError, TemplatesBusyError
 
 T = TypeVar("T")
 _LONG = 10_000
@@ -130,6 +130,8 @@ class Serving:
         """Token ids of a conversation; what its template refuses is the client's affair."""
         try:
             text = await self.client.chat_text(messages, **template_options)
+        except TemplatesBusyError as error:
+            raise ApiError(429, str(error), code="queue_full", headers={"Retry-After": "1"}) from error
         except TemplateError as error:
             raise ApiError(400, f"the chat template refuses this: {error}", param="messages") from error
         return await self.encoded(text, add_special_tokens=False)

@@ -13,11 +13,19 @@ from ssd.worker.template_program import NO_NUMBER, Conversation, Rendered
 
 _NUM_LINKS = 2
 """Conversations at once: one that takes as long as it may leaves the other link to the rest."""
+_LONG_BYTES = 64 << 10
+"""From here on a conversation may take long to render: such ones have one link at most."""
+_MOST_WAITING = 64
+"""Beyond those that are rendered: short ones, and long ones."""
 _FAILED = Rendered(refusal="it failed on these messages")
 
 
 class TemplateError(Exception):
     """A chat template makes no text of these messages."""
+
+
+class TemplatesBusyError(Exception):
+    """Too many conversations wait to be rendered."""
 
 
 class Templates:
@@ -29,6 +37,9 @@ class Templates:
         self._free: asyncio.Queue[int] = asyncio.Queue()
         for link in range(_NUM_LINKS):
             self._free.put_nowait(link)
+        self._long = asyncio.Semaphore(1)
+        self._num_waiting = {True: 0, False: 0}
+        """By whether they are long."""
 
     @property
     def pid(self) -> int:
@@ -39,7 +50,8 @@ class Templates:
         self._process.wait_until_ready()
 
     async def render(self, tokenizer: Any, messages: Sequence[Message], options: dict[str, Any]) -> str:
-        """The text of a conversation, by the tokenizer's template. TemplateError: there is none."""
+        """The text of a conversation, by the tokenizer's template. TemplateError: there is none.
+        TemplatesBusyError: there may be one later."""
         template = tokenizer.get_chat_template(None, options.get("tools"))
         told = {**{name: str(each) for name, each in tokenizer.special_tokens_map.items()}, **options}
         try:
@@ -53,11 +65,33 @@ class Templates:
         return rendered.text
 
     async def _rendered(self, line: bytes, number: int) -> Rendered:
-        link = await self._free.get()
+        is_long = len(line) >= _LONG_BYTES
+        link = await self._link(is_long=is_long)
         asking = asyncio.ensure_future(asyncio.to_thread(self._ask, link, line, number))
         # The link is free once it has answered, also where nobody waits for the answer any more.
-        asking.add_done_callback(lambda _: self._free.put_nowait(link))
+        asking.add_done_callback(lambda _: self._leave(link, is_long=is_long))
         return await asyncio.shield(asking)
+
+    async def _link(self, *, is_long: bool) -> int:
+        if self._num_waiting[is_long] >= _MOST_WAITING:
+            raise TemplatesBusyError("many conversations wait for the chat template: try again soon")
+        self._num_waiting[is_long] += 1
+        try:
+            if is_long:
+                await self._long.acquire()
+            try:
+                return await self._free.get()
+            except BaseException:
+                if is_long:
+                    self._long.release()
+                raise
+        finally:
+            self._num_waiting[is_long] -= 1
+
+    def _leave(self, link: int, *, is_long: bool) -> None:
+        self._free.put_nowait(link)
+        if is_long:
+            self._long.release()
 
     def _ask(self, link: int, line: bytes, number: int) -> Rendered:
         for _ in range(2):
