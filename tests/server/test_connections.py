@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from fastapi import APIRouter, FastAPI, Response
+from fastapi import APIRouter, Depends, FastAPI, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from ssd.server.body import BoundedRoute
@@ -365,6 +365,47 @@ def test_s4_a_body_is_not_held_while_its_answer_takes_its_time() -> None:
     finally:
         tracemalloc.stop()
     assert held[-1] - before < MIB
+
+
+def test_the_next_large_body_is_read_when_an_endpoint_has_the_one_before() -> None:
+    """The lane was held while an endpoint did its work: /tokenize of a long text held up all large bodies.
+    While a body is checked it is held."""
+    inside: list[int] = []
+    most: list[int] = []
+    both_are_in = asyncio.Event()
+
+    async def check() -> None:
+        inside.append(1)
+        await asyncio.sleep(0)
+        most.append(len(inside))
+        inside.pop()
+
+    app = FastAPI()
+    routes = APIRouter(route_class=BoundedRoute, dependencies=[Depends(check)])
+    begun: list[int] = []
+
+    @routes.post("/")
+    async def route(body: dict[str, Any]) -> Response:
+        begun.append(1)
+        if len(begun) < 2:
+            await both_are_in.wait()
+        both_are_in.set()
+        return Response()
+
+    app.include_router(routes)
+    head = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [JSON_TYPE]}
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b'{"a": 1%s}' % (b" " * MIB), "more_body": False}
+
+    async def send(_: Message) -> None:
+        return None
+
+    async def two() -> None:
+        await asyncio.wait_for(asyncio.gather(*(app(dict(head), receive, send) for _ in range(2))), 30)
+
+    asyncio.run(two())
+    assert most == [1, 1]
 
 
 def most_resident(server: ServerProcess, seconds: float) -> int:

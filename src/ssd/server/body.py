@@ -8,8 +8,10 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
+from contextvars import ContextVar
+from functools import wraps
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Request, Response
@@ -77,32 +79,43 @@ class _Lane:
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
+        self._free_at = 0.0
 
-    @asynccontextmanager
-    async def turn(self, num_bytes: int) -> AsyncIterator[None]:
-        if num_bytes < _LARGE_BYTES:
-            yield
-            return
-        async with self._turn:
-            began = time.thread_time()
+    async def enter(self, num_bytes: int) -> ExitStack:
+        """To be closed when the body is read, once or more often."""
+        found = ExitStack()
+        if num_bytes >= _LARGE_BYTES:
+            await self._turn.acquire()
+            found.callback(self._turn.release)
             try:
-                yield
-            finally:
-                await asyncio.sleep(time.thread_time() - began)
+                await asyncio.sleep(self._free_at - time.monotonic())
+            except BaseException:
+                found.close()
+                raise
+            found.callback(self._note, time.thread_time())
+        return found
+
+    def _note(self, began: float) -> None:
+        self._free_at = time.monotonic() + time.thread_time() - began
 
 
 _LANE = _Lane()
+_READING: ContextVar[ExitStack] = ContextVar("reading")
 
 
 class BoundedRoute(APIRoute):
     """Refuses a body of too many values before they are made: nobody else is served meanwhile."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, _when_read(endpoint), **options)
 
     def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()
 
         async def bounded(request: Request) -> Response:
             body = await request.body()
-            async with _LANE.turn(len(body)):
+            with await _LANE.enter(len(body)) as reading:
+                _READING.set(reading)
                 _check_counts(body)
                 response = await handle(request)
             # What was in it is in the answer's hands. An answer may take long, and a body be large.
@@ -111,6 +124,17 @@ class BoundedRoute(APIRoute):
             return response
 
         return bounded
+
+
+def _when_read(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    """The endpoint: the next body may be read when it begins, whatever it waits for."""
+
+    @wraps(endpoint)
+    async def begin(**values: Any) -> Any:
+        _READING.get().close()
+        return await endpoint(**values)
+
+    return begin
 
 
 def _check_counts(body: bytes) -> None:
