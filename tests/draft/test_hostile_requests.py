@@ -160,6 +160,20 @@ def test_end_ids_that_no_vocabulary_has_are_left_out() -> None:
     assert tellable(given, VOCAB) == Sampling(seed=1, end_ids=[5], bad_word_ids=[[5]])
 
 
+def test_an_opening_of_an_older_engine_loses_its_foreign_end_ids_only() -> None:
+    crowd = Crowd()
+    (strand,) = crowd.client("older").line.strands
+    assert strand.contact is not None
+    strand.contact.post(
+        opening(seq=7, sampling=Sampling(seed=1, min_tokens=9, end_ids=[5, VOCAB, wire.MAX_ID]))
+    )
+    strand.contact.flush()
+    for _ in range(5):
+        crowd.service.turn(0.0)
+    [(_, planted)] = crowd.service._peers[b"older"].sessions.values()
+    assert planted.opening.sampling.end_ids == [5]
+
+
 class ByteTokenizer:
     """A token for each byte: the most that text can have."""
 

@@ -30,6 +30,13 @@ FAULTS = [
         f"{_REQUESTS}::test_end_ids_that_no_vocabulary_has_are_left_out",
     ),
     Fault(
+        "a draft keeps end ids that it lacks",
+        f"{_SRC}/service.py",
+        "message = without_foreign_ends(message, peer.vocab_size)",
+        "pass",
+        f"{_REQUESTS}::test_an_opening_of_an_older_engine_loses_its_foreign_end_ids_only",
+    ),
+    Fault(
         "a flood is applied until it ends",
         f"{_SRC}/intake.py",
         "            if ended >= ends:\n                break\n",

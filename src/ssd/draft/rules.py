@@ -97,10 +97,21 @@ def fault_of_sampling(sampling: Sampling, vocab_size: int) -> str:
         return f"{len(words)} tokens of bad words: at most {MAX_BAD_WORD_TOKENS} are taken"
     if not all(-MAX_BIAS <= bias <= MAX_BIAS for _token, bias in sampling.logit_bias):
         return f"a bias is not in {-MAX_BIAS:g}…{MAX_BIAS:g}"
-    named = [token for token, _bias in sampling.logit_bias] + sampling.end_ids + words
+    named = [token for token, _bias in sampling.logit_bias] + words
     if named and (min(named) < 0 or max(named) >= vocab_size):
-        return "logit_bias, end_ids or bad_word_ids name a token that is not in the vocabulary"
+        return "logit_bias or bad_word_ids name a token that is not in the vocabulary"
+    if sampling.end_ids and (min(sampling.end_ids) < 0 or max(sampling.end_ids) > MAX_ID):
+        return f"an end id is not in 0…{MAX_ID}"
     return ""
+
+
+def without_foreign_ends(message: Open, vocab_size: int) -> Open:
+    """Without end ids that the draft lacks: older engines send them, and nothing ends with them."""
+    ends = [each for each in message.sampling.end_ids if each < vocab_size]
+    if len(ends) == len(message.sampling.end_ids):
+        return message
+    sampling = msgspec.structs.replace(message.sampling, end_ids=ends)
+    return msgspec.structs.replace(message, sampling=sampling)
 
 
 def fault_of_opening(message: Open, vocab_size: int) -> str:

@@ -36,7 +36,7 @@ from ssd.draft.messages import (
     unpack_ints,
 )
 from ssd.draft.peers import Peer, Peers
-from ssd.draft.rules import fault_of_opening, faults_of_outcome
+from ssd.draft.rules import fault_of_opening, faults_of_outcome, without_foreign_ends
 from ssd.kvcache.block_manager import OutOfBlocks
 
 logger = logging.getLogger(__name__)
@@ -212,6 +212,7 @@ class DraftService:
         if not self._grower.has_tree and not self._send_away(admission.for_tree(peer.tenant), _NO_SHARE):
             return self._declining(peer, message, _NO_TREE)
         try:
+            message = without_foreign_ends(message, peer.vocab_size)
             planted = Planted(message, self._grower.max_model_len, peer.vocab_size, peer.tenant)
             session_id = self._plant(planted)
         except OutOfBlocks:
