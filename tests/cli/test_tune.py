@@ -88,13 +88,13 @@ def _await(url: str, server: "subprocess.Popen[bytes]") -> None:
     ("arguments", "message"),
     [
         ((), "nothing to tune without a draft"),
-        (("--draft", "d", "--lookahead", "4"), "--lookahead is what tuning finds out"),
-        (("--draft", "d", "--acceptance", "ratio"), "tuning does not know --acceptance"),
-        (("--draft", "d", "--prompts", "missing.jsonl"), "no file"),
+        (("--draft", "org/d", "--lookahead", "4"), "--lookahead is what tuning finds out"),
+        (("--draft", "org/d", "--acceptance", "ratio"), "tuning does not know --acceptance"),
+        (("--draft", "org/d", "--prompts", "missing.jsonl"), "no file"),
     ],
 )
 def test_mistakes_are_answered_with_a_remedy(arguments: tuple[str, ...], message: str) -> None:
-    done = CliRunner().invoke(app, ["tune", "m", *arguments])
+    done = CliRunner().invoke(app, ["tune", "org/m", *arguments])
     assert done.exit_code == 2
     assert message in " ".join(done.stderr.split())
 

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("hypothesis")  # It is not in vLLM's venv, which collects this file too.
 from hypothesis import given
 from hypothesis import strategies as st
 
