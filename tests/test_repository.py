@@ -103,6 +103,7 @@ def test_what_takes_long_runs_by_itself_every_week() -> None:
     said = "\n".join(step.get("run", "") for job in weekly["jobs"].values() for step in job["steps"])
     assert "python -m tests.faults --only" in said
     assert 'pytest -m "slow and not vllm"' in said
+    assert 'pytest -m "vllm and slow" tests/vllm' in said
     modules = {path.stem for path in (ROOT / "tests" / "faults").glob("*_faults.py")}
     assert set(weekly["jobs"]["faults"]["strategy"]["matrix"]["module"]) == modules - {"vllm_faults"}
     for campaign in re.findall(r"python -m ([\w.]+)", said):
