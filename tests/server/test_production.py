@@ -254,8 +254,8 @@ def test_a_killed_engine_takes_the_server_with_it(tiny_llama: Path, tmp_path: Pa
     draft: dict[str, Any] = {"mode": "ssd", "draft": str(tiny_llama)} if mode == "ssd" else {}
     with serving(tiny_llama, tmp_path / "log", **draft) as server:
         pids = server.children
-        # The engine, its draft, and what tries grammars: with a process for each of two lines.
-        assert len(pids) == (2 if mode == "ssd" else 1) + 3
+        # The engine, its draft, and what tries grammars and renders templates: each with two forks.
+        assert len(pids) == (2 if mode == "ssd" else 1) + 2 * 3
         answers: list[httpx.Response] = []
         thread = threading.Thread(
             target=lambda: answers.append(httpx.post(f"{server.url}/v1/completions", json=LONG, timeout=60))
