@@ -16,6 +16,7 @@ from ssd.cli.explain import coloured, explain_stream
 from ssd.cli.options import parse_cores
 from ssd.engine.outputs import EngineStats, Increment, SpeculationStats
 from ssd.engine.prompts import Prompt
+from ssd.processes.terminal import escaped
 from ssd.version import __version__
 
 
@@ -93,7 +94,7 @@ def test_what_is_explained_is_shown_as_it_comes(
                 # When a token comes, all before it has been shown.
                 shown += capsys.readouterr().out
                 assert shown == written
-                written += increment.text
+                written += escaped(increment.text)
                 yield increment
             assert written
 
