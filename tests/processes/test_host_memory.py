@@ -129,10 +129,14 @@ def limited() -> Iterator[Path]:
     mounts = [Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")]
     folder = next((each for each in mounts if (each / "cgroup.procs").exists()), mounts[0])
     folder = folder / f"ssd-test-{os.getpid()}"
-    limit = "memory.limit_in_bytes" if folder.parent.name == "memory" else "memory.max"
+    # Without swap: else what is too much is swapped out, and nobody is killed.
+    limits = {"memory.max": 64 << 20, "memory.swap.max": 0}
+    if folder.parent.name == "memory":
+        limits = dict.fromkeys(("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), 64 << 20)
     try:
         folder.mkdir()
-        (folder / limit).write_text(str(64 << 20))
+        for name, value in limits.items():
+            (folder / name).write_text(str(value))
     except OSError as error:
         if folder.exists():
             folder.rmdir()

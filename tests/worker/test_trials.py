@@ -100,6 +100,7 @@ def test_memory_has_an_end(trials: Trials) -> None:
     assert trials.ask(1, ask(SMALL)).refusal == ""
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="children are read from /proc")
 def test_a_process_that_is_gone_is_started_again(trials: Trials) -> None:
     before = trials.pid
     for each in (*children_of(before), before):
