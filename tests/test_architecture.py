@@ -177,7 +177,7 @@ CALLED_BY_OTHERS = {
 
 
 def test_no_function_is_there_for_tests_alone() -> None:
-    """E15: whatever is defined is used, by its name, in the package or in benchmarks/."""
+    """Whatever is defined is used, by its name, in the package or in benchmarks/."""
     defined, used = dict[str, Path](), set[str]()
     for path in [*ROOT.rglob("*.py"), *BENCHMARKS.rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):

@@ -88,7 +88,7 @@ def test_ragged_batch_equals_plain_attention(deterministic: bool, consecutive: b
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_a_trunk_apart_equals_plain_attention(deterministic: bool, dtype: torch.dtype) -> None:
-    """E9: chunks and verifications whose rows share a long context, beside one that has none."""
+    """Chunks and verifications whose rows share a long context, beside one that has none."""
     sequences = Sequences([1100, 30], [list(range(70)), [72, 71]], dtype)
     backend = SdpaBackend(make_pool(73, dtype, garbage=1e4), HEADS, deterministic=deterministic)
     tolerance = 1e-5 if dtype == torch.float32 else 2e-2
@@ -105,7 +105,7 @@ def test_a_trunk_apart_equals_plain_attention(deterministic: bool, dtype: torch.
 
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_masks_are_as_wide_as_what_rows_do_not_share(deterministic: bool) -> None:
-    """E9: nine rows at 16k were planned with a mask over all keys: a hundred times as long as one row."""
+    """Nine rows at 16k were planned with a mask over all keys: a hundred times as long as one row."""
     backend = SdpaBackend(make_pool(1024), HEADS, deterministic=deterministic)
     for start, count in ((16_000, 9), (16_380, 3), (15_800, 500)):
         row = PlainRow([0] * count, start, range(1024), 0, generated=True)

@@ -462,7 +462,7 @@ def test_keys_come_from_flags_or_the_environment(
     assert [each.api_keys for each in served] == [keys]
 
 
-def test_s8_an_empty_key_in_the_environment_opens_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_key_in_the_environment_opens_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSD_API_KEY", "")
     with pytest.raises(ValueError, match="SSD_API_KEY is set but empty"):
         ServerOptions(host="0.0.0.0").settings()

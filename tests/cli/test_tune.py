@@ -31,7 +31,10 @@ def tuned(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     prompts.write_text("\n".join(json.dumps({"text": text}) for text in texts))
     out = folder / "tuned.yaml"
     few = ("--num-prompts", 4, "--max-tokens", 16, "--confirm", 1)
-    done = ssd("tune", tiny_llama, "--draft", draft, "--prompts", prompts, "--out", out, *few)
+    for _ in range(4):  # Beside other tests its measurements may contradict each other, and it says so.
+        done = ssd("tune", tiny_llama, "--draft", draft, "--prompts", prompts, "--out", out, *few)
+        if "cannot be right" not in done.stderr:
+            break
     assert done.returncode == 0, done.stderr
     assert "written to" in done.stdout
     # The table has them; a second time they are in the file only.

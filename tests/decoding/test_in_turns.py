@@ -64,7 +64,7 @@ def adaptive(turns: Any) -> Decoder:
 
 @pytest.mark.parametrize("num_sequences", [1, 4])
 def test_a_useless_draft_is_hardly_ever_asked(monkeypatch: pytest.MonkeyPatch, num_sequences: int) -> None:
-    """E10: sd drafted its whole lookahead for ever, while ssd sends a draft that is never right to rest."""
+    """Sd drafted its whole lookahead for ever, while ssd sends a draft that is never right to rest."""
     turns = Turns(monkeypatch, draft_seconds=0.1, num_sequences=num_sequences)
     turns.num_right = 0
     turns.run(adaptive(turns), 400)

@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
     return found
 
 
-def test_s5_secrets_are_for_their_side_and_this_user_only(folder: Path) -> None:
+def test_secrets_are_for_their_side_and_this_user_only(folder: Path) -> None:
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*.*")}
     assert found == {
         "draft/draft.key_secret",
@@ -63,7 +63,7 @@ def connect(draft: ZmqDraftLink, keys: Path) -> ZmqEngineLink:
     return ZmqEngineLink(bytes(draft._socket.last_endpoint).decode(), Keys(keys))  # type: ignore[arg-type]
 
 
-def test_s6_only_the_engines_key_is_let_in(draft: ZmqDraftLink, folder: Path, tmp_path: Path) -> None:
+def test_only_the_engines_key_is_let_in(draft: ZmqDraftLink, folder: Path, tmp_path: Path) -> None:
     """The stranger knows where the draft is and its public key; what it lacks is the engine's secret."""
     make_keys(tmp_path / "strange")
     shutil.copy(folder / "engine/draft.key", tmp_path / "strange/engine/draft.key")
@@ -95,7 +95,7 @@ def test_new_keys_need_no_new_target(draft: ZmqDraftLink, folder: Path, tmp_path
         assert draft.receive(5.0) is not None
 
 
-def test_s6_a_frame_that_is_too_large_does_not_arrive(draft: ZmqDraftLink, folder: Path) -> None:
+def test_a_frame_that_is_too_large_does_not_arrive(draft: ZmqDraftLink, folder: Path) -> None:
     with closing(connect(draft, folder / "engine")) as engine:
         engine.send(b"small")
         assert draft.receive(5.0) is not None

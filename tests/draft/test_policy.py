@@ -116,7 +116,7 @@ def test_rows_that_hit_do_not_wait_for_rows_that_miss() -> None:
 
 
 def test_what_arrived_while_tokens_were_settled_is_known_before_it_is_proposed() -> None:
-    """E11: it waited a whole step."""
+    """It waited a whole step."""
     found, client = policy({}, {})
     client.arrived = {"a": LIKELY}
     assert tokens_of(found.propose(IDS)) == [(7,), ()]

@@ -1,4 +1,4 @@
-"""E2: a draft whose KV cache is full sends one sequence away, goes on with the others, and takes it back."""
+"""A draft whose KV cache is full sends one sequence away, goes on with the others, and takes it back."""
 
 import time
 from pathlib import Path
@@ -67,7 +67,7 @@ def rounds(source: Draft, client: DraftClient, count: int) -> int:
     return num_busy
 
 
-def test_e2_a_full_cache_is_no_deadlock(draft: LoadedModel) -> None:
+def test_a_full_cache_is_no_deadlock(draft: LoadedModel) -> None:
     torch.manual_seed(0)
     source = Draft(draft, num_blocks=12)
     client = connected(source)

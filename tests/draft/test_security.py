@@ -33,11 +33,11 @@ PROMISES: dict[str, tuple[str, ...]] = {
     "**TCP** is refused without keys.": (f"{_LINK}::test_there_is_no_tcp_without_keys",),
     "It is encrypted and authenticated both ways (CURVE, by ZeroMQ): the draft knows the engine's key, the "
     "engine the draft's.": (
-        f"{_LINK}::test_s6_only_the_engines_key_is_let_in",
+        f"{_LINK}::test_only_the_engines_key_is_let_in",
         f"{_LINK}::test_new_keys_need_no_new_target",
     ),
     "`ssd draft --make-keys` writes a folder for each side, with modes 0700 and 0600.": (
-        f"{_LINK}::test_s5_secrets_are_for_their_side_and_this_user_only",
+        f"{_LINK}::test_secrets_are_for_their_side_and_this_user_only",
     ),
     "All engines share one pair of keys unless `--tenant` makes further ones.": (
         f"{_LINK}::test_a_tenant_is_let_in_by_its_key_and_known_by_its_name",
@@ -46,7 +46,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
     "engine leaves the draft after three.": (
         f"{_MESSAGES}::test_what_is_no_frame_is_refused",
         f"{_MESSAGES}::test_a_broken_rule_is_refused",
-        f"{_LINK}::test_s6_a_frame_that_is_too_large_does_not_arrive",
+        f"{_LINK}::test_a_frame_that_is_too_large_does_not_arrive",
         "draft/test_line.py::test_after_three_frames_of_nonsense_the_line_is_given_up",
     ),
     "**One sequence** of which something impossible is said loses its drafts; the others of its frame and of "

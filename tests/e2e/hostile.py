@@ -82,7 +82,7 @@ def _ask(aim: Aim, **more: Any) -> bytes:
 
 
 async def bomb_with_a_grammar(aim: Aim, chance: random.Random) -> int:
-    """S1: a schema that takes minutes and gigabytes; each another, so that none is remembered."""
+    """A schema that takes minutes and gigabytes; each another, so that none is remembered."""
     factors = chance.sample((97, 89, 83, 79, 73, 71, 67), 4)
     large = {"type": "integer", "multipleOf": chance.randrange(100_000_007, 200_000_000, 2)}
     many = {"allOf": [{"type": "integer", "multipleOf": factor} for factor in factors]}
@@ -92,7 +92,7 @@ async def bomb_with_a_grammar(aim: Aim, chance: random.Random) -> int:
 
 
 async def read_nothing(aim: Aim, chance: random.Random) -> int:
-    """S3: a long stream of many choices that its client does not read."""
+    """A long stream of many choices that its client does not read."""
     _reader, writer = await aim.connect()
     body = _ask(aim, n=16, logprobs=20, max_tokens=32, stream=True, ignore_eos=True)
     try:
@@ -107,7 +107,7 @@ async def read_nothing(aim: Aim, chance: random.Random) -> int:
 
 
 async def read_a_little(aim: Aim, chance: random.Random) -> int:
-    """S3: a large body, mostly spaces, for a long answer that is read as slowly as the server bears."""
+    """A large body, mostly spaces, for a long answer that is read as slowly as the server bears."""
     reader, writer = await aim.connect()
     body = _ask(aim, n=4, logprobs=20, max_tokens=32, stream=True, ignore_eos=True)
     body += b" " * chance.randrange(1 << 20, 7 << 20)
@@ -127,19 +127,19 @@ async def read_a_little(aim: Aim, chance: random.Random) -> int:
 
 
 async def ask_for_very_many(aim: Aim, chance: random.Random) -> int:
-    """S10: small bodies that ask for thousands of texts, or millions of scores."""
+    """Small bodies that ask for thousands of texts, or millions of scores."""
     texts: dict[str, Any] = {"prompt": [f"{chance.random()} Say"] * 64, "n": 16, "max_tokens": 64}
     scores: dict[str, Any] = {"prompt": aim.long_prompt, "prompt_logprobs": 20, "n": 16}
     return await aim.post("/v1/completions", _ask(aim, **chance.choice((texts, scores))))
 
 
 async def send_half_a_head(aim: Aim, chance: random.Random) -> int:
-    """S4: a connection that says too little to be refused."""
+    """A connection that says too little to be refused."""
     return await _hold(aim, chance, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-More: ")
 
 
 async def send_half_a_body(aim: Aim, chance: random.Random) -> int:
-    """S4: megabytes to an address that wants none, and no end of them."""
+    """Megabytes to an address that wants none, and no end of them."""
     head = _HEAD.format(path=chance.choice(("/health", "/v1/completions")), size=8 << 20).encode()
     return await _hold(aim, chance, head + b"x" * (7 << 20))
 
@@ -160,14 +160,14 @@ async def _hold(aim: Aim, chance: random.Random, sent: bytes) -> int:
 
 
 async def send_a_long_text(aim: Aim, chance: random.Random) -> int:
-    """S10: megabytes that are too many tokens for any model."""
+    """Megabytes that are too many tokens for any model."""
     word = chance.choice(("a ", "x", "naïve ", "0"))
     path = chance.choice(("/v1/completions", "/tokenize"))
     return await aim.post(path, _ask(aim, prompt=word * ((6 << 20) // len(word.encode()))))
 
 
 async def send_many_numbers(aim: Aim, chance: random.Random) -> int:
-    """S10: a prompt of millions of token ids."""
+    """A prompt of millions of token ids."""
     path = chance.choice(("/v1/completions", "/detokenize"))
     ids = b"[" + b"1," * 3_000_000 + b"1]"
     name = b"tokens" if path == "/detokenize" else b"prompt"
@@ -175,7 +175,7 @@ async def send_many_numbers(aim: Aim, chance: random.Random) -> int:
 
 
 async def send_a_long_prompt(aim: Aim, chance: random.Random) -> int:
-    """S2: all that the model can read, never twice the same."""
+    """All that the model can read, never twice the same."""
     return await aim.post("/v1/completions", _ask(aim, prompt=f"{chance.random()} {aim.long_prompt}"))
 
 

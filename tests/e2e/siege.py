@@ -2,7 +2,7 @@
 
     python -m tests.e2e.siege --model SMOLLM2 [--minutes 5] [--attackers 50] [--clients 8]
 
-Hostile clients do what hostile.py knows (S1, S3, S4, S10); one only sends long prompts (S2), one at a time.
+Hostile clients do what hostile.py knows; one only sends long prompts, one at a time.
 Honest ones stream short texts. Printed: their errors, p50 and p99 of the time to their first token alone and
 under siege, and what server and engine hold. Ends with 1 where an honest client saw an error, p99 is over
 three times that without, or memory ends 200 MB over that of the start.

@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.models, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("name", TRIALS)
-def test_s12_a_framework_calls_a_tool_and_streams(qwen_draft: Path, name: str) -> None:
-    """S12: what it sends is taken; strict tools and /v1/responses were refused."""
+def test_a_framework_calls_a_tool_and_streams(qwen_draft: Path, name: str) -> None:
+    """What it sends is taken; strict tools and /v1/responses were refused."""
     pytest.importorskip(name)
     check(try_all(qwen_draft, [name])[name])

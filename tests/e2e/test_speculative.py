@@ -133,9 +133,7 @@ def test_wrong_drafting_settings_are_refused(target: Path, settings: dict[str, A
         LLM(str(target), show_progress=False, **settings)
 
 
-def test_e10_nothing_is_guessed_beyond_the_end_of_a_text(
-    target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_guessed_beyond_the_end_of_a_text(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two tokens the first comes with the prompt, and the last is the target's own."""
     # With bfloat16 a near-tie may be guessed wrong, and guessed anew.
     settings: Any = {"draft": str(target), "mode": "sd", "lookahead": 4, "deterministic": True}

@@ -122,7 +122,7 @@ async def test_a_failing_engine_tells_every_caller(llm: AsyncLLM, monkeypatch: p
     assert llm.seconds_without_progress == float("inf")
 
 
-async def test_e14_an_engine_that_cannot_even_be_closed_tells_every_caller(
+async def test_an_engine_that_cannot_even_be_closed_tells_every_caller(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     llm = AsyncLLM(str(tiny_llama), **SETTINGS)

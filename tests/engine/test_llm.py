@@ -140,7 +140,7 @@ def test_stream_joins_to_the_output_and_can_be_left(llm: LLM) -> None:
     assert not llm._engine.core.has_work
 
 
-def test_e1_streams_and_answers_that_run_at_once_each_get_their_own(llm: LLM) -> None:
+def test_streams_and_answers_that_run_at_once_each_get_their_own(llm: LLM) -> None:
     prompts = ["The quick brown", "def fibonacci(n):", "Once upon a time"]
     expected = [output.outputs[0].text for output in llm.generate(prompts, GREEDY, use_tqdm=False)]
     streams = [llm.stream(prompt, GREEDY) for prompt in prompts[:2]]

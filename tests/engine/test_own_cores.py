@@ -117,7 +117,7 @@ needs_two = pytest.mark.skipif(
 @needs_two
 @pytest.mark.parametrize("mode", ["ar", "sd", "ssd"])
 def test_of_a_start_that_fails_nothing_remains(tiny_llama: Path, spoilt: str, mode: str) -> None:
-    """E5: the process stayed on the cores that were meant for the target."""
+    """The process stayed on the cores that were meant for the target."""
     torch.set_num_threads(2)
     before = place()
     settings: dict[str, Any] = {"cores": (usable_cores()[0],), "device": "cpu", "dtype": "float32"}

@@ -24,12 +24,12 @@ def settled(seconds_of: float, pace: Pace) -> int:
 
 @pytest.mark.parametrize(("seconds_of", "budget"), [(1e-5, MOST), (1e-3, 256), (1 / 256, 128), (1.0, 32)])
 def test_a_step_takes_about_as_long_as_it_may(seconds_of: float, budget: int) -> None:
-    """S2: on a slow machine a chunk of 2,048 tokens is many seconds to everybody else."""
+    """On a slow machine a chunk of 2,048 tokens is many seconds to everybody else."""
     assert settled(seconds_of, Pace(MOST, 32)) == budget
 
 
 def test_the_first_chunk_is_small() -> None:
-    """S2: nobody knows yet how long it takes."""
+    """Nobody knows yet how long it takes."""
     assert Pace(MOST, 32).num_prompt_tokens <= 256
 
 
@@ -42,7 +42,7 @@ def test_steps_without_prompts_change_nothing() -> None:
 
 @pytest.mark.parametrize(("seconds_of", "num_further"), [(0.001, 32), (0.02, 16), (1.0, 1)])
 def test_further_texts_move_as_fast_as_others_can_wait_for(seconds_of: float, num_further: int) -> None:
-    """S3: sixteen texts of one caller made every step of the others several times as long."""
+    """Sixteen texts of one caller made every step of the others several times as long."""
     pace = Pace(MOST, 32)
     for _ in range(20):
         pace.note(0, pace.num_further, (8 + pace.num_further) * seconds_of)
@@ -75,7 +75,7 @@ def answer(engine: Engine, pace: Pace | None) -> RequestOutput:
 
 
 def test_chunks_by_time_change_no_token(tiny_llama: Path) -> None:
-    """S2: in deterministic mode, to the last bit."""
+    """In deterministic mode, to the last bit."""
     config = EngineConfig(
         model=str(tiny_llama), dtype="float32", device="cpu", deterministic=True, enable_prefix_caching=False
     )

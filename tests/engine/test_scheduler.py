@@ -147,7 +147,7 @@ def test_decoding_comes_before_prompts_and_prompts_share_the_rest() -> None:
 
 
 def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
-    """S2: others wait for a chunk, not for the prompt."""
+    """Others wait for a chunk, not for the prompt."""
     scheduler = build(96, budget=64, max_model_len=256)
     long, short, other = make(200, first=300), make(5), make(6, first=60)
     add(scheduler, long)
@@ -176,7 +176,7 @@ def test_long_prompts_share_a_step_and_each_moves_on() -> None:
 
 
 def test_a_short_prompt_does_not_wait_for_many_long_ones() -> None:
-    """S2: two are read in parts at a time, and whoever comes behind them passes those that wait."""
+    """Two are read in parts at a time, and whoever comes behind them passes those that wait."""
     scheduler = build(512, budget=128, max_model_len=1024, max_num_seqs=16, caching=False)
     add(scheduler, *(make(600, first=1000 * number, max_tokens=2) for number in range(1, 6)))
     step(scheduler)
@@ -193,7 +193,7 @@ def test_a_short_prompt_does_not_wait_for_many_long_ones() -> None:
 
 
 def test_one_request_of_many_texts_leaves_others_half_of_the_seats() -> None:
-    """S3: who asks for sixteen texts at once is one of those who ask."""
+    """Who asks for sixteen texts at once is one of those who ask."""
     scheduler = build(64, max_num_seqs=8)
     scheduler.max_num_further = 4
     first = make(4, max_tokens=3)
@@ -210,7 +210,7 @@ def test_one_request_of_many_texts_leaves_others_half_of_the_seats() -> None:
 
 
 def test_further_texts_of_one_wait_where_others_are_there() -> None:
-    """S3: of each group the oldest moves in every step, and of the others as many as may."""
+    """Of each group the oldest moves in every step, and of the others as many as may."""
     scheduler = build(64, max_num_seqs=16)
     scheduler.max_moving_further = 2
     first = make(4, max_tokens=6)

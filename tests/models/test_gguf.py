@@ -52,10 +52,10 @@ def test_tensors_are_what_the_package_dequantises(tmp_path: Path, encoding: str)
     assert source.read("model.norm.weight").shape == (64,)
 
 
-def test_e17_pieces_of_a_tensor_are_unpacked_by_several_threads(
+def test_pieces_of_a_tensor_are_unpacked_by_several_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E17: a file was unpacked by one core, however many there are. Here nobody goes on alone."""
+    """A file was unpacked by one core, however many there are. Here nobody goes on alone."""
     config = open_checkpoint(str(write_checkpoint("qwen2", tmp_path))).config
     values = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
     path = tmp_path / "m.gguf"

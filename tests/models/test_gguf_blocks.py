@@ -38,8 +38,8 @@ def test_every_bit_is_the_packages(encoding: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["Q4_K", "Q6_K"])
-def test_e17_unpacking_is_faster_than_the_packages(encoding: str) -> None:
-    """E17: nearly all of a start from a file was spent in the package's unpacking. A third is usual."""
+def test_unpacking_is_faster_than_the_packages(encoding: str) -> None:
+    """Nearly all of a start from a file was spent in the package's unpacking. A third is usual."""
     rows = random_rows(encoding, 256, 1536) & np.uint8(0x3B)  # no scale that is infinite or no number
     found = np.empty((256, 1536), np.float32)
     ours = best_time(lambda: unpack(rows, encoding, found))

@@ -46,7 +46,8 @@ class _Reads:
     made: list[Any]
 
     @classmethod
-    def from_pretrained(cls, folder: Path, *, gguf_file: str) -> "_Reads":
+    def from_pretrained(cls, folder: Path, *, gguf_file: str, trust_remote_code: bool) -> "_Reads":
+        assert not trust_remote_code
         cls.made.append(gguf.GGUFReader(folder / gguf_file))
         return cls()
 

@@ -1,4 +1,4 @@
-"""S12: what OpenAI's own client, its helpers and popular agents send is taken, or refused with a remedy."""
+"""What OpenAI's own client, its helpers and popular agents send is taken, or refused with a remedy."""
 
 import json
 import threading
@@ -58,25 +58,25 @@ def posted(server: ServerProcess, path: str, body: dict[str, Any], status: int =
     ],
     ids=lambda more: ",".join(more),
 )
-def test_s12_what_clients_send_to_chats_is_taken(forcing: ServerProcess, more: dict[str, Any]) -> None:
+def test_what_clients_send_to_chats_is_taken(forcing: ServerProcess, more: dict[str, Any]) -> None:
     answer = forcing.http.post("/v1/chat/completions", json={**CHAT, **more})
     assert answer.status_code == 200, answer.text
 
 
-def test_s12_of_two_limits_the_smaller_holds(forcing: ServerProcess) -> None:
+def test_of_two_limits_the_smaller_holds(forcing: ServerProcess) -> None:
     for limits in ((5, 2), (2, 5)):
         body = {**CHAT, "ignore_eos": True, "max_tokens": limits[0], "max_completion_tokens": limits[1]}
         assert posted(forcing, "/v1/chat/completions", body)["usage"]["completion_tokens"] == 2
 
 
-def test_s12_a_top_p_of_nothing_is_the_best_token(forcing: ServerProcess) -> None:
+def test_a_top_p_of_nothing_is_the_best_token(forcing: ServerProcess) -> None:
     greedy = posted(forcing, "/v1/completions", {**COMPLETION, "max_tokens": 12, "temperature": 0})
     for seed in (1, 2):
         body = {**COMPLETION, "max_tokens": 12, "top_p": 0, "seed": seed, "temperature": 5}
         assert posted(forcing, "/v1/completions", body)["choices"] == greedy["choices"]
 
 
-def test_s12_an_echo_without_a_text_scores_the_prompt(forcing: ServerProcess) -> None:
+def test_an_echo_without_a_text_scores_the_prompt(forcing: ServerProcess) -> None:
     body = {**COMPLETION, "echo": True, "logprobs": 1}
     longer = posted(forcing, "/v1/completions", {**body, "max_tokens": 1})
     found = posted(forcing, "/v1/completions", {**body, "max_tokens": 0})
@@ -95,7 +95,7 @@ def test_s12_an_echo_without_a_text_scores_the_prompt(forcing: ServerProcess) ->
     assert "at least 1" in refused["error"]["message"]
 
 
-def test_s12_one_call_is_one_call() -> None:
+def test_one_call_is_one_call() -> None:
     splitter = OneCall(tool_splitter("hermes", ("look",)))
     call = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
     pieces = splitter.add(f"Well. {call}\n{call} Done.") + splitter.finish()
@@ -103,13 +103,13 @@ def test_s12_one_call_is_one_call() -> None:
     assert "".join(piece.text for piece in pieces if isinstance(piece, Content)) == "Well. Done."
 
 
-def test_s12_a_model_by_its_name(forcing: ServerProcess) -> None:
+def test_a_model_by_its_name(forcing: ServerProcess) -> None:
     assert forcing.openai.models.retrieve("tiny").id == "tiny"
     with pytest.raises(openai.NotFoundError, match="other/name"):
         forcing.openai.models.retrieve("other/name")
 
 
-def test_s12_the_clients_parsers(forcing: ServerProcess) -> None:
+def test_the_clients_parsers(forcing: ServerProcess) -> None:
     chats = forcing.openai.chat.completions
     formed = chats.parse(model="tiny", messages=MESSAGES, response_format=Look, max_tokens=100)
     assert isinstance(formed.choices[0].message.parsed, Look)
@@ -121,7 +121,7 @@ def test_s12_the_clients_parsers(forcing: ServerProcess) -> None:
     assert isinstance(call.function.parsed_arguments, Look)
 
 
-def test_s12_a_response_is_the_chats_answer(forcing: ServerProcess) -> None:
+def test_a_response_is_the_chats_answer(forcing: ServerProcess) -> None:
     chat = forcing.openai.chat.completions.create(
         model="tiny",
         messages=[{"role": "system", "content": "Be brief."}, *MESSAGES],
@@ -146,7 +146,7 @@ def test_s12_a_response_is_the_chats_answer(forcing: ServerProcess) -> None:
     assert response.metadata == {"a": "b"}
 
 
-def test_s12_a_streamed_response_adds_up(forcing: ServerProcess) -> None:
+def test_a_streamed_response_adds_up(forcing: ServerProcess) -> None:
     asked: Any = {"model": "tiny", "input": MESSAGES, "max_output_tokens": 9, "temperature": 0}
     whole = forcing.openai.responses.create(**asked, top_logprobs=1)
     with forcing.openai.responses.stream(**asked, top_logprobs=1) as stream:
@@ -164,7 +164,7 @@ def test_s12_a_streamed_response_adds_up(forcing: ServerProcess) -> None:
     assert sum(len(event.logprobs) for event in deltas) == 9
 
 
-def test_s12_a_response_in_a_form(forcing: ServerProcess) -> None:
+def test_a_response_in_a_form(forcing: ServerProcess) -> None:
     parsed = forcing.openai.responses.parse(
         model="tiny", input="The quick", text_format=Look, max_output_tokens=100
     )
@@ -176,7 +176,7 @@ def test_s12_a_response_in_a_form(forcing: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "look"}])
-def test_s12_a_responses_call_and_what_came_of_it(forcing: ServerProcess, choice: Any) -> None:
+def test_a_responses_call_and_what_came_of_it(forcing: ServerProcess, choice: Any) -> None:
     asked: Any = {"model": "tiny", "tools": [FUNCTION], "max_output_tokens": 200}
     whole = forcing.openai.responses.create(**asked, input="The quick", tool_choice=choice)
     with forcing.openai.responses.stream(**asked, input="The quick", tool_choice=choice) as stream:
@@ -194,7 +194,7 @@ def test_s12_a_responses_call_and_what_came_of_it(forcing: ServerProcess, choice
         assert answer.output[0].type == "message"
 
 
-def test_s12_items_become_the_messages_of_a_chat() -> None:
+def test_items_become_the_messages_of_a_chat() -> None:
     call = {
         "type": "function_call",
         "call_id": "c1",
@@ -250,15 +250,15 @@ def test_s12_items_become_the_messages_of_a_chat() -> None:
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
-def test_s12_what_a_response_cannot_be_is_refused(
+def test_what_a_response_cannot_be_is_refused(
     forcing: ServerProcess, more: dict[str, Any], remedy: str
 ) -> None:
     error = posted(forcing, "/v1/responses", {"input": "Hi", **more}, status=400)["error"]
     assert remedy in error["message"]
 
 
-def test_s12_a_silent_stream_shows_that_it_lives(tiny_llama: Path, tmp_path: Path) -> None:
-    """S12: whatever is on the way gave up a stream that waited for its turn."""
+def test_a_silent_stream_shows_that_it_lives(tiny_llama: Path, tmp_path: Path) -> None:
+    """Whatever is on the way gave up a stream that waited for its turn."""
     settings = {"served_model_name": "tiny", "keep_alive_seconds": 0.1}
     with serving(tiny_llama, tmp_path / "log", settings, max_num_seqs=1) as server:
         long = {**COMPLETION, "max_tokens": 400, "ignore_eos": True}

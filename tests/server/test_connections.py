@@ -90,10 +90,10 @@ def is_open(line: socket.socket) -> bool:
         line.settimeout(60)
 
 
-def test_s3_an_unread_stream_gives_its_seats_back_when_the_engine_has_finished(
+def test_an_unread_stream_gives_its_seats_back_when_the_engine_has_finished(
     tiny_llama: Path, tmp_path: Path
 ) -> None:
-    """S3: with two seats, everybody else got 429 while the engine was idle.
+    """With two seats, everybody else got 429 while the engine was idle.
 
     All of it is there for whoever reads it after all, also from a server that was told to end meanwhile.
     """
@@ -113,8 +113,8 @@ def test_s3_an_unread_stream_gives_its_seats_back_when_the_engine_has_finished(
 
 
 @pytest.mark.parametrize("asked", ["a stream", "many pages"])
-def test_s3_who_reads_nothing_is_left(hurried: ServerProcess, asked: str) -> None:
-    """S3: it kept its connection, and what was written for it, for ever."""
+def test_who_reads_nothing_is_left(hurried: ServerProcess, asked: str) -> None:
+    """It kept its connection, and what was written for it, for ever."""
     pages = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200
     sent = request("/v1/completions", UNREAD) if asked == "a stream" else pages
     before = len(connections(hurried))
@@ -134,14 +134,14 @@ def connections(server: ServerProcess) -> list[str]:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHost: local"])
-def test_s4_headers_have_a_deadline(hurried: ServerProcess, sent: bytes) -> None:
-    """S4: 50 of 50 half-sent headers were open after a minute."""
+def test_headers_have_a_deadline(hurried: ServerProcess, sent: bytes) -> None:
+    """50 of 50 half-sent headers were open after a minute."""
     with line_to(hurried, sent) as line:
         assert until_closed(line) == b""
 
 
-def test_s4_trickled_headers_have_the_same_deadline(hurried: ServerProcess) -> None:
-    """S4: a byte now and then is no reason to wait on; nor on a line that has had an answer."""
+def test_trickled_headers_have_the_same_deadline(hurried: ServerProcess) -> None:
+    """A byte now and then is no reason to wait on; nor on a line that has had an answer."""
     whole = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with line_to(hurried, whole) as line:
         assert line.recv(1 << 16).startswith(b"HTTP/1.1 200")
@@ -158,8 +158,8 @@ def takes(line: socket.socket, sent: bytes) -> bool:
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/tokenize"])
-def test_s4_bodies_have_a_deadline(hurried: ServerProcess, path: str) -> None:
-    """S4: an unfinished body was waited for without end."""
+def test_bodies_have_a_deadline(hurried: ServerProcess, path: str) -> None:
+    """An unfinished body was waited for without end."""
     with line_to(hurried, headers(path, 1000) + b'{"prompt":') as line:
         answer = until_closed(line)
     assert answer.startswith(b"HTTP/1.1 408")
@@ -175,16 +175,16 @@ def test_s4_bodies_have_a_deadline(hurried: ServerProcess, path: str) -> None:
         ("PUT", "/tokenize", 405),
     ],
 )
-def test_s4_no_body_is_read_where_none_is_used(
+def test_no_body_is_read_where_none_is_used(
     hurried: ServerProcess, method: str, path: str, status: int
 ) -> None:
-    """S4: answered at once; what is still not sent when the deadline comes is not waited for."""
+    """Answered at once; what is still not sent when the deadline comes is not waited for."""
     with line_to(hurried, headers(path, MIB, method) + b"x" * 1000) as line:
         assert line.recv(1 << 16).startswith(f"HTTP/1.1 {status}".encode())
         until_closed(line)
 
 
-def test_s4_a_line_is_kept_after_a_body_nobody_wanted(hurried: ServerProcess) -> None:
+def test_a_line_is_kept_after_a_body_nobody_wanted(hurried: ServerProcess) -> None:
     with contextlib.closing(http.client.HTTPConnection(urlsplit(hurried.url).netloc, timeout=60)) as line:
         line.connect()
         first = line.sock
@@ -194,8 +194,8 @@ def test_s4_a_line_is_kept_after_a_body_nobody_wanted(hurried: ServerProcess) ->
             assert line.sock is first
 
 
-def test_s4_unfinished_bodies_take_little_memory(hurried: ServerProcess) -> None:
-    """S4: 40 bodies of 8 MB took 425 MB. All together have 8 times what one may have."""
+def test_unfinished_bodies_take_little_memory(hurried: ServerProcess) -> None:
+    """40 bodies of 8 MB took 425 MB. All together have 8 times what one may have."""
     before = resident_bytes(hurried.process.pid)
     piece = b"x" * (7 * MIB)
     with contextlib.ExitStack() as lines:
@@ -209,8 +209,8 @@ def test_s4_unfinished_bodies_take_little_memory(hurried: ServerProcess) -> None
         assert answer.status_code == 200
 
 
-def test_s4_the_body_that_is_read_longest_makes_room() -> None:
-    """S4: eight times the largest are held at most, whatever the deadline."""
+def test_the_body_that_is_read_longest_makes_room() -> None:
+    """Eight times the largest are held at most, whatever the deadline."""
     config = ServerConfig(max_body_bytes=1024, body_seconds=3600)
     held: list[int] = []
     answered: dict[int, int] = {}
@@ -257,8 +257,8 @@ def test_s4_the_body_that_is_read_longest_makes_room() -> None:
     asyncio.run(press())
 
 
-def test_s4_a_body_counts_until_it_is_used() -> None:
-    """S4: an answer may take hours, and eight that did left no room for anybody's body."""
+def test_a_body_counts_until_it_is_used() -> None:
+    """An answer may take hours, and eight that did left no room for anybody's body."""
     config = ServerConfig(max_body_bytes=1024, body_seconds=3600)
     num_used = 0
 
@@ -293,8 +293,8 @@ async def refuse(message: Message) -> None:
     raise AssertionError(message)
 
 
-def test_s4_what_is_ended_for_others_is_not_counted_twice() -> None:
-    """S4: a body that came in while it had to go was taken off the count once more than it was on."""
+def test_what_is_ended_for_others_is_not_counted_twice() -> None:
+    """A body that came in while it had to go was taken off the count once more than it was on."""
     config = ServerConfig(max_body_bytes=1024, body_seconds=3600)
     statuses: list[int] = []
 
@@ -331,8 +331,8 @@ def test_s4_what_is_ended_for_others_is_not_counted_twice() -> None:
     asyncio.run(press())
 
 
-def test_s4_a_body_is_not_held_while_its_answer_takes_its_time() -> None:
-    """S4: what was read of it, as bytes and as JSON, is gone when the route has returned."""
+def test_a_body_is_not_held_while_its_answer_takes_its_time() -> None:
+    """What was read of it, as bytes and as JSON, is gone when the route has returned."""
     is_waiting = asyncio.Event()
     held: list[int] = []
 
@@ -417,8 +417,8 @@ def most_resident(server: ServerProcess, seconds: float) -> int:
     return found
 
 
-def test_s4_a_new_connection_finds_room_at_the_cost_of_one_that_waits(hurried: ServerProcess) -> None:
-    """S4: there was no cap. A line in the middle of an answer is not closed for another."""
+def test_a_new_connection_finds_room_at_the_cost_of_one_that_waits(hurried: ServerProcess) -> None:
+    """There was no cap. A line in the middle of an answer is not closed for another."""
     body = {**UNREAD, "logprobs": None, "max_tokens": 60}
     with httpx.stream("POST", f"{hurried.url}/v1/completions", json=body, timeout=60) as answer:
         lines = answer.iter_lines()
@@ -431,8 +431,8 @@ def test_s4_a_new_connection_finds_room_at_the_cost_of_one_that_waits(hurried: S
         assert list(lines)[-2:] == ["data: [DONE]", ""]
 
 
-def test_s4_where_every_connection_is_at_work_one_more_is_told(hurried: ServerProcess) -> None:
-    """S4: a cap that nobody can talk his way around."""
+def test_where_every_connection_is_at_work_one_more_is_told(hurried: ServerProcess) -> None:
+    """A cap that nobody can talk his way around."""
     body = {**UNREAD, "logprobs": None}
     with contextlib.ExitStack() as running:
         for _ in range(64):

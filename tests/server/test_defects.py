@@ -47,7 +47,7 @@ def answer_to(error: Exception, monkeypatch: pytest.MonkeyPatch) -> httpx.Respon
 def test_an_inner_error_is_no_fault_of_the_callers(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """S11: any ValueError used to be a 400 that nobody logged."""
+    """Any ValueError used to be a 400 that nobody logged."""
     with caplog.at_level(logging.ERROR):
         answer = answer_to(ValueError(SECRET), monkeypatch)
     assert answer.status_code == 500
@@ -78,7 +78,7 @@ def stream_of(error: Exception, framing: Framing) -> str:
 
 @pytest.mark.parametrize(("kind", "is_told"), [(ValueError, False), (InvalidRequestError, True)])
 def test_so_it_is_in_a_stream(kind: type[Exception], is_told: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """S11: there an error is an event."""
+    """There an error is an event."""
     text = stream_of(kind(SECRET), COMPLETIONS)
     assert (SECRET in text) is is_told
     assert (SECRET in caplog.text) is not is_told

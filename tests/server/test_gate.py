@@ -37,7 +37,7 @@ def request(num_prompt: int, **params: Any) -> Request:
 
 
 def test_those_who_are_being_prepared_take_room() -> None:
-    """S1: whoever waits for a grammar was in no queue, and there was no end to them."""
+    """Whoever waits for a grammar was in no queue, and there was no end to them."""
     doors = gate(max_queue=1)
     with doors.prepare(), doors.prepare(), doors.enter([request(1)]):
         with pytest.raises(ApiError) as found, doors.prepare():
@@ -71,7 +71,7 @@ async def test_whoever_ends_the_server_waits_for_answers_that_are_still_read() -
 
 
 def test_many_texts_of_a_few_keep_nobody_else_out() -> None:
-    """S3: ten who asked for sixteen texts each, and read none, and everybody else was refused."""
+    """Ten who asked for sixteen texts each, and read none, and everybody else was refused."""
     doors = gate(max_num_seqs=8, max_queue=24)
     with doors.enter([request(1, n=16)]), doors.enter([replace(request(1, n=2), request_id="other")]):
         # One more of many is told to come later; one of one is let in, until firsts fill the room too.
@@ -111,7 +111,7 @@ def test_a_prompt_leaves_room_for_a_token() -> None:
 
 
 def test_scores_of_prompts_have_a_bound() -> None:
-    """S10: those of one prompt go with each of its texts: hundreds of megabytes for a small body."""
+    """Those of one prompt go with each of its texts: hundreds of megabytes for a small body."""
     served = serving()
     served.check_scores([request(8000, prompt_logprobs=20)])
     served.check_scores([request(8000, n=16)])
@@ -123,7 +123,7 @@ def test_scores_of_prompts_have_a_bound() -> None:
 
 @pytest.mark.parametrize(("kind", "status"), [(GrammarError, 400), (GrammarBusyError, 503)])
 def test_a_busy_desk_is_no_fault_of_the_grammar(kind: type[Exception], status: int) -> None:
-    """S1: clients try again after a 503, and not after a 400."""
+    """Clients try again after a 503, and not after a 400."""
 
     async def fail(*_: Any, **__: Any) -> Request:
         raise kind("why")
@@ -138,7 +138,7 @@ def test_a_busy_desk_is_no_fault_of_the_grammar(kind: type[Exception], status: i
 
 
 def test_a_client_that_leaves_is_not_prepared_for() -> None:
-    """S1: and its room is free again."""
+    """And its room is free again."""
     served, log = serving(), list[str]()
 
     async def make() -> Any:
@@ -179,7 +179,7 @@ class Line:
 
 
 def test_answers_that_nobody_reads_have_a_bound_together() -> None:
-    """S3: each by itself was read just fast enough; the largest goes first."""
+    """Each by itself was read just fast enough; the largest goes first."""
     third = _MOST_UNREAD // 3
     lines = [Line(third + 9), Line(1000), Line(third + 1), Line(third + 5)]
     connections: set[Any] = set()

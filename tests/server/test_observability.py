@@ -56,7 +56,7 @@ def test_requests_are_counted_and_timed(server: ServerProcess) -> None:
 
 @pytest.mark.parametrize("is_resting", [False, True])
 def test_a_draft_that_rests_is_seen(is_resting: bool) -> None:
-    """E16: nothing said so."""
+    """Nothing said so."""
     stats = EngineStats(SpeculationStats(), 0, 0.0, 0.0, 0.0, LineStats(is_resting=is_resting))
     beat = Heartbeat(0.0, 0, 0, 0.0, is_draft_ready=True, stats=stats)
     client: Any = SimpleNamespace(seconds_without_progress=0.0, heartbeat=beat)

@@ -108,7 +108,7 @@ def test_a_full_queue_is_answered_with_429(tiny_llama: Path, tmp_path: Path) -> 
         assert server.http.post("/v1/completions", json={**LONG, "max_tokens": 2}).status_code == 200
 
 
-def test_s9_only_this_machines_names_are_answered_without_a_key(server: ServerProcess) -> None:
+def test_only_this_machines_names_are_answered_without_a_key(server: ServerProcess) -> None:
     """What a site would send whose name points here."""
     for name, status in (
         ("evil.example", 403),
@@ -123,7 +123,7 @@ def test_s9_only_this_machines_names_are_answered_without_a_key(server: ServerPr
     assert "--api-key" in httpx.get(server.url, headers={"Host": "evil.example"}).json()["error"]["message"]
 
 
-def test_s9_pages_load_nothing_from_elsewhere(server: ServerProcess) -> None:
+def test_pages_load_nothing_from_elsewhere(server: ServerProcess) -> None:
     page = server.http.get("/")
     assert "frame-ancestors 'none'" in page.headers["Content-Security-Policy"]
     assert page.headers["X-Content-Type-Options"] == "nosniff"
@@ -137,7 +137,7 @@ def guarded(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield server
 
 
-def test_s7_nobody_learns_which_prompts_others_have_sent(guarded: ServerProcess) -> None:
+def test_nobody_learns_which_prompts_others_have_sent(guarded: ServerProcess) -> None:
     body = {"prompt": [5 + place % 90 for place in range(80)], "max_tokens": 1}
 
     def cached(key: str, **more: Any) -> int:
@@ -372,7 +372,7 @@ def test_an_idle_line_outlives_its_client(server: ServerProcess) -> None:
             time.sleep(pause)
 
 
-def test_s13_a_server_that_loads_says_so(tiny_llama: Path, tmp_path: Path) -> None:
+def test_a_server_that_loads_says_so(tiny_llama: Path, tmp_path: Path) -> None:
     with serving(tiny_llama, tmp_path / "log", wait=False) as server:
         seen, healths, answers = set[str](), set[tuple[int, str]](), set[tuple[int, str]]()
 

@@ -38,10 +38,10 @@ HELD: dict[str, tuple[str, ...]] = {
     "A key on the command line can be read by other users of the machine; the variable cannot.": (ADVICE,),
     "everybody who reaches the port may use it.": (ADVICE,),
     "On 127.0.0.1 only names of this machine are answered, so a page of another site whose name points here "
-    "gets nothing.": (f"{PRODUCTION}::test_s9_only_this_machines_names_are_answered_without_a_key",),
+    "gets nothing.": (f"{PRODUCTION}::test_only_this_machines_names_are_answered_without_a_key",),
     "The prefix cache shares nothing between keys, nor between different `cache_salt`s; without keys all who "
     "give no salt share, and the time to a first token can tell whether somebody sent the same prompt.": (
-        f"{PRODUCTION}::test_s7_nobody_learns_which_prompts_others_have_sent",
+        f"{PRODUCTION}::test_nobody_learns_which_prompts_others_have_sent",
         f"{PRODUCTION}::test_without_keys_all_who_give_no_salt_share_prompts",
     ),
     "Nothing is stored; the log has a request's id, status, seconds and counts of tokens, not its text.": (
@@ -49,10 +49,10 @@ HELD: dict[str, tuple[str, ...]] = {
     ),
     "Headers, bodies, connections, prompts, texts, unread answers and the queue have limits "
     "([docs/server.md](docs/server.md)).": (
-        f"{CONNECTIONS}::test_s4_headers_have_a_deadline",
-        f"{CONNECTIONS}::test_s4_bodies_have_a_deadline",
-        f"{CONNECTIONS}::test_s4_a_new_connection_finds_room_at_the_cost_of_one_that_waits",
-        f"{CONNECTIONS}::test_s3_who_reads_nothing_is_left",
+        f"{CONNECTIONS}::test_headers_have_a_deadline",
+        f"{CONNECTIONS}::test_bodies_have_a_deadline",
+        f"{CONNECTIONS}::test_a_new_connection_finds_room_at_the_cost_of_one_that_waits",
+        f"{CONNECTIONS}::test_who_reads_nothing_is_left",
         f"{PRODUCTION}::test_a_full_queue_is_answered_with_429",
         "tests/server/test_refusals.py::test_large_bodies_are_refused_declared_or_not",
         "tests/server/test_odd_bodies.py::test_a_body_of_too_many_objects_is_refused_unread",

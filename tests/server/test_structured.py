@@ -228,8 +228,8 @@ def test_a_forced_call_keeps_to_a_schema_of_parts(
         assert choice == "required" or call.function.name == name
 
 
-def test_s12_strict_tools_are_taken_where_the_model_is_free(forcing: ServerProcess) -> None:
-    """S12: the client's own helpers always set it."""
+def test_strict_tools_are_taken_where_the_model_is_free(forcing: ServerProcess) -> None:
+    """The client's own helpers always set it."""
     assert chat(forcing, tools=DRAWN).message.content is not None
     assert chat(forcing, tools=DRAWN, tool_choice="none").message.content is not None
 
@@ -276,7 +276,7 @@ BOMB = {"type": "integer", "multipleOf": 100000007}
 
 
 def test_a_grammar_that_would_compile_for_ever_harms_nobody(server: ServerProcess) -> None:
-    """S1: those of others are answered while it is tried, and nothing of it is left in the engine."""
+    """Those of others are answered while it is tried, and nothing of it is left in the engine."""
     known, new = {"choice": ["known", "old"]}, {"choice": ["new", "young"]}
     assert formed(server, known) == 200
     engine = server.children[0]

@@ -79,7 +79,7 @@ def test_a_first_step_that_hangs_shows(
 def test_a_long_forward_that_moves_is_no_standstill(
     engine: Engine, link: WorkerLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S2: a long prompt on a slow machine is work, and the probe can tell."""
+    """A long prompt on a slow machine is work, and the probe can tell."""
     model, longest = engine.loaded.runner.model, 0.0
     (layer, *_) = model._layers
 
@@ -108,7 +108,7 @@ def test_a_request_that_cannot_be_added_ends_alone(
     error: Exception,
     is_defect: bool,
 ) -> None:
-    """S11: a defect is told as one, and is not the caller's fault."""
+    """A defect is told as one, and is not the caller's fault."""
 
     def fail(_request: Request) -> None:
         raise error

@@ -47,7 +47,7 @@ def test_what_can_be_used_is_said_to_be_so(trials: Trials) -> None:
 
 @pytest.mark.skipif(not can_pin(), reason="needs a way to pin")
 def test_grammars_are_tried_beside_the_engines_cores() -> None:
-    """S1: on the engine's own core each of its parallel regions waited for a compiler to give way."""
+    """On the engine's own core each of its parallel regions waited for a compiler to give way."""
     *taken, last = usable_cores()
     assert cores_beside(taken) == (last,)
     assert set(cores_beside(usable_cores())) == set(usable_cores())
@@ -61,7 +61,7 @@ def test_grammars_are_tried_beside_the_engines_cores() -> None:
 
 
 def test_a_lane_has_an_end() -> None:
-    """S1: a hundred bombs at once put everybody's grammar behind them."""
+    """A hundred bombs at once put everybody's grammar behind them."""
     grammars: Any = SimpleNamespace(
         settings=(tiny_tokenizer(), (1,), 512), is_prepared=lambda _grammar: False
     )
@@ -78,7 +78,7 @@ def test_a_lane_has_an_end() -> None:
 
 
 def test_processor_time_has_an_end(trials: Trials) -> None:
-    """S1: a bomb is ended by the time it may take."""
+    """A bomb is ended by the time it may take."""
     found = trials.ask(0, ask(COSTLY, processor_seconds=0.1))
     assert found.is_late
     assert found.is_certain
@@ -94,7 +94,7 @@ def test_a_busy_machine_is_no_verdict_on_a_grammar(trials: Trials) -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is limited by time alone elsewhere")
 def test_memory_has_an_end(trials: Trials) -> None:
-    """S1: and by the memory it may take."""
+    """And by the memory it may take."""
     found = trials.ask(1, ask(COSTLY, num_bytes=16 << 20))
     assert "16 MB of memory" in found.refusal
     assert trials.ask(1, ask(SMALL)).refusal == ""
@@ -110,7 +110,7 @@ def test_a_process_that_is_gone_is_started_again(trials: Trials) -> None:
 
 
 def test_what_is_kept_is_bounded_by_size_but_not_dropped_at_once() -> None:
-    """S1: many costly grammars that can be used do not add up."""
+    """Many costly grammars that can be used do not add up."""
     now = 0.0
     shelf: Shelf[int, str] = Shelf(clock=lambda: now)
     for number in range(10):

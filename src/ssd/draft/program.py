@@ -143,7 +143,12 @@ def start_team(config: DraftConfig) -> Team | None:
     return Team(runners)
 
 
-def build_service(config: DraftConfig, link: DraftLink, team: Team | None = None) -> DraftService:
+def build_service(
+    config: DraftConfig,
+    link: DraftLink,
+    team: Team | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> DraftService:
     def grower(loaded: LoadedModel) -> ForestGrower:
         return build_grower(loaded, shape_for(loaded, config), config)
 
@@ -160,4 +165,4 @@ def build_service(config: DraftConfig, link: DraftLink, team: Team | None = None
         name=config.name or loaded.checkpoint.path.name,
         max_model_len=loaded.max_model_len,
     )
-    return DraftService(grower(loaded), link, hello)
+    return DraftService(grower(loaded), link, hello, clock=clock)

