@@ -91,7 +91,7 @@ def test_nothing_said_is_the_engines_own_default() -> None:
 WORDS = {
     "device": "cpu", "dtype": "float32", "mode": "ssd", "backup": "ngram", "acceptance": "ratio",
     "precision": "int8", "growth": "uniform", "log_level": "debug", "tool_format": "hermes",
-    "reasoning_format": "think", "host": "0.0.0.0", "saguaro": 0.5, "tensor_parallel_size": 2,
+    "reasoning_format": "think", "host": "0.0.0.0", "saguaro": 0.5,
     "weights": ("alice=4", "bob=0.5"),
 }  # fmt: skip
 """Values that are not the default, where another number or text is none."""
@@ -402,10 +402,6 @@ def test_speculative_config_on_the_command_line_is_over_a_file(tmp_path: Path, o
         ("3", "is an object"),
         ('{"method": "eagle"}', "method 'eagle' is not supported"),
         ('{"model": "d", "disable_by_batch_size": 4}', "'disable_by_batch_size' has no meaning here"),
-        (
-            '{"model": "d", "method": "draft_model", "draft_tensor_parallel_size": 2}',
-            "draft.tensor_parallel_size needs mode='ssd'",
-        ),
     ],
 )
 def test_speculative_configs_that_are_wrong_are_refused_by_name(text: str, message: str) -> None:

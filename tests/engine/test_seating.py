@@ -19,8 +19,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write_checkpoint("medium", tmp_path_factory.mktemp("seated")))
 
 
-def config(model: str, device: str = "auto", ranks: int = 1, kv: int | None = GIB) -> EngineConfig:
-    draft = DraftConfig(model=model, tensor_parallel_size=ranks)
+def config(model: str, device: str = "auto", kv: int | None = GIB) -> EngineConfig:
+    draft = DraftConfig(model=model)
     return EngineConfig(model=model, mode="ssd", device=device, draft=draft, kv_cache_bytes=kv)
 
 
@@ -40,17 +40,6 @@ def test_one_device_carries_both(model: str) -> None:
     assert "does not fit: 2.01 GiB wanted" in both[0].verdict
     small = seating(config(model, kv=GIB // 4), {"cuda:0": int(1.5 * GIB), "cpu": 64 * GIB})
     assert all(each.fits for each in small)
-
-
-def test_ranks_have_a_share_each_and_what_cannot_be_split_is_refused(model: str) -> None:
-    rooms = {f"cuda:{index}": 8 * GIB for index in range(6)} | {"cpu": GIB}
-    whole = seating(config(model), rooms)[1]
-    _, *ranks = seating(config(model, ranks=2), rooms)
-    assert [each.who for each in ranks] == ["draft, rank 0 of 2", "draft, rank 1 of 2"]
-    assert [each.device for each in ranks] == ["cuda:4", "cuda:5"]
-    assert ranks[0].weights == whole.weights // 2
-    with pytest.raises(ValueError, match=r"key-value heads \(2\) cannot be split over 4 ranks"):
-        seating(config(model, ranks=4), rooms)
 
 
 def test_without_a_word_kv_takes_what_is_left_as_far_as_texts_can_fill_it(model: str) -> None:

@@ -1,4 +1,4 @@
-"""Sixty small mistakes over all packages, thought of without a look at the tests: how many are noticed?
+"""Small mistakes over all packages, thought of without a look at the tests: how many are noticed?
 
 Each changes something that a user, an operator or a client could notice. The list stands: where one goes
 unnoticed a test is missing, and the list is no place to mend that. `python -m tests.faults.blind_run` runs it.

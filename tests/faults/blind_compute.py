@@ -95,13 +95,6 @@ BLIND = [
         "The head is larger than was asked for.",
     ),
     BlindFault(
-        "every rank adds the bias",
-        "src/ssd/models/parallel.py",
-        "bias if shard.rank == 0 else None",
-        "bias",
-        "A model with biases computes something else on two ranks than on one.",
-    ),
-    BlindFault(
         "a sliding window counts only where it is switched on by name",
         "src/ssd/models/config.py",
         'getattr(config, "use_sliding_window", True)',

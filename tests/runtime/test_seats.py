@@ -4,46 +4,41 @@ import pytest
 
 from ssd.config import DraftConfig, EngineConfig
 from ssd.engine.drafting import with_own_device
-from ssd.runtime.seats import draft_seats, gpu_of, shares_of
+from ssd.runtime.seats import draft_device, gpu_of
 
 FOUR = ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
 
 
 @pytest.mark.parametrize(
-    ("asked", "ranks", "gpus", "target", "seats"),
+    ("asked", "gpus", "target", "device"),
     [
-        ("auto", 1, [], None, ("cpu",)),
-        ("auto", 2, [], None, ("cpu", "cpu")),
-        ("cpu", 1, FOUR, "cuda:0", ("cpu",)),
-        ("auto", 1, FOUR[:1], "cuda:0", ("cuda:0",)),
-        ("auto", 1, FOUR[:2], "cuda:0", ("cuda:1",)),
-        ("auto", 1, FOUR[:2], "cuda:1", ("cuda:0",)),
-        ("cuda", 1, FOUR, "cuda:0", ("cuda:3",)),
-        ("auto", 2, FOUR, "cuda:0", ("cuda:2", "cuda:3")),
-        ("auto", 2, FOUR[:2], None, ("cuda:0", "cuda:1")),
-        ("cuda:2", 1, FOUR, "cuda:0", ("cuda:2",)),
-        ("cuda:1, cuda:0", 2, FOUR, "cuda:0", ("cuda:1", "cuda:0")),
+        ("auto", [], None, "cpu"),
+        ("cpu", FOUR, "cuda:0", "cpu"),
+        ("auto", FOUR[:1], "cuda:0", "cuda:0"),
+        ("auto", FOUR[:2], "cuda:0", "cuda:1"),
+        ("auto", FOUR[:2], "cuda:1", "cuda:0"),
+        ("auto", FOUR[:2], None, "cuda:1"),
+        ("cuda", FOUR, "cuda:0", "cuda:3"),
+        ("cuda:2", FOUR, "cuda:0", "cuda:2"),
     ],
 )
 def test_a_draft_takes_what_the_target_leaves(
-    asked: str, ranks: int, gpus: list[str], target: str | None, seats: tuple[str, ...]
+    asked: str, gpus: list[str], target: str | None, device: str
 ) -> None:
-    assert draft_seats(asked, ranks, gpus, target=target) == seats
+    assert draft_device(asked, gpus, target=target) == device
 
 
 @pytest.mark.parametrize(
-    ("asked", "ranks", "gpus", "message"),
+    ("asked", "gpus", "message"),
     [
-        ("auto", 2, FOUR[:2], "need as many GPUs beside the target's, and 1 are left"),
-        ("cuda:1", 2, FOUR, "name as many with commas"),
-        ("cuda:1,cuda:2", 3, FOUR, "names 2 devices for 3 ranks"),
-        ("cuda:7", 1, FOUR, "there are cuda:0, cuda:1, cuda:2, cuda:3"),
-        ("cuda", 1, [], "torch sees no GPU"),
+        ("cuda:1,cuda:2", FOUR, "there are cuda:0, cuda:1, cuda:2, cuda:3"),
+        ("cuda:7", FOUR, "there are cuda:0, cuda:1, cuda:2, cuda:3"),
+        ("cuda", [], "torch sees no GPU"),
     ],
 )
-def test_what_cannot_be_is_refused(asked: str, ranks: int, gpus: list[str], message: str) -> None:
+def test_a_device_that_is_not_there_is_refused(asked: str, gpus: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        draft_seats(asked, ranks, gpus, target="cuda:0")
+        draft_device(asked, gpus, target="cuda:0")
 
 
 @pytest.mark.parametrize(
@@ -62,8 +57,6 @@ def test_the_engine_tells_its_draft_where_to_go(target: str, gpus: list[str], de
     assert draft.device == device
 
 
-def test_names_and_cores() -> None:
+def test_names() -> None:
     assert gpu_of("auto", FOUR) == gpu_of("cuda", FOUR) == "cuda:0"
     assert gpu_of("cpu", FOUR) is None
-    assert shares_of((4, 5, 6), 2) == [(4,), (5, 6)]
-    assert shares_of((4,), 2) == [(4,), (4,)]

@@ -99,6 +99,7 @@ def test_gpus_are_shared_out(
     [
         ({"draft": {"device": "cuda"}}, 2, "no GPU is left for the draft beside 2 of vLLM"),
         ({"draft": {"device": "cuda:5"}}, 1, "there is no cuda:5: 2 GPUs are visible, cuda:0 to cuda:1"),
+        ({"draft": {"device": "cuda:0,cuda:1"}}, 1, "there is no cuda:0,cuda:1"),
         ({}, 3, "3 ranks of vLLM and the draft need more than the 2 GPUs there are"),
     ],
 )

@@ -27,7 +27,6 @@ _VLLM_KEYS = {
     "model": "draft",
     "num_speculative_tokens": "lookahead",
     "method": "mode",
-    "draft_tensor_parallel_size": "draft_tensor_parallel_size",
 }
 _VLLM_METHODS = {"draft_model": "sd", "ssd": "ssd"}
 

@@ -46,9 +46,6 @@ def doctor(
         str | None, typer.Option(help="A target: show who would sit where, and whether it fits.")
     ] = None,
     draft: Annotated[str | None, typer.Option(help="Its draft, in mode ssd.")] = None,
-    draft_tensor_parallel_size: Annotated[
-        int, typer.Option(min=1, help="Devices that share the draft's weights.")
-    ] = 1,
     record: Annotated[
         Path | None, typer.Option(help="Where the self-test writes its figures, for ssd plan --measured.")
     ] = None,
@@ -71,7 +68,7 @@ def doctor(
         for each in filter(None, (model, draft)):
             found_here(each)
         say("importing torch")
-        seats = _seats(model, draft, draft_tensor_parallel_size, hf_cache, say)
+        seats = _seats(model, draft, hf_cache, say)
     found = diagnose(hf_cache, seats, say)
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False))
@@ -116,9 +113,7 @@ def _selftest(device: str, record: Path | None, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _seats(
-    model: str | None, draft: str | None, ranks: int, hf_cache: str | None, say: Say
-) -> dict[str, str]:
+def _seats(model: str | None, draft: str | None, hf_cache: str | None, say: Say) -> dict[str, str]:
     """By who it is; empty where nobody was named. Reads headers, loads nothing."""
     from ssd.cli.machine import rooms
     from ssd.config import DraftConfig, EngineConfig
@@ -126,10 +121,10 @@ def _seats(
     from ssd.models.hub import with_local_models
 
     if model is None:
-        if draft is not None or ranks > 1:
+        if draft is not None:
             raise ValueError("--draft sits beside a target: name that too, with --model")
         return {}
-    drafting = None if draft is None else DraftConfig(model=draft, tensor_parallel_size=ranks)
+    drafting = None if draft is None else DraftConfig(model=draft)
     config = EngineConfig(
         model=model, mode="ar" if drafting is None else "ssd", draft=drafting, hf_cache=hf_cache
     )

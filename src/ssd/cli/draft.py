@@ -71,13 +71,11 @@ def draft(
         if not options.model or not listen:
             raise ValueError("a draft needs --model and --listen (or --make-keys): see ssd draft --help")
         found_here(options.model)
-        from ssd.draft.program import build_service, open_link, start_team
+        from ssd.draft.program import build_service, open_link
         from ssd.models.hub import local_model
         from ssd.processes.lifeline import end_with_parent
         from ssd.processes.signals import ENDINGS, Signals
         from ssd.processes.sockets import remove_socket
-        from ssd.runtime.ranks.followers import EXIT_CODE
-        from ssd.runtime.ranks.group import RankLost
 
         config = DraftConfig(**options.settings())
         config = replace(config, model=local_model(config.model, hf_cache=hf_cache))
@@ -88,10 +86,7 @@ def draft(
         with ExitStack() as loading:
             link = open_link(listen, config.keys)
             loading.callback(link.close)
-            team = start_team(config)
-            if team is not None:
-                loading.callback(team.close)
-            service = build_service(config, link, team)
+            service = build_service(config, link)
             signals = Signals()
             loading.pop_all()
         if not lifeline:
@@ -99,12 +94,7 @@ def draft(
     # What goes wrong from here on is nobody's setting.
     try:
         service.run(signals.have_come)
-    except RankLost as lost:
-        logger.error("%s: the draft ends", lost)
-        raise typer.Exit(EXIT_CODE) from None
     finally:
-        if team is not None:
-            team.close()
         link.close()
 
 

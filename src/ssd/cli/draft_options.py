@@ -31,9 +31,6 @@ class DraftOptions:
     device: Annotated[str | None, _option("device", "Of the draft: auto, cpu, cuda or cuda:N.", _PANEL)] = (
         None
     )
-    tensor_parallel_size: Annotated[
-        int | None, _option("tensor_parallel_size", "Devices that share the draft's weights.", _PANEL)
-    ] = None
     dtype: Annotated[DType | None, _option("dtype", "Number format of the draft's weights.", _PANEL)] = None
     cores: Annotated[str | None, _option("cores", "CPU cores of the draft, such as 1 or 2,3.", _PANEL)] = None
     precision: Annotated[Precision | None, _option("precision", "int8 makes the draft faster.", _PANEL)] = (

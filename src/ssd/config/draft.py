@@ -17,7 +17,6 @@ from ssd.config.runner import MAX_NUM_SEQS, DType, Precision, RunnerConfig
 GrowthPolicyName = Literal["value", "geometric", "uniform"]
 MAX_WIDTH = 64
 MAX_CHILDREN = 8
-MAX_RANKS = 8
 MAX_NAME = 256
 
 
@@ -32,9 +31,7 @@ class DraftConfig:
     """What requests call it that want this draft and no other (`draft`); None: the model's own name. Drafts
     of one name are one kind, as good as each other."""
     device: str = "auto"
-    """`auto` takes a GPU that the target leaves, if there is one; for several ranks several, with commas."""
-    tensor_parallel_size: int = 1
-    """Ranks that compute the draft together, each on a device of its own with a share of the weights."""
+    """`auto` takes a GPU that the target leaves, if there is one."""
     dtype: DType | None = None
     """None: as the engine's."""
     cores: tuple[int, ...] = ()
@@ -70,7 +67,6 @@ class DraftConfig:
         if self.name is not None and not (isinstance(self.name, str) and 0 < len(self.name) <= MAX_NAME):
             raise ValueError(f"draft.name={self.name!r}: give a name of 1 to {MAX_NAME} characters")
         require_cores("draft.cores", self.cores)
-        require_whole("draft.tensor_parallel_size", self.tensor_parallel_size, 1, MAX_RANKS)
         require_whole("draft.width", self.width, 1, MAX_WIDTH)
         require_whole("draft.children", self.children, 1, MAX_CHILDREN)
         require_whole("draft.lookup", self.lookup, 0, MAX_WIDTH)

@@ -137,10 +137,6 @@ class EngineConfig:
             raise ValueError(f"mode={self.mode!r} needs a draft: name a small model of the same family")
         if self.mode != "ssd" and self.draft is not None and self.draft.is_elsewhere:
             raise ValueError(f"draft={self.draft.model!r} is an address: use mode='ssd', or name a model")
-        if self.mode == "sd" and self.draft is not None and self.draft.tensor_parallel_size > 1:
-            raise ValueError(
-                "draft.tensor_parallel_size needs mode='ssd': in turns it computes where the target does"
-            )
         if self.lookahead is not None:
             require_whole("lookahead", self.lookahead, 1, MAX_LOOKAHEAD)
 

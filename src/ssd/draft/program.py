@@ -1,9 +1,8 @@
-"""A draft service from its settings: model, blocks, grower and socket put together, and its ranks."""
+"""A draft service from its settings: model, blocks, grower and socket put together."""
 
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -27,11 +26,9 @@ from ssd.kvcache.block_manager import BlockManager
 from ssd.kvcache.pool import NODES_PER_TREE
 from ssd.processes.host_memory import host_memory
 from ssd.runtime.capture import Capture
-from ssd.runtime.host import gpus_here, resolve_device
+from ssd.runtime.host import resolve_device
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.runtime.needs import needs_of, refuse_what_memory_lacks
-from ssd.runtime.ranks.followers import Team
-from ssd.runtime.seats import draft_seats, shares_of
 
 logger = logging.getLogger(__name__)
 
@@ -130,35 +127,15 @@ def _kernels_for(shape: Shape, device: torch.device) -> frozenset[Step]:
     return kernels_on(device)
 
 
-def start_team(config: DraftConfig) -> Team | None:
-    """The processes that compute the draft together with this one; None: it computes alone."""
-    count = config.tensor_parallel_size
-    if count == 1:
-        return None
-    seats = draft_seats(config.device, count, gpus_here())
-    runners = [
-        replace(config.runner, device=device, cores=cores)
-        for device, cores in zip(seats, shares_of(config.cores, count), strict=True)
-    ]
-    return Team(runners)
-
-
 def build_service(
-    config: DraftConfig,
-    link: DraftLink,
-    team: Team | None = None,
-    clock: Callable[[], float] = time.monotonic,
+    config: DraftConfig, link: DraftLink, clock: Callable[[], float] = time.monotonic
 ) -> DraftService:
     def grower(loaded: LoadedModel) -> ForestGrower:
         return build_grower(loaded, shape_for(loaded, config), config)
 
-    if team is None and resolve_device(config.runner.device).type == "cpu":
+    if resolve_device(config.runner.device).type == "cpu":
         refuse_what_memory_lacks([needs_of("draft", config.runner)], host_memory())
-    loaded = (
-        load_model(config.runner, rehearsal=grower)
-        if team is None
-        else load_model(team.runner, ranks=team.ranks)
-    )
+    loaded = load_model(config.runner, rehearsal=grower)
     hello = Hello.of(
         loaded.checkpoint.tokenizer(),
         vocab_size=loaded.checkpoint.config.vocab_size,

@@ -25,7 +25,7 @@ from ssd.draft.strand import Sources
 from ssd.runtime.cores import share_out
 from ssd.runtime.host import gpus_here
 from ssd.runtime.loading import LoadedModel
-from ssd.runtime.seats import draft_seats, gpu_of
+from ssd.runtime.seats import draft_device, gpu_of
 
 logger = logging.getLogger(__name__)
 
@@ -54,20 +54,20 @@ def with_own_cores(config: EngineConfig) -> EngineConfig:
 
 
 def with_own_device(config: EngineConfig, gpus: Sequence[str] | None = None) -> EngineConfig:
-    """In mode `ssd` a draft goes to GPUs that the target leaves, where there are some."""
+    """In mode `ssd` a draft goes to a GPU that the target leaves, where there is one."""
     draft = config.own_draft
     if config.mode != "ssd" or config.draft is None or draft is None:
         return config
     gpus = gpus_here() if gpus is None else gpus
     target = gpu_of(config.device, gpus)
-    seats = draft_seats(draft.device, draft.tensor_parallel_size, gpus, target=target)
-    if target is not None and seats == (target,):
+    device = draft_device(draft.device, gpus, target=target)
+    if device == target:
         logger.warning("target and draft share %s and slow each other: give them two GPUs", target)
         # By one name, whatever they were called: the target leaves the draft its half.
         return replace(config, device=target, draft=replace(config.draft, device=target))
-    if "cpu" in seats:
+    if device == "cpu":
         return config
-    return replace(config, draft=replace(config.draft, device=",".join(seats)))
+    return replace(config, draft=replace(config.draft, device=device))
 
 
 def draft_ahead(config: EngineConfig, target: LoadedModel, tokenizer: Any, *, num_trees: int = 0) -> Proposer:

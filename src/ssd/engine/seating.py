@@ -4,14 +4,14 @@ Weights count, and KV caches as the engine would plan them; what a step needs be
 Which devices there are, and what they have free, comes in.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ssd.config import EngineConfig, RunnerConfig
 from ssd.engine.drafting import with_own_device
 from ssd.processes.host_memory import HostMemory, gib
 from ssd.runtime.needs import CPU, needs_of, refuse_what_memory_lacks
-from ssd.runtime.seats import draft_seats, gpu_of
+from ssd.runtime.seats import draft_device, gpu_of
 
 _ROOM = 0.9
 """Of what is free, for weights and KV: a step takes some, and so does a driver."""
@@ -39,7 +39,7 @@ class Seat:
             return f"fits, {gib(spare)} to spare"
         return (
             f"does not fit: {gib(self.taken)} wanted, {gib(_ROOM * self.room)} of {gib(self.room)} to be "
-            "had: another device, a smaller --kv-cache-bytes, or more ranks"
+            "had: another device, or a smaller --kv-cache-bytes"
         )
 
     @property
@@ -52,7 +52,6 @@ class _Sitter:
     who: str
     device: str
     runner: RunnerConfig
-    ranks: int = 1
 
 
 def seating(config: EngineConfig, rooms: Mapping[str, int]) -> list[Seat]:
@@ -83,25 +82,22 @@ def refuse_without_memory(
     sitters = [*([] if target_is_loaded else [target]), *_drafts(config, gpus)]
     on_host = [each for each in sitters if each.device == CPU]
     if on_host:
-        refuse_what_memory_lacks(
-            [needs_of(each.who, each.runner, ranks=each.ranks) for each in on_host], memory
-        )
+        refuse_what_memory_lacks([needs_of(each.who, each.runner) for each in on_host], memory)
 
 
 def _gpus(rooms: Mapping[str, int]) -> list[str]:
     return [device for device in rooms if device != CPU]
 
 
-def _drafts(config: EngineConfig, gpus: list[str]) -> Iterable[_Sitter]:
+def _drafts(config: EngineConfig, gpus: list[str]) -> list[_Sitter]:
+    """The draft that this machine runs, if it runs one."""
     if (draft := config.own_draft) is None:
-        return
-    ranks, target = draft.tensor_parallel_size, gpu_of(config.device, gpus)
-    places = (
-        (target or CPU,) if config.mode == "sd" else draft_seats(draft.device, ranks, gpus, target=target)
-    )
-    for rank, place in enumerate(places):
-        who = "draft" if ranks == 1 else f"draft, rank {rank} of {ranks}"
-        yield _Sitter(who, place, config.draft_runner, ranks)
+        return []
+    target = gpu_of(config.device, gpus)
+    device = target or CPU
+    if config.mode != "sd":
+        device = draft_device(draft.device, gpus, target=target)
+    return [_Sitter("draft", device, config.draft_runner)]
 
 
 def _seated(sitters: list[_Sitter], rooms: Mapping[str, int]) -> list[Seat]:
@@ -109,7 +105,7 @@ def _seated(sitters: list[_Sitter], rooms: Mapping[str, int]) -> list[Seat]:
     left = {device: int(_ROOM * room) for device, room in rooms.items()}
     found = []
     for each in sitters:
-        needs = needs_of(each.who, each.runner, each.device, ranks=each.ranks, left=left[each.device])
+        needs = needs_of(each.who, each.runner, each.device, left=left[each.device])
         left[each.device] -= needs.weights + needs.kv
         found.append((each, needs))
     return [

@@ -16,17 +16,7 @@ from ssd.attention.backend import AttentionPlan
 from ssd.config import Precision
 from ssd.models.config import ModelConfig
 from ssd.models.head_tokens import head_rows
-from ssd.models.linear import MakeMatMul, matmul_maker
-from ssd.models.parallel import (
-    Alone,
-    Collective,
-    ColumnParallelLinear,
-    RowParallelLinear,
-    Shard,
-    VocabParallelEmbedding,
-    VocabParallelHead,
-    Weighted,
-)
+from ssd.models.linear import Linear, MakeMatMul, Weighted, matmul_maker
 from ssd.models.rope import RopeTable, rope_table, rotate
 from ssd.models.shards import ShardThreads, sharded
 from ssd.models.weights import TrackedSource, WeightSource
@@ -75,27 +65,21 @@ class DecoderLayer:
         index: int,
         config: ModelConfig,
         checkpoint: _Checkpoint,
-        shard: Shard,
-        collective: Collective,
         make: MakeMatMul,
     ) -> None:
         self._index = index
         self._head_dim = config.head_dim
-        self._num_heads = shard.share(config.num_heads, "attention heads")
-        self._num_kv_heads = shard.share(config.num_kv_heads, "key-value heads")
+        self._num_heads = config.num_heads
+        self._num_kv_heads = config.num_kv_heads
         bias, eps = config.attention_bias, config.norm_eps
         # Qwen2 has a bias on q, k and v alone; a Llama with attention_bias has one on the output too.
         output_bias = bias and not config.family.qkv_bias
         projections = [checkpoint.linear(f"self_attn.{name}_proj", bias=bias) for name in "qkv"]
-        self._qkv = ColumnParallelLinear(projections, shard, make)
-        self._output = RowParallelLinear(
-            checkpoint.linear("self_attn.o_proj", bias=output_bias), shard, collective, make
-        )
+        self._qkv = Linear(projections, make)
+        self._output = Linear([checkpoint.linear("self_attn.o_proj", bias=output_bias)], make)
         halves = [checkpoint.linear(f"mlp.{name}_proj", bias=config.mlp_bias) for name in ("gate", "up")]
-        self._gate_up = ColumnParallelLinear(halves, shard, make)
-        self._down = RowParallelLinear(
-            checkpoint.linear("mlp.down_proj", bias=config.mlp_bias), shard, collective, make
-        )
+        self._gate_up = Linear(halves, make)
+        self._down = Linear([checkpoint.linear("mlp.down_proj", bias=config.mlp_bias)], make)
         self._input_norm = RMSNorm(checkpoint.tensor("input_layernorm.weight"), eps)
         self._mlp_norm = RMSNorm(checkpoint.tensor("post_attention_layernorm.weight"), eps)
         self._qk_norms: tuple[RMSNorm, RMSNorm] | None = None
@@ -140,7 +124,7 @@ def silu_in_pieces(x: Tensor) -> Tensor:
 
 
 class DenseDecoder:
-    """A model's weights, or one rank's share of them, and their forward."""
+    """A model's weights and their forward."""
 
     def __init__(
         self,
@@ -150,8 +134,6 @@ class DenseDecoder:
         num_positions: int,
         dtype: torch.dtype,
         device: torch.device,
-        shard: Shard | None = None,
-        collective: Collective | None = None,
         precision: Precision = "model",
         head_tokens: Sequence[int] | None = None,
         threads: ShardThreads | None = None,
@@ -162,20 +144,17 @@ class DenseDecoder:
             make = sharded(make, threads)
         self.head_tokens = None if head_tokens is None else head_rows(head_tokens, config.vocab_size, device)
         """The tokens that logits are given for, in rising order; None: the whole vocabulary."""
-        shard, collective = shard or Shard(), collective or Alone()
         source = TrackedSource(source)
         top = _Checkpoint(source, "", dtype, device)
-        embedding = top.tensor("model.embed_tokens.weight")
-        self._embedding = VocabParallelEmbedding(embedding, shard, collective)
+        self._embedding = top.tensor("model.embed_tokens.weight")
         self._layers = [
-            DecoderLayer(index, config, top.layer(index), shard, collective, make)
-            for index in range(config.num_layers)
+            DecoderLayer(index, config, top.layer(index), make) for index in range(config.num_layers)
         ]
         self._norm = RMSNorm(top.tensor("model.norm.weight"), config.norm_eps)
-        head = embedding if config.tie_embeddings else top.tensor("lm_head.weight")
+        head = self._embedding if config.tie_embeddings else top.tensor("lm_head.weight")
         if self.head_tokens is not None:
             head = head[self.head_tokens]
-        self._head = VocabParallelHead(head, shard, collective, make)
+        self._head = Linear([(head, None)], make)
         self._rope: RopeTable = rope_table(
             config.rope, config.head_dim, num_positions, device=device, factors=source.rope_factors()
         )
@@ -191,7 +170,7 @@ class DenseDecoder:
 
     def hidden(self, rows: Rows) -> Tensor:
         """Final hidden states, [rows, hidden_size]."""
-        x = self._embedding(rows.tokens)
+        x = self._embedding[rows.tokens]
         cos, sin = self._rope.at(rows.positions)
         for layer in self._layers:
             x = layer(x, rows, cos, sin)

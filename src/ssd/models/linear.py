@@ -1,4 +1,4 @@
-"""One matrix multiply with a weight that never changes, as fast as the device allows.
+"""Linear layers: matrix multiplies with weights that never change, as fast as the device allows.
 
 Knows how weights are packed on CPUs. torch's `F.linear` lays the weight out anew at each call;
 oneDNN's pre-packed form does it once, and then a forward of several rows costs about what one of
@@ -9,6 +9,7 @@ less to read. The packed operators have private names, so they live here alone, 
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
@@ -19,6 +20,8 @@ from ssd.models import arithmetic
 MatMul = Callable[[Tensor], Tensor]
 MakeMatMul = Callable[[Tensor, Tensor | None], MatMul]
 """From a weight and its bias to their multiply."""
+Weighted = tuple[Tensor, Tensor | None]
+"""A weight and its bias."""
 
 PACKED_ROWS_HINT = 16
 """Rows oneDNN lays the weight out for: the widest forward that should stay flat."""
@@ -109,6 +112,32 @@ def _int8_steps() -> int:
 
 def _rounded(weight: Tensor, scales: Tensor) -> Tensor:
     return weight.div(scales.unsqueeze(1)).round_().to(torch.int8)
+
+
+class Linear:
+    """Several projections of one input, computed as one multiply; their outputs lie side by side."""
+
+    def __init__(self, parts: Sequence[Weighted], make: MakeMatMul = matmul) -> None:
+        biases = [bias for _, bias in parts if bias is not None]
+        if biases and len(biases) != len(parts):
+            raise ValueError("of merged projections either all have a bias or none has")
+        weight = _joined([weight for weight, _ in parts])
+        self._multiply = make(weight, torch.cat(biases) if biases else None)
+
+    def __call__(self, x: Tensor, tiles: Sequence[int]) -> Tensor:
+        return apply_tiled(self._multiply, x, tiles)
+
+
+def _joined(weights: Sequence[Tensor]) -> Tensor:
+    """All rows in one tensor. On CPUs numpy allocates it, since it asks for large pages: touching a million
+    small pages for the first time takes seconds."""
+    first, num_rows = weights[0], sum(len(each) for each in weights)
+    if len(weights) == 1:
+        return first
+    if first.device.type != "cpu":
+        return torch.cat(list(weights))
+    raw = np.empty(num_rows * first[0].numel() * first.dtype.itemsize, dtype=np.uint8)
+    return torch.cat(list(weights), out=torch.from_numpy(raw).view(first.dtype).view(num_rows, -1))
 
 
 def apply_tiled(multiply: MatMul, x: Tensor, tiles: Sequence[int]) -> Tensor:

@@ -90,6 +90,5 @@ def about_engines(offers: Sequence[Offer]) -> list[str]:
     return [
         "Rows with TP 1 are for either engine. Rows with TP above 1 are for vLLM as the target: ar is vLLM "
         "alone, sd its own speculation with a draft model, ssd our draft beside it (docs/vllm.md). This "
-        "project's own target has no tensor parallelism; its draft has (draft.tensor_parallel_size), which "
-        "no row counts on."
+        "project's own target and draft have no tensor parallelism."
     ]

@@ -37,14 +37,9 @@ class EagerRunner:
         pool: KVPool,
         *,
         tiling: Tiling | None = None,
-        announce: Callable[[Batch], None] | None = None,
         threads: ShardThreads | None = None,
     ) -> None:
-        """`announce` is told of each batch before it is computed: where other ranks compute it too.
-
-        `threads`: the model's, where no bit may depend on their number.
-        """
-        self._announce = announce
+        """`threads`: the model's, where no bit may depend on their number."""
         self._threads = threads
         self.model = model
         self._attention = attention
@@ -75,8 +70,6 @@ class EagerRunner:
 
     @torch.inference_mode()
     def logits(self, batch: Batch) -> Tensor:
-        if self._announce is not None:
-            self._announce(batch)
         tokens, positions, wanted = (
             each.to(self._device, non_blocking=True) for each in (batch.tokens, batch.positions, batch.wanted)
         )

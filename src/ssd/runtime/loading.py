@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -21,7 +20,6 @@ from ssd.models.config import ModelConfig
 from ssd.models.decoder import DenseDecoder
 from ssd.models.head_tokens import frequent_tokens
 from ssd.models.linear import resolve_precision
-from ssd.models.parallel import Shard
 from ssd.models.shards import ShardThreads
 from ssd.models.weights import ProgressSource, ShowProgress
 from ssd.runtime.capture import Capture, CudaGraphs
@@ -36,9 +34,6 @@ from ssd.runtime.memory import measured_plan
 from ssd.runtime.room import Room
 from ssd.runtime.static import draws_of_padding
 from ssd.sampling import CoupledDecision
-
-if TYPE_CHECKING:
-    from ssd.runtime.ranks.group import Ranks
 
 logger = logging.getLogger(__name__)
 
@@ -67,13 +62,11 @@ def load_model(
     *,
     show_progress: ShowProgress = False,
     head_tokens: Sequence[int] | None = None,
-    ranks: "Ranks | None" = None,
     rehearsal: Rehearsal | None = None,
     card: Card | None = None,
 ) -> LoadedModel:
     """The model that `config` names; `head_tokens` are those that have logits, instead of frequent ones.
 
-    `ranks`: this process has a share of it, and if it leads, the others follow what is computed here.
     `rehearsal`: what will be captured of it, where steps are. `card`: what plans memory and captures steps,
     unless the device is one itself.
     """
@@ -82,10 +75,8 @@ def load_model(
     device = resolve_device(config.device)
     checkpoint = open_checkpoint(config.model)
     dtype = resolve_dtype(config.dtype, device, checkpoint.config.dtype)
-    # Ranks follow what is announced, which a replay does not.
-    card = None if ranks is not None else card or card_of(device)
-    shard = Shard() if ranks is None else ranks.shard
-    room = Room(config, _share_of(checkpoint.config, shard), dtype, device)
+    card = card or card_of(device)
+    room = Room(config, checkpoint.config, dtype, device)
     # First, since it may refuse; what a card has room for is known only when the weights lie there.
     longest = room.max_model_len(room.on_host()) if card is None else room.longest
     threads = ShardThreads() if config.deterministic and device.type == "cpu" else None
@@ -97,14 +88,13 @@ def load_model(
         precision=config.precision,
         head_tokens=_frequent(checkpoint, config.head) if head_tokens is None else head_tokens,
         show_progress=show_progress,
-        ranks=ranks,
         threads=threads,
     )
     if device.type == "cpu":
         request_huge_pages()
     else:
         _try_kernels(room.one_block, checkpoint.config, deterministic=config.deterministic)
-    bare = _Bare(config, checkpoint, model, ranks, threads)
+    bare = _Bare(config, checkpoint, model, threads)
     if card is None:
         return bare.on(room.on_host(), longest, None)
     shape = _planned_shape(bare, room, card, rehearsal)
@@ -120,24 +110,15 @@ class _Bare:
     config: RunnerConfig
     checkpoint: Checkpoint
     model: DenseDecoder
-    ranks: "Ranks | None"
     threads: ShardThreads | None
 
     def on(self, shape: PoolShape, max_model_len: int, card: Card | None) -> LoadedModel:
-        pool, config, ranks = KVPool(shape), self.config, self.ranks
-        num_heads = self.model.config.num_heads // (1 if ranks is None else ranks.shard.world_size)
-        attention = eager_backend(pool, num_heads, deterministic=config.deterministic)
+        pool, config = KVPool(shape), self.config
+        attention = eager_backend(pool, self.model.config.num_heads, deterministic=config.deterministic)
         tiling = Tiling(config.decode_tile, config.prefill_tile) if config.deterministic else None
-        if ranks is None or not ranks.leads:
-            runner = EagerRunner(self.model, attention, pool, tiling=tiling, threads=self.threads)
-            capture = None if card is None else CudaGraphs(card)
-            return LoadedModel(self.checkpoint, runner, pool, max_model_len, capture)
-        from ssd.runtime.ranks.leading import Announcer, LeadingPool
-
-        runner = EagerRunner(
-            self.model, attention, pool, tiling=tiling, announce=Announcer(ranks), threads=self.threads
-        )
-        return LoadedModel(self.checkpoint, runner, LeadingPool(pool, ranks), max_model_len)
+        runner = EagerRunner(self.model, attention, pool, tiling=tiling, threads=self.threads)
+        capture = None if card is None else CudaGraphs(card)
+        return LoadedModel(self.checkpoint, runner, pool, max_model_len, capture)
 
 
 def _planned_shape(bare: _Bare, room: Room, card: Card, rehearsal: Rehearsal | None) -> PoolShape:
@@ -160,11 +141,6 @@ def _largest_step(loaded: LoadedModel, config: RunnerConfig) -> None:
     row = PlainRow([0] * num_rows, 0, blocks, num_logits, generated=False)
     decision = CoupledDecision(draws_of_padding(num_logits, torch.device("cpu")))
     loaded.runner.launch(loaded.runner.batch([row]), decision).collect()
-
-
-def _share_of(model: ModelConfig, shard: Shard) -> ModelConfig:
-    """As far as a pool looks: keys of this rank's heads."""
-    return replace(model, num_kv_heads=shard.share(model.num_kv_heads, "key-value heads"))
 
 
 def _try_kernels(shape: PoolShape, model: ModelConfig, *, deterministic: bool) -> None:
@@ -193,7 +169,6 @@ def _load_decoder(
     precision: Precision,
     head_tokens: Sequence[int] | None,
     show_progress: ShowProgress,
-    ranks: "Ranks | None",
     threads: ShardThreads | None,
 ) -> DenseDecoder:
     precision = resolve_precision(precision, device, dtype)
@@ -208,8 +183,6 @@ def _load_decoder(
             device=device,
             precision=precision,
             head_tokens=head_tokens,
-            shard=None if ranks is None else ranks.shard,
-            collective=ranks,
             threads=threads,
         )
     finally:

@@ -3,7 +3,7 @@
 What a step needs beside them is not counted here. Knows number formats and the shape of a KV pool.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -11,7 +11,6 @@ from ssd.config import RunnerConfig
 from ssd.models.checkpoint import open_checkpoint
 from ssd.models.config import ModelConfig
 from ssd.models.linear import resolve_precision
-from ssd.models.parallel import Shard
 from ssd.processes.host_memory import HostMemory, gib
 from ssd.runtime.host import resolve_dtype
 from ssd.runtime.room import Room, bytes_of
@@ -23,7 +22,7 @@ _PROCESS = 1 << 29
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Bytes of one model, or of its share on one rank."""
+    """Bytes of one model."""
 
     who: str
     weights: int
@@ -32,15 +31,12 @@ class Needs:
     """With less KV memory it cannot run."""
 
 
-def needs_of(who: str, runner: RunnerConfig, device: str = CPU, *, ranks: int = 1, left: int = 0) -> Needs:
+def needs_of(who: str, runner: RunnerConfig, device: str = CPU, *, left: int = 0) -> Needs:
     """`left`: free bytes of a GPU before the weights are there, which KV fills unless a size was given."""
     model = open_checkpoint(runner.model).config
     dtype = _dtype(runner, device, model.dtype)
-    weights = _held(model) * _itemsize(runner, device, dtype) // ranks
-    shard = Shard(0, ranks)
-    shard.share(model.num_heads, "attention heads")
-    mine = replace(model, num_kv_heads=shard.share(model.num_kv_heads, "key-value heads"))
-    room = Room(runner, mine, dtype, torch.device(CPU))
+    weights = _held(model) * _itemsize(runner, device, dtype)
+    room = Room(runner, model, dtype, torch.device(CPU))
     least = bytes_of(room.one_block)
     if runner.kv_cache_bytes is not None:
         return Needs(who, weights, runner.kv_cache_bytes, least)

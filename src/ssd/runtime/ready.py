@@ -44,7 +44,7 @@ def with_captured_steps(
     if loaded.capture is None or not isinstance(eager, EagerRunner):
         return loaded
     choose = deterministic_captured_backend if config.deterministic else captured_backend
-    attention = choose(pool, _heads_here(loaded))
+    attention = choose(pool, eager.model.config.num_heads)
     if attention is None:
         logger.warning("steps are computed eagerly: no kernel of ours for attention can be captured here")
         return loaded
@@ -59,9 +59,3 @@ def with_captured_steps(
         bar.close()
     logger.info("%s %s: %d in %.1f s", what, loaded.checkpoint.name, count, time.perf_counter() - started)
     return replace(loaded, runner=runner)
-
-
-def _heads_here(loaded: LoadedModel) -> int:
-    """Query heads: all of the model's, or a rank's share of them."""
-    config = loaded.runner.model.config
-    return config.num_heads * loaded.pool.shape.num_kv_heads // config.num_kv_heads

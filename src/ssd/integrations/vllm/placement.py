@@ -61,12 +61,12 @@ def on_cores(config: EngineConfig, *, ranks: int, bound: str | None = None) -> P
 def on_gpus(config: EngineConfig, gpus: Sequence[str], *, ranks: int) -> Placement:
     """`gpus` are those this process may use, as CUDA_VISIBLE_DEVICES names them.
 
-    The draft gets the last ones that vLLM's ranks leave; where they leave none it goes to the CPU.
+    The draft gets the last one that vLLM's ranks leave; where they leave none it goes to the CPU.
     """
     targets = [_named(config.device, gpus)] if ":" in config.device else list(gpus)
-    drafting = _draft_gpus(config, targets, gpus, ranks=ranks)
-    others = [gpu for gpu in targets if gpu not in drafting]
-    shares = len(others) < ranks and bool(set(drafting) & set(targets)) and len(targets) >= ranks
+    drafting = _draft_gpu(config, targets, gpus, ranks=ranks)
+    others = [gpu for gpu in targets if gpu != drafting]
+    shares = len(others) < ranks and drafting in targets and len(targets) >= ranks
     targets = targets if shares else others
     if len(targets) < ranks:
         raise ValueError(
@@ -77,16 +77,14 @@ def on_gpus(config: EngineConfig, gpus: Sequence[str], *, ranks: int) -> Placeme
     draft = config.draft
     if draft is None or draft.is_elsewhere:
         return Placement(config=config, words=seat, target={_GPUS: ",".join(targets)}, on_gpus=True)
-    if not drafting:
+    if drafting is None:
         words = f"{seat}; the draft on the CPU, as no GPU is left for it"
         if draft.device == "cpu":
             words = f"{seat}; the draft on the CPU"
-        visible = ""
         # Not all of them: vLLM's own work on the host is what a step of a GPU waits for.
         draft = replace(draft, device="cpu", cores=draft.cores or _cores_beside())
     else:
-        visible = ",".join(drafting)
-        words = f"{seat}; the draft on GPU {visible}"
+        words = f"{seat}; the draft on GPU {drafting}"
         if shares:
             words += ", which they share: it will slow vLLM down"
         draft = replace(draft, device="cuda")
@@ -94,9 +92,9 @@ def on_gpus(config: EngineConfig, gpus: Sequence[str], *, ranks: int) -> Placeme
         config=replace(config, draft=draft),
         words=words,
         target={_GPUS: ",".join(targets)},
-        draft={_GPUS: visible},
+        draft={_GPUS: drafting or ""},
         on_gpus=True,
-        shared_gpu=drafting[0] if drafting and shares else "",
+        shared_gpu=drafting if drafting and shares else "",
     )
 
 
@@ -106,33 +104,29 @@ def _cores_beside() -> tuple[int, ...]:
     return share_out().draft
 
 
-def _draft_gpus(
+def _draft_gpu(
     config: EngineConfig, targets: Sequence[str], gpus: Sequence[str], *, ranks: int
-) -> list[str]:
-    """Of each of its ranks; empty: the draft runs on the CPU, or there is none."""
+) -> str | None:
+    """None: the draft runs on the CPU, or there is none."""
     draft = config.own_draft
     if draft is None or draft.device == "cpu":
-        return []
-    count = draft.tensor_parallel_size
+        return None
     if ":" in draft.device:
-        named = [_named(each, gpus) for each in draft.device.split(",")]
-        if len(named) != count:
-            raise ValueError(f"--draft-device names {len(named)} GPUs for {count} ranks of the draft")
-        return named
+        return _named(draft.device, gpus)
     left = [gpu for gpu in gpus if gpu not in targets] or list(targets[ranks:])
-    if len(left) >= count:
-        return left[-count:]
-    if draft.device == "cuda" or count > 1:
+    if left:
+        return left[-1]
+    if draft.device == "cuda":
         raise ValueError(
-            f"{len(left) or 'no'} GPU is left for the draft beside {ranks} of vLLM: name one with "
+            f"no GPU is left for the draft beside {ranks} of vLLM: name one with "
             "--draft-device cuda:N to share it, or use --draft-device cpu"
         )
-    return []
+    return None
 
 
 def _named(device: str, gpus: Sequence[str]) -> str:
     """`cuda:1` is the second of those that are visible."""
-    number = device.rpartition(":")[2]
+    number = device.removeprefix("cuda:")
     if not number.isdigit() or int(number) >= len(gpus):
         raise ValueError(
             f"there is no {device}: {len(gpus)} GPUs are visible, cuda:0 to cuda:{len(gpus) - 1}"

@@ -1,41 +1,11 @@
-"""Faults of self-tests, seats and ranks."""
+"""Faults of self-tests and of the choice of devices."""
 
 from tests.faults.fault import Fault
 
-_RANKS = "src/ssd/runtime/ranks"
-_FRAMES = "tests/e2e/test_ranks.py::test_frames_are_those_of_one_rank"
 _SELF = "tests/cli/test_selftest.py"
 _SEATS = "tests/runtime/test_seats.py::test_a_draft_takes_what_the_target_leaves"
 
 FAULTS = [
-    Fault(
-        "those who follow move no keys",
-        f"{_RANKS}/follower.py",
-        "            loaded.pool.move(*places)",
-        "            list(places)",
-        _FRAMES,
-    ),
-    Fault(
-        "the leader moves its own keys alone",
-        f"{_RANKS}/leading.py",
-        "        self._ranks.say(said(Order.MOVE, sources.cpu(), destinations.cpu()))\n",
-        "",
-        _FRAMES,
-    ),
-    Fault(
-        "of what ranks have each only the leader's counts",
-        f"{_RANKS}/group.py",
-        "            dist.all_reduce(total, group=self._computing)",
-        "            pass",
-        _FRAMES,
-    ),
-    Fault(
-        "what is said ends with its first piece",
-        f"{_RANKS}/wire.py",
-        "ends = 2 + count + np.cumsum(words[2 : 2 + count])",
-        "ends = 2 + count + np.cumsum(words[2 : 2 + count] // 2)",
-        "tests/runtime/test_ranks.py::test_a_batch_arrives_as_it_was_said",
-    ),
     Fault(
         "a draft sits on the target's GPU though there is another",
         "src/ssd/runtime/seats.py",
