@@ -1,8 +1,8 @@
 """One request with fields that no draft can take, beside four streams on two drafts: what do the others lose?
 
-    python -m tests.vllm.hostile_request --model FOLDER --record FILE [--engine vllm|ssd] [--rounds 5]
+    python -m tests.vllm.hostile_request --model FOLDER --draft SMALL --record FILE [--engine vllm|ssd]
 
-Starts two drafts and a server, and lets four clients stream. Runs go in turns: a fifth request that is
+Starts a server on core 0 and two drafts on core 1, and lets four clients stream. Runs go in turns: a fifth request that is
 ordinary, the same with hostile fields, an ordinary one again. The ratio of hit rates of the first two says
 what the hostile one costs the others, that of the first and the last how far equal runs differ. Reconnects,
 losses, moves and resynchronisations are counted over all hostile runs: each of them opens sequences again.
@@ -55,8 +55,6 @@ def drafts(place: Path, model: Path, count: int) -> Iterator[list[str]]:
         "draft",
         "--model",
         str(model),
-        "--dtype",
-        "float32",
         "--cores",
         "1",
     ]
@@ -79,7 +77,7 @@ def serving(place: Path, model: Path, addresses: Sequence[str], *, engine: str) 
     words = (
         command(_vllm_command(model), port, flags) if engine == "vllm" else _our_command(model, port, flags)
     )
-    process, temporary = begin(place, words)
+    process, temporary = begin(place, words, VLLM_CPU_OMP_THREADS_BIND="0")
     server = Served(process, port, place / "log", temporary)
     try:
         until_healthy(server)
@@ -92,7 +90,7 @@ def serving(place: Path, model: Path, addresses: Sequence[str], *, engine: str) 
 def _vllm_command(model: Path) -> list[str]:
     return [
         *(sys.executable, "-m", "ssd", "serve", str(model), "--engine", "vllm"),
-        *("--kv-cache-bytes", str(400 << 20)),
+        *("--kv-cache-bytes", str(400 << 20), "--dtype", "float32"),
     ]
 
 
@@ -100,7 +98,7 @@ def _our_command(model: Path, port: int, flags: Sequence[str]) -> list[str]:
     return [
         *(sys.executable, "-m", "ssd", "serve", str(model), *flags, "--port", str(port)),
         *("--served-model-name", "served", "--dtype", "float32", "--max-model-len", "1024"),
-        *("--max-num-seqs", "8", "--api-key", KEY),
+        *("--max-num-seqs", "8", "--api-key", KEY, "--cores", "0"),
     ]
 
 
@@ -173,6 +171,7 @@ def _median_ratio(pairs: Iterable[tuple[float, float]]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--draft", type=Path, help="its model; default: the target's")
     parser.add_argument("--record", type=Path, required=True)
     parser.add_argument("--engine", choices=("vllm", "ssd"), default="vllm")
     parser.add_argument("--rounds", type=int, default=5)
@@ -182,7 +181,7 @@ def main() -> None:
     record = Record(options.record, {"rounds": options.rounds, "tokens": options.tokens, "streams": STREAMS})
     with (
         tempfile.TemporaryDirectory() as folder,
-        drafts(Path(folder), options.model, 2) as addresses,
+        drafts(Path(folder), options.draft or options.model, 2) as addresses,
         serving(Path(folder) / "server", options.model, addresses, engine=options.engine) as server,
     ):
         hostile = HOSTILE if options.engine == "vllm" else HOSTILE_TO_OURS
