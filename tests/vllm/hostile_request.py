@@ -2,10 +2,10 @@
 
     python -m tests.vllm.hostile_request --model FOLDER --draft SMALL --record FILE [--engine vllm|ssd]
 
-Starts a server on core 0 and two drafts on core 1, and lets four clients stream. Runs go in turns: a fifth request that is
-ordinary, the same with hostile fields, an ordinary one again. The ratio of hit rates of the first two says
-what the hostile one costs the others, that of the first and the last how far equal runs differ. Reconnects,
-losses, moves and resynchronisations are counted over all hostile runs: each of them opens sequences again.
+Starts a server on core 0 and two drafts on core 1, and lets four clients stream. Runs go in turns: a fifth
+request that is ordinary, the same with hostile fields, an ordinary one again. The ratio of hit rates of the
+first two says what the hostile one costs the others, that of the first and the last how far equal runs
+differ. Reconnects, losses, moves to the other draft and resynchronisations are counted by kind of run.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,14 @@ class Runs:
         hits = self._server.counted("ssd_spec_hits_total")
         return hits, hits + self._server.counted("ssd_spec_misses_total")
 
-    def disturbances(self) -> dict[str, float]:
+    def counted_hit_rate(self, fields: dict[str, Any], disturbances: Counter[str]) -> float:
+        """As `hit_rate`; adds what happened to connections and sequences meanwhile."""
+        before = self._disturbances()
+        found = self.hit_rate(fields)
+        disturbances.update({name: int(now - before[name]) for name, now in self._disturbances().items()})
+        return found
+
+    def _disturbances(self) -> dict[str, float]:
         return {name: count_of(self._server, name) for name in DISTURBANCES}
 
 
@@ -150,15 +158,22 @@ def measured(
     runs, ordinary = Runs(server, num_tokens=num_tokens), {"ignore_eos": True}
     runs.hit_rate(ordinary)  # The first time some things are slow that are not later.
     rates = list[tuple[float, float, float]]()
-    before = runs.disturbances()
+    calm, hurt = Counter[str](), Counter[str]()
     for number in range(rounds):
         fields = {"ignore_eos": True, **hostile[number % len(hostile)]}
-        rates.append((runs.hit_rate(ordinary), runs.hit_rate(fields), runs.hit_rate(ordinary)))
+        rates.append(
+            (
+                runs.counted_hit_rate(ordinary, calm),
+                runs.counted_hit_rate(fields, hurt),
+                runs.counted_hit_rate(ordinary, calm),
+            )
+        )
     return {
         "hit_rates": [[round(each, 4) for each in row] for row in rates],
-        "hostile_to_ordinary": _median_ratio((calm, hurt) for calm, hurt, _ in rates),
-        "ordinary_to_ordinary": _median_ratio((calm, again) for calm, _, again in rates),
-        **{name: after - before[name] for name, after in runs.disturbances().items()},
+        "hostile_to_ordinary": _median_ratio((first, hostile) for first, hostile, _ in rates),
+        "ordinary_to_ordinary": _median_ratio((first, last) for first, _, last in rates),
+        "in_hostile_runs": dict(hurt),
+        "in_ordinary_runs": dict(calm),
     }
 
 

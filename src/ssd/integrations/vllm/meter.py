@@ -38,6 +38,7 @@ GAUGES: Mapping[str, str] = {
     "draft_declined": "Sequences the draft declined.",
     "drafts_ready": "Drafts that are there.",
     "draft_moved": "Times a sequence went from one draft to another.",
+    "draft_resyncs": "Times a tree was sent again.",
     "draft_frames": "Messages of the draft that brought nodes.",
     "draft_step_seconds": "Of the draft's latest steps, one.",
 }

@@ -176,6 +176,7 @@ class Sessions:
             draft_declined=stats.num_declined,
             drafts_ready=stats.num_ready,
             draft_moved=stats.num_moved,
+            draft_resyncs=stats.num_resyncs,
             draft_frames=stats.num_frames,
             draft_step_seconds=stats.step_seconds,
         )
