@@ -1,11 +1,12 @@
 """One request with fields that no draft can take, beside four streams on two drafts: what do the others lose?
 
-    python -m tests.vllm.hostile_request --model FOLDER --draft SMALL --record FILE [--engine vllm|ssd]
+    python -m tests.vllm.hostile_request --model FOLDER --record FILE [--engine vllm|ssd] [--rounds 5]
 
 Starts a server on core 0 and two drafts on core 1, and lets four clients stream. Runs go in turns: a fifth
 request that is ordinary, the same with hostile fields, an ordinary one again. The ratio of hit rates of the
 first two says what the hostile one costs the others, that of the first and the last how far equal runs
-differ. Reconnects, losses, moves to the other draft and resynchronisations are counted by kind of run.
+differ. Reconnects, losses, moves to the other draft and resynchronisations are counted by kind of run. Target
+and draft agree on every token (agreeing.py), so that only a disturbed draft misses.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.agreeing import write_agreeing_pair
 from tests.server.process import ServerProcess, free_port, until
 from tests.vllm.record import Record
 from tests.vllm.served import KEY, PROMPT, Served, ask, begin, command, until_healthy
@@ -186,7 +188,7 @@ def _median_ratio(pairs: Iterable[tuple[float, float]]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--draft", type=Path, help="its model; default: the target's")
+    parser.add_argument("--layers", type=int, default=4, help="of the draft; of the target: all")
     parser.add_argument("--record", type=Path, required=True)
     parser.add_argument("--engine", choices=("vllm", "ssd"), default="vllm")
     parser.add_argument("--rounds", type=int, default=5)
@@ -194,11 +196,11 @@ def main() -> None:
     options = parser.parse_args()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     record = Record(options.record, {"rounds": options.rounds, "tokens": options.tokens, "streams": STREAMS})
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        drafts(Path(folder), options.draft or options.model, 2) as addresses,
-        serving(Path(folder) / "server", options.model, addresses, engine=options.engine) as server,
-    ):
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        place = Path(folder)
+        target, draft = write_agreeing_pair(options.model, place, num_layers=options.layers)
+        addresses = stack.enter_context(drafts(place, draft, 2))
+        server = stack.enter_context(serving(place / "server", target, addresses, engine=options.engine))
         hostile = HOSTILE if options.engine == "vllm" else HOSTILE_TO_OURS
         found = measured(server, hostile, rounds=options.rounds, num_tokens=options.tokens)
     record.add(f"hostile request, {options.engine}", found)
