@@ -2,12 +2,12 @@
 
     python -m benchmarks.versions --before OLD/bin/python --after NEW/bin/python \\
         --target MODEL --draft SMALL --prompts humaneval.jsonl \\
-        [--batch 1 8] [--turns 8] [--max-tokens 32] [--core 0] [--draft-core 1]
+        [--batch 1 8] [--turns 8] [--max-tokens 32] [--params '{"temperature": 0.7, "seed": 1}']
 
 Both stay loaded, and one of them generates at a time, so what the machine does meets both. A turn takes the
-next texts, greedily; the order within a turn is drawn. Printed: tokens a second, the ratio after / before
-with its interval, and whether all tokens were the same. This file is its own worker (`--serve`), which knows
-of a version only what it exports.
+next texts, greedily unless `--params` says otherwise; the order within a turn is drawn. Printed: tokens a
+second, the ratio after / before with its interval, and whether all tokens were the same. This file is its own
+worker (`--serve`), which knows of a version only what it exports.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from typing import Any
 
 FLAGS = {
     "before": str, "after": str, "target": str, "draft": str, "prompts": Path,
-    "batch": [1, 8], "turns": 8, "max-tokens": 32, "core": 0, "draft-core": 1,
+    "batch": [1, 8], "turns": 8, "max-tokens": 32, "params": "{}", "core": 0, "draft-core": 1,
 }  # fmt: skip
 
 
@@ -39,12 +39,12 @@ class Version:
         )
         self.tokens: list[list[int]] = []
 
-    def rate(self, texts: list[str], max_tokens: int) -> float:
+    def rate(self, texts: list[str], params: dict[str, Any]) -> float:
         """Tokens of all texts a second, prompts included in the time."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
-        stdin.write(json.dumps({"texts": texts, "max_tokens": max_tokens}) + "\n")
+        stdin.write(json.dumps({"texts": texts, "params": params}) + "\n")
         stdin.flush()
         answer = json.loads(stdout.readline())
         self.tokens += answer["tokens"]
@@ -58,11 +58,13 @@ def measure(versions: dict[str, Version], texts: list[str], batch: int, options:
     from benchmarks.in_turns import take_turns
     from ssd.bench.statistics import paired_ratio
 
+    params = {"temperature": 0, "max_tokens": options.max_tokens, **json.loads(options.params)}
+
     def turn(name: str) -> float:
         first = turns[name] * batch
         turns[name] += 1
         chosen = [texts[index % len(texts)] for index in range(first, first + batch)]
-        return versions[name].rate(chosen, options.max_tokens)
+        return versions[name].rate(chosen, params)
 
     turns = dict.fromkeys(versions, 0)
     rates = take_turns({name: partial(turn, name) for name in versions}, options.turns)
@@ -90,7 +92,7 @@ def serve(target: str, draft: str, core: int, draft_core: int, max_num_seqs: int
     with LLM(target, show_progress=False, **settings) as llm:
         for line in sys.stdin:
             asked = json.loads(line)
-            params = SamplingParams(temperature=0, max_tokens=asked["max_tokens"], ignore_eos=True)
+            params = SamplingParams(**asked["params"], ignore_eos=True)
             started = time.perf_counter()
             outputs = llm.generate(asked["texts"], params, use_tqdm=False)
             seconds = time.perf_counter() - started
