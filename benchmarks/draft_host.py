@@ -42,8 +42,8 @@ from ssd.draft.forest.tables import Rows, Shape, Tables
 from ssd.draft.messages import Nodes, Open, Sampling, pack_ints
 from ssd.kvcache.block_manager import BlockManager
 from ssd.kvcache.pool import KVPool, PoolShape
-from ssd.planning.growth import growth_policy
 from tests.draft.oracle.grower import Grower, GrowthLimits
+from tests.draft.oracle.growth import growth_policy
 from tests.draft.oracle.session import Session
 from tests.row_runner import RowRunner
 

@@ -1,31 +1,75 @@
-"""A text of `planning/text.py` as two models: which token follows which, and what a draft guesses of it.
+"""A drawn text as two models: which token follows which, and what a draft guesses of it.
 
-Rates of acceptance can be chosen, and the draft's chances hold. Knows logits; no times.
+Rates of acceptance can be chosen, and the draft's chances hold: where a guess has a chance, it is right that
+often. Knows logits; no times.
 """
 
 import uuid
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ssd.attention.rows import Row
+from ssd.bench.bare import MISSED
+from ssd.config import MAX_CHILDREN
 from ssd.draft.forest.readings import Reading
 from ssd.draft.forest.tables import Moves, Rows, Tables
 from ssd.draft.messages import PROTOCOL_VERSION, Hello
-from ssd.planning.text import MOST_CHILDREN, drawn_text
 
 VOCAB = 2048
 """Tokens, and places of the text: each token is followed by one, and none comes twice within so many."""
 
 
+_SPREAD = 1.0
+"""How a draft's confidence varies, as the sum of a beta distribution's parameters: mostly sure."""
+_DECAY = 0.5
+"""How much of a chance the next guess has, relative to the one before it."""
+
+Chances = NDArray[np.float64]
+Ranks = NDArray[np.int64]
+
+
+def drawn_ranks(acceptance: float, coverage: float, *, length: int, draw: np.random.Generator) -> Ranks:
+    """By place of a text: which of the draft's guesses is right, or MISSED.
+
+    The rates are met as exactly as the length allows, so that short texts are not lucky or unlucky.
+    """
+    shares = [acceptance, *((1 - acceptance) * coverage * _others())]
+    bounds = np.round(np.minimum(np.cumsum(shares), 1.0) * length)
+    ranks = np.searchsorted(bounds, np.arange(length), side="right")
+    ranks = np.where(ranks < MAX_CHILDREN, ranks, MISSED)
+    draw.shuffle(ranks)
+    return ranks
+
+
+def drawn_chances(ranks: Ranks, acceptance: float, coverage: float, *, draw: np.random.Generator) -> Chances:
+    """By place and rank: what a calibrated draft believed before its guess turned out right or wrong."""
+    acceptance = min(max(acceptance, 0.01), 0.99)
+    right = ranks == 0
+    firsts = draw.beta(_SPREAD * acceptance + right, _SPREAD * (1 - acceptance) + ~right)
+    return np.column_stack([firsts, (1 - firsts)[:, None] * np.minimum(coverage * _others(), 1.0)])
+
+
+def _others() -> Chances:
+    """How guesses after the first share what it leaves, relative to the coverage of three of them."""
+    weights = _DECAY ** np.arange(MAX_CHILDREN - 1)
+    return np.asarray(weights / weights[:3].sum())
+
+
 class DrawnText:
     def __init__(self, acceptance: float, coverage: float) -> None:
-        text = drawn_text(acceptance, coverage, length=VOCAB, seed=7)
-        chances, ranks = torch.from_numpy(text.chances).float(), torch.from_numpy(text.ranks)
+        draw = np.random.default_rng(7)
+        drawn = drawn_ranks(acceptance, coverage, length=VOCAB, draw=draw)
+        # The chances of docs/records/tree_speed.jsonl begin here.
+        draw.bit_generator.advance(VOCAB)  # type: ignore[attr-defined]
+        chances = torch.from_numpy(drawn_chances(drawn, acceptance, coverage, draw=draw)).float()
+        ranks = torch.from_numpy(drawn)
         places = torch.arange(VOCAB)
         self.following = (places * 5 + 1227) % VOCAB
-        offsets = 1 + (places[:, None] * 11 + torch.arange(MOST_CHILDREN) * 101) % (VOCAB - 1)
+        offsets = 1 + (places[:, None] * 11 + torch.arange(MAX_CHILDREN) * 101) % (VOCAB - 1)
         self._guesses = (self.following[:, None] + offsets) % VOCAB
         right = ranks >= 0
         self._guesses[places[right], ranks[right]] = self.following[right]

@@ -5,10 +5,10 @@
 
 Engine, policy, client, protocol and draft service are the real ones, in simulated time: a draft takes --steps
 steps in the time of a verification, which is the same up to --free rows and in proportion beyond them. What
-the host takes beside them is not in it (benchmarks/host_gap.py). What is decoded is a text as the simulation
-of `ssd plan` draws it: at each place the draft has guesses with chances that hold. Each text is decoded by
-two engines, one that may verify trees and one that may not. Printed: tokens a round, tokens in the time of a
-plain verification, and the ratio tree over chain within a text, with its interval.
+the host takes beside them is not in it (benchmarks/host_gap.py). What is decoded is a drawn text: at each
+place the draft has guesses with chances that hold. Each text is decoded by two engines, one that may verify
+trees and one that may not. Printed: tokens a round, tokens in the time of a plain verification, and the ratio
+tree over chain within a text, with its interval.
 """
 
 import json

@@ -47,9 +47,8 @@ PURE = (
     "ssd.kvcache",
     "ssd.engine.scheduler",
     "ssd.runtime.layout",
-    "ssd.planning.tree",
     "ssd.draft.messages",
-    "ssd.planning.fleet",
+    "ssd.planning.deployment",
 )
 
 VLLM = tuple(f"ssd.integrations.vllm.{name}" for name in ("present", "sampler", "worker"))

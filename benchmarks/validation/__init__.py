@@ -1,1 +1,1 @@
-"""How far `ssd plan` can be trusted: its predictions beside measurements, published and one's own."""
+"""How far `ssd plan` can be trusted: its predictions beside measurements, published and our own."""

@@ -15,17 +15,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ssd.planning.followed_text import Shape
 from ssd.planning.hardware import find_device
 from ssd.planning.models import find_model
-from ssd.planning.rolling import simulate
 from ssd.planning.roofline import Place, forward_on
-from ssd.planning.rounds import ar_rate, sd_rate, sd_seconds, tokens_a_round
-from ssd.planning.text import Text, replayed_text
+from ssd.planning.rounds import (
+    FAN_OUT,
+    Pair,
+    ar_rate,
+    best_ssd,
+    hit_rate,
+    miss_seconds,
+    sd_rate,
+    sd_seconds,
+    ssd_seconds,
+    tokens_a_round,
+)
 from ssd.planning.times import Forward, PairTimes, line_through
+from ssd.tuning.texts import Guesses
 
 _HERE = Path(__file__).parent
-_BARE = "bare forwards, text"
+_BARE = "bare forwards, guesses"
 _CONTEXT = 512
 """Tokens; half a prompt and what was written so far, roughly."""
 
@@ -63,28 +72,19 @@ def acceptance_for(tokens: float, lookahead: int) -> float:
     return (low + high) / 2
 
 
-def published_hit_rate(acceptance: float, coverage: float, lookahead: int) -> float:
-    """How often the outcome is prepared for; `coverage`: how often a rejection's token is."""
-    all_accepted = acceptance**lookahead
-    # After a whole speculation the next token may be the draft's first guess too.
-    return (1 - all_accepted) * coverage + all_accepted * (acceptance + (1 - acceptance) * coverage)
-
-
 def published_seconds(
-    times: PairTimes, lookahead: int, hit_rate: float, *, fan_out: int = 3, batch: int = 1
+    times: PairTimes, lookahead: int, hits: float, *, fan_out: int = 3, batch: int = 1
 ) -> float:
     """A round of the published SSD, on average; a batch waits for a sequence that misses."""
     width = fan_out * (lookahead + 1) * batch
-    verifying = times.target.seconds(batch * (lookahead + 1)) * times.target_beside
-    preparing = (lookahead + 1) * times.draft.seconds(width) * times.draft_beside
-    again = lookahead * times.draft.seconds(batch) * times.draft_beside
-    return max(verifying, preparing) + times.host + (1 - hit_rate**batch) * again
+    missing = (1 - hits**batch) * miss_seconds(times, lookahead, batch=batch)
+    return ssd_seconds(times, lookahead, width=width, batch=batch) + missing
 
 
 def published_rate(
-    times: PairTimes, acceptance: float, lookahead: int, hit_rate: float, *, fan_out: int = 3, batch: int = 1
+    times: PairTimes, acceptance: float, lookahead: int, hits: float, *, fan_out: int = 3, batch: int = 1
 ) -> float:
-    seconds = published_seconds(times, lookahead, hit_rate, fan_out=fan_out, batch=batch)
+    seconds = published_seconds(times, lookahead, hits, fan_out=fan_out, batch=batch)
     return batch * tokens_a_round(acceptance, lookahead) / seconds
 
 
@@ -163,7 +163,7 @@ def _hit_rows(hits: Mapping[str, Any], pair: Mapping[str, Any]) -> Iterator[Row]
     own = _acceptance(pair_times(pair), pair["sd"], pair["sd_lookahead"])
     for temperature, coverage in hits["coverage"].items():
         acceptance = hits["acceptance"].get(temperature, own)
-        predicted = published_hit_rate(acceptance, coverage, pair["ssd_lookahead"])
+        predicted = hit_rate(acceptance, coverage, pair["ssd_lookahead"])
         measured = hits["published"][temperature]
         yield Row(
             pair["name"], f"hits at T = {temperature}", "coverage of another pair", measured, predicted, 0.15
@@ -172,20 +172,17 @@ def _hit_rows(hits: Mapping[str, Any], pair: Mapping[str, Any]) -> Iterator[Row]
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt of a run: its bare forwards, its text, and what was measured."""
+    """One prompt of a run: its bare forwards, the draft's guesses at its text, and what was measured."""
 
     alone: float
     verify: float
     draft: Mapping[str, float]
     rates: Mapping[str, float]
-    text: Text
+    guesses: Guesses
 
 
 def measured_rows() -> list[Row]:
-    """A run that is kept with the project, on the machine it names: bare forwards and the text predict it.
-
-    A user's own machine is predicted from a run on it (run_rows.py).
-    """
+    """A run that is kept with the project, on the machine it names: bare forwards and guesses predict it."""
     data = json.loads((_HERE / "two_cores.json").read_text())
     prompts = [
         Prompt(
@@ -193,9 +190,9 @@ def measured_rows() -> list[Row]:
             each["T_v9"],
             each["T_d12"],
             each["rates"],
-            replayed_text(each["ranks"], seed=index, runs=each["runs"]),
+            Guesses([each["ranks"]]),
         )
-        for index, each in enumerate(data["prompts"])
+        for each in data["prompts"]
     ]
     one_row, beside = data["one_row"], data["beside"]
     predictions = {
@@ -225,7 +222,7 @@ def median_row(
 def _sd_here(prompt: Prompt, precision: str, lookahead: int, one_row: Mapping[str, float]) -> float:
     """`one_row`: a draft's forward of one row beside one of twelve."""
     drafting = lookahead * prompt.draft[precision] * one_row[precision]
-    return prompt.text.tokens_a_round(lookahead) / (drafting + prompt.verify)
+    return prompt.guesses.tokens_a_round(lookahead) / (drafting + prompt.verify)
 
 
 def _ssd_here(prompt: Prompt, precision: str, beside: Mapping[str, Mapping[str, float]]) -> float:
@@ -235,4 +232,5 @@ def _ssd_here(prompt: Prompt, precision: str, beside: Mapping[str, Mapping[str, 
         target_beside=beside["target"][precision],
         draft_beside=beside["draft"][precision],
     )
-    return simulate([prompt.text], times, Shape()).rate
+    guesses = prompt.guesses
+    return best_ssd(times, Pair(guesses.acceptance, guesses.coverage(FAN_OUT))).rate

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ssd.bench.pages.drawing import Drawing, rule
+from ssd.bench.roof import tokens_a_round
 from ssd.bench.statistics import (
     CONFIDENCE,
     Estimate,
@@ -19,7 +20,6 @@ from ssd.bench.statistics import (
 )
 from ssd.bench.tables import number
 from ssd.bench.turns import in_turn, period
-from ssd.planning.text import tokens_a_round
 
 ERRORS = ("faster", "slower")
 

@@ -48,7 +48,6 @@ WRONG = {
     "serve m --engine ssd --log-level loud": "use one of debug, info, warning, error",
     "serve damaged.gguf --engine vllm --print-commands": "or use --engine ssd",
     "plan --target nothing": "or give a model's config.json",
-    "plan --fleet 10 --batches": "ask one at a time",
     "tune m": "name a small model of the same family with --draft",
     "bench run m --run r --cases nothing": "A case is ar, sd, sd4, ssd",
     "bench run m --run r --cases ssd": "name a small model of the same family with --draft",

@@ -90,8 +90,8 @@ BLIND = [
     BlindFault(
         "a batch misses as seldom as one sequence",
         "benchmarks/validation/published.py",
-        "(1 - hit_rate**batch) * again",
-        "(1 - hit_rate) * again",
+        "(1 - hits**batch) * miss_seconds",
+        "(1 - hits) * miss_seconds",
         "The check of the plan promises too much of the published SSD for batches.",
     ),
     BlindFault(

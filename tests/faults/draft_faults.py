@@ -2,7 +2,7 @@
 
 from tests.faults.fault import Fault
 
-_TREE = "tests/planning/test_tree.py"
+_TREE = "tests/draft/oracle/test_tree.py"
 _SESSION = "tests/draft/oracle/test_session.py"
 _MIRROR = "tests/draft/test_mirror.py"
 _AGREEMENT = "tests/draft/oracle/test_agreement.py"
@@ -19,28 +19,28 @@ _ORACLE = "tests/draft/oracle"
 TREE = [
     Fault(
         "compaction keeps dead nodes",
-        "src/ssd/planning/tree.py",
+        "tests/draft/oracle/tree.py",
         "if self.parents[node] in new_index:",
         "if self.parents[node] in new_index or node == self.size - 1:",
         f"{_TREE}::TestTree",
     ),
     Fault(
         "compaction forgets to renumber parents",
-        "src/ssd/planning/tree.py",
+        "tests/draft/oracle/tree.py",
         "self.parents = [0, *(new_index[self.parents[node]] for node in kept[1:])]",
         "self.parents = [0, *(self.parents[node] for node in kept[1:])]",
         f"{_TREE}::TestTree",
     ),
     Fault(
         "compaction drops the newest node",
-        "src/ssd/planning/tree.py",
+        "tests/draft/oracle/tree.py",
         "for node in range(self.root + 1, self.size):",
         "for node in range(self.root + 1, self.size - 1):",
         f"{_TREE}::test_compact_keeps_what_is_below_the_root_in_its_order",
     ),
     Fault(
         "values do not add up",
-        "src/ssd/planning/tree.py",
+        "tests/draft/oracle/tree.py",
         "self.values.extend([value + logprob for logprob in logprobs])",
         "self.values.extend(logprobs)",
         f"{_TREE}::test_values_are_sums_along_the_path_and_relative_to_the_root",
@@ -527,24 +527,24 @@ GUESSES = [
     ),
     Fault(
         "what is taken counts for the rank after it",
-        "src/ssd/tuning/calibration.py",
+        "tests/draft/oracle/calibration.py",
         "+= rank == observation.taken",
         "+= rank - 1 == observation.taken",
-        "tests/tuning/test_calibration.py::test_converges_to_what_happens_rank_by_rank",
+        "tests/draft/oracle/test_calibration.py::test_converges_to_what_happens_rank_by_rank",
     ),
     Fault(
         "the model is not believed at first",
-        "src/ssd/tuning/calibration.py",
+        "tests/draft/oracle/calibration.py",
         "(self._num_taken[cell] + _TRUST * math.exp(each))",
         "(self._num_taken[cell] + _TRUST * 0.5)",
-        "tests/tuning/test_calibration.py::test_believes_the_model_at_first",
+        "tests/draft/oracle/test_calibration.py::test_believes_the_model_at_first",
     ),
     Fault(
         "a path may leave the likeliest one twice",
-        "src/ssd/planning/growth.py",
+        "tests/draft/oracle/growth.py",
         "elif left_at[parent] >= 0 or rank",
         "elif rank",
-        "tests/planning/test_growth.py::test_uniform_leaves_the_likeliest_path_once_for_so_many_others",
+        "tests/draft/oracle/test_growth.py::test_uniform_leaves_the_likeliest_path_once_for_so_many_others",
     ),
 ]
 

@@ -49,7 +49,7 @@ def test_devices_and_models_of_one_s_own(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text("[box]\nbandwidth = 100\nflops = 10\nmemory = 64\nlink = 0\nreduce = 0\n")
     assert find_device(str(file)).bandwidth == 100e9
-    assert find_device(f"{file}:box", price=2.0).price == 2.0
+    assert find_device(f"{file}:box").memory == 64e9
     with pytest.raises(ValueError, match="has no device 'other'"):
         find_device(f"{file}:other")
     with pytest.raises(ValueError, match="has no link"):

@@ -51,7 +51,7 @@ def test_everything_is_measured_on_a_real_pair(tiny_llama: Path, tiny_draft: Pat
     assert tuple(facts.drafts) == precisions_of(config.runner)
     for each in facts.drafts.values():
         assert set(each.seconds) == set(DRAFT_ROWS)
-        assert [len(text) for text in each.texts] == [24, 24]
+        assert [len(text) for text in each.guesses.texts] == [24, 24]
         assert each.in_turns is not None
         assert min(each.in_turns, *each.seconds.values()) > 0
         assert min(each.target_beside, each.draft_beside) >= 1

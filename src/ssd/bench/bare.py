@@ -18,13 +18,14 @@ from ssd.bench.engines import CaseEngines
 from ssd.bench.records import Forwards
 from ssd.config import MAX_CHILDREN, MAX_LOOKAHEAD, DraftConfig, EngineConfig, Precision
 from ssd.draft.ngram import right_guesses
-from ssd.planning.text import MISSED
 from ssd.runtime.loading import LoadedModel
 from ssd.runtime.runner import forward
 
 _LEAST_SAMPLES = 3
 _IN_TURNS = 1
 """Rows of a draft's forward in mode `sd`."""
+MISSED = -1
+"""The rank of a token that was not among the draft's guesses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,6 @@ from statistics import fmean, median
 from ssd.bench.figures import Roof
 from ssd.bench.manifest import CaseFacts
 from ssd.bench.records import Forwards
-from ssd.planning.text import tokens_a_round
 from ssd.planning.times import line_through
 
 
@@ -38,6 +37,21 @@ def roof_of(forwards: Sequence[Forwards], facts: CaseFacts) -> Roof | None:
         draft_seconds=median(each.draft_seconds[form][facts.draft_width] for each in forwards),
         draft_rows=facts.draft_width,
     )
+
+
+def tokens_a_round(agrees: Sequence[bool], lookahead: int) -> float:
+    """Tokens of a verification on average, with a draft that always has a whole speculation ready.
+
+    `agrees`: of each token of a text, whether the draft guessed it.
+    """
+    place, rounds = 0, 0
+    while place < len(agrees):
+        run = 0
+        while run < lookahead and place + run < len(agrees) and agrees[place + run]:
+            run += 1
+        place += run + 1
+        rounds += 1
+    return len(agrees) / rounds
 
 
 def _foreseen(text: Forwards, form: str, facts: CaseFacts) -> list[bool]:

@@ -32,8 +32,8 @@ COMMON = {
     ),
     "doctor": ("--selftest", "--device", "--record", "--model", "--draft", "--json"),
     "plan": (
-        *("--hardware", "--devices", "--target", "--draft", "--acceptance", "--context"),
-        *("--batch", "--batches", "--fleet", "--list", "--json"),
+        *("--hardware", "--devices", "--target", "--draft", "--acceptance"),
+        *("--batch", "--context", "--list", "--json"),
     ),
     "tune": (
         *("--prompts", "--dataset", "--num-prompts", "--max-tokens", "--temperature", "--out"),

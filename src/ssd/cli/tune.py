@@ -22,12 +22,10 @@ if TYPE_CHECKING:
     from ssd.tuning.tuned_file import Tuned
 
 _what = partial(typer.Option, rich_help_panel="What is measured")
-_FOUND_OUT = (
-    "mode", "lookahead", "draft_width", "draft_lookup", "draft_precision", "draft_growth", "backup",
-)  # fmt: skip
+_FOUND_OUT = ("mode", "lookahead", "draft_width", "draft_precision")
 _LEAST_PROMPTS, _NUM_PROMPTS = 4, 16
 _UNKNOWN = ("acceptance", "saguaro", "draft_children")
-"""What its model of the round does not know, and so would not heed."""
+"""Settings that its closed form of a round does not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +69,7 @@ def tune(
     options: TuneOptions,
     engine: EngineOptions,
 ) -> None:
-    """Find the settings for a target and its draft: measure, search in a model of the round, confirm, write.
+    """Find the settings for a target and its draft: measure, predict, confirm, write.
 
     Examples:
 

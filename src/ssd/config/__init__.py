@@ -5,7 +5,7 @@ The server's are with it (server/config.py). Does not know models, devices or fi
 the model at hand is checked where the model is loaded.
 """
 
-from ssd.config.draft import MAX_CHILDREN, MAX_WIDTH, DraftConfig, GrowthPolicyName
+from ssd.config.draft import DEFAULT_WIDTH, MAX_CHILDREN, MAX_WIDTH, DraftConfig, GrowthPolicyName
 from ssd.config.engine import (
     DEFAULT_LOOKAHEAD,
     MAX_LOOKAHEAD,
@@ -20,6 +20,7 @@ from ssd.config.runner import DType, Precision, RunnerConfig
 
 __all__ = [
     "DEFAULT_LOOKAHEAD",
+    "DEFAULT_WIDTH",
     "MAX_CHILDREN",
     "MAX_LOOKAHEAD",
     "MAX_WIDTH",

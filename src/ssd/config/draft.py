@@ -16,6 +16,7 @@ from ssd.config.runner import MAX_NUM_SEQS, DType, Precision, RunnerConfig
 
 GrowthPolicyName = Literal["value", "geometric", "uniform"]
 MAX_WIDTH = 64
+DEFAULT_WIDTH = 12
 MAX_CHILDREN = 8
 MAX_NAME = 256
 
@@ -42,7 +43,7 @@ class DraftConfig:
     format; `auto` takes int8 on CPUs that have it."""
     head: int | None = None
     """The draft only guesses this many frequent tokens; None: any."""
-    width: int = 12
+    width: int = DEFAULT_WIDTH
     """Nodes processed in one step."""
     children: int = 4
     """Next tokens prepared for each node."""

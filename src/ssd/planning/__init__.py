@@ -1,1 +1,1 @@
-"""How fast a target and its draft will be, before they run: a model of rounds, hardware, prices and pools."""
+"""How fast a target and its draft will be, before they run: rounds in closed form, devices by data sheet."""

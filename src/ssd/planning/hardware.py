@@ -1,4 +1,4 @@
-"""Devices by name: what a data sheet says of bandwidth, arithmetic, memory and links, and what an hour costs.
+"""Devices by name: what a data sheet says of bandwidth, arithmetic, memory and links.
 
 The built-in table is `data/hardware.toml`, with its sources; a file of the same form takes its place.
 """
@@ -6,7 +6,7 @@ The built-in table is `data/hardware.toml`, with its sources; a file of the same
 import difflib
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -28,11 +28,6 @@ class Device:
     """Bytes a second to another device of the same host."""
     reduce: float
     """Seconds of an all-reduce of a few kilobytes within the host."""
-    price: float | None = None
-    """Dollars an hour."""
-
-    def at_price(self, price: float | None) -> "Device":
-        return self if price is None else replace(self, price=price)
 
 
 @cache
@@ -48,14 +43,14 @@ def called_like(name: str) -> Device | None:
     return built_in()[keys[-1]] if keys else None
 
 
-def find_device(name: str, *, price: float | None = None) -> Device:
+def find_device(name: str) -> Device:
     """By a name of the table, or the only device of a TOML file (`FILE:KEY` names one of several)."""
     known = built_in()
     if name.lower() in known:
-        return known[name.lower()].at_price(price)
+        return known[name.lower()]
     path, _, key = name.partition(":")
     if Path(path).suffix == ".toml":
-        return _from_file(Path(path), key).at_price(price)
+        return _from_file(Path(path), key)
     near = difflib.get_close_matches(name.lower(), known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
     raise ValueError(f"no device {name!r}: {hint}; or name a .toml file with {', '.join(_FIELDS)}")
@@ -89,5 +84,4 @@ def _device(key: str, row: Mapping[str, Any]) -> Device:
         memory=row["memory"] * 1e9,
         link=row["link"] * 1e9,
         reduce=row["reduce"] * 1e-6,
-        price=row.get("price"),
     )

@@ -1,15 +1,46 @@
-"""What a round yields and takes, in closed form: plain decoding, SD, and their roofs.
+"""What a round yields and takes, in closed form: plain decoding, SD and SSD, and SSD's roof.
 
-A drafted token is accepted with one chance, independently of the others. The rolling tree of this engine has
-no closed form: `rolling.py` runs it; the roof here bounds it. Knows seconds and chances, no hardware.
+A drafted token is accepted with one chance, independently of the others. In SSD the draft prepares the next
+speculation while the target verifies: K + 1 steps, one of which reads the last outcome (arXiv:2603.03251).
+Knows seconds and chances, no hardware.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ssd.planning.text import Text
+from ssd.config import MAX_LOOKAHEAD, MAX_WIDTH
 from ssd.planning.times import PairTimes
 
-MAX_LOOKAHEAD = 16
+FAN_OUT = 3
+"""Guesses beside the first that a draft prepares for, at each token of a speculation."""
+_DECAY = 0.5
+"""How much of a chance the next guess has, relative to the one before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """How well a draft guesses its target's tokens."""
+
+    acceptance: float
+    """How often its first guess is right."""
+    coverage: float
+    """Where that is wrong: how often one of the next three is right."""
+
+    def __post_init__(self) -> None:
+        for name, rate in (("acceptance", self.acceptance), ("coverage", self.coverage)):
+            if not 0 <= rate <= 1:
+                raise ValueError(f"{name}={rate}: a share, from 0 to 1")
+
+    def coverage_of(self, fan_out: float) -> float:
+        """How often one of so many guesses beside the first is right; at most FAN_OUT are counted."""
+        share: float = (1 - _DECAY ** min(fan_out, FAN_OUT)) / (1 - _DECAY**FAN_OUT)
+        return self.coverage * share
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    rate: float
+    lookahead: int
 
 
 def tokens_a_round(acceptance: float, lookahead: int) -> float:
@@ -32,33 +63,63 @@ def sd_rate(times: PairTimes, acceptance: float, lookahead: int, *, batch: int =
     return batch * tokens_a_round(acceptance, lookahead) / sd_seconds(times, lookahead, batch=batch)
 
 
-@dataclass(frozen=True, slots=True)
-class Best:
-    rate: float
-    lookahead: int
-
-
 def best_sd(times: PairTimes, acceptance: float, *, batch: int = 1) -> Best:
-    found = [Best(sd_rate(times, acceptance, k, batch=batch), k) for k in range(1, MAX_LOOKAHEAD + 1)]
-    return max(found, key=lambda each: each.rate)
+    return _best(Best(sd_rate(times, acceptance, k, batch=batch), k) for k in range(1, MAX_LOOKAHEAD + 1))
 
 
-@dataclass(frozen=True, slots=True)
-class Roof:
-    """SSD is never faster than either; a text that repeats itself (runs) lifts the second a little."""
-
-    by_target: float
-    by_draft: float
-
-    @property
-    def rate(self) -> float:
-        return min(self.by_target, self.by_draft)
+def hit_rate(acceptance: float, coverage: float, lookahead: int) -> float:
+    """How often an outcome is prepared for; `coverage`: how often a rejected token's successor is."""
+    all_accepted = acceptance**lookahead
+    # After a whole speculation the next token may be the draft's first guess too.
+    return (1 - all_accepted) * coverage + all_accepted * (acceptance + (1 - acceptance) * coverage)
 
 
-def roof(times: PairTimes, text: Text, lookahead: int, width: int, *, batch: int = 1) -> Roof:
-    """min(E∞/T_v, 1/T_d): a draft decodes every accepted token in sequence, however it works ahead."""
-    tokens = text.tokens_a_round(lookahead)
-    # Verified are as many rows as pay; the roof grants the cheapest forward that could yield these tokens.
+def ssd_seconds(times: PairTimes, lookahead: int, *, width: int, batch: int = 1) -> float:
+    """A round of SSD after a hit: the verification, or the draft's steps where these take longer."""
+    verifying = times.target.seconds(batch * (lookahead + 1)) * times.target_beside
+    preparing = (lookahead + 1) * times.draft.seconds(width) * times.draft_beside
+    return max(verifying, preparing) + times.host
+
+
+def miss_seconds(times: PairTimes, lookahead: int, *, batch: int = 1) -> float:
+    """What a miss adds to a round that waits for another speculation."""
+    return lookahead * times.draft.seconds(batch) * times.draft_beside
+
+
+def ssd_rate(
+    times: PairTimes, tokens: float, hits: float, lookahead: int, *, width: int, batch: int = 1
+) -> float:
+    """`tokens`: of a round with a whole speculation; `hits`: the share of outcomes prepared for.
+
+    After a miss the batch waits for another speculation, or the sequence goes on with one token: the engine
+    does what is faster.
+    """
+    seconds = ssd_seconds(times, lookahead, width=width, batch=batch)
+    waiting = tokens / (seconds + (1 - hits**batch) * miss_seconds(times, lookahead, batch=batch))
+    going_on = (hits * tokens + 1 - hits) / seconds
+    return batch * max(waiting, going_on)
+
+
+def best_ssd(times: PairTimes, pair: Pair, *, batch: int = 1) -> Best:
+    """A draft step has at most MAX_WIDTH rows: where a batch needs more, each sequence gets fewer guesses."""
+
+    def rate(lookahead: int) -> float:
+        branches = (lookahead + 1) * batch
+        width = max(batch, min(FAN_OUT * branches, MAX_WIDTH))
+        hits = hit_rate(pair.acceptance, pair.coverage_of(width / branches), lookahead)
+        tokens = tokens_a_round(pair.acceptance, lookahead)
+        return ssd_rate(times, tokens, hits, lookahead, width=width, batch=batch)
+
+    return _best(Best(rate(k), k) for k in range(1, MAX_LOOKAHEAD + 1))
+
+
+def ssd_roof(times: PairTimes, acceptance: float, *, batch: int = 1) -> float:
+    """min(E∞/T_v, 1/T_d): every outcome prepared for, and a draft that decodes every accepted token."""
+    tokens = tokens_a_round(acceptance, MAX_LOOKAHEAD)
     verifying = times.target.seconds(batch) * times.target_beside
-    drafting = times.draft.seconds(max(width, batch)) * times.draft_beside
-    return Roof(batch * tokens / verifying, batch / drafting)
+    drafting = times.draft.seconds(batch) * times.draft_beside
+    return batch * min(tokens / verifying, 1 / drafting)
+
+
+def _best(found: Iterable[Best]) -> Best:
+    return max(found, key=lambda each: each.rate)

@@ -24,11 +24,6 @@ class Forward:
     def seconds(self, rows: int) -> float:
         return max(self.floor, self.per_row * rows) + self.overhead + self.slope * (rows - 1)
 
-    def slower(self, factor: float) -> "Forward":
-        return Forward(
-            self.floor * factor, self.per_row * factor, self.overhead * factor, self.slope * factor
-        )
-
 
 def line_through(rows: int, seconds: float, more_rows: int, more_seconds: float) -> Forward:
     """From two measurements; noise that would make more rows cheaper is taken as flat."""

@@ -1,4 +1,4 @@
-"""What the round model needs to know of this machine: bare forwards by rows, and how models slow each other.
+"""What predictions need to know of this machine: bare forwards by rows, and how models slow each other.
 
 Bare forwards take turns, so that drift hits all alike, each on the device and cores where it is spent. How
 much longer forwards take while target and draft compute at the same time is read off a short real run of SSD:
@@ -15,12 +15,11 @@ from ssd.bench.engines import CaseEngines
 from ssd.bench.records import PromptRecord
 from ssd.config import MAX_LOOKAHEAD, Precision, RunnerConfig
 from ssd.models.linear import resolve_precision
-from ssd.planning.text import Text
 from ssd.planning.times import Forward, PairTimes, line_through
 from ssd.runtime.host import resolve_device, resolve_dtype
 from ssd.runtime.loading import LoadedModel
 from ssd.sampling import SamplingParams, mix_seed
-from ssd.tuning.texts import Written, texts_of
+from ssd.tuning.texts import Guesses, Written, guesses_of
 
 TARGET_ROWS = (1, 5, 9, MAX_LOOKAHEAD + 1)
 DRAFT_ROWS = (1, 4, 12, 32)
@@ -39,8 +38,8 @@ class DraftFacts:
 
     seconds: Mapping[int, float]
     """Bare forwards, by rows."""
-    texts: Sequence[Text]
-    """The tuning prompts, as this draft guesses at them."""
+    guesses: Guesses
+    """At the texts of the tuning prompts."""
     target_beside: float
     draft_beside: float
     in_turns: float | None = None
@@ -88,16 +87,16 @@ def measure(
     }
     bare = _bare_forwards(engines, drafts)
     spread = _spread(engines)
-    texts = {precision: texts_of(draft, written) for precision, draft in drafts.items()}
+    guesses = {precision: guesses_of(draft, written) for precision, draft in drafts.items()}
     facts: dict[Precision, DraftFacts] = {}
-    for precision in texts:
+    for precision in guesses:
         say(f"how target and draft ({precision}) slow each other")
         probe = _Probe(engines, precision, drafts.pop(precision))
         target, draft = probe.beside(
             prompts[:_PROBE], max_tokens=max_tokens, temperature=temperature, seed=seed
         )
         seconds, in_turns = bare.drafts[precision], bare.in_turns.get(precision)
-        facts[precision] = DraftFacts(seconds, texts[precision], target, draft, in_turns)
+        facts[precision] = DraftFacts(seconds, guesses[precision], target, draft, in_turns)
     engines.close()
     return Facts(bare.target, facts, spread)
 

@@ -1,27 +1,23 @@
-"""The best settings in the round model: each setting in turn, around the best found so far.
+"""The best settings by the closed form of a round: each setting in turn, around the best found so far.
 
 A candidate is a case of the bench, so that what was searched is what is run. Knows no engine.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any
 
 from ssd.bench.cases import Case
-from ssd.config import DEFAULT_LOOKAHEAD, Backup, GrowthPolicyName, Precision
-from ssd.planning.followed_text import Shape
-from ssd.planning.rolling import simulate
-from ssd.planning.text import Text
-from ssd.planning.times import Forward
+from ssd.config import DEFAULT_LOOKAHEAD, DEFAULT_WIDTH, Precision
+from ssd.planning.rounds import FAN_OUT, hit_rate, ssd_rate
+from ssd.planning.times import Forward, PairTimes
 from ssd.tuning.measure import Facts
+from ssd.tuning.texts import Guesses
 
 _SD_LOOKAHEADS = (2, 3, 4, 5, 6, 8)
 _CHOICES: dict[str, Sequence[Any]] = {
     "draft_width": (4, 8, 12, 16, 24, 32),
     "lookahead": (4, 6, 8, 12, 16),
-    "growth": get_args(GrowthPolicyName),
-    "draft_lookup": (0, 4, 8),
-    "backup": get_args(Backup),
 }
 _WORTH = 1.005
 """A change must promise so much: below that the model cannot tell, and the defaults stay."""
@@ -39,31 +35,28 @@ def predicted_rate(facts: Facts, case: Case) -> float:
     if case.mode == "ar":
         return 1 / (facts.target.seconds(1) * spread)
     precision = case.draft_precision or "model"
-    times, texts = facts.times(precision), facts.drafts[precision].texts
+    times, guesses = facts.times(precision), facts.drafts[precision].guesses
     if case.mode == "sd":
         drafting = facts.drafts[precision].in_turns or times.draft.seconds(1)
         # Without a number the controller finds the best, plain decoding among them.
         lookaheads = range(DEFAULT_LOOKAHEAD + 1) if case.lookahead is None else (case.lookahead,)
-        return max(_in_turns(texts, times.target, drafting, each) for each in lookaheads) / spread
-    return simulate(texts, times, shape_of(case)).rate
+        return max(_in_turns(guesses, times.target, drafting, each) for each in lookaheads) / spread
+    width, most = case.draft_width or DEFAULT_WIDTH, case.lookahead or DEFAULT_LOOKAHEAD
+    # The controller verifies fewer guesses where that pays.
+    return max(_ahead(guesses, times, width, each) for each in range(1, most + 1))
 
 
-def _in_turns(texts: Sequence[Text], target: Forward, drafting: float, lookahead: int) -> float:
+def _in_turns(guesses: Guesses, target: Forward, drafting: float, lookahead: int) -> float:
     """Tokens a second of draft and target that take turns, with as many guesses in every round."""
-    tokens = sum(map(len, texts)) / sum(len(text) / text.tokens_a_round(lookahead) for text in texts)
+    tokens = guesses.tokens_a_round(lookahead)
     return tokens / (lookahead * drafting + target.seconds(lookahead + 1))
 
 
-def shape_of(case: Case) -> Shape:
-    default = Shape()
-    return Shape(
-        lookahead=case.lookahead or default.lookahead,
-        width=case.draft_width or default.width,
-        children=case.draft_children or default.children,
-        lookup=default.lookup if case.draft_lookup is None else case.draft_lookup,
-        growth=case.growth or default.growth,
-        backup=case.backup or default.backup,
-    )
+def _ahead(guesses: Guesses, times: PairTimes, width: int, lookahead: int) -> float:
+    """Tokens a second of a draft that works ahead, with as many guesses in every round."""
+    coverage = guesses.coverage(min(FAN_OUT, width / (lookahead + 1)))
+    hits = hit_rate(guesses.acceptance, coverage, lookahead)
+    return ssd_rate(times, guesses.tokens_a_round(lookahead), hits, lookahead, width=width)
 
 
 def search(facts: Facts) -> list[Candidate]:
@@ -76,15 +69,7 @@ def search(facts: Facts) -> list[Candidate]:
 
 
 def _default_ssd(precision: Precision) -> Case:
-    return Case(
-        mode="ssd",
-        draft_precision=precision,
-        draft_width=12,
-        lookahead=8,
-        growth="value",
-        draft_lookup=4,
-        backup="auto",
-    )
+    return Case(mode="ssd", draft_precision=precision, draft_width=DEFAULT_WIDTH, lookahead=DEFAULT_LOOKAHEAD)
 
 
 def _simple_cases(precisions: Iterable[Precision]) -> Iterator[Case]:
@@ -130,14 +115,14 @@ def shortlist(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
 
 
 def _differs(one: Case, other: Case) -> bool:
-    """In mode, precision or policy, or by a good step in width or lookahead."""
-    if (one.mode, one.draft_precision, one.growth) != (other.mode, other.draft_precision, other.growth):
+    """In mode or precision, or by a good step in width or lookahead."""
+    if (one.mode, one.draft_precision) != (other.mode, other.draft_precision):
         return True
     ratios = [
         max(a, b) / min(a, b)
         for a, b in (
-            (one.lookahead or 8, other.lookahead or 8),
-            (one.draft_width or 12, other.draft_width or 12),
+            (one.lookahead or DEFAULT_LOOKAHEAD, other.lookahead or DEFAULT_LOOKAHEAD),
+            (one.draft_width or DEFAULT_WIDTH, other.draft_width or DEFAULT_WIDTH),
         )
     ]
     return max(ratios) >= 1.5

@@ -1,7 +1,7 @@
-"""What a draft would have guessed for texts that the target wrote: the round model's view of the prompts.
+"""What a draft would have guessed for texts that the target wrote.
 
-One forward of the draft over each text tells, at every place, its likeliest next tokens, how sure it was and
-which of them the target took. The chances are calibrated by the draft's own rule, from the same texts.
+One forward of the draft over each text tells, at every place, its likeliest next tokens and which of them
+the target took.
 """
 
 from collections.abc import Sequence
@@ -10,14 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ssd.attention.rows import PlainRow
-from ssd.config import MAX_CHILDREN, MAX_LOOKAHEAD
+from ssd.bench.bare import MISSED
+from ssd.bench.roof import tokens_a_round
+from ssd.config import MAX_CHILDREN
 from ssd.draft.children import Children, likely_children
-from ssd.draft.ngram import right_guesses
-from ssd.planning.text import MISSED, Text
 from ssd.runtime.loading import LoadedModel
 from ssd.runtime.runner import forward
 from ssd.sampling import History, SamplingParams, SamplingRow
-from ssd.tuning.calibration import Calibration, Observation
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,27 +29,48 @@ class Written:
     seed: int
 
 
-def texts_of(draft: LoadedModel, written: Sequence[Written]) -> list[Text]:
-    guesses = [_guesses(draft, each) for each in written]
-    ranks = [
-        [_rank(children, token) for children, token in zip(found, each.tokens, strict=True)]
-        for found, each in zip(guesses, written, strict=True)
-    ]
-    calibration = Calibration()
-    for found, taken in zip(guesses, ranks, strict=True):
-        for children, rank in zip(found, taken, strict=True):
-            calibration.learn(Observation(children.raws, None if rank == MISSED else rank))
-    return [
-        Text(
-            _chances(found, calibration),
-            np.array(taken, dtype=np.int64),
-            np.array(right_guesses(each.prompt, each.tokens, MAX_LOOKAHEAD), dtype=np.int64),
-        )
-        for found, taken, each in zip(guesses, ranks, written, strict=True)
-    ]
+@dataclass(frozen=True, slots=True)
+class Guesses:
+    """Of texts, token by token: its rank among the draft's guesses, from 0, or MISSED."""
+
+    texts: Sequence[Sequence[int]]
+
+    @property
+    def acceptance(self) -> float:
+        """How often the first guess is right."""
+        ranks = [rank for text in self.texts for rank in text]
+        return ranks.count(0) / len(ranks)
+
+    def coverage(self, fan_out: float) -> float:
+        """Where the first guess is wrong: how often one of the next `fan_out` is right."""
+        whole = int(fan_out)
+        below, above = self._covered(whole), self._covered(whole + 1)
+        return below + (fan_out - whole) * (above - below)
+
+    def _covered(self, count: int) -> float:
+        wrong = [rank for text in self.texts for rank in text if rank != 0]
+        return sum(1 <= rank <= count for rank in wrong) / len(wrong) if wrong else 1.0
+
+    def tokens_a_round(self, lookahead: int) -> float:
+        """With a draft that has a whole speculation ready whenever a round begins."""
+        agreement = [[rank == 0 for rank in text] for text in self.texts]
+        num_rounds = sum(len(each) / tokens_a_round(each, lookahead) for each in agreement)
+        return sum(map(len, agreement)) / num_rounds
 
 
-def _guesses(draft: LoadedModel, written: Written) -> list[Children]:
+def guesses_of(draft: LoadedModel, written: Sequence[Written]) -> Guesses:
+    return Guesses(
+        [
+            [
+                _rank(children, token)
+                for children, token in zip(_children(draft, each), each.tokens, strict=True)
+            ]
+            for each in written
+        ]
+    )
+
+
+def _children(draft: LoadedModel, written: Written) -> list[Children]:
     ids, count = [*written.prompt, *written.tokens], len(written.tokens)
     if len(ids) > draft.max_model_len:
         raise ValueError(
@@ -75,13 +95,3 @@ def _guesses(draft: LoadedModel, written: Written) -> list[Children]:
 def _rank(children: Children, token: int) -> int:
     found = np.flatnonzero(children.tokens == token)
     return int(found[0]) if len(found) else MISSED
-
-
-def _chances(
-    found: Sequence[Children], calibration: Calibration
-) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    chances = np.zeros((len(found), MAX_CHILDREN))
-    for place, children in enumerate(found):
-        said = np.exp(calibration.logprobs(children.raws))
-        chances[place, : len(said)] = said
-    return chances

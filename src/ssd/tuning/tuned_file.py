@@ -8,6 +8,7 @@ import yaml
 from ssd.bench.cases import Case
 from ssd.bench.statistics import Estimate
 from ssd.config import Precision
+from ssd.planning.rounds import FAN_OUT
 from ssd.tuning.confirm import Measured
 from ssd.tuning.measure import Facts
 from ssd.tuning.search import Candidate
@@ -120,13 +121,10 @@ def _decision(tuned: Tuned) -> str:
 
 def _about(tuned: Tuned, precision: Precision) -> str:
     draft, target = tuned.facts.drafts[precision], tuned.facts.target_seconds
-    places = sum(map(len, draft.texts))
-    acceptance = sum(text.acceptance * len(text) for text in draft.texts) / places
-    wrong = sum((1 - text.acceptance) * len(text) for text in draft.texts)
-    covered = sum(text.coverage * (1 - text.acceptance) * len(text) for text in draft.texts)
+    guesses = draft.guesses
     return (
-        f"draft ({precision}): its first guess is right at {acceptance:.0%} of places, another at "
-        f"{covered / max(wrong, 1e-9):.0%} of the rest; a step of 12 rows takes "
+        f"draft ({precision}): its first guess is right at {guesses.acceptance:.0%} of places, one of the "
+        f"next three at {guesses.coverage(FAN_OUT):.0%} of the rest; a step of 12 rows takes "
         f"{1e3 * draft.seconds[12]:.1f} ms bare, {draft.draft_beside:.2f} × that beside the target, whose "
         f"verification of 9 rows takes {1e3 * target[9]:.1f} ms bare and {draft.target_beside:.2f} × that "
         "beside the draft."

@@ -23,10 +23,10 @@ from ssd.draft.forest.tables import Shape
 from ssd.draft.messages import Drawn, Open, TreePart
 from ssd.kvcache.block_manager import BlockManager
 from ssd.kvcache.pool import KVPool, PoolShape
-from ssd.planning.growth import growth_policy
-from ssd.tuning import calibration
 from tests.draft.forest.contexts import ForestRunner, OracleRunner, Texts
+from tests.draft.oracle import calibration
 from tests.draft.oracle.grower import Grower, GrowthLimits
+from tests.draft.oracle.growth import growth_policy
 from tests.draft.oracle.session import Session
 
 BLOCK = 16

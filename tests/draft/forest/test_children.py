@@ -11,7 +11,7 @@ from ssd.draft.forest.tables import BINS, KINDS, RANKS, Shape
 from ssd.sampling import SamplingParams
 from ssd.sampling.draws import Truncation
 from ssd.sampling.truncation import candidate_floors, whole_floors
-from ssd.tuning.calibration import Calibration, Observation
+from tests.draft.oracle.calibration import Calibration, Observation
 
 CUTS = (
     SamplingParams(temperature=1.0),

@@ -22,11 +22,11 @@ from ssd.draft.children import Drawing, DrawnChildren, drawn_children, likely_ch
 from ssd.draft.messages import TreePart
 from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
 from ssd.kvcache.pool import NODES_PER_TREE, KVPool
-from ssd.planning.growth import NEVER, GrowthPolicy
-from ssd.planning.tree import UNGROWN
 from ssd.runtime.runner import Runner, forward
-from ssd.tuning.calibration import Calibration
+from tests.draft.oracle.calibration import Calibration
+from tests.draft.oracle.growth import NEVER, GrowthPolicy
 from tests.draft.oracle.session import Move, Session
+from tests.draft.oracle.tree import UNGROWN
 
 
 @dataclass(frozen=True, slots=True)

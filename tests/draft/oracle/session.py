@@ -28,10 +28,10 @@ from ssd.draft.messages import (
 from ssd.draft.ngram import ngram_guess
 from ssd.draft.wire_sampling import check_noise, sampling_params
 from ssd.kvcache.pool import NODES_PER_TREE
-from ssd.planning.tree import BARREN, UNGROWN, Tree
 from ssd.sampling import History, SamplingRow, Tally, mix_seed
 from ssd.sampling.ratio import DraftDistribution
-from ssd.tuning.calibration import Observation
+from tests.draft.oracle.calibration import Observation
+from tests.draft.oracle.tree import BARREN, UNGROWN, Tree
 
 
 @dataclass(frozen=True, slots=True)

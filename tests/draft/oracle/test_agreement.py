@@ -31,9 +31,9 @@ from ssd.draft.messages import (
 )
 from ssd.draft.mirrors import Knowledge
 from ssd.kvcache.pool import NODES_PER_TREE
-from ssd.planning.tree import UNNAMED, Tree
 from tests.draft.one_mirror import ROW, OneMirror
 from tests.draft.oracle.session import Session
+from tests.draft.oracle.tree import UNNAMED, Tree
 
 WIDEST = 6
 """Nodes of a step, at most."""

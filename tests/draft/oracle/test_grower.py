@@ -16,10 +16,10 @@ from ssd.draft.children import likely_children
 from ssd.draft.forest.ledger import CREDIT
 from ssd.draft.messages import Open, Sampling, TreePart, pack_ints
 from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
-from ssd.planning.growth import growth_policy
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.runtime.runner import forward
 from tests.draft.oracle.grower import Grower, GrowthLimits, OutOfTrees
+from tests.draft.oracle.growth import growth_policy
 from tests.draft.oracle.session import Session
 from tests.tiny import write_checkpoint
 

@@ -151,6 +151,6 @@ class Tree:
         _require(len(set(named)) == len(named), "an id is used twice")
 
 
-def _require(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence
+def _require(condition: bool, message: str) -> None:
     if not condition:
         raise RuntimeError(message)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ssd.draft.fan_out import GeometricFanOut, UniformFanOut
-from ssd.planning.growth import NEVER, FanOutPolicy, ValuePolicy, growth_policy
-from ssd.planning.tree import Tree
+from tests.draft.oracle.growth import NEVER, FanOutPolicy, ValuePolicy, growth_policy
+from tests.draft.oracle.tree import Tree
 
 
 def graft(tree: Tree, parent: int, chances: list[float]) -> range:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ssd.planning.tree import UNGROWN, UNNAMED, Tree
+from tests.draft.oracle.tree import UNGROWN, UNNAMED, Tree
 
 VOCAB = 9
 

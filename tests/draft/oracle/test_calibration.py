@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ssd.draft.messages import Floats
-from ssd.tuning.calibration import MAX_RANKS, Calibration, Observation
+from tests.draft.oracle.calibration import MAX_RANKS, Calibration, Observation
 
 
 def raws(*chances: float) -> Floats:

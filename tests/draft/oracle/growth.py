@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ssd.config import GrowthPolicyName
 from ssd.draft.fan_out import FanOut, GeometricFanOut, UniformFanOut
-from ssd.planning.tree import Tree
+from tests.draft.oracle.tree import Tree
 
 Priorities = NDArray[np.float64]
 NEVER = -np.inf
