@@ -32,13 +32,13 @@ from ssd.engine.request import Request
 from ssd.engine.scheduler import SchedulerLimits
 from ssd.kvcache.block_manager import BlockManager
 from ssd.runtime.buckets import Buckets
-from ssd.runtime.capture import Recording
 from ssd.runtime.captured import CapturedRunner
 from ssd.runtime.eager import EagerRunner
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.runtime.runner import Runner
 from ssd.sampling import SamplingParams, mix_seed
 from ssd.sampling.constraint import Grammar
+from ssd.selftest.recording import Recording
 from tests.e2e.invariance import TEXT, make_params
 from tests.engine.test_async_runner import LaterRunner
 from tests.oracle.tree_shapes import some_speculation

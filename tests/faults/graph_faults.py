@@ -11,15 +11,15 @@ _SLOTS = f"{_TEST}::test_a_step_writes_the_slots_of_its_rows_alone[graphs]"
 _TILES = f"{_TEST}::test_where_tiles_are_fixed_prompts_have_their_own_and_are_not_replayed"
 _MEMORY = "tests/runtime/test_memory.py"
 _FITS = f"{_MEMORY}::test_everything_fits_and_nothing_is_left_over"
-_DRAFT = "tests/draft/forest/test_recorded.py::test_a_replay_is_the_work_itself"
+_DRAFT = "tests/draft/forest/test_captured.py::test_a_replay_is_the_work_itself"
 
 FAULTS = [
     Fault(
         "the graph of a draft forgets what truncation drops",
-        "src/ssd/draft/forest/recorded.py",
+        "src/ssd/draft/forest/captured.py",
         "self._replay_truncating if self._forest.truncates else self._replay_plain",
         "self._replay_plain",
-        "tests/draft/forest/test_recorded.py::test_a_replay_is_the_work_itself[0-recording-T=0.8 top_p=0.9]",
+        "tests/draft/forest/test_captured.py::test_a_replay_is_the_work_itself[0-recording-T=0.8 top_p=0.9]",
     ),
     Fault(
         "a step goes into the graph of the bucket below",
@@ -107,7 +107,7 @@ FAULTS = [
     ),
     Fault(
         "what a graph cannot hold is captured all the same",
-        f"{_SRC}/capture.py",
+        "src/ssd/selftest/recording.py",
         "    if name in HOST_READS:\n        raise",
         "    if name in UPLOADS:\n        raise",
         f"{_TEST}::test_work_that_depends_on_the_host_is_refused[item-graphs]",
@@ -184,14 +184,14 @@ FAULTS = [
     ),
     Fault(
         "the draft's accepted keys are not moved by its graph",
-        "src/ssd/draft/forest/recorded.py",
+        "src/ssd/draft/forest/captured.py",
         "self._replay_moves()",
         "self._replay_moves",
         f"{_DRAFT}[4-graphs-greedy]",
     ),
     Fault(
         "children lie in memory that the draft's graphs share",
-        "src/ssd/draft/forest/recorded.py",
+        "src/ssd/draft/forest/captured.py",
         "        for place, said in zip(self._forest.told, found, strict=True):\n            place.copy_(said)",
         "        self._forest.told = found",
         f"{_DRAFT}[4-graphs-greedy]",

@@ -11,13 +11,14 @@ from ssd.attention.sdpa import SdpaBackend
 from ssd.kernels.decide import decide_rows
 from ssd.kernels.kv import write_kv
 from ssd.kernels.language import INTERPRETS
-from ssd.runtime.kernel_checks import USUAL, Part, Scene, Words, check_kernels, written
+from ssd.runtime.kernel_checks import Part, Scene, Words, check_kernels, written
 from ssd.sampling import Draws
+from ssd.selftest.kernels import SCENES
 from tests.kernels.bfloat16 import bfloat16_computes
 
 CPU = torch.device("cpu")
-SCENES = (
-    *USUAL,
+GRID = (
+    *SCENES,
     # Pages that are not a power of two, a group of seven, rows of one sequence that fill more than a tile.
     Scene(14, 2, 64, torch.float32, (Part(11, 20), Part(0, 1)), page=5, padding=2),
     Scene(3, 3, 64, torch.float16, (Part(65, 3), Part(64, 1), Part(63, 17))),
@@ -36,7 +37,7 @@ def test_kernels_are_interpreted_here() -> None:
     assert INTERPRETS
 
 
-@pytest.mark.parametrize("scene", SCENES, ids=str)
+@pytest.mark.parametrize("scene", GRID, ids=str)
 def test_a_kernel_equals_its_oracle(scene: Scene | Words) -> None:
     with bfloat16_computes() if scene.dtype == torch.bfloat16 else nullcontext():
         findings = list(check_kernels(CPU, (scene,)))

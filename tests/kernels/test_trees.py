@@ -12,10 +12,11 @@ from ssd.draft.forest import kernel_checks
 from ssd.draft.forest.arrays import TorchArrays
 from ssd.draft.forest.forest import Forest
 from ssd.draft.forest.fused import STEPS, FusedForest, kernels_on
-from ssd.draft.forest.kernel_checks import USUAL, Rounds, check_steps, rounds_of
+from ssd.draft.forest.kernel_checks import Rounds, check_steps, rounds_of
 from ssd.draft.forest.tables import Shape
 from ssd.draft.program import shape_for
 from ssd.kernels import trust
+from ssd.selftest.kernels import ROUNDS
 
 CPU = torch.device("cpu")
 SHAPE = Shape(3, 4, rows=6, slots=20, children=3)
@@ -27,14 +28,14 @@ def nothing_failed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("rounds", USUAL, ids=str)
+@pytest.mark.parametrize("rounds", ROUNDS, ids=str)
 def test_each_step_does_what_torch_does(rounds: Rounds) -> None:
     findings = list(check_steps(CPU, (rounds,)))
     assert [each.kernel for each in findings] == list(STEPS)
     assert [each for each in findings if not each.is_sound] == []
 
 
-@pytest.mark.parametrize("rounds", USUAL, ids=str)
+@pytest.mark.parametrize("rounds", ROUNDS, ids=str)
 def test_the_rounds_have_what_kernels_must_do(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else they would prove nothing: moves, hits, roots that are known or not, runs that hold and that do
     not, nodes in the second word of bits, and some below these that stay."""
@@ -127,7 +128,7 @@ def test_a_service_tries_its_own_shapes_and_leaves_what_fails(monkeypatch: pytes
     shape = shape_for(*(SimpleNamespace(pool=pool, max_model_len=320), config))  # type: ignore[arg-type]
     tried = rounds_of(shape).shape
     assert (tried.width, tried.children, tried.lookup, tried.slots) == (12, 5, 4, shape.slots)
-    monkeypatch.setattr("ssd.kernels.language.can_launch", lambda device: True)
+    monkeypatch.setattr(kernel_checks, "can_launch", lambda device: True)
     monkeypatch.setattr(trust, "can_launch", lambda device: True)
     bad = [SimpleNamespace(kernel="attach", is_sound=False, in_words="differs", scene="a scene")]
     monkeypatch.setattr(kernel_checks, "check_steps", lambda device, scenes: bad)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ssd.runtime.capture import CaptureError, Recorder, Tape, name_of, tensors_of
+from ssd.selftest.recording import CaptureError, Recorder, Tape, name_of, tensors_of
 
 _RUBBISH = -(1 << 40)
 

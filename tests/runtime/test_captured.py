@@ -17,13 +17,14 @@ from ssd.attention.sdpa import SdpaBackend
 from ssd.config.runner import RunnerConfig
 from ssd.runtime import captured, static
 from ssd.runtime.buckets import Buckets
-from ssd.runtime.capture import Capture, CaptureError, CudaGraphs, Recording, Replay, RunAgain, Work
+from ssd.runtime.capture import Capture, CudaGraphs, Replay, Work
 from ssd.runtime.captured import CapturedRunner
 from ssd.runtime.eager import EagerRunner
 from ssd.runtime.layout import Tiling
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.runtime.runner import forward
 from ssd.sampling import CoupledDecision, Draws, Truncation
+from ssd.selftest.recording import CaptureError, Recording, RunAgain
 from tests.runtime.stand_in import StandInCard
 
 BLOCK, NUM_BLOCKS, TABLE = 4, 96, 12

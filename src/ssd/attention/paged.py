@@ -1,6 +1,6 @@
 """Attention by a batch's tensors alone: fixed shapes, and no value of theirs is read on the host.
 
-For steps that are recorded once and replayed, and what kernels are compared with. Every row has the keys that
+For steps that are captured once and replayed, and what kernels are compared with. Every row has the keys that
 it could see gathered for itself, which is slow and plain. What a row does not see it does not meet, whatever
 lies there.
 """

@@ -11,13 +11,13 @@ from ssd.attention.backend import AttentionBackend
 from ssd.attention.choice import captured_backend
 from ssd.config import DraftConfig, GrowthPolicyName
 from ssd.draft.forest.arrays import NumpyArrays, TorchArrays
+from ssd.draft.forest.captured import CapturedChildren, CapturedForest, CapturedModel
 from ssd.draft.forest.children import LooseChildren
 from ssd.draft.forest.forest import Forest
 from ssd.draft.forest.fused import Step, kernels_on
 from ssd.draft.forest.fused_children import children_on
 from ssd.draft.forest.grower import Children, ForestGrower, ForestModel, HostLimits
 from ssd.draft.forest.model import ArraysModel, TensorsModel
-from ssd.draft.forest.recorded import RecordedChildren, RecordedForest, RecordedModel
 from ssd.draft.forest.tables import Shape
 from ssd.draft.link import DraftLink, Keys, ZmqDraftLink
 from ssd.draft.messages import Hello
@@ -101,14 +101,14 @@ def _captured(
 ) -> Parts:
     pool, decoder, started = loaded.pool, loaded.runner.model, time.perf_counter()
     device = pool.shape.device
-    forest = RecordedForest(TorchArrays(device), shape, growth, capture, _kernels_for(shape, device))
-    model = RecordedModel(
+    forest = CapturedForest(TorchArrays(device), shape, growth, capture, _kernels_for(shape, device))
+    model = CapturedModel(
         TensorsModel(decoder, attention, pool, shape, beside=loaded.runner), forest, capture
     )
     plain, truncating = (
         children_on(device, shape.children, loaded.head_tokens, truncates=each) for each in (False, True)
     )
-    children = RecordedChildren(plain, truncating, model, forest, capture)
+    children = CapturedChildren(plain, truncating, model, forest, capture)
     seconds = time.perf_counter() - started
     logger.info("captured the steps of %s in %.1f s", loaded.checkpoint.name, seconds)
     return forest, model, children
@@ -118,12 +118,9 @@ def _kernels_for(shape: Shape, device: torch.device) -> frozenset[Step]:
     """Those that do on this device what torch does, in trees of this shape."""
     if device.type != "cpu":
         # Not on a CPU: Triton takes long to import.
-        from ssd.draft.forest.kernel_checks import check_steps, rounds_of
-        from ssd.kernels.language import can_launch
-        from ssd.runtime.kernel_checks import leave_failing_kernels_to_torch
+        from ssd.draft.forest.kernel_checks import check_forest
 
-        if can_launch(device):
-            leave_failing_kernels_to_torch(device, check_steps(device, (rounds_of(shape),)))
+        check_forest(shape, device)
     return kernels_on(device)
 
 

@@ -1,7 +1,7 @@
 """Which kernels may run where: those that can be launched, but for those that failed there against torch.
 
-Whoever has a kernel and its torch form asks here which of the two to take. What fails is found by
-`runtime/kernel_checks.py`, before a model's first step.
+Code that has a kernel and its torch form asks here which of the two to take. The check at startup
+(`runtime/kernel_checks.py`) finds those that fail.
 """
 
 from typing import Literal

@@ -2,7 +2,7 @@
 
 Blocks each find their C best scores and the logarithm of their sum; a second launch joins them. Unlike the
 torch form on CPUs (`draft/forest/children.py`), which gives noise to the 256 largest logits only, every token
-has its noise: here it costs no second read. `children_of_rows` in `oracles.py` says what must come out.
+has its noise: here it costs no second read. `runtime/kernel_checks.py` says what must come out.
 """
 
 import torch

@@ -1,8 +1,8 @@
-"""Each kernel against its torch form, on made-up scenes: for a device that is met for the first time.
+"""The check of kernels at startup: each against its torch form, on scenes of the model's own shapes.
 
-Every slot that no row may see holds NaN, so what reads too much shows at once. The torch form computes in
-float32. Knows which kernel has which oracle; a list of usual scenes is `USUAL`. A model that is loaded on a
-GPU tries its own first, and what fails is left to torch.
+Kernels that fail are left to torch in this process. Every slot that no row may see holds NaN, so what reads
+too much shows at once. The torch form computes in float32. Knows the kernels of a model; those of a draft's
+trees are in `draft/forest/kernel_checks.py`. The self-test checks more scenes.
 """
 
 import logging
@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ssd.attention.batch import Batch, BatchWriter
 from ssd.attention.fused import FusedBackend
@@ -20,12 +21,13 @@ from ssd.attention.paged import PagedBackend
 from ssd.attention.rows import Branches, Layout, PlainRow
 from ssd.kernels.decide import decide_rows
 from ssd.kernels.kv import move_kv
-from ssd.kernels.oracles import children_of_rows
+from ssd.kernels.language import can_launch
 from ssd.kernels.tiles import can_attend
 from ssd.kernels.trust import Kernel, leave_to_torch, may_run
 from ssd.kernels.vocabulary import children_of
 from ssd.kvcache.pool import NODES_PER_TREE, KVPool, PoolShape
 from ssd.sampling import Draws, Truncation
+from ssd.sampling.noise import noise_of_tokens
 from ssd.sampling.truncation import whole_floors
 from ssd.sampling.whole import decide_whole, scaled
 
@@ -107,19 +109,14 @@ class Words:
         return f"{self.num_rows} rows of {self.vocab_size}{cut}{', of a head' if self.head_tokens else ''}"
 
 
-USUAL: tuple[Scene | Words, ...] = (
-    Scene(8, 2, 64, torch.float32, (Part(0, 5), Part(37, 1), Part(300, 9)), padding=3),
-    Scene(8, 1, 128, torch.float16, (Part(90, 17), Part(5, 1))),
-    Scene(4, 2, 64, torch.float32, (Part(40, 12, 30), Part(9, 3), Part(70, 5, 0))),
-    Scene(4, 2, 128, torch.float16, (Part(600, 2), Part(33, 7, 60)), page=8),
-    Scene(4, 2, 64, torch.float16, (Part(1030, 3), Part(1020, 9)), deterministic=True),
-    Words(5, 2500),
-    Words(4, 2049, truncates=True),
-    Words(3, 1100, truncates=True, head_tokens=True),
-)
+def check_model(shape: PoolShape, num_heads: int, vocab_size: int, *, deterministic: bool) -> None:
+    """Before a model's first step: leaves kernels that fail on its shapes to torch."""
+    if can_launch(shape.device):
+        scenes = scenes_of(shape, num_heads, vocab_size, deterministic=deterministic)
+        leave_failing_kernels_to_torch(shape.device, check_kernels(shape.device, scenes))
 
 
-def check_kernels(device: torch.device, scenes: tuple[Scene | Words, ...] = USUAL) -> Iterator[Finding]:
+def check_kernels(device: torch.device, scenes: Iterable[Scene | Words]) -> Iterator[Finding]:
     """What each kernel gives on each scene, beside its oracle."""
     for scene in scenes:
         if isinstance(scene, Scene):
@@ -131,7 +128,7 @@ def check_kernels(device: torch.device, scenes: tuple[Scene | Words, ...] = USUA
 
 
 def leave_failing_kernels_to_torch(device: torch.device, findings: Iterable[Finding]) -> frozenset[Kernel]:
-    """Before a model's first step: what was found of its kernels. Those that fail, and the log."""
+    """Those that fail, each with a warning in the log."""
     failed: dict[Kernel, Finding] = {}
     for each in findings:
         if not each.is_sound and may_run(each.kernel, device):
@@ -313,7 +310,31 @@ def _children(words: Words, device: torch.device) -> float:
     logits, draws, floors = _logits(words, device)
     head_tokens = torch.arange(words.vocab_size, device=device) * 3 + 1 if words.head_tokens else None
     tokens, raws = children_of(logits, draws, floors, 4, head_tokens)
-    wanted, shares = children_of_rows(logits, draws, floors, 4, head_tokens)
+    wanted, shares = _children_of_rows(logits, draws, floors, 4, head_tokens)
     if not torch.equal(tokens, wanted):
         return _INFINITE
     return float((raws.exp() - shares.exp()).abs().max())
+
+
+def _children_of_rows(
+    logits: Tensor, draws: Draws, floors: Tensor | None, count: int, head_tokens: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The torch form of `children_of`: of equal scores the lower column comes first."""
+    num_rows, num_columns = logits.shape
+    device = logits.device
+    ids = torch.arange(num_columns, device=device) if head_tokens is None else head_tokens
+    owners = torch.arange(num_rows, device=device).repeat_interleave(num_columns)
+    noise = noise_of_tokens(draws.seeds, draws.positions, owners, ids.repeat(num_rows)).view(logits.shape)
+    is_greedy = (draws.temperatures == 0.0).unsqueeze(1)
+    scores = logits.float() / torch.where(is_greedy, 1.0, draws.temperatures.unsqueeze(1))
+    noisy = scores + noise
+    if floors is not None:
+        noisy = noisy.masked_fill(scores < floors.unsqueeze(1), -torch.inf)
+    total = torch.where(is_greedy, scores, noisy)
+    best, order = total.sort(dim=1, descending=True, stable=True)
+    lacking = max(0, count - num_columns)
+    best = functional.pad(best[:, :count], (0, lacking), value=-torch.inf)
+    order = functional.pad(order[:, :count], (0, lacking))
+    is_child = best > -torch.inf
+    shares = best - total.logsumexp(1, keepdim=True)
+    return torch.where(is_child, ids[order], 0), torch.where(is_child, shares, -torch.inf)

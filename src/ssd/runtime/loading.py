@@ -16,7 +16,6 @@ from ssd.attention.rows import PlainRow
 from ssd.config import Precision, RunnerConfig
 from ssd.kvcache.pool import KVPool, PoolShape
 from ssd.models.checkpoint import Checkpoint, open_checkpoint
-from ssd.models.config import ModelConfig
 from ssd.models.decoder import DenseDecoder
 from ssd.models.head_tokens import frequent_tokens
 from ssd.models.linear import resolve_precision
@@ -93,7 +92,15 @@ def load_model(
     if device.type == "cpu":
         request_huge_pages()
     else:
-        _try_kernels(room.one_block, checkpoint.config, deterministic=config.deterministic)
+        # Not on a CPU: Triton takes long to import.
+        from ssd.runtime.kernel_checks import check_model
+
+        check_model(
+            room.one_block,
+            checkpoint.config.num_heads,
+            checkpoint.config.vocab_size,
+            deterministic=config.deterministic,
+        )
     bare = _Bare(config, checkpoint, model, threads)
     if card is None:
         return bare.on(room.on_host(), longest, None)
@@ -141,17 +148,6 @@ def _largest_step(loaded: LoadedModel, config: RunnerConfig) -> None:
     row = PlainRow([0] * num_rows, 0, blocks, num_logits, generated=False)
     decision = CoupledDecision(draws_of_padding(num_logits, torch.device("cpu")))
     loaded.runner.launch(loaded.runner.batch([row]), decision).collect()
-
-
-def _try_kernels(shape: PoolShape, model: ModelConfig, *, deterministic: bool) -> None:
-    """What fails on this device is torch's from here on, and the log says so."""
-    # Not on a CPU: Triton takes long to import.
-    from ssd.kernels.language import can_launch
-    from ssd.runtime.kernel_checks import check_kernels, leave_failing_kernels_to_torch, scenes_of
-
-    if can_launch(shape.device):
-        scenes = scenes_of(shape, model.num_heads, model.vocab_size, deterministic=deterministic)
-        leave_failing_kernels_to_torch(shape.device, check_kernels(shape.device, scenes))
 
 
 def _frequent(checkpoint: Checkpoint, head: int | None) -> Sequence[int] | None:

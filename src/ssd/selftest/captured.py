@@ -10,7 +10,7 @@ import torch
 from ssd.attention.choice import captured_backend
 from ssd.attention.rows import PlainRow
 from ssd.runtime.buckets import Buckets
-from ssd.runtime.capture import Capture, CudaGraphs, Recording, RunAgain
+from ssd.runtime.capture import Capture, CudaGraphs
 from ssd.runtime.captured import CapturedRunner
 from ssd.runtime.card import CudaCard
 from ssd.runtime.eager import EagerRunner
@@ -18,6 +18,7 @@ from ssd.runtime.loading import LoadedModel
 from ssd.runtime.runner import forward
 from ssd.selftest.lines import Line
 from ssd.selftest.made_up import BLOCK, TINY, loaded_model
+from ssd.selftest.recording import Recording, RunAgain
 
 _PART = "captured steps"
 _SIZES = (1, 2, 4, 8, 16)

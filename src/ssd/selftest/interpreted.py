@@ -12,8 +12,9 @@ from itertools import chain
 
 import torch
 
-from ssd.draft.forest.kernel_checks import USUAL, check_steps
+from ssd.draft.forest.kernel_checks import check_steps
 from ssd.runtime.kernel_checks import Part, Scene, Words, check_kernels
+from ssd.selftest.kernels import ROUNDS
 
 FEW = (
     Scene(4, 2, 64, torch.float32, (Part(40, 5), Part(9, 1))),
@@ -26,7 +27,7 @@ FEW = (
 
 def main() -> None:
     cpu = torch.device("cpu")
-    for each in chain(check_kernels(cpu, FEW), check_steps(cpu, USUAL[:1])):
+    for each in chain(check_kernels(cpu, FEW), check_steps(cpu, ROUNDS[:1])):
         sys.stdout.write(json.dumps(asdict(each)) + "\n")
         sys.stdout.flush()
 

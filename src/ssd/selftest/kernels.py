@@ -10,17 +10,40 @@ from importlib.util import find_spec
 
 import torch
 
-from ssd.draft.forest.kernel_checks import check_steps
+from ssd.draft.forest.kernel_checks import Rounds, check_steps
+from ssd.draft.forest.tables import Shape
 from ssd.kernels.trust import leave_to_torch
-from ssd.runtime.kernel_checks import USUAL, Finding, Part, Scene, Words, check_kernels
+from ssd.runtime.kernel_checks import Finding, Part, Scene, Words, check_kernels
 from ssd.selftest.lines import Line
 
 _PART = "kernels"
 _SECONDS = 240.0
 _HEADS = ((32, 8, 64), (64, 8, 128), (16, 8, 128))
 """Of Llama-3.2 1B, Llama-3.1 70B, Qwen3 0.6B."""
+SCENES: tuple[Scene | Words, ...] = (
+    Scene(8, 2, 64, torch.float32, (Part(0, 5), Part(37, 1), Part(300, 9)), padding=3),
+    Scene(8, 1, 128, torch.float16, (Part(90, 17), Part(5, 1))),
+    Scene(4, 2, 64, torch.float32, (Part(40, 12, 30), Part(9, 3), Part(70, 5, 0))),
+    Scene(4, 2, 128, torch.float16, (Part(600, 2), Part(33, 7, 60)), page=8),
+    Scene(4, 2, 64, torch.float16, (Part(1030, 3), Part(1020, 9)), deterministic=True),
+    Words(5, 2500),
+    Words(4, 2049, truncates=True),
+    Words(3, 1100, truncates=True, head_tokens=True),
+)
+ROUNDS = (
+    Rounds(
+        Shape(3, 4, rows=5, lookup=3, slots=12, children=3, outcome=4, ring=8, ends=2, blocks=32, arena=999),
+        seed=10,
+    ),
+    Rounds(
+        Shape(3, 5, slots=80, children=2, outcome=4, ring=8, ends=2, blocks=32, arena=4096),
+        count=6,
+        crowd=62,
+        seed=30,
+    ),
+)
 GRID: tuple[Scene | Words, ...] = (
-    *USUAL,
+    *SCENES,
     *(
         Scene(*heads, dtype, parts)
         for heads in _HEADS
@@ -43,7 +66,7 @@ def kernel_lines(device: torch.device) -> Iterator[Line]:
     elif device.type == "cpu":
         yield from _lines(_interpreted(), where="a few scenes, interpreted")
     else:
-        findings = [*check_kernels(device, GRID), *check_steps(device)]
+        findings = [*check_kernels(device, GRID), *check_steps(device, ROUNDS)]
         for each in findings:
             if not each.is_sound:
                 leave_to_torch(each.kernel, device)

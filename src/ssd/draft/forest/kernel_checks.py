@@ -1,11 +1,12 @@
-"""A forest's kernels beside torch's operations: rounds of made-up trees, each step done twice from one state.
+"""The check of a forest's kernels at startup: rounds of made-up trees, each step done twice from one state,
+by a kernel and by torch's operations.
 
 What the model says is drawn, of a vocabulary so small that runs hold, hits happen, and tokens end texts;
 some of it is no number, some is beyond what the engine knows. Scratch may differ, and is not looked at.
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
@@ -21,7 +22,8 @@ from ssd.draft.forest.given import Run, load_runs
 from ssd.draft.forest.planted import Planted
 from ssd.draft.forest.tables import Shape
 from ssd.draft.messages import Open, Sampling, pack_ints
-from ssd.runtime.kernel_checks import Finding
+from ssd.kernels.language import can_launch
+from ssd.runtime.kernel_checks import Finding, leave_failing_kernels_to_torch
 
 BOUND = 2e-6
 """Of log-probabilities, in float32; whole numbers are equal."""
@@ -47,18 +49,10 @@ class Rounds:
         return f"{shape.sequences} trees of {shape.slots}, {shape.width} rows of {shape.children}{runs}"
 
 
-USUAL = (
-    Rounds(
-        Shape(3, 4, rows=5, lookup=3, slots=12, children=3, outcome=4, ring=8, ends=2, blocks=32, arena=999),
-        seed=10,
-    ),
-    Rounds(
-        Shape(3, 5, slots=80, children=2, outcome=4, ring=8, ends=2, blocks=32, arena=4096),
-        count=6,
-        crowd=62,
-        seed=30,
-    ),
-)
+def check_forest(shape: Shape, device: torch.device) -> None:
+    """Before a forest's first step: leaves kernels that fail on its shape to torch."""
+    if can_launch(device):
+        leave_failing_kernels_to_torch(device, check_steps(device, (rounds_of(shape),)))
 
 
 def rounds_of(shape: Shape) -> Rounds:
@@ -66,7 +60,7 @@ def rounds_of(shape: Shape) -> Rounds:
     return Rounds(replace(shape, sequences=3))
 
 
-def check_steps(device: torch.device, scenes: Sequence[Rounds] = USUAL) -> Iterator[Finding]:
+def check_steps(device: torch.device, scenes: Iterable[Rounds]) -> Iterator[Finding]:
     for scene in scenes:
         worst, trouble = dict.fromkeys(STEPS, 0.0), dict[Step, str]()
         for step, measure in _steps(scene, device):

@@ -22,7 +22,7 @@ from ssd.draft.forest.tables import Moves, Rows, Shape, Tables
 from ssd.runtime.capture import Capture
 
 
-class RecordedForest(FusedForest):
+class CapturedForest(FusedForest):
     def __init__(
         self,
         xp: TorchArrays,
@@ -68,10 +68,10 @@ class RecordedForest(FusedForest):
         super().attach(self.told)
 
 
-class RecordedModel:
+class CapturedModel:
     """The forward of a step, and moves of keys; prompts are read as they come."""
 
-    def __init__(self, model: TensorsModel, forest: RecordedForest, capture: Capture) -> None:
+    def __init__(self, model: TensorsModel, forest: CapturedForest, capture: Capture) -> None:
         self._model, self._forest = model, forest
         device = forest.rows.token.device
         self.logits = torch.zeros(len(forest.rows.token), model.num_columns, device=device)
@@ -93,7 +93,7 @@ class RecordedModel:
         self.logits.copy_(self._model.logits(self._forest.rows, self._forest.tables))
 
 
-class RecordedChildren:
+class CapturedChildren:
     """From a step's logits straight to where they are attached.
 
     What truncation takes is dear, and done only while a sequence asks for it.
@@ -103,8 +103,8 @@ class RecordedChildren:
         self,
         plain: Children,
         truncating: Children,
-        model: RecordedModel,
-        forest: RecordedForest,
+        model: CapturedModel,
+        forest: CapturedForest,
         capture: Capture,
     ) -> None:
         self._model, self._forest = model, forest

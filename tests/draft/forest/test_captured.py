@@ -1,4 +1,4 @@
-"""Recorded steps of a draft: a replay is the work itself, bit for bit, and asks nothing of the host."""
+"""Captured steps of a draft: a replay is the work itself, bit for bit, and asks nothing of the host."""
 
 import gc
 import random
@@ -12,17 +12,18 @@ from ssd.attention.paged import PagedBackend
 from ssd.config import DraftConfig
 from ssd.draft import program
 from ssd.draft.forest.arrays import TorchArrays
+from ssd.draft.forest.captured import CapturedChildren, CapturedForest, CapturedModel
 from ssd.draft.forest.children import FixedChildren, Needs
 from ssd.draft.forest.forest import Forest
 from ssd.draft.forest.grower import ForestGrower, HostLimits
 from ssd.draft.forest.model import TensorsModel
 from ssd.draft.forest.planted import Planted
-from ssd.draft.forest.recorded import RecordedChildren, RecordedForest, RecordedModel
 from ssd.draft.messages import Open, Sampling, pack_ints
 from ssd.draft.program import build_grower, shape_for
 from ssd.kvcache.block_manager import BlockManager
-from ssd.runtime.capture import Capture, CudaGraphs, Recording, Replay, RunAgain, Tape, Work
+from ssd.runtime.capture import Capture, CudaGraphs, Replay, Work
 from ssd.runtime.loading import LoadedModel, load_model
+from ssd.selftest.recording import Recording, RunAgain, Tape
 from tests.draft.forest.real import BLOCK, CHUNK, LOOKAHEAD, MAX_LEN, load, real_shape, words
 from tests.runtime.stand_in import StandInCard
 from tests.still_clock import still
@@ -62,11 +63,11 @@ def grower_of(draft: LoadedModel, needs: Needs, *, lookup: int, recorder: Captur
     blocks = BlockManager(draft.pool.shape.num_blocks, BLOCK)
     if recorder is None:
         return ForestGrower(Forest(TorchArrays(), shape), model, children, blocks, limits, clock=still)
-    forest = RecordedForest(TorchArrays(), shape, "value", recorder)
-    recorded = RecordedModel(model, forest, recorder)
+    forest = CapturedForest(TorchArrays(), shape, "value", recorder)
+    captured = CapturedModel(model, forest, recorder)
     plain = FixedChildren(3, replace(needs, truncates=False))
-    chosen = RecordedChildren(plain, children, recorded, forest, recorder)
-    return ForestGrower(forest, recorded, chosen, blocks, limits, clock=still)
+    chosen = CapturedChildren(plain, children, captured, forest, recorder)
+    return ForestGrower(forest, captured, chosen, blocks, limits, clock=still)
 
 
 def play(grower: ForestGrower, sampling: Sampling, seed: int) -> list[tuple[bytes, bytes, bytes]]:
