@@ -12,8 +12,6 @@ from benchmarks.flags import parser
 from benchmarks.in_turns import show_ratios, show_times, take_turns
 from ssd.bench.bare_forward import bare_forward
 from ssd.config import RunnerConfig
-from ssd.models.checkpoint import open_checkpoint
-from ssd.models.head_tokens import frequent_tokens
 from ssd.runtime.cores import pin_to_cores
 from ssd.runtime.loading import LoadedModel, load_model
 
@@ -27,13 +25,11 @@ def load_variants(model: str, head: int) -> dict[str, LoadedModel]:
         model=model, device="cpu", dtype="bfloat16", max_model_len=MAX_LEN, num_blocks=MAX_LEN // 16
     )
     rounded = replace(config, precision="int8")
-    checkpoint = open_checkpoint(model)
-    tokens = frequent_tokens(checkpoint.tokenizer(), checkpoint.config.vocab_size, head)
     return {
         "bf16": load_model(config),
         "int8": load_model(rounded),
-        f"int8, head {head}": load_model(rounded, head_tokens=tokens),
-        f"bf16, head {head}": load_model(config, head_tokens=tokens),
+        f"int8, head {head}": load_model(replace(rounded, head=head)),
+        f"bf16, head {head}": load_model(replace(config, head=head)),
     }
 
 

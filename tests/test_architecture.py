@@ -44,7 +44,7 @@ SERVER = "ssd.server"
 PURE = (
     "ssd",
     "ssd.config",
-    "ssd.kvcache",
+    "ssd.kvcache.block_manager",
     "ssd.engine.scheduler",
     "ssd.runtime.layout",
     "ssd.draft.messages",

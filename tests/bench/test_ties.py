@@ -15,7 +15,7 @@ from ssd.bench.manifest import Manifest, Provenance, RunSettings
 from ssd.bench.records import CaseRecord
 from ssd.bench.runs import Run, digests
 from ssd.runtime.runner import forward
-from ssd.sampling import gumbel_noise
+from tests.sampling.noise import gumbel_noise
 
 PROMPTS = {"fox": ["The quick brown fox", "The lazy dog"]}
 SEED, PLACE = 5, 3

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from ssd.draft.children import likely_children
-from ssd.sampling import History, SamplingParams, SamplingRow, gumbel_noise, process_logits, sample
+from ssd.sampling import History, SamplingParams, SamplingRow, process_logits, sample
+from tests.sampling.noise import gumbel_noise
 
 VOCAB = 200
 """Few enough for all of it to be looked at, so that the two must agree always and not mostly."""

@@ -27,7 +27,8 @@ from ssd.engine.scheduler import SchedulerLimits
 from ssd.kvcache.block_manager import BlockManager
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.runtime.runner import forward
-from ssd.sampling import History, SamplingParams, SamplingRow, gumbel_noise, process_logits
+from ssd.sampling import History, SamplingParams, SamplingRow, process_logits
+from tests.sampling.noise import gumbel_noise
 
 TEXT = (
     "You are a careful assistant. Answer briefly and say what you do not know. "

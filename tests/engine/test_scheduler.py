@@ -4,7 +4,7 @@ import pytest
 
 from ssd.engine.scheduler import Schedule, ScheduledRow, Scheduler, SchedulerLimits
 from ssd.engine.sequence import Sequence, SequenceStatus
-from ssd.kvcache import BlockManager, IntegrityError
+from ssd.kvcache.block_manager import BlockManager, IntegrityError
 from tests.kvcache.matching import num_matched
 
 BLOCK = 4

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from ssd.draft.branching import has_path, simplified
 from ssd.engine.scheduler import Schedule, ScheduledRow, Scheduler, SchedulerLimits
 from ssd.engine.sequence import Sequence, SequenceStatus
-from ssd.kvcache import BlockManager
+from ssd.kvcache.block_manager import BlockManager
 from tests.kvcache.fake_memory import FakeMemory
 
 WRONG = 9  # no target emits it

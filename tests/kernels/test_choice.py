@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.kernel_bytes import attention_traffic
 from ssd.attention import fused
 from ssd.attention.batch import BatchWriter
 from ssd.attention.choice import captured_backend, deterministic_captured_backend, eager_backend, mover
@@ -16,7 +17,6 @@ from ssd.attention.rows import Layout, PlainRow
 from ssd.attention.sdpa import SdpaBackend
 from ssd.kernels import language, trust
 from ssd.kernels.tiles import NOT_KNOWN, Demand, attention_tiles, can_attend, most_tiles
-from ssd.kernels.traffic import attention_traffic
 from ssd.kvcache.pool import KVPool, PoolShape
 from ssd.runtime.decision import FusedDecision, decision_on
 from ssd.sampling import CoupledDecision, Draws, SamplingParams, Truncation, coupled

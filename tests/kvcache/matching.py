@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ssd.kvcache import BlockManager
+from ssd.kvcache.block_manager import BlockManager
 
 
 def num_matched(

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from ssd.kvcache import BlockManager, IntegrityError, OutOfBlocks
+from ssd.kvcache.block_manager import BlockManager, IntegrityError, OutOfBlocks
 from tests.kvcache.matching import num_matched
 
 BLOCK = 4

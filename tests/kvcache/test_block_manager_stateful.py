@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ssd.kvcache import BlockManager, OutOfBlocks
+from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
 from tests.kvcache.fake_memory import FakeMemory
 from tests.kvcache.matching import num_matched
 

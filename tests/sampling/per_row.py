@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from ssd.sampling import SamplingParams, gumbel_noise
+from ssd.sampling import SamplingParams
+from tests.sampling.noise import gumbel_noise
 
 
 def token_of_row(logits: Tensor, params: SamplingParams, seed: int, position: int) -> int:

@@ -26,7 +26,6 @@ from ssd.sampling import (
     decide_tokens,
     draws_of,
     emitted_tokens,
-    gumbel_noise,
     sample,
     seed_of,
     seed_tensor,
@@ -36,6 +35,7 @@ from ssd.sampling.ragged import RaggedRows
 from ssd.sampling.select import grouped
 from ssd.sampling.truncation import ragged_floors, whole_floors
 from ssd.sampling.whole import decide_whole
+from tests.sampling.noise import gumbel_noise
 from tests.sampling.per_row import floor_of_row, token_of_row
 
 TEMPERATURES = st.sampled_from([0.0, 0.3, 0.8, 1.0, 7.0])

@@ -13,7 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from ssd.sampling import gumbel_noise
+from tests.sampling.noise import gumbel_noise
 
 DRAWS = 1_000_000
 LIMIT = 4.0  # standard deviations; the seed is fixed, so it holds once and for all

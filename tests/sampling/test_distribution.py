@@ -16,7 +16,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from ssd.sampling import SamplingParams, SamplingRow, gumbel_noise, process_logits, sample
+from ssd.sampling import SamplingParams, SamplingRow, process_logits, sample
+from tests.sampling.noise import gumbel_noise
 from tests.sampling.reference import reference_process, sampling_row, softmax
 
 DRAWS = 4_000_000

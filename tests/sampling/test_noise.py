@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from ssd.sampling import gumbel_noise, gumbel_noise_at, gumbel_noise_ragged, mix_seed
+from ssd.sampling import gumbel_noise_at, gumbel_noise_ragged, mix_seed
 from ssd.sampling.noise import NOISE_BOTTOM, NOISE_CEILING, gumbel_from_bits
+from tests.sampling.noise import gumbel_noise
 from tests.sampling.test_philox import plain_philox
 
 P_VALUE = 1e-6
@@ -86,7 +87,7 @@ def test_integers_reach_both_ends_of_float32_without_ties_at_the_winning_end() -
 def test_positions_out_of_range_are_refused() -> None:
     for position in (-1, 2**32):
         with pytest.raises(ValueError, match=f"position={position}"):
-            gumbel_noise([0], [position], 4)
+            gumbel_noise_ragged([0], [position], [torch.tensor([3])])
 
 
 def test_no_rows_and_no_tokens() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ssd.sampling import DraftDistribution, PhiloxChooser, Proposal, SamplingParams, Stream, sample
 from ssd.sampling.chooser import Weights
-from ssd.sampling.noise import gumbel_from_bits, gumbel_noise
+from ssd.sampling.noise import gumbel_from_bits
 from ssd.sampling.ratio import (
     certain,
     decide,
@@ -27,6 +27,7 @@ from ssd.sampling.ratio import (
     saguaro,
     target_probabilities,
 )
+from tests.sampling.noise import gumbel_noise
 from tests.sampling.reference import reference_process, sampling_row, softmax
 
 LIMIT = 4.0  # standard deviations, with fixed seeds

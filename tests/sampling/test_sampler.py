@@ -12,13 +12,13 @@ from ssd.sampling import (
     SampledToken,
     SamplingParams,
     SamplingRow,
-    gumbel_noise,
     process_logits,
     pruned,
     sample,
     token_logprobs,
 )
 from ssd.sampling.whole import draw_whole
+from tests.sampling.noise import gumbel_noise
 from tests.sampling.reference import sampling_row
 
 SETTINGS: list[dict[str, Any]] = [

@@ -15,7 +15,6 @@ from torch import Tensor
 from ssd.attention.backend import AttentionPlan
 from ssd.config import Precision
 from ssd.models.config import ModelConfig
-from ssd.models.head_tokens import head_rows
 from ssd.models.linear import Linear, MakeMatMul, Weighted, matmul_maker
 from ssd.models.rope import RopeTable, rope_table, rotate
 from ssd.models.shards import ShardThreads, sharded
@@ -138,11 +137,14 @@ class DenseDecoder:
         head_tokens: Sequence[int] | None = None,
         threads: ShardThreads | None = None,
     ) -> None:
-        """`threads`: linears are cut into shards, so that no bit depends on the number of threads."""
+        """`threads`: linears are cut into shards, so that no bit depends on the number of threads.
+
+        `head_tokens`: the only ones that have logits, in rising order.
+        """
         make = matmul_maker(precision, device, dtype)
         if threads is not None:
             make = sharded(make, threads)
-        self.head_tokens = None if head_tokens is None else head_rows(head_tokens, config.vocab_size, device)
+        self.head_tokens = None if head_tokens is None else torch.tensor(head_tokens, device=device)
         """The tokens that logits are given for, in rising order; None: the whole vocabulary."""
         source = TrackedSource(source)
         top = _Checkpoint(source, "", dtype, device)

@@ -1,10 +1,9 @@
 """Which tokens an output head is restricted to, for drafts.
 
-Knows that ids of trained vocabularies fall roughly with frequency, and what a list of tokens must
-be to pick rows of a head. A draft that cannot say a token costs a rejection there, nothing else.
+Knows that ids of trained vocabularies fall roughly with frequency. A draft that cannot say a token costs a
+rejection there, nothing else.
 """
 
-from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -26,15 +25,6 @@ def frequent_tokens(tokenizer: Any, vocab_size: int, count: int) -> list[int]:
     ordinary = (token for token in range(vocab_size) if token not in named)
     chosen = islice(ordinary, count - len(special))
     return sorted([*special, *chosen])
-
-
-def head_rows(tokens: Sequence[int], vocab_size: int, device: torch.device) -> Tensor:
-    """The rows of the head for these tokens, in rising order; ValueError if they are not such."""
-    if not tokens or len(set(tokens)) != len(tokens):
-        raise ValueError("head_tokens must name at least one token, and each only once")
-    if min(tokens) < 0 or max(tokens) >= vocab_size:
-        raise ValueError(f"head_tokens must lie between 0 and {vocab_size - 1}, the model's vocabulary")
-    return torch.tensor(sorted(tokens), device=device)
 
 
 def whole_vocabulary(logits: Tensor, head_tokens: Tensor) -> Tensor:

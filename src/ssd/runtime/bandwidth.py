@@ -9,13 +9,13 @@ _SIDE = 8192
 _LAUNCHES = 1000
 
 
-def reading_rate(device: torch.device, seconds: float = 1.0) -> float:
+def reading_rate(device: torch.device) -> float:
     """Bytes a second at which a product of matrix and vector reads its matrix.
 
     Decoding does little else, so this over a model's size is about the most tokens a second.
     """
     matrix, vector = torch.ones(_SIDE, _SIDE, device=device), torch.ones(_SIDE, device=device)
-    return matrix.nbytes / best_seconds(lambda: matrix @ vector, device, within=seconds)
+    return matrix.nbytes / best_seconds(lambda: matrix @ vector, device, within=1.0)
 
 
 def launch_seconds(device: torch.device) -> float:

@@ -65,11 +65,10 @@ class EagerRunner:
         # All that goes to the device goes there before the model runs: a copy behind it would wait for it.
         made = decision_on(self._device, finish) if isinstance(finish, CoupledDecision) else finish
         with self._threads.one_for_each_operation() if self._threads else contextlib.nullcontext():
-            result = made(self.logits(batch))
+            result = made(self._logits(batch))
         return flight_on(self._device, result)  # type: ignore[arg-type]  # a decision on another device is one
 
-    @torch.inference_mode()
-    def logits(self, batch: Batch) -> Tensor:
+    def _logits(self, batch: Batch) -> Tensor:
         tokens, positions, wanted = (
             each.to(self._device, non_blocking=True) for each in (batch.tokens, batch.positions, batch.wanted)
         )

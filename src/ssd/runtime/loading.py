@@ -60,11 +60,10 @@ def load_model(
     config: RunnerConfig,
     *,
     show_progress: ShowProgress = False,
-    head_tokens: Sequence[int] | None = None,
     rehearsal: Rehearsal | None = None,
     card: Card | None = None,
 ) -> LoadedModel:
-    """The model that `config` names; `head_tokens` are those that have logits, instead of frequent ones.
+    """The model that `config` names.
 
     `rehearsal`: what will be captured of it, where steps are. `card`: what plans memory and captures steps,
     unless the device is one itself.
@@ -85,7 +84,7 @@ def load_model(
         dtype,
         device,
         precision=config.precision,
-        head_tokens=_frequent(checkpoint, config.head) if head_tokens is None else head_tokens,
+        head_tokens=_frequent(checkpoint, config.head),
         show_progress=show_progress,
         threads=threads,
     )

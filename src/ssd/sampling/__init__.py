@@ -9,7 +9,7 @@ from ssd.sampling.coupled import NOTHING, CoupledDecision, count_accepted, decid
 from ssd.sampling.draws import Draws, Truncation
 from ssd.sampling.history import History
 from ssd.sampling.logprobs import token_logprobs
-from ssd.sampling.noise import gumbel_noise, gumbel_noise_at, gumbel_noise_ragged
+from ssd.sampling.noise import gumbel_noise_at, gumbel_noise_ragged
 from ssd.sampling.params import SamplingParams
 from ssd.sampling.processors import process_logits
 from ssd.sampling.ratio import DraftDistribution, Proposal
@@ -43,7 +43,6 @@ __all__ = [
     "draws_ahead",
     "draws_of",
     "emitted_tokens",
-    "gumbel_noise",
     "gumbel_noise_at",
     "gumbel_noise_ragged",
     "is_drawn_alone",

@@ -42,15 +42,8 @@ _DEVICE_BLOCKS = 1 << 22
 _SINGLES = 16
 
 
-def gumbel_noise(
-    seeds: Sequence[int], positions: Sequence[int], vocab_size: int, *, device: torch.device | str = "cpu"
-) -> Tensor:
-    """Noise [R, V] in float32 for R (seed, position) rows and the tokens 0..V−1."""
-    return noise_of_rows(seed_tensor(seeds, device), _position_tensor(positions, device), vocab_size)
-
-
 def gumbel_noise_at(seed: int, position: int, token_ids: Tensor) -> Tensor:
-    """Noise of some tokens, in the shape of `token_ids`; bit for bit what `gumbel_noise` holds at them."""
+    """Noise of some tokens, in the shape of `token_ids`; bit for bit what `noise_of_rows` holds at them."""
     return gumbel_noise_ragged([seed], [position], [token_ids.reshape(-1)])[0].view(token_ids.shape)
 
 

@@ -59,10 +59,6 @@ class WideRow:
     def maximum(self) -> float:
         return float(self.peaks.max())
 
-    def reach(self, floor: float) -> float:
-        """Share of the groups that hold an entry of at least `floor`: a cheap upper bound on what is kept."""
-        return int((self.peaks >= max(floor, _LOWEST)).sum()) / len(self.peaks)
-
     def at_least(self, floor: float) -> tuple[Tensor, Tensor]:
         """Ids, ascending, and values of the entries ≥ floor."""
         floor = max(floor, _LOWEST)  # leaves out the padding, and what is forbidden
