@@ -51,6 +51,8 @@ OTHERS = (
     "cmake",
     "optimum-cli",
     "vllm",
+    "guidellm",
+    "aiperf",
     "curl",
     "docker",
     "kubectl",
@@ -222,7 +224,7 @@ def test_what_curl_sends_is_a_request() -> None:
 
 
 def test_what_vllm_is_told_names_classes_that_exist() -> None:
-    (command,) = [each for _, each in ALL if each.program == "vllm"]
+    (command,) = [each for _, each in ALL if each.program == "vllm" and each.words[1] == "serve"]
     told = dict(zip(command.words[3::2], command.words[4::2], strict=True))
     classes = [told["--worker-cls"], json.loads(told["--speculative-config"])["model"]]
     for name in classes:

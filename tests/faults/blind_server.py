@@ -74,13 +74,6 @@ BLIND = [
         "Once in a while a prompt costs minus some hundred thousand joules.",
     ),
     BlindFault(
-        "a deployment of several devices costs what one costs",
-        "src/ssd/bench/load_figures.py",
-        "self._price * devices / (throughput * 3600) * 1e6",
-        "self._price / (throughput * 3600) * 1e6",
-        "A million tokens of a server on eight devices are said to cost an eighth.",
-    ),
-    BlindFault(
         "a draft is chosen for a lucky prompt",
         "src/ssd/tuning/confirm.py",
         "        return ratio.low > 1\n",

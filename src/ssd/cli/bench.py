@@ -4,7 +4,6 @@ import typer
 
 from ssd.cli.bench_reports import compare, report
 from ssd.cli.bench_run import run
-from ssd.cli.bench_serve import serve_load
 from ssd.cli.help import Command
 
 bench = typer.Typer(
@@ -16,4 +15,3 @@ bench = typer.Typer(
 bench.command(cls=Command)(run)
 bench.command(cls=Command)(report)
 bench.command(cls=Command)(compare)
-bench.command("serve", cls=Command)(serve_load)

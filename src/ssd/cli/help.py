@@ -43,10 +43,6 @@ COMMON = {
         *("--run", "--draft", "--cases", "--datasets", "--dataset-dir", "--temperatures"),
         *("--batch-sizes", "--num-prompts", "--max-tokens", "--device", "--cores", "--draft-cores"),
     ),
-    "bench serve": (
-        *("--run", "--url", "--against-ar", "--api-key", "--users", "--rates", "--rounds"),
-        *("--max-tokens", "--datasets", "--dataset-dir", "--devices", "--draft-devices", "--price"),
-    ),
 }
 """By command: flags of its `--help`, in the order in which they are asked for. All else is `--help-all`'s."""
 

@@ -1,4 +1,4 @@
-"""Drawings by matplotlib, as SVG for a page or a file: dark or light with it, the same for the same data.
+"""Drawings by matplotlib, as SVG inside a page: dark or light with it, the same for the same data.
 
 A drawing is made in light colours; in the SVG each of them becomes the CSS variable of its name, so that the
 reader's scheme decides. Text stays text, in the page's font, and hovering tells what `tell` was told. Places
@@ -45,18 +45,13 @@ def css() -> str:
     return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
 
 
-def need_matplotlib() -> None:
-    """ValueError with a remedy where it is not installed."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ValueError(f"plots need the package matplotlib: {how_to_install('bench')}") from error
-
-
 class Drawing:
     def __init__(self, height: float, label: str) -> None:
-        need_matplotlib()
-        from matplotlib.figure import Figure
+        """Raises a ValueError that names the extra to install where matplotlib is missing."""
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ValueError(f"plots need the package matplotlib: {how_to_install('bench')}") from error
 
         self.height, self._label, self._told = height, label, dict[str, str]()
         self._figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72, facecolor="none")
@@ -80,8 +75,8 @@ class Drawing:
         artist.set_gid(name)
         self._told[name] = words
 
-    def to_svg(self, *, alone: bool = False) -> str:
-        """For a page that has the colours; `alone`: a file that brings them along."""
+    def to_svg(self) -> str:
+        """For a page that defines the colours' variables."""
         from matplotlib import rc_context
 
         written = io.StringIO()
@@ -95,11 +90,8 @@ class Drawing:
                 title.text = words
                 element.insert(0, title)
         root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": self._label}
-        if alone:
-            root.attrib |= {"xmlns": "http://www.w3.org/2000/svg", "style": "background: #ffffff"}
         text = ET.tostring(root, encoding="unicode")
-        text = re.sub("#[0-9a-f]{6}", lambda found: _variable(found[0]), text)
-        return text.replace(">", f"><style>{css()} {TEXT}</style>", 1) if alone else text
+        return re.sub("#[0-9a-f]{6}", lambda found: _variable(found[0]), text)
 
 
 def _strip(element: ET.Element) -> None:
@@ -131,21 +123,14 @@ class Line:
     points: Sequence[Point]
 
 
-def lines(
-    drawing: Drawing,
-    found: Sequence[Line],
-    xs: Sequence[str],
-    up: str,
-    *,
-    top: float,
-    bottom: float,
-    most: float | None = None,
-) -> None:
-    """By what is across, with intervals; named at their right ends."""
-    left, right = 60, WIDTH - 190
+def lines(found: Sequence[Line], across: str, up: str, *, most: float | None = None) -> str:
+    """A drawing of lines with intervals, each named at its right end; `most`: where the upward axis ends."""
+    left, right, top, bottom = 60, WIDTH - 190, 28, 254
+    xs = sorted({point.x for line in found for point in line.points}, key=int)
+    drawing = Drawing(300, f"{up} by {across}")
     axes = drawing.axes(left, top, right, bottom)
     ends = [max(point.value, *(point.interval or (0.0,))) for line in found for point in line.points]
-    axes.set_xticks(range(len(xs)), labels=list(xs))
+    axes.set_xticks(range(len(xs)), labels=xs)
     axes.set_xlim(-0.5, len(xs) - 0.5)
     most = rule(axes, "y", most or max(ends, default=1.0))
     drawing.text(0, top - 14, up, "quiet", size=12)
@@ -162,6 +147,8 @@ def lines(
         drawing.text(right + 8, y, "■", line.colour)
         drawing.text(right + 24, y, line.name)
         below = y
+    drawing.text((left + right) / 2, 292, across, "quiet", size=12, ha="center")
+    return drawing.to_svg()
 
 
 def stroke(

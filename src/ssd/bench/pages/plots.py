@@ -201,7 +201,7 @@ def _depths(figures: RunFigures, colours: Mapping[str, str]) -> Plot | None:
         )
         for row in rows
     ]
-    drawing = _lines(drawn, "drafted tokens accepted in a round, at least", "% of rounds", most=100.0)
+    drawing = lines(drawn, "drafted tokens accepted in a round, at least", "% of rounds", most=100.0)
     return Plot("How deep speculations hit", caption, drawing)
 
 
@@ -219,7 +219,7 @@ def _latency(figures: RunFigures, colours: Mapping[str, str]) -> Plot | None:
         for name in dict.fromkeys(row.case.name for row in rows)
     ]
     caption = "Time per output token that each user sees, by how many texts run together. Lower is better."
-    return Plot("Latency against batch size", caption, _lines(drawn, "texts that run together", "ms a token"))
+    return Plot("Latency against batch size", caption, lines(drawn, "texts that run together", "ms a token"))
 
 
 def _latency_point(row: Figures) -> Point:
@@ -227,11 +227,3 @@ def _latency_point(row: Figures) -> Point:
     in_all = f"{number(row.output_rate)} tok/s in all"
     words = f"{size} together: {number(found.value)} ms a token, {in_all}"
     return Point(str(size), found.value, words, found.interval)
-
-
-def _lines(drawn: Sequence[Line], across: str, up: str, most: float | None = None) -> str:
-    drawing = Drawing(300, f"{up} by {across}")
-    xs = sorted({point.x for line in drawn for point in line.points}, key=int)
-    lines(drawing, drawn, xs, up, top=28, bottom=254, most=most)
-    drawing.text((60 + WIDTH - 190) / 2, 292, across, "quiet", size=12, ha="center")
-    return drawing.to_svg()
