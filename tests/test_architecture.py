@@ -55,7 +55,7 @@ VLLM = tuple(f"ssd.integrations.vllm.{name}" for name in ("present", "sampler", 
 """What vLLM itself imports, and nobody else: it stands on vLLM."""
 
 CLIENT = (
-    *("choice", "client", "codec", "contact", "controller", "distance", "fitness", "followed", "homes"),
+    *("choice", "client", "codec", "contact", "controller", "distance", "followed", "homes"),
     *(
         "keeper",
         "line",

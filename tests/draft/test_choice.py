@@ -11,7 +11,6 @@ from ssd.draft.choice import choose
 class Draft:
     name: str
     num_sequences: int = 0
-    is_stalled: bool = False
 
 
 def drafts(count: int) -> list[Draft]:
@@ -61,15 +60,3 @@ def test_what_others_have_with_a_draft_counts() -> None:
     assert favourite is not None
     favourite.num_sequences = 40
     assert choose(pool, text) is not favourite
-
-
-def test_one_that_does_not_answer_is_chosen_only_where_none_does() -> None:
-    pool, text = drafts(2), texts(1)[0]
-    favourite = choose(pool, text)
-    assert favourite is not None
-    favourite.is_stalled = True
-    assert choose(pool, text) is not favourite
-    for each in pool:
-        each.is_stalled = True
-    assert choose(pool, text) is favourite
-    assert choose([], text) is None

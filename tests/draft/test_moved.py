@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ssd.draft.fitness import TRIAL
-from ssd.draft.messages import Close, Nodes, Resync, Sampling, Stats, TreePart
-from tests.draft.test_pool import TEXTS, Draft, Pool, kinds, load
+from ssd.draft.messages import Close, Nodes, Resync, Stats, TreePart
+from tests.draft.test_pool import Draft, Pool, load
 
 
 def lose_a_frame(pool: Pool) -> None:
@@ -93,30 +92,6 @@ def test_after_a_move_a_lost_frame_is_asked_for_at_once(how: Callable[[Pool], No
     # While it is not answered it is asked again, but not with every outcome.
     pool.client.outcomes([("a", [7])])
     assert num_asked(pool) == 1
-
-
-def test_what_one_kind_of_draft_guessed_is_not_held_against_the_next() -> None:
-    pool = kinds("one", "two")
-    pool.client.follow("a", TEXTS["a"], 3, Sampling(seed=0), 1000)
-    first = pool.home("a")
-    [other] = set(pool.drafts) - {first}
-    for _ in range(TRIAL + 1):
-        pool.client.line.read()
-        pool.client.outcomes([("a", [7])])
-        assert pool.client.paths(["a"], 4)[0].tokens == [8]
-        # While a verification runs its draft stalls; the next has said nothing of what comes out.
-        stalled(pool)
-        assert pool.home("a") == other
-        pool.client.outcomes([("a", [5])])
-        stalled(pool)
-        assert pool.home("a") == first
-    pool.client.outcomes([("a", [7])])
-    stalled(pool)
-    pool.drafts[first].says(load(0))
-    pool.client.line.read()
-    pool.client.paths(["a"], 4)
-    pool.client.outcomes([("a", [7, 8])])
-    assert pool.home("a") == other, "it went, though all that its draft ever guessed was right"
 
 
 def slow_draft(pool: Pool, draft: Draft) -> None:

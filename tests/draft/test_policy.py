@@ -49,7 +49,7 @@ class Client:
     def read(self) -> None:
         self.known, self.arrived = {**self.known, **self.arrived}, {}
 
-    def follow(self, key: str, tokens: Any, *_: object, kind: str) -> None:
+    def follow(self, key: str, tokens: Any, *_: object, draft_name: str) -> None:
         self.texts[key] = list(tokens)
 
     def forget(self, key: str) -> None:

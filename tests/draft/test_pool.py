@@ -13,12 +13,10 @@ from ssd.draft.messages import (
     AnyMessage,
     Close,
     Hello,
-    Nodes,
     Outcome,
     Resync,
     Sampling,
     Stats,
-    TreePart,
     unpack_ints,
 )
 from ssd.draft.mirrors import Knowledge
@@ -331,8 +329,8 @@ def test_a_text_that_is_too_long_to_be_told_again_is_closed(
     assert Close(opened.seq, opened.epoch) in draft.link.heard
 
 
-def kinds(*names: str) -> Pool:
-    """Drafts of several kinds; each goes by the name of its address."""
+def named_drafts(*names: str) -> Pool:
+    """Each draft calls itself by the letters of its address."""
     made = Pool(*names)
     for name, draft in made.drafts.items():
         draft._greets = msgspec.structs.replace(HELLO, name=name.rstrip("0123456789"))
@@ -345,11 +343,12 @@ def kinds(*names: str) -> Pool:
     return made
 
 
-def test_a_request_gets_the_kind_of_draft_that_it_names() -> None:
-    pool = kinds("chat1", "chat2", "code")
+def test_a_request_gets_a_draft_of_the_name_that_it_asks_for() -> None:
+    pool = named_drafts("chat1", "chat2", "code")
     for key, text in TEXTS.items():
-        pool.client.follow(key, text, 3, Sampling(seed=0), 100, kind="code" if key < "e" else "chat")
-        pool.client.follow(f"{key} elsewhere", text, 3, Sampling(seed=0), 100, kind="poems")
+        wanted = "code" if key < "e" else "chat"
+        pool.client.follow(key, text, 3, Sampling(seed=0), 100, draft_name=wanted)
+        pool.client.follow(f"{key} elsewhere", text, 3, Sampling(seed=0), 100, draft_name="poems")
     assert {pool.home(key) for key in TEXTS if key < "e"} == {"code"}
     assert {pool.home(key) for key in TEXTS if key >= "e"} == {"chat1", "chat2"}
     assert "nobody" not in {pool.home(f"{key} elsewhere") for key in TEXTS}, "there are no poems"
@@ -358,66 +357,21 @@ def test_a_request_gets_the_kind_of_draft_that_it_names() -> None:
     assert "nobody" not in {pool.home(key) for key in TEXTS}, "any draft is better than none"
 
 
-def rounds(pool: Pool, key: str, tokens: "dict[str, list[int]]", count: int) -> list[str]:
-    """Where it was in each. Every draft foretells 7, 8: what is decided depends on who has it."""
-    homes = list[str]()
-    for _ in range(count):
-        homes.append(pool.home(key))
-        pool.client.line.read()
-        pool.client.paths([key], 4)
-        pool.client.outcomes([(key, tokens[homes[-1]])])
-        if pool.home(key) == homes[-1]:
-            say_anew(pool, key)
-    return homes
+def test_names_of_drafts_mean_nothing_to_a_request_that_asks_for_none() -> None:
+    """Also where a draft has an empty name: an empty wish is none."""
+    pool, alike = named_drafts("chat", "code", "7"), Pool("chat", "code", "7")
+    pool.follow(*TEXTS)
+    alike.follow(*TEXTS)
+    assert {pool.home(key) for key in TEXTS} == {"chat", "code", "7"}
+    assert [pool.home(key) for key in TEXTS] == [alike.home(key) for key in TEXTS]
 
 
-def say_anew(pool: Pool, key: str) -> None:
-    """Its draft sends the whole tree: what may follow the text as it is now."""
-    draft, mirrors = pool.drafts[pool.home(key)], pool.client._mirrors
-    row = pool.client._followed[key].row
-    where = (int(mirrors.epoch[row]), int(mirrors.num_frames[row]), int(mirrors.n[row]))
-    length = int(mirrors.length[row])
-    part = TreePart(row, *where, 0, length, [1, 2], [0, 1], [7, 8], [-0.1, -0.1], full=True)
-    draft.says(Nodes.of([part]))
-
-
-def test_a_text_leaves_the_kind_that_does_not_suit_it() -> None:
-    pool = kinds("good", "random")
-    tokens = {"good": [7, 8, 9], "random": [5]}
-    for key in "abcdef":
-        pool.follow(key)
-        homes = rounds(pool, key, tokens, 21)
-        assert homes[-1] == "good", homes
-        pool.client.forget(key)
-        pool.tend(1.0)
-    assert set(homes) == {"good"}, "others have learnt what the first one saw"
-
-
-def test_a_text_that_names_its_kind_stays_there() -> None:
-    pool = kinds("good", "random")
-    pool.client.follow("a", TEXTS["a"], 3, Sampling(seed=0), 100, kind="random")
-    assert set(rounds(pool, "a", {"good": [7, 8, 9], "random": [5]}, 30)) == {"random"}
-
-
-def test_rounds_before_a_draft_has_spoken_say_nothing_of_its_kind() -> None:
-    pool = kinds("good", "random")
-    pool.client.follow("a", TEXTS["a"], 3, Sampling(seed=0), 100)
-    home = pool.home("a")
-    pool.drafts[home].link.answers.clear()
-    for _ in range(20):
-        pool.client.paths(["a"], 4)
-        pool.client.outcomes([("a", [5])])
-    assert pool.home("a") == home
-
-
-def test_nobody_goes_to_a_better_kind_that_is_late() -> None:
-    pool = kinds("good", "random")
-    pool.follow("a")
-    home = pool.home("a")
-    [other] = {"good", "random"} - {home}
-    for _ in range(40):
-        pool.strand(other).note_rounds(1, 1)
-    assert set(rounds(pool, "a", {home: [5]}, 20)) == {home}
+def test_a_draft_of_the_wanted_name_is_passed_over_while_it_does_not_answer() -> None:
+    pool = named_drafts("chat", "code")
+    pool.client.follow("first", TEXTS["a"], 3, Sampling(seed=0), 100, draft_name="code")
+    pool.now += 1.0
+    pool.client.follow("second", TEXTS["a"], 3, Sampling(seed=0), 100, draft_name="code")
+    assert [pool.home("first"), pool.home("second")] == ["code", "chat"]
 
 
 def test_a_draft_of_fewer_tokens_gets_only_what_it_knows() -> None:

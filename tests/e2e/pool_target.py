@@ -16,10 +16,18 @@ from typing import Any
 import torch
 
 from ssd import LLM, SamplingParams
-from tests.e2e.kinds import PROMPTS
 from tests.network.programs import say
 
 _SAYS_EVERY = 0.1
+_TASKS = (
+    *("add two numbers", "reverse a string", "count the vowels of a text", "sort a list of pairs by value"),
+    *("read a file line by line", "find the largest prime below n", "merge two sorted lists", "parse a date"),
+    *("compute a moving average", "flatten a nested list", "check whether a word is a palindrome"),
+    *("convert Celsius to Fahrenheit", "remove duplicates and keep the order", "split a list into chunks"),
+    *("find the longest common prefix", "transpose a matrix", "count words of a text", "validate an address"),
+    *("compute the greatest common divisor", "generate the Fibonacci numbers below n"),
+)
+PROMPTS = tuple(f'"""Functions to {task}."""\n\n\ndef ' for task in _TASKS)
 
 
 class Paced:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ssd import LLM
+from ssd import LLM, SamplingParams
 from tests.e2e.drafts import Drafts
 from tests.e2e.pool_strikes import _PATIENCE, delays_of
 from tests.e2e.process_faults import Slow
@@ -44,6 +44,24 @@ def test_tokens_are_the_targets_while_drafts_come_and_go(target: Path, pool: Dra
     assert stats.speculation.hits > 0
     assert stats.draft is not None
     assert stats.draft.num_losses >= 2
+
+
+def test_a_request_may_name_its_draft(target: Path, tmp_path: Path) -> None:
+    named = Drafts({"one": target, "two": target}, tmp_path)
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, draft="two")
+    try:
+        with LLM(str(target), mode="ssd", draft={"model": named.addresses}, **COMMON) as llm:
+            decoder: Any = llm._engine.core.decoder
+            decoder._runner = Slow(decoder._runner)
+            _until_ready(llm, 2)
+            llm.generate([f"def add{number}(" for number in range(6)], params, use_tqdm=False)
+            strands = decoder.proposer.policy.client.line.strands
+            rows = {each.draft_name: each.stats.num_own_rows if each.stats else 0 for each in strands}
+            assert llm.stats.speculation.hits > 0
+    finally:
+        named.close()
+    assert rows["one"] == 0
+    assert rows["two"] > 0
 
 
 def _until_ready(llm: LLM, count: int) -> None:

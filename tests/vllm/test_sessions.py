@@ -25,7 +25,7 @@ class FakePolicy:
         self.paths: dict[str, list[int]] = {}
         self.texts: dict[Hashable, list[int]] = {}
         self.begun: list[tuple[str, Sampling, int]] = []
-        self.kinds: list[str] = []
+        self.draft_names: list[str] = []
         self.settled: list[tuple[list[Verified], int, float | None]] = []
         self.asked: list[list[str]] = []
         self.stats = LineStats(num_connects=1)
@@ -42,10 +42,10 @@ class FakePolicy:
         sampling: Sampling,
         max_len: int,
         *,
-        kind: str,
+        draft_name: str,
     ) -> None:
         assert request_id not in self.texts, "begun twice without an end"
-        self.kinds.append(kind)
+        self.draft_names.append(draft_name)
         self.texts[request_id] = [*prompt, *output]
         self.begun.append((request_id, sampling, max_len))
 
@@ -82,14 +82,14 @@ def sessions_of(policy: Any, **changes: Any) -> Sessions:
 
 
 @pytest.mark.parametrize(
-    ("extra_args", "kind"),
+    ("extra_args", "name"),
     [(None, ""), ({}, ""), ({"ssd_draft": "code"}, "code"), ({"ssd_draft": 7, "other": "code"}, "")],
 )
 def test_a_request_may_name_the_drafts_that_guess(
-    policy: FakePolicy, extra_args: dict[str, Any] | None, kind: str
+    policy: FakePolicy, extra_args: dict[str, Any] | None, name: str
 ) -> None:
     sessions_of(policy).begin(scheduled(new("a", sampling_params=params(extra_args=extra_args))))
-    assert policy.kinds == [kind]
+    assert policy.draft_names == [name]
 
 
 def test_a_request_is_opened_told_asked_and_closed(policy: FakePolicy) -> None:

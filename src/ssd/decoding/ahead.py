@@ -42,8 +42,10 @@ class DraftAhead(Proposer):
         if context.seq_id not in self.policy:
             row = context.sampling
             sampling = wire_sampling(row, ratio=self._ratio, saguaro=self._saguaro)
-            kind = row.params.draft
-            self.policy.begin(context.seq_id, row.prompt, row.output, sampling, context.max_len, kind=kind)
+            name = row.params.draft
+            self.policy.begin(
+                context.seq_id, row.prompt, row.output, sampling, context.max_len, draft_name=name
+            )
 
     def propose(self, seq_ids: Sequence[int], context_of: ContextOf, places: Places) -> list[Speculation]:
         for seq_id in self.policy.strangers_among(seq_ids):

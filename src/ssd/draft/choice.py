@@ -27,27 +27,18 @@ class Candidate(Protocol):
     @property
     def num_sequences(self) -> int: ...
 
-    @property
-    def is_stalled(self) -> bool: ...
-
 
 C = TypeVar("C", bound=Candidate)
 
 
 def choose(candidates: Sequence[C], tokens: Sequence[int]) -> C | None:
-    """Of those that answer, the favourite of this text among those that have no more than their share."""
-    answering = [each for each in candidates if not each.is_stalled] or list(candidates)
-    if len(answering) < 2:
-        return answering[0] if answering else None
-    most = _SLACK * sum(each.num_sequences for each in answering) / len(answering) + 1
-    prefix = beginning_of(tokens)
-    free = [each for each in answering if each.num_sequences < most]
+    """The favourite of this text among those that have no more than their share; None of none."""
+    if len(candidates) < 2:
+        return candidates[0] if candidates else None
+    most = _SLACK * sum(each.num_sequences for each in candidates) / len(candidates) + 1
+    prefix = np.asarray(tokens[:_PREFIX_TOKENS], dtype=np.int32).tobytes()
+    free = [each for each in candidates if each.num_sequences < most]
     return max(free, key=lambda each: _mark(each.name, prefix))
-
-
-def beginning_of(tokens: Sequence[int]) -> bytes:
-    """The same for texts that begin alike."""
-    return np.asarray(tokens[:_PREFIX_TOKENS], dtype=np.int32).tobytes()
 
 
 def _mark(name: str, prefix: bytes) -> bytes:

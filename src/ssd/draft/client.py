@@ -141,16 +141,16 @@ class DraftClient:
         sampling: Sampling,
         max_len: int,
         *,
-        kind: str = "",
+        draft_name: str = "",
     ) -> None:
         """Speculates for a sequence from here on; one that goes by this key already begins again.
 
-        `kind`: what the drafts call themselves that are to do it; empty, or where there is none: any.
+        `draft_name`: what the drafts call themselves that are to do it; empty, or where there is none: any.
         """
         with self.line.lock:
             self.forget(key)
             row = self._homes.free_row()
-            followed = Followed(row, array("i", tokens), num_prompt, sampling, max_len, kind=kind)
+            followed = Followed(row, array("i", tokens), num_prompt, sampling, max_len, draft_name=draft_name)
             self._followed[key] = followed
             self._homes.add(followed)
             self.line.flush()
@@ -181,11 +181,6 @@ class DraftClient:
         count = len(followed.foretold)
         return followed.tokens[:-count] if count else followed.tokens, followed.room
 
-    def kind_of(self, key: Hashable) -> str:
-        """What the draft calls itself that has the sequence; empty: none has."""
-        followed = self._followed.get(key)
-        return followed.strand.kind if followed is not None and followed.strand is not None else ""
-
     def outcomes(self, outcomes: Sequence[tuple[Hashable, Sequence[int]]]) -> list[Knowledge]:
         """Verifications have ended with these tokens: what is known about what follows each?"""
         found = [Knowledge.UNHEARD] * len(outcomes)
@@ -211,7 +206,6 @@ class DraftClient:
                 places, sequences, texts = zip(*told, strict=True)
                 for place, knowledge in zip(places, self._advance(sequences, texts), strict=True):
                     found[place] = knowledge
-                self._homes.judge(sequences, [outcomes[place][1] for place in places])
             self.line.flush()
         return found
 
@@ -248,11 +242,8 @@ class DraftClient:
             asked = [*map(self._followed.get, keys)]
             if places or trees is not None:
                 pairs = zip(asked, map(places.get, keys), strict=True)
-                found = [self._offer(followed, limit, place, trees) for followed, place in pairs]
-            else:
-                found = [self._path(followed, limit) for followed in asked]
-            self._homes.keep_guesses(asked, [path.chain().tokens for path in found])
-            return found
+                return [self._offer(followed, limit, place, trees) for followed, place in pairs]
+            return [self._path(followed, limit) for followed in asked]
 
     def _offer(
         self, followed: Followed | None, limit: int, place: Place | None, trees: Bounds | None

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ssd.draft.fitness import Taste
 from ssd.draft.messages import MAX_ID, MAX_TOKENS, Open, Sampling, pack_ints
 from ssd.draft.rules import UntellableError, tellable
 from ssd.draft.strand import Strand
@@ -36,14 +35,10 @@ class Followed:
     """Tokens at the end that must follow by its grammar, and are not verified yet: the draft knows them."""
     asked_at: int = -ROUNDS_BETWEEN_RESYNCS
     """The round of the last request for the whole tree."""
-    kind: str = ""
-    """The kind of draft that is wanted; empty: whichever suits."""
-    taste: Taste | None = None
-    """What it has seen of kinds of drafts, where there are several."""
+    draft_name: str = ""
+    """The name of the drafts that its request asks for; empty: any."""
     num_begun_again: int = 0
     """Times its present draft missed tokens and was told all of them."""
-    guessed: Sequence[int] | None = None
-    """What its draft held to follow when the latest verification began; None: it had said nothing yet."""
 
     @property
     def is_open(self) -> bool:

@@ -1,22 +1,21 @@
 """Which draft has which sequence: opened with one, moved to another, declined, brought back, closed.
 
 A sequence is open with one draft at a time, or with none. Whoever loses its draft gets the next best at once,
-from its tokens. Of several kinds of drafts it gets the one that its request names, or that suits it
-(fitness.py). Knows the line's drafts, the mirrors and what opens and closes a sequence. Does not know
-outcomes or what drafts say of the future (client.py). Everything here is called with the line's lock held.
+from its tokens; a request may name the drafts that are to have it. Knows the line's drafts, the mirrors and
+what opens and closes a sequence. Does not know outcomes or what drafts say of the future (client.py).
+Everything here is called with the line's lock held.
 """
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from ssd.draft.choice import choose
 from ssd.draft.distance import Distance
-from ssd.draft.fitness import Fitness
 from ssd.draft.followed import ROUNDS_BETWEEN_RESYNCS, Followed
 from ssd.draft.line import Line
 from ssd.draft.messages import Close
-from ssd.draft.mirrors import Knowledge, Mirrors
+from ssd.draft.mirrors import Mirrors
 from ssd.draft.strand import Strand
 
 logger = logging.getLogger(__name__)
@@ -26,7 +25,6 @@ class Homes:
     def __init__(self, line: Line, mirrors: Mirrors, lookahead: int, clock: Callable[[], float]) -> None:
         self._line, self._mirrors = line, mirrors
         self.distance = Distance(lookahead, clock)
-        self._fitness = Fitness()
         self._by_row: dict[int, Followed] = {}
         self._free_rows: list[int] = []
         self._next_epoch = itertools.count(1).__next__
@@ -35,12 +33,6 @@ class Homes:
 
     def __iter__(self) -> Iterator[Followed]:
         return iter(self._by_row.values())
-
-    @property
-    def has_kinds(self) -> bool:
-        """Whether there are drafts of several kinds."""
-        strands = self._line.strands
-        return len(strands) > 1 and len({each.kind for each in strands if each.is_ready}) > 1
 
     def free_row(self) -> int:
         """For a sequence that is about to be added."""
@@ -52,8 +44,6 @@ class Homes:
 
     def remove(self, followed: Followed) -> None:
         self.close(followed)
-        if followed.taste is not None:
-            self._fitness.end(followed.taste)
         del self._by_row[followed.row]
         self._free_rows.append(followed.row)
 
@@ -130,35 +120,6 @@ class Homes:
             self._move(followed)
         return len(movable)
 
-    def keep_guesses(self, asked: Sequence[Followed | None], paths: Sequence[Sequence[int]]) -> None:
-        """A verification is about to begin: what kinds of drafts are judged by."""
-        if not self.has_kinds:
-            return
-        for followed, path in zip(asked, paths, strict=True):
-            if followed is not None and followed.is_open:
-                was_heard = self._mirrors.knowledge(followed.row) is not Knowledge.UNHEARD
-                followed.guessed = path if was_heard else None
-
-    def judge(self, sequences: Sequence[Followed], texts: Sequence[Sequence[int]]) -> None:
-        """A verification has ended with these tokens. For some another kind may be better."""
-        if self.has_kinds:
-            for followed, tokens in zip(sequences, texts, strict=True):
-                self._judge(followed, tokens)
-
-    def _judge(self, followed: Followed, tokens: Sequence[int]) -> None:
-        guessed, followed.guessed = followed.guessed, None
-        if guessed is None or followed.strand is None or followed.taste is None:
-            return
-        kind = followed.strand.kind
-        self._fitness.note(followed.taste, kind, _num_alike(guessed, tokens))
-        # One that is late, or does not answer, would be left again.
-        prompt = [each for each in self._open_to(followed, None) if each.is_prompt]
-        others = {each.kind for each in prompt} - {kind}
-        if followed.kind != kind and self._fitness.is_better_elsewhere(followed.taste, kind, others):
-            self._move(followed)
-            if followed.is_open:
-                self._fitness.note_came(followed.taste, followed.strand.kind)
-
     def bring_back(self, strand: Strand) -> None:
         """Of those that the draft had no room for the shortest: it needs the least."""
         waiting = [each for each in self if not each.is_open and each.declined.get(strand)]
@@ -189,25 +150,14 @@ class Homes:
         self._note_moved([followed])
 
     def _choose(self, followed: Followed, but: Strand | None) -> Strand | None:
-        """Of those that suit it; one that is behind gets it only where all of them are."""
-        suiting = self._suiting(followed, self._open_to(followed, but))
-        in_time = [each for each in suiting if not each.is_behind]
-        return choose(in_time or suiting, followed.tokens)
-
-    def _open_to(self, followed: Followed, but: Strand | None) -> list[Strand]:
-        """The drafts that it may be opened with; of those that do not answer only where none does."""
-        ready = [each for each in self._line.ready if each is not but and each not in followed.declined]
-        return [each for each in ready if not each.is_stalled] or ready
-
-    def _suiting(self, followed: Followed, drafts: list[Strand]) -> list[Strand]:
-        """Those of the kind that it wants, or that suits it."""
-        kinds = sorted({each.kind for each in drafts})
-        if len(kinds) < 2:
-            return drafts
-        if followed.taste is None:
-            followed.taste = self._fitness.begin(followed.tokens, kinds)
-        wanted = followed.kind if followed.kind in kinds else self._fitness.best(kinds, followed.taste)
-        return [each for each in drafts if each.kind == wanted]
+        """One that answers, if any does; of those, one of the name that its request asks for; of those, one
+        that is in time."""
+        found = [each for each in self._line.ready if each is not but and each not in followed.declined]
+        found = [each for each in found if not each.is_stalled] or found
+        if followed.draft_name:
+            found = [each for each in found if each.draft_name == followed.draft_name] or found
+        in_time = [each for each in found if not each.is_behind]
+        return choose(in_time or found, followed.tokens)
 
     def _open_with(self, followed: Followed, strand: Strand) -> None:
         epoch = self._next_epoch()
@@ -220,9 +170,8 @@ class Homes:
         strand.post(followed.opening(strand, epoch, self.distance.lookahead_with(strand.answer.value)))
 
     def _part(self, followed: Followed) -> None:
-        """It is with no draft; what its last one guessed says nothing of the next."""
+        """It is with no draft."""
         self._mirrors.close(followed.row)
-        followed.guessed = None
         if followed.strand is not None:
             followed.strand.num_followed -= 1
             followed.strand = None
@@ -236,13 +185,3 @@ class Homes:
 
     def _note_moved(self, left: list[Followed]) -> None:
         self._line.stats.num_moved += sum(followed.is_open for followed in left)
-
-
-def _num_alike(guessed: Sequence[int], tokens: Sequence[int]) -> int:
-    """How many of the first are the same."""
-    count = 0
-    for one, other in zip(guessed, tokens, strict=False):
-        if one != other:
-            break
-        count += 1
-    return count

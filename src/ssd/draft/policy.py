@@ -125,17 +125,17 @@ class Policy:
         sampling: Sampling,
         max_len: int,
         *,
-        kind: str = "",
+        draft_name: str = "",
     ) -> None:
         """A request whose prompt is about to be computed: the draft can read it at the same time.
 
-        `max_len`: its prompt and the most it may generate. `kind`: the name of the drafts that are to guess;
-        empty: whichever suits. An id that is live begins again.
+        `max_len`: its prompt and the most it may generate. `draft_name`: the name of the drafts that are to
+        guess; empty: any. An id that is live begins again.
         """
         self._forget_state(request_id)
         text = array("i", prompt)
         text.extend(output)
-        self.client.follow(request_id, text, len(prompt), sampling, max_len, kind=kind)
+        self.client.follow(request_id, text, len(prompt), sampling, max_len, draft_name=draft_name)
 
     def forget(self, request_id: Hashable) -> None:
         """The request has ended, or gives way and will begin again."""

@@ -129,8 +129,8 @@ class Strand:
         return self.source.name
 
     @property
-    def kind(self) -> str:
-        """What the draft calls itself: those of one name are as good as each other."""
+    def draft_name(self) -> str:
+        """What the draft calls itself; several may have one name. Empty before it has greeted."""
         contact = self.contact
         return contact.name if contact is not None else ""
 

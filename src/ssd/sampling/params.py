@@ -59,7 +59,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     grammar: Grammar | None = None  # which texts may come out
-    draft: str = ""  # the name of the drafts that are to guess; empty: whichever suits
+    draft: str = ""  # the name of the drafts that are to guess; empty: any
 
     def __post_init__(self) -> None:
         normal: dict[str, Any] = {

@@ -9,7 +9,7 @@ from typing import Any
 from ssd.draft.messages import MAX_ID, MAX_TOKENS, Sampling
 from ssd.draft.rules import UntellableError, tellable
 
-KIND = "ssd_draft"
+DRAFT_NAME = "ssd_draft"
 """Key of `extra_args` (`vllm_xargs` over HTTP): the name of the drafts that are to guess."""
 _SEED_MASK = 2**64 - 1
 
@@ -37,10 +37,10 @@ def max_len_of(new: Any, max_model_len: int) -> int:
     return min(longest, max_model_len)
 
 
-def kind_of(new: Any) -> str:
-    """The drafts that its sender names; empty: whichever suits."""
+def draft_name_of(new: Any) -> str:
+    """The name of the drafts that its sender asks for; empty: any."""
     extra = new.sampling_params.extra_args
-    named = extra.get(KIND, "") if isinstance(extra, dict) else ""
+    named = extra.get(DRAFT_NAME, "") if isinstance(extra, dict) else ""
     return named if isinstance(named, str) else ""
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from ssd.draft.policy import Policy, Round, Verified
 from ssd.draft.rules import UntellableError
 from ssd.integrations.vllm.meter import Meter
-from ssd.integrations.vllm.requests import kind_of, max_len_of, why_declined, wire_sampling
+from ssd.integrations.vllm.requests import draft_name_of, max_len_of, why_declined, wire_sampling
 
 _PADDING = 0
 """A token as good as any: what is decided does not depend on it."""
@@ -130,7 +130,8 @@ class Sessions:
         try:
             sampling = wire_sampling(new.sampling_params, self._seed_of(new.req_id), coupled=self._coupled)
             max_len = max_len_of(new, self._max_model_len)
-            self.policy.begin(new.req_id, new.prompt_token_ids, (), sampling, max_len, kind=kind_of(new))
+            name = draft_name_of(new)
+            self.policy.begin(new.req_id, new.prompt_token_ids, (), sampling, max_len, draft_name=name)
         except (UntellableError, OverflowError):  # OverflowError: a token of its prompt that no model has.
             self.meter.add("spec_declined", "parameters")
             return
