@@ -260,65 +260,6 @@ def test_one_file_is_for_all_commands(tmp_path: Path) -> None:
     assert [draft[name] for name in said] == ["small", 8, "float32", 2, "ipc:///tmp/never"]
 
 
-OLD = "model: m\ndraft: d\ndraft_width: 12\ndraft-cores: [1, 2]\ngrowth: uniform\nport: 8000\n"
-NEW = "draft:\n  model: d\n  width: 12\n  cores:\n  - 1\n  - 2\n  growth: uniform\nserver:\n  port: 8000\n"
-OLD_TOML = (
-    'model = "m"\ndraft = "d"\ndraft_width = 12\ndraft-cores = [1, 2]\ngrowth = "uniform"\nport = 8000\n'
-)
-NEW_TOML = (
-    'draft.model = "d"\ndraft.width = 12\ndraft.cores = [1, 2]\ndraft.growth = "uniform"\n'
-    "server.port = 8000\n"
-)
-
-
-@pytest.mark.parametrize(("suffix", "old", "new"), [(".yaml", OLD, NEW), (".toml", OLD_TOML, NEW_TOML)])
-@pytest.mark.parametrize("command", ["show", "served", "draft"])
-def test_a_file_of_0_1_is_refused_with_the_lines_to_write(
-    tmp_path: Path, command: str, suffix: str, old: str, new: str
-) -> None:
-    """And written so, it is taken."""
-    file = config_file(tmp_path, old, suffix)
-    result = CliRunner().invoke(app, [command, "--config", file])
-    assert result.exit_code == 2
-    assert f"{file} is of 0.1: since 0.2 settings stand under their owner" in result.stderr
-    instead, write = (
-        "".join(
-            f"{line.strip() if suffix == '.toml' else line[4:]}\n"
-            for line in part.splitlines()
-            if line.startswith("    ")
-        )
-        for part in result.stderr.split("\nwrite\n")
-    )
-    assert "draft_width" in instead
-    if command == "draft":
-        return
-    assert write == new
-    top = old.splitlines(keepends=True)[0]
-    taken = run("--config", config_file(tmp_path, top + write, suffix), command=command)
-    assert (taken["draft"]["model"], taken["draft"]["width"], taken["draft"]["growth"]) == (
-        "d",
-        12,
-        "uniform",
-    )
-    assert taken["draft"]["cores"] == [1, 2]
-
-
-def test_a_file_of_0_1_for_a_draft_alone(tmp_path: Path) -> None:
-    file = config_file(tmp_path, "model: small\nlisten: ipc:///tmp/never\nwidth: 8\ndtype: float32\n")
-    assert refusal("--config", file, command="draft").endswith(
-        "write draft: model: small dtype: float32 listen: ipc:///tmp/never width: 8"
-    )
-
-
-@pytest.mark.parametrize("name", ["draft_width", "growth", "draft_keys", "draft_timeout"])
-def test_python_of_0_1_is_refused_with_the_new_spelling(name: str) -> None:
-    now = name.removeprefix("draft_")
-    with pytest.raises(
-        ValueError, match=rf"^{name} is draft\.{now} since 0\.2: draft={{'model': …, '{now}': 8}}"
-    ):
-        EngineConfig.from_settings("m", {"mode": "ssd", "draft": "d", name: 8})
-
-
 @pytest.mark.parametrize(
     ("draft", "message"),
     [
@@ -353,7 +294,8 @@ def test_a_draft_is_a_name_settings_or_a_config() -> None:
         ("draft: {widht: 8}", "'draft.widht' is no option of `ssd show`: did you mean 'width'?"),
         ("draft-widht: 8", "'draft-widht' is no option of `ssd show`: did you mean 'draft.width'?"),
         ("draft: [a, b]", "'draft' is a section"),
-        ("show: {draft-width: 8}", "write show: draft: width: 8"),
+        ("draft-width: 8", "'draft-width' is no option of `ssd show`: did you mean 'draft.width'?"),
+        ("show: {draft-width: 8}", "'draft-width' is no option of `ssd show`: did you mean 'draft.width'?"),
         ("- a\n- b", "one option a line"),
         ("a: [", "cannot be read"),
         ("max-num-seqs: many", "'--max-num-seqs'"),
@@ -363,6 +305,22 @@ def test_a_draft_is_a_name_settings_or_a_config() -> None:
 )
 def test_files_that_are_wrong_are_refused_by_name(tmp_path: Path, content: str, message: str) -> None:
     assert message in refusal("m", "--config", config_file(tmp_path, content))
+
+
+@pytest.mark.parametrize(
+    ("command", "content", "message"),
+    [
+        ("served", "port: 1", "'port' is no option of `ssd served`: did you mean 'server.port'?"),
+        ("served", "api-key: k", "'api-key' is no option of `ssd served`: did you mean 'server.api_keys'?"),
+        ("draft", "listen: here", "'listen' is no option of `ssd draft`: did you mean 'draft.listen'?"),
+        ("draft", "port: 1", "'port' is no option of `ssd draft`"),
+        ("draft", "draft-width: 8", "'draft-width' is no option of `ssd draft`: did you mean 'draft.width'?"),
+    ],
+)
+def test_what_has_an_owner_is_refused_elsewhere(
+    tmp_path: Path, command: str, content: str, message: str
+) -> None:
+    assert message in refusal("--config", config_file(tmp_path, content), command=command)
 
 
 def test_every_command_takes_a_file(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import typer
 import yaml
 
 from ssd.cli.errors import user_errors
-from ssd.cli.file_shape import FileShape, Moved, Place, refusal_of_old
+from ssd.cli.file_shape import FileShape, Place
 
 _VLLM_KEYS = {
     "model": "draft",
@@ -109,29 +109,22 @@ def _defaults_from(path: Path, context: typer.Context) -> dict[str, Any]:
     }
     rest = {key: value for key, value in content.items() if key not in of_commands}
     own = of_commands.get(shape.command, {})
-    return _defaults_of(rest, shape, path) | _defaults_of(own, shape, path, section=shape.command)
+    return _defaults_of(rest, shape, path) | _defaults_of(own, shape, path)
 
 
-def _defaults_of(
-    layer: Mapping[str, Any], shape: FileShape, path: Path, *, section: str = ""
-) -> dict[str, Any]:
+def _defaults_of(layer: Mapping[str, Any], shape: FileShape, path: Path) -> dict[str, Any]:
     """By names of options."""
     defaults: dict[str, Any] = {}
-    moved: list[Moved] = []
     for place, key, value in _entries(layer, path):
         option = shape.option_at(place)
         if option is None and shape.is_for_others(place):
             continue
-        if option is None and (place[0] or shape.place_since(place[1]) is None):
-            raise ValueError(f"--config {path}: {shape.unknown(place, key)}")
         if option is None:
-            moved.append(Moved(key, value, shape.place_since(place[1]) or place))
-        elif option.name == "speculative_config":
+            raise ValueError(f"--config {path}: {shape.unknown(place, key)}")
+        if option.name == "speculative_config":
             defaults = {**draft_settings(value), **defaults}
         elif value is not None:
             defaults[option.name] = _as_typed(value, is_list=option.multiple)
-    if moved:
-        raise ValueError(refusal_of_old(path, layer, shape.with_company(moved, layer), section))
     return defaults
 
 

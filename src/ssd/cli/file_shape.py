@@ -7,19 +7,16 @@
     server:
       port: 8000
 
-Knows owners, and what `ssd draft` takes over from the engine. A file of 0.1, which had but one level, is
-refused with the lines to write instead. Does not know values: their types and ranges are the options'.
+Knows owners, and what `ssd draft` takes over from the engine. Does not know values: their types and ranges
+are the options'.
 """
 
 import dataclasses
 import difflib
-import json
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import typer
-import yaml
 
 from ssd.cli.server_options import ServerOptions
 from ssd.config.draft import DRAFT_SETTINGS
@@ -33,15 +30,6 @@ _TAKEN_OVER = ("dtype", "kv_cache_bytes", "max_num_seqs", "hf_cache")
 """What a draft has of its engine, if it says nothing else itself."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Moved:
-    """A key of 0.1, and where it stands now."""
-
-    key: str
-    value: Any
-    place: Place
-
-
 class FileShape:
     """The places of one command's options."""
 
@@ -52,7 +40,7 @@ class FileShape:
         self._options = _options_of(context.command)
         self._of_draft_command = set(_options_of(commands.get("draft")))
         others = [each for name, each in commands.items() if name != "draft"]
-        self._of_others = {name for each in others for name in _options_of(each)}
+        self._of_others = {name for each in others for name in _at_the_top(_options_of(each))}
         self._places = dict(self._all_places())
         if self.command == "draft":
             taken_over = (name for name in _TAKEN_OVER if name in self._options)
@@ -71,11 +59,7 @@ class FileShape:
         """Of an option, by its name on the command line."""
         if self.command == "draft":
             return "draft", name
-        owner, _, setting = name.partition("_")
-        if owner == "draft" and (not setting or setting in DRAFT_SETTINGS):
-            return "draft", setting or "model"
-        is_server = name in _SERVER_SETTINGS and set(_SERVER_SETTINGS) <= set(self._options)
-        return ("server", name) if is_server else ("", name)
+        return _place_among(name, self._options)
 
     def is_for_others(self, place: Place) -> bool:
         """Whether other commands read this from the same file."""
@@ -84,29 +68,14 @@ class FileShape:
             return name in DRAFT_SETTINGS or name in self._of_draft_command
         if owner == "server":
             return not any(each == "server" for each, _ in self._places)
-        return self.command == "draft" and name in self._of_others and _owner_since(name) is None
-
-    def place_since(self, name: str) -> Place | None:
-        """Where something stands now that 0.1 had at the top; None: it is not known at all."""
-        return self.place_of(self._options[name].name) if name in self._options else _owner_since(name)
-
-    def with_company(self, moved: list[Moved], layer: Mapping[str, Any]) -> list[Moved]:
-        """A file of 0.1 for `ssd draft` had the draft's model where the engine's is now, and more."""
-        if self.command != "draft" or "draft" in layer:
-            return moved
-        names = {key: str(key).replace("-", "_") for key in layer}
-        company = [
-            Moved(key, layer[key], ("draft", name))
-            for key, name in names.items()
-            if name in self._options and key not in [each.key for each in moved]
-        ]
-        return [*company, *moved]
+        return self.command == "draft" and name in self._of_others
 
     def unknown(self, place: Place, key: str) -> str:
         owner, name = place
         known = {setting: setting for each, setting in self._places if each == owner}
         if not owner:
-            known = {each: ".".join(filter(None, self.place_of(each))) for each in self._options}
+            places = {each: self.place_of(option.name) for each, option in self._options.items()}
+            known = {each: ".".join(filter(None, place)) for each, place in places.items()}
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"`ssd {self.command} --help-all` lists what it takes"
         if near:
@@ -114,12 +83,21 @@ class FileShape:
         return f"{f'{owner}.{key}' if owner else key!r} is no option of `ssd {self.command}`: {hint}"
 
 
-def _owner_since(name: str) -> Place | None:
-    """Of what was never the engine's, whichever command is asked; None: it stands where it stood."""
-    setting = name.removeprefix("draft_")
-    if setting in DRAFT_SETTINGS and (setting != name or name == "growth"):
-        return "draft", setting
-    return ("server", name) if name in _SERVER_SETTINGS else None
+def _place_among(name: str, options: Container[str]) -> Place:
+    """Of an option of a command that has these."""
+    owner, _, setting = name.partition("_")
+    if owner == "draft" and (not setting or setting in DRAFT_SETTINGS):
+        return "draft", setting or "model"
+    is_server = name in _SERVER_SETTINGS and all(each in options for each in _SERVER_SETTINGS)
+    return ("server", name) if is_server else ("", name)
+
+
+def _at_the_top(options: Mapping[str, Any]) -> Iterator[str]:
+    """Those that no owner has."""
+    for name, option in options.items():
+        owner, _ = _place_among(option.name, options)
+        if not owner:
+            yield name
 
 
 def _commands_of(command: Any, above: str = "") -> Iterator[tuple[str, Any]]:
@@ -138,40 +116,3 @@ def _options_of(command: Any) -> dict[str, Any]:
             found |= {flag.removeprefix("--").replace("-", "_"): parameter for flag in flags}
             found[parameter.name] = parameter
     return found
-
-
-def refusal_of_old(path: Path, layer: Mapping[str, Any], moved: list[Moved], section: str = "") -> str:
-    """The lines to change, as they are and as they have to be; `section` is that of a command, if any."""
-    old: dict[str, Any] = {}
-    new: dict[str, dict[str, Any]] = {}
-    for owner in dict.fromkeys(each.place[0] for each in moved):
-        said = layer.get(owner)
-        if said is not None and not isinstance(said, Mapping):
-            old[owner], said = said, {"model": said}
-        new[owner] = dict(said or {})
-    for each in moved:
-        owner, name = each.place
-        old[each.key] = new[owner][name.replace("_", "-")] = each.value
-    return (
-        f"--config {path} is of 0.1: since 0.2 settings stand under their owner. Instead of\n\n"
-        f"{_shown(old, path, section)}\n\nwrite\n\n{_shown(new, path, section)}\n"
-    )
-
-
-def _shown(content: dict[str, Any], path: Path, section: str) -> str:
-    if section:
-        content = {section: content}
-    if path.suffix == ".toml":
-        lines = list(_toml_lines(content))
-    else:
-        lines = yaml.safe_dump(content, sort_keys=False, allow_unicode=True).splitlines()
-    return "\n".join(f"    {line}" for line in lines)
-
-
-def _toml_lines(content: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """With dots, since whatever follows a [section] would belong to it."""
-    for key, value in content.items():
-        if isinstance(value, Mapping):
-            yield from _toml_lines(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key} = {json.dumps(value, ensure_ascii=False)}"

@@ -10,7 +10,7 @@ from ssd.config.checks import (
     require_cores,
     require_whole,
 )
-from ssd.config.draft import DRAFT_SETTINGS, DraftConfig
+from ssd.config.draft import DraftConfig
 from ssd.config.runner import (
     BLOCK_SIZE,
     DECODE_TILE,
@@ -244,9 +244,6 @@ class EngineConfig:
 
 
 def _checked(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """As they are, if all of them are known and none is of 0.1, when the draft's were among them."""
-    for key, value in settings.items():
-        if (name := key.removeprefix("draft_")) in DRAFT_SETTINGS and (name != key or key == "growth"):
-            raise ValueError(f"{key} is draft.{name} since 0.2: draft={{'model': …, {name!r}: {value!r}}}")
+    """As they are, if all of them are known."""
     refuse_unknown(settings, [field.name for field in fields(EngineConfig) if field.name != "model"])
     return dict(settings)
