@@ -19,7 +19,7 @@ BENCHMARKS = ROOT.parents[1] / "benchmarks"
 
 # Each package may import those of the layers before its own, and itself.
 LAYERS = (
-    {"config", "errors", "version"},
+    {"config", "errors", "moving_average", "version"},
     {"processes", "sampling", "kvcache"},
     {"kernels"},
     {"attention"},

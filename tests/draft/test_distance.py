@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ssd.draft.distance import Distance, Mean
+from ssd.draft.distance import Distance
 from ssd.draft.messages import NodesHeads
 from ssd.draft.strand import Strand
 from tests.draft.test_line import Source
@@ -52,15 +52,6 @@ def test_a_pause_is_no_round() -> None:
         clock.now += seconds
         distance.note_round()
     assert distance.lookahead_with(0.0399) == 13
-
-
-def test_a_mean_follows_what_it_is_told() -> None:
-    mean = Mean()
-    mean.note(1.0)
-    assert mean.value == 1.0
-    for _ in range(100):
-        mean.note(3.0)
-    assert mean.value == pytest.approx(3.0, abs=0.01)
 
 
 def heads(seq: int, n: int) -> NodesHeads:

@@ -237,21 +237,21 @@ def test_what_must_follow_says_nothing_of_the_draft() -> None:
         },
         {},
     )
-    before = found.controller._first_rate
+    before = found.controller._first_rate.value
     for _ in range(100):
         found.propose(["a"], {"a": object()})  # type: ignore[dict-item]
         assert found.settle([Verified("a", [7, 8, 9], 2)])[0].source == "grammar"
-    assert found.controller._first_rate == before
+    assert found.controller._first_rate.value == before
     assert not found.stats.is_resting
     assert client.foretold == {"a": (7, 8)}
     found.propose(["b"], {"b": object()})  # type: ignore[dict-item]
     assert client.foretold == {"b": (7,)}
     assert found.settle([Verified("b", [7, 8, 9], 2)])[0].source == "draft"
-    praised = found.controller._first_rate
+    praised = found.controller._first_rate.value
     assert praised > before
     found.propose(["b"], {"b": object()})  # type: ignore[dict-item]
     found.settle([Verified("b", [7, 9], 2)])  # of its own tokens none
-    assert found.controller._first_rate < praised
+    assert found.controller._first_rate.value < praised
     found.propose(["c"], {"c": object()})  # type: ignore[dict-item]
     assert client.foretold == {"c": ()}, "a draft that is sure of itself is not certain"
 

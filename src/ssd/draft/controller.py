@@ -11,8 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-_SMOOTHING = 0.25
-"""Weight of the newest wait."""
+from ssd.moving_average import MovingAverage, moved_towards
+
+_WAIT_WEIGHT = 0.25
+"""Of the newest wait for the draft."""
+_RATE_WEIGHT = 0.05
+"""Of whether the newest drafted token, or guess, was accepted."""
 _FORGETTING = 0.97
 """What a long wait still counts after each time it was not repeated."""
 _LEVEL_MEMORY, _SLOPE_MEMORY = 0.98, 0.998
@@ -147,11 +151,11 @@ class Controller:
     def __init__(self, *, guess_rate: float = 0.3) -> None:
         """`guess_rate`: what guesses without a chance of their own are trusted with before any was seen."""
         self.times = VerifyTimes()
-        self._first_rate = 0.7
+        self._first_rate = MovingAverage(_RATE_WEIGHT, 0.7)
         """How often the first drafted token is accepted."""
-        self._wait = 0.0
-        """How long a wait for the draft takes, by the latest ones."""
-        self._guess_rate = self._hoped_rate = guess_rate
+        self._wait = MovingAverage(_WAIT_WEIGHT)
+        """Seconds that a wait for the draft takes."""
+        self._guess_rate, self._hoped_rate = MovingAverage(_RATE_WEIGHT, guess_rate), guess_rate
         """How often a guess is right whose source gives no chances: the text itself, a draft in turns."""
         self._num_doubts = 0
 
@@ -219,27 +223,27 @@ class Controller:
 
     def guess_chances(self, count: int) -> list[float]:
         """Of guesses in a row whose source gives no chances."""
-        return [self._guess_rate ** (place + 1) for place in range(count)]
+        return [self._guess_rate.value ** (place + 1) for place in range(count)]
 
     def note_guess(self, *, accepted: bool) -> None:
-        self._guess_rate += 0.05 * (float(accepted) - self._guess_rate)
+        self._guess_rate.note(float(accepted))
 
     def note_no_guess(self) -> None:
         """What is not tried is not measured: in time it is hoped for again."""
-        self._guess_rate += _HOPE * (self._hoped_rate - self._guess_rate)
+        self._guess_rate.value = moved_towards(self._guess_rate.value, self._hoped_rate, _HOPE)
 
     def note_first(self, *, accepted: bool) -> None:
-        self._first_rate += 0.05 * (float(accepted) - self._first_rate)
+        self._first_rate.note(float(accepted))
 
     def note_wait(self, seconds: float) -> None:
-        self._wait = seconds if not self._wait else self._wait + _SMOOTHING * (seconds - self._wait)
+        self._wait.note(seconds)
 
     def longest_wait(self, num_rows: int, draft_step: float) -> float:
         """Seconds worth waiting for a drafted token: less than what it saves. 0: do not wait."""
-        gain = self._first_rate * self.times.expected(num_rows)
-        expected = self._wait or 1.5 * draft_step
+        gain = self._first_rate.value * self.times.expected(num_rows)
+        expected = self._wait.value or 1.5 * draft_step
         if 0 < expected < gain:
             return gain
         # What is not tried is not measured: in time it is worth another try.
-        self._wait *= _FORGETTING
+        self._wait.value *= _FORGETTING
         return 0.0

@@ -7,28 +7,20 @@ reach beyond the rounds that end meanwhile. Knows times and counts; no tree, no 
 import math
 from collections.abc import Callable
 
-_MEMORY = 0.9
-"""What earlier rounds and answers still count after the next."""
+from ssd.moving_average import MovingAverage
+
+_ROUND_WEIGHT = 0.1
+"""Of the newest round."""
 _LONGEST_ROUND = 2.0
 """Seconds: a longer time between two rounds is a pause."""
 _MOST = 32
 """A tree that reaches further has no room for anything beside its likeliest path."""
 
 
-class Mean:
-    """Of the latest values, the newest most."""
-
-    def __init__(self) -> None:
-        self.value = 0.0
-
-    def note(self, value: float) -> None:
-        self.value = value if not self.value else _MEMORY * self.value + (1 - _MEMORY) * value
-
-
 class Distance:
     def __init__(self, lookahead: int, clock: Callable[[], float]) -> None:
         self._lookahead, self._clock = lookahead, clock
-        self._round = Mean()
+        self._round = MovingAverage(_ROUND_WEIGHT)
         self._last: float | None = None
 
     def note_round(self) -> None:

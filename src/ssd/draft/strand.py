@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ssd.draft.contact import Contact, ContactState
-from ssd.draft.distance import Mean
 from ssd.draft.messages import MAX_ID, AnyMessage, NodesHeads, Stats
 from ssd.draft.retry import Retry
+from ssd.moving_average import MovingAverage
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +35,10 @@ _PATIENCE_SECONDS = 1.0
 """What is not answered by then never is: there was nothing to grow."""
 _LATE, _PROMPT = 0.6, 0.3
 """Shares of rounds for which a draft was late: of one that has too much to do, and of one that has not."""
-_LATE_MEMORY = 0.95
-"""What the rounds before still count when the next are noted."""
+_LATE_WEIGHT = 0.05
+"""Of the newest rounds."""
+_ANSWER_WEIGHT = 0.1
+"""Of the newest answer."""
 _LATENESS_HALVES_SECONDS = 5.0
 """After so long without a round a draft's lateness begins to halve in so many seconds each: else nobody would
 ever go back to it. Not before: rounds may be slow."""
@@ -98,7 +100,7 @@ class Strand:
         """Since when it has been owed an answer."""
         self._asked: tuple[int, int, float] | None = None
         """A sequence, an outcome of it, and when it was told."""
-        self.answer = Mean()
+        self.answer = MovingAverage(_ANSWER_WEIGHT)
         """Seconds from an outcome until there are nodes that follow it: the round trip, and a step."""
         self.stats: Stats | None = None
         """Its latest word on itself."""
@@ -113,7 +115,7 @@ class Strand:
         """When the first came back after the last that was declined."""
         self.step_seconds = 0.0
         """Of its latest step."""
-        self._lateness, self._judged_at = 0.0, 0.0
+        self._lateness, self._judged_at = MovingAverage(_LATE_WEIGHT, 0.0), 0.0
         """The share of the latest rounds for which it was late, and when the last of them ended."""
         self._lightened_at = float("-inf")
         self.num_followed = 0
@@ -155,7 +157,7 @@ class Strand:
     def lateness(self) -> float:
         """The share of the latest rounds for which it was late; forgotten while there are none."""
         idle = max(0.0, self._clock() - self._judged_at - _LATENESS_HALVES_SECONDS)
-        return float(self._lateness * 0.5 ** (idle / _LATENESS_HALVES_SECONDS))
+        return float(self._lateness.value * 0.5 ** (idle / _LATENESS_HALVES_SECONDS))
 
     @property
     def is_behind(self) -> bool:
@@ -278,8 +280,8 @@ class Strand:
 
     def note_rounds(self, num_late: int, num_rounds: int) -> None:
         """Verifications have ended for which it had spoken, or was late."""
-        before = self.lateness
-        self._lateness = before + (1 - _LATE_MEMORY) * (num_late / num_rounds - before)
+        self._lateness.value = self.lateness
+        self._lateness.note(num_late / num_rounds)
         self._judged_at = self._clock()
 
     def note_lightened(self) -> None:
@@ -313,7 +315,7 @@ class Strand:
             self._retry.note_failure(self._clock() - self._greeted_at if self.has_greeted else 0.0)
         self.has_greeted, self.last_loss = False, contact.reason
         # Whoever answers next may be another process. How long its answers are under way is the address's.
-        self.stats, self._told_at, self._lateness, self._asked = None, None, 0.0, None
+        self.stats, self._told_at, self._lateness.value, self._asked = None, None, 0.0, None
         self._declined_at, self._when_full, self.step_seconds = None, None, 0.0
         self._num_back, self._num_sent_away, self._taken_since = 0, 0, None
         return contact

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from weakref import WeakSet
 
+from ssd.moving_average import MovingAverage
+
 AT_ONCE_SECONDS = 0.5
 """Ten thousand masks of a common schema, or some hundred of the dearest that are of use."""
 _SHARE = 0.5
@@ -18,7 +20,8 @@ _SHARE = 0.5
 _DRAFTED_SECONDS = 0.004
 """For the masks of one text's drafted tokens in a step: more would cost other texts more than they save."""
 _MOST_DRAFTED = 1 << 20
-_NEW_WEIGHT = 0.1
+_MASK_WEIGHT = 0.1
+"""Of the newest masks, in the average time of a mask."""
 
 
 class EngineTime:
@@ -54,13 +57,13 @@ class GrammarTime:
         engine.requests.add(self)
         self.is_used_up = False
         """For good: no mask is made for any text of the request any more."""
-        self._mask_seconds = 0.0
-        """What a mask takes, of the latest."""
+        self._mask_seconds = MovingAverage(_MASK_WEIGHT, 0.0)
 
     @property
     def most_drafted(self) -> int:
         """How many drafted tokens of one text are worth their masks."""
-        return int(_DRAFTED_SECONDS / self._mask_seconds) if self._mask_seconds else _MOST_DRAFTED
+        seconds = self._mask_seconds.value
+        return int(_DRAFTED_SECONDS / seconds) if seconds else _MOST_DRAFTED
 
     @contextmanager
     def counted(self, num_masks: int = 0) -> Iterator[None]:
@@ -83,4 +86,4 @@ class GrammarTime:
             engine.owed -= self._owed  # Its masks are no more: others need not end for them.
             self._owed = 0.0
         if num_masks:
-            self._mask_seconds += _NEW_WEIGHT * (seconds / num_masks - self._mask_seconds)
+            self._mask_seconds.note(seconds / num_masks)

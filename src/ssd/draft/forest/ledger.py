@@ -5,10 +5,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ssd.moving_average import moved_towards
+
 _HOPE = 1.0
 """Tokens that a round is held to gain before there was one."""
-_VALUE_MEMORY = 0.9
-"""What earlier rounds still count after the next."""
+_VALUE_WEIGHT = 0.1
+"""Of what the newest round gained."""
 CREDIT = 64
 """Frames that may be under way without word of their arrival, at least."""
 _FRAMES_FOR_A_TOKEN = 4
@@ -57,7 +59,7 @@ class Ledger:
     def note_outcome(self, row: int, n: int, length: int) -> None:
         gained = length - int(self.length[row]) - 1
         self.n[row], self.length[row] = n, length
-        self.value[row] += (1 - _VALUE_MEMORY) * (gained - self.value[row])
+        self.value[row] = moved_towards(self.value[row], gained, _VALUE_WEIGHT)
 
     def may_grow(self, row: int) -> bool:
         """Whether nothing but room is in the way."""

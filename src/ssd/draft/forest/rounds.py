@@ -9,11 +9,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ssd.draft.distance import Mean
 from ssd.draft.forest.ledger import Longs
+from ssd.moving_average import MovingAverage, moved_towards
 
 _LONGEST = 10.0
 """Seconds: more between two outcomes is a pause, and no round."""
+_WEIGHT, _OWN_WEIGHT = 0.1, 0.5
+"""Of the newest step or round of any sequence, and of the newest round of one sequence."""
 _MOST = 1 << 10
 """Steps: no tree has as many nodes."""
 
@@ -27,7 +29,7 @@ class Rounds:
         """Of its rounds, the latest most; 0: not known."""
         self._has_begun = np.zeros(sequences + 1, np.bool_)
         """An outcome has come; before that the target reads the prompt."""
-        self._usual, self._step = Mean(), Mean()
+        self._usual, self._step = MovingAverage(_WEIGHT), MovingAverage(_WEIGHT)
 
     def enter(self, row: int) -> None:
         """A new sequence: its rounds are taken to be as others' are."""
@@ -42,7 +44,7 @@ class Rounds:
         if self._has_begun[row] and 0 < seconds < _LONGEST:
             self._usual.note(seconds)
             known = self._seconds[row]
-            self._seconds[row] = (known + seconds) / 2 if known else seconds
+            self._seconds[row] = moved_towards(known, seconds, _OWN_WEIGHT) if known else seconds
         self._since[row], self._has_begun[row] = now, True
 
     def note_step(self, seconds: float) -> None:

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from ssd.draft.forest.books import Books
 from ssd.draft.forest.ledger import Longs
+from ssd.moving_average import moved_towards
 
 Flags = NDArray[np.bool_]
 Reals = NDArray[np.float64]
-_LAG_MEMORY = 0.98
-"""What earlier steps still count after the next."""
+_LAG_WEIGHT = 0.02
+"""Of the newest step."""
 _TOO_LATE = 0.5
 """Share of its roots that a tenant leaves to later steps: with more it has too many sequences."""
 
@@ -115,7 +116,7 @@ class Tenants:
         """Of each row of the tables: tokens that were to be read in a step, and those that were."""
         num_due, num_read = self._by_tenant(due), self._by_tenant(read)
         late = np.where(num_due > 0, 1 - num_read / np.maximum(num_due, 1), 0.0)
-        self._lag += (1 - _LAG_MEMORY) * (late - self._lag)
+        self._lag = moved_towards(self._lag, late, _LAG_WEIGHT)
 
     def overloaded(self) -> str | None:
         """A tenant that has more sequences than its share of rows is enough for; it is named once."""
