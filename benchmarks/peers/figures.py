@@ -18,7 +18,7 @@ from benchmarks.peers.cases import has_our_draft
 from benchmarks.peers.records import PeerRecord
 from benchmarks.peers.registry import SSD
 from ssd.bench.cases import parse_case
-from ssd.bench.statistics import Estimate, joint_confidence, mean_of_medians, median_with_interval
+from ssd.bench.statistics import Estimate, joint_confidence, median_with_interval
 
 ALL = "mean of the data sets"
 TOGETHER = "prompts of all data sets together"
@@ -282,3 +282,18 @@ def has_same_draft(case: str) -> bool:
     """Whether this engine's draft has all of its weights, in the model's precision, as peers' drafts do."""
     parsed = parse_case(case)
     return parsed.draft_precision in (None, "model") and parsed.draft_head is None
+
+
+def mean_of_medians(groups: Sequence[Sequence[float]], *, among: int = 1) -> Estimate:
+    """Each group counts the same. The groups' intervals hold together, and then their mean does too.
+
+    `among`: it was chosen from so many, and would hold for any of them.
+    """
+    confidence = joint_confidence(among * len(groups))
+    found = [median_with_interval(group, confidence=confidence) for group in groups]
+    mean, count = statistics.mean(each.value for each in found), sum(each.count for each in found)
+    intervals = [each.interval for each in found if each.interval is not None]
+    if len(intervals) < len(found):
+        return Estimate(value=mean, count=count)
+    low, high = (statistics.mean(ends) for ends in zip(*intervals, strict=True))
+    return Estimate(value=mean, low=low, high=high, count=count)

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from ssd.bench.cases import Case
-from ssd.bench.energy import EnergyMeter
 from ssd.bench.engines import CaseEngines, bench_configs
 from ssd.config import DraftConfig, EngineConfig
 from ssd.sampling import SamplingParams
@@ -98,16 +97,3 @@ def test_a_case_without_its_draft_is_refused(tiny_llama: Path) -> None:
         bench_configs(config, None, [Case(mode="ssd")])
     with pytest.raises(ValueError, match="not an address"):
         bench_configs(config, DraftConfig(model="ipc:///tmp/draft"), [Case(mode="ssd")])
-
-
-def test_energy_counts_packages_once_and_over_the_wrap(tmp_path: Path) -> None:
-    assert EnergyMeter(tmp_path).joules_since({}) is None
-    for name, value in (("intel-rapl:0", 9_000_000), ("intel-rapl:1", 1), ("intel-rapl:0:0", 5)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "energy_uj").write_text(f"{value}\n")
-        (tmp_path / name / "max_energy_range_uj").write_text("9999999\n")
-    meter = EnergyMeter(tmp_path)
-    before = meter.read()
-    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("1000000")
-    (tmp_path / "intel-rapl:1" / "energy_uj").write_text("500001")
-    assert meter.joules_since(before) == 2.5

@@ -162,9 +162,7 @@ def test_both_pages_hold_the_figures(figures: RunFigures) -> None:
                 assert f"{median:.2f}"[:4] in page, (dataset, case)
         assert "2.25 (2.25–2.25)" in page
         assert "All 36 texts equal those of plain decoding" in page
-        assert "not readable on this machine" in page
         assert "Made-up Processor" in page
-        assert "J/token" not in page
 
 
 def test_the_page_needs_nothing_from_elsewhere(figures: RunFigures) -> None:

@@ -14,7 +14,6 @@ from ssd.bench.statistics import (
     CONFIDENCE,
     Estimate,
     joint_confidence,
-    mean_of_medians,
     median_with_interval,
     paired_ratio,
 )
@@ -43,10 +42,6 @@ def test_few_values_have_no_interval_that_would_hold() -> None:
     assert median_with_interval(five).low is None
     assert median_with_interval(six).low is not None
     assert median_with_interval(six, confidence=joint_confidence(4)).low is None
-    assert mean_of_medians([[1.0, 2.0], [3.0, 4.0]]).low is None
-    assert mean_of_medians([[1.0, 2.0, 3.0, 4.0]] * 3).low is None
-    assert mean_of_medians([[1.0, 2.0, 3.0] * 2] * 3).low is None
-    assert mean_of_medians([[1.0, 2.0, 3.0] * 3] * 3).low is not None
 
 
 DRAWS: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray[Any, Any]]] = {
@@ -84,14 +79,6 @@ def test_a_page_of_rows_errs_as_seldom_as_one() -> None:
     assert sum(wrong) / pages <= 0.05 + 3 * (0.05 * 0.95 / pages) ** 0.5
     alone = [any(median_with_interval(row).verdict in ERRORS for row in page) for page in draws]
     assert sum(alone) / pages > 0.3
-
-
-def test_the_mean_of_medians_holds_too() -> None:
-    rng, held = np.random.default_rng(5), 0
-    for groups in DRAWS["skewed"](rng, (2000, 3 * 12)).reshape(2000, 3, 12).tolist():
-        found = mean_of_medians(groups)
-        held += found.low is not None and found.low <= 0 <= (found.high or 0)
-    assert held / 2000 >= CONFIDENCE
 
 
 def test_ratios_are_taken_within_pairs() -> None:

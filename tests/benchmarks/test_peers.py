@@ -5,11 +5,12 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.peers.__main__ import parser, places_of
 from benchmarks.peers.cases import check_peer_cases
-from benchmarks.peers.figures import PeersFigures, first_difference
+from benchmarks.peers.figures import PeersFigures, first_difference, mean_of_medians
 from benchmarks.peers.plans import Places, _plans_of, plan_workers
 from benchmarks.peers.process import WorkerPlan
 from benchmarks.peers.records import PeerRecord, PeersFolder, PeersManifest, PeersSettings
@@ -18,7 +19,7 @@ from benchmarks.peers.report import verdict_lines, write_report
 from benchmarks.peers.run import turns_of
 from benchmarks.peers.waves import continued_waves, expected_bytes, into_waves
 from benchmarks.peers.worker import Clock
-from ssd.bench.statistics import mean_of_medians
+from ssd.bench.statistics import CONFIDENCE
 
 SETTINGS = PeersSettings(
     model="target", draft="small", dtype="bfloat16", peers=["vllm", "transformers"], ssd_cases=["ar", "ssd"],
@@ -372,6 +373,14 @@ def test_the_mean_counts_data_sets_alike() -> None:
     assert spread.low is not None
     assert spread.high is not None
     assert spread.low < spread.value == 2.5 < spread.high
+
+
+def test_the_interval_of_a_mean_of_medians_holds() -> None:
+    """Of skewed values whose median is 0."""
+    draws = np.random.default_rng(5).lognormal(0, 1.5, (2000, 3, 12)) - 1
+    found = [mean_of_medians(groups) for groups in draws.tolist()]
+    held = sum(each.low is not None and each.low <= 0 <= (each.high or 0) for each in found)
+    assert held / len(found) >= CONFIDENCE
 
 
 def test_where_texts_part() -> None:

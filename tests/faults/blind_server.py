@@ -67,13 +67,6 @@ BLIND = [
         "With echo and logprobs=0 the lists of tokens and log-probabilities are of unlike length.",
     ),
     BlindFault(
-        "a counter of energy that begins anew gives energy back",
-        "src/ssd/bench/energy.py",
-        "((now[each.counter] - before[each.counter]) % each.wraps_at for each in self._packages)",
-        "(now[each.counter] - before[each.counter] for each in self._packages)",
-        "Once in a while a prompt costs minus some hundred thousand joules.",
-    ),
-    BlindFault(
         "a draft is chosen for a lucky prompt",
         "src/ssd/tuning/confirm.py",
         "        return ratio.low > 1\n",

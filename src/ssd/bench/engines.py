@@ -10,7 +10,6 @@ from dataclasses import replace
 from types import TracebackType
 
 from ssd.bench.cases import Case, refuse_cases, with_case
-from ssd.bench.energy import EnergyMeter
 from ssd.bench.meter import BatchMeter
 from ssd.bench.records import PromptRecord
 from ssd.config import DraftConfig, EngineConfig
@@ -73,7 +72,6 @@ class CaseEngines:
         self.engine: Engine = build_engine(self.config, num_trees=num_trees, show_progress=show_progress)
         self._plain = self.engine.core.decoder
         self._decoders: dict[EngineConfig, Decoder] = {}
-        self._energy = EnergyMeter()
         self._cores = self.config.cores
         try:
             for each in configs.values():
@@ -95,10 +93,6 @@ class CaseEngines:
     def draft_cores(self) -> tuple[int, ...]:
         """Of a draft that works ahead; none: it has none of its own."""
         return () if self.draft is None else self.draft.cores
-
-    @property
-    def measures_energy(self) -> bool:
-        return self._energy.is_readable
 
     def refuse_long(self, prompts: Iterable[str], max_tokens: int) -> None:
         """Before anything is measured: a prompt without room for its answer would end a run hours later."""
@@ -132,7 +126,7 @@ class CaseEngines:
             for place, prompt in enumerate(prompts)
         ]
         try:
-            return BatchMeter(core, self._energy).run(made, keep_spans=keep_spans)
+            return BatchMeter(core).run(made, keep_spans=keep_spans)
         finally:
             self._move_to(self.config.cores)
 

@@ -72,7 +72,6 @@ class Figures:
     shares: Shares
     rate_per_device: float
     tokens_per_gflop: float
-    joules_per_token: float | None
     over_ar: Estimate | None
     """Over plain decoding on the target's own devices."""
     over_wide_ar: Estimate | None

@@ -70,7 +70,6 @@ class Manifest:
     draft: ModelFacts | None = None
     cases: Sequence[CaseFacts] = ()
     kind_of_device: str = "core"
-    measures_energy: bool = False
 
 
 def differences(ours: RunSettings, theirs: RunSettings, *, without: Sequence[str] = ()) -> list[str]:

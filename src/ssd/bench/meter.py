@@ -8,7 +8,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ssd.bench.energy import EnergyMeter
 from ssd.bench.records import Lane, PromptRecord, Span
 from ssd.decoding.rows import DraftStep, StepTimes
 from ssd.engine.core import EngineCore, StepOutput
@@ -33,7 +32,6 @@ class _Whole:
     before: EngineStats
     after: EngineStats
     seconds: float
-    joules: float | None
     size: int
 
     def share(self, name: str) -> float:
@@ -51,8 +49,8 @@ class _Whole:
 class BatchMeter:
     """For one batch; the next one gets another."""
 
-    def __init__(self, core: EngineCore, energy: EnergyMeter) -> None:
-        self._core, self._energy = core, energy
+    def __init__(self, core: EngineCore) -> None:
+        self._core = core
         self._depths = defaultdict[str, Counter[int]](Counter)
         self._outputs: dict[str, RequestOutput] = {}
         self._steps: list[_Step] = []
@@ -61,7 +59,7 @@ class BatchMeter:
     def run(self, requests: Sequence[Request], *, keep_spans: bool) -> list[PromptRecord]:
         core, before = self._core, self._core.stats
         core.decoder.proposer.draft_steps()  # whatever is left of earlier requests
-        joules, started = self._energy.read(), time.monotonic()
+        started = time.monotonic()
         try:
             for request in requests:
                 core.add(request)
@@ -70,8 +68,7 @@ class BatchMeter:
         finally:
             for request in requests:
                 core.abort(request.request_id)
-        seconds, used = time.monotonic() - started, self._energy.joules_since(joules)
-        whole = _Whole(before, core.stats, seconds, used, len(requests))
+        whole = _Whole(before, core.stats, time.monotonic() - started, len(requests))
         records = [self._record(self._outputs[each.request_id], whole) for each in requests]
         return [replace(records[0], spans=self._spans()), *records[1:]] if keep_spans else records
 
@@ -120,7 +117,6 @@ class BatchMeter:
             draft_seconds=whole.line_share("draft_seconds") if works_ahead else in_turns,
             round_seconds=sum(rounds) / whole.size,
             round_steps=len(rounds) / whole.size,
-            joules=None if whole.joules is None else whole.joules / whole.size,
         )
 
     def _spans(self) -> list[Span]:

@@ -1,7 +1,7 @@
 """What one prompt in one case took, the bare forwards beside it, and ties, as kept: plain values for msgspec.
 
 Where prompts ran together, each record has its own times and counts of tokens, and an equal share of
-what belongs to the whole batch (seconds, rows, joules): sums over records are true either way.
+what belongs to the whole batch (seconds, rows): sums over records are true either way.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -54,8 +54,6 @@ class PromptRecord:
     """Share of the verify seconds of steps in which every row was generated: prompts excluded."""
     round_steps: float = 0.0
     """Number of these steps, shared out the same way."""
-    joules: float | None = None
-    """Of the whole machine; None: not readable."""
     spans: Sequence[Span] = ()
     """A few rounds, of the first prompts only."""
 

@@ -181,7 +181,6 @@ class Run:
             draft=None if draft is None else model_facts(draft),
             cases=[_case_facts(case, engines, draft) for case in self._cases],
             kind_of_device="core" if device.type == "cpu" else "GPU",
-            measures_energy=engines.measures_energy,
         )
 
 

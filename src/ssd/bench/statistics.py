@@ -69,21 +69,6 @@ def _left_out(count: int, confidence: float) -> int | None:
     return left_out
 
 
-def mean_of_medians(groups: Sequence[Sequence[float]], *, among: int = 1) -> Estimate:
-    """Each group counts the same. The groups' intervals hold together, and then their mean does too.
-
-    `among`: it was chosen from so many, and would hold for any of them.
-    """
-    confidence = joint_confidence(among * len(groups))
-    found = [median_with_interval(group, confidence=confidence) for group in groups]
-    mean, count = statistics.mean(each.value for each in found), sum(each.count for each in found)
-    intervals = [each.interval for each in found if each.interval is not None]
-    if len(intervals) < len(found):
-        return Estimate(value=mean, count=count)
-    low, high = (statistics.mean(ends) for ends in zip(*intervals, strict=True))
-    return Estimate(value=mean, low=low, high=high, count=count)
-
-
 def paired_ratio(
     above: Sequence[float], below: Sequence[float], *, confidence: float = CONFIDENCE
 ) -> Estimate:

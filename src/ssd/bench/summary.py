@@ -83,7 +83,6 @@ class RunFigures:
         num_tokens, seconds = sum(len(each.tokens) for each in records), _total(records, "seconds")
         facts = self._facts[case.label]
         steps, draft_steps = _total(records, "step_seconds"), _total(records, "draft_steps")
-        joules = [each.joules for each in records if each.joules is not None]
         in_turns = _total(records, "draft_seconds") if case.mode == "sd" else 0.0
         return Figures(
             dataset=dataset,
@@ -105,7 +104,6 @@ class RunFigures:
             ),
             rate_per_device=num_tokens / seconds / facts.num_devices,
             tokens_per_gflop=num_tokens / self._gflops(records, facts),
-            joules_per_token=sum(joules) / num_tokens if len(joules) == len(records) else None,
             over_ar=self._over(case, dataset, self._plain(case)),
             over_wide_ar=self._over(case, dataset, self._plain_on_all_cores(case)),
             over_sd=self._over_best_sd(case, dataset) if case.mode == "ssd" else None,

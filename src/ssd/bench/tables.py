@@ -72,5 +72,5 @@ def number(value: float) -> str:
     return f"{value:,.{digits}f}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
-def maybe(value: float | None, form: str = ".2f") -> str:
-    return NOTHING if value is None else f"{value:{form}}"
+def maybe(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.2f}"

@@ -59,7 +59,6 @@ PARTS: tuple[tuple[Column[Figures], ...], ...] = (
         OF_ROOF,
         Column("tok/s a device", lambda row: number(row.rate_per_device), "output tok/s over cores or GPUs"),
         Column("tok/GFLOP", lambda row: number(row.tokens_per_gflop), _FLOP),
-        Column("J/token", lambda row: maybe(row.joules_per_token), "energy of the processors"),
     ),
 )  # fmt: skip
 SHORT = (

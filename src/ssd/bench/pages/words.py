@@ -178,7 +178,6 @@ def facts(figures: RunFigures) -> list[tuple[str, str]]:
         f"{each.label}: {each.num_devices} {manifest.kind_of_device}{'s' * (each.num_devices != 1)}"
         for each in manifest.cases
     )
-    energy = "read" if manifest.measures_energy else "not readable on this machine"
     said = ", ".join(f"{name}={value}" for name, value in settings.engine.items())
     return [
         *models,
@@ -191,7 +190,6 @@ def facts(figures: RunFigures) -> list[tuple[str, str]]:
         ),
         ("deterministic", "yes" if settings.deterministic else "no"),
         ("devices", devices),
-        ("energy", energy),
         *([("engine settings", said)] if said else []),
         *((name, _then(each.hardware.get(name, "?") for each in sessions)) for name in sessions[0].hardware),
         ("versions", _then(_versions(each) for each in sessions)),
