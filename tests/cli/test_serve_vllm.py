@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 
 from ssd.cli import serve as serve_command
 from ssd.cli import serve_vllm, vllm_memory
-from ssd.cli.engine_options import EngineOptions
 from ssd.cli.main import app
-from ssd.cli.server_options import ServerOptions
+from ssd.config import EngineConfig
+from ssd.config.schema import fields_of
+from ssd.config.server import ServerConfig
 from ssd.integrations.vllm.pair import Programs
 from ssd.processes.host_memory import HostMemory
 from ssd.runtime import cores
@@ -254,12 +255,10 @@ def test_every_option_of_a_server_is_mapped_or_refused_by_name() -> None:
     handled = {
         *serve_vllm._FLAGS,
         *serve_vllm._REFUSED,
-        *("model_argument", "model", "config", "speculative_config", "mode", "draft", "lookahead"),
-        *("acceptance", "backup", "draft_timeout", "device", "cores"),
-        *("tensor_parallel_size", "host", "port", "api_keys", "drain_seconds", "log_level", "log_format"),
+        *("model", "mode", "draft", "lookahead", "acceptance", "backup", "device", "cores", "seed"),
+        *("host", "port", "api_keys", "drain_seconds", "log_level", "log_format"),
     }
-    options = EngineOptions.__dataclass_fields__ | ServerOptions.__dataclass_fields__
-    assert set(options) == handled
+    assert {*fields_of(EngineConfig), *fields_of(ServerConfig)} == handled
 
 
 def test_a_missing_vllm_is_refused_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,15 +13,14 @@ import yaml
 from typer.testing import CliRunner
 
 from ssd.cli.config_file import ConfigFile
-from ssd.cli.draft_options import DraftOptions
 from ssd.cli.engine_options import EngineOptions
 from ssd.cli.errors import user_errors
 from ssd.cli.main import app as ssd_app
-from ssd.cli.options import with_options
+from ssd.cli.options import Said, SettingsOf, with_options
 from ssd.cli.sampling_options import SamplingOptions
-from ssd.cli.server_options import ServerOptions
+from ssd.cli.server_options import ServerOptions, server_config
 from ssd.config import DraftConfig, EngineConfig
-from ssd.server.config import ServerConfig
+from ssd.config.server import ServerConfig
 
 app = typer.Typer(pretty_exceptions_enable=False)
 
@@ -43,7 +42,7 @@ def show(
 @with_options
 def served(*, engine: EngineOptions, server: ServerOptions) -> None:
     with user_errors():
-        config = dataclasses.asdict(ServerConfig(**server.settings()))
+        config = dataclasses.asdict(server_config(server))
         typer.echo(json.dumps({**dataclasses.asdict(engine.engine_config()), "server": config}))
 
 
@@ -55,11 +54,15 @@ def other() -> None:
 @app.command("draft")
 @with_options
 def show_draft(
-    listen: str = "", hf_cache: str | None = None, config: ConfigFile = None, *, options: DraftOptions
+    listen: str = "",
+    hf_cache: str | None = None,
+    config: ConfigFile = None,
+    *,
+    options: Annotated[Said, SettingsOf(DraftConfig, without=("timeout",))],
 ) -> None:
     """A command that is called as a section is."""
     with user_errors():
-        config_of = dataclasses.asdict(DraftConfig(**options.settings()))
+        config_of = dataclasses.asdict(DraftConfig(**options))
         typer.echo(json.dumps({**config_of, "listen": listen, "hf_cache": hf_cache}))
 
 
@@ -291,7 +294,7 @@ def test_a_draft_is_a_name_settings_or_a_config() -> None:
         ("banana: 5", "'banana' is no option"),
         ("config: other.yaml", "'config' is no option"),
         ("show:\n  banana: 1", "'banana' is no option"),
-        ("draft: {widht: 8}", "'draft.widht' is no option of `ssd show`: did you mean 'width'?"),
+        ("draft: {widht: 8}", "'draft.widht' is no option of `ssd show`: did you mean 'draft.width'?"),
         ("draft-widht: 8", "'draft-widht' is no option of `ssd show`: did you mean 'draft.width'?"),
         ("draft: [a, b]", "'draft' is a section"),
         ("draft-width: 8", "'draft-width' is no option of `ssd show`: did you mean 'draft.width'?"),
@@ -311,7 +314,7 @@ def test_files_that_are_wrong_are_refused_by_name(tmp_path: Path, content: str, 
     ("command", "content", "message"),
     [
         ("served", "port: 1", "'port' is no option of `ssd served`: did you mean 'server.port'?"),
-        ("served", "api-key: k", "'api-key' is no option of `ssd served`: did you mean 'server.api_keys'?"),
+        ("served", "api-key: k", "'api-key' is no option of `ssd served`: did you mean 'server.api_key'?"),
         ("draft", "listen: here", "'listen' is no option of `ssd draft`: did you mean 'draft.listen'?"),
         ("draft", "port: 1", "'port' is no option of `ssd draft`"),
         ("draft", "draft-width: 8", "'draft-width' is no option of `ssd draft`: did you mean 'draft.width'?"),
@@ -419,6 +422,6 @@ def test_keys_come_from_flags_or_the_environment(
 def test_an_empty_key_in_the_environment_opens_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSD_API_KEY", "")
     with pytest.raises(ValueError, match="SSD_API_KEY is set but empty"):
-        ServerOptions(host="0.0.0.0").settings()
+        server_config({"host": "0.0.0.0"})
     monkeypatch.delenv("SSD_API_KEY")
-    assert ServerOptions(host="0.0.0.0").settings()["api_keys"] == ()
+    assert server_config({"host": "0.0.0.0"}).api_keys == ()

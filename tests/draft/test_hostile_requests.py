@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks.ruled import VOCAB
+from ssd.config.server import ServerConfig
 from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.rows import DraftContext
 from ssd.draft import messages as wire
@@ -34,7 +35,6 @@ from ssd.draft.rules import UntellableError, tellable
 from ssd.engine.prompts import RequestFactory
 from ssd.errors import InvalidRequestError
 from ssd.sampling import History, SamplingParams, SamplingRow
-from ssd.server.config import ServerConfig
 from ssd.server.prompts import completion_params
 from ssd.server.schemas import CompletionRequest
 from tests.draft.crowd import Crowd

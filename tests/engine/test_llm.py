@@ -236,7 +236,7 @@ def test_prefix_cache_is_used_and_reported(llm: LLM) -> None:
         ({"decode_tile": 12}, "multiple of 16"),
         ({"cores": (0, 0)}, "each core once"),
         ({"cores": "0,1"}, "each core once"),
-        ({"deterministic": "false"}, "True or False"),
+        ({"deterministic": "false"}, "true or false"),
         ({"seed": "x"}, "whole number"),
         ({"max_num_batched_tokens": 8}, "fit into a step"),
         ({"max_model_len": 100_000}, "positions end at 512"),

@@ -16,7 +16,7 @@ import torch
 from benchmarks.flags import parser
 from benchmarks.ruled import SLOTS, WIDTH, grower_of, hello, shape_of
 from benchmarks.sleeping import SleepingDraft
-from ssd.config.checks import weights_of
+from ssd.config.draft import weights_of
 from ssd.draft.forest.grower import ForestGrower
 from ssd.draft.link import Keys, ZmqDraftLink
 from ssd.draft.service import DraftService
@@ -70,7 +70,7 @@ def main() -> None:
     options = parser(__doc__, FLAGS).parse_args()
     torch.set_num_threads(1)
     signals = Signals()
-    weights = weights_of("weights", tuple(filter(None, (options.weights or "").split(","))))
+    weights = weights_of(tuple(filter(None, (options.weights or "").split(","))))
     shape = shape_of(options.sequences, 8, width=options.width, slots=options.slots)
     grower = grower_of(SleepingDraft(options.step), prefill_chunk=options.chunk, shape=shape, weights=weights)
     link = ZmqDraftLink(options.address, Keys(Path(options.keys)) if options.keys else None)

@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import pytest
 
-from ssd.processes.logs import TextFormatter, checked_format
+from ssd.processes.logs import TextFormatter
 
 _PROGRAM = """
 import logging
-from ssd.processes.logs import checked_format, start_log
-start_log("draft", "info", checked_format(None))
+from ssd.processes.logs import start_log, usual_format
+start_log("draft", "info", usual_format())
 logging.getLogger("a").info("hello", extra={"fields": {"status": 200}})
 """
 
@@ -42,12 +42,6 @@ def test_the_usual_format_follows_the_terminal(run: Callable[[], str], is_json: 
         assert (entry["message"], entry["process"], entry["status"]) == ("hello", "draft", 200)
     else:
         assert said.endswith("draft: hello status=200")
-
-
-def test_a_format_that_is_named_is_taken_or_refused() -> None:
-    assert (checked_format("json"), checked_format("text")) == ("json", "text")
-    with pytest.raises(ValueError, match="use text or json"):
-        checked_format("yaml")
 
 
 def test_text_names_what_is_grave() -> None:

@@ -17,14 +17,14 @@ import msgspec
 import openai
 
 from ssd.config import EngineConfig
-from ssd.server.config import ServerConfig
+from ssd.config.server import ServerConfig
 from tests.alive import is_alive
 
 _PROGRAM = """
 import sys
 import msgspec
 from ssd.config import EngineConfig
-from ssd.server.config import ServerConfig
+from ssd.config.server import ServerConfig
 from ssd.server.run import run_server
 sys.exit(run_server(*msgspec.json.decode(sys.argv[1], type=tuple[EngineConfig, ServerConfig])))
 """

@@ -18,9 +18,9 @@ import pytest
 from fastapi import APIRouter, Depends, FastAPI, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from ssd.config.server import ServerConfig
 from ssd.server.body import BoundedRoute
 from ssd.server.body_limit import BodyLimit
-from ssd.server.config import ServerConfig
 from tests.server.process import ServerProcess, resident_bytes, serving, until
 
 UNREAD: dict[str, Any] = {

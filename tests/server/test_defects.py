@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
+from ssd.config.server import ServerConfig
 from ssd.errors import InvalidRequestError
 from ssd.server.answers import Answer
 from ssd.server.app import build_app
 from ssd.server.completions import CompletionJob
-from ssd.server.config import ServerConfig
 from ssd.server.connection import COMPLETIONS, Framing, send_events
 from ssd.server.gate import Gate
 from ssd.server.metrics import Metrics

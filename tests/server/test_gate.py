@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
+from ssd.config.server import ServerConfig
 from ssd.engine.request import Request
 from ssd.sampling import SamplingParams
 from ssd.sampling.constraint import GrammarBusyError, GrammarError
 from ssd.server.answering import Answering
 from ssd.server.caller import Caller
-from ssd.server.config import ServerConfig
 from ssd.server.errors import ApiError
 from ssd.server.gate import Gate
 from ssd.server.metrics import Metrics

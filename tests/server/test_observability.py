@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from ssd.config.server import ServerConfig
 from ssd.draft.line import LineStats
 from ssd.engine.outputs import EngineStats, SpeculationStats
-from ssd.server.config import ServerConfig
 from ssd.server.engine_metrics import EngineFigures
 from ssd.server.gate import Gate
 from ssd.server.health import Finding, health, liveness, readiness

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from ssd.server.config import ServerConfig
+from ssd.config.server import ServerConfig
 from tests.alive import is_alive
 from tests.server.process import ServerProcess, serving, until
 

@@ -13,8 +13,8 @@ import pytest
 from jinja2.exceptions import SecurityError
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from ssd.config.server import ServerConfig
 from ssd.server import protocol
-from ssd.server.config import ServerConfig
 from ssd.server.middleware import ApiKeys
 from ssd.worker import grammar_desk
 from tests.server.process import ServerProcess, until

@@ -169,7 +169,7 @@ def _settings(
     from ssd.bench.manifest import RunSettings
     from ssd.bench.runs import digests
 
-    said = _without_cases(engine.said())
+    said = _without_cases(engine.flags())
     return RunSettings(
         model=engine.named_model,
         draft=said.pop("draft", None),

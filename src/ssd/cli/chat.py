@@ -88,8 +88,8 @@ def _remote(
     from ssd.cli.chat_remote import RemoteBackend
 
     # A mode that follows from a draft was not said.
-    silent = {"hf_cache"} if engine.mode else {"hf_cache", "mode"}
-    unheard = [name for name in engine.said() if name not in silent]
+    silent = {"hf_cache"} if "mode" in engine.said else {"hf_cache", "mode"}
+    unheard = [name for name in engine.flags() if name not in silent]
     if unheard:
         flag = unheard[0].replace("_", "-")
         raise ValueError(

@@ -1,16 +1,23 @@
 """`--config FILE` and `--speculative-config JSON`: settings from elsewhere, under those of the command line.
 
-Knows files and vLLM's names for drafting. What is read becomes the defaults of the command's options, so
-types, ranges and help stay those of the options, and whatever the command line says wins. Settings stand
-under their owner (file_shape.py); a key that is no option is refused by name. A section named after a
-command is laid over the rest for that command alone:
+What is read becomes the defaults of the command's options, so types, ranges and help stay those of the
+options, and whatever the command line says wins. The engine's settings and the command's own options stand at
+the top, those of draft and server under their owner. A section named after a command is laid over the rest,
+for that command alone:
 
     model: Qwen/Qwen3-8B
-    draft: Qwen/Qwen3-0.6B
+    draft:
+      model: Qwen/Qwen3-0.6B
+      width: 12
+    server:
+      port: 8000
     chat:
       temperature: 0.7
+
+A key that is no option of any command is refused by name.
 """
 
+import difflib
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -21,8 +28,17 @@ import typer
 import yaml
 
 from ssd.cli.errors import user_errors
-from ssd.cli.file_shape import FileShape, Place
+from ssd.cli.help import command_of
+from ssd.cli.options import option_name
+from ssd.config import DraftConfig
+from ssd.config.schema import fields_of
+from ssd.config.server import ServerConfig
 
+_NEVER_IN_FILES = ("--config", "--help", "--help-all")
+_DRAFT = "draft"
+"""An owner in files, and the command that reads its section as its own."""
+_TAKEN_OVER = ("dtype", "kv_cache_bytes", "max_num_seqs", "hf_cache")
+"""What a draft has of its engine, if it says nothing else itself."""
 _VLLM_KEYS = {
     "model": "draft",
     "num_speculative_tokens": "lookahead",
@@ -88,59 +104,112 @@ def draft_settings(given: str | Mapping[str, Any]) -> dict[str, Any]:
         )
     settings = {_VLLM_KEYS[key]: value for key, value in given.items()}
     if "mode" in settings:
-        settings["mode"] = _mode_of(settings["mode"])
+        if settings["mode"] not in _VLLM_METHODS:
+            known = " or ".join(_VLLM_METHODS)
+            raise ValueError(
+                f"--speculative-config: method {settings['mode']!r} is not supported: use {known}"
+            )
+        settings["mode"] = _VLLM_METHODS[settings["mode"]]
     return settings
 
 
-def _mode_of(method: object) -> str:
-    if method not in _VLLM_METHODS:
-        known = " or ".join(_VLLM_METHODS)
-        raise ValueError(f"--speculative-config: method {method!r} is not supported: use {known}")
-    return _VLLM_METHODS[str(method)]
-
-
 def _defaults_from(path: Path, context: typer.Context) -> dict[str, Any]:
-    content, shape = _read(path), FileShape(context)
+    commands = dict(_commands_of(context.find_root().command))
+    places = {name: _places_of(name, command) for name, command in commands.items()}
+    reader = _Reader(command_of(context), places, path)
+    names = {name.rpartition(" ")[2] for name in commands} - {_DRAFT}
+    content = _read(path)
     # `run: FOLDER` is an option, though there is a command of that name: a section has keys of its own.
-    of_commands = {
+    sections = {
         key: value or {}
         for key, value in content.items()
-        if key in shape.sections and isinstance(value or {}, Mapping)
+        if key in names and isinstance(value or {}, Mapping)
     }
-    rest = {key: value for key, value in content.items() if key not in of_commands}
-    own = of_commands.get(shape.command, {})
-    return _defaults_of(rest, shape, path) | _defaults_of(own, shape, path)
+    rest = {key: value for key, value in content.items() if key not in sections}
+    return reader.defaults(rest) | reader.defaults(sections.get(str(context.info_name), {}))
 
 
-def _defaults_of(layer: Mapping[str, Any], shape: FileShape, path: Path) -> dict[str, Any]:
-    """By names of options."""
-    defaults: dict[str, Any] = {}
-    for place, key, value in _entries(layer, path):
-        option = shape.option_at(place)
-        if option is None and shape.is_for_others(place):
-            continue
-        if option is None:
-            raise ValueError(f"--config {path}: {shape.unknown(place, key)}")
-        if option.name == "speculative_config":
-            defaults = {**draft_settings(value), **defaults}
-        elif value is not None:
-            defaults[option.name] = _as_typed(value, is_list=option.multiple)
-    return defaults
+def _commands_of(command: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """All commands with their names, those of groups (`bench run`) included."""
+    for name, each in getattr(command, "commands", {}).items():
+        yield f"{above}{name}", each
+        yield from _commands_of(each, f"{above}{name} ")
 
 
-def _entries(layer: Mapping[str, Any], path: Path) -> Iterator[tuple[Place, str, Any]]:
-    """Owners last: what a draft says itself is over what it takes over."""
-    owners = {"draft": layer.get("draft"), "server": layer.get("server")}
-    for key, value in layer.items():
-        if key not in owners:
-            yield ("", str(key).replace("-", "_")), str(key), value
-    if isinstance(owners["draft"], str):
-        owners["draft"] = {"model": owners["draft"]}
-    for owner, section in owners.items():
-        if not isinstance(section or {}, Mapping):
-            raise ValueError(f"--config {path}: {owner!r} is a section, with `name: value` on lines below it")
-        for key, value in (section or {}).items():
-            yield (owner, str(key).replace("-", "_")), str(key), value
+def _places_of(command_name: str, command: Any) -> dict[str, Any]:
+    """Where each option stands in a file, `draft.width` or `lookahead`, by every spelling that it has."""
+    options: dict[str, Any] = {}
+    for option in getattr(command, "params", ()):
+        flags = [flag for flag in option.opts if flag.startswith("--")]
+        if flags and not set(flags) & set(_NEVER_IN_FILES):
+            spellings = [option.name, *(flag.removeprefix("--").replace("-", "_") for flag in flags)]
+            options |= dict.fromkeys(spellings, option)
+    if command_name == _DRAFT:
+        taken_over = {name: options[name] for name in _TAKEN_OVER if name in options}
+        return {f"{_DRAFT}.{name}": option for name, option in options.items()} | taken_over
+    of_draft = {option_name(_DRAFT, name): f"{_DRAFT}.{name}" for name in fields_of(DraftConfig)}
+    is_server = options.keys() >= fields_of(ServerConfig).keys()
+    of_server = fields_of(ServerConfig) if is_server else {}
+    return {
+        of_draft.get(name) or (f"server.{name}" if option.name in of_server else name): option
+        for name, option in options.items()
+    }
+
+
+class _Reader:
+    """Of one file, for one command."""
+
+    def __init__(self, command: str, places: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+        self.command, self._path = command, path
+        self._places = places[command]
+        self._of_all = {place for each in places.values() for place in each}
+
+    def defaults(self, layer: Mapping[str, Any]) -> dict[str, Any]:
+        """By names of options."""
+        found: dict[str, Any] = {}
+        for place, key, value in self._entries(layer):
+            option = self._places.get(place)
+            if option is None and self._is_for_others(place):
+                continue
+            if option is None:
+                raise ValueError(f"--config {self._path}: {self._unknown(place, key)}")
+            if option.name == "speculative_config":
+                found = {**draft_settings(value), **found}
+            elif value is not None:
+                found[option.name] = _as_typed(value, is_list=option.multiple)
+        return found
+
+    def _entries(self, layer: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+        """Place, key and value; owners last: what a draft says itself is over what it takes over."""
+        owners = {_DRAFT: layer.get(_DRAFT), "server": layer.get("server")}
+        for key, value in layer.items():
+            if key not in owners:
+                yield str(key).replace("-", "_"), str(key), value
+        if isinstance(owners[_DRAFT], str):
+            owners[_DRAFT] = {"model": owners[_DRAFT]}
+        for owner, section in owners.items():
+            if not isinstance(section or {}, Mapping):
+                raise ValueError(
+                    f"--config {self._path}: {owner!r} is a section, with `name: value` on lines below it"
+                )
+            for key, value in (section or {}).items():
+                yield f"{owner}.{key}".replace("-", "_"), f"{owner}.{key}", value
+
+    def _is_for_others(self, place: str) -> bool:
+        """Whether other commands read this from the same file."""
+        return place in self._of_all and ("." in place or self.command == _DRAFT)
+
+    def _unknown(self, place: str, key: str) -> str:
+        """Names may lack their owner, or have it as flags do."""
+        named = {each.rpartition(".")[2]: each for each in self._places}
+        named |= {each.replace(".", "_"): each for each in self._places}
+        near = difflib.get_close_matches(place.replace(".", "_"), named, n=1)
+        hint = (
+            f"did you mean {named[near[0]]!r}?"
+            if near
+            else f"`ssd {self.command} --help-all` lists what it takes"
+        )
+        return f"{key!r} is no option of `ssd {self.command}`: {hint}"
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -13,12 +13,12 @@ from typing import Annotated
 import typer
 
 from ssd.cli.config_file import ConfigFile
-from ssd.cli.draft_options import DraftOptions
 from ssd.cli.errors import user_errors
-from ssd.cli.options import parse_cores, with_options
+from ssd.cli.options import Said, SettingsOf, with_options
 from ssd.config import DraftConfig
+from ssd.config.server import LOG_FORMAT_VARIABLE, LogFormat
 from ssd.models.names import found_here
-from ssd.processes.logs import VARIABLE
+from ssd.processes.logs import usual_format
 
 logger = logging.getLogger(__name__)
 
@@ -45,14 +45,14 @@ def draft(
     ] = None,
     config_file: ConfigFile = None,
     log_format: Annotated[
-        str | None,
-        typer.Option(envvar=VARIABLE, help="text or json; text where a terminal reads along."),
+        LogFormat | None,
+        typer.Option(envvar=LOG_FORMAT_VARIABLE, help="text or json; text where a terminal reads along."),
     ] = None,
     lifeline: Annotated[
         bool, typer.Option(hidden=True, help="End with standard input, socket included.")
     ] = False,
     *,
-    options: DraftOptions,
+    options: Annotated[Said, SettingsOf(DraftConfig, without=("timeout",))],
 ) -> None:
     """Run a draft that any number of engines can use.
 
@@ -62,22 +62,22 @@ def draft(
 
         ssd generate MODEL --draft ipc:///tmp/draft.sock -p "Once upon a time"
     """
-    _stay_on(options.cores or "")
+    _stay_on(options.get("cores", ()))
     # One that an engine started writes among the engine's own lines; a server says how.
-    with _start_log(log_format or ("text" if lifeline else None)):
+    with _start_log(log_format or ("text" if lifeline else usual_format())):
         if make_keys is not None:
             _make_keys(make_keys, tenant)
             return
-        if not options.model or not listen:
+        if not options.get("model") or not listen:
             raise ValueError("a draft needs --model and --listen (or --make-keys): see ssd draft --help")
-        found_here(options.model)
+        found_here(options["model"])
         from ssd.draft.program import build_service, open_link
         from ssd.models.hub import local_model
         from ssd.processes.lifeline import end_with_parent
         from ssd.processes.signals import ENDINGS, Signals
         from ssd.processes.sockets import remove_socket
 
-        config = DraftConfig(**options.settings())
+        config = DraftConfig(**options)
         config = replace(config, model=local_model(config.model, hf_cache=hf_cache))
         if lifeline:
             end_with_parent(partial(remove_socket, listen))
@@ -90,7 +90,7 @@ def draft(
             signals = Signals()
             loading.pop_all()
         if not lifeline:
-            typer.echo(f"drafting with {options.model} on {listen}; stop with Ctrl-C")
+            typer.echo(f"drafting with {options['model']} on {listen}; stop with Ctrl-C")
     # What goes wrong from here on is nobody's setting.
     try:
         service.run(signals.have_come)
@@ -115,24 +115,22 @@ def _make_keys(folder: Path, tenant: str | None) -> None:
     )
 
 
-def _stay_on(cores: str) -> None:
+def _stay_on(cores: tuple[int, ...]) -> None:
     """Before torch is there: on import it visits each core that it may use, to count them.
 
     On one where a target computes it may have to wait for minutes until it is its turn.
     """
     # Whatever is wrong with them is said later, by those who know what is usable.
-    with suppress(ValueError, AttributeError):
-        if (wanted := set(parse_cores(cores))) and wanted <= os.sched_getaffinity(0):
-            os.sched_setaffinity(0, wanted)
+    with suppress(AttributeError):
+        if cores and set(cores) <= os.sched_getaffinity(0):
+            os.sched_setaffinity(0, cores)
 
 
 @contextmanager
-def _start_log(name: str | None) -> Iterator[None]:
+def _start_log(form: LogFormat) -> Iterator[None]:
     """From here on, what is logged and what is wrong is written so."""
-    from ssd.processes.logs import checked_format, start_log
+    from ssd.processes.logs import start_log
 
-    with user_errors():
-        form = checked_format(name)
     start_log("draft", "warning", form)
     if form == "text":
         with user_errors():

@@ -64,7 +64,7 @@ class Command(TyperCommand):
     """A command whose `--help` fits a screen."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        flags = COMMON.get(_path(ctx))
+        flags = COMMON.get(command_of(ctx))
         if flags is None or ctx.meta.get(_ASKED):
             super().format_help(ctx, formatter)
             return
@@ -93,7 +93,7 @@ class Command(TyperCommand):
         return table
 
 
-def _path(context: Any) -> str:
+def command_of(context: Any) -> str:
     """`bench run`, whatever the program itself is called."""
     names = []
     while context.parent is not None:

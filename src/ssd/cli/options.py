@@ -1,43 +1,108 @@
 """Options that several commands share, written once: how a command takes a group of them.
 
-A group is a dataclass whose fields are typer options. A command names the group as the type of a
-parameter, and `with_options` spreads its fields over the command line and gathers them again:
+A group is a dataclass whose fields are typer options, or the settings of a config (`Said`), of which each is
+a flag. A command names the group as the type of a parameter, and `with_options` spreads its fields over the
+command line and gathers them again:
 
     @with_options
     def generate(prompt: …, *, engine: EngineOptions, sampling: SamplingOptions) -> None: ...
 
-A group within a group belongs to another owner, whose name its flags begin with: `width` of a field `draft`
-is --draft-width; its `model` is the owner itself, --draft. What every command has, `--help-all`, comes along.
+What every command has, `--help-all`, comes along.
 """
 
 import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from ssd.cli.errors import user_errors
 from ssd.cli.help import HelpAll
+from ssd.config.schema import Field, fields_of
 
-_HELP_ALL = inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll)
+Said = dict[str, Any]
+"""Of a config's settings, those that were said."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsOf:
+    """Stands beside `Said`: whose settings these are.
+
+    With an owner, flags begin with its name: `width` of the draft is --draft-width; its `model` is the owner
+    itself, --draft.
+    """
+
+    config: type
+    owner: str = ""
+    without: tuple[str, ...] = ()
+
+    def parameters(self) -> list[inspect.Parameter]:
+        return [
+            _parameter(option_name(self.owner, field.name), None, self._option(field))
+            for field in self._fields()
+        ]
+
+    def _fields(self) -> list[Field]:
+        return [field for name, field in fields_of(self.config).items() if name not in self.without]
+
+    def _option(self, field: Field) -> Any:
+        about, kind, default = field.about, field.kind, field.default
+        if kind is bool:
+            default = "on" if default else "off"
+        is_told = about.tells_default and default not in (None, ())
+        flag = option_name(self.owner, field.name).replace("_", "-")
+        option = typer.Option(
+            *(about.flags or [f"--{flag}/--no-{flag}" if kind is bool else f"--{flag}"]),
+            help=f"{about.help} Default {default}." if is_told else about.help,
+            rich_help_panel=about.group,
+            show_default=False,
+            envvar=about.variable,
+        )
+        if kind in _TUPLES:
+            kind = list[str] if about.is_repeated else str
+        return Annotated[kind | None, option]
+
+    def taken_from(self, said: Said) -> Said:
+        """What was said of them, by setting; taken out of `said`, which is by option."""
+        values = {field: said.pop(option_name(self.owner, field.name)) for field in self._fields()}
+        return {field.name: _as_setting(field, value) for field, value in values.items() if value is not None}
+
+
+def _as_setting(field: Field, value: Any) -> Any:
+    if field.kind == tuple[int, ...]:
+        return parse_cores(value)
+    if field.kind == tuple[str, ...]:
+        return tuple(filter(None, value.split(","))) if isinstance(value, str) else tuple(value)
+    return value
+
+
+def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+_TUPLES = (tuple[int, ...], tuple[str, ...])
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """The command with its groups spread: what typer reads, and what it then calls."""
     hints = get_type_hints(command, include_extras=True)
     parameters = inspect.signature(command).parameters
-    groups = {name: hints[name] for name in parameters if dataclasses.is_dataclass(hints[name])}
+    groups = {name: hints[name] for name in parameters if _is_group(hints[name])}
     own = [
         parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
         for name, parameter in parameters.items()
         if name not in groups
     ]
-    shared = [parameter for group in groups.values() for parameter in _parameters_of(group)] + [_HELP_ALL]
+    shared = [each for group in groups.values() for each in _parameters_of(group)]
+    shared.append(_parameter("help_all", False, HelpAll))
 
     @functools.wraps(command)
     def gathered(*, help_all: bool = False, **said: Any) -> None:
-        filled = {name: _filled(group, said) for name, group in groups.items()}
+        with user_errors():
+            filled = {name: _filled(group, said) for name, group in groups.items()}
         command(**said, **filled)
 
     # typer reads the signature; wraps would otherwise lead it to the command's own.
@@ -47,27 +112,34 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     return gathered
 
 
-def _parameters_of(group: Any, owner: str = "") -> list[inspect.Parameter]:
+def _is_group(hint: Any) -> bool:
+    return dataclasses.is_dataclass(hint) or _settings_in(hint) is not None
+
+
+def _settings_in(hint: Any) -> SettingsOf | None:
+    return next((each for each in get_args(hint) if isinstance(each, SettingsOf)), None)
+
+
+def _parameters_of(group: Any) -> list[inspect.Parameter]:
+    if settings := _settings_in(group):
+        return settings.parameters()
     hints = get_type_hints(group, include_extras=True)
     found: list[inspect.Parameter] = []
     for field in dataclasses.fields(group):
-        if dataclasses.is_dataclass(hints[field.name]):
-            found += _parameters_of(hints[field.name], owner=field.name)
-            continue
-        name, kind = option_name(owner, field.name), inspect.Parameter.KEYWORD_ONLY
-        found.append(inspect.Parameter(name, kind, default=field.default, annotation=hints[field.name]))
+        hint = hints[field.name]
+        found += _parameters_of(hint) if _is_group(hint) else [_parameter(field.name, field.default, hint)]
     return found
 
 
-def _filled(group: Any, said: dict[str, Any], owner: str = "") -> Any:
+def _filled(group: Any, said: Said) -> Any:
     """The group with what was said, which is taken out of `said`."""
-    hints = get_type_hints(group)
+    if settings := _settings_in(group):
+        return settings.taken_from(said)
+    hints = get_type_hints(group, include_extras=True)
     return group(
         **{
-            field.name: _filled(hints[field.name], said, owner=field.name)
-            if dataclasses.is_dataclass(hints[field.name])
-            else said.pop(option_name(owner, field.name))
-            for field in dataclasses.fields(group)
+            name: _filled(hints[name], said) if _is_group(hints[name]) else said.pop(name)
+            for name in (field.name for field in dataclasses.fields(group))
         }
     )
 
@@ -77,33 +149,6 @@ def option_name(owner: str, setting: str) -> str:
     if not owner:
         return setting
     return owner if setting == "model" else f"{owner}_{setting}"
-
-
-def setting(config: type, name: str, help_text: str, panel: str, *flags: str, **more: Any) -> Any:
-    """An option for a setting of a config class, whose default it tells."""
-    default = next(field.default for field in dataclasses.fields(config) if field.name == name)
-    is_told = default not in (None, (), dataclasses.MISSING)
-    return typer.Option(
-        *flags,
-        help=f"{help_text} Default {_spelled(default)}." if is_told else help_text,
-        rich_help_panel=panel,
-        show_default=False,
-        **more,
-    )
-
-
-def _spelled(default: object) -> str:
-    return {True: "on", False: "off"}[default] if isinstance(default, bool) else str(default)
-
-
-def said_in(group: Any) -> dict[str, Any]:
-    """What was said of a group's own options; None stands for nothing."""
-    values = {field.name: getattr(group, field.name) for field in dataclasses.fields(group)}
-    return {
-        name: value
-        for name, value in values.items()
-        if value is not None and not dataclasses.is_dataclass(value)
-    }
 
 
 def parse_cores(text: str) -> tuple[int, ...]:

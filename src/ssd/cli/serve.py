@@ -14,8 +14,9 @@ from ssd.cli.engine_options import EngineOptions
 from ssd.cli.errors import user_errors
 from ssd.cli.options import with_options
 from ssd.cli.serve_vllm import VllmOptions, VllmServer
-from ssd.cli.server_options import ServerOptions
+from ssd.cli.server_options import ServerOptions, server_config
 from ssd.config import EngineConfig
+from ssd.config.server import ServerConfig
 from ssd.version import how_to_install
 
 
@@ -53,7 +54,7 @@ def serve(
                     "it out, or add --engine vllm"
                 )
             engine.require_models()
-            code = _serve_ourselves(engine.engine_config(seed=seed), server)
+            code = _serve_ourselves(engine.engine_config(seed=seed), server_config(server))
     raise typer.Exit(code)
 
 
@@ -67,7 +68,7 @@ def _apart(engine: EngineOptions, rest: list[str]) -> tuple[EngineOptions, list[
 def _is_for_vllm(engine: EngineOptions, vllm: VllmOptions) -> bool:
     if vllm.engine_name is not None:
         return vllm.engine_name == "vllm"
-    if engine.device == "cpu" or not serve_vllm.visible_gpus():
+    if engine.said.get("device") == "cpu" or not serve_vllm.visible_gpus():
         return False
     reason = serve_vllm.why_unreadable(engine.named_model) or serve_vllm.why_missing()
     if reason:
@@ -75,10 +76,9 @@ def _is_for_vllm(engine: EngineOptions, vllm: VllmOptions) -> bool:
     return not reason
 
 
-def _serve_ourselves(engine: EngineConfig, server: ServerOptions) -> int:
+def _serve_ourselves(engine: EngineConfig, server: ServerConfig) -> int:
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise ValueError(f"the server's packages are not installed: {how_to_install('server')}")
-    from ssd.server.config import ServerConfig
     from ssd.server.run import run_server
 
-    return run_server(engine, ServerConfig(**server.settings()))
+    return run_server(engine, server)

@@ -10,19 +10,20 @@ import math
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from ssd.cli.engine_options import EngineOptions
 from ssd.cli.options import parse_cores
-from ssd.cli.server_options import ServerOptions
+from ssd.cli.server_options import ServerOptions, server_config
 from ssd.cli.vllm_memory import with_memory
 from ssd.config import EngineConfig
+from ssd.config.server import ServerConfig
 from ssd.integrations.vllm import arguments
 from ssd.integrations.vllm.contract import NEWEST, OLDEST, spelled, why_unfit
 from ssd.integrations.vllm.fitting import installed_version
@@ -30,9 +31,6 @@ from ssd.integrations.vllm.guard import GUARD, KEY, KEYS, keys_after
 from ssd.integrations.vllm.pair import Program, Programs, run_pair
 from ssd.integrations.vllm.placement import CORES, Placement, as_named, on_cores, on_gpus
 from ssd.processes.logs import start_log
-
-if TYPE_CHECKING:
-    from ssd.server.config import ServerConfig
 
 HOW_TO_GET = f"pip install vllm ({spelled(OLDEST)} or newer; tested up to {spelled(NEWEST)})"
 _PANEL = "vLLM"
@@ -189,14 +187,14 @@ class VllmServer:
             placement,
             ranks=self.engine.tensor_parallel_size,
             flags=self.flags,
-            max_num_seqs=self.engine.max_num_seqs,
+            max_num_seqs=self.engine.said.get("max_num_seqs"),
         )
         typer.echo(f"{placement.words}. By hand:\n\n{self.shown(placement)}\n", err=True)
         return run_pair(lambda folder: self.programs(placement, folder))
 
     def _start_log(self) -> None:
         """Of this command's own lines: vLLM's are as its own settings say."""
-        if self.server.log_format == "json":
+        if self.server.get("log_format") == "json":
             start_log("serve", "info", "json")
         else:
             logging.basicConfig(level=logging.INFO, format="ssd: %(message)s")
@@ -243,21 +241,18 @@ class VllmServer:
     def _refuse(self) -> None:
         if reason := why_unreadable(self.engine.named_model):
             raise ValueError(reason)
-        for options in (self.engine, self.server):
-            for field in fields(options):
-                if field.name in _REFUSED and getattr(options, field.name) is not None:
-                    raise ValueError(
-                        f"{_spelled(field.name)} is not for --engine vllm: {_REFUSED[field.name]}"
-                    )
-        if self.engine.mode not in (None, "ssd"):
+        for name in (*self.engine.said, *self.server):
+            if name in _REFUSED:
+                raise ValueError(f"{_spelled(name)} is not for --engine vllm: {_REFUSED[name]}")
+        if (mode := self.engine.said.get("mode", "ssd")) != "ssd":
             raise ValueError(
-                f"--mode {self.engine.mode} is not for --engine vllm: leave --draft out for vLLM alone, or "
+                f"--mode {mode} is not for --engine vllm: leave --draft out for vLLM alone, or "
                 "give vLLM's own draft after `--` with its --speculative-config"
             )
-        if self.vllm.pad_drafts and not self.engine.draft.model:
+        if self.vllm.pad_drafts and not self.engine.named_draft:
             raise ValueError("--pad-drafts needs --draft: nothing is drafted without one")
         self._refuse_unseen_ranks()
-        taken = [flag for flag in _OURS if self.engine.draft.model and _is_said(flag, self.flags)]
+        taken = [flag for flag in _OURS if self.engine.named_draft and _is_said(flag, self.flags)]
         if self.vllm.float32_head and _is_said("--hf-overrides", self.flags):
             taken.append("--hf-overrides")
         if taken:
@@ -268,7 +263,7 @@ class VllmServer:
 
     def _refuse_unseen_ranks(self) -> None:
         """Where a draft is to be placed beside vLLM, vLLM's ranks have to be known."""
-        if not self.engine.draft.model or "://" in self.engine.draft.model:
+        if not self.engine.named_draft or "://" in self.engine.named_draft:
             return
         for flag in _RANKS:
             if _is_said(flag, self.flags):
@@ -276,7 +271,7 @@ class VllmServer:
                     f"{flag} belongs before `--`, as --tensor-parallel-size: it places the draft"
                 )
         for flag in _MORE_RANKS:
-            if _is_said(flag, self.flags) and not self.engine.draft.device:
+            if _is_said(flag, self.flags) and "device" not in self.engine.draft:
                 raise ValueError(
                     f"{flag}: it is not known which device is left for the draft; name it with "
                     "--draft-device, or run the two commands of --print-commands by hand"
@@ -288,10 +283,9 @@ class VllmServer:
         words = ["vllm", "serve", model, *(["--revision", revision] if revision else [])]
         words += ["--host", self._settings.host, "--port", str(self._settings.port)]
         words += ["--shutdown-timeout", str(math.ceil(self._settings.drain_seconds))]
+        said = {**self.engine.said, **self.server}
         for name, flag in _FLAGS.items():
-            value = getattr(self.engine, name, None)
-            value = getattr(self.server, name, None) if value is None else value
-            words += _flag(flag, value)
+            words += _flag(flag, said.get(name))
         if self.engine.tensor_parallel_size != 1:
             words += ["--tensor-parallel-size", str(self.engine.tensor_parallel_size)]
         if self.vllm.float32_head:
@@ -342,22 +336,20 @@ class VllmServer:
             variables[KEYS] = json.dumps(self._keys)
             # vLLM's own check takes one by the environment: of several it knows none, and the guard asks.
             variables[KEY] = self._keys[0] if len(self._keys) == 1 else ""
-        if self.server.log_level:
-            variables["VLLM_LOGGING_LEVEL"] = self.server.log_level.upper()
+        if "log_level" in self.server:
+            variables["VLLM_LOGGING_LEVEL"] = self.server["log_level"].upper()
         return variables
 
     @property
     def _keys(self) -> tuple[str, ...]:
         """Those that callers must give one of; what is said to vLLM itself wins, as there."""
-        said = keys_after(self.flags) or tuple(self.server.api_keys or ())
+        said = keys_after(self.flags) or self.server.get("api_keys", ())
         return said or tuple(key for key in (os.environ.get(KEY),) if key)
 
     @property
-    def _settings(self) -> "ServerConfig":
+    def _settings(self) -> ServerConfig:
         """Checked as our own server's are, and with its defaults: this machine only, time to drain."""
-        from ssd.server.config import ServerConfig
-
-        return ServerConfig(**self.server.settings())
+        return server_config(self.server)
 
     def _model_and_revision(self) -> tuple[str, str, str]:
         path = Path(self.engine.named_model).expanduser()

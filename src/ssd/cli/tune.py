@@ -117,12 +117,12 @@ def _tune(out: Path, options: TuneOptions, engine: EngineOptions) -> None:
 
 def _given(engine: EngineOptions) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the user said of the engine, and of the draft."""
-    if engine.draft.model is None:
+    if engine.named_draft is None:
         raise ValueError(
             "nothing to tune without a draft: name a small model of the same family with --draft"
         )
-    settings, said = engine.settings(), engine.said()
-    if engine.mode is None:
+    settings, said = engine.settings(), engine.flags()
+    if "mode" not in engine.said:
         del settings["mode"], said["mode"]
     found_out = [name for name in _FOUND_OUT if name in said]
     if found_out:

@@ -1,8 +1,8 @@
-"""Settings of engine and draft: frozen objects, validated once, in which an unknown key is an error.
+"""Settings of engine, draft and server: frozen objects, validated once, in which an unknown key is an error.
 
-Nested by owner: what the draft does is `EngineConfig.draft`, what the target's steps decide is the engine's.
-The server's are with it (server/config.py). Does not know models, devices or files: whether a value fits
-the model at hand is checked where the model is loaded.
+Each is declared once (schema.py). Nested by owner: what the draft does is `EngineConfig.draft`, what the
+target's steps decide is the engine's. Does not know models, devices or files: whether a value fits the model
+at hand is checked where the model is loaded.
 """
 
 from ssd.config.draft import DEFAULT_WIDTH, MAX_CHILDREN, MAX_WIDTH, DraftConfig, GrowthPolicyName

@@ -1,85 +1,65 @@
 """Settings of a draft: the same whether an engine starts it or `ssd draft` runs it alone."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Any, Literal
 
-from ssd.config.checks import (
-    refuse_unknown,
-    require_choice,
-    require_cores,
-    require_number,
-    require_whole,
-    weights_of,
-)
+from ssd.config import schema
 from ssd.config.runner import MAX_NUM_SEQS, DType, Precision, RunnerConfig
+from ssd.config.schema import Setting
 
 GrowthPolicyName = Literal["value", "geometric", "uniform"]
 MAX_WIDTH = 64
 DEFAULT_WIDTH = 12
 MAX_CHILDREN = 8
-MAX_NAME = 256
+_MAX_NAME = 256
+_setting = partial(Setting, group="Drafting")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftConfig:
     """Everything a draft can be told; None leaves a setting to the engine that starts it."""
 
-    model: str
-    """A small model with the target's tokenizer, named as the target is. In mode `ssd` also where `ssd draft`
-    runs: ipc:///path, tcp://host:port, several with commas between them, or dns://name:port."""
-    name: str | None = None
-    """What requests call it that want this draft and no other (`draft`); None: the model's own name. Drafts
-    of one name are one kind, as good as each other."""
-    device: str = "auto"
-    """`auto` takes a GPU that the target leaves, if there is one."""
-    dtype: DType | None = None
-    """None: as the engine's."""
-    cores: tuple[int, ...] = ()
-    """CPU cores of the draft process. On CPUs, target and draft get cores of their own in mode `ssd`: a
-    side that is not named gets of the others, one of each physical core."""
-    precision: Precision = "auto"
-    """`int8` saves a quarter of the draft's time and more, for a few guesses less; `model` is its own number
-    format; `auto` takes int8 on CPUs that have it."""
-    head: int | None = None
-    """The draft only guesses this many frequent tokens; None: any."""
-    width: int = DEFAULT_WIDTH
-    """Nodes processed in one step."""
-    children: int = 4
-    """Next tokens prepared for each node."""
-    lookup: int = 4
-    """Tokens a step also computes because they followed earlier in the text; 0: none."""
-    growth: GrowthPolicyName = "value"
-    """Which nodes are processed first."""
-    kv_cache_bytes: int | None = None
-    """Memory for KV blocks; None: as the engine's."""
-    max_num_seqs: int | None = None
-    """Sequences speculated for at a time; None: as the engine's."""
-    weights: tuple[str, ...] = ()
-    """Shares of tenants in a draft that several engines use, such as ("alice=4", "bob=2"); of others 1."""
-    timeout: float = 10.0
-    """Seconds of silence after which a draft counts as lost and is started again."""
-    keys: str | None = None
-    """Folder with the keys of a draft on TCP, as `ssd draft --make-keys` writes it."""
+    model: Annotated[
+        str,
+        _setting(
+            "Small model of the same tokenizer; for engines also where an `ssd draft` listens.",
+            remedy="name a small model of the same family",
+        ),
+    ]
+    name: Annotated[
+        str | None,
+        _setting(
+            "What requests call it: code, chat; the model's own name.",
+            most=_MAX_NAME,
+            remedy=f"give a name of 1 to {_MAX_NAME} characters",
+        ),
+    ] = None
+    device: Annotated[str, _setting("Device of the draft: auto, cpu, cuda or cuda:N.")] = "auto"
+    dtype: Annotated[DType | None, _setting("Number format of the draft's weights.")] = None
+    cores: Annotated[tuple[int, ...], _setting("CPU cores of the draft, such as 1 or 2,3.")] = ()
+    precision: Annotated[Precision, _setting("int8 makes the draft faster.")] = "auto"
+    head: Annotated[int | None, _setting("The draft guesses this many frequent tokens only.", least=1)] = None
+    width: Annotated[int, _setting("Nodes processed in one step.", least=1, most=MAX_WIDTH)] = DEFAULT_WIDTH
+    children: Annotated[int, _setting("Next tokens prepared for each node.", least=1, most=MAX_CHILDREN)] = 4
+    lookup: Annotated[
+        int, _setting("Tokens it also computes from earlier text; 0: none.", least=0, most=MAX_WIDTH)
+    ] = 4
+    growth: Annotated[GrowthPolicyName, _setting("Which nodes the draft processes first.")] = "value"
+    kv_cache_bytes: Annotated[int | None, _setting("Memory for the draft's keys and values.", least=1)] = None
+    max_num_seqs: Annotated[
+        int | None, _setting("Sequences the draft speculates for at a time.", least=1)
+    ] = None
+    weights: Annotated[tuple[str, ...], _setting("Shares of tenants by name, such as alice=4,bob=2.")] = ()
+    timeout: Annotated[
+        float, _setting("Seconds of silence until a draft counts as lost.", least=0.1, most=3600)
+    ] = 10.0
+    keys: Annotated[str | None, _setting("Folder with the keys of this side, for a draft on TCP.")] = None
 
     def __post_init__(self) -> None:
-        if not self.model or not isinstance(self.model, str):
-            raise ValueError(f"draft.model={self.model!r}: name a small model of the same family")
-        if self.name is not None and not (isinstance(self.name, str) and 0 < len(self.name) <= MAX_NAME):
-            raise ValueError(f"draft.name={self.name!r}: give a name of 1 to {MAX_NAME} characters")
-        require_cores("draft.cores", self.cores)
-        require_whole("draft.width", self.width, 1, MAX_WIDTH)
-        require_whole("draft.children", self.children, 1, MAX_CHILDREN)
-        require_whole("draft.lookup", self.lookup, 0, MAX_WIDTH)
-        for name in ("head", "kv_cache_bytes", "max_num_seqs"):
-            if getattr(self, name) is not None:
-                require_whole(f"draft.{name}", getattr(self, name), 1)
-        require_choice("draft.growth", self.growth, GrowthPolicyName)
-        require_choice("draft.precision", self.precision, Precision)
-        if self.dtype is not None:
-            require_choice("draft.dtype", self.dtype, DType)
-        weights_of("draft.weights", self.weights)
-        require_number("draft.timeout", self.timeout, 0.1, 3600)
+        schema.check(self, "draft.")
+        weights_of(self.weights)
 
     @classmethod
     def from_settings(cls, given: "str | Mapping[str, Any] | DraftConfig") -> "DraftConfig":
@@ -97,7 +77,7 @@ class DraftConfig:
 
     @property
     def tenant_weights(self) -> dict[str, float]:
-        return weights_of("draft.weights", self.weights)
+        return weights_of(self.weights)
 
     @property
     def is_elsewhere(self) -> bool:
@@ -108,7 +88,7 @@ class DraftConfig:
     def runner(self) -> RunnerConfig:
         return RunnerConfig(
             model=self.model,
-            device=self.device.split(",")[0],
+            device=self.device,
             dtype=self.dtype or "auto",
             cores=self.cores,
             precision=self.precision,
@@ -125,8 +105,25 @@ def _settings_of(given: str | Mapping[str, Any]) -> dict[str, Any]:
         return {"model": given}
     if not isinstance(given, Mapping):
         raise ValueError(f"draft={given!r}: give a model's name, a dictionary of settings or a DraftConfig")
-    refuse_unknown(map(str, given), DRAFT_SETTINGS, owner="draft")
+    schema.refuse_unknown(given, DraftConfig, "draft.")
     return dict(given)
 
 
-DRAFT_SETTINGS = [field.name for field in fields(DraftConfig)]
+def weights_of(said: tuple[str, ...]) -> dict[str, float]:
+    """`("alice=4", "bob=0.5")` → {"alice": 4.0, "bob": 0.5}."""
+    found: dict[str, float] = {}
+    for each in said:
+        who, _, weight = each.partition("=")
+        if not who or who in found or not 1e-3 <= _number(weight) <= 1e3:
+            raise ValueError(
+                f"draft.weights={said!r}: name each once, with a weight between 0.001 and 1000: alice=4"
+            )
+        found[who] = float(weight)
+    return found
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0

@@ -1,15 +1,11 @@
 """Settings of the engine: the target, its memory, and what a step of the target decides about drafting."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Any, Literal
 
-from ssd.config.checks import (
-    refuse_unknown,
-    require_choice,
-    require_cores,
-    require_whole,
-)
+from ssd.config import schema
 from ssd.config.draft import DraftConfig
 from ssd.config.runner import (
     BLOCK_SIZE,
@@ -19,6 +15,7 @@ from ssd.config.runner import (
     DType,
     RunnerConfig,
 )
+from ssd.config.schema import Setting
 
 Mode = Literal["ar", "sd", "ssd"]
 Backup = Literal["auto", "jit", "ngram", "none"]
@@ -29,123 +26,109 @@ TREES_PER_STEP, TREE_SIZE = 16, 64
 """Trees that a step of the target verifies at most, and nodes of one."""
 _SHARE_BESIDE_A_DRAFT = 0.5
 """Of the memory for KV that a GPU has left: the draft's weights and all its own come out of the rest."""
+_drafting = partial(Setting, group="Drafting")
+_batching = partial(Setting, group="Memory and batching")
+_machine = partial(Setting, group="Machine and numbers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """Everything the engine can be told. Defaults suit a CPU or a single GPU."""
 
-    model: str
-    """A model folder (config.json and safetensors), a GGUF file, or a name on the hub."""
-    device: str = "auto"
-    """`auto`, `cpu`, `cuda`, `cuda:1` …"""
-    dtype: DType = "auto"
-    """`auto` takes bfloat16, or float32 on a CPU without bfloat16 instructions; a checkpoint in float16 keeps
-    its bits."""
-    deterministic: bool = False
-    """Bitwise the same logits for a token whatever else is computed beside it."""
-    cores: tuple[int, ...] = ()
-    """CPU cores to pin this process to, a thread for each; empty leaves threads and affinity alone."""
-    hf_cache: str | None = None
-    """Where models of the hub are kept; None: the hub's own cache."""
+    model: Annotated[
+        str,
+        Setting(
+            "A folder (config.json, safetensors), a .gguf file, or a name on the hub: Qwen/Qwen3-0.6B.",
+            remedy="name a model folder, a .gguf file or a model on the hub",
+        ),
+    ]
 
-    max_model_len: int | None = None
-    """Longest prompt plus output; None takes the model's own limit, or what the KV cache can hold if less."""
-    max_num_seqs: int = MAX_NUM_SEQS
-    max_num_batched_tokens: int = 2048
-    """Query tokens in one forward; longer prompts are computed in chunks."""
-    enable_chunked_prefill: bool = True
-    enable_prefix_caching: bool = True
-    block_size: int = BLOCK_SIZE
-    """Token positions in one KV block."""
-    kv_cache_bytes: int | None = None
-    """Memory for KV blocks, unless num_blocks says how many there are; None: 2 GiB on a CPU, on a GPU what
-    weights and captured steps leave."""
-    num_blocks: int | None = None
+    mode: Annotated[
+        Mode,
+        _drafting(
+            "ar: alone; sd: in turns with a draft; ssd: it works ahead, as it does by default.",
+            tells_default=False,
+        ),
+    ] = "ar"
+    draft: Annotated[DraftConfig | None, Setting("Who guesses: its settings, or its name alone.")] = None
+    lookahead: Annotated[
+        int | None,
+        _drafting(
+            "Most tokens drafted for one verification, 8 if not given; sd keeps to it.",
+            least=1,
+            most=MAX_LOOKAHEAD,
+        ),
+    ] = None
+    acceptance: Annotated[
+        Acceptance, _drafting("coupled: the seed's own tokens; ratio: the same distribution.")
+    ] = "coupled"
+    enable_trees: Annotated[bool, _drafting("Several paths in one verification, where it pays.")] = True
+    saguaro: Annotated[float, _drafting("With ratio: weight of the draft's likeliest tokens.")] = 1.0
+    backup: Annotated[Backup, _drafting("What happens when the draft did not foresee a token.")] = "auto"
 
-    decode_tile: int = DECODE_TILE
-    """Deterministic mode: generated tokens go through linears in tiles of this many rows."""
-    prefill_tile: int = PREFILL_TILE
-    """Deterministic mode: prompt tokens go through linears in tiles of this many rows."""
+    max_model_len: Annotated[
+        int | None, _batching("Longest prompt plus output; the model's own limit.", least=1)
+    ] = None
+    max_num_seqs: Annotated[int, _batching("Sequences that run at the same time.", least=1)] = MAX_NUM_SEQS
+    max_num_batched_tokens: Annotated[int, _batching("Query tokens in one forward.", least=1)] = 2048
+    enable_chunked_prefill: Annotated[bool, _batching("Long prompts in chunks.")] = True
+    enable_prefix_caching: Annotated[bool, _batching("Equal beginnings of prompts are kept.")] = True
+    block_size: Annotated[int, _batching("Tokens in a KV block.", least=1)] = BLOCK_SIZE
+    kv_cache_bytes: Annotated[
+        int | None,
+        _batching(
+            "Memory for keys and values.", least=1, flags=("--kv-cache-bytes", "--kv-cache-memory-bytes")
+        ),
+    ] = None
+    num_blocks: Annotated[int | None, _batching("KV blocks, instead of bytes.", least=1)] = None
 
-    mode: Mode = "ar"
-    """`ar`: the target alone. `sd`: a draft guesses, the target verifies, in turns. `ssd`: the draft
-    works ahead in a process of its own."""
-    draft: DraftConfig | None = None
-    """Who guesses; needed in every mode but `ar`."""
-    lookahead: int | None = None
-    """Tokens guessed for one verification at most; None: 8. As many as pay by measured times, unless mode
-    `sd` is given a number: that it keeps to."""
-    backup: Backup = "auto"
-    """What a row does when the draft did not foresee its token: wait for one draft step (`jit`), guess from
-    its own text (`ngram`), or decode plainly (`none`); `auto` takes whichever pays by measured times."""
-    acceptance: Acceptance = "coupled"
-    """`coupled`: the seed's own tokens, in every mode. `ratio`: the same distribution, but other tokens."""
-    enable_trees: bool = True
-    """Whether a verification may take several paths of a draft's tree, where that pays by measured times;
-    coupled acceptance only."""
-    saguaro: float = 1.0
-    """Ratio acceptance: how heavy the draft's likeliest tokens stay among what it draws from; 1 is off."""
+    device: Annotated[str, _machine("Device: auto, cpu, cuda or cuda:N.")] = "auto"
+    dtype: Annotated[DType, _machine("Number format of weights.")] = "auto"
+    cores: Annotated[tuple[int, ...], _machine("CPU cores to run on, such as 0,1 or 0-3.")] = ()
+    deterministic: Annotated[bool, _machine("Bitwise the same whatever runs beside it.")] = False
+    decode_tile: Annotated[
+        int, _machine("Rows of a tile of generated tokens, where deterministic.", least=16, multiple_of=16)
+    ] = DECODE_TILE
+    prefill_tile: Annotated[
+        int, _machine("Rows of a tile of prompts, where deterministic.", least=16, multiple_of=16)
+    ] = PREFILL_TILE
+    hf_cache: Annotated[
+        str | None,
+        _machine(
+            "Where models of the hub are kept; the hub's own cache.",
+            flags=("--hf-cache", "--download-dir"),
+            variable="SSD_HF_CACHE",
+        ),
+    ] = None
 
-    seed: int | None = None
-    """Where the seeds of requests without one come from; None draws them from the system."""
+    seed: Annotated[int | None, Setting("Where seeds of requests without one come from.")] = None
 
     def __post_init__(self) -> None:
-        if not self.model:
-            raise ValueError("model is empty: name a model folder, a .gguf file or a model on the hub")
-        self._check_types()
-        self._check_sizes()
-        self._check_drafting()
-        self._check_acceptance()
-
-    def _check_types(self) -> None:
-        for name in ("deterministic", "enable_chunked_prefill", "enable_prefix_caching", "enable_trees"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name}={getattr(self, name)!r}: must be True or False")
-        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
-            raise ValueError(f"seed={self.seed!r}: must be a whole number or None")
-        require_cores("cores", self.cores)
-        if self.draft is None:
-            return
-        if not isinstance(self.draft, DraftConfig):
-            raise ValueError(f"draft={self.draft!r}: give a DraftConfig, or use EngineConfig.from_settings")
-        if set(self.cores) & set(self.draft.cores):
-            raise ValueError("cores and draft.cores overlap: target and draft need cores of their own")
-
-    def _check_sizes(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
-            require_whole(name, getattr(self, name), 1)
-        for name in ("max_model_len", "kv_cache_bytes", "num_blocks"):
-            if getattr(self, name) is not None:
-                require_whole(name, getattr(self, name), 1)
+        schema.check(self)
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens={self.max_num_batched_tokens} is less than "
                 f"max_num_seqs={self.max_num_seqs}: every decoding sequence must fit into a step"
             )
-        for name in ("decode_tile", "prefill_tile"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 16 or value % 16:
-                raise ValueError(f"{name}={value!r}: must be a multiple of 16")
+        self._check_draft()
+        self._check_acceptance()
 
-    def _check_drafting(self) -> None:
-        require_choice("mode", self.mode, Mode)
-        require_choice("backup", self.backup, Backup)
-        if self.mode == "ar" and self.draft is not None:
+    def _check_draft(self) -> None:
+        if self.draft is None:
+            if self.mode != "ar":
+                raise ValueError(f"mode={self.mode!r} needs a draft: name a small model of the same family")
+            return
+        if self.mode == "ar":
             raise ValueError("a draft is given but mode is 'ar': use mode='ssd', or leave the draft out")
-        if self.mode != "ar" and self.draft is None:
-            raise ValueError(f"mode={self.mode!r} needs a draft: name a small model of the same family")
-        if self.mode != "ssd" and self.draft is not None and self.draft.is_elsewhere:
+        if self.mode != "ssd" and self.draft.is_elsewhere:
             raise ValueError(f"draft={self.draft.model!r} is an address: use mode='ssd', or name a model")
-        if self.lookahead is not None:
-            require_whole("lookahead", self.lookahead, 1, MAX_LOOKAHEAD)
+        if set(self.cores) & set(self.draft.cores):
+            raise ValueError("cores and draft.cores overlap: target and draft need cores of their own")
 
     def _check_acceptance(self) -> None:
-        require_choice("acceptance", self.acceptance, Acceptance)
         if self.acceptance == "ratio" and self.mode == "ar":
             raise ValueError("acceptance='ratio' but mode is 'ar', where nothing is drafted: use mode='sd'")
-        is_number = isinstance(self.saguaro, int | float) and not isinstance(self.saguaro, bool)
-        if not is_number or not 0 < self.saguaro <= 1:
+        if not 0 < self.saguaro <= 1:
             raise ValueError(f"saguaro={self.saguaro!r}: must be a number above 0 and at most 1")
         if self.saguaro != 1 and self.acceptance != "ratio":
             raise ValueError(f"saguaro={self.saguaro} needs acceptance='ratio': leave it at 1 otherwise")
@@ -223,7 +206,7 @@ class EngineConfig:
     def _has_its_draft_beside_it(self) -> bool:
         """On the same device, whose memory is the target's first."""
         draft = self.own_draft
-        return draft is not None and (self.mode == "sd" or self.device in draft.device.split(","))
+        return draft is not None and (self.mode == "sd" or self.device == draft.device)
 
     @classmethod
     def from_settings(cls, model: str, settings: Mapping[str, Any]) -> "EngineConfig":
@@ -245,5 +228,5 @@ class EngineConfig:
 
 def _checked(settings: Mapping[str, Any]) -> dict[str, Any]:
     """As they are, if all of them are known."""
-    refuse_unknown(settings, [field.name for field in fields(EngineConfig) if field.name != "model"])
+    schema.refuse_unknown(settings, EngineConfig)
     return dict(settings)

@@ -9,13 +9,11 @@ import logging
 import sys
 import time
 from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import Any
 
+from ssd.config.server import LogFormat
 from ssd.processes.terminal import escaped
 
-LogFormat = Literal["text", "json"]
-VARIABLE = "SSD_LOG_FORMAT"
-"""Tells a process that another one starts how to log."""
 _SHOWN_LEVEL = logging.WARNING
 """From here on, a line of text names its level."""
 
@@ -64,17 +62,6 @@ class TextFormatter(logging.Formatter):
 def usual_format() -> LogFormat:
     """Text where someone reads along, JSON where standard error goes to a file or a collector."""
     return "text" if sys.stderr.isatty() else "json"
-
-
-def checked_format(name: str | None) -> LogFormat:
-    """The one that was named, or the usual one."""
-    if name is None:
-        return usual_format()
-    for each in get_args(LogFormat):
-        if name == each:
-            found: LogFormat = each
-            return found
-    raise ValueError(f"log_format={name!r}: use text or json")
 
 
 def start_log(process: str, level: str, form: LogFormat) -> None:

@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ssd.config.server import MAX_LOGPROBS, MAX_N, MAX_STOP_STRINGS
 from ssd.errors import InvalidRequestError
 from ssd.sampling.constraint import Grammar
 
-MAX_N = 128
-MAX_LOGPROBS = 20
-MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 256
 MAX_STOP_TOKEN_IDS = 64
 MAX_LOGIT_BIAS = 1024

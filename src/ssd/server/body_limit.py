@@ -10,7 +10,7 @@ from contextlib import suppress
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ssd.server.config import ServerConfig
+from ssd.config.server import ServerConfig
 from ssd.server.errors import ApiError
 
 _LARGEST_AT_ONCE = 8

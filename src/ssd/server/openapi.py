@@ -11,8 +11,8 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from ssd.config.server import ServerConfig
 from ssd.server.answers import ChatChunk, ChatCompletion, Completion
-from ssd.server.config import ServerConfig
 from ssd.server.openapi_fields import PLACE, field_shapes
 from ssd.server.response_answers import ResponseAnswer, ResponseEvent
 

@@ -5,8 +5,8 @@ Ranges are SamplingParams' and the server's own; pydantic knows types only, so t
 
 from typing import Any
 
+from ssd.config.server import ServerConfig
 from ssd.sampling import params
-from ssd.server.config import ServerConfig
 
 Shape = dict[str, Any]
 _OF_RESPONSES = (

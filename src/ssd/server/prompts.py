@@ -10,11 +10,11 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from ssd.config.server import ServerConfig
 from ssd.engine.prompts import Message, Prompt
 from ssd.errors import InvalidRequestError
 from ssd.sampling import SamplingParams
 from ssd.server.chat_parts import ChatMessage
-from ssd.server.config import ServerConfig
 from ssd.server.schemas import ChatCompletionRequest, CompletionRequest, GenerationRequest
 
 _PLAIN = (

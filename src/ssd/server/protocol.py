@@ -12,7 +12,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ssd.server.config import ServerConfig
+from ssd.config.server import ServerConfig
 from ssd.server.errors import ApiError
 
 _LEAST_READ = 16 << 10

@@ -7,7 +7,7 @@ starts inside it.
 from collections.abc import Sequence
 from typing import Any
 
-from ssd.server.config import ReasoningFormat
+from ssd.config.server import ReasoningFormat
 from ssd.server.pieces import Content, Piece, Reasoning, length_held
 
 OPEN, CLOSE = "<think>", "</think>"

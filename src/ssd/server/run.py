@@ -14,10 +14,10 @@ from collections.abc import Iterator
 import uvicorn
 
 from ssd.config import EngineConfig
+from ssd.config.server import ServerConfig
 from ssd.engine.async_llm import EngineDeadError
 from ssd.processes.logs import start_log
 from ssd.server.app import build_app
-from ssd.server.config import ServerConfig
 from ssd.server.gate import Gate
 from ssd.server.metrics import Metrics
 from ssd.server.protocol import protocol_for

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
+from ssd.config.server import ServerConfig
 from ssd.engine.outputs import Increment, RequestOutput
 from ssd.engine.prompts import Message, Prompt, PromptTooLongError
 from ssd.engine.request import Request
@@ -18,7 +19,6 @@ from ssd.models.hub import model_title
 from ssd.sampling import SamplingParams
 from ssd.sampling.constraint import GrammarBusyError, GrammarError
 from ssd.server.caller import Caller
-from ssd.server.config import ServerConfig
 from ssd.server.errors import ApiError
 from ssd.server.gate import Gate
 from ssd.server.logprobs import MOST_PROMPT_SCORES, num_prompt_scores

@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection
 from typing import Any, Literal
 
-from ssd.server.config import ToolFormat
+from ssd.config.server import ToolFormat
 from ssd.server.pieces import Call, Content, Piece, Splitter, length_held
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"

@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any, Literal
 
 from ssd.config import EngineConfig
+from ssd.config.server import LogFormat
 from ssd.engine.async_llm import EngineDeadError
 from ssd.engine.outputs import Increment, RequestOutput
 from ssd.engine.prompts import Message, Prompt, RequestFactory
 from ssd.engine.request import Request
 from ssd.models.checkpoint import open_checkpoint
-from ssd.processes.logs import LogFormat
 from ssd.sampling import SamplingParams
 from ssd.worker.line import EngineLine
 from ssd.worker.messages import Heartbeat

@@ -11,12 +11,12 @@ import time
 from collections.abc import AsyncGenerator, Callable
 
 from ssd.config import EngineConfig
+from ssd.config.server import LogFormat
 from ssd.engine.async_llm import EngineDeadError
 from ssd.engine.outputs import Increment, RequestOutput
 from ssd.engine.request import Request
 from ssd.errors import InvalidRequestError
 from ssd.processes.child import Child
-from ssd.processes.logs import LogFormat
 from ssd.sampling import Grammar
 from ssd.worker.inbox import Inbox
 from ssd.worker.link import Addresses, ServerLink

@@ -13,10 +13,11 @@ from pathlib import Path
 import msgspec
 
 from ssd.config import EngineConfig
+from ssd.config.server import LOG_FORMAT_VARIABLE, LogFormat
 from ssd.engine.build import build_engine
 from ssd.processes.child import Child
 from ssd.processes.lifeline import end_with_parent
-from ssd.processes.logs import VARIABLE, LogFormat, start_log
+from ssd.processes.logs import start_log
 from ssd.processes.signals import Signals
 from ssd.runtime.cores import cores_beside
 from ssd.worker.grammar_desk import GrammarDesk
@@ -47,7 +48,7 @@ def engine_child(
     return Child(
         [sys.executable, "-m", "ssd.worker.program", str(addresses.folder)],
         name="an engine",
-        environment={VARIABLE: log_format, **_NO_BARS},
+        environment={LOG_FORMAT_VARIABLE: log_format, **_NO_BARS},
         first_line=msgspec.json.encode(WorkerSettings(config, log_level, log_format)),
         grace=_GRACE,
     )
