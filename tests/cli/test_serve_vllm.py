@@ -1,6 +1,7 @@
 """`ssd serve --engine vllm`: the commands it makes, what it refuses, and when it is the engine."""
 
 import json
+import logging
 import re
 import shlex
 from pathlib import Path
@@ -30,6 +31,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("VLLM_CPU_OMP_THREADS_BIND", "PROMETHEUS_MULTIPROC_DIR", "SSD_API_KEY", "SSD_HF_CACHE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    # Commands of other tests may have left a log on a standard error that ended with them.
+    monkeypatch.setattr(logging.root, "handlers", [])
 
 
 def serve(*arguments: str) -> Any:
