@@ -2,10 +2,10 @@
 
     python -m benchmarks.client_work [--batch 1 16 64] [--lookahead 8] [--rounds 300]
 
-Draft service, forest, sessions, protocol and policy are real; a rule (ruled.py) stands for both models, and
-queues for sockets, so that only the client's own work is timed. The draft takes some steps while the target
-"computes", which the host takes in there, and one more before proposals are asked for. p50/p99 in ms; `cpu`
-is the process's time of settle, propose and taking in, in ms a round.
+The draft server, forest, sessions, protocol and speculator are real; a rule (ruled.py) stands for both
+models, and queues for sockets, so that only the client's own work is timed. The draft takes some steps while
+the target "computes", which the host takes in there, and one more before proposals are asked for. p50/p99 in
+ms; `cpu` is the process's time of settle, propose and taking in, in ms a round.
 """
 
 import time
@@ -17,13 +17,13 @@ import torch
 
 from benchmarks.flags import parser
 from benchmarks.in_turns import percentiles
-from benchmarks.ruled import RuledModel, grower_of, hello, outcome, prompt_of
-from ssd.draft.client import DraftClient
-from ssd.draft.contact import Contact
-from ssd.draft.messages import Sampling
-from ssd.draft.policy import Policy, Verified
-from ssd.draft.service import DraftService
-from ssd.draft.sources import FixedSources
+from benchmarks.ruled import RuledModel, hello, outcome, prompt_of, scheduler_of
+from ssd.draft.client.client import DraftClient
+from ssd.draft.client.connection import Connection
+from ssd.draft.client.sources import FixedSources
+from ssd.draft.client.speculator import Speculator, Verified
+from ssd.draft.protocol.messages import Sampling
+from ssd.draft.server.server import DraftServer
 from tests.e2e.draft_in_memory import DraftEnd, EngineEnd, Wires
 
 FLAGS = {"batch": [1, 16, 64], "lookahead": 8, "rounds": 300}
@@ -36,14 +36,14 @@ class DraftHere:
 
     def __init__(self) -> None:
         self._wires = Wires()
-        grower = grower_of(RuledModel(), prefill_chunk=4096)
-        self._service = DraftService(grower, DraftEnd(self._wires), hello("draft"))
+        scheduler = scheduler_of(RuledModel(), prefill_chunk=4096)
+        self._service = DraftServer(scheduler, DraftEnd(self._wires), hello("draft"))
 
     name = "a draft"
 
-    def make_contact(self) -> Contact | None:
+    def connect(self) -> Connection | None:
         link = EngineEnd(self._wires, lambda: None)
-        return Contact(link, hello("target"), time.monotonic, timeout=60.0, greeting_timeout=60.0)
+        return Connection(link, hello("target"), time.monotonic, timeout=60.0, greeting_timeout=60.0)
 
     def is_broken(self) -> str:
         return ""
@@ -75,13 +75,13 @@ def measure(batch: int, lookahead: int, rounds: int) -> tuple[Stopwatch, float]:
     """The times, and the tokens accepted a round."""
     draft = DraftHere()
     client = DraftClient(FixedSources(draft), lookahead=lookahead)
-    policy = Policy(client, lookahead=lookahead, backup="none")
+    speculator = Speculator(client, lookahead=lookahead, backup="none")
     while not client.is_ready:
-        client.line.tend()
+        client.pool.tend()
         draft.turn(1)
     ids, lasts = [f"request-{index}" for index in range(batch)], []
     for index, name in enumerate(ids):
-        policy.begin(name, prompt_of(index), (), Sampling(seed=0), 1 << 30)
+        speculator.begin(name, prompt_of(index), (), Sampling(seed=0), 1 << 30)
         lasts.append(prompt_of(index)[-1])
     drafted: list[Sequence[int]] = [()] * batch
     watch, num_accepted = Stopwatch(), 0
@@ -90,16 +90,16 @@ def measure(batch: int, lookahead: int, rounds: int) -> tuple[Stopwatch, float]:
             watch, num_accepted = Stopwatch(), 0
         draft.turn(2 if batch == 1 else 3)
         with watch.of("take in"):
-            policy.take_in()
+            speculator.take_in()
         draft.turn(1)
         tokens = [outcome(*each) for each in zip(lasts, drafted, strict=True)]
         lasts = [each[-1] for each in tokens]
         num_accepted += sum(len(each) - 1 for each in tokens)
         outcomes = [Verified(*each) for each in zip(ids, tokens, map(len, drafted), strict=True)]
         with watch.of("settle"):
-            policy.settle(outcomes, sum(1 + each.num_drafted for each in outcomes), 0.010)
+            speculator.settle(outcomes, sum(1 + each.num_drafted for each in outcomes), 0.010)
         with watch.of("propose"):
-            drafted = [path.tokens for path in policy.propose(ids)]
+            drafted = [path.tokens for path in speculator.propose(ids)]
     return watch, num_accepted / rounds / batch
 
 

@@ -31,15 +31,15 @@ from benchmarks.ruled import (
     shape_of,
 )
 from ssd.attention.rows import Row
-from ssd.draft.codec import encode
-from ssd.draft.forest.arrays import Arrays, NumpyArrays, TorchArrays
-from ssd.draft.forest.children import FixedChildren, LooseChildren, Needs, Told
-from ssd.draft.forest.forest import Forest
-from ssd.draft.forest.grower import Children, ForestGrower, HostLimits
-from ssd.draft.forest.planted import Planted
-from ssd.draft.forest.readings import Reading
-from ssd.draft.forest.tables import Rows, Shape, Tables
-from ssd.draft.messages import Nodes, Open, Sampling, pack_ints
+from ssd.draft.protocol.codec import encode
+from ssd.draft.protocol.messages import Nodes, Open, Sampling, pack_ints
+from ssd.draft.server.scheduler import DraftScheduler, HostLimits
+from ssd.draft.server.session import DraftSession
+from ssd.draft.tree.arrays import Arrays, NumpyArrays, TorchArrays
+from ssd.draft.tree.children import ChildChooser, FixedChildren, LooseChildren, Needs, Told
+from ssd.draft.tree.forest import Forest
+from ssd.draft.tree.model import PrefillChunk
+from ssd.draft.tree.tables import Rows, Shape, Tables
 from ssd.kvcache.block_manager import BlockManager
 from ssd.kvcache.pool import KVPool, PoolShape
 from tests.draft.oracle.grower import Grower, GrowthLimits
@@ -75,7 +75,7 @@ class Side(Protocol):
 
 
 class Today(RowRunner):
-    """The grower that was the draft's before the forest: now what tests compare it with."""
+    """The scheduler that was the draft's before the forest: now what tests compare it with."""
 
     def __init__(self) -> None:
         self.watch = Watch()
@@ -84,7 +84,7 @@ class Today(RowRunner):
             width=WIDTH, lookup=LOOKUP, max_grown=SLOTS, max_model_len=CONTEXT, prefill_chunk=1 << 20
         )
         blocks, policy = BlockManager(NUM_BLOCKS, BLOCK), growth_policy("value", width=WIDTH)
-        self._grower = Grower(self, KVPool(shape), blocks, limits, policy)
+        self._scheduler = Grower(self, KVPool(shape), blocks, limits, policy)
         self._sessions: dict[int, Session] = {}
 
     def forward(self, rows: Sequence[Row]) -> Tensor:
@@ -95,15 +95,15 @@ class Today(RowRunner):
 
     def open(self, number: int, opening: Open) -> None:
         self._sessions[number] = Session(opening, max_len=CONTEXT)
-        self._grower.open(number, self._sessions[number])
+        self._scheduler.open(number, self._sessions[number])
 
     def advance(self, number: int, n: int, tokens: Sequence[int]) -> None:
         session = self._sessions[number]
         session.note_arrival(session._num_sent)
-        self._grower.advance(number, n, tokens)
+        self._scheduler.advance(number, n, tokens)
 
     def step(self) -> Nodes:
-        return Nodes.of(list(self._grower.step()[0].values()))
+        return Nodes.of(list(self._scheduler.step()[0].values()))
 
 
 class WatchedForest(Forest):
@@ -129,15 +129,15 @@ class InForest(RuledModel):
         self.watch = Watch()
         shape = shape_of(batch, lookahead)
         self._loose = LooseChildren(shape.children)
-        self._fixed: Children | None = FixedChildren(shape.children, Needs()) if xp.is_fixed else None
+        self._fixed: ChildChooser | None = FixedChildren(shape.children, Needs()) if xp.is_fixed else None
         limits = HostLimits(prefill_chunk=1 << 20, max_model_len=CONTEXT)
         blocks = BlockManager(NUM_BLOCKS, BLOCK)
         forest = WatchedForest(xp, shape, self.watch)
         # On a clock that stands, every step is as wide as it may be.
-        self._grower = ForestGrower(forest, self, self, blocks, limits, clock=lambda: 0.0)
-        self._planted: dict[int, Planted] = {}
+        self._scheduler = DraftScheduler(forest, self, self, blocks, limits, clock=lambda: 0.0)
+        self._sessions: dict[int, DraftSession] = {}
 
-    def forward(self, rows: Rows, tables: Tables, readings: Sequence[Reading]) -> Tensor:
+    def forward(self, rows: Rows, tables: Tables, readings: Sequence[PrefillChunk]) -> Tensor:
         started = time.perf_counter()
         logits = super().forward(rows, tables, readings)
         self.watch.forward += time.perf_counter() - started
@@ -149,16 +149,16 @@ class InForest(RuledModel):
         return found
 
     def open(self, number: int, opening: Open) -> None:
-        self._planted[number] = Planted(opening, max_len=CONTEXT)
-        self._grower.open(number, self._planted[number])
+        self._sessions[number] = DraftSession(opening, max_len=CONTEXT)
+        self._scheduler.open(number, self._sessions[number])
 
     def advance(self, number: int, n: int, tokens: Sequence[int]) -> None:
-        planted = self._planted[number]
-        planted.note_arrival(planted.num_sent)
-        self._grower.advance(number, n, tokens)
+        session = self._sessions[number]
+        session.note_arrival(session.num_sent)
+        self._scheduler.advance(number, n, tokens)
 
     def step(self) -> Nodes:
-        frames, _num_rows = self._grower.grow()
+        frames, _num_rows = self._scheduler.grow()
         return frames.message() if frames else Nodes(b"", b"", b"")
 
 

@@ -19,14 +19,14 @@ from torch import Tensor
 from benchmarks.flags import parser
 from benchmarks.in_turns import show_ratios, show_times, take_turns
 from benchmarks.ruled import BLOCK, CONTEXT, NUM_BLOCKS
-from ssd.draft.forest.arrays import NumpyArrays
-from ssd.draft.forest.children import LooseChildren
-from ssd.draft.forest.forest import Forest
-from ssd.draft.forest.grower import ForestGrower, HostLimits
-from ssd.draft.forest.planted import Planted
-from ssd.draft.forest.readings import Reading
-from ssd.draft.forest.tables import Moves, Rows, Shape, Tables
-from ssd.draft.messages import Open, Sampling, pack_ints
+from ssd.draft.protocol.messages import Open, Sampling, pack_ints
+from ssd.draft.server.scheduler import DraftScheduler, HostLimits
+from ssd.draft.server.session import DraftSession
+from ssd.draft.tree.arrays import NumpyArrays
+from ssd.draft.tree.children import LooseChildren
+from ssd.draft.tree.forest import Forest
+from ssd.draft.tree.model import PrefillChunk
+from ssd.draft.tree.tables import Moves, Rows, Shape, Tables
 from ssd.kvcache.block_manager import BlockManager
 
 FLAGS = {"width": [12, 64], "vocab": 151_936, "prompt": 400, "rounds": 12, "steps": 4}
@@ -59,7 +59,7 @@ class DrawnModel:
         self._known = torch.randn(32, vocab, generator=draw) * 2
         self.seconds = 0.0
 
-    def forward(self, rows: Rows, tables: Tables, readings: Sequence[Reading]) -> Tensor:
+    def forward(self, rows: Rows, tables: Tables, readings: Sequence[PrefillChunk]) -> Tensor:
         started = time.process_time()
         logits = self._known[torch.from_numpy(rows.token[rows.attaches] % len(self._known))]
         self.seconds += time.process_time() - started
@@ -84,7 +84,7 @@ class Texts:
             blocks=CONTEXT // BLOCK,
             arena=NUM_BLOCKS * BLOCK,
         )
-        self._grower = ForestGrower(
+        self._scheduler = DraftScheduler(
             Forest(NumpyArrays(), shape),
             self._model,
             LooseChildren(shape.children),
@@ -93,24 +93,26 @@ class Texts:
             clock=lambda: 0.0,
         )
         draw = np.random.default_rng(1)
-        self._texts: list[Planted] = []
+        self._texts: list[DraftSession] = []
         for number in range(batch):
             tokens = draw.integers(0, vocab, prompt).tolist()
             asked = Sampling(seed=number, **sampling)
-            planted = Planted(Open(number, 1, pack_ints(tokens), prompt, 1 << 20, LOOKAHEAD, asked), CONTEXT)
-            self._texts.append(planted)
-            self._grower.open(number, planted)
-        self._grower.grow()
+            session = DraftSession(
+                Open(number, 1, pack_ints(tokens), prompt, 1 << 20, LOOKAHEAD, asked), CONTEXT
+            )
+            self._texts.append(session)
+            self._scheduler.open(number, session)
+        self._scheduler.grow()
 
     def seconds_a_step(self) -> float:
         self._n += 1
-        for number, planted in enumerate(self._texts):
-            planted.note_arrival(planted.num_sent)
-            self._grower.advance(number, self._n, [7 * self._n + number])
+        for number, session in enumerate(self._texts):
+            session.note_arrival(session.num_sent)
+            self._scheduler.advance(number, self._n, [7 * self._n + number])
         self._model.seconds = 0.0
         started = time.process_time()
         for _ in range(self._steps):
-            self._grower.grow()
+            self._scheduler.grow()
         return (time.process_time() - started - self._model.seconds) / self._steps
 
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from ssd.attention.rows import Row
 from ssd.bench.bare import MISSED
 from ssd.config import MAX_CHILDREN
-from ssd.draft.forest.readings import Reading
-from ssd.draft.forest.tables import Moves, Rows, Tables
-from ssd.draft.messages import PROTOCOL_VERSION, Hello
+from ssd.draft.protocol.messages import PROTOCOL_VERSION, Hello
+from ssd.draft.tree.model import PrefillChunk
+from ssd.draft.tree.tables import Moves, Rows, Tables
 
 VOCAB = 2048
 """Tokens, and places of the text: each token is followed by one, and none comes twice within so many."""
@@ -98,7 +98,7 @@ class DrawnDraft:
     def __init__(self, text: DrawnText, on_forward: Callable[[], None]) -> None:
         self._text, self._on_forward = text, on_forward
 
-    def forward(self, rows: Rows, tables: Tables, readings: Sequence[Reading]) -> Tensor:
+    def forward(self, rows: Rows, tables: Tables, readings: Sequence[PrefillChunk]) -> Tensor:
         self._on_forward()
         return self._text.draft_logits(torch.as_tensor(rows.token[rows.attaches], dtype=torch.long))
 

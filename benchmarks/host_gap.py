@@ -14,15 +14,15 @@ import torch
 
 from benchmarks.flags import parser
 from benchmarks.in_turns import percentiles
-from benchmarks.ruled import BLOCK, NUM_BLOCKS, grower_of, hello, prompt_of
+from benchmarks.ruled import BLOCK, NUM_BLOCKS, hello, prompt_of, scheduler_of
 from benchmarks.sleeping import SleepingDraft, SleepingTarget
 from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.decoder import Decoder
-from ssd.draft.client import DraftClient
-from ssd.draft.link import ZmqDraftLink
-from ssd.draft.policy import Policy
-from ssd.draft.service import DraftService
-from ssd.draft.sources import AddressSource, FixedSources
+from ssd.draft.client.client import DraftClient
+from ssd.draft.client.sources import AddressSource, FixedSources
+from ssd.draft.client.speculator import Speculator
+from ssd.draft.protocol.sockets import ZmqDraftSocket
+from ssd.draft.server.server import DraftServer
 from ssd.engine.core import EngineCore
 from ssd.engine.request import Request
 from ssd.engine.schedule import SchedulerLimits
@@ -36,8 +36,8 @@ FLAGS = {"batch": 64, "lookahead": 8, "steps": 400}
 
 def run_draft(address: str) -> None:
     torch.set_num_threads(1)
-    grower = grower_of(SleepingDraft(0.003), prefill_chunk=1024)
-    DraftService(grower, ZmqDraftLink(address), hello("draft")).run(lambda: False)
+    scheduler = scheduler_of(SleepingDraft(0.003), prefill_chunk=1024)
+    DraftServer(scheduler, ZmqDraftSocket(address), hello("draft")).run(lambda: False)
 
 
 def run_engine(
@@ -48,10 +48,10 @@ def run_engine(
     target = SleepingTarget(0.010)
     source = AddressSource(address, hello("target"), timeout=60.0)
     client = DraftClient(FixedSources(source), lookahead=lookahead)
-    policy = Policy(client, lookahead=lookahead)
-    policy.start(60.0)
+    speculator = Speculator(client, lookahead=lookahead)
+    speculator.start(60.0)
     limits = SchedulerLimits(batch, 16384, 4096)
-    decoder = Decoder(target, DraftAhead(policy))
+    decoder = Decoder(target, DraftAhead(speculator))
     core = EngineCore(decoder, BlockManager(NUM_BLOCKS, BLOCK), limits, tiny_tokenizer())
     params = SamplingParams(temperature=0, max_tokens=4000, ignore_eos=True)
     for index in range(batch):
@@ -60,7 +60,7 @@ def run_engine(
     for _ in range(steps):
         core.step()
         waits.append(decoder.times.wait)
-    policy.close()
+    speculator.close()
     return target, waits, core
 
 

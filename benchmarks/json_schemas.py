@@ -31,7 +31,7 @@ a planet: name radius_km# moons* has_rings?
 a star: name distance% spectral_class=O|B|A|F|G|K|M
 a chemical element: name symbol number# mass%
 a dog: name breed age# is_vaccinated? ~owner
-a tree in a park: species height% planted#
+a tree in a park: species height% session#
 a football match: home away home_goals# away_goals# scorers[name minute#]
 a chess game: white black result=1-0|0-1|1/2-1/2 moves*
 a patient: name age# symptoms* ~allergies*

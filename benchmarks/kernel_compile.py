@@ -18,9 +18,9 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from ssd.draft.forest.arrays import TorchArrays
-from ssd.draft.forest.fused import STEPS, FusedForest
-from ssd.draft.forest.tables import Shape
+from ssd.draft.tree.arrays import TorchArrays
+from ssd.draft.tree.fused import STEPS, FusedForest
+from ssd.draft.tree.tables import Shape
 from ssd.kernels.attention import PagedAttention, Sight
 from ssd.kernels.decide import decide_rows
 from ssd.kernels.kv import move_kv, write_kv

@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.flags import parser
 from benchmarks.in_turns import percentiles
-from ssd.draft.service import DraftService
+from ssd.draft.server.server import DraftServer
 from tests.draft.crowd import Crowd
 
 FLAGS: dict[str, object] = {
@@ -41,7 +41,7 @@ class Watch:
         self.steps: list[float] = []
         """Of each turn of the service, without its forward."""
 
-    def over_turns(self, service: DraftService) -> None:
+    def over_turns(self, service: DraftServer) -> None:
         turn = service.turn
 
         def timed(timeout: float) -> bool:
@@ -70,12 +70,12 @@ class Watch:
 
 
 def watched(crowd: Crowd) -> Watch:
-    watch, grower, service = Watch(), crowd.grower, crowd.service
-    forest = grower._forest
-    watch.over(grower._model, "forward", "forward")
+    watch, scheduler, service = Watch(), crowd.scheduler, crowd.service
+    forest = scheduler._forest
+    watch.over(scheduler._model, "forward", "forward")
     for name in ("select", "attach", "apply"):
         watch.over(forest, name, name)
-    watch.over(grower._children, "of", "children")
+    watch.over(scheduler._children, "of", "children")
     watch.over(service, "_send_nodes", "frames")
     watch.over(service, "_take", "messages")
     watch.over_turns(service)
@@ -94,8 +94,8 @@ def measure(sequences: int, options: Any) -> dict[str, Any]:
     for number in range(options.tenants):
         crowd.add(f"tenant {number}", sequences // options.tenants, prompt=2, max_tokens=1 << 20)
     while (
-        crowd.grower.num_sessions < sequences // options.tenants * options.tenants
-        or crowd.grower._readings.unread
+        crowd.scheduler.num_sessions < sequences // options.tenants * options.tenants
+        or crowd.scheduler._readings.unread
     ):
         crowd.run(20)
     watch = watched(crowd)
@@ -107,7 +107,7 @@ def measure(sequences: int, options: Any) -> dict[str, Any]:
     }
     p50, p90 = percentiles([1e3 * each for each in watch.steps], 50, 90)
     return {
-        "sequences": crowd.grower.num_sessions,
+        "sequences": crowd.scheduler.num_sessions,
         "tenants": options.tenants,
         "width": options.width,
         "tables_mb": round(tables, 1),

@@ -1,6 +1,6 @@
 """A rule that stands for both models: what is left to time is the engine's own work.
 
-Knows logits, greetings and a grower; not who asks. Everyone can foretell the text, but a draft errs after
+Knows logits, greetings and a scheduler; not who asks. Everyone can foretell the text, but a draft errs after
 every tenth token.
 """
 
@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from ssd.attention.rows import Row
-from ssd.draft.forest.arrays import NumpyArrays
-from ssd.draft.forest.children import LooseChildren
-from ssd.draft.forest.forest import Forest
-from ssd.draft.forest.grower import ForestGrower, ForestModel, HostLimits
-from ssd.draft.forest.readings import Reading
-from ssd.draft.forest.tables import Moves, Rows, Shape, Tables
-from ssd.draft.messages import PROTOCOL_VERSION, Hello
+from ssd.draft.protocol.messages import PROTOCOL_VERSION, Hello
+from ssd.draft.server.scheduler import DraftScheduler, HostLimits
+from ssd.draft.tree.arrays import NumpyArrays
+from ssd.draft.tree.children import LooseChildren
+from ssd.draft.tree.forest import Forest
+from ssd.draft.tree.model import ForestModel, PrefillChunk
+from ssd.draft.tree.tables import Moves, Rows, Shape, Tables
 from ssd.kvcache.block_manager import BlockManager
 
 VOCAB, BLOCK, NUM_BLOCKS = 400, 16, 8192
@@ -61,7 +61,7 @@ def hello(name: str) -> Hello:
 class RuledModel:
     """In place of a draft's model: the rule for each row, and no keys."""
 
-    def forward(self, rows: Rows, tables: Tables, readings: Sequence[Reading]) -> Tensor:
+    def forward(self, rows: Rows, tables: Tables, readings: Sequence[PrefillChunk]) -> Tensor:
         is_wanted = slice(None) if isinstance(rows.token, Tensor) else rows.attaches
         return logits_after(torch.as_tensor(rows.token[is_wanted]), errs=True)
 
@@ -83,17 +83,17 @@ def shape_of(batch: int, lookahead: int, *, width: int = WIDTH, slots: int = SLO
     )
 
 
-def grower_of(
+def scheduler_of(
     model: ForestModel,
     *,
     prefill_chunk: int,
     shape: Shape | None = None,
     weights: Mapping[str, float] = MappingProxyType({}),
     clock: Callable[[], float] = time.monotonic,
-) -> ForestGrower:
+) -> DraftScheduler:
     """As a draft service has it on a CPU."""
     shape = shape or shape_of(64, 8)
     limits = HostLimits(prefill_chunk, CONTEXT, weights)
     blocks = BlockManager(NUM_BLOCKS, BLOCK)
     children = LooseChildren(shape.children)
-    return ForestGrower(Forest(NumpyArrays(), shape), model, children, blocks, limits, clock=clock)
+    return DraftScheduler(Forest(NumpyArrays(), shape), model, children, blocks, limits, clock=clock)

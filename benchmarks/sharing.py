@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.flags import parser
-from ssd.draft.link import make_keys, make_tenant_keys
-from ssd.draft.mirrors import Knowledge
+from ssd.draft.client.mirrors import Knowledge
+from ssd.draft.protocol.sockets import make_keys, make_tenant_keys
 from tests.draft.crowd import STEP, Crowd
 from tests.network.decoding import Target
 from tests.network.programs import Program
@@ -189,7 +189,7 @@ def simulated_parts(seconds: float, window: float, width: int) -> Iterator[dict[
     yield {"part": "all", "windows": len(found), "shares": shares, "worst": error, "hits": rates}
     crowd.kill("flood")
     num_ticks = 0
-    while any(each.tenant == "flood" for each in crowd.grower._planted.values()):
+    while any(each.tenant == "flood" for each in crowd.scheduler._sessions.values()):
         crowd.run(1)
         num_ticks += 1
     rates = hits_of(lambda: crowd.run(ticks))

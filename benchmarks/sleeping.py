@@ -13,8 +13,8 @@ from torch import Tensor
 
 from benchmarks.ruled import RuledModel, logits_of
 from ssd.attention.rows import Row
-from ssd.draft.forest.readings import Reading
-from ssd.draft.forest.tables import Rows, Tables
+from ssd.draft.tree.model import PrefillChunk
+from ssd.draft.tree.tables import Rows, Tables
 from ssd.runtime.runner import Flight, Landed
 from tests.row_runner import RowRunner
 
@@ -27,7 +27,7 @@ class SleepingDraft(RuledModel):
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
-    def forward(self, rows: Rows, tables: Tables, readings: Sequence[Reading]) -> Tensor:
+    def forward(self, rows: Rows, tables: Tables, readings: Sequence[PrefillChunk]) -> Tensor:
         ends = time.perf_counter() + self._seconds
         logits = super().forward(rows, tables, readings)
         time.sleep(max(0.0, ends - time.perf_counter()))

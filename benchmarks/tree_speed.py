@@ -3,12 +3,12 @@
     python -m benchmarks.tree_speed [--acceptance 0.6 0.74 0.87] [--batch 1] [--steps 10] [--free 32] \\
         [--width 4] [--texts 12] [--tokens 160] [--record docs/records/tree_speed.jsonl]
 
-Engine, policy, client, protocol and draft service are the real ones, in simulated time: a draft takes --steps
-steps in the time of a verification, which is the same up to --free rows and in proportion beyond them. What
-the host takes beside them is not in it (benchmarks/host_gap.py). What is decoded is a drawn text: at each
-place the draft has guesses with chances that hold. Each text is decoded by two engines, one that may verify
-trees and one that may not. Printed: tokens a round, tokens in the time of a plain verification, and the ratio
-tree over chain within a text, with its interval.
+Engine, speculator, client, protocol and draft server are the real ones, in simulated time: a draft takes
+--steps steps in the time of a verification, which is the same up to --free rows and in proportion beyond
+them. What the host takes beside them is not in it (benchmarks/host_gap.py). What is decoded is a drawn text:
+at each place the draft has guesses with chances that hold. Each text is decoded by two engines, one that may
+verify trees and one that may not. Printed: tokens a round, tokens in the time of a plain verification, and
+the ratio tree over chain within a text, with its interval.
 """
 
 import json
@@ -24,17 +24,17 @@ from torch import Tensor
 
 from benchmarks.drawn_text import VOCAB, DrawnDraft, DrawnText, hello
 from benchmarks.flags import parser
-from benchmarks.ruled import BLOCK, NUM_BLOCKS, grower_of, shape_of
+from benchmarks.ruled import BLOCK, NUM_BLOCKS, scheduler_of, shape_of
 from ssd.bench.statistics import paired_ratio
 from ssd.config import TREES_PER_STEP
 from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.arenas import Arenas
 from ssd.decoding.decoder import Decoder
-from ssd.draft.client import DraftClient
-from ssd.draft.contact import Contact
-from ssd.draft.policy import Policy
-from ssd.draft.service import DraftService
-from ssd.draft.sources import FixedSources
+from ssd.draft.client.client import DraftClient
+from ssd.draft.client.connection import Connection
+from ssd.draft.client.sources import FixedSources
+from ssd.draft.client.speculator import Speculator
+from ssd.draft.server.server import DraftServer
 from ssd.engine.core import EngineCore
 from ssd.engine.request import Request
 from ssd.engine.schedule import SchedulerLimits
@@ -66,8 +66,10 @@ class World:
         self.now, self._step = 0.0, 1 / options.steps
         self._wires = Wires()
         shape = shape_of(batch, options.lookahead, width=options.width, slots=NODES_PER_TREE)
-        grower = grower_of(DrawnDraft(text, self._pass), prefill_chunk=1024, shape=shape, clock=self.clock)
-        self._service = DraftService(grower, DraftEnd(self._wires), hello("draft"), self.clock)
+        scheduler = scheduler_of(
+            DrawnDraft(text, self._pass), prefill_chunk=1024, shape=shape, clock=self.clock
+        )
+        self._service = DraftServer(scheduler, DraftEnd(self._wires), hello("draft"), self.clock)
 
     def clock(self) -> float:
         return self.now
@@ -85,16 +87,16 @@ class World:
     def client(self, lookahead: int) -> DraftClient:
         client = DraftClient(FixedSources(self), lookahead=lookahead, clock=self.clock)
         while not client.is_ready:
-            client.line.tend()
+            client.pool.tend()
             self.turn()
-            client.line.read()
+            client.pool.read()
         return client
 
     # What the client asks of a source.
 
-    def make_contact(self) -> Contact | None:
+    def connect(self) -> Connection | None:
         link = EngineEnd(self._wires, self.turn)
-        return Contact(link, hello("target"), self.clock, timeout=1e6, greeting_timeout=1e6)
+        return Connection(link, hello("target"), self.clock, timeout=1e6, greeting_timeout=1e6)
 
     def is_broken(self) -> str:
         return ""
@@ -140,9 +142,9 @@ class Engine:
         self._text, self._batch, self._num_tokens = text, batch, options.tokens
         self.world = World(text, options, batch)
         client, clock = self.world.client(options.lookahead), self.world.clock
-        policy = Policy(client, lookahead=options.lookahead, num_trees=num_trees, clock=clock)
+        speculator = Speculator(client, lookahead=options.lookahead, num_trees=num_trees, clock=clock)
         target = Target(text, self.world, options.free)
-        decoder = Decoder(target, DraftAhead(policy), Arenas(range(num_trees), BLOCK))
+        decoder = Decoder(target, DraftAhead(speculator), Arenas(range(num_trees), BLOCK))
         limits = SchedulerLimits(batch, 16384, 4096)
         blocks = BlockManager(NUM_BLOCKS, BLOCK)
         self.core = EngineCore(decoder, blocks, limits, tiny_tokenizer(), clock)

@@ -53,7 +53,7 @@ def drafting(model: str, core: int) -> Iterator[str]:
 
 def withhold() -> None:
     """From here on sessions in this process do all their work and propose nothing of it."""
-    from ssd.draft.policy import Policy
+    from ssd.draft.client.speculator import Speculator
     from ssd.integrations.vllm.sessions import Sessions
 
     propose = Sessions.propose
@@ -64,7 +64,7 @@ def withhold() -> None:
 
     Sessions.propose = kept  # type: ignore[assignment, method-assign]
     # None of its tokens is ever accepted here: it would soon be told to rest.
-    Policy._let_rest = lambda policy: None  # type: ignore[assignment, method-assign]
+    Speculator._let_rest = lambda speculator: None  # type: ignore[assignment, method-assign]
 
 
 class Target:

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from ssd.draft.messages import Nodes, TreePart
-from ssd.draft.mirrors import Mirrors
+from ssd.draft.client.mirrors import Mirrors
+from ssd.draft.protocol.messages import Nodes, TreePart
 
 HOUSE = "this is the house that jack built"
 MALT = "this is the malt that lay in the house that jack built"

@@ -47,30 +47,22 @@ PURE = (
     "ssd.kvcache.block_manager",
     "ssd.engine.scheduler",
     "ssd.runtime.layout",
-    "ssd.draft.messages",
+    "ssd.draft.protocol.messages",
     "ssd.planning.deployment",
 )
 
 VLLM = tuple(f"ssd.integrations.vllm.{name}" for name in ("present", "sampler", "worker"))
 """What vLLM itself imports, and nobody else: it stands on vLLM."""
 
-CLIENT = (
-    *("choice", "client", "codec", "contact", "controller", "distance", "followed", "homes"),
-    *(
-        "keeper",
-        "line",
-        "link",
-        "messages",
-        "mirrors",
-        "ngram",
-        "policy",
-        "rules",
-        "sources",
-        "strand",
-        "worth",
-    ),
-)
-"""The host's side of the draft: whoever verifies holds it, and may be no engine of ours."""
+DRAFT = {
+    "protocol": {"protocol"},
+    "client": {"protocol", "client", "ngram"},
+    "tree": {"protocol", "tree"},
+    "server": {"protocol", "tree", "server", "ngram"},
+    "ngram": set[str](),
+    "__init__": set[str](),
+}
+"""What each part of draft/ may import of the others: the two sides meet only in the protocol."""
 
 
 def modules() -> list[str]:
@@ -110,6 +102,19 @@ def test_imports_point_one_way(path: Path) -> None:
         assert layer_of(imported) < layer_of(module), f"{module} imports {imported}"
 
 
+@pytest.mark.parametrize("part", DRAFT)
+def test_the_two_sides_of_the_wire_meet_only_in_the_protocol(part: str) -> None:
+    folder = ROOT / "draft" / part
+    for path in folder.rglob("*.py") if folder.is_dir() else [folder.with_suffix(".py")]:
+        imported = {name.split(".")[2] for name in imports_of(path) if name.startswith("ssd.draft.")}
+        assert imported <= DRAFT[part], f"{path} imports {sorted(imported - DRAFT[part])}"
+
+
+def test_every_part_of_the_draft_has_its_rule() -> None:
+    parts = {path.stem for path in (ROOT / "draft").iterdir() if path.name != "__pycache__"}
+    assert parts == DRAFT.keys()
+
+
 def test_every_module_is_in_a_layer_and_has_a_docstring() -> None:
     for path in files():
         layer_of(".".join(("ssd", *path.relative_to(ROOT).with_suffix("").parts)))
@@ -145,7 +150,7 @@ def assert_never_imported(foreign: Sequence[str], *, by: Sequence[str]) -> None:
 
 def test_the_client_side_of_the_draft_needs_no_engine() -> None:
     """Neither by its own imports nor by theirs: no torch, no models, no runtime."""
-    names = [f"ssd.draft.{name}" for name in CLIENT]
+    names = [name for name in modules() if name.startswith(("ssd.draft.client", "ssd.draft.protocol"))]
     foreign = ("torch", "gguf", "ssd.models", "ssd.runtime", "ssd.sampling", "ssd.decoding", "ssd.engine")
     assert_never_imported(foreign, by=names)
 

@@ -19,7 +19,7 @@ from ssd.engine.drafting import draft_arguments
 from ssd.integrations.vllm.placement import Placement, on_gpus
 
 _CHECK = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
-_CHECK_OURS = "import ssd.draft.client, ssd.integrations.vllm"
+_CHECK_OURS = "import ssd.draft.client.client, ssd.integrations.vllm"
 """With what they stand on: our packages may be there without their own."""
 
 

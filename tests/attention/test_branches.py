@@ -15,7 +15,7 @@ from ssd.attention.batch import BatchWriter
 from ssd.attention.paged import PagedBackend
 from ssd.attention.rows import Branches, Layout, PlainRow
 from ssd.attention.sdpa import DETERMINISTIC_KEY_TILE, QUERY_TILE, SdpaBackend
-from ssd.draft.branching import path_to
+from ssd.draft.client.branching import path_to
 from ssd.kvcache.pool import NODES_PER_TREE, KVPool, PoolShape
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK, NUM_BLOCKS, NUM_TREES = 6, 2, 32, 4, 128, 3
@@ -36,7 +36,7 @@ every_backend = pytest.mark.parametrize("backend", BACKENDS)
 
 @pytest.fixture(autouse=True, params=[8, 256])
 def least_trunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trunks apart from the rest, and under one mask with it."""
+    """KvBlocks apart from the rest, and under one mask with it."""
     monkeypatch.setattr(sdpa, "LEAST_TRUNK", request.param)
 
 

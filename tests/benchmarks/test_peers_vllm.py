@@ -18,9 +18,9 @@ STAND_IN = '''
 import json, os
 from types import SimpleNamespace
 
-from ssd.draft.client import DraftClient
-from ssd.draft.messages import Hello
-from ssd.draft.sources import AddressSource, FixedSources
+from ssd.draft.client.client import DraftClient
+from ssd.draft.protocol.messages import Hello
+from ssd.draft.client.sources import AddressSource, FixedSources
 
 
 class SamplingParams(SimpleNamespace):

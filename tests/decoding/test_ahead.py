@@ -8,7 +8,7 @@ import pytest
 from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.decoder import Decoder
 from ssd.decoding.rows import DecodeRow
-from ssd.draft.policy import Proposed, Round, Verified
+from ssd.draft.client.speculator import Proposed, Round, Verified
 from ssd.sampling import SamplingParams
 from tests.decoding.test_verification import TableModel, sampling_row
 

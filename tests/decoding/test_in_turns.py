@@ -12,7 +12,7 @@ from ssd.attention.rows import Row
 from ssd.decoding.decoder import Decoder
 from ssd.decoding.in_turns import HOPED_RATE, DraftInTurns
 from ssd.decoding.rows import DecodeRow, DraftContext, Speculation
-from ssd.draft.controller import Controller
+from ssd.draft.client.controller import Controller
 from ssd.sampling import History, SamplingParams, SamplingRow
 from tests.row_runner import RowRunner
 

@@ -11,20 +11,20 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from benchmarks.ruled import RuledModel, grower_of, hello, logits_after, outcome, shape_of
-from ssd.draft.client import DraftClient
-from ssd.draft.contact import Contact
-from ssd.draft.forest.children import GREEDY_CANDIDATES
-from ssd.draft.forest.grower import ForestGrower
-from ssd.draft.forest.planted import Planted
-from ssd.draft.forest.readings import Reading
-from ssd.draft.forest.tables import Rows, Tables
-from ssd.draft.forest.tenants import Tenants
-from ssd.draft.link import Heard, LinkError
-from ssd.draft.messages import Sampling
-from ssd.draft.mirrors import Knowledge
-from ssd.draft.service import DraftService
-from ssd.draft.sources import FixedSources
+from benchmarks.ruled import RuledModel, hello, logits_after, outcome, scheduler_of, shape_of
+from ssd.draft.client.client import DraftClient
+from ssd.draft.client.connection import Connection
+from ssd.draft.client.mirrors import Knowledge
+from ssd.draft.client.sources import FixedSources
+from ssd.draft.protocol.messages import Sampling
+from ssd.draft.protocol.sockets import Heard, SocketError
+from ssd.draft.server.scheduler import DraftScheduler
+from ssd.draft.server.server import DraftServer
+from ssd.draft.server.session import DraftSession
+from ssd.draft.server.tenants import Tenants
+from ssd.draft.tree.children import GREEDY_CANDIDATES
+from ssd.draft.tree.model import PrefillChunk
+from ssd.draft.tree.tables import Rows, Tables
 from ssd.sampling.select import largest_of_rows
 
 STEP = 0.002
@@ -41,7 +41,7 @@ class Hub:
 
     def send(self, peer: bytes, frame: bytes) -> None:
         if peer not in self.outboxes:
-            raise LinkError("it is gone")
+            raise SocketError("it is gone")
         self.outboxes[peer].append(frame)
 
     def receive(self, timeout: float) -> Heard | None:
@@ -78,9 +78,9 @@ class Source:
     def __init__(self, crowd: "Crowd", peer: bytes, key: str) -> None:
         self._crowd, self._peer, self._key = crowd, peer, key
 
-    def make_contact(self) -> Contact | None:
+    def connect(self) -> Connection | None:
         link = Spoke(self._crowd.hub, self._peer, self._key)
-        return Contact(
+        return Connection(
             link, hello(self._peer.decode()), self._crowd.clock, timeout=60.0, greeting_timeout=60.0
         )
 
@@ -155,12 +155,12 @@ class CountingModel(RuledModel):
     """Counts for whom it computes, whatever the draft's own accounts say."""
 
     def __init__(self) -> None:
-        self.texts: Mapping[int, Planted] = {}
+        self.texts: Mapping[int, DraftSession] = {}
         self.rows: Counter[str] = Counter()
         """By tenant."""
         self.num_forwards = 0
 
-    def forward(self, rows: Rows, tables: Tables, readings: Sequence[Reading]) -> Tensor:
+    def forward(self, rows: Rows, tables: Tables, readings: Sequence[PrefillChunk]) -> Tensor:
         self.num_forwards += 1
         for row in rows.sequence.tolist():
             self.rows[self.texts[row].tenant] += 1
@@ -177,15 +177,15 @@ class Crowd:
         self.hub = Hub()
         shape = shape_of(sequences, 2 * LOOKAHEAD, width=width, slots=128)
         self.model = CountingModel()
-        self.grower: ForestGrower = grower_of(
+        self.scheduler: DraftScheduler = scheduler_of(
             self.model,
             prefill_chunk=128,
             shape=shape,
             weights=weights or {},
             clock=lambda: STEP * self.model.num_forwards,
         )
-        self.model.texts = self.grower._texts
-        self.service = DraftService(self.grower, self.hub, hello("draft"), self.clock)
+        self.model.texts = self.scheduler._texts
+        self.service = DraftServer(self.scheduler, self.hub, hello("draft"), self.clock)
         self.targets: dict[str, Target] = {}
         self.wanting: list[dict[str, bool]] = []
         """At each tick, who would have had more."""
@@ -200,9 +200,9 @@ class Crowd:
         source = Source(self, name.encode(), name if key is None else key)
         client = DraftClient(FixedSources(source), lookahead=LOOKAHEAD, clock=self.clock)
         while not client.is_ready:
-            client.line.tend()
+            client.pool.tend()
             self.service.turn(0.0)
-            client.line.read()
+            client.pool.read()
         return client
 
     def add(
@@ -219,7 +219,7 @@ class Crowd:
     def run(self, ticks: int, *, per_round: int = 5) -> None:
         for _ in range(ticks):
             for place, target in enumerate(self.targets.values()):
-                target.client.line.read()
+                target.client.pool.read()
                 # Rounds of several targets do not end at once.
                 if (len(self.rows) + place) % per_round == 0:
                     target.round()
@@ -229,7 +229,7 @@ class Crowd:
         self.service.check_integrity()
 
     def _note(self) -> None:
-        tenants = self.grower.tenants
+        tenants = self.scheduler.tenants
         self.rows.append({name: self.model.rows[name] for name in self.targets})
         self.wanting.append({name: wants(tenants, name) for name in self.targets})
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import zmq
 
-from ssd.draft.codec import encode
-from ssd.draft.link import Keys
+from ssd.draft.protocol.codec import encode
+from ssd.draft.protocol.sockets import Keys
 from tests.draft.frames import hello
 
 PART = bytes(1 << 20)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ssd.draft.messages import (
+from ssd.draft.protocol.messages import (
     PROTOCOL_VERSION,
     AnyMessage,
     Close,

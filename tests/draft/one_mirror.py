@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from ssd.draft.messages import Nodes, TreePart
-from ssd.draft.mirrors import UNNAMED, Knowledge, Mirrors
+from ssd.draft.client.mirrors import UNNAMED, Knowledge, Mirrors
+from ssd.draft.protocol.messages import Nodes, TreePart
 
 ROW = 3
 

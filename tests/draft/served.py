@@ -8,14 +8,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from benchmarks.ruled import RuledModel, grower_of, hello, outcome, prompt_of, shape_of
-from ssd.draft.client import DraftClient
-from ssd.draft.link import Keys, ZmqDraftLink
-from ssd.draft.messages import Sampling
-from ssd.draft.mirrors import Knowledge
-from ssd.draft.policy import Policy
-from ssd.draft.service import DraftService
-from ssd.draft.sources import AddressSource, FixedSources
+from benchmarks.ruled import RuledModel, hello, outcome, prompt_of, scheduler_of, shape_of
+from ssd.draft.client.client import DraftClient
+from ssd.draft.client.mirrors import Knowledge
+from ssd.draft.client.sources import AddressSource, FixedSources
+from ssd.draft.client.speculator import Speculator
+from ssd.draft.protocol.messages import Sampling
+from ssd.draft.protocol.sockets import Keys, ZmqDraftSocket
+from ssd.draft.server.server import DraftServer
 
 LOOKAHEAD = 4
 PATIENCE = 60.0
@@ -24,10 +24,10 @@ PATIENCE = 60.0
 
 class Served:
     def __init__(self, address: str, keys: Keys | None = None, *, sequences: int = 64) -> None:
-        self.link = ZmqDraftLink(address, keys)
+        self.link = ZmqDraftSocket(address, keys)
         shape = shape_of(sequences, 2 * LOOKAHEAD, width=32, slots=128)
-        grower = grower_of(RuledModel(), prefill_chunk=512, shape=shape)
-        self.service = DraftService(grower, self.link, hello("draft"))
+        scheduler = scheduler_of(RuledModel(), prefill_chunk=512, shape=shape)
+        self.service = DraftServer(scheduler, self.link, hello("draft"))
         self.address = address
         self._is_over = threading.Event()
         self.failure: BaseException | None = None
@@ -49,27 +49,27 @@ class Served:
             raise self.failure
 
 
-def policy_at(*addresses: str, keys: Keys | None = None, name: str = "target") -> Policy:
+def speculator_at(*addresses: str, keys: Keys | None = None, name: str = "target") -> Speculator:
     """Of a host whose drafts are all there."""
     sources = [AddressSource(each, hello(name), timeout=PATIENCE, keys=keys) for each in addresses]
-    policy = Policy(DraftClient(FixedSources(*sources), lookahead=LOOKAHEAD), lookahead=LOOKAHEAD)
-    policy.start(timeout=PATIENCE)
+    speculator = Speculator(DraftClient(FixedSources(*sources), lookahead=LOOKAHEAD), lookahead=LOOKAHEAD)
+    speculator.start(timeout=PATIENCE)
     deadline = time.monotonic() + PATIENCE
-    while len(policy.client.line.ready) < len(addresses):
+    while len(speculator.client.pool.ready) < len(addresses):
         assert time.monotonic() < deadline, "a draft does not greet"
         time.sleep(0.01)
-    return policy
+    return speculator
 
 
 class Honest:
     """Sequences that decode by the rule, whatever others do."""
 
-    def __init__(self, policy: Policy, keys: Sequence[str] = ("honest",)) -> None:
-        self._client = policy.client
+    def __init__(self, speculator: Speculator, keys: Sequence[str] = ("honest",)) -> None:
+        self._client = speculator.client
         self._last: dict[str, int] = {}
         for place, key in enumerate(keys):
             prompt = prompt_of(place)
-            policy.begin(key, prompt, (), Sampling(seed=1), 3000)
+            speculator.begin(key, prompt, (), Sampling(seed=1), 3000)
             self._last[key] = prompt[-1]
 
     def rounds_until_hits(self, count: int = 1) -> None:
@@ -90,20 +90,20 @@ class Honest:
         """Until the draft is further ahead of each sequence than a round goes, or has had seconds to be."""
         deadline = time.monotonic() + 5.0
         while time.monotonic() < deadline:
-            self._client.line.read(0.005)
+            self._client.pool.read(0.005)
             if all(len(path.tokens) > 2 for path in self._client.paths(list(self._last), LOOKAHEAD)):
                 return
 
     def epochs(self) -> list[int]:
         """The same as before: none was opened again."""
         client = self._client
-        return [int(client._mirrors.epoch[client._followed[key].row]) for key in self._last]
+        return [int(client._mirrors.epoch[client._sessions[key].row]) for key in self._last]
 
 
 @contextmanager
-def undisturbed(policy: Policy, honest: Honest) -> Iterator[None]:
-    """What happens inside costs the others nothing: no contact, no sequence of theirs, no hit."""
-    stats, epochs = policy.client.stats, honest.epochs()
+def undisturbed(speculator: Speculator, honest: Honest) -> Iterator[None]:
+    """What happens inside costs the others nothing: no connection, no sequence of theirs, no hit."""
+    stats, epochs = speculator.client.stats, honest.epochs()
     before = (stats.num_connects, stats.num_losses, stats.num_resyncs, stats.num_moved)
     yield
     honest.rounds_until_hits()

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.ruled import RuledModel, grower_of, hello, shape_of
-from ssd.draft.client import DraftClient
-from ssd.draft.link import Keys, ZmqDraftLink, make_keys
-from ssd.draft.messages import Sampling
-from ssd.draft.mirrors import Knowledge
-from ssd.draft.service import DraftService
-from ssd.draft.sources import FixedSources, sources_at
-from ssd.draft.strand import Strand
+from benchmarks.ruled import RuledModel, hello, scheduler_of, shape_of
+from ssd.draft.client.client import DraftClient
+from ssd.draft.client.mirrors import Knowledge
+from ssd.draft.client.replica import Replica
+from ssd.draft.client.sources import FixedSources, sources_at
+from ssd.draft.protocol.messages import Sampling
+from ssd.draft.protocol.sockets import Keys, ZmqDraftSocket, make_keys
+from ssd.draft.server.server import DraftServer
 from tests.draft.crowd import LOOKAHEAD, STEP, Crowd, Source, Target
 
 SEQUENCES, WIDTH = 64, 12
@@ -50,10 +50,10 @@ def test_a_draft_that_guesses_wrongly_in_time_is_not_late() -> None:
         target.known.update(known)
         for _ in range(TICKS_PER_ROUND):
             crowd.service.turn(0.0)
-            target.client.line.read()
+            target.client.pool.read()
     assert shares(target)["unknown"] > 0.9, shares(target)
-    [strand] = target.client.line.strands
-    assert strand.is_prompt
+    [replica] = target.client.pool.replicas
+    assert replica.is_prompt
 
 
 class NamedSource(Source):
@@ -69,8 +69,8 @@ class TwoDrafts:
         self.drafts = {"few rows": Crowd(width=FEW), "many rows": Crowd(width=MANY)}
         sources = [NamedSource(crowd, name) for name, crowd in self.drafts.items()]
         self.client = DraftClient(FixedSources(*sources), lookahead=LOOKAHEAD, clock=self.clock)
-        while len(self.client.line.ready) < 2:
-            self.client.line.tend()
+        while len(self.client.pool.ready) < 2:
+            self.client.pool.tend()
             self._turn()
         self.target = Target(self.client, 0, 0, prompt=32, max_tokens=100_000)
 
@@ -81,7 +81,7 @@ class TwoDrafts:
         for crowd in self.drafts.values():
             crowd.service.turn(0.0)
             crowd.now += STEP
-        self.client.line.read()
+        self.client.pool.read()
 
     def rounds(self, count: int) -> None:
         for _ in range(count):
@@ -93,11 +93,11 @@ class TwoDrafts:
         for crowd in self.drafts.values():
             crowd.now += seconds
 
-    def strand(self, name: str) -> Strand:
-        return next(each for each in self.client.line.strands if each.name == name)
+    def replica(self, name: str) -> Replica:
+        return next(each for each in self.client.pool.replicas if each.name == name)
 
     def counts(self) -> dict[str, int]:
-        return {name: crowd.grower.num_sessions for name, crowd in self.drafts.items()}
+        return {name: crowd.scheduler.num_sessions for name, crowd in self.drafts.items()}
 
 
 def test_a_draft_that_is_behind_gets_no_further_sequences_and_is_relieved() -> None:
@@ -112,7 +112,7 @@ def test_a_draft_that_is_behind_gets_no_further_sequences_and_is_relieved() -> N
     # Then it hands on one after the other.
     for num_moved in range(1, 5):
         pool.wait(0.26)
-        pool.client.line.tend()
+        pool.client.pool.tend()
         pool.rounds(1)
         assert pool.counts()["few rows"] == before["few rows"] - num_moved
     # Until it is in time: of one sequence it always is.
@@ -121,12 +121,12 @@ def test_a_draft_that_is_behind_gets_no_further_sequences_and_is_relieved() -> N
         del pool.target.texts[key]
     pool.target.batch = 1
     pool.rounds(40)
-    assert not pool.strand("few rows").is_behind
+    assert not pool.replica("few rows").is_behind
 
 
 def test_lateness_is_forgotten_while_a_draft_has_nothing_to_do() -> None:
     pool = TwoDrafts()
-    few = pool.strand("few rows")
+    few = pool.replica("few rows")
     for _ in range(60):
         few.note_rounds(1, 1)
     assert few.is_behind
@@ -142,25 +142,25 @@ class RealDrafts:
 
     def __init__(self, folder: Path) -> None:
         make_keys(folder)
-        self.links, self.services, addresses = list[ZmqDraftLink](), list[DraftService](), list[str]()
+        self.links, self.services, addresses = list[ZmqDraftSocket](), list[DraftServer](), list[str]()
         for width in (FEW, MANY):
-            link = ZmqDraftLink("tcp://127.0.0.1:0", Keys(folder / "draft"))
+            link = ZmqDraftSocket("tcp://127.0.0.1:0", Keys(folder / "draft"))
             addresses.append(bytes(link._socket.last_endpoint).decode())  # type: ignore[arg-type]
             shape = shape_of(SEQUENCES, 2 * LOOKAHEAD, width=width, slots=128)
-            grower = grower_of(RuledModel(), prefill_chunk=128, shape=shape)
+            scheduler = scheduler_of(RuledModel(), prefill_chunk=128, shape=shape)
             self.links.append(link)
-            self.services.append(DraftService(grower, link, hello("draft")))
+            self.services.append(DraftServer(scheduler, link, hello("draft")))
         sources = sources_at(",".join(addresses), hello("target"), timeout=60.0, keys=Keys(folder / "engine"))
         self.client = DraftClient(sources, lookahead=LOOKAHEAD)
-        while len(self.client.line.ready) < 2:
-            self.client.line.tend()
+        while len(self.client.pool.ready) < 2:
+            self.client.pool.tend()
             self.turn()
         self.target = Target(self.client, 0, 0, prompt=32, max_tokens=100_000)
 
     def turn(self) -> None:
         for service in self.services:
             service.turn(0.001)
-        self.client.line.read()
+        self.client.pool.read()
 
     def rounds(self, count: int) -> None:
         """The draft of few rows has so many steps in each; the other as many as it needs on this machine."""
@@ -170,25 +170,25 @@ class RealDrafts:
             deadline = time.monotonic() + 20
             while not self._is_ahead() and time.monotonic() < deadline:
                 self.services[1].turn(0.001)
-                self.client.line.read(0.001)
+                self.client.pool.read(0.001)
             self.target.round()
 
     def _is_ahead(self) -> bool:
         """The draft of many rows knows more of each of its sequences than a round can take."""
-        wide, followed = self.client.line.strands[1], self.client._followed
-        keys = [key for key in self.target.texts if followed[key].strand is wide]
+        wide, session = self.client.pool.replicas[1], self.client._sessions
+        keys = [key for key in self.target.texts if session[key].replica is wide]
         depth = LOOKAHEAD + 2
         return all(len(path.tokens) == depth for path in self.client.paths(keys, depth))
 
     def counts(self) -> list[int]:
-        return [service._grower.num_sessions for service in self.services]
+        return [service._scheduler.num_sessions for service in self.services]
 
 
 @pytest.fixture
 def real_drafts(tmp_path: Path) -> Iterator[RealDrafts]:
     made = RealDrafts(tmp_path)
     yield made
-    made.client.line.close()
+    made.client.pool.close()
     for link in made.links:
         link.close()
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from ssd.draft.branching import (
+from ssd.draft.client.branching import (
     check_tree,
     cut,
     depths_of,

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from ssd.draft.children import likely_children
+from ssd.draft.tree.children import likely_children
 from ssd.sampling import History, SamplingParams, SamplingRow, process_logits, sample
 from tests.sampling.noise import gumbel_noise
 

@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
-from ssd.draft.choice import choose
+from ssd.draft.client.router import choose
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ssd.draft.controller import Controller, VerifyTimes
+from ssd.draft.client.controller import Controller, VerifyTimes
 from ssd.draft.ngram import ngram_guess
 
 

@@ -5,9 +5,9 @@ from collections import deque
 import pytest
 
 from benchmarks.ruled import hello
-from ssd.draft.codec import decode, encode
-from ssd.draft.link import Heard
-from ssd.draft.messages import AnyMessage, Nodes, Open, Sampling, pack_ints
+from ssd.draft.protocol.codec import decode, encode
+from ssd.draft.protocol.messages import AnyMessage, Nodes, Open, Sampling, pack_ints
+from ssd.draft.protocol.sockets import Heard
 from tests.draft.crowd import STEP, Crowd
 from tests.draft.frames import outcomes
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from ssd.draft.distance import Distance
-from ssd.draft.messages import NodesHeads
-from ssd.draft.strand import Strand
+from ssd.draft.client.replica import Replica
+from ssd.draft.client.router import Distance
+from ssd.draft.protocol.messages import NodesHeads
 from tests.draft.test_line import Source
 
 
@@ -61,25 +61,25 @@ def heads(seq: int, n: int) -> NodesHeads:
 
 def test_an_answer_is_the_first_word_that_knows_of_the_outcome() -> None:
     clock = Clock()
-    strand = Strand(Source(), clock)
-    strand.note_asked(5, 3)
+    replica = Replica(Source(), clock)
+    replica.note_asked(5, 3)
     clock.now += 0.01
     for other in (heads(4, 9), heads(5, 2)):
-        strand.note_nodes(other)
-    assert strand.answer.value == 0.0
+        replica.note_nodes(other)
+    assert replica.answer.value == 0.0
     clock.now += 0.02
-    strand.note_nodes(heads(5, 4))
-    assert strand.answer.value == pytest.approx(0.03)
+    replica.note_nodes(heads(5, 4))
+    assert replica.answer.value == pytest.approx(0.03)
 
 
 def test_what_is_never_answered_is_asked_anew() -> None:
     clock = Clock()
-    strand = Strand(Source(), clock)
-    strand.note_asked(5, 3)
+    replica = Replica(Source(), clock)
+    replica.note_asked(5, 3)
     clock.now += 2.0
-    strand.note_asked(6, 1)
+    replica.note_asked(6, 1)
     clock.now += 0.01
-    strand.note_nodes(heads(5, 3))
-    assert strand.answer.value == 0.0
-    strand.note_nodes(heads(6, 1))
-    assert strand.answer.value == pytest.approx(0.01)
+    replica.note_nodes(heads(5, 3))
+    assert replica.answer.value == 0.0
+    replica.note_nodes(heads(6, 1))
+    assert replica.answer.value == pytest.approx(0.01)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ssd.draft.client import DraftClient
-from ssd.draft.link import MOST_UNREAD, Keys, ZmqDraftLink, make_keys
-from ssd.draft.sources import AddressSource, FixedSources
+from ssd.draft.client.client import DraftClient
+from ssd.draft.client.sources import AddressSource, FixedSources
+from ssd.draft.protocol.sockets import MOST_UNREAD, Keys, ZmqDraftSocket, make_keys
 from tests.draft.frames import hello
 from tests.draft.fuzz_frames import resident_bytes
 
@@ -53,7 +53,7 @@ def peak_growth(is_over: Callable[[], bool]) -> int:
 
 
 def test_a_message_of_many_parts_does_not_fill_a_draft(keys: Path, caplog: pytest.LogCaptureFixture) -> None:
-    link = ZmqDraftLink("tcp://127.0.0.1:0", Keys(keys / "draft"))
+    link = ZmqDraftSocket("tcp://127.0.0.1:0", Keys(keys / "draft"))
     try:
         with flooding("engine", link.endpoint, keys, "parts", PARTS):
             growth = peak_growth(lambda: link.receive(0.005) is not None or "is cut off" in caplog.text)
@@ -65,7 +65,7 @@ def test_a_message_of_many_parts_does_not_fill_a_draft(keys: Path, caplog: pytes
 
 def test_frames_that_a_draft_does_not_read_wait_with_their_sender(keys: Path) -> None:
     """So many that they would take 240 MiB; all of them arrive once they are read."""
-    link, count = ZmqDraftLink("tcp://127.0.0.1:0", Keys(keys / "draft")), 60
+    link, count = ZmqDraftSocket("tcp://127.0.0.1:0", Keys(keys / "draft")), 60
     try:
         with flooding("engine", link.endpoint, keys, "frames", count):
             assert link.receive(_PATIENCE) is not None
@@ -84,9 +84,9 @@ def test_a_message_of_many_parts_does_not_fill_an_engine(keys: Path) -> None:
         source = AddressSource(address, hello(), timeout=_PATIENCE, keys=Keys(keys / "engine"))
         client = DraftClient(FixedSources(source), lookahead=4)
         try:
-            client.line.start()
+            client.pool.start()
             growth = peak_growth(lambda: client.stats.num_losses > 0)
             assert growth < _BOUND < PARTS << 20
-            assert "bytes that nobody reads" in client.line.last_loss
+            assert "bytes that nobody reads" in client.pool.last_loss
         finally:
-            client.line.close()
+            client.pool.close()

@@ -5,10 +5,10 @@ from pathlib import Path as FilePath
 
 import pytest
 
-from ssd.draft.client import DraftClient, Path
-from ssd.draft.followed import Followed
-from ssd.draft.messages import Sampling
-from ssd.draft.mirrors import Knowledge
+from ssd.draft.client.client import DraftClient, Path
+from ssd.draft.client.mirrors import Knowledge
+from ssd.draft.client.session import ClientSession
+from ssd.draft.protocol.messages import Sampling
 from ssd.runtime.loading import LoadedModel
 from tests.draft.forest.real import load
 from tests.draft.test_guide import Rules
@@ -22,8 +22,8 @@ def draft(tiny_llama: FilePath) -> LoadedModel:
     return load(tiny_llama)
 
 
-def followed(*foretold: int) -> Followed:
-    return Followed(0, array("i", [*TEXT, *foretold]), 5, Sampling(seed=1), 100, foretold=foretold)
+def session(*foretold: int) -> ClientSession:
+    return ClientSession(0, array("i", [*TEXT, *foretold]), 5, Sampling(seed=1), 100, foretold=foretold)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def followed(*foretold: int) -> Followed:
 def test_what_was_decided_is_added_once(
     decided: tuple[int, ...], new: tuple[int, ...] | None, left: tuple[int, ...]
 ) -> None:
-    sequence = followed(40, 41)
+    sequence = session(40, 41)
     found = sequence.take_decided(decided)
     assert found == new
     assert sequence.foretold == left

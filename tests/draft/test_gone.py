@@ -13,24 +13,24 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.ruled import RuledModel, grower_of, hello
-from ssd.draft.link import Keys, ZmqDraftLink, make_keys
-from ssd.draft.service import DraftService
+from benchmarks.ruled import RuledModel, hello, scheduler_of
+from ssd.draft.protocol.sockets import Keys, ZmqDraftSocket, make_keys
+from ssd.draft.server.server import DraftServer
 
 _FOLLOWING = """
 import sys, time
 from pathlib import Path
-from ssd.draft.client import DraftClient
-from ssd.draft.link import Keys
-from ssd.draft.messages import PROTOCOL_VERSION, Hello, Sampling
-from ssd.draft.sources import sources_at
+from ssd.draft.client.client import DraftClient
+from ssd.draft.protocol.sockets import Keys
+from ssd.draft.protocol.messages import PROTOCOL_VERSION, Hello, Sampling
+from ssd.draft.client.sources import sources_at
 hello = Hello(PROTOCOL_VERSION, "a rule", 400, "target", sys.argv[3], 4096)
 client = DraftClient(sources_at(sys.argv[1], hello, timeout=60.0, keys=Keys(Path(sys.argv[2]))), lookahead=4)
-client.line.wait_until_ready(60.0)
+client.pool.wait_until_ready(60.0)
 for key in range(3):
     client.follow(key, [5, 6, 7], 3, Sampling(seed=1), 3000)
 while True:
-    client.line.read(0.1)
+    client.pool.read(0.1)
 """
 
 
@@ -79,10 +79,10 @@ class Hall:
     targets: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.link = ZmqDraftLink("tcp://127.0.0.1:0", Keys(self.keys / "draft"))
+        self.link = ZmqDraftSocket("tcp://127.0.0.1:0", Keys(self.keys / "draft"))
         self.port = int(bytes(self.link._socket.last_endpoint).decode().rpartition(":")[2])  # type: ignore[arg-type]
-        self.grower = grower_of(RuledModel(), prefill_chunk=128)
-        self.service = DraftService(self.grower, self.link, hello("draft"))
+        self.scheduler = scheduler_of(RuledModel(), prefill_chunk=128)
+        self.service = DraftServer(self.scheduler, self.link, hello("draft"))
 
     def target(self, port: int, name: str) -> subprocess.Popen[bytes]:
         command = [
@@ -120,11 +120,11 @@ def test_sessions_of_who_is_killed_or_cut_off_are_gone_within_ten_seconds(hall: 
         hall.target(port, name)
         for port, name in ((hall.port, "killed"), (relay.port, "cut off"), (hall.port, "well"))
     )
-    hall.until(lambda: hall.grower.num_sessions == 9, 60.0)
+    hall.until(lambda: hall.scheduler.num_sessions == 9, 60.0)
     killed.send_signal(signal.SIGKILL)
     relay.cut()
-    hall.until(lambda: hall.grower.num_sessions == 3, 10.0)
+    hall.until(lambda: hall.scheduler.num_sessions == 3, 10.0)
     hall.service.check_integrity()
-    [tenant] = {each.tenant for each in hall.grower._planted.values()}
+    [tenant] = {each.tenant for each in hall.scheduler._sessions.values()}
     assert tenant == "target well"
     relay.close()

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ssd.draft.guide import path_under
-from ssd.draft.messages import TreePart
+from ssd.draft.client.proposals import path_under
+from ssd.draft.protocol.messages import TreePart
 from tests.draft.one_mirror import ROW, OneMirror
 
 TREE = {

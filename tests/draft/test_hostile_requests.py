@@ -17,10 +17,11 @@ from benchmarks.ruled import VOCAB
 from ssd.config.server import ServerConfig
 from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.rows import DraftContext
-from ssd.draft import messages as wire
-from ssd.draft import rules
-from ssd.draft.codec import FrameError, decode, encode
-from ssd.draft.messages import (
+from ssd.draft.client.speculator import Speculator
+from ssd.draft.protocol import messages as wire
+from ssd.draft.protocol import rules
+from ssd.draft.protocol.codec import FrameError, decode, encode
+from ssd.draft.protocol.messages import (
     MAX_FRAME_BYTES,
     MAX_TOKENS,
     Close,
@@ -30,8 +31,7 @@ from ssd.draft.messages import (
     Sampling,
     pack_ints,
 )
-from ssd.draft.policy import Policy
-from ssd.draft.rules import UntellableError, tellable
+from ssd.draft.protocol.rules import UntellableError, tellable
 from ssd.engine.prompts import RequestFactory
 from ssd.errors import InvalidRequestError
 from ssd.sampling import History, SamplingParams, SamplingRow
@@ -39,7 +39,7 @@ from ssd.server.prompts import completion_params
 from ssd.server.schemas import CompletionRequest
 from tests.draft.crowd import Crowd
 from tests.draft.hostile_values import LISTS, NUMBERS, VALUES
-from tests.draft.served import Honest, Served, policy_at, undisturbed
+from tests.draft.served import Honest, Served, speculator_at, undisturbed
 
 _HOSTILE = 1_000_000
 """Names of hostile sequences are larger."""
@@ -55,15 +55,15 @@ def draft(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def policy(draft: Served) -> Iterator[Policy]:
-    found = policy_at(draft.address)
+def speculator(draft: Served) -> Iterator[Speculator]:
+    found = speculator_at(draft.address)
     yield found
     found.close()
 
 
 @pytest.fixture
-def honest(policy: Policy) -> Honest:
-    found = Honest(policy, ("one", "two"))
+def honest(speculator: Speculator) -> Honest:
+    found = Honest(speculator, ("one", "two"))
     found.rounds_until_hits()
     return found
 
@@ -100,14 +100,16 @@ def hostile_openings() -> Iterator[Open]:
         )
 
 
-def test_an_opening_that_breaks_a_rule_costs_its_sequence_alone(policy: Policy, honest: Honest) -> None:
+def test_an_opening_that_breaks_a_rule_costs_its_sequence_alone(
+    speculator: Speculator, honest: Honest
+) -> None:
     """Sent on the connection of honest sequences, by a host that checks nothing."""
-    (strand,) = policy.client.line.strands
-    contact, num_sent = strand.contact, 0
-    assert contact is not None
-    with undisturbed(policy, honest):
+    (replica,) = speculator.client.pool.replicas
+    connection, num_sent = replica.connection, 0
+    assert connection is not None
+    with undisturbed(speculator, honest):
         for number, message in enumerate(filter(is_readable, hostile_openings())):
-            contact.post(msgspec.structs.replace(message, seq=_HOSTILE + number))
+            connection.post(msgspec.structs.replace(message, seq=_HOSTILE + number))
             num_sent += 1
             if num_sent % 100 == 0:
                 honest.rounds_until_hits()
@@ -115,7 +117,7 @@ def test_an_opening_that_breaks_a_rule_costs_its_sequence_alone(policy: Policy, 
 
 
 def test_an_entry_of_outcome_that_breaks_a_rule_costs_its_sequence_alone(
-    policy: Policy, honest: Honest
+    speculator: Speculator, honest: Honest
 ) -> None:
     """In one message with entries of honest sequences."""
     rows: list[tuple[tuple[int, ...], list[int]]] = [
@@ -124,34 +126,34 @@ def test_an_entry_of_outcome_that_breaks_a_rule_costs_its_sequence_alone(
         for frames in (-1, 0, 2**31)
         for tokens in ([], [1], [-1], [VOCAB], [2**31 - 1], [1] * (wire.MAX_LIST + 1))
     ]
-    (strand,) = policy.client.line.strands
-    contact = strand.contact
-    assert contact is not None
-    with undisturbed(policy, honest):
+    (replica,) = speculator.client.pool.replicas
+    connection = replica.connection
+    assert connection is not None
+    with undisturbed(speculator, honest):
         for number, (heads, tokens) in enumerate(rows):
-            contact.post(opening(epoch=number + 1))
+            connection.post(opening(epoch=number + 1))
             columns = OutcomeHeads(*([each] for each in (_HOSTILE, number + 1, *heads[2:])))  # type: ignore[arg-type]
-            contact.post(Outcome.of(columns, tokens))
-            contact.flush()
+            connection.post(Outcome.of(columns, tokens))
+            connection.flush()
         honest.rounds_until_hits()
 
 
 def test_an_outcome_that_breaks_a_rule_closes_its_sequence() -> None:
     crowd = Crowd()
-    (strand,) = crowd.client("hostile").line.strands
-    assert strand.contact is not None
+    (replica,) = crowd.client("hostile").pool.replicas
+    assert replica.connection is not None
     for seq in (7, 8):
-        strand.contact.post(opening(seq=seq))
+        replica.connection.post(opening(seq=seq))
     columns = OutcomeHeads(*np.array([(7, 1, 1, 0, 1), (8, 1, 1, 0, 1)]).T)
-    strand.contact.post(Outcome.of(columns, [5, VOCAB]))
-    strand.contact.flush()
+    replica.connection.post(Outcome.of(columns, [5, VOCAB]))
+    replica.connection.flush()
     box = crowd.hub.outboxes[b"hostile"]
     box.clear()
     crowd.service.turn(0.0)
     said = [message for frame in box for message in decode(frame, vocab_size=VOCAB)]
     closed = [(each.seq, each.reason) for each in said if isinstance(each, Close)]
     assert closed == [(8, "an outcome's token is not in the vocabulary")]
-    assert crowd.grower.num_sessions == 1
+    assert crowd.scheduler.num_sessions == 1
 
 
 def test_end_ids_that_no_vocabulary_has_are_left_out() -> None:
@@ -162,16 +164,16 @@ def test_end_ids_that_no_vocabulary_has_are_left_out() -> None:
 
 def test_an_opening_of_an_older_engine_loses_its_foreign_end_ids_only() -> None:
     crowd = Crowd()
-    (strand,) = crowd.client("older").line.strands
-    assert strand.contact is not None
-    strand.contact.post(
+    (replica,) = crowd.client("older").pool.replicas
+    assert replica.connection is not None
+    replica.connection.post(
         opening(seq=7, sampling=Sampling(seed=1, min_tokens=9, end_ids=[5, VOCAB, wire.MAX_ID]))
     )
-    strand.contact.flush()
+    replica.connection.flush()
     for _ in range(5):
         crowd.service.turn(0.0)
-    [(_, planted)] = crowd.service._peers[b"older"].sessions.values()
-    assert planted.opening.sampling.end_ids == [5]
+    [(_, session)] = crowd.service._peers[b"older"].sessions.values()
+    assert session.opening.sampling.end_ids == [5]
 
 
 class ByteTokenizer:
@@ -204,11 +206,13 @@ def _params_of_body(name: str, value: Any) -> SamplingParams:
     return completion_params(CompletionRequest(**{"prompt": "x", name: value}), ServerConfig())
 
 
-def test_parameters_of_our_own_requests_cost_their_sequence_alone(policy: Policy, honest: Honest) -> None:
+def test_parameters_of_our_own_requests_cost_their_sequence_alone(
+    speculator: Speculator, honest: Honest
+) -> None:
     """Every field of a completion's body and of SamplingParams, by the way that the engine goes."""
     factory = RequestFactory(ByteTokenizer(), (0,), VOCAB, random.Random(0))
-    ahead, seen = DraftAhead(policy), set[str]()
-    with undisturbed(policy, honest):
+    ahead, seen = DraftAhead(speculator), set[str]()
+    with undisturbed(speculator, honest):
         for number, (name, params) in enumerate(hostile_params(), _HOSTILE):
             try:
                 request = factory.request([2, 3, 4], params)

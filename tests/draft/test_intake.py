@@ -6,11 +6,12 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.ruled import hello
-from ssd.draft import intake, peers
-from ssd.draft.codec import decode, encode
-from ssd.draft.intake import Intake
-from ssd.draft.link import Heard
-from ssd.draft.messages import Close, Hello, Nodes, Open, Resync, Sampling, pack_ints
+from ssd.draft.protocol.codec import decode, encode
+from ssd.draft.protocol.messages import Close, Hello, Nodes, Open, Resync, Sampling, pack_ints
+from ssd.draft.protocol.sockets import Heard
+from ssd.draft.server import intake
+from ssd.draft.server import intake as peers
+from ssd.draft.server.intake import Intake
 from tests.draft.crowd import Crowd
 
 MESSAGE_SECONDS = 0.001
@@ -149,8 +150,8 @@ def test_a_frame_of_many_openings_does_not_hold_a_turn_up() -> None:
     """The service's clock goes on by a millisecond whenever it is asked."""
     crowd = Crowd(sequences=64)
     client = crowd.client("flood")
-    (strand,) = client.line.strands
-    assert strand.contact is not None
+    (replica,) = client.pool.replicas
+    assert replica.connection is not None
 
     def ticking() -> float:
         crowd.now += 0.001
@@ -158,27 +159,27 @@ def test_a_frame_of_many_openings_does_not_hold_a_turn_up() -> None:
 
     crowd.service._intake._clock = ticking
     for seq in range(60):
-        strand.contact.post(opening(1000 + seq))
-    strand.contact.flush()
+        replica.connection.post(opening(1000 + seq))
+    replica.connection.flush()
     crowd.service.turn(0.0)
-    assert 0 < crowd.grower.num_sessions <= 10
+    assert 0 < crowd.scheduler.num_sessions <= 10
     for _ in range(30):
         crowd.service.turn(0.0)
-    assert crowd.grower.num_sessions == 60
+    assert crowd.scheduler.num_sessions == 60
     crowd.service.check_integrity()
 
 
 def test_a_tree_is_sent_once_a_turn_however_often_it_is_asked_for() -> None:
     crowd = Crowd()
     client = crowd.client("asks")
-    (strand,) = client.line.strands
-    assert strand.contact is not None
-    strand.contact.post(opening(7))
-    strand.contact.flush()
+    (replica,) = client.pool.replicas
+    assert replica.connection is not None
+    replica.connection.post(opening(7))
+    replica.connection.flush()
     crowd.service.turn(0.0)
     for _ in range(500):
-        strand.contact.post(Resync(7, 1))
-    strand.contact.flush()
+        replica.connection.post(Resync(7, 1))
+    replica.connection.flush()
     box = crowd.hub.outboxes[b"asks"]
     box.clear()
     crowd.service.turn(0.0)
@@ -190,12 +191,12 @@ def test_a_tree_is_sent_once_a_turn_however_often_it_is_asked_for() -> None:
 def test_a_text_that_the_draft_cannot_hold_is_declined_before_it_is_unpacked() -> None:
     crowd = Crowd()
     client = crowd.client("long")
-    (strand,) = client.line.strands
-    assert strand.contact is not None
+    (replica,) = client.pool.replicas
+    assert replica.connection is not None
     box = crowd.hub.outboxes[b"long"]
     box.clear()
-    strand.contact.post(Open(7, 1, bytes(4 * 100_000), 3, 200_000, 4, Sampling(seed=1)))
-    strand.contact.flush()
+    replica.connection.post(Open(7, 1, bytes(4 * 100_000), 3, 200_000, 4, Sampling(seed=1)))
+    replica.connection.flush()
     crowd.service.turn(0.0)
     said = [message for frame in box for message in decode(frame, vocab_size=400)]
     assert [each.reason for each in said if isinstance(each, Close)] == [

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from ssd.draft.client import DraftClient
-from ssd.draft.codec import decode, encode
-from ssd.draft.contact import Contact, ContactState
-from ssd.draft.link import LinkError, ZmqDraftLink
-from ssd.draft.messages import (
+from ssd.draft.client.client import DraftClient
+from ssd.draft.client.connection import Connection, ConnectionState
+from ssd.draft.client.mirrors import Knowledge
+from ssd.draft.client.sources import AddressSource, FixedSources
+from ssd.draft.protocol.codec import decode, encode
+from ssd.draft.protocol.messages import (
     MAX_TOKENS,
     PROTOCOL_VERSION,
     AnyMessage,
@@ -29,8 +30,7 @@ from ssd.draft.messages import (
     TreePart,
     unpack_ints,
 )
-from ssd.draft.mirrors import Knowledge
-from ssd.draft.sources import AddressSource, FixedSources
+from ssd.draft.protocol.sockets import SocketError, ZmqDraftSocket
 
 HELLO = Hello(PROTOCOL_VERSION, "same", 100, "someone", "one", 512)
 
@@ -64,7 +64,7 @@ class Link:
 
     def receive(self, timeout: float) -> bytes | None:
         if not self.answers and self.has_hung_up:
-            raise LinkError("the draft has hung up")
+            raise SocketError("the draft has hung up")
         return self.answers.pop(0) if self.answers else None
 
     def close(self) -> None:
@@ -82,12 +82,12 @@ class Source:
 
     name = "a draft"
 
-    def make_contact(self) -> Contact | None:
+    def connect(self) -> Connection | None:
         if self.errors:
             raise self.errors.pop()
         self.broken = ""
         self.links.append(Link(self._greets))
-        return Contact(self.links[-1], HELLO, time.monotonic, timeout=self.timeout, greeting_timeout=5.0)
+        return Connection(self.links[-1], HELLO, time.monotonic, timeout=self.timeout, greeting_timeout=5.0)
 
     def is_broken(self) -> str:
         return self.broken
@@ -104,17 +104,17 @@ def source() -> Source:
 @pytest.fixture
 def client(source: Source) -> Any:
     found = DraftClient(FixedSources(source), lookahead=4)
-    found.line.start()
+    found.pool.start()
     yield found
-    found.line.close()
+    found.pool.close()
 
 
 @pytest.fixture
 def unkept(source: Source) -> DraftClient:
     """One that is ready and has no thread: nothing happens but what a test does."""
     client = DraftClient(FixedSources(source), lookahead=4)
-    client.line.tend()
-    client.line.tend()
+    client.pool.tend()
+    client.pool.tend()
     assert client.is_ready
     return client
 
@@ -130,14 +130,14 @@ def test_why_a_draft_ended_is_said_though_it_hung_up_first(
     source: Source, unkept: DraftClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     source.links[0].has_hung_up = True
-    unkept.line.read()
-    assert unkept.line.last_loss == "the draft has hung up"
+    unkept.pool.read()
+    assert unkept.pool.last_loss == "the draft has hung up"
     source.broken, source.errors = "the draft ended with code -9", [OSError("not yet")]
-    unkept.line.tend()
+    unkept.pool.tend()
     assert [each.getMessage() for each in caplog.records if "-9" in each.getMessage()]
     source.broken = ""
-    for _ in range(300):  # A contact is tried again after a while.
-        unkept.line.tend()
+    for _ in range(300):  # A connection is tried again after a while.
+        unkept.pool.tend()
         time.sleep(0 if unkept.is_ready else 0.01)
     assert unkept.is_ready
     assert len([each for each in caplog.records if "-9" in each.getMessage()]) == 1
@@ -162,29 +162,29 @@ def test_whoever_watches_is_told_although_the_host_is_idle(source: Source) -> No
     """A dead draft is an alarm of its own, whether or not anybody asks for anything."""
     source.timeout = 1.0
     client, told = DraftClient(FixedSources(source), lookahead=4), list[bool]()
-    client.line.watch(told.append)
-    client.line.start()
+    client.pool.watch(told.append)
+    client.pool.start()
     try:
         until(lambda: told == [True])
         # Nothing is sent and nothing comes: that of a living draft would be signs of life.
         until(lambda: told[:3] == [True, False, True])
-        assert client.line.last_loss == "the draft has said nothing for 1.0 s"
+        assert client.pool.last_loss == "the draft has said nothing for 1.0 s"
     finally:
-        client.line.close()
+        client.pool.close()
 
 
 def test_a_host_that_is_busy_reads_for_itself(unkept: DraftClient) -> None:
     client = unkept
     client.follow("a", [1], 1, Sampling(seed=0), 100)
-    client.line.read()
+    client.pool.read()
     assert client.paths(["a"], 4)[0].tokens == [7, 8]
     client.forget("a")
     client.follow("b", [1, 2], 1, Sampling(seed=0), 100)
-    client.line._last_read = time.monotonic() + 60  # It has just been here.
-    client.line.tend()
+    client.pool._last_read = time.monotonic() + 60  # It has just been here.
+    client.pool.tend()
     assert not client.paths(["b"], 4)[0].tokens
     assert client.outcomes([("b", [5])]) == [Knowledge.UNHEARD]
-    client.line.read()
+    client.pool.read()
     client.check_integrity()
 
 
@@ -194,20 +194,20 @@ def test_what_fails_in_the_thread_is_told_and_tried_again(
     source.errors = [RuntimeError("nobody thought of this")]
     client = DraftClient(FixedSources(source), lookahead=4)
     with caplog.at_level(logging.ERROR):
-        client.line.start()
+        client.pool.start()
         until(lambda: client.is_ready)
     assert "nobody thought of this" in caplog.text
-    client.line.close()
+    client.pool.close()
 
 
 def test_closing_ends_the_thread_and_everything_else(source: Source) -> None:
     before = len(keepers())
     client = DraftClient(FixedSources(source), lookahead=4)
-    client.line.start()
+    client.pool.start()
     until(lambda: client.is_ready)
     assert len(keepers()) == before + 1
-    client.line.close()
-    client.line.close()
+    client.pool.close()
+    client.pool.close()
     assert len(keepers()) == before
     assert source.is_closed
     assert source.links[0].is_closed
@@ -219,7 +219,7 @@ def test_whoever_forgets_to_close_leaves_no_thread(source: Source) -> None:
 
     before = len(keepers())
     client = DraftClient(FixedSources(source), lookahead=4)
-    client.line.start()
+    client.pool.start()
     del client
     gc.collect()
     until(lambda: len(keepers()) == before)
@@ -230,12 +230,12 @@ def test_whoever_forgets_to_close_leaves_no_thread(source: Source) -> None:
 def test_a_forked_child_is_silent_and_the_parent_goes_on(source: Source, client: DraftClient) -> None:
     until(lambda: client.is_ready)
     client.follow("a", [1, 2, 3], 3, Sampling(seed=0), 100)
-    with client.line.lock:  # As the thread may hold it at that moment.
+    with client.pool.lock:  # As the thread may hold it at that moment.
         pid = os.fork()
         if pid == 0:
             silent = not client.is_ready and not client.paths(["a"], 4)[0].tokens
             client.outcomes([("a", [4])])
-            client.line.close()
+            client.pool.close()
             os._exit(0 if silent and not source.is_closed else 1)
     assert os.waitpid(pid, 0)[1] == 0
     until(lambda: client.paths(["a"], 4)[0].tokens == [7, 8])
@@ -247,10 +247,10 @@ def test_an_id_that_begins_again_is_opened_under_another_epoch(source: Source, c
         client.follow("a", tokens, 2, Sampling(seed=0), 100)
     first, second = source.links[0].opened
     assert (first.seq, first.epoch < second.epoch) == (second.seq, True)
-    client.line.read()
+    client.pool.read()
     assert client.paths(["a"], 4)[0].tokens == [7, 8]
-    with client.line.lock:
-        client.take(Close(first.seq, first.epoch, "meant for the first"), client.line.strands[0])
+    with client.pool.lock:
+        client.take(Close(first.seq, first.epoch, "meant for the first"), client.pool.replicas[0])
     assert client.stats.num_declined == 0
     client.check_integrity()
 
@@ -258,7 +258,7 @@ def test_an_id_that_begins_again_is_opened_under_another_epoch(source: Source, c
 def test_nothing_is_proposed_beyond_the_longest_text(client: DraftClient) -> None:
     until(lambda: client.is_ready)
     client.follow("a", [1, 2, 3], 3, Sampling(seed=0), 5)
-    client.line.read()
+    client.pool.read()
     assert client.paths(["a"], 4)[0].tokens == [7]
     client.outcomes([("a", [7])])
     assert not client.paths(["a"], 4)[0].tokens
@@ -268,9 +268,9 @@ def test_another_version_is_refused_with_its_reason() -> None:
     refusal = "the draft speaks protocol version 1 and the engine 2: install the same version of ssd"
     source = Source(Hello(1, "same", 100, "old", "x", 0, refusal))
     client = DraftClient(FixedSources(source), lookahead=4)
-    client.line.wait_until_ready(5.0)
+    client.pool.wait_until_ready(5.0)
     assert not client.is_ready
-    assert client.line.refusal == refusal
+    assert client.pool.refusal == refusal
 
 
 def test_a_draft_that_refuses_is_asked_seldom_and_is_no_loss(caplog: pytest.LogCaptureFixture) -> None:
@@ -278,8 +278,8 @@ def test_a_draft_that_refuses_is_asked_seldom_and_is_no_loss(caplog: pytest.LogC
     source = Source(Hello(1, "same", 100, "old", "x", 0, "install the same version"))
     client = DraftClient(FixedSources(source), lookahead=4, clock=lambda: now, draw=lambda: 0.0)
     for _ in range(240):
-        client.line.tend()
-        client.line.read()
+        client.pool.tend()
+        client.pool.read()
         now += 0.5
     assert len(source.links) == 4
     assert client.stats.num_losses == 0
@@ -296,8 +296,8 @@ def test_what_cannot_be_taken_in_costs_a_line(
 
     monkeypatch.setattr(client._mirrors, "take", fail)
     client.follow("a", [1, 2, 3], 3, Sampling(seed=0), 100)
-    client.line.read()
-    assert "nobody thought of this" in client.line.last_loss
+    client.pool.read()
+    assert "nobody thought of this" in client.pool.last_loss
     monkeypatch.undo()
     until(lambda: client.is_ready and client.paths(["a"], 4)[0].tokens)
 
@@ -323,11 +323,11 @@ def test_a_frame_that_is_half_taken_in_is_no_fault() -> None:
         is_checked.set()
 
     checking = threading.Thread(target=check)
-    with client.line.lock:
-        client._homes._free_rows.append(5)
+    with client.pool.lock:
+        client._router._free_rows.append(5)
         checking.start()
         assert not is_checked.wait(0.2)
-        client._homes._free_rows.clear()
+        client._router._free_rows.clear()
     checking.join()
     assert is_checked.is_set()
 
@@ -336,8 +336,8 @@ def test_another_draft_is_offered_what_the_one_before_declined(source: Source, c
     until(lambda: client.is_ready)
     client.follow("a", [1, 2, 3], 3, Sampling(seed=0), 100)
     [opened] = source.links[0].opened
-    with client.line.lock:
-        client.take(Close(opened.seq, opened.epoch, "of this draft only"), client.line.strands[0])
+    with client.pool.lock:
+        client.take(Close(opened.seq, opened.epoch, "of this draft only"), client.pool.replicas[0])
     assert not client.paths(["a"], 4)[0].tokens
     source.broken = "it ended"
     until(lambda: client.paths(["a"], 4)[0].tokens == [7, 8])
@@ -359,33 +359,36 @@ def test_a_text_with_a_token_that_the_draft_does_not_have_is_not_told(
 def test_a_draft_that_never_took_over_ends_when_another_is_to(source: Source) -> None:
     client = DraftClient(FixedSources(source), lookahead=4)
     first, second = Source(), Source()
-    client.line.replace(FixedSources(first))
-    client.line.replace(FixedSources(second))
+    client.pool.replace(FixedSources(first))
+    client.pool.replace(FixedSources(second))
     assert (first.is_closed, first.links[0].is_closed) == (True, True)
-    client.line.tend()
-    assert [each.source for each in client.line.strands] == [second]
-    client.line.close()
+    client.pool.tend()
+    assert [each.source for each in client.pool.replicas] == [second]
+    client.pool.close()
 
 
 def test_a_draft_that_hangs_is_given_up_however_much_it_is_told() -> None:
     now = 0.0
-    contact = Contact(Link(HELLO), HELLO, lambda: now, timeout=1.0, greeting_timeout=5.0)
-    assert not list(contact.receive())
-    assert contact.state is ContactState.READY
+    connection = Connection(Link(HELLO), HELLO, lambda: now, timeout=1.0, greeting_timeout=5.0)
+    assert not list(connection.receive())
+    assert connection.state is ConnectionState.READY
     for _ in range(12):
         now += 0.1
-        contact.post(Close(0, 1))
-        contact.flush()
-        assert not list(contact.receive())
-    assert (contact.state, contact.reason) == (ContactState.LOST, "the draft has said nothing for 1.0 s")
+        connection.post(Close(0, 1))
+        connection.flush()
+        assert not list(connection.receive())
+    assert (connection.state, connection.reason) == (
+        ConnectionState.LOST,
+        "the draft has said nothing for 1.0 s",
+    )
 
 
 def test_where_frames_are_missing_the_whole_tree_is_asked_for(source: Source, unkept: DraftClient) -> None:
     unkept.follow("a", [1, 2, 3], 3, Sampling(seed=0), 100)
-    unkept.line.read()
+    unkept.pool.read()
     [link] = source.links
     [opened] = link.opened
-    unkept.take(Nodes.of([TreePart(opened.seq, opened.epoch, 5, 0, 0, 3)]), unkept.line.strands[0])
+    unkept.take(Nodes.of([TreePart(opened.seq, opened.epoch, 5, 0, 0, 3)]), unkept.pool.replicas[0])
     for _ in range(2):  # The second time the answer is still under way.
         unkept.outcomes([("a", [7])])
     assert [each for each in link.heard if isinstance(each, Resync)] == [Resync(opened.seq, opened.epoch)]
@@ -401,7 +404,7 @@ def test_a_draft_that_misses_tokens_is_told_them_under_a_new_epoch(
     [link] = source.links
     [opened] = link.opened
     for _ in range(2):  # What it says of an older epoch means nothing.
-        unkept.take(Resync(opened.seq, opened.epoch), unkept.line.strands[0])
+        unkept.take(Resync(opened.seq, opened.epoch), unkept.pool.replicas[0])
     _, again = link.opened
     assert (again.seq, again.epoch > opened.epoch) == (opened.seq, True)
     assert unpack_ints(again.tokens).tolist() == [1, 2, 3, 7, 8]
@@ -423,19 +426,19 @@ def test_a_draft_that_rests_is_told_nothing(source: Source, unkept: DraftClient)
 def test_after_three_frames_of_nonsense_the_line_is_given_up(source: Source, unkept: DraftClient) -> None:
     for _ in range(2):
         source.links[0].answers.append(b"\xc1")
-        unkept.line.read()
+        unkept.pool.read()
     assert unkept.is_ready
     source.links[0].answers.append(b"\xc1")
-    unkept.line.read()
+    unkept.pool.read()
     assert not unkept.is_ready
-    assert "nonsense" in unkept.line.last_loss
+    assert "nonsense" in unkept.pool.last_loss
 
 
 def test_a_program_that_forgets_to_close_ends_all_the_same() -> None:
     """The line's thread is no daemon: it closes what nobody closed, and it does so once nothing else runs."""
     program = """
-from ssd.draft.client import DraftClient
-from ssd.draft.sources import FixedSources
+from ssd.draft.client.client import DraftClient
+from ssd.draft.client.sources import FixedSources
 from tests.draft.test_line import Source
 
 class Told(Source):
@@ -443,7 +446,7 @@ class Told(Source):
         print("closed")
 
 client = DraftClient(FixedSources(Told()), lookahead=4)
-client.line.start()
+client.pool.start()
 """
     ended = subprocess.run(
         [sys.executable, "-c", program], timeout=120, check=True, capture_output=True, text=True
@@ -456,13 +459,13 @@ def test_a_draft_behind_an_address_is_looked_for_until_it_is_back(tmp_path: Any)
     address, is_over = f"ipc://{tmp_path}/draft.sock", threading.Event()
 
     def answer_greetings() -> None:
-        with closing(ZmqDraftLink(address)) as link:
+        with closing(ZmqDraftSocket(address)) as link:
             while not is_over.is_set():
                 if (received := link.receive(0.05)) is not None:
                     link.send(received[0], encode([HELLO]))
 
     client = DraftClient(FixedSources(AddressSource(address, HELLO, timeout=1.0)), lookahead=4)
-    client.line.start()
+    client.pool.start()
     try:
         for num_connects in (1, 2):
             is_over.clear()
@@ -474,4 +477,4 @@ def test_a_draft_behind_an_address_is_looked_for_until_it_is_back(tmp_path: Any)
             until(lambda: not client.is_ready)
     finally:
         is_over.set()
-        client.line.close()
+        client.pool.close()

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import zmq
 
-from ssd.draft.link import (
+from ssd.draft.protocol.messages import MAX_FRAME_BYTES
+from ssd.draft.protocol.sockets import (
     Keys,
-    LinkError,
-    ZmqDraftLink,
-    ZmqEngineLink,
+    SocketError,
+    ZmqDraftSocket,
+    ZmqEngineSocket,
     make_keys,
     make_tenant_keys,
 )
-from ssd.draft.messages import MAX_FRAME_BYTES
 
 
 @pytest.fixture
@@ -53,17 +53,17 @@ def test_a_folder_for_both_sides_says_which_one_to_give(folder: Path) -> None:
 
 
 @pytest.fixture
-def draft(folder: Path) -> Iterator[ZmqDraftLink]:
-    link = ZmqDraftLink("tcp://127.0.0.1:0", Keys(folder / "draft"))
+def draft(folder: Path) -> Iterator[ZmqDraftSocket]:
+    link = ZmqDraftSocket("tcp://127.0.0.1:0", Keys(folder / "draft"))
     yield link
     link.close()
 
 
-def connect(draft: ZmqDraftLink, keys: Path) -> ZmqEngineLink:
-    return ZmqEngineLink(bytes(draft._socket.last_endpoint).decode(), Keys(keys))  # type: ignore[arg-type]
+def connect(draft: ZmqDraftSocket, keys: Path) -> ZmqEngineSocket:
+    return ZmqEngineSocket(bytes(draft._socket.last_endpoint).decode(), Keys(keys))  # type: ignore[arg-type]
 
 
-def test_only_the_engines_key_is_let_in(draft: ZmqDraftLink, folder: Path, tmp_path: Path) -> None:
+def test_only_the_engines_key_is_let_in(draft: ZmqDraftSocket, folder: Path, tmp_path: Path) -> None:
     """The stranger knows where the draft is and its public key; what it lacks is the engine's secret."""
     make_keys(tmp_path / "strange")
     shutil.copy(folder / "engine/draft.key", tmp_path / "strange/engine/draft.key")
@@ -77,13 +77,13 @@ def test_only_the_engines_key_is_let_in(draft: ZmqDraftLink, folder: Path, tmp_p
     assert received[1] == b"it is me"
 
 
-def test_new_keys_need_no_new_target(draft: ZmqDraftLink, folder: Path, tmp_path: Path) -> None:
-    """A folder is read for each contact; a contact that stands is not disturbed."""
+def test_new_keys_need_no_new_target(draft: ZmqDraftSocket, folder: Path, tmp_path: Path) -> None:
+    """A folder is read for each connection; a connection that stands is not disturbed."""
     keys = Keys(folder / "engine")
     make_keys(tmp_path / "new")
     with (
         closing(connect(draft, folder / "engine")) as before,
-        closing(ZmqDraftLink("tcp://127.0.0.1:*", Keys(tmp_path / "new/draft"))) as upgraded,
+        closing(ZmqDraftSocket("tcp://127.0.0.1:*", Keys(tmp_path / "new/draft"))) as upgraded,
     ):
         before.send(b"early")
         assert draft.receive(5.0) is not None
@@ -95,7 +95,7 @@ def test_new_keys_need_no_new_target(draft: ZmqDraftLink, folder: Path, tmp_path
         assert draft.receive(5.0) is not None
 
 
-def test_a_frame_that_is_too_large_does_not_arrive(draft: ZmqDraftLink, folder: Path) -> None:
+def test_a_frame_that_is_too_large_does_not_arrive(draft: ZmqDraftSocket, folder: Path) -> None:
     with closing(connect(draft, folder / "engine")) as engine:
         engine.send(b"small")
         assert draft.receive(5.0) is not None
@@ -103,8 +103,8 @@ def test_a_frame_that_is_too_large_does_not_arrive(draft: ZmqDraftLink, folder: 
         assert draft.receive(1.0) is None
 
 
-@pytest.mark.parametrize("side", [ZmqDraftLink, ZmqEngineLink])
-def test_there_is_no_tcp_without_keys(side: type[ZmqDraftLink] | type[ZmqEngineLink]) -> None:
+@pytest.mark.parametrize("side", [ZmqDraftSocket, ZmqEngineSocket])
+def test_there_is_no_tcp_without_keys(side: type[ZmqDraftSocket] | type[ZmqEngineSocket]) -> None:
     with pytest.raises(ValueError, match="needs keys"):
         side("tcp://127.0.0.1:5555")
 
@@ -112,10 +112,10 @@ def test_there_is_no_tcp_without_keys(side: type[ZmqDraftLink] | type[ZmqEngineL
 @pytest.mark.parametrize(
     "make",
     [
-        lambda empty: ZmqDraftLink("ipc:///nowhere/d.sock"),
-        lambda empty: ZmqDraftLink("tcp://127.0.0.1:*", Keys(empty)),
-        lambda empty: ZmqEngineLink("tcp://127.0.0.1:5555", Keys(empty)),
-        lambda empty: ZmqEngineLink("ipc:///" + 200 * "x"),
+        lambda empty: ZmqDraftSocket("ipc:///nowhere/d.sock"),
+        lambda empty: ZmqDraftSocket("tcp://127.0.0.1:*", Keys(empty)),
+        lambda empty: ZmqEngineSocket("tcp://127.0.0.1:5555", Keys(empty)),
+        lambda empty: ZmqEngineSocket("ipc:///" + 200 * "x"),
     ],
 )
 def test_a_link_that_cannot_be_made_leaves_nothing_open(
@@ -140,7 +140,7 @@ def test_a_tenant_is_let_in_by_its_key_and_known_by_its_name(folder: Path) -> No
     with pytest.raises(ValueError, match="is there already"):
         make_tenant_keys(folder, "alice")
     assert stat.S_IMODE((folder / "alice/engine.key_secret").stat().st_mode) == 0o600
-    with closing(ZmqDraftLink("tcp://127.0.0.1:0", Keys(folder / "draft"))) as draft:
+    with closing(ZmqDraftSocket("tcp://127.0.0.1:0", Keys(folder / "draft"))) as draft:
         for name, known_as in (("alice", "alice"), ("engine", "")):
             with closing(connect(draft, folder / name)) as engine:
                 engine.send(b"it is me")
@@ -161,9 +161,9 @@ def test_the_end_of_a_draft_is_noticed_though_it_says_nothing(
 ) -> None:
     keys = {side: Keys(folder / side) if is_remote else None for side in ("draft", "engine")}
     place = "tcp://127.0.0.1:0" if is_remote else f"ipc://{tmp_path}/draft.sock"
-    draft = ZmqDraftLink(place, keys["draft"])
+    draft = ZmqDraftSocket(place, keys["draft"])
     endpoint = bytes(draft._socket.last_endpoint).decode()  # type: ignore[arg-type]
-    with closing(ZmqEngineLink(endpoint, keys["engine"])) as engine:
+    with closing(ZmqEngineSocket(endpoint, keys["engine"])) as engine:
         engine.send(b"hello")
         heard = draft.receive(10.0)
         assert heard is not None
@@ -174,10 +174,10 @@ def test_the_end_of_a_draft_is_noticed_though_it_says_nothing(
         assert receive_all(engine, 10.0) == []
 
 
-def receive_all(link: ZmqEngineLink, seconds: float) -> list[bytes]:
+def receive_all(link: ZmqEngineSocket, seconds: float) -> list[bytes]:
     """Until it hangs up, without a pause: a word and the end behind it are not told apart by time."""
     frames, deadline = list[bytes](), time.monotonic() + seconds
-    with contextlib.suppress(LinkError):
+    with contextlib.suppress(SocketError):
         while time.monotonic() < deadline:
             frames += filter(None, [link.receive(0.0)])
         raise AssertionError("the end was not noticed")
@@ -185,10 +185,10 @@ def receive_all(link: ZmqEngineLink, seconds: float) -> list[bytes]:
 
 
 @contextlib.contextmanager
-def acquainted(place: str) -> Iterator[tuple[ZmqEngineLink, ZmqDraftLink, bytes]]:
+def acquainted(place: str) -> Iterator[tuple[ZmqEngineSocket, ZmqDraftSocket, bytes]]:
     """Both ends, and the engine's name with the draft, which is for the test to close."""
-    draft = ZmqDraftLink(place)
-    with closing(ZmqEngineLink(place)) as engine:
+    draft = ZmqDraftSocket(place)
+    with closing(ZmqEngineSocket(place)) as engine:
         engine.send(b"hello")
         heard = draft.receive(10.0)
         assert heard is not None
@@ -216,6 +216,6 @@ def test_who_waits_is_woken_by_the_end_of_a_draft(tmp_path: Path) -> None:
     with acquainted(f"ipc://{tmp_path}/draft.sock") as (engine, draft, _peer):
         threading.Timer(0.2, draft.close).start()
         started = time.monotonic()
-        with pytest.raises(LinkError, match="hung up"):
+        with pytest.raises(SocketError, match="hung up"):
             engine.receive(60.0)
         assert time.monotonic() - started < 30.0

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from ssd.draft.client import DraftClient
-from ssd.draft.codec import FrameError, decode, encode
-from ssd.draft.messages import AnyMessage, Close, Nodes, Resync, Sampling, Stats, TreePart
-from ssd.draft.mirrors import Mirrors
-from ssd.draft.offers import Bounds, likely_nodes
-from ssd.draft.sources import FixedSources
+from ssd.draft.client.client import DraftClient
+from ssd.draft.client.mirrors import Mirrors
+from ssd.draft.client.proposals import Bounds, likely_nodes
+from ssd.draft.client.sources import FixedSources
+from ssd.draft.protocol.codec import FrameError, decode, encode
+from ssd.draft.protocol.messages import AnyMessage, Close, Nodes, Resync, Sampling, Stats, TreePart
 from tests.draft.test_line import Link, Source
 
 NAN, INF = float("nan"), float("inf")
@@ -35,17 +35,17 @@ def lying(clock: Clock) -> Iterator[tuple[DraftClient, Link]]:
     source = Source()
     client = DraftClient(FixedSources(source), lookahead=4, clock=clock)
     while not client.is_ready:
-        client.line.tend()
-        client.line.read()
+        client.pool.tend()
+        client.pool.read()
     client.follow("a", [5] * 50, 50, Sampling(seed=1), 400)
-    client.line.read()
+    client.pool.read()
     yield client, source.links[0]
-    client.line.close()
+    client.pool.close()
 
 
 def say(client: DraftClient, link: Link, *messages: AnyMessage) -> None:
     link.answers.append(encode(messages))
-    client.line.read()
+    client.pool.read()
 
 
 def stats(**changes: Any) -> Stats:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ssd.draft import messages as wire
-from ssd.draft import rules
-from ssd.draft.codec import FrameError, decode, encode
-from ssd.draft.messages import (
+from ssd.draft.protocol import messages as wire
+from ssd.draft.protocol import rules
+from ssd.draft.protocol.codec import FrameError, decode, encode
+from ssd.draft.protocol.messages import (
     AnyMessage,
     Close,
     Drawn,

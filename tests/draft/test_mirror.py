@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from ssd.draft import mirrors as mirrors_module
-from ssd.draft.messages import Nodes, TreePart
-from ssd.draft.mirrors import UNNAMED, Knowledge, Mirrors
+from ssd.draft.client import mirrors as mirrors_module
+from ssd.draft.client.mirrors import UNNAMED, Knowledge, Mirrors
+from ssd.draft.protocol.messages import Nodes, TreePart
 from tests.draft.one_mirror import ROW
 from tests.draft.one_mirror import OneMirror as Mirror
 

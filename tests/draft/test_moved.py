@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ssd.draft.messages import Close, Nodes, Resync, Stats, TreePart
+from ssd.draft.protocol.messages import Close, Nodes, Resync, Stats, TreePart
 from tests.draft.test_pool import Draft, Pool, load
 
 
@@ -14,7 +14,7 @@ def lose_a_frame(pool: Pool) -> None:
     opened = draft.link.opened[-1]
     part = TreePart(opened.seq, opened.epoch, 7, 0, 0, len(opened.tokens) // 4)
     draft.says(Nodes.of([part]))
-    pool.client.line.read()
+    pool.client.pool.read()
 
 
 def num_asked(pool: Pool) -> int:
@@ -47,14 +47,14 @@ def declined(pool: Pool) -> None:
     draft = pool.drafts[pool.home("a")]
     opened = draft.link.opened[-1]
     draft.says(Close(opened.seq, opened.epoch, "no room", may_return=True))
-    pool.client.line.read()
+    pool.client.pool.read()
 
 
 def asked_for_its_text(pool: Pool) -> None:
     draft = pool.drafts[pool.home("a")]
     opened = draft.link.opened[-1]
     draft.says(Resync(opened.seq, opened.epoch))
-    pool.client.line.read()
+    pool.client.pool.read()
 
 
 def paused(pool: Pool) -> None:
@@ -83,7 +83,7 @@ def test_after_a_move_a_lost_frame_is_asked_for_at_once(how: Callable[[Pool], No
     pool.client.outcomes([("a", [7])])
     assert num_asked(pool) == 1
     how(pool)
-    pool.client.line.read()
+    pool.client.pool.read()
     assert pool.home("a") != "nobody"
     assert num_asked(pool) == 0, "it was not opened again: the test says nothing"
     lose_a_frame(pool)
@@ -98,7 +98,7 @@ def slow_draft(pool: Pool, draft: Draft) -> None:
     """Its steps take 2 s."""
     for num_steps in (1, 2):
         draft.says(Stats(num_steps, 1, 2.0 * num_steps, 1, 0.1))
-    pool.client.line.read()
+    pool.client.pool.read()
 
 
 def test_a_draft_that_was_slow_before_it_was_started_again_is_not_waited_for_so_long() -> None:
@@ -124,7 +124,7 @@ def test_a_draft_that_was_slow_before_it_was_started_again_is_not_waited_for_so_
 def test_nothing_is_said_of_the_load_of_a_draft_that_is_lost() -> None:
     pool = Pool("one")
     pool.drafts["one"].says(load(5, kv_usage=0.9))
-    pool.client.line.read()
+    pool.client.pool.read()
     assert (pool.client.stats.num_sequences, pool.client.stats.kv_usage) == (5, 0.9)
     pool.drafts["one"].broken = "it ended"
     pool.tend()

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ssd.draft.branching import depths_of, path_to
-from ssd.draft.messages import TreePart
-from ssd.draft.offers import Bounds, likely_nodes
+from ssd.draft.client.branching import depths_of, path_to
+from ssd.draft.client.proposals import Bounds, likely_nodes
+from ssd.draft.protocol.messages import TreePart
 from tests.draft.one_mirror import ROW, OneMirror
 from tests.draft.test_guide import Rules
 

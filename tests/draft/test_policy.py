@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ssd.draft import worth
-from ssd.draft.client import Path
-from ssd.draft.line import LineStats
-from ssd.draft.messages import Sampling
-from ssd.draft.mirrors import Distribution, Knowledge
-from ssd.draft.policy import Policy, Round, Verified, _chances
+from ssd.draft.client import auto_disable as worth
+from ssd.draft.client.client import Path
+from ssd.draft.client.mirrors import Distribution, Knowledge
+from ssd.draft.client.pool import PoolStats
+from ssd.draft.client.speculator import Round, Speculator, Verified, _chances
+from ssd.draft.protocol.messages import Sampling
 
 Q: Distribution = (np.array([1, 2, 3], np.int32), np.array([0.5, 0.3, 0.2], np.float32))
 
@@ -37,8 +37,8 @@ class Client:
         self.known, self.later = known, later
         self.arrived: dict[str, Path] = {}
         """What the draft has said and nobody has read."""
-        self.stats = LineStats(step_seconds=0.01)
-        self.line = self
+        self.stats = PoolStats(step_seconds=0.01)
+        self.pool = self
         self.is_paused = False
         self.knowledge = Knowledge.HIT
         self.texts: dict[str, list[int]] = {}
@@ -91,9 +91,11 @@ class Client:
 IDS = ["a", "b"]
 
 
-def policy(known: dict[str, Path], later: dict[str, Path], backup: Any = "jit") -> tuple[Policy, Client]:
+def speculator(
+    known: dict[str, Path], later: dict[str, Path], backup: Any = "jit"
+) -> tuple[Speculator, Client]:
     client: Any = Client(known, later)
-    found = Policy(client, lookahead=4, backup=backup, clock=lambda: client.now)
+    found = Speculator(client, lookahead=4, backup=backup, clock=lambda: client.now)
     for each in IDS:
         found.begin(each, [1, 2, 3], [], Sampling(seed=0), 100)
     found._knowledge = dict.fromkeys(IDS, Knowledge.UNKNOWN)
@@ -110,21 +112,21 @@ def tokens_of(paths: list[Path]) -> list[tuple[int, ...]]:
 
 
 def test_rows_that_hit_do_not_wait_for_rows_that_miss() -> None:
-    found, client = policy({"a": LIKELY}, {"b": LIKELY})
+    found, client = speculator({"a": LIKELY}, {"b": LIKELY})
     assert tokens_of(found.propose(IDS)) == [(7,), ()]
     assert (client.num_waits, found.proposed.num_ready) == (0, 1)
 
 
 def test_what_arrived_while_tokens_were_settled_is_known_before_it_is_proposed() -> None:
     """It waited a whole step."""
-    found, client = policy({}, {})
+    found, client = speculator({}, {})
     client.arrived = {"a": LIKELY}
     assert tokens_of(found.propose(IDS)) == [(7,), ()]
     assert client.num_waits == 0
 
 
 def test_where_all_miss_one_step_is_waited_for() -> None:
-    found, client = policy({}, {"b": LIKELY})
+    found, client = speculator({}, {"b": LIKELY})
     assert tokens_of(found.propose(IDS)) == [(), (7,)]
     assert (client.num_waits, found.proposed.num_ready) == (1, 0)
     assert found.proposed.waited == pytest.approx(0.02)
@@ -145,14 +147,14 @@ def test_what_a_row_without_a_speculation_does(
     backup: str, later: dict[str, Path], num_waits: int, proposed: tuple[int, ...]
 ) -> None:
     """The draft would say 7 if it were waited for, the text 9."""
-    found, client = policy({}, later, backup)
+    found, client = speculator({}, later, backup)
     client.texts["a"] = [5, 6, 9, 5, 6]
     assert tokens_of(found.propose(["a"]))[0][:1] == proposed
     assert client.num_waits == num_waits
 
 
 def test_waiting_ends_where_what_comes_is_not_worth_verifying() -> None:
-    found, client = policy({}, {"b": UNLIKELY})
+    found, client = speculator({}, {"b": UNLIKELY})
     for _ in range(150):
         assert not any(tokens_of(found.propose(IDS)))
         client.known = {}
@@ -164,7 +166,7 @@ def test_waiting_ends_where_what_comes_is_not_worth_verifying() -> None:
 
 def test_a_draft_that_does_not_answer_is_waited_for_once() -> None:
     """A frozen one says nothing, whatever is asked of it; one that speaks again is worth another wait."""
-    found, client = policy({}, {})
+    found, client = speculator({}, {})
     for _ in range(20):
         found.propose(IDS)
     assert client.num_waits == 1
@@ -176,7 +178,7 @@ def test_a_draft_that_does_not_answer_is_waited_for_once() -> None:
 
 def test_a_draft_that_catches_up_is_not_sent_to_rest_but_one_that_never_does_is() -> None:
     """Back from the dead it has eight texts to read, and is late for all of them until it has."""
-    found, client = policy({}, {}, backup="none")
+    found, client = speculator({}, {}, backup="none")
     client.knowledge = Knowledge.LATE
     num_rounds = 0
     while not client.is_paused and num_rounds < 400:
@@ -187,7 +189,7 @@ def test_a_draft_that_catches_up_is_not_sent_to_rest_but_one_that_never_does_is(
 
 
 def test_a_round_says_what_was_known_and_who_guessed() -> None:
-    found, client = policy({"a": LIKELY}, {}, backup="ngram")
+    found, client = speculator({"a": LIKELY}, {}, backup="ngram")
     found.begin("b", [5, 6, 9, 5, 6], [], Sampling(seed=0), 100)
     assert tokens_of(found.propose(IDS))[1][:1] == (9,)
     outcomes = [Verified("a", [7, 8], 1), Verified("b", [4], 1), Verified("stranger", [4], 0)]
@@ -200,7 +202,7 @@ def test_a_round_says_what_was_known_and_who_guessed() -> None:
 
 
 def test_an_id_that_is_live_and_begins_again_is_another_request() -> None:
-    found, client = policy({"a": LIKELY}, {})
+    found, client = speculator({"a": LIKELY}, {})
     found.settle([Verified("a", [7, 8], 1)])
     found.begin("a", [4, 4], [9], Sampling(seed=0), 100)
     assert client.texts["a"] == [4, 4, 9]
@@ -208,7 +210,7 @@ def test_an_id_that_is_live_and_begins_again_is_another_request() -> None:
 
 
 def test_a_draft_that_is_never_right_rests_and_is_tried_again() -> None:
-    found, client = policy({"a": LIKELY}, {}, backup="none")
+    found, client = speculator({"a": LIKELY}, {}, backup="none")
     for _ in range(40):
         found.propose(["a"])
         found.settle([Verified("a", [9], 1)])
@@ -229,7 +231,7 @@ def test_a_draft_that_is_never_right_rests_and_is_tried_again() -> None:
 
 def test_what_must_follow_says_nothing_of_the_draft() -> None:
     """A draft is neither praised for a token that no other could have been, nor blamed for its absence."""
-    found, client = policy(
+    found, client = speculator(
         {
             "a": Path((7, 8), (1.0, 1.0), num_certain=2),
             "b": Path((7, 8), (1.0, 0.5), num_certain=1),
@@ -263,7 +265,7 @@ TREE = Path((7, 8, 9, 6), (0.8, 0.6, 0.5, 0.15), None, (-1, 0, 1, -1))
 def test_trees_where_rows_are_free_and_chains_where_they_cost(
     slope: float, parents: tuple[int, ...] | None
 ) -> None:
-    found, _client = policy({"a": TREE}, {})
+    found, _client = speculator({"a": TREE}, {})
     for rows in (1, 4, 8) * 60:
         found.controller.times.note(rows, 0.1 + slope * rows, is_speculating=rows > 1, has_trees=rows == 8)
     [path] = found.propose(["a"])
@@ -271,7 +273,7 @@ def test_trees_where_rows_are_free_and_chains_where_they_cost(
 
 
 def test_what_a_step_with_trees_took_is_told_as_such() -> None:
-    found, _client = policy({"a": TREE}, {})
+    found, _client = speculator({"a": TREE}, {})
     for _ in range(12):
         [path] = found.propose(["a"])
         seconds = 1.0 + (path.parents is not None)

@@ -5,11 +5,14 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import pytest
 
-from ssd.draft import followed
-from ssd.draft.client import DraftClient
-from ssd.draft.codec import encode
-from ssd.draft.contact import Contact
-from ssd.draft.messages import (
+from ssd.draft.client import session as session
+from ssd.draft.client.client import DraftClient
+from ssd.draft.client.connection import Connection
+from ssd.draft.client.mirrors import Knowledge
+from ssd.draft.client.replica import DraftSource, Replica
+from ssd.draft.client.sources import FixedSources
+from ssd.draft.protocol.codec import encode
+from ssd.draft.protocol.messages import (
     AnyMessage,
     Close,
     Hello,
@@ -19,9 +22,6 @@ from ssd.draft.messages import (
     Stats,
     unpack_ints,
 )
-from ssd.draft.mirrors import Knowledge
-from ssd.draft.sources import FixedSources
-from ssd.draft.strand import DraftSource, Strand
 from tests.draft.test_line import HELLO, Link, Source
 
 TEXTS = {name: [first, 2, 3] for name, first in zip("abcdefgh", range(1, 9), strict=True)}
@@ -34,11 +34,11 @@ class Draft(Source):
         super().__init__(greets)
         self.name, self._pool = name, pool
 
-    def make_contact(self) -> Contact | None:
+    def connect(self) -> Connection | None:
         if self.broken:
             return None
         self.links.append(Link(self._greets))
-        return Contact(self.links[-1], HELLO, self._pool.clock, timeout=60.0, greeting_timeout=5.0)
+        return Connection(self.links[-1], HELLO, self._pool.clock, timeout=60.0, greeting_timeout=5.0)
 
     @property
     def link(self) -> Link:
@@ -83,21 +83,21 @@ class Pool:
 
     def tend(self, seconds: float = 0.0) -> None:
         self.now += seconds
-        self.client.line.tend()
-        self.client.line.read()
+        self.client.pool.tend()
+        self.client.pool.read()
 
     def follow(self, *names: str) -> None:
         for name in names:
             self.client.follow(name, TEXTS[name], 3, Sampling(seed=0), 100)
-        self.client.line.read()
+        self.client.pool.read()
 
-    def strand(self, name: str) -> Strand:
-        return next(each for each in self.client.line.strands if each.name == name)
+    def replica(self, name: str) -> Replica:
+        return next(each for each in self.client.pool.replicas if each.name == name)
 
     def home(self, key: str) -> str:
         """The draft that has a sequence."""
-        strand = self.client._followed[key].strand
-        return strand.name if strand is not None else "nobody"
+        replica = self.client._sessions[key].replica
+        return replica.name if replica is not None else "nobody"
 
     def knows(self, key: str) -> bool:
         return self.client.paths([key], 4)[0].tokens == [7, 8]
@@ -108,22 +108,22 @@ def pool() -> Iterator[Pool]:
     made = Pool("one", "two")
     yield made
     made.client.check_integrity()
-    for strand in made.client.line.strands:
-        its = [each for each in made.client._followed.values() if each.strand is strand]
-        assert strand.num_followed == len(its)
-    made.client.line.close()
+    for replica in made.client.pool.replicas:
+        its = [each for each in made.client._sessions.values() if each.replica is replica]
+        assert replica.num_followed == len(its)
+    made.client.pool.close()
     assert all(each.is_closed for each in made.drafts.values())
 
 
 def test_sequences_are_shared_out_and_each_draft_hears_of_its_own(pool: Pool) -> None:
     pool.follow(*TEXTS)
-    homes = {key: pool.home(key) for key in TEXTS}
-    assert set(homes.values()) == {"one", "two"}
+    router = {key: pool.home(key) for key in TEXTS}
+    assert set(router.values()) == {"one", "two"}
     assert all(pool.knows(key) for key in TEXTS)
     found = pool.client.outcomes([(key, [7]) for key in TEXTS])
     assert found == [Knowledge.HIT] * len(TEXTS)
     for name, draft in pool.drafts.items():
-        its = [pool.client._followed[key].row for key in TEXTS if homes[key] == name]
+        its = [pool.client._sessions[key].row for key in TEXTS if router[key] == name]
         [outcome] = draft.outcomes()
         assert outcome.columns().seq.tolist() == its
         assert unpack_ints(outcome.tokens).tolist() == [7] * len(its)
@@ -132,7 +132,7 @@ def test_sequences_are_shared_out_and_each_draft_hears_of_its_own(pool: Pool) ->
 def test_a_draft_that_says_it_is_full_of_others_gets_less(pool: Pool) -> None:
     pool.drafts["one"].says(load(40))
     pool.drafts["two"].says(load(2))
-    pool.client.line.read()
+    pool.client.pool.read()
     pool.follow(*TEXTS)
     assert {pool.home(key) for key in TEXTS} == {"two"}
 
@@ -155,15 +155,15 @@ def test_a_draft_that_is_lost_hands_its_sequences_to_another_at_once(pool: Pool)
 def test_a_draft_that_drains_says_so_by_greeting_and_is_left(pool: Pool) -> None:
     pool.follow(*TEXTS)
     pool.drafts["two"].says(HELLO)
-    pool.client.line.read()
+    pool.client.pool.read()
     assert {pool.home(key) for key in TEXTS} == {"one"}
-    pool.client.line.read()
+    pool.client.pool.read()
     assert all(pool.knows(key) for key in TEXTS)
 
 
 def test_whoever_watches_hears_of_the_first_and_the_last_only(pool: Pool) -> None:
     told = list[bool]()
-    pool.client.line.watch(told.append)
+    pool.client.pool.watch(told.append)
     for name in ("one", "two"):
         pool.drafts[name].broken = "it ended"
         pool.tend()
@@ -175,7 +175,7 @@ def test_whoever_watches_hears_of_the_first_and_the_last_only(pool: Pool) -> Non
     assert told == [False, True]
 
 
-def test_a_draft_that_stalls_is_left_though_its_contact_stands(pool: Pool) -> None:
+def test_a_draft_that_stalls_is_left_though_its_connection_stands(pool: Pool) -> None:
     pool.follow(*TEXTS)
     pool.client.outcomes([(key, [7]) for key in TEXTS])
     pool.tend(0.4)
@@ -189,7 +189,7 @@ def test_a_draft_that_stalls_is_left_though_its_contact_stands(pool: Pool) -> No
     # It answers again: its words of before mean nothing, but it may be chosen.
     pool.drafts["one"].says(load(0))
     pool.tend()
-    assert not pool.strand("one").is_stalled
+    assert not pool.replica("one").is_stalled
 
 
 def test_one_that_is_slow_but_alone_is_kept() -> None:
@@ -203,7 +203,7 @@ def test_one_that_is_slow_but_alone_is_kept() -> None:
 def test_a_sequence_that_no_other_takes_stays_with_a_draft_that_stalls(pool: Pool) -> None:
     pool.follow(*TEXTS)
     stays, goes = [key for key in TEXTS if pool.home(key) == "one"][:2]
-    pool.client._followed[stays].declined[pool.strand("two")] = False
+    pool.client._sessions[stays].declined[pool.replica("two")] = False
     pool.client.outcomes([(key, [7]) for key in TEXTS])
     pool.tend(0.4)
     pool.drafts["two"].says(load(4))
@@ -215,9 +215,9 @@ def test_a_sequence_that_no_other_takes_stays_with_a_draft_that_stalls(pool: Poo
 def test_two_that_both_stall_are_not_played_off_against_each_other(pool: Pool) -> None:
     pool.follow(*TEXTS)
     pool.client.outcomes([(key, [7]) for key in TEXTS])
-    homes = [pool.home(key) for key in TEXTS]
+    router = [pool.home(key) for key in TEXTS]
     pool.tend(5.0)
-    assert [pool.home(key) for key in TEXTS] == homes
+    assert [pool.home(key) for key in TEXTS] == router
     assert pool.client.stats.num_moved == 0
 
 
@@ -225,12 +225,12 @@ def test_a_draft_that_is_mostly_late_hands_on_one_sequence_at_a_time(pool: Pool)
     pool.follow(*TEXTS)
     before = [key for key in TEXTS if pool.home(key) == "one"]
     for _ in range(40):
-        pool.strand("one").note_rounds(len(before), len(before))
+        pool.replica("one").note_rounds(len(before), len(before))
     for num_moved in (1, 1, 2):
         pool.tend(0.2)
         assert [pool.home(key) for key in before].count("two") == num_moved
     for _ in range(40):
-        pool.strand("two").note_rounds(1, 1)
+        pool.replica("two").note_rounds(1, 1)
     pool.tend(1.0)
     assert [pool.home(key) for key in before].count("two") == 2, "they are as late there"
 
@@ -244,15 +244,15 @@ def test_what_one_has_no_room_for_another_may_have(pool: Pool) -> None:
         pool.drafts[each].says(
             Close(opened.seq, opened.epoch, "no room", may_return=True), load(1, kv_usage=0.5)
         )
-        pool.client.line.read()
+        pool.client.pool.read()
         assert pool.home("a") == expected
     # As full as it was, and then fuller.
     for usage in (0.5, 0.9):
         pool.drafts[home].says(load(1, kv_usage=usage))
-        pool.client.line.read()
+        pool.client.pool.read()
         assert pool.home("a") == "nobody"
     pool.drafts[other].says(load(0, kv_usage=0.1))
-    pool.client.line.read()
+    pool.client.pool.read()
     assert pool.home("a") == other
 
 
@@ -275,7 +275,7 @@ def decline(pool: Pool, kv_usage: float = 0.9) -> None:
     pool.drafts["one"].says(
         Close(opened.seq, opened.epoch, "no room", may_return=True), load(4, kv_usage=kv_usage)
     )
-    pool.client.line.read()
+    pool.client.pool.read()
 
 
 @pytest.mark.parametrize("kv_usage", [0.9, 0.5])
@@ -321,10 +321,10 @@ def test_a_text_that_is_too_long_to_be_told_again_is_closed(
     draft = pool.drafts[pool.home("a")]
     for _ in range(2):  # Before the second outcome a draft cannot have lost any.
         pool.client.outcomes([("a", [7])])
-    monkeypatch.setattr(followed, "MAX_TOKENS", 3)
+    monkeypatch.setattr(session, "MAX_TOKENS", 3)
     opened = draft.link.opened[-1]
     draft.says(Resync(opened.seq, opened.epoch))
-    pool.client.line.read()
+    pool.client.pool.read()
     assert pool.home("a") == "nobody"
     assert Close(opened.seq, opened.epoch) in draft.link.heard
 
@@ -393,9 +393,9 @@ def test_drafts_that_are_no_longer_named_are_left_once_there_is_another(pool: Po
     pool.named = [third]
     pool.tend()
     pool.tend()
-    pool.client.line.read()
+    pool.client.pool.read()
     assert {pool.home(key) for key in TEXTS} == {"three"}
-    assert [each.name for each in pool.client.line.strands] == ["three"]
+    assert [each.name for each in pool.client.pool.replicas] == ["three"]
     pool.named = []
     pool.tend()
     assert {pool.home(key) for key in TEXTS} == {"three"}, "there is nobody else"
@@ -404,19 +404,19 @@ def test_drafts_that_are_no_longer_named_are_left_once_there_is_another(pool: Po
 def test_all_drafts_may_be_replaced_by_one(pool: Pool) -> None:
     pool.follow(*TEXTS)
     third = pool.drafts["three"] = Draft(pool, "three")
-    pool.client.line.replace(FixedSources(third))
+    pool.client.pool.replace(FixedSources(third))
     assert {pool.home(key) for key in TEXTS} == {"one", "two"}
     pool.tend()
     pool.tend()
     assert {pool.home(key) for key in TEXTS} == {"three"}
-    assert [each.name for each in pool.client.line.strands] == ["three"]
+    assert [each.name for each in pool.client.pool.replicas] == ["three"]
 
 
 def test_drafts_of_a_name_may_replace_others_once_it_has_been_looked_up(pool: Pool) -> None:
     pool.follow(*TEXTS)
     third, named = Draft(pool, "three"), Pool()
     pool.drafts["three"] = third
-    pool.client.line.replace(named)
+    pool.client.pool.replace(named)
     pool.tend()
     assert {pool.home(key) for key in TEXTS} == {"one", "two"}
     named.named = [third]
@@ -428,19 +428,19 @@ def test_drafts_of_a_name_may_replace_others_once_it_has_been_looked_up(pool: Po
 
 def test_a_replacement_that_refuses_changes_nothing(pool: Pool) -> None:
     pool.follow(*TEXTS)
-    homes = [pool.home(key) for key in TEXTS]
+    router = [pool.home(key) for key in TEXTS]
     third = pool.drafts["three"] = Draft(pool, "three", Hello(1, "same", 100, "old", "x", 0, "too old"))
-    pool.client.line.replace(FixedSources(third))
+    pool.client.pool.replace(FixedSources(third))
     pool.tend()
     pool.tend()
-    assert [pool.home(key) for key in TEXTS] == homes
+    assert [pool.home(key) for key in TEXTS] == router
     assert third.is_closed
     assert len(third.links) == 1, "it is asked again and again"
-    assert pool.client.line._trial is None
+    assert pool.client.pool._trial is None
 
 
 def test_refusal_and_loss_are_the_lines_where_they_are_everyones(pool: Pool) -> None:
-    line = pool.client.line
+    line = pool.client.pool
     pool.drafts["one"].broken = "it ended"
     pool.tend()
     assert (line.last_loss, line.is_ready) == ("", True)

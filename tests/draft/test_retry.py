@@ -5,10 +5,10 @@ from itertools import pairwise
 
 import pytest
 
-from ssd.draft.client import DraftClient
-from ssd.draft.messages import Hello
-from ssd.draft.retry import FIRST_DELAY, LONGEST_DELAY, Retry
-from ssd.draft.sources import FixedSources
+from ssd.draft.client.client import DraftClient
+from ssd.draft.client.reconnect import FIRST_DELAY, LONGEST_DELAY, Backoff
+from ssd.draft.client.sources import FixedSources
+from ssd.draft.protocol.messages import Hello
 from tests.draft.test_line import HELLO
 from tests.draft.test_pool import Draft, Pool
 
@@ -21,14 +21,14 @@ def tries(draw: Callable[[], float], *, seconds: float, lives: float = 0.0) -> l
     found = list[float]()
     while pool.now < seconds:
         num_tries = len(draft.links)
-        client.line.tend()
-        client.line.read()
+        client.pool.tend()
+        client.pool.read()
         if len(draft.links) > num_tries:
             found.append(pool.now)
         elif client.is_ready and pool.now - found[-1] >= lives:
             draft.link.has_hung_up = True
         pool.now += 0.01
-    client.line.close()
+    client.pool.close()
     return found
 
 
@@ -60,14 +60,14 @@ def test_a_source_that_fails_is_asked_ever_more_seldom() -> None:
     class Failing(Draft):
         num_tries = 0
 
-        def make_contact(self) -> None:
+        def connect(self) -> None:
             self.num_tries += 1
             raise OSError("no socket")
 
     draft = Failing(pool, "one", Hello(1, "same", 100, "someone", "one"))
     client = DraftClient(FixedSources(draft), lookahead=4, clock=pool.clock, draw=lambda: 1.0)
     for _ in range(1000):
-        client.line.tend()
+        client.pool.tend()
         pool.now += 0.05
     # 0.25 + 0.5 + … + 8 s, then every 10.
     assert draft.num_tries == 10
@@ -75,7 +75,7 @@ def test_a_source_that_fails_is_asked_ever_more_seldom() -> None:
 
 def test_nobody_waits_longer_than_the_bound() -> None:
     now = 0.0
-    retry = Retry(lambda: now, lambda: 1.0)
+    retry = Backoff(lambda: now, lambda: 1.0)
     for _ in range(50):
         retry.note_failure()
     now = LONGEST_DELAY

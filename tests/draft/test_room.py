@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from ssd.draft.client import DraftClient
-from ssd.draft.contact import Contact
-from ssd.draft.forest.ledger import CREDIT
-from ssd.draft.messages import PROTOCOL_VERSION, Hello, Sampling
-from ssd.draft.service import DraftService
-from ssd.draft.sources import FixedSources
+from ssd.draft.client.client import DraftClient
+from ssd.draft.client.connection import Connection
+from ssd.draft.client.sources import FixedSources
+from ssd.draft.protocol.messages import PROTOCOL_VERSION, Hello, Sampling
+from ssd.draft.server.ledger import CREDIT
+from ssd.draft.server.server import DraftServer
 from ssd.kvcache.block_manager import BlockManager
 from ssd.runtime.loading import LoadedModel
-from tests.draft.forest.real import load, real_grower
+from tests.draft.forest.real import load, real_scheduler
 from tests.e2e.draft_in_memory import PEER, DraftEnd, EngineEnd, Wires
 
 BLOCK = 4
@@ -32,14 +32,14 @@ class Draft:
     def __init__(self, draft: LoadedModel, num_blocks: int) -> None:
         self.wires = Wires()
         self.blocks = BlockManager(num_blocks, BLOCK)
-        grower = real_grower(draft, self.blocks)
-        self.service = DraftService(grower, DraftEnd(self.wires), HELLO)
+        scheduler = real_scheduler(draft, self.blocks)
+        self.service = DraftServer(scheduler, DraftEnd(self.wires), HELLO)
 
     name = "a draft"
 
-    def make_contact(self) -> Contact | None:
+    def connect(self) -> Connection | None:
         link = EngineEnd(self.wires, lambda: None)
-        return Contact(link, HELLO, time.monotonic, timeout=60.0, greeting_timeout=60.0)
+        return Connection(link, HELLO, time.monotonic, timeout=60.0, greeting_timeout=60.0)
 
     def is_broken(self) -> str:
         return ""
@@ -51,7 +51,7 @@ class Draft:
 def connected(source: Draft) -> DraftClient:
     client = DraftClient(FixedSources(source), lookahead=4)
     while not client.is_ready:
-        client.line.tend()
+        client.pool.tend()
         source.service.turn(0.0)
     return client
 
@@ -62,7 +62,7 @@ def rounds(source: Draft, client: DraftClient, count: int) -> int:
     for _ in range(count):
         num_busy += source.service.turn(0.0)
         source.service.check_integrity()
-        client.line.read()
+        client.pool.read()
         client.check_integrity()
     return num_busy
 
@@ -161,10 +161,10 @@ def test_a_draft_that_has_nothing_to_grow_says_so(draft: LoadedModel) -> None:
     client.follow("a", [5] * 6, 6, Sampling(seed=1), 100)
     rounds(source, client, 8)
     # As if frames were under way of which it has had no word.
-    [(_, planted)] = source.service._peers[PEER].sessions.values()
-    planted.ledger.sent[planted.row] += CREDIT
+    [(_, session)] = source.service._peers[PEER].sessions.values()
+    session.ledger.sent[session.row] += CREDIT
     client.outcomes([("a", [100])])
-    [strand] = client.line.strands
-    assert strand._told_at is not None
+    [replica] = client.pool.replicas
+    assert replica._told_at is not None
     assert rounds(source, client, 1) == 0
-    assert strand._told_at is None
+    assert replica._told_at is None

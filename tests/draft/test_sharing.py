@@ -6,18 +6,17 @@ import numpy as np
 import pytest
 
 from benchmarks.ruled import BLOCK, CONTEXT, NUM_BLOCKS, RuledModel, shape_of
-from ssd.draft import service as service_module
-from ssd.draft.codec import decode
-from ssd.draft.forest.admission import Claim, Holding, who_gives_way
-from ssd.draft.forest.arrays import Arrays, NumpyArrays, TorchArrays
-from ssd.draft.forest.books import Books
-from ssd.draft.forest.children import FixedChildren, LooseChildren, Needs
-from ssd.draft.forest.forest import Forest
-from ssd.draft.forest.grower import Children, ForestGrower, HostLimits
-from ssd.draft.forest.planted import Planted
-from ssd.draft.forest.tables import KINDS, TENANT_CELLS
-from ssd.draft.forest.tenants import Tenants
-from ssd.draft.messages import AnyMessage, Open, Sampling, pack_ints
+from ssd.draft.protocol.codec import decode
+from ssd.draft.protocol.messages import AnyMessage, Open, Sampling, pack_ints
+from ssd.draft.server import server as service_module
+from ssd.draft.server.admission import Claim, Holding, who_gives_way
+from ssd.draft.server.scheduler import DraftScheduler, HostLimits
+from ssd.draft.server.session import DraftSession
+from ssd.draft.server.tenants import Books, Tenants
+from ssd.draft.tree.arrays import Arrays, NumpyArrays, TorchArrays
+from ssd.draft.tree.children import ChildChooser, FixedChildren, LooseChildren, Needs
+from ssd.draft.tree.forest import Forest
+from ssd.draft.tree.tables import KINDS, TENANT_CELLS
 from ssd.kvcache.block_manager import BlockManager
 from tests.draft.crowd import STEP, Crowd
 from tests.still_clock import still
@@ -34,7 +33,7 @@ def crowded(*, quiet: int = 8) -> Crowd:
 
 
 def num_open(crowd: Crowd) -> Counter[str]:
-    return Counter(planted.tenant for planted in crowd.grower._planted.values())
+    return Counter(session.tenant for session in crowd.scheduler._sessions.values())
 
 
 def test_rows_stand_as_weights_do_while_everyone_wants_more() -> None:
@@ -137,25 +136,25 @@ def test_nobody_owes_anything_once_all_have_what_they_want() -> None:
     assert accounts.step(1, 1, wants_a=False, wants_b=False) == (0.0, 0.0)
 
 
-def grower_on(xp: Arrays) -> ForestGrower:
+def scheduler_on(xp: Arrays) -> DraftScheduler:
     shape = shape_of(6, 8, width=8, slots=32)
-    children: Children = FixedChildren(4, Needs()) if xp.is_fixed else LooseChildren(4)
+    children: ChildChooser = FixedChildren(4, Needs()) if xp.is_fixed else LooseChildren(4)
     limits = HostLimits(16, CONTEXT, {"b": 3.0})
     blocks = BlockManager(NUM_BLOCKS, BLOCK)
-    return ForestGrower(Forest(xp, shape), RuledModel(), children, blocks, limits, clock=still)
+    return DraftScheduler(Forest(xp, shape), RuledModel(), children, blocks, limits, clock=still)
 
 
 def test_on_tensors_turns_fall_as_on_arrays() -> None:
     said = []
-    for grower in (grower_on(NumpyArrays()), grower_on(TorchArrays())):
+    for scheduler in (scheduler_on(NumpyArrays()), scheduler_on(TorchArrays())):
         for number, tenant in enumerate("aabbcc"):
             opening = Open(number, 1, pack_ints([number + 5, 9, 30]), 3, 500, 4, Sampling(seed=1))
-            grower.open(number, Planted(opening, CONTEXT, tenant=tenant))
+            scheduler.open(number, DraftSession(opening, CONTEXT, tenant=tenant))
         steps = []
         for _ in range(12):
-            grower.grow()
-            steps.append([grower.tenants.num_had(name) for name in "abc"])
-        grower.check_integrity()
+            scheduler.grow()
+            steps.append([scheduler.tenants.num_had(name) for name in "abc"])
+        scheduler.check_integrity()
         said.append(steps)
     assert said[0] == said[1]
     had = said[0][-1]
@@ -239,7 +238,7 @@ def test_trees_are_shared_by_weight_and_who_had_to_go_comes_back() -> None:
 
 def test_blocks_are_shared_too() -> None:
     crowd = Crowd(sequences=8)
-    crowd.grower._trunks._blocks = BlockManager(20, BLOCK)
+    crowd.scheduler._kv_blocks._blocks = BlockManager(20, BLOCK)
     many, few = crowd.client("many"), crowd.client("few")
     for number in range(3):
         many.follow(number, [5 + number] * 80, 80, Sampling(seed=1), 200)
@@ -254,15 +253,15 @@ def test_a_tenant_with_too_many_sequences_for_its_rows_loses_those_that_gain_lea
     greedy = crowd.add("a", 20)
     crowd.add("b", 8)
     crowd.run(30)
-    ledger, planted = crowd.grower.ledger, crowd.grower._planted
-    before = {each.seq: each for each in planted.values() if each.tenant == "a"}
+    ledger, session = crowd.scheduler.ledger, crowd.scheduler._sessions
+    before = {each.seq: each for each in session.values() if each.tenant == "a"}
     poorest = before[13]
     while not greedy.client.stats.num_declined:
         for each in before.values():
             ledger.value[each.row] = 0.5 if each is poorest else 2.0
         crowd.run(1)
         assert len(crowd.rows) < 150
-    left = {each.seq for each in planted.values() if each.tenant == "a"}
+    left = {each.seq for each in session.values() if each.tenant == "a"}
     assert before.keys() - left == {poorest.seq}
     assert num_open(crowd)["b"] == 8
 
@@ -284,14 +283,14 @@ def test_who_was_declined_does_not_ask_again_with_every_word_of_the_draft(
     target = crowd.add("a", 4)
     crowd.run(5)
     # One that there is no tree for costs no more than the words that say so.
-    monkeypatch.setattr(service_module, "Planted", None)
+    monkeypatch.setattr(service_module, "DraftSession", None)
     for number in range(20):
         target.client.follow(f"more {number}", [5, 6, 7], 3, Sampling(seed=1), 100)
     assert opens(crowd) == 20
     num_asked = 0
     for _ in range(100):
         crowd.service.turn(0.0)
-        target.client.line.read()
+        target.client.pool.read()
         num_asked += opens(crowd)
         crowd.now += STEP
     assert num_asked == 0
@@ -300,7 +299,7 @@ def test_who_was_declined_does_not_ask_again_with_every_word_of_the_draft(
     crowd.now += 6
     target.client.outcomes([(key, [9]) for key in target.texts])
     crowd.service.turn(0.0)
-    target.client.line.read()
+    target.client.pool.read()
     assert opens(crowd) == 1
 
 
@@ -331,17 +330,17 @@ def test_counts_are_kept_while_a_tenant_is_away_and_taken_from_who_is_away_longe
 
 @pytest.mark.parametrize("xp", [NumpyArrays(), TorchArrays()], ids=["arrays", "tensors"])
 def test_who_takes_over_counts_begins_with_the_models_word(xp: Arrays) -> None:
-    grower = grower_on(xp)
-    forest = grower._forest
+    scheduler = scheduler_on(xp)
+    forest = scheduler._forest
     for number, tenant in enumerate(["a", "b"]):
         opening = Open(number, 1, pack_ints([number + 5, 9, 30]), 3, 500, 4, Sampling(seed=1))
-        grower.open(number, Planted(opening, CONTEXT, tenant=tenant))
+        scheduler.open(number, DraftSession(opening, CONTEXT, tenant=tenant))
     forest.tables.counts[:] = 7.0
-    grower.close(0)
-    grower.tenants.forget("a")
+    scheduler.close(0)
+    scheduler.tenants.forget("a")
     opening = Open(2, 1, pack_ints([3, 9, 30]), 3, 500, 4, Sampling(seed=1))
-    grower.open(2, Planted(opening, CONTEXT, tenant="c"))
-    parts = xp.told(forest.tables.calibration)[[grower._planted[each].row for each in (1, 2)]] // KINDS
+    scheduler.open(2, DraftSession(opening, CONTEXT, tenant="c"))
+    parts = xp.told(forest.tables.calibration)[[scheduler._sessions[each].row for each in (1, 2)]] // KINDS
     counts = xp.told(forest.tables.counts).reshape(2, -1, TENANT_CELLS)
     assert counts[:, parts[0]].min() == 7.0
     assert counts[:, parts[1]].max() == 0.0

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ssd.draft.client import DraftClient
-from ssd.draft.link import Keys
-from ssd.draft.messages import PROTOCOL_VERSION, Hello, Sampling
-from ssd.draft.sources import AddressSource, NamedSources, sources_at
+from ssd.draft.client.client import DraftClient
+from ssd.draft.client.sources import AddressSource, NamedSources, sources_at
+from ssd.draft.protocol.messages import PROTOCOL_VERSION, Hello, Sampling
+from ssd.draft.protocol.sockets import Keys
 from tests.draft.test_pool import Draft, Pool
 
 HELLO = Hello(PROTOCOL_VERSION, "same", 100, "someone", "one", 512)
@@ -96,8 +96,8 @@ def test_answers_that_name_a_part_of_the_drafts_move_nothing() -> None:
     for number in range(40):
         directory.hosts = [hosts[(3 * number + each) % 8] for each in range(3)]
         directory.ask()
-        client.line.tend()
-        client.line.read()
+        client.pool.tend()
+        client.pool.read()
         if number == 10:
             for key in range(64):
                 client.follow(key, [key, 2, 3], 3, Sampling(seed=0), 100)

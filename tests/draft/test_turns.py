@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from benchmarks.ruled import BLOCK, CONTEXT, NUM_BLOCKS, RuledModel, shape_of
-from ssd.draft.forest.arrays import Arrays, NumpyArrays, TorchArrays
-from ssd.draft.forest.children import FixedChildren, LooseChildren, Needs
-from ssd.draft.forest.forest import Forest
-from ssd.draft.forest.grower import Children, ForestGrower, HostLimits
-from ssd.draft.forest.planted import Planted
-from ssd.draft.messages import Open, Sampling, pack_ints
+from ssd.draft.protocol.messages import Open, Sampling, pack_ints
+from ssd.draft.server.scheduler import DraftScheduler, HostLimits
+from ssd.draft.server.session import DraftSession
+from ssd.draft.tree.arrays import Arrays, NumpyArrays, TorchArrays
+from ssd.draft.tree.children import ChildChooser, FixedChildren, LooseChildren, Needs
+from ssd.draft.tree.forest import Forest
 from ssd.kvcache.block_manager import BlockManager
 from tests.still_clock import still
 
@@ -17,16 +17,16 @@ from tests.still_clock import still
 @pytest.mark.parametrize("xp", [NumpyArrays(), TorchArrays()], ids=["arrays", "tensors"])
 def test_within_a_step_rows_go_to_who_has_had_least_with_them(xp: Arrays) -> None:
     """Of six rows at weights 1 and 3, from equal accounts, five go to the heavier tenant."""
-    children: Children = FixedChildren(4, Needs()) if xp.is_fixed else LooseChildren(4)
+    children: ChildChooser = FixedChildren(4, Needs()) if xp.is_fixed else LooseChildren(4)
     forest, limits = Forest(xp, shape_of(2, 8, width=6, slots=32)), HostLimits(16, CONTEXT, {"b": 3.0})
-    grower = ForestGrower(
+    scheduler = DraftScheduler(
         forest, RuledModel(), children, BlockManager(NUM_BLOCKS, BLOCK), limits, clock=still
     )
     for number, tenant in enumerate("ab"):
         opening = Open(number, 1, pack_ints([number + 5, 9, 30]), 3, 500, 4, Sampling(seed=1))
-        grower.open(number, Planted(opening, CONTEXT, tenant=tenant))
+        scheduler.open(number, DraftSession(opening, CONTEXT, tenant=tenant))
     for _ in range(4):
-        grower.grow()
+        scheduler.grow()
     forest.turns.used[:] = 0.0
     forest.select()
     sequence = xp.told(forest.rows.sequence)[: forest.shape.num_rows]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from ssd.draft.worth import Worth
+from ssd.draft.client.auto_disable import AutoDisable
 
 
-def rounds_until_rest(worth: Worth, accepted: int = 0) -> int:
+def rounds_until_rest(worth: AutoDisable, accepted: int = 0) -> int:
     for count in range(1000):
         if worth.is_resting:
             return count
@@ -13,7 +13,7 @@ def rounds_until_rest(worth: Worth, accepted: int = 0) -> int:
     return 1000
 
 
-def steps_of_rest(worth: Worth) -> int:
+def steps_of_rest(worth: AutoDisable) -> int:
     count = 0
     while worth.is_resting:
         worth.note_step()
@@ -22,7 +22,7 @@ def steps_of_rest(worth: Worth) -> int:
 
 
 def test_a_draft_that_is_never_right_rests_after_some_rounds_and_for_longer_each_time() -> None:
-    worth = Worth()
+    worth = AutoDisable()
     assert 20 < rounds_until_rest(worth) < 26
     assert steps_of_rest(worth) == 128
     assert 20 < rounds_until_rest(worth) < 26
@@ -34,7 +34,7 @@ def test_a_draft_that_is_never_right_rests_after_some_rounds_and_for_longer_each
 
 
 def test_a_draft_that_is_right_never_rests_and_success_is_remembered() -> None:
-    worth = Worth()
+    worth = AutoDisable()
     assert rounds_until_rest(worth, accepted=1) == 1000
     rounds_until_rest(worth)
     assert steps_of_rest(worth) == 128
@@ -44,7 +44,7 @@ def test_a_draft_that_is_right_never_rests_and_success_is_remembered() -> None:
 
 
 def test_one_success_in_the_first_rounds_saves_a_trial_and_a_good_draft_may_fail_for_long() -> None:
-    lucky, good = Worth(), Worth()
+    lucky, good = AutoDisable(), AutoDisable()
     lucky.note_round(3)
     assert rounds_until_rest(lucky) > 40
     rounds_until_rest(good, accepted=2)
@@ -52,7 +52,7 @@ def test_one_success_in_the_first_rounds_saves_a_trial_and_a_good_draft_may_fail
 
 
 def test_rounds_do_not_count_while_it_rests() -> None:
-    worth = Worth()
+    worth = AutoDisable()
     rounds_until_rest(worth)
     for _ in range(100):
         worth.note_round(5)
@@ -61,7 +61,7 @@ def test_rounds_do_not_count_while_it_rests() -> None:
 
 @pytest.mark.parametrize(("every", "rests"), [(10, False), (30, True)])
 def test_where_the_border_lies(every: int, rests: bool) -> None:
-    worth, has_rested = Worth(), False
+    worth, has_rested = AutoDisable(), False
     for number in range(500):
         worth.note_round(float(number % every == 0))
         has_rested |= worth.is_resting

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ssd.config import DraftConfig
-from ssd.draft.contact import Contact
-from ssd.draft.link import EngineLink, Heard
-from ssd.draft.messages import Hello
-from ssd.draft.program import build_service
-from ssd.draft.service import DraftService
+from ssd.draft.client.connection import Connection
+from ssd.draft.protocol.messages import Hello
+from ssd.draft.protocol.sockets import EngineSocket, Heard
+from ssd.draft.server.main import build_server
+from ssd.draft.server.server import DraftServer
 from tests.still_clock import still
 
 PEER = b"engine"
@@ -69,7 +69,7 @@ class InMemoryDraft:
         model: Path,
         hello: Hello,
         clock: Callable[[], float],
-        wrap: Callable[[EngineLink], EngineLink] = lambda link: link,
+        wrap: Callable[[EngineSocket], EngineSocket] = lambda link: link,
         *,
         width: int = 6,
         kv_cache_bytes: int = 1 << 24,
@@ -79,20 +79,20 @@ class InMemoryDraft:
         self._ended = ""
         self._end = DraftEnd(Wires())
         self.is_stopped = False
-        self.service: DraftService | None = None
-        self.dead: list[DraftService] = []
+        self.service: DraftServer | None = None
+        self.dead: list[DraftServer] = []
 
     name = "a draft"
 
-    def make_contact(self) -> Contact | None:
+    def connect(self) -> Connection | None:
         wires = Wires()
         self._end.wires = wires
         if self.service is None:
             # It takes in all that has arrived, however slow the machine is.
-            self.service = build_service(self._config, self._end, clock=still)
+            self.service = build_server(self._config, self._end, clock=still)
         self._ended = ""
         link = self._wrap(EngineEnd(wires, self._let_time_pass))
-        return Contact(link, self._hello, self._clock, timeout=1.0, greeting_timeout=2.0)
+        return Connection(link, self._hello, self._clock, timeout=1.0, greeting_timeout=2.0)
 
     def is_broken(self) -> str:
         return self._ended

@@ -24,12 +24,12 @@ from ssd.attention.batch import Batch
 from ssd.attention.rows import Row
 from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.decoder import Decoder
-from ssd.draft.client import DraftClient
-from ssd.draft.link import EngineLink
-from ssd.draft.messages import Hello
-from ssd.draft.policy import Policy
-from ssd.draft.retry import LONGEST_DELAY
-from ssd.draft.sources import FixedSources
+from ssd.draft.client.client import DraftClient
+from ssd.draft.client.reconnect import LONGEST_DELAY
+from ssd.draft.client.sources import FixedSources
+from ssd.draft.client.speculator import Speculator
+from ssd.draft.protocol.messages import Hello
+from ssd.draft.protocol.sockets import EngineSocket
 from ssd.runtime.runner import Flight, Runner
 from tests.e2e.draft_in_memory import InMemoryDraft
 from tests.e2e.faulty_link import KINDS, WIRE_FAULTS, FaultyLink, Plan
@@ -108,7 +108,7 @@ class Trial:
         self._random = random.Random(self.seed)
         self._when = self._random.randint(2, 12)
 
-    def wrap(self, link: EngineLink) -> EngineLink:
+    def wrap(self, link: EngineSocket) -> EngineSocket:
         if self.fault in PROCESS_FAULTS:
             return link
         # Later lines are whole: a draft that is corrupted for ever is never of use.
@@ -127,7 +127,7 @@ class Trial:
             self.draft.is_stopped = self._num_steps < self._when + 8
         # What a thread of its own does where there is one; here it is done at the same place every time.
         if self.client is not None:
-            self.client.line.tend()
+            self.client.pool.tend()
         self.draft.pump(self._random.randint(0, 3))
 
 
@@ -170,8 +170,8 @@ class Bench:
         draft = self.drafts["itself" if trial.seed % 3 else "cut"]
         trial.draft = InMemoryDraft(draft, hello, trial.clock, trial.wrap)
         client = trial.client = DraftClient(FixedSources(trial.draft), lookahead=4, clock=trial.clock)
-        policy = Policy(client, lookahead=4, clock=trial.clock)
-        return client, Decoder(Target(self._runner, trial), DraftAhead(policy))
+        speculator = Speculator(client, lookahead=4, clock=trial.clock)
+        return client, Decoder(Target(self._runner, trial), DraftAhead(speculator))
 
     def _leaks_of_draft(self, trial: Trial, client: DraftClient) -> int:
         """Once the wire is whole, the draft holds nothing that the engine does not follow."""
@@ -182,16 +182,16 @@ class Bench:
             link._out._plan = link._in._plan = Plan("drop", "nothing", 0.0, 0)
         # A lost CLOSE is made good by the next greeting.
         client.check_integrity()
-        client.line.lose("the trial is over")
+        client.pool.lose("the trial is over")
         trial.clock.now += LONGEST_DELAY
         for _ in range(6):
-            client.line.tend()
-            client.line.read()
+            client.pool.tend()
+            client.pool.read()
             draft.pump(2)
         if draft.service is None:
             return 0
         draft.service.check_integrity()
-        return draft.service._grower.num_sessions + (draft.service._grower.kv_usage > 0)
+        return draft.service._scheduler.num_sessions + (draft.service._scheduler.kv_usage > 0)
 
 
 def trials(count: int) -> list[Trial]:

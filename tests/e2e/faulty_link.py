@@ -9,9 +9,9 @@ from typing import Literal, get_args
 
 import msgspec
 
-from ssd.draft.codec import encode
-from ssd.draft.link import EngineLink
-from ssd.draft.messages import AnyMessage, Nodes
+from ssd.draft.protocol.codec import encode
+from ssd.draft.protocol.messages import AnyMessage, Nodes
+from ssd.draft.protocol.sockets import EngineSocket
 
 WireFault = Literal["drop", "duplicate", "delay", "reorder", "corrupt", "replay", "lie"]
 WIRE_FAULTS: tuple[WireFault, ...] = get_args(WireFault)
@@ -96,7 +96,7 @@ class Mangler:
 class FaultyLink:
     """An engine's link with a fault in both directions."""
 
-    def __init__(self, link: EngineLink, plan: Plan) -> None:
+    def __init__(self, link: EngineSocket, plan: Plan) -> None:
         self._link = link
         self._out, self._in = Mangler(plan), Mangler(plan)
         self._arrived: list[bytes] = []

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.sharing import shares_of, windows, worst
-from ssd.draft.link import make_keys, make_tenant_keys
+from ssd.draft.protocol.sockets import make_keys, make_tenant_keys
 from tests.e2e.pool_strikes import HOW
 from tests.network.programs import Program
 from tests.server.process import ServerProcess, free_port, serving, until

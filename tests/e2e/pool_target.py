@@ -58,7 +58,7 @@ def counts(llm: LLM, num_ended: int, num_wrong: int) -> dict[str, Any]:
         "ready": draft.num_ready,
         "moved": draft.num_moved,
         "losses": draft.num_losses,
-        "followed": draft.num_sequences,
+        "session": draft.num_sequences,
     }
 
 

@@ -28,8 +28,8 @@ from torch import Tensor
 from ssd import LLM, SamplingParams
 from ssd.attention.batch import Batch
 from ssd.attention.rows import Row
-from ssd.draft import sources
-from ssd.draft.link import Keys, ZmqEngineLink
+from ssd.draft.client import sources
+from ssd.draft.protocol.sockets import Keys, ZmqEngineSocket
 from ssd.runtime.runner import Flight, Runner
 from tests.e2e.faulty_link import FaultyLink, Mangler, Plan, WireFault
 from tests.tiny import write_checkpoint
@@ -86,7 +86,7 @@ class Struck:
 
     @property
     def pid(self) -> int:
-        pid = self.llm._engine.core._decoder.proposer.policy.client.line.strands[0].source.pid  # type: ignore[attr-defined]
+        pid = self.llm._engine.core._decoder.proposer.policy.client.pool.replicas[0].source.pid  # type: ignore[attr-defined]
         assert isinstance(pid, int)
         return pid
 
@@ -147,12 +147,12 @@ def _signal(pid: int, name: str) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-def _line(struck: Struck) -> Any:
-    return struck.llm._engine.core._decoder.proposer.policy.client.line.strands[0].contact  # type: ignore[attr-defined]
+def _pool(struck: Struck) -> Any:
+    return struck.llm._engine.core._decoder.proposer.policy.client.pool.replicas[0].connection  # type: ignore[attr-defined]
 
 
 def _spoil(struck: Struck, plan: Plan) -> None:
-    line = _line(struck)
+    line = _pool(struck)
     if line is not None and isinstance(line._link, FaultyLink):
         line._link._in, line._link._out = Mangler(plan), Mangler(plan)
 
@@ -163,13 +163,13 @@ def _mend(struck: Struck) -> None:
 
 class _SpoilableLink(FaultyLink):
     def __init__(self, address: str, keys: Keys | None = None) -> None:
-        super().__init__(ZmqEngineLink(address, keys), Plan("drop", "nothing", 0.0, 0))
+        super().__init__(ZmqEngineSocket(address, keys), Plan("drop", "nothing", 0.0, 0))
 
 
 @contextmanager
 def spoilable_links() -> Iterator[None]:
     """Lines made within can be spoilt while they run."""
-    with patch.object(sources, "ZmqEngineLink", _SpoilableLink):
+    with patch.object(sources, "ZmqEngineSocket", _SpoilableLink):
         yield
 
 

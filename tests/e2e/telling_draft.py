@@ -10,16 +10,16 @@ from collections.abc import Callable
 from unittest.mock import patch
 
 from ssd.cli.main import app
-from ssd.draft.service import DraftService
+from ssd.draft.server.server import DraftServer
 from tests.network.draft import Teller
 
 
 def main() -> None:
     names, every, *words = sys.argv[1:]
-    run = DraftService.run
+    run = DraftServer.run
 
-    def run_and_tell(service: DraftService, is_over: Callable[[], bool]) -> None:
-        teller = Teller(service._grower, names.split(","), float(every))
+    def run_and_tell(service: DraftServer, is_over: Callable[[], bool]) -> None:
+        teller = Teller(service._scheduler, names.split(","), float(every))
 
         def told_and_over() -> bool:
             teller.note()
@@ -27,7 +27,7 @@ def main() -> None:
 
         run(service, told_and_over)
 
-    with patch.object(DraftService, "run", run_and_tell):
+    with patch.object(DraftServer, "run", run_and_tell):
         app(words)
 
 

@@ -54,7 +54,7 @@ import signal, sys
 from ssd import LLM
 
 llm = LLM(sys.argv[1], mode="ssd", draft=sys.argv[2], device="cpu", show_progress=False)
-print(llm._engine.core.decoder.proposer.policy.client.line.strands[0].source.pid, flush=True)
+print(llm._engine.core.decoder.proposer.policy.client.line.replicas[0].source.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -55,8 +55,8 @@ def test_a_request_may_name_its_draft(target: Path, tmp_path: Path) -> None:
             decoder._runner = Slow(decoder._runner)
             _until_ready(llm, 2)
             llm.generate([f"def add{number}(" for number in range(6)], params, use_tqdm=False)
-            strands = decoder.proposer.policy.client.line.strands
-            rows = {each.draft_name: each.stats.num_own_rows if each.stats else 0 for each in strands}
+            replicas = decoder.proposer.policy.client.line.replicas
+            rows = {each.draft_name: each.stats.num_own_rows if each.stats else 0 for each in replicas}
             assert llm.stats.speculation.hits > 0
     finally:
         named.close()

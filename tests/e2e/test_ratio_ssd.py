@@ -16,11 +16,11 @@ from ssd import SamplingParams
 from ssd.attention.rows import PlainRow
 from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.decoder import Decoder
-from ssd.draft.client import DraftClient
-from ssd.draft.controller import Controller, VerifyTimes
-from ssd.draft.messages import Hello
-from ssd.draft.policy import Policy
-from ssd.draft.sources import FixedSources
+from ssd.draft.client.client import DraftClient
+from ssd.draft.client.controller import Controller, VerifyTimes
+from ssd.draft.client.sources import FixedSources
+from ssd.draft.client.speculator import Speculator
+from ssd.draft.protocol.messages import Hello
 from ssd.runtime.runner import forward
 from ssd.sampling import History, SamplingRow
 from ssd.sampling.ratio import target_probabilities
@@ -72,12 +72,14 @@ def drawn(bench: Bench, draft: Path, saguaro: float) -> tuple[Counter[tuple[int,
     trial.client = DraftClient(FixedSources(trial.draft), lookahead=3, clock=trial.clock)
     controller = Controller()
     controller.times = FreeRows()
-    policy = Policy(trial.client, lookahead=3, backup="none", controller=controller, clock=trial.clock)
+    speculator = Speculator(
+        trial.client, lookahead=3, backup="none", controller=controller, clock=trial.clock
+    )
     target = Target(bench._runner, trial)
     core = bench.llm._engine.core
     plain, core._decoder, core._acceptance = (
         core._decoder,
-        Decoder(target, DraftAhead(policy, acceptance="ratio", saguaro=saguaro)),
+        Decoder(target, DraftAhead(speculator, acceptance="ratio", saguaro=saguaro)),
         "ratio",
     )
     try:

@@ -140,7 +140,7 @@ async def test_a_killed_draft_comes_back_without_being_asked_for(target: Path) -
     llm = AsyncLLM(str(target), draft=str(target), mode="ssd", device="cpu")
     try:
         client = llm._engine.core.decoder.proposer.policy.client  # type: ignore[attr-defined]
-        os.kill(client.line.strands[0].source.pid, signal.SIGKILL)
+        os.kill(client.line.replicas[0].source.pid, signal.SIGKILL)
         deadline = time.monotonic() + 60
         while client.stats.num_connects < 2 and time.monotonic() < deadline:
             await asyncio.sleep(0.1)
@@ -157,12 +157,12 @@ def test_a_draft_is_replaced_while_requests_run(
         decoder: Any = llm._engine.core.decoder
         decoder._runner = Slow(decoder._runner)
         line: Any = decoder.proposer.policy.client.line
-        old_pid = line.strands[0].source.pid
+        old_pid = line.replicas[0].source.pid
         llm.replace_draft(str(target))
         assert outputs(llm) == expected
         deadline = time.monotonic() + 60
         while (
-            decoder.proposer.policy.client.line.strands[0].source.pid == old_pid
+            decoder.proposer.policy.client.line.replicas[0].source.pid == old_pid
             and time.monotonic() < deadline
         ):
             assert outputs(llm) == expected
@@ -180,7 +180,7 @@ def test_the_draft_ends_with_an_engine_that_is_killed(target: Path) -> None:
         "import sys, time; from ssd import LLM\n"
         f"llm = LLM({str(target)!r}, mode='ssd', draft={str(target)!r}, device='cpu', show_progress=False)\n"
         "line = llm._engine.core.decoder.proposer.policy.client.line\n"
-        "print(line.strands[0].source.pid, flush=True); time.sleep(60)"
+        "print(line.replicas[0].source.pid, flush=True); time.sleep(60)"
     )
     engine = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert engine.stdout is not None
@@ -196,7 +196,7 @@ def test_the_draft_ends_with_an_engine_that_is_killed(target: Path) -> None:
 def test_tcp_needs_keys_and_lets_only_their_holder_in(
     target: Path, tmp_path: Path, expected: list[Any]
 ) -> None:
-    from ssd.draft.link import make_keys
+    from ssd.draft.protocol.sockets import make_keys
 
     with pytest.raises(ValueError, match="needs keys"):
         LLM(str(target), mode="ssd", draft="tcp://127.0.0.1:5999", **COMMON)

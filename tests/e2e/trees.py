@@ -23,7 +23,7 @@ from ssd.decoding.arenas import Arenas
 from ssd.decoding.decoder import Decoder
 from ssd.decoding.proposer import ContextOf, Places, Proposer, Rounds
 from ssd.decoding.rows import Decided, DecodeRow, Speculation, StepTimes
-from ssd.draft.branching import first_path
+from ssd.draft.client.branching import first_path
 from ssd.engine.core import EngineCore
 from ssd.engine.grammar import Grammars
 from ssd.engine.outputs import RequestOutput

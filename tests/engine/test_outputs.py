@@ -2,7 +2,7 @@
 
 import pytest
 
-from ssd.draft.policy import Round
+from ssd.draft.client.speculator import Round
 from ssd.engine.outputs import SpeculationStats
 from ssd.engine.request import RunningRequest
 from tests.engine.test_stopping import generation

@@ -2,47 +2,47 @@
 
 from tests.faults.fault import Fault
 
-_SRC = "src/ssd/draft"
+DRAFT = "src/ssd/draft"
 
 FAULTS = [
     Fault(
         "a forbidden child is proposed",
-        f"{_SRC}/guide.py",
+        f"{DRAFT}/client/proposals.py",
         "[each for each in known if place.allows(each[1])]",
         "[each for each in known]",
         "tests/draft/test_guide.py::test_the_likeliest_that_is_allowed_goes_on_where_the_likeliest_of_all_is_forbidden",
     ),
     Fault(
         "what is likely counts as certain",
-        f"{_SRC}/guide.py",
+        f"{DRAFT}/client/proposals.py",
         "min(_ALMOST, chance * share)",
         "min(1.0, chance * share)",
         "tests/draft/test_guide.py::test_only_what_must_follow_is_certain",
     ),
     Fault(
         "a node goes by its own chance alone",
-        f"{_SRC}/offers.py",
+        f"{DRAFT}/client/proposals.py",
         "(waiting, (-chance * share, next(number)",
         "(waiting, (-share, next(number)",
         "tests/draft/test_offers.py::test_no_tree_of_the_same_size_is_likelier",
     ),
     Fault(
         "what was foretold is added again",
-        f"{_SRC}/followed.py",
+        f"{DRAFT}/client/session.py",
         "            self.tokens.extend(new)\n",
         "            self.tokens.extend(tokens)\n",
         "tests/draft/test_foretold.py::test_what_was_decided_is_added_once",
     ),
     Fault(
         "what was foretold wrongly stays",
-        f"{_SRC}/followed.py",
+        f"{DRAFT}/client/session.py",
         "        del self.tokens[len(self.tokens) - len(self.foretold) :]\n",
         "",
         "tests/draft/test_foretold.py::test_what_was_decided_is_added_once",
     ),
     Fault(
         "trees cost nothing beside their rows",
-        f"{_SRC}/controller.py",
+        f"{DRAFT}/client/controller.py",
         "self.jump + self.branching * has_trees if",
         "self.jump if",
         "tests/draft/test_controller.py::test_where_trees_cost_more_than_they_yield_chains_are_taken",

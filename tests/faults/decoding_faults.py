@@ -30,14 +30,14 @@ FAULTS = [
     ),
     Fault(
         "off-by-one bonus",
-        "src/ssd/draft/branching.py",
+        "src/ssd/draft/client/branching.py",
         "        return list(range(count))\n",
         "        return list(range(max(0, count - 1)))\n",
         "tests/decoding/test_verification.py::test_acceptance_ends_at_the_first_token_not_foretold",
     ),
     Fault(
         "a rejected token is kept",
-        "src/ssd/draft/branching.py",
+        "src/ssd/draft/client/branching.py",
         "and decided[count] == tokens[count]",
         "and decided[count] >= 0",
         _DEFINITION,
@@ -79,7 +79,7 @@ FAULTS = [
     ),
     Fault(
         "rows that hit wait for rows that miss",
-        "src/ssd/draft/policy.py",
+        "src/ssd/draft/client/speculator.py",
         "has_waited = not num_ready and (waited := self._wait(request_ids)) > 0",
         "has_waited = (waited := self._wait(request_ids)) > 0",
         "tests/draft/test_policy.py::test_rows_that_hit_do_not_wait_for_rows_that_miss",
@@ -107,7 +107,7 @@ FAULTS = [
     ),
     Fault(
         "a drawn guess is looked at before it is checked",
-        "src/ssd/draft/policy.py",
+        "src/ssd/draft/client/speculator.py",
         "return path.chances if path.drawn is None else [1.0, *path.chances[:-1]][: len(path.chances)]",
         "return path.chances",
         "tests/draft/test_policy.py::test_a_drawn_token_is_cut_by_its_parents_chance",

@@ -12,7 +12,7 @@ _FROM_SCRATCH = f"{_GROWER}::test_children_equal_a_forward_from_scratch_after_an
 _QUIET, _LOSSY = f"{_AGREEMENT}::TestQuietWire", f"{_AGREEMENT}::TestLossyWire"
 _RULES = f"{_MESSAGES}::test_a_broken_rule_is_refused"
 
-_SRC = "src/ssd/draft"
+DRAFT = "src/ssd/draft"
 _ORACLE = "tests/draft/oracle"
 """What the forest is compared with."""
 
@@ -155,7 +155,7 @@ SESSION = [
     ),
 ]
 
-_MIRRORS = f"{_SRC}/mirrors.py"
+_MIRRORS = f"{DRAFT}/client/mirrors.py"
 MIRROR = [
     Fault(
         "a stale epoch is accepted",
@@ -285,70 +285,70 @@ RUNS = [
 MESSAGES = [
     Fault(
         "ids of NODES need not ascend",
-        f"{_SRC}/codec.py",
+        f"{DRAFT}/protocol/codec.py",
         "    if not (ids > before).all():\n",
         "    if not (ids >= before).all():\n",
         _RULES,
     ),
     Fault(
         "nodes may be older than their root",
-        f"{_SRC}/codec.py",
+        f"{DRAFT}/protocol/codec.py",
         "    before[(np.cumsum(heads.num_nodes) - heads.num_nodes)[some]] = heads.root[some]\n",
         "    before[(np.cumsum(heads.num_nodes) - heads.num_nodes)[some]] = 0\n",
         _RULES,
     ),
     Fault(
         "a node may be its own parent",
-        f"{_SRC}/codec.py",
+        f"{DRAFT}/protocol/codec.py",
         "if (parents.view(np.uint32) >= ids.view(np.uint32)).any():",
         "if (parents.view(np.uint32) > ids.view(np.uint32)).any():",
         _RULES,
     ),
     Fault(
         "a sequence may be named twice",
-        f"{_SRC}/codec.py",
+        f"{DRAFT}/protocol/codec.py",
         "if len(seqs) > 1 and len(set(seqs.tolist())) < len(seqs):",
         "if False:",
         _RULES,
     ),
     Fault(
         "NaN is a log-probability",
-        f"{_SRC}/codec.py",
+        f"{DRAFT}/protocol/codec.py",
         "if not (unpack_floats(message.logprobs) <= 0.0).all():",
         "if (unpack_floats(message.logprobs) > 0.0).any():",
         _RULES,
     ),
     Fault(
         "columns may be of unlike length",
-        f"{_SRC}/codec.py",
+        f"{DRAFT}/protocol/codec.py",
         "if len(message.nodes) != 12 * size or len(message.logprobs) != 4 * size:",
         "if len(message.nodes) != 12 * size:",
         _RULES,
     ),
     Fault(
         "tokens of NODES may lie outside the vocabulary",
-        f"{_SRC}/codec.py",
+        f"{DRAFT}/protocol/codec.py",
         '    if not (tokens.view(np.uint32) < vocab_size).all():\n        raise FrameError("a token of NODES',
         '    if not (tokens >= 0).all():\n        raise FrameError("a token of NODES',
         _RULES,
     ),
     Fault(
         "keys are not checked",
-        f"{_SRC}/codec.py",
+        f"{DRAFT}/protocol/codec.py",
         '    _check_range("seq", [seq], MAX_ID)\n    _check_range("epoch", [epoch], MAX_EPOCH)\n',
         "    return\n",
         _RULES,
     ),
     Fault(
         "text that is no UTF-8 gets through as another error",
-        f"{_SRC}/codec.py",
+        f"{DRAFT}/protocol/codec.py",
         "except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:",
         "except (msgspec.ValidationError, RecursionError) as error:",
         f"{_MESSAGES}::test_what_is_no_frame_is_refused",
     ),
     Fault(
         "unknown fields are taken",
-        f"{_SRC}/messages.py",
+        f"{DRAFT}/protocol/messages.py",
         "frozen=True, forbid_unknown_fields=True, array_like=True)",
         "frozen=True, array_like=True)",
         f"{_MESSAGES}::test_what_is_no_frame_is_refused",
@@ -499,28 +499,28 @@ ATTENTION = [
 GUESSES = [
     Fault(
         "children are ranked without noise",
-        f"{_SRC}/children.py",
+        f"{DRAFT}/tree/children.py",
         "perturbed = scores if rows[i].params.greedy else scores + g",
         "perturbed = scores",
         "tests/draft/test_children.py::test_the_first_child_is_what_the_sampler_decides",
     ),
     Fault(
         "temperature is left out",
-        f"{_SRC}/children.py",
+        f"{DRAFT}/tree/children.py",
         "temperature = 1.0 if row.params.greedy else row.params.temperature",
         "temperature = 1.0",
         "tests/draft/test_children.py::test_the_first_child_is_what_the_sampler_decides",
     ),
     Fault(
         "truncation is left out",
-        f"{_SRC}/children.py",
+        f"{DRAFT}/tree/children.py",
         "    kept = int((scores >= truncation_floor(wide, row.params)).sum())\n",
         "    kept = len(scores)\n",
         "tests/draft/test_children.py::test_the_first_child_is_what_the_sampler_decides",
     ),
     Fault(
         "greedy guesses are truncated",
-        f"{_SRC}/children.py",
+        f"{DRAFT}/tree/children.py",
         "    if row.params.greedy:\n        # The",
         "    if False:\n        # The",
         "tests/draft/test_children.py::test_children_are_those_of_the_perturbed_scores_and_so_are_their_chances",

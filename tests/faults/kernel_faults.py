@@ -219,14 +219,14 @@ FAULTS = [
     ),
     Fault(
         "children of kernels have the noise of their parent's place",
-        "src/ssd/draft/forest/fused_children.py",
+        "src/ssd/draft/tree/fused.py",
         "Draws(tables.seed[sequence], rows.position + 1, heats)",
         "Draws(tables.seed[sequence], rows.position, heats)",
         "tests/kernels/test_children.py::test_they_are_those_of_the_torch_form[False]",
     ),
     Fault(
         "a tree's kernels are used untried",
-        "src/ssd/draft/program.py",
+        "src/ssd/draft/server/main.py",
         "        check_forest(shape, device)\n",
         "",
         f"{_TREES_TEST}::test_a_service_tries_its_own_shapes_and_leaves_what_fails",

@@ -2,7 +2,7 @@
 
 from tests.faults.fault import Fault
 
-_BRANCHING = "src/ssd/draft/branching.py"
+_BRANCHING = "src/ssd/draft/client/branching.py"
 _VERIFICATION = "src/ssd/decoding/verification.py"
 _ARENAS = "src/ssd/decoding/arenas.py"
 _SDPA = "src/ssd/attention/sdpa.py"

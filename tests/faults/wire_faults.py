@@ -2,7 +2,7 @@
 
 from tests.faults.fault import Fault
 
-_SRC = "src/ssd/draft"
+DRAFT = "src/ssd/draft"
 _INTAKE = "tests/draft/test_intake.py"
 _FLOODS = "tests/draft/test_floods.py"
 _REQUESTS = "tests/draft/test_hostile_requests.py"
@@ -10,77 +10,77 @@ _REQUESTS = "tests/draft/test_hostile_requests.py"
 FAULTS = [
     Fault(
         "a draft takes in what breaks a rule",
-        f"{_SRC}/service.py",
+        f"{DRAFT}/server/server.py",
         "fault = fault_of_opening(message, peer.vocab_size)",
         'fault = ""',
         f"{_REQUESTS}::test_an_opening_that_breaks_a_rule_costs_its_sequence_alone",
     ),
     Fault(
         "a draft takes in an outcome that breaks a rule",
-        f"{_SRC}/service.py",
+        f"{DRAFT}/server/server.py",
         "faults = faults_of_outcome(message, peer.vocab_size)",
         "faults = dict[int, str]()",
         f"{_REQUESTS}::test_an_outcome_that_breaks_a_rule_closes_its_sequence",
     ),
     Fault(
         "a host tells end ids that no vocabulary has",
-        f"{_SRC}/rules.py",
+        f"{DRAFT}/protocol/rules.py",
         "end_ids=[each for each in sampling.end_ids if 0 <= each < vocab_size][:MAX_LIST]",
         "end_ids=sampling.end_ids[:MAX_LIST]",
         f"{_REQUESTS}::test_end_ids_that_no_vocabulary_has_are_left_out",
     ),
     Fault(
         "a draft keeps end ids that it lacks",
-        f"{_SRC}/service.py",
+        f"{DRAFT}/server/server.py",
         "message = without_foreign_ends(message, peer.vocab_size)",
         "pass",
         f"{_REQUESTS}::test_an_opening_of_an_older_engine_loses_its_foreign_end_ids_only",
     ),
     Fault(
         "a flood is applied until it ends",
-        f"{_SRC}/intake.py",
+        f"{DRAFT}/server/intake.py",
         "            if ended >= ends:\n                break\n",
         "",
         f"{_INTAKE}::test_a_flood_waits_and_others_do_not",
     ),
     Fault(
         "whoever sent first is applied first",
-        f"{_SRC}/intake.py",
+        f"{DRAFT}/server/intake.py",
         "tenant = min(self._waiting, key=self._spent.__getitem__)",
         "tenant = next(iter(self._waiting))",
         f"{_INTAKE}::test_a_flood_waits_and_others_do_not",
     ),
     Fault(
         "any number of bytes is held for a key",
-        f"{_SRC}/intake.py",
+        f"{DRAFT}/server/intake.py",
         "elif self._bytes_of_key[heard.key] > MAX_BYTES_OF_KEY:",
         "elif False:",
         f"{_INTAKE}::test_more_bytes_than_are_held_cost_the_peer_that_sent_them",
     ),
     Fault(
         "whoever speaks last pays for the bytes of its key",
-        f"{_SRC}/intake.py",
+        f"{DRAFT}/server/intake.py",
         "too_many.append(self._largest_of(heard.key))",
         "too_many.append(heard.peer)",
         f"{_INTAKE}::test_of_a_key_with_too_many_bytes_the_peer_that_has_the_most_goes",
     ),
     Fault(
         "nobody looks at what waits unread at a draft",
-        f"{_SRC}/unread.py",
+        f"{DRAFT}/protocol/read_guard.py",
         "too_many = [descriptor for descriptor, count in unread.items() if count > self._most]",
         "too_many = list[int]()\n        return",
         f"{_FLOODS}::test_a_message_of_many_parts_does_not_fill_a_draft",
     ),
     Fault(
         "nobody looks at what waits unread at an engine",
-        f"{_SRC}/line.py",
-        "broken = broken or strand.overfull()",
+        f"{DRAFT}/client/pool.py",
+        "broken = broken or replica.overfull()",
         "pass",
         f"{_FLOODS}::test_a_message_of_many_parts_does_not_fill_an_engine",
     ),
     Fault(
         "a draft takes a thousand frames that it does not read",
-        f"{_SRC}/link.py",
+        f"{DRAFT}/protocol/sockets.py",
         "_UNREAD_BY_ENGINE, _UNREAD_BY_DRAFT = 256, 8",
         "_UNREAD_BY_ENGINE, _UNREAD_BY_DRAFT = 256, 1000",
         f"{_FLOODS}::test_frames_that_a_draft_does_not_read_wait_with_their_sender",

@@ -23,8 +23,8 @@ interpret_kernels()
 
 import torch
 
-from ssd.draft.forest.kernel_checks import Rounds, check_steps
-from ssd.draft.forest.tables import Shape
+from ssd.draft.server.kernel_checks import Rounds, check_steps
+from ssd.draft.tree.tables import Shape
 from ssd.kernels import tiles
 from ssd.runtime.kernel_checks import Part, Scene, Words, check_kernels
 from tests.kernels.bfloat16 import bfloat16_computes

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from ssd.draft.forest import fused_children
-from ssd.draft.forest.arrays import TorchArrays
-from ssd.draft.forest.children import GREEDY_CANDIDATES, FixedChildren, Needs
-from ssd.draft.forest.fused_children import FusedChildren, children_on
-from ssd.draft.forest.tables import Shape, Tables
+from ssd.draft.tree import fused as fused_children
+from ssd.draft.tree.arrays import TorchArrays
+from ssd.draft.tree.children import GREEDY_CANDIDATES, FixedChildren, Needs
+from ssd.draft.tree.fused import FusedChildren, children_on
+from ssd.draft.tree.tables import Shape, Tables
 from ssd.kernels import trust
 
 CPU = torch.device("cpu")

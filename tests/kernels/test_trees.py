@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from ssd.config import GrowthPolicyName
-from ssd.draft import program
-from ssd.draft.forest import kernel_checks
-from ssd.draft.forest.arrays import TorchArrays
-from ssd.draft.forest.forest import Forest
-from ssd.draft.forest.fused import STEPS, FusedForest, kernels_on
-from ssd.draft.forest.kernel_checks import Rounds, check_steps, rounds_of
-from ssd.draft.forest.tables import Shape
-from ssd.draft.program import shape_for
+from ssd.draft.server import kernel_checks
+from ssd.draft.server import main as program
+from ssd.draft.server.kernel_checks import Rounds, check_steps, rounds_of
+from ssd.draft.server.main import shape_for
+from ssd.draft.tree.arrays import TorchArrays
+from ssd.draft.tree.forest import Forest
+from ssd.draft.tree.fused import STEPS, FusedForest, kernels_on
+from ssd.draft.tree.tables import Shape
 from ssd.kernels import trust
 from ssd.selftest.kernels import ROUNDS
 

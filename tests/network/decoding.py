@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ssd.draft.link import make_keys
+from ssd.draft.protocol.sockets import make_keys
 from tests.network.hosts import Network
 from tests.network.programs import Program
 

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 from benchmarks.flags import parser
-from benchmarks.ruled import SLOTS, WIDTH, grower_of, hello, shape_of
+from benchmarks.ruled import SLOTS, WIDTH, hello, scheduler_of, shape_of
 from benchmarks.sleeping import SleepingDraft
 from ssd.config.draft import weights_of
-from ssd.draft.forest.grower import ForestGrower
-from ssd.draft.link import Keys, ZmqDraftLink
-from ssd.draft.service import DraftService
+from ssd.draft.protocol.sockets import Keys, ZmqDraftSocket
+from ssd.draft.server.scheduler import DraftScheduler
+from ssd.draft.server.server import DraftServer
 from ssd.processes.signals import Signals
 from tests.draft.crowd import wants
 from tests.network.programs import say
@@ -41,14 +41,14 @@ FLAGS: dict[str, object] = {
 class Teller:
     """Says how it goes, between two turns of the service."""
 
-    def __init__(self, grower: ForestGrower, names: list[str], every: float) -> None:
-        self._grower, self._names, self._every = grower, names, every
+    def __init__(self, scheduler: DraftScheduler, names: list[str], every: float) -> None:
+        self._scheduler, self._names, self._every = scheduler, names, every
         self._due = time.monotonic()
         self._num_turns = 0
         self._wanting: Counter[str] = Counter()
 
     def note(self) -> None:
-        tenants = self._grower.tenants
+        tenants = self._scheduler.tenants
         self._num_turns += 1
         self._wanting.update(name for name in self._names if wants(tenants, name))
         if self._every and time.monotonic() >= self._due:
@@ -56,13 +56,13 @@ class Teller:
             say(self._words())
 
     def _words(self) -> dict[str, Any]:
-        tenants, planted = self._grower.tenants, self._grower._planted
+        tenants, session = self._scheduler.tenants, self._scheduler._sessions
         return {
             "at": time.monotonic(),
             "turns": self._num_turns,
             "rows": {name: tenants.num_had(name) for name in self._names},
             "wanting": {name: self._wanting[name] for name in self._names},
-            "sequences": Counter(each.tenant for each in planted.values()),
+            "sequences": Counter(each.tenant for each in session.values()),
         }
 
 
@@ -72,11 +72,13 @@ def main() -> None:
     signals = Signals()
     weights = weights_of(tuple(filter(None, (options.weights or "").split(","))))
     shape = shape_of(options.sequences, 8, width=options.width, slots=options.slots)
-    grower = grower_of(SleepingDraft(options.step), prefill_chunk=options.chunk, shape=shape, weights=weights)
-    link = ZmqDraftLink(options.address, Keys(Path(options.keys)) if options.keys else None)
-    service = DraftService(grower, link, hello(options.name))
+    scheduler = scheduler_of(
+        SleepingDraft(options.step), prefill_chunk=options.chunk, shape=shape, weights=weights
+    )
+    link = ZmqDraftSocket(options.address, Keys(Path(options.keys)) if options.keys else None)
+    service = DraftServer(scheduler, link, hello(options.name))
     say({"listens": options.address})
-    teller = Teller(grower, list(weights), options.says)
+    teller = Teller(scheduler, list(weights), options.says)
 
     def is_over() -> bool:
         teller.note()

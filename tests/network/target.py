@@ -23,13 +23,13 @@ from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.decoder import Decoder
 from ssd.decoding.drafter import Drafter, DraftLimits
 from ssd.decoding.in_turns import DraftInTurns
-from ssd.draft.client import DraftClient
-from ssd.draft.controller import Controller
-from ssd.draft.distance import Distance
-from ssd.draft.line import LineStats
-from ssd.draft.link import Keys
-from ssd.draft.policy import Policy
-from ssd.draft.sources import sources_at
+from ssd.draft.client.client import DraftClient
+from ssd.draft.client.controller import Controller
+from ssd.draft.client.pool import PoolStats
+from ssd.draft.client.router import Distance
+from ssd.draft.client.sources import sources_at
+from ssd.draft.client.speculator import Speculator
+from ssd.draft.protocol.sockets import Keys
 from ssd.engine.core import EngineCore
 from ssd.engine.request import Request
 from ssd.engine.schedule import SchedulerLimits
@@ -97,10 +97,10 @@ def ahead(options: Any) -> DraftAhead:
     sources = sources_at(options.address, hello("target"), timeout=options.timeout, keys=keys)
     client = DraftClient(sources, lookahead=options.lookahead)
     if options.no_further:
-        client._homes.distance = Near(options.lookahead, time.monotonic)
-    policy = Policy(client, lookahead=options.lookahead)
-    policy.start(options.timeout)
-    return DraftAhead(policy)
+        client._router.distance = Near(options.lookahead, time.monotonic)
+    speculator = Speculator(client, lookahead=options.lookahead)
+    speculator.start(options.timeout)
+    return DraftAhead(speculator)
 
 
 def in_turns(options: Any) -> DraftInTurns:
@@ -111,8 +111,8 @@ def in_turns(options: Any) -> DraftInTurns:
 
 def counts(core: EngineCore, decoding: Decoding, target: SleepingTarget) -> dict[str, Any]:
     stats, proposer = core.stats, core.decoder.proposer
-    speculation, line = stats.speculation, stats.draft or LineStats()
-    strands = proposer.policy.client.line.strands if isinstance(proposer, DraftAhead) else []
+    speculation, line = stats.speculation, stats.draft or PoolStats()
+    replicas = proposer.speculator.client.pool.replicas if isinstance(proposer, DraftAhead) else []
     gaps, target.gaps = target.gaps, []
     return {
         "at": time.monotonic(),
@@ -132,7 +132,7 @@ def counts(core: EngineCore, decoding: Decoding, target: SleepingTarget) -> dict
         "resyncs": line.num_resyncs,
         "ready": line.num_ready,
         "moved": line.num_moved,
-        "answer": max((each.answer.value for each in strands), default=0.0),
+        "answer": max((each.answer.value for each in replicas), default=0.0),
     }
 
 

@@ -30,7 +30,7 @@ from ssd.attention.rows import Row
 from ssd.decoding.arenas import Arenas
 from ssd.decoding.rows import DecodeRow, Speculation
 from ssd.decoding.verification import verify
-from ssd.draft.branching import cut, parents_of, simplified
+from ssd.draft.client.branching import cut, parents_of, simplified
 from ssd.sampling import History, SamplingParams, SamplingRow
 from tests.oracle.table_runner import BLOCK_SIZE, TableRunner
 from tests.oracle.tree_shapes import some_speculation

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ssd.decoding import verification
 from ssd.decoding.rows import DecodeRow
-from ssd.draft.branching import Parents, depths_of, first_path, parents_of
+from ssd.draft.client.branching import Parents, depths_of, first_path, parents_of
 from ssd.sampling import SamplingRow, pruned
 from tests.oracle.coupled import FAR_APART, Batch, Case, num_differing_outcomes
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from ssd.config import DraftConfig, EngineConfig
-from ssd.draft import program
-from ssd.draft.link import Heard
+from ssd.draft.protocol.sockets import Heard
+from ssd.draft.server import main as program
 from ssd.engine import build
 from ssd.engine.seating import refuse_without_memory
 from ssd.processes.host_memory import HostMemory
@@ -89,7 +89,7 @@ def test_a_draft_is_refused_before_it_loads(model: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(program, "host_memory", lambda: HostMemory(GIB, GIB, is_limited=True))
     monkeypatch.setattr(program, "load_model", lambda *_, **__: pytest.fail("it was loaded"))
     with pytest.raises(ValueError, match=r"draft: .* of weights and 1\.00 GiB of KV cache"):
-        program.build_service(DraftConfig(model=model, device="cpu", kv_cache_bytes=GIB), _NoLink())
+        program.build_server(DraftConfig(model=model, device="cpu", kv_cache_bytes=GIB), _NoLink())
 
 
 def test_nothing_to_load_needs_nothing() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ssd.config.server import ServerConfig
-from ssd.draft.line import LineStats
+from ssd.draft.client.pool import PoolStats
 from ssd.engine.outputs import EngineStats, SpeculationStats
 from ssd.server.engine_metrics import EngineFigures
 from ssd.server.gate import Gate
@@ -57,7 +57,7 @@ def test_requests_are_counted_and_timed(server: ServerProcess) -> None:
 @pytest.mark.parametrize("is_resting", [False, True])
 def test_a_draft_that_rests_is_seen(is_resting: bool) -> None:
     """Nothing said so."""
-    stats = EngineStats(SpeculationStats(), 0, 0.0, 0.0, 0.0, LineStats(is_resting=is_resting))
+    stats = EngineStats(SpeculationStats(), 0, 0.0, 0.0, 0.0, PoolStats(is_resting=is_resting))
     beat = Heartbeat(0.0, 0, 0, 0.0, is_draft_ready=True, stats=stats)
     client: Any = SimpleNamespace(seconds_without_progress=0.0, heartbeat=beat)
     found = {each.name: each.samples[0].value for each in EngineFigures(client).collect() if each.samples}

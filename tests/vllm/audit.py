@@ -118,7 +118,7 @@ class Audit:
                 assert key in self._ended, f"{key} ended before"
                 text = self._text_of(key)
                 assert session.tokens[: len(text)] == text, key
-        self.vllm.policy.client.check_integrity()
+        self.vllm.speculator.client.check_integrity()
         service = self.vllm.draft.service
         assert service is not None
         service.check_integrity()
@@ -219,7 +219,7 @@ def after_an_error(audit: Audit) -> dict[str, Any]:
     found = {
         "accepted before": taken() - before,
         "is paused": audit.vllm.report()["drafting_paused"] == 1,
-        "is line open": sessions.policy.client.is_ready,
+        "is line open": sessions.speculator.client.is_ready,
     }
     now[0] += 60
     drafting.resume()

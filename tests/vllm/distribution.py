@@ -68,7 +68,7 @@ def main() -> None:
         disable_log_stats=True,
     )
     # Whether it pays is not asked: all that is known is verified, right tokens and wrong ones.
-    vllm.policy.controller.choose = lambda chances, _: [len(each) for each in chances]
+    vllm.speculator.controller.choose = lambda chances, _: [len(each) for each in chances]
     with arguments.record.open("w") as file:
         for name in CASES:
             for drafted in (False, True):

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ssd.draft.forest.planted import Planted
-from ssd.draft.messages import Hello
-from ssd.draft.sources import FixedSources
+from ssd.draft.client.sources import FixedSources
+from ssd.draft.protocol.messages import Hello
+from ssd.draft.server.session import DraftSession
 from tests.e2e.draft_in_memory import PEER, InMemoryDraft
 from tests.vllm.real import prepare
 
@@ -46,7 +46,7 @@ class InProcess:
         def take_in(sessions: Sessions) -> None:
             """While vLLM computes."""
             self.draft.pump(turns)
-            sessions.policy.take_in()
+            sessions.speculator.take_in()
 
         vars(opening)["sources_at"] = sources
         # Of every session: some are opened again after an error.
@@ -66,8 +66,8 @@ class InProcess:
         self.wait_for_draft()
 
     @property
-    def policy(self) -> Any:
-        return self.worker._drafting.sessions.policy
+    def speculator(self) -> Any:
+        return self.worker._drafting.sessions.speculator
 
     def step(self) -> list[Any]:
         """One of vLLM; then the draft hears what came out of it."""
@@ -78,9 +78,9 @@ class InProcess:
     def report(self) -> dict[str, float]:
         return dict(self.worker.ssd_report())
 
-    def held(self) -> Iterator[tuple[str, Planted]]:
+    def held(self) -> Iterator[tuple[str, DraftSession]]:
         """Each sequence that the draft holds, and the request that the worker takes it for."""
-        known = {each.row: str(key) for key, each in self.policy.client._followed.items()}
+        known = {each.row: str(key) for key, each in self.speculator.client._sessions.items()}
         service = self.draft.service
         peer = service._peers.get(PEER) if service is not None else None
         for seq, (_, session) in peer.sessions.items() if peer is not None else ():

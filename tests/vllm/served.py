@@ -19,9 +19,9 @@ from typing import Any
 import httpx
 import pytest
 
-from ssd.draft.codec import encode
-from ssd.draft.link import ZmqEngineLink
-from ssd.draft.messages import PROTOCOL_VERSION, Hello
+from ssd.draft.protocol.codec import encode
+from ssd.draft.protocol.messages import PROTOCOL_VERSION, Hello
+from ssd.draft.protocol.sockets import ZmqEngineSocket
 from tests.alive import is_alive
 from tests.server.process import ServerProcess, children_of, free_port, until
 
@@ -68,7 +68,7 @@ class Served(ServerProcess):
         """Until the draft answers, by its own word: to one whom it refuses, and keeps nothing of."""
         [folder] = self._temporary.glob("ssd-*")
         stranger = Hello(PROTOCOL_VERSION, "no tokenizer", 1, "a test", "none")
-        link = ZmqEngineLink(f"ipc://{folder}/draft.sock")
+        link = ZmqEngineSocket(f"ipc://{folder}/draft.sock")
         try:
             link.send(encode([stranger]))
             return link.receive(seconds) is not None

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import pytest
 from transformers import AutoTokenizer
 
-from ssd.draft import controller
-from ssd.draft.client import DraftClient
-from ssd.draft.messages import Hello
-from ssd.draft.policy import Policy
-from ssd.draft.sources import FixedSources
+from ssd.draft.client import controller
+from ssd.draft.client.client import DraftClient
+from ssd.draft.client.sources import FixedSources
+from ssd.draft.client.speculator import Speculator
+from ssd.draft.protocol.messages import Hello
 from ssd.integrations.vllm.meter import Meter
 from ssd.integrations.vllm.sessions import Sessions
 from tests.e2e.draft_in_memory import PEER, InMemoryDraft
@@ -52,9 +52,9 @@ class MadeUpVllm:
         )
         self.draft = InMemoryDraft(model, hello, self.clock)
         client = DraftClient(FixedSources(self.draft), lookahead=4, clock=self.clock)
-        policy = Policy(client, lookahead=4, backup="none", clock=self.clock)
+        speculator = Speculator(client, lookahead=4, backup="none", clock=self.clock)
         self.sessions = Sessions(
-            policy, lambda _: 1, max_model_len=128, meter=Meter(exported=False), clock=self.clock
+            speculator, lambda _: 1, max_model_len=128, meter=Meter(exported=False), clock=self.clock
         )
         self.live: dict[str, Live] = {}
         self.finished: list[str] = []
@@ -75,7 +75,7 @@ class MadeUpVllm:
 
     def _through(self, record: SimpleNamespace, decided: dict[str, list[int]]) -> None:
         """One step as the worker goes through it."""
-        self.sessions.policy.client.line.tend()
+        self.sessions.speculator.client.pool.tend()
         self.sessions.begin(record)
         self.draft.pump(2)
         self.sessions.take_in()
@@ -97,12 +97,12 @@ class MadeUpVllm:
     def audit(self) -> int:
         """How many texts were compared."""
         self.draft.pump(3)
-        client = self.sessions.policy.client
+        client = self.sessions.speculator.client
         client.check_integrity()
         service = self.draft.service
         peer = service._peers.get(PEER) if service is not None else None
         held = {} if peer is None else {seq: session for seq, (_, session) in peer.sessions.items()}
-        known = {each.row: key for key, each in client._followed.items()}
+        known = {each.row: key for key, each in client._sessions.items()}
         for seq, session in held.items():
             assert session.tokens == self.live[str(known[seq])].text
         return len(held)
@@ -131,7 +131,7 @@ class MadeUpVllm:
             return []
         accepted = each.drafted[: self.chance.randint(0, len(each.drafted))]
         token = self.chance.randrange(VOCABULARY)
-        known = self.sessions.policy.client.paths([key], 8)[0].tokens
+        known = self.sessions.speculator.client.paths([key], 8)[0].tokens
         if len(known) > len(accepted) == len(each.drafted) and self.chance.random() < 0.7:
             token = int(known[len(accepted)])
         each.drafted, each.num_computed = [], len(each.text) + len(accepted)

@@ -13,7 +13,7 @@ import pytest
 from ssd.integrations.vllm.meter import Meter
 from ssd.integrations.vllm.sessions import Sessions
 from tests.draft.hostile_values import VALUES
-from tests.draft.served import Honest, Served, policy_at, undisturbed
+from tests.draft.served import Honest, Served, speculator_at, undisturbed
 from tests.vllm.records import new, params, scheduled
 
 _LIVE = 4
@@ -26,10 +26,10 @@ class Beside:
 
     def __init__(self, folder: Path) -> None:
         self._draft = Served(f"ipc://{folder}/draft")
-        self.policy = policy_at(self._draft.address)
-        self.honest = Honest(self.policy, ("one", "two", "three", "four"))
+        self.speculator = speculator_at(self._draft.address)
+        self.honest = Honest(self.speculator, ("one", "two", "three", "four"))
         self.sessions = Sessions(
-            self.policy, lambda request_id: 7, max_model_len=512, meter=Meter(exported=False)
+            self.speculator, lambda request_id: 7, max_model_len=512, meter=Meter(exported=False)
         )
         self._num_begun = 0
         self.honest.rounds_until_hits()
@@ -42,7 +42,7 @@ class Beside:
         self.sessions.settle([str(self._num_begun)], [[5]])
 
     def close(self) -> None:
-        self.policy.close()
+        self.speculator.close()
         self._draft.close()
 
 
@@ -56,7 +56,7 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
 def test_what_a_worker_reads_of_a_request_costs_that_request_alone(beside: Beside) -> None:
     """Needs no vLLM: by the names of the fields that are read."""
     values = (*VALUES, {-1}, {2**31}, {2**70}, set(range(70_000)), [[1] * 70_000], [[1]] * 70_000)
-    with undisturbed(beside.policy, beside.honest):
+    with undisturbed(beside.speculator, beside.honest):
         for name in vars(params()):
             for value in values:
                 if _is_possible(name, value):
@@ -76,7 +76,7 @@ def _is_possible(name: str, value: Any) -> bool:
 def test_every_field_of_vllms_requests_costs_its_request_alone(beside: Beside) -> None:
     sampling = pytest.importorskip("vllm.sampling_params")
     seen = set[str]()
-    with undisturbed(beside.policy, beside.honest):
+    with undisturbed(beside.speculator, beside.honest):
         for name, given in _of_vllm(sampling.SamplingParams):
             beside.begin(sampling_params=given)
             if name not in seen:

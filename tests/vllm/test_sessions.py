@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from ssd.draft.client import Path
-from ssd.draft.controller import Controller
-from ssd.draft.line import LineStats
-from ssd.draft.messages import MAX_LIST, MAX_TOKENS, Sampling
-from ssd.draft.policy import Proposed, Round, Verified
+from ssd.draft.client.client import Path
+from ssd.draft.client.controller import Controller
+from ssd.draft.client.pool import PoolStats
+from ssd.draft.client.speculator import Proposed, Round, Verified
+from ssd.draft.protocol.messages import MAX_LIST, MAX_TOKENS, Sampling
 from ssd.integrations.vllm.meter import Meter
 from ssd.integrations.vllm.requests import max_len_of, wire_sampling
 from ssd.integrations.vllm.sessions import Sessions
@@ -28,7 +28,7 @@ class FakePolicy:
         self.draft_names: list[str] = []
         self.settled: list[tuple[list[Verified], int, float | None]] = []
         self.asked: list[list[str]] = []
-        self.stats = LineStats(num_connects=1)
+        self.stats = PoolStats(num_connects=1)
         self.client = SimpleNamespace(stats=self.stats, is_ready=True)
         self.controller = Controller()
         self.proposed = Proposed(waited=0.5)
@@ -72,13 +72,13 @@ class Ticking:
 
 
 @pytest.fixture
-def policy() -> FakePolicy:
+def speculator() -> FakePolicy:
     return FakePolicy()
 
 
-def sessions_of(policy: Any, **changes: Any) -> Sessions:
+def sessions_of(speculator: Any, **changes: Any) -> Sessions:
     usual: dict[str, Any] = {"max_model_len": 100, "meter": Meter(exported=False), "clock": Ticking()}
-    return Sessions(policy, lambda request_id: len(request_id), **{**usual, **changes})
+    return Sessions(speculator, lambda request_id: len(request_id), **{**usual, **changes})
 
 
 @pytest.mark.parametrize(
@@ -86,24 +86,24 @@ def sessions_of(policy: Any, **changes: Any) -> Sessions:
     [(None, ""), ({}, ""), ({"ssd_draft": "code"}, "code"), ({"ssd_draft": 7, "other": "code"}, "")],
 )
 def test_a_request_may_name_the_drafts_that_guess(
-    policy: FakePolicy, extra_args: dict[str, Any] | None, name: str
+    speculator: FakePolicy, extra_args: dict[str, Any] | None, name: str
 ) -> None:
-    sessions_of(policy).begin(scheduled(new("a", sampling_params=params(extra_args=extra_args))))
-    assert policy.draft_names == [name]
+    sessions_of(speculator).begin(scheduled(new("a", sampling_params=params(extra_args=extra_args))))
+    assert speculator.draft_names == [name]
 
 
-def test_a_request_is_opened_told_asked_and_closed(policy: FakePolicy) -> None:
-    sessions = sessions_of(policy)
+def test_a_request_is_opened_told_asked_and_closed(speculator: FakePolicy) -> None:
+    sessions = sessions_of(speculator)
     sessions.begin(scheduled(new("a", [5, 6, 7])))
     sessions.settle(["a"], [[8]])
-    policy.paths = {"a": [9, 10]}
+    speculator.paths = {"a": [9, 10]}
     assert sessions.propose() == (["a"], [[9, 10]])
     sessions.begin(scheduled(running={"a": 3}, drafted={"a": [9, 10]}))
     sessions.settle(["a"], [[9, 11]])
-    assert policy.texts == {"a": [5, 6, 7, 8, 9, 11]}
-    assert policy.settled[-1][0] == [Verified("a", [9, 11], 2)]
+    assert speculator.texts == {"a": [5, 6, 7, 8, 9, 11]}
+    assert speculator.settled[-1][0] == [Verified("a", [9, 11], 2)]
     sessions.begin(scheduled(finished=["a"]))
-    assert policy.texts == {}
+    assert speculator.texts == {}
     report = sessions.report()
     assert report["spec_sessions"] == 0
     assert report["spec_sessions_opened"] == 1
@@ -114,45 +114,45 @@ def test_a_request_is_opened_told_asked_and_closed(policy: FakePolicy) -> None:
     assert report["wait_seconds"] == 0.5
 
 
-def test_a_prompt_that_is_still_read_has_no_outcome_and_gets_no_proposal(policy: FakePolicy) -> None:
-    sessions = sessions_of(policy)
-    policy.paths = {"a": [1], "b": [1]}
+def test_a_prompt_that_is_still_read_has_no_outcome_and_gets_no_proposal(speculator: FakePolicy) -> None:
+    sessions = sessions_of(speculator)
+    speculator.paths = {"a": [1], "b": [1]}
     sessions.begin(scheduled(new("a"), new("b")))
     sessions.settle(["a", "b"], [[], [4]])
     assert sessions.propose() == (["b"], [[1]])
-    assert [each.request_id for each in policy.settled[0][0]] == ["b"]
+    assert [each.request_id for each in speculator.settled[0][0]] == ["b"]
 
 
-def test_only_steps_that_generate_are_timed(policy: FakePolicy) -> None:
-    sessions = sessions_of(policy)
+def test_only_steps_that_generate_are_timed(speculator: FakePolicy) -> None:
+    sessions = sessions_of(speculator)
     sessions.begin(scheduled(new("a")))
     sessions.settle(["a"], [[4]])
-    assert policy.settled[-1][1:] == (3, None)
+    assert speculator.settled[-1][1:] == (3, None)
     sessions.begin(scheduled(running={"a": 3}, drafted={"a": [1, 2]}))
     sessions.settle(["a"], [[4]])
-    assert policy.settled[-1][1:] == (3, 1.0)
+    assert speculator.settled[-1][1:] == (3, 1.0)
     # A request that was preempted reads its text again.
     sessions.begin(scheduled(running={"a": 7}))
     sessions.settle(["a"], [[4]])
-    assert policy.settled[-1][1:] == (7, None)
+    assert speculator.settled[-1][1:] == (7, None)
     sessions.begin(scheduled())
     sessions.settle([], [])
-    assert policy.settled[-1][1:] == (0, None)
+    assert speculator.settled[-1][1:] == (0, None)
 
 
-def test_an_id_that_ends_and_comes_again_in_one_step_begins_anew(policy: FakePolicy) -> None:
-    sessions = sessions_of(policy)
+def test_an_id_that_ends_and_comes_again_in_one_step_begins_anew(speculator: FakePolicy) -> None:
+    sessions = sessions_of(speculator)
     sessions.begin(scheduled(new("a", [1])))
     sessions.begin(scheduled(new("a", [2, 3]), finished=["a"]))
-    assert policy.texts == {"a": [2, 3]}
+    assert speculator.texts == {"a": [2, 3]}
     assert sessions.report()["spec_sessions_reopened"] == 0
 
 
-def test_a_live_id_that_comes_again_as_new_is_opened_again(policy: FakePolicy) -> None:
-    sessions = sessions_of(policy)
+def test_a_live_id_that_comes_again_as_new_is_opened_again(speculator: FakePolicy) -> None:
+    sessions = sessions_of(speculator)
     sessions.begin(scheduled(new("a", [1])))
     sessions.begin(scheduled(new("a", [1, 2, 3])))
-    assert policy.texts == {"a": [1, 2, 3]}
+    assert speculator.texts == {"a": [1, 2, 3]}
     assert sessions.report()["spec_sessions_reopened"] == 1
 
 
@@ -168,54 +168,54 @@ def test_a_live_id_that_comes_again_as_new_is_opened_again(policy: FakePolicy) -
     ],
 )
 def test_what_is_not_drafted_is_counted_and_harmless(
-    policy: FakePolicy, request_: SimpleNamespace, reason: str
+    speculator: FakePolicy, request_: SimpleNamespace, reason: str
 ) -> None:
-    sessions = sessions_of(policy)
+    sessions = sessions_of(speculator)
     sessions.begin(scheduled(request_))
     sessions.settle(["x"], [[4]])
     assert sessions.propose() == ([], [])
     sessions.begin(scheduled(finished=["x"]))
-    assert policy.begun == []
+    assert speculator.begun == []
     assert sessions.report()[f"spec_declined.{reason}"] == 1
 
 
-def test_padding_makes_proposals_equally_long_and_is_counted_apart(policy: FakePolicy) -> None:
-    sessions = sessions_of(policy, padded_to=3)
+def test_padding_makes_proposals_equally_long_and_is_counted_apart(speculator: FakePolicy) -> None:
+    sessions = sessions_of(speculator, padded_to=3)
     sessions.begin(scheduled(new("a"), new("b")))
     sessions.settle(["a", "b"], [[4], [4]])
     assert sessions.propose() == (["a", "b"], [[], []])  # Nothing to verify: a plain step.
     sessions.begin(scheduled(running={"a": 1, "b": 1}))
     sessions.settle(["a", "b"], [[4], [4]])
-    policy.paths = {"a": [7, 8]}
+    speculator.paths = {"a": [7, 8]}
     assert sessions.propose() == (["a", "b"], [[7, 8, 0], [0, 0, 0]])
     sessions.begin(scheduled(running={"a": 4, "b": 4}, drafted={"a": [7, 8, 0], "b": [0, 0, 0]}))
     # Padding may be right by chance, and is not the draft's merit.
     sessions.settle(["a", "b"], [[7, 8, 0, 5], [0, 1]])
-    assert policy.settled[-1][0] == [Verified("a", [7, 8, 0, 5], 2), Verified("b", [0, 1], 0)]
+    assert speculator.settled[-1][0] == [Verified("a", [7, 8, 0, 5], 2), Verified("b", [0, 1], 0)]
     report = sessions.report()
     assert report["spec_padding_tokens"] == 4
     assert report["spec_decode_num_draft_tokens.draft"] == 2
     assert report["spec_decode_num_accepted_tokens.draft"] == 2
 
 
-def test_what_the_scheduler_cut_was_not_verified(policy: FakePolicy) -> None:
+def test_what_the_scheduler_cut_was_not_verified(speculator: FakePolicy) -> None:
     """A grammar may forbid drafted tokens, and a preempted request loses its own."""
-    sessions = sessions_of(policy)
+    sessions = sessions_of(speculator)
     sessions.begin(scheduled(new("a")))
     sessions.settle(["a"], [[4]])
-    policy.paths = {"a": [1, 2, 3]}
+    speculator.paths = {"a": [1, 2, 3]}
     sessions.propose()
     sessions.begin(scheduled(running={"a": 2}, drafted={"a": [1]}))
     sessions.settle(["a"], [[1, 9]])
-    assert policy.settled[-1][0][0].num_drafted == 1
+    assert speculator.settled[-1][0][0].num_drafted == 1
     sessions.begin(scheduled(running={"a": 6}))
     sessions.settle(["a"], [[4]])
-    assert policy.settled[-1][0][0].num_drafted == 0
+    assert speculator.settled[-1][0][0].num_drafted == 0
 
 
-def test_only_the_latest_step_is_proposed_for(policy: FakePolicy) -> None:
+def test_only_the_latest_step_is_proposed_for(speculator: FakePolicy) -> None:
     """A step that nobody asked for leaves nothing that the next one would be mistaken for."""
-    sessions = sessions_of(policy)
+    sessions = sessions_of(speculator)
     sessions.begin(scheduled(new("a")))
     sessions.settle(["a"], [[4]])
     sessions.begin(scheduled(new("b")))
@@ -223,21 +223,21 @@ def test_only_the_latest_step_is_proposed_for(policy: FakePolicy) -> None:
     assert [sessions.propose()[0] for _ in range(2)] == [["b"], []]
 
 
-def test_a_request_that_ended_meanwhile_gets_no_proposal(policy: FakePolicy) -> None:
-    sessions = sessions_of(policy)
+def test_a_request_that_ended_meanwhile_gets_no_proposal(speculator: FakePolicy) -> None:
+    sessions = sessions_of(speculator)
     sessions.begin(scheduled(new("a")))
     sessions.settle(["a"], [[4]])
     sessions.begin(scheduled(finished=["a"]))
     assert sessions.propose() == ([], [])
-    assert policy.asked == []
+    assert speculator.asked == []
 
 
-def test_detached_nothing_is_told_or_proposed_until_attached_again(policy: FakePolicy) -> None:
-    sessions = sessions_of(policy)
-    policy.paths = {"a": [1], "b": [1], "c": [1]}
+def test_detached_nothing_is_told_or_proposed_until_attached_again(speculator: FakePolicy) -> None:
+    sessions = sessions_of(speculator)
+    speculator.paths = {"a": [1], "b": [1], "c": [1]}
     sessions.begin(scheduled(new("a")))
     sessions.detach()
-    assert policy.texts == {}
+    assert speculator.texts == {}
     sessions.begin(scheduled(new("b")))
     sessions.settle(["a", "b"], [[4], [4]])
     assert sessions.propose() == ([], [])

@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ssd.draft.link import make_keys
+from ssd.draft.protocol.sockets import make_keys
 from ssd.integrations.vllm.settings import Settings
 from tests.network.hosts import Network
 from tests.network.programs import Program

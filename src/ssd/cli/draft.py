@@ -71,7 +71,7 @@ def draft(
         if not options.get("model") or not listen:
             raise ValueError("a draft needs --model and --listen (or --make-keys): see ssd draft --help")
         found_here(options["model"])
-        from ssd.draft.program import build_service, open_link
+        from ssd.draft.server.main import build_server, open_socket
         from ssd.models.hub import local_model
         from ssd.processes.lifeline import end_with_parent
         from ssd.processes.signals import ENDINGS, Signals
@@ -84,9 +84,9 @@ def draft(
         for number in ENDINGS:
             signal.signal(number, _end_now)
         with ExitStack() as loading:
-            link = open_link(listen, config.keys)
+            link = open_socket(listen, config.keys)
             loading.callback(link.close)
-            service = build_service(config, link)
+            service = build_server(config, link)
             signals = Signals()
             loading.pop_all()
         if not lifeline:
@@ -99,7 +99,7 @@ def draft(
 
 
 def _make_keys(folder: Path, tenant: str | None) -> None:
-    from ssd.draft.link import make_keys, make_tenant_keys
+    from ssd.draft.protocol.sockets import make_keys, make_tenant_keys
 
     if tenant is not None:
         make_tenant_keys(folder, tenant)

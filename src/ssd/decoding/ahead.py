@@ -1,7 +1,7 @@
 """Speculative speculative decoding (SSD): the draft works ahead while the target verifies.
 
-What is speculated, and how much of it, is the policy's (draft/policy.py); here it meets rows of the engine.
-Every token is the target's own (see verification.py), so the draft may be slow, wrong or dead.
+The speculator (draft/client/speculator.py) decides what to propose; this file connects it to the engine's
+rows. Every token is the target's own (see verification.py), so the draft may be slow, wrong or dead.
 """
 
 import time
@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from ssd.config import Acceptance
 from ssd.decoding.proposer import ContextOf, Places, Proposer, Rounds
 from ssd.decoding.rows import Decided, DecodeRow, DraftContext, DraftStep, Speculation, StepTimes
-from ssd.draft.client import Path
-from ssd.draft.line import LineStats
-from ssd.draft.policy import Policy, Proposed, Verified
-from ssd.draft.wire_sampling import wire_sampling
-from ssd.sampling import DraftDistribution, Proposal
+from ssd.draft.client.client import Path
+from ssd.draft.client.pool import PoolStats
+from ssd.draft.client.speculator import Proposed, Speculator, Verified
+from ssd.draft.protocol.messages import Sampling
+from ssd.sampling import DraftDistribution, Proposal, SamplingRow
 
 _LOOK_UP_SECONDS = 0.00005
 """How often the end of a forward is looked for, and words of the draft."""
@@ -26,38 +26,40 @@ _NOTHING = Speculation()
 class DraftAhead(Proposer):
     is_drafting = True
 
-    def __init__(self, policy: Policy, *, acceptance: Acceptance = "coupled", saguaro: float = 1.0) -> None:
-        self.policy = policy
+    def __init__(
+        self, speculator: Speculator, *, acceptance: Acceptance = "coupled", saguaro: float = 1.0
+    ) -> None:
+        self.speculator = speculator
         self._ratio, self._saguaro = acceptance == "ratio", saguaro
 
     @property
     def proposed(self) -> Proposed:
-        return self.policy.proposed
+        return self.speculator.proposed
 
     @property
-    def line_stats(self) -> LineStats:
-        return self.policy.stats
+    def line_stats(self) -> PoolStats:
+        return self.speculator.stats
 
     def begin(self, context: DraftContext) -> None:
-        if context.seq_id not in self.policy:
+        if context.seq_id not in self.speculator:
             row = context.sampling
-            sampling = wire_sampling(row, ratio=self._ratio, saguaro=self._saguaro)
+            sampling = _wire_sampling(row, ratio=self._ratio, saguaro=self._saguaro)
             name = row.params.draft
-            self.policy.begin(
+            self.speculator.begin(
                 context.seq_id, row.prompt, row.output, sampling, context.max_len, draft_name=name
             )
 
     def propose(self, seq_ids: Sequence[int], context_of: ContextOf, places: Places) -> list[Speculation]:
-        for seq_id in self.policy.strangers_among(seq_ids):
+        for seq_id in self.speculator.strangers_among(seq_ids):
             self.begin(context_of(seq_id))
-        return [_speculation(path) for path in self.policy.propose(seq_ids, places)]
+        return [_speculation(path) for path in self.speculator.propose(seq_ids, places)]
 
     def take_in(self, is_done: Callable[[], bool]) -> None:
         """What the draft says during a forward is in the mirrors when it ends."""
-        self.policy.take_in()
+        self.speculator.take_in()
         while not is_done():
             time.sleep(_LOOK_UP_SECONDS)
-            self.policy.take_in()
+            self.speculator.take_in()
 
     def settle(self, rows: Sequence[DecodeRow], decided: Sequence[Decided], times: StepTimes) -> Rounds:
         outcomes = [
@@ -66,17 +68,17 @@ class DraftAhead(Proposer):
             if row.sampling is not None
         ]
         seconds = times.verify if times.is_generating else None
-        rounds = iter(self.policy.settle(outcomes, times.num_rows, seconds))
+        rounds = iter(self.speculator.settle(outcomes, times.num_rows, seconds))
         return [None if row.sampling is None else next(rounds) for row in rows]
 
     def forget(self, seq_id: int) -> None:
-        self.policy.forget(seq_id)
+        self.speculator.forget(seq_id)
 
     def draft_steps(self) -> list[DraftStep]:
-        return [DraftStep(*span) for span in self.policy.client.take_step_spans()]
+        return [DraftStep(*span) for span in self.speculator.client.take_step_spans()]
 
     def close(self) -> None:
-        self.policy.close()
+        self.speculator.close()
 
 
 def _speculation(path: Path) -> Speculation:
@@ -86,4 +88,25 @@ def _speculation(path: Path) -> Speculation:
     pairs = zip(path.tokens, path.drawn, strict=True)
     return Speculation(
         tuple(path.tokens), tuple(Proposal(token, DraftDistribution(*drawn)) for token, drawn in pairs)
+    )
+
+
+def _wire_sampling(row: SamplingRow, *, ratio: bool = False, saguaro: float = 1.0) -> Sampling:
+    """The parameters that decide tokens, as they are sent to a draft."""
+    params = row.params
+    return Sampling(
+        seed=row.seed,
+        temperature=params.temperature,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        min_p=params.min_p,
+        repetition_penalty=params.repetition_penalty,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        min_tokens=params.min_tokens,
+        logit_bias=list(params.bias),
+        end_ids=list(row.end_ids),
+        bad_word_ids=[list(word) for word in row.bad_word_ids],
+        ratio=ratio,
+        saguaro=saguaro,
     )

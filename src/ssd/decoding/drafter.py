@@ -19,9 +19,9 @@ from torch import Tensor
 
 from ssd.attention.rows import PlainRow
 from ssd.decoding.rows import DraftContext, Speculation
-from ssd.draft.branching import simplified
-from ssd.draft.children import Children, likely_children
-from ssd.draft.client import Path
+from ssd.draft.client.branching import simplified
+from ssd.draft.client.client import Path
+from ssd.draft.tree.children import Children, likely_children
 from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
 from ssd.models.head_tokens import whole_vocabulary
 from ssd.runtime.runner import Runner, forward

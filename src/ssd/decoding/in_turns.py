@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from ssd.decoding.drafter import Drafter
 from ssd.decoding.proposer import ContextOf, Places, Proposer, Rounds
 from ssd.decoding.rows import Decided, DecodeRow, DraftContext, DraftStep, Speculation, StepTimes
-from ssd.draft.branching import depths_of
-from ssd.draft.client import Path
-from ssd.draft.controller import Controller
-from ssd.draft.guide import num_forced
-from ssd.draft.worth import Worth
+from ssd.draft.client.auto_disable import AutoDisable
+from ssd.draft.client.branching import depths_of
+from ssd.draft.client.client import Path
+from ssd.draft.client.controller import Controller
+from ssd.draft.client.proposals import num_forced
 
 HOPED_RATE = 0.7
 """How often a draft is taken to be right until it has shown it."""
@@ -40,7 +40,7 @@ class DraftInTurns(Proposer):
         """Of the latest proposals, nodes beside the likeliest paths."""
         self._num_forced: dict[int, int] = {}
         """Likewise, how many tokens each began with that had to follow by its grammar."""
-        self._worth = Worth()
+        self._worth = AutoDisable()
         self._draft_steps: list[DraftStep] = []
 
     def propose(self, seq_ids: Sequence[int], context_of: ContextOf, places: Places) -> list[Speculation]:

@@ -6,8 +6,8 @@ A proposer knows sequences and what became of its guesses. It does not know the 
 from collections.abc import Callable, Mapping, Sequence
 
 from ssd.decoding.rows import Decided, DecodeRow, DraftContext, DraftStep, Speculation, StepTimes
-from ssd.draft.line import LineStats
-from ssd.draft.policy import Proposed, Round
+from ssd.draft.client.pool import PoolStats
+from ssd.draft.client.speculator import Proposed, Round
 from ssd.sampling.constraint import Place
 
 ContextOf = Callable[[int], DraftContext]
@@ -32,7 +32,7 @@ class Proposer:
         return Proposed()
 
     @property
-    def line_stats(self) -> LineStats | None:
+    def line_stats(self) -> PoolStats | None:
         """The line to a draft elsewhere, where there is one."""
         return None
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from ssd.config import Acceptance
-from ssd.draft.branching import check_tree
+from ssd.draft.client.branching import check_tree
 from ssd.sampling import Proposal, SampledToken, SamplingRow, TokenLogprobs
 
 

@@ -6,8 +6,8 @@ that the drafted tokens lead to can be decided, and drafted tokens are accepted 
     known: … x      drafted: s1 s2 s3      decided: y0 y1 y2 y3
     y0 = s1, y1 = s2, y2 ≠ s3   →   new tokens y0 y1 y2, outcome (2, y2)
 
-Drafted tokens may be a tree (`draft/branching.py`): then each node has its y, and at each the child that is y
-goes on. A chain is the tree in which nobody has two children.
+Drafted tokens may be a tree (`draft/client/branching.py`): then each node has its y, and the path continues
+at the child that is y. A chain is the tree in which nobody has two children.
 
 Two rules say what y is. **Coupled acceptance**: y = argmax(z/T + g), defined by the target's logits and the
 noise at that position alone. Every emitted token is the target's own, so a draft can cost time but never
@@ -28,7 +28,7 @@ from torch import Tensor
 from ssd.config import Acceptance
 from ssd.decoding.arenas import Arenas
 from ssd.decoding.rows import Decided, DecodeRow, PromptScoring, Speculation, VerifiedTree
-from ssd.draft.branching import Parents, Tree, depths_of, leaves_of, parents_of, path_to, subtree, walk
+from ssd.draft.client.branching import Parents, Tree, depths_of, leaves_of, parents_of, path_to, subtree, walk
 from ssd.runtime.runner import Flight, Runner
 from ssd.sampling import (
     Chooser,

@@ -1,1 +1,1 @@
-"""The draft service, the tree both sides hold, and the engine's end of the line."""
+"""Drafting: the protocol, the client that a target holds, the server that works ahead, and its trees."""

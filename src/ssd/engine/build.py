@@ -10,7 +10,7 @@ from ssd.decoding.decoder import Decoder
 from ssd.decoding.drafter import Drafter, DraftLimits, RatioDrafting
 from ssd.decoding.in_turns import HOPED_RATE, DraftInTurns
 from ssd.decoding.proposer import Proposer
-from ssd.draft.controller import Controller
+from ssd.draft.client.controller import Controller
 from ssd.engine.core import EngineCore
 from ssd.engine.drafting import draft_ahead, with_own_cores, with_own_device
 from ssd.engine.grammar import Grammars

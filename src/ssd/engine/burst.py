@@ -5,7 +5,7 @@ from collections.abc import Sequence as Tokens
 import msgspec
 
 from ssd.decoding.rows import VerifiedTree
-from ssd.draft.policy import Round
+from ssd.draft.client.speculator import Round
 from ssd.engine.outputs import Origin, SpeculationStats
 from ssd.sampling import SampledToken
 

@@ -15,8 +15,8 @@ from ssd.decoding.decoder import Decoder
 from ssd.decoding.rows import Decided, DecodeRow, DraftContext, PromptScoring, Speculation
 from ssd.decoding.timeline import Timeline
 from ssd.decoding.verification import worth_verifying
-from ssd.draft.branching import cut, first_path
-from ssd.draft.policy import Round
+from ssd.draft.client.branching import cut, first_path
+from ssd.draft.client.speculator import Round
 from ssd.engine.burst import Burst
 from ssd.engine.outputs import EngineStats, Increment, RequestOutput, SpeculationStats
 from ssd.engine.pace import Pace

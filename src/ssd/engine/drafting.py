@@ -15,13 +15,13 @@ import torch
 from ssd.config import DraftConfig, EngineConfig
 from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.proposer import Proposer
-from ssd.draft.client import DraftClient
-from ssd.draft.line import Line
-from ssd.draft.link import Keys
-from ssd.draft.messages import Hello
-from ssd.draft.policy import Policy
-from ssd.draft.sources import START_SECONDS, ChildSource, FixedSources, sources_at
-from ssd.draft.strand import Sources
+from ssd.draft.client.client import DraftClient
+from ssd.draft.client.pool import DraftPool
+from ssd.draft.client.replica import Sources
+from ssd.draft.client.sources import START_SECONDS, ChildSource, FixedSources, sources_at
+from ssd.draft.client.speculator import Speculator
+from ssd.draft.protocol.messages import Hello
+from ssd.draft.protocol.sockets import Keys
 from ssd.runtime.cores import share_out
 from ssd.runtime.host import gpus_here
 from ssd.runtime.loading import LoadedModel
@@ -73,21 +73,21 @@ def with_own_device(config: EngineConfig, gpus: Sequence[str] | None = None) -> 
 def draft_ahead(config: EngineConfig, target: LoadedModel, tokenizer: Any, *, num_trees: int = 0) -> Proposer:
     """`num_trees`: as many sequences as the target can verify several paths of."""
     client = DraftClient(draft_sources(config, _hello(target, tokenizer)), lookahead=config.max_lookahead)
-    policy = Policy(client, lookahead=config.max_lookahead, backup=config.backup, num_trees=num_trees)
+    speculator = Speculator(client, lookahead=config.max_lookahead, backup=config.backup, num_trees=num_trees)
     try:
-        policy.start(START_SECONDS)
-        _require_ready(client.line)
+        speculator.start(START_SECONDS)
+        _require_ready(client.pool)
     except BaseException:
-        policy.close()
+        speculator.close()
         raise
-    return DraftAhead(policy, acceptance=config.acceptance, saguaro=config.saguaro)
+    return DraftAhead(speculator, acceptance=config.acceptance, saguaro=config.saguaro)
 
 
 def replace_draft(proposer: Proposer, config: EngineConfig, target: LoadedModel, tokenizer: Any) -> None:
     """Starts or finds the draft that the settings name; it takes over as soon as it is ready."""
     if not isinstance(proposer, DraftAhead):
         raise ValueError("only mode 'ssd' has a draft that can be replaced while it runs")
-    proposer.policy.replace(draft_sources(config, _hello(target, tokenizer)))
+    proposer.speculator.replace(draft_sources(config, _hello(target, tokenizer)))
 
 
 def _hello(target: LoadedModel, tokenizer: Any) -> Hello:
@@ -128,7 +128,7 @@ def _told(draft: DraftConfig) -> Iterator[tuple[str, object]]:
             yield field.name, value
 
 
-def _require_ready(line: Line) -> None:
+def _require_ready(line: DraftPool) -> None:
     if line.refusal:
         raise ValueError(line.refusal)
     if not line.is_ready:

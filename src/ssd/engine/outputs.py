@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ssd.decoding.rows import VerifiedTree as VerifiedTree
-from ssd.draft.line import LineStats
-from ssd.draft.policy import Round
+from ssd.draft.client.pool import PoolStats
+from ssd.draft.client.speculator import Round
 from ssd.sampling import TokenLogprobs
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -95,7 +95,7 @@ class EngineStats:
     step_seconds: float
     verify_seconds: float
     wait_seconds: float
-    draft: LineStats | None
+    draft: PoolStats | None
     """The line to the draft, in mode `ssd`."""
     lengths: dict[int, int] = field(default_factory=dict)
     """How many rounds verified so many drafted tokens; those without a draft are under 0."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ssd.decoding.rows import VerifiedTree
-from ssd.draft.policy import Round
+from ssd.draft.client.speculator import Round
 from ssd.engine.burst import Burst
 from ssd.engine.detokenizer import Detokenizer
 from ssd.engine.outputs import (

@@ -1,6 +1,6 @@
 """What a batch of outcomes does to the trees: a program for each sequence, and one for what they teach.
 
-`apply_outcomes` of `draft/forest/apply.py` is the oracle. A program reads what it needs of its tree before
+`apply_outcomes` of `draft/tree/apply.py` is the oracle. A program reads what it needs of its tree before
 it writes any of it. Knows tables, not what arrived when.
 """
 

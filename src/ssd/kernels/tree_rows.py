@@ -1,7 +1,7 @@
 """Which rows a step may have, tree by tree, and what those are that were taken.
 
 Each tree ranks its own: tokens of its text that are not read, and its best nodes. Whose turn it is among all
-of them is the affair of `tree_turns.py`. `select_rows` and `free_slots` of `draft/forest/select.py` are the
+of them is the affair of `tree_turns.py`. `select_rows` and `free_slots` of `draft/tree/select.py` are the
 oracles. Knows tables, not tenants.
 """
 

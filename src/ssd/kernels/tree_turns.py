@@ -2,7 +2,7 @@
 
 Two sorts over all that trees would have, tens of thousands of keys, are torch's; between them each tenant
 numbers its own, and behind them one program takes the first. `_chosen` and `_in_turns` of
-`draft/forest/select.py` are the oracles. Knows keys, not nodes.
+`draft/tree/select.py` are the oracles. Knows keys, not nodes.
 """
 
 from typing import NamedTuple

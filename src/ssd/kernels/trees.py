@@ -1,6 +1,6 @@
 """What the kernels of a draft's trees are given, and the few pieces that they share.
 
-The tables are those of `draft/forest/tables.py`, which says what each holds; here they are addresses. A row
+The tables are those of `draft/tree/tables.py`, which says what each holds; here they are addresses. A row
 of a table belongs to one sequence, and row 0 to nobody. Knows tables, not models.
 """
 
@@ -87,7 +87,7 @@ class Sizes(NamedTuple):
 
 
 class Learning(NamedTuple):
-    """How the model's own word is corrected: `draft/forest/calibration.py`."""
+    """How the model's own word is corrected: `draft/tree/calibration.py`."""
 
     edges: Tensor
     num_ranks: int

@@ -1,7 +1,7 @@
 """A draft's pass over its vocabulary: the likeliest tokens of each row by z/T + g, in one read of the logits.
 
 Blocks each find their C best scores and the logarithm of their sum; a second launch joins them. Unlike the
-torch form on CPUs (`draft/forest/children.py`), which gives noise to the 256 largest logits only, every token
+torch form on CPUs (`draft/tree/children.py`), which gives noise to the 256 largest logits only, every token
 has its noise: here it costs no second read. `runtime/kernel_checks.py` says what must come out.
 """
 

@@ -2,7 +2,7 @@
 
 Kernels that fail are left to torch in this process. Every slot that no row may see holds NaN, so what reads
 too much shows at once. The torch form computes in float32. Knows the kernels of a model; those of a draft's
-trees are in `draft/forest/kernel_checks.py`. The self-test checks more scenes.
+trees are in `draft/server/kernel_checks.py`. The self-test checks more scenes.
 """
 
 import logging

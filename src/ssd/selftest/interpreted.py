@@ -12,7 +12,7 @@ from itertools import chain
 
 import torch
 
-from ssd.draft.forest.kernel_checks import check_steps
+from ssd.draft.server.kernel_checks import check_steps
 from ssd.runtime.kernel_checks import Part, Scene, Words, check_kernels
 from ssd.selftest.kernels import ROUNDS
 

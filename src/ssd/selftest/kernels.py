@@ -10,8 +10,8 @@ from importlib.util import find_spec
 
 import torch
 
-from ssd.draft.forest.kernel_checks import Rounds, check_steps
-from ssd.draft.forest.tables import Shape
+from ssd.draft.server.kernel_checks import Rounds, check_steps
+from ssd.draft.tree.tables import Shape
 from ssd.kernels.trust import leave_to_torch
 from ssd.runtime.kernel_checks import Finding, Part, Scene, Words, check_kernels
 from ssd.selftest.lines import Line

@@ -13,7 +13,7 @@ from ssd.attention.rows import PlainRow
 from ssd.bench.bare import MISSED
 from ssd.bench.roof import tokens_a_round
 from ssd.config import MAX_CHILDREN
-from ssd.draft.children import Children, likely_children
+from ssd.draft.tree.children import Children, likely_children
 from ssd.runtime.loading import LoadedModel
 from ssd.runtime.runner import forward
 from ssd.sampling import History, SamplingParams, SamplingRow

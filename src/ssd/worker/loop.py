@@ -115,7 +115,7 @@ class EngineLoop:
     def _take_pulse(self) -> Pulse:
         core = self._core
         proposer = core.decoder.proposer
-        is_draft_ready = proposer.policy.client.is_ready if isinstance(proposer, DraftAhead) else None
+        is_draft_ready = proposer.speculator.client.is_ready if isinstance(proposer, DraftAhead) else None
         figures = Heartbeat(
             0.0, core.num_running, core.num_waiting, core.kv_usage, is_draft_ready, core.stats
         )

@@ -1,7 +1,7 @@
 """A model whose logits are a function of the context that a row really sees: who sees another is found out.
 
 Memory holds a token and its position for each KV slot. A row's context is read from there, and must be the
-positions 0, 1, 2, … once each. Both sides, today's grower and the forest, get their logits here.
+positions 0, 1, 2, … once each. Both sides, today's scheduler and the forest, get their logits here.
 """
 
 import zlib
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ssd.attention.rows import Row
-from ssd.draft.forest.readings import Reading
-from ssd.draft.forest.tables import WORD, Moves, Rows, Shape, Tables
+from ssd.draft.tree.model import PrefillChunk
+from ssd.draft.tree.tables import WORD, Moves, Rows, Shape, Tables
 from ssd.kvcache.pool import KVPool
 from tests.row_runner import RowRunner
 
@@ -51,7 +51,7 @@ def context(tokens: Ints, positions: Ints, slots: Sequence[int]) -> Ints:
 
 
 class OracleRunner(RowRunner):
-    """For today's grower: the memory is its pool, of which `move` copies keys."""
+    """For today's scheduler: the memory is its pool, of which `move` copies keys."""
 
     def __init__(self, texts: Texts, pool: KVPool) -> None:
         self._texts = texts
@@ -99,7 +99,7 @@ class ForestRunner:
         self._tokens, self._positions = np.full(size, -1), np.full(size, -1)
         self.num_forwards = 0
 
-    def forward(self, rows: Rows, tables: Tables, readings: Sequence[Reading]) -> Tensor:
+    def forward(self, rows: Rows, tables: Tables, readings: Sequence[PrefillChunk]) -> Tensor:
         self.num_forwards += 1
         columns = {name: _host(getattr(rows, name)) for name in Rows.__slots__}
         real = np.flatnonzero(columns["sequence"]).tolist()

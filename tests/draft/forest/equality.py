@@ -1,4 +1,4 @@
-"""The forest against today's grower, at full length: each configuration on arrays and on tensors.
+"""The forest against today's scheduler, at full length: each configuration on arrays and on tensors.
 
     python -m tests.draft.forest.equality --rounds 1000 --record docs/records/forest.jsonl
 

@@ -1,8 +1,8 @@
-"""The configurations in which the forest is held against today's grower."""
+"""The configurations in which the forest is held against today's scheduler."""
 
 from dataclasses import replace
 
-from ssd.draft.messages import Sampling
+from ssd.draft.protocol.messages import Sampling
 from tests.draft.forest.pair import Setup
 from tests.draft.forest.play import ENDS, Game
 

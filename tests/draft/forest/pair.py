@@ -1,4 +1,4 @@
-"""Today's grower and the forest, side by side: the same calls, and frames that must be the same.
+"""The oracle and the draft's scheduler, side by side: the same calls, and frames that must be the same.
 
 `Pair` knows nothing of what is done with it; `play.py` draws that.
 """
@@ -13,14 +13,14 @@ import torch
 from numpy.typing import NDArray
 
 from ssd.config import GrowthPolicyName
-from ssd.draft.forest import calibration as forest_calibration
-from ssd.draft.forest.arrays import Array, Arrays, NumpyArrays, TorchArrays
-from ssd.draft.forest.children import FixedChildren, LooseChildren, Needs
-from ssd.draft.forest.forest import Forest
-from ssd.draft.forest.grower import Children, ForestGrower, HostLimits
-from ssd.draft.forest.planted import Planted
-from ssd.draft.forest.tables import Shape
-from ssd.draft.messages import Drawn, Open, TreePart
+from ssd.draft.protocol.messages import Drawn, Open, TreePart
+from ssd.draft.server.scheduler import DraftScheduler, HostLimits
+from ssd.draft.server.session import DraftSession
+from ssd.draft.tree import calibration as forest_calibration
+from ssd.draft.tree.arrays import Array, Arrays, NumpyArrays, TorchArrays
+from ssd.draft.tree.children import ChildChooser, FixedChildren, LooseChildren, Needs
+from ssd.draft.tree.forest import Forest
+from ssd.draft.tree.tables import Shape
 from ssd.kvcache.block_manager import BlockManager
 from ssd.kvcache.pool import KVPool, PoolShape
 from tests.draft.forest.contexts import ForestRunner, OracleRunner, Texts
@@ -100,11 +100,11 @@ class Pair:
         )
         xp: Arrays = FarArrays() if setup.on_tensors else NumpyArrays()
         self.forest = Forest(xp, shape, setup.policy)
-        children: Children = LooseChildren(setup.children, head)
+        children: ChildChooser = LooseChildren(setup.children, head)
         if setup.on_tensors:
             children = FixedChildren(setup.children, Needs(samples=True, truncates=True), head)
         model = ForestRunner(texts, shape)
-        self.grower = ForestGrower(
+        self.scheduler = DraftScheduler(
             self.forest,
             model,
             children,
@@ -115,43 +115,43 @@ class Pair:
             clock=lambda: float(model.num_forwards),
         )
         self.sessions: dict[int, Session] = {}
-        self.planted: dict[int, Planted] = {}
+        self.drafted: dict[int, DraftSession] = {}
         self.worst = 0.0
         self.num_nodes = self.num_rows = 0
 
     def open(self, session_id: int, opening: Open) -> None:
         vocab = self.setup.known_vocab or self.setup.vocab
         session = Session(opening, max_len=MAX_LEN, vocab_size=vocab)
-        planted = Planted(opening, max_len=MAX_LEN, vocab_size=vocab)
-        self.sessions[session_id], self.planted[session_id] = session, planted
+        drafted = DraftSession(opening, max_len=MAX_LEN, vocab_size=vocab)
+        self.sessions[session_id], self.drafted[session_id] = session, drafted
         self.oracle.open(session_id, session)
-        self.grower.open(session_id, planted)
+        self.scheduler.open(session_id, drafted)
         # Equal priorities fall by sequence: in the same order on both sides.
-        order = sorted(self.oracle._sessions.items(), key=lambda each: self.planted[each[0]].row)
+        order = sorted(self.oracle._sessions.items(), key=lambda each: self.drafted[each[0]].row)
         self.oracle._sessions.clear()
         self.oracle._sessions.update(order)
 
     def close(self, session_id: int) -> None:
-        del self.sessions[session_id], self.planted[session_id]
+        del self.sessions[session_id], self.drafted[session_id]
         self.oracle.close(session_id)
-        self.grower.close(session_id)
+        self.scheduler.close(session_id)
 
     def advance(self, session_id: int, n: int, tokens: Sequence[int]) -> None:
         self.oracle.advance(session_id, n, tokens)
-        self.grower.advance(session_id, n, tokens)
-        assert self.sessions[session_id].is_torn == self.planted[session_id].is_torn
+        self.scheduler.advance(session_id, n, tokens)
+        assert self.sessions[session_id].is_torn == self.drafted[session_id].is_torn
 
     def note_arrival(self, session_id: int, count: int) -> None:
         self.sessions[session_id].note_arrival(count)
-        self.planted[session_id].note_arrival(count)
+        self.drafted[session_id].note_arrival(count)
 
     def _steps_left(self, session_id: int) -> int:
-        return int(self.grower._rounds.steps_left()[self.planted[session_id].row])
+        return int(self.scheduler._rounds.steps_left()[self.drafted[session_id].row])
 
     def step(self) -> dict[int, TreePart]:
         expected, num_rows = self.oracle.step()
-        frames, num_found = self.grower.grow()
-        found = {self.grower._by_row[row]: part for row, part in frames.parts()} if frames else {}
+        frames, num_found = self.scheduler.grow()
+        found = {self.scheduler._by_row[row]: part for row, part in frames.parts()} if frames else {}
         assert num_found == num_rows, f"{num_found} rows instead of {num_rows}"
         assert found.keys() == expected.keys(), "frames of other sequences"
         for each, frame in expected.items():
@@ -161,7 +161,7 @@ class Pair:
 
     def resync(self, session_id: int) -> TreePart:
         expected = self.sessions[session_id].full_frame()
-        [(_row, found)] = self.grower.full_frame(session_id).parts()
+        [(_row, found)] = self.scheduler.full_frame(session_id).parts()
         self._compare(found, expected)
         return expected
 
@@ -178,7 +178,7 @@ class Pair:
     def check(self) -> None:
         """What must hold at any time; the tables against the sessions."""
         self.oracle.check_integrity()
-        self.grower.check_integrity()
+        self.scheduler.check_integrity()
 
 
 def _bytes(drawn: Drawn) -> tuple[int, int, bytes, bytes]:

@@ -9,7 +9,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ssd.draft.messages import Open, Sampling, pack_ints
+from ssd.draft.protocol.messages import Open, Sampling, pack_ints
 from tests.draft.forest.pair import MAX_LEN, Pair, Setup
 from tests.draft.oracle.session import Session
 

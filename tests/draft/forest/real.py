@@ -15,16 +15,15 @@ from torch import Tensor
 from ssd.attention.paged import PagedBackend
 from ssd.attention.rows import PlainRow
 from ssd.config import RunnerConfig
-from ssd.draft.children import likely_children
-from ssd.draft.forest.arrays import NumpyArrays, TorchArrays
-from ssd.draft.forest.children import FixedChildren, LooseChildren, Needs
-from ssd.draft.forest.forest import Forest
-from ssd.draft.forest.frames import Frames
-from ssd.draft.forest.grower import ForestGrower, HostLimits
-from ssd.draft.forest.model import ArraysModel, TensorsModel
-from ssd.draft.forest.planted import Planted
-from ssd.draft.forest.tables import Shape
-from ssd.draft.messages import Open, Sampling, pack_ints
+from ssd.draft.protocol.messages import Open, Sampling, pack_ints
+from ssd.draft.server.frames import Frames
+from ssd.draft.server.scheduler import DraftScheduler, HostLimits
+from ssd.draft.server.session import DraftSession
+from ssd.draft.tree.arrays import NumpyArrays, TorchArrays
+from ssd.draft.tree.children import FixedChildren, LooseChildren, Needs, likely_children
+from ssd.draft.tree.forest import Forest
+from ssd.draft.tree.model import ArraysModel, TensorsModel
+from ssd.draft.tree.tables import Shape
 from ssd.kvcache.block_manager import BlockManager
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.runtime.runner import forward
@@ -66,19 +65,19 @@ def real_shape(
     )
 
 
-def real_grower(draft: LoadedModel, blocks: BlockManager, shape: Shape | None = None) -> ForestGrower:
+def real_scheduler(draft: LoadedModel, blocks: BlockManager, shape: Shape | None = None) -> DraftScheduler:
     """On arrays, as the service has it on a CPU."""
     shape = shape or real_shape(draft)
     limits = HostLimits(prefill_chunk=CHUNK, max_model_len=MAX_LEN)
     model, children = ArraysModel(draft.runner, draft.pool, shape), LooseChildren(shape.children)
-    return ForestGrower(Forest(NumpyArrays(), shape), model, children, blocks, limits, clock=still)
+    return DraftScheduler(Forest(NumpyArrays(), shape), model, children, blocks, limits, clock=still)
 
 
-def real_tensors(draft: LoadedModel, blocks: BlockManager, shape: Shape) -> ForestGrower:
+def real_tensors(draft: LoadedModel, blocks: BlockManager, shape: Shape) -> DraftScheduler:
     limits = HostLimits(prefill_chunk=CHUNK, max_model_len=MAX_LEN)
     model = TensorsModel(draft.runner.model, PagedBackend(draft.pool), draft.pool, shape, draft.runner)
     children = FixedChildren(shape.children, Needs(samples=True, truncates=True))
-    return ForestGrower(Forest(TorchArrays(), shape), model, children, blocks, limits, clock=still)
+    return DraftScheduler(Forest(TorchArrays(), shape), model, children, blocks, limits, clock=still)
 
 
 class Reference:
@@ -108,10 +107,10 @@ class Bench:
         draft.pool.values.fill_(7.0)
         self.reference, self.shape = reference, shape or real_shape(draft)
         self.blocks = BlockManager(num_blocks or draft.pool.shape.num_blocks, BLOCK)
-        make = real_tensors if on_tensors else real_grower
-        self.grower = make(draft, self.blocks, self.shape)
-        self.forest = self.grower._forest
-        self.planted: dict[int, Planted] = {}
+        make = real_tensors if on_tensors else real_scheduler
+        self.scheduler = make(draft, self.blocks, self.shape)
+        self.forest = self.scheduler._forest
+        self.sessions: dict[int, DraftSession] = {}
         self.texts: dict[tuple[int, int], Text] = {}
         """Of each node, by session and id: the text up to it."""
         self.num_compared = 0
@@ -124,40 +123,40 @@ class Bench:
         max_len: int = MAX_LEN,
         *,
         lookahead: int = LOOKAHEAD,
-    ) -> Planted:
+    ) -> DraftSession:
         said = sampling or Sampling(seed=1)
         opening = Open(session_id, 1, pack_ints(tokens), len(tokens), max_len, lookahead, said)
-        planted = Planted(opening, max_len=self.grower.max_model_len)
-        self.grower.open(session_id, planted)
-        self.planted[session_id] = planted
-        return planted
+        session = DraftSession(opening, max_len=self.scheduler.max_model_len)
+        self.scheduler.open(session_id, session)
+        self.sessions[session_id] = session
+        return session
 
     def close(self) -> None:
         """At the end every block is free again."""
-        for session_id in list(self.planted):
-            self.grower.close(session_id)
-            self.grower.check_integrity()
+        for session_id in list(self.sessions):
+            self.scheduler.close(session_id)
+            self.scheduler.check_integrity()
         assert self.blocks.usage == 0
 
     def step(self, *, is_heard: bool = True) -> tuple[Frames | None, int]:
-        frames, num_rows = self.grower.grow()
-        self.grower.check_integrity()
+        frames, num_rows = self.scheduler.grow()
+        self.scheduler.check_integrity()
         if frames is not None:
             self.compare(frames)
             for row in frames.new.rows.tolist() if is_heard else ():
-                planted = self.planted[self.grower._by_row[row]]
-                planted.note_arrival(planted.num_sent)
+                session = self.sessions[self.scheduler._by_row[row]]
+                session.note_arrival(session.num_sent)
         return frames, num_rows
 
     def outcome(self, session_id: int, tokens: Sequence[int]) -> None:
-        known = int(self.grower.ledger.n[self.planted[session_id].row])
-        self.grower.advance(session_id, known + 1, tokens)
+        known = int(self.scheduler.ledger.n[self.sessions[session_id].row])
+        self.scheduler.advance(session_id, known + 1, tokens)
 
     def compare(self, frames: Frames) -> None:
         for row, part in frames.parts():
-            session_id = self.grower._by_row[row]
-            planted = self.planted[session_id]
-            root = tuple(planted.tokens)
+            session_id = self.scheduler._by_row[row]
+            session = self.sessions[session_id]
+            root = tuple(session.tokens)
             assert self.texts.setdefault((session_id, part.root), root) == root
             for node, parent, token in zip(part.ids, part.parents, part.tokens, strict=True):
                 self.texts[session_id, node] = (*self.texts[session_id, parent], token)
@@ -165,7 +164,7 @@ class Bench:
             for parent in dict.fromkeys(part.parents):
                 mine = [i for i, each in enumerate(part.parents) if each == parent]
                 found = {part.tokens[i]: raws[part.ids[i]] for i in mine}
-                self._compare_family(planted, self.texts[session_id, parent], found)
+                self._compare_family(session, self.texts[session_id, parent], found)
 
     def raws(self, row: int) -> dict[int, float]:
         """By id: what the model said of it."""
@@ -179,8 +178,8 @@ class Bench:
             if tokens[family, rank] >= 0
         }
 
-    def _compare_family(self, planted: Planted, text: Text, found: dict[int, float]) -> None:
-        row = planted.sampling_row(text[len(planted.tokens) :])
+    def _compare_family(self, session: DraftSession, text: Text, found: dict[int, float]) -> None:
+        row = session.sampling_row(text[len(session.tokens) :])
         assert (*row.prompt, *row.output) == text
         count = self.shape.children
         [wanted] = likely_children(self.reference.logits([text]), [row], count + 5)
@@ -195,17 +194,17 @@ class Bench:
     # What is asked of the tables.
 
     def num_grown(self, session_id: int) -> int:
-        used = self.forest.xp.told(self.forest.tables.is_used)[self.planted[session_id].row]
+        used = self.forest.xp.told(self.forest.tables.is_used)[self.sessions[session_id].row]
         return int(used[: self.shape.slots].sum())
 
     def num_read(self, session_id: int) -> int:
-        return int(self.forest.tables.num_read[self.planted[session_id].row])
+        return int(self.forest.tables.num_read[self.sessions[session_id].row])
 
     def paths(self, session_id: int) -> list[Text]:
         """From the root to each known node of its tree."""
-        planted = self.planted[session_id]
-        root, length = tuple(planted.tokens), len(planted.tokens)
-        known = self.raws(planted.row)
+        session = self.sessions[session_id]
+        root, length = tuple(session.tokens), len(session.tokens)
+        known = self.raws(session.row)
         texts = [self.texts[session_id, each] for each in known if (session_id, each) in self.texts]
         return [text[length:] for text in texts if text[:length] == root and len(text) > length]
 

@@ -10,16 +10,16 @@ import pytest
 
 from ssd.attention.paged import PagedBackend
 from ssd.config import DraftConfig
-from ssd.draft import program
-from ssd.draft.forest.arrays import TorchArrays
-from ssd.draft.forest.captured import CapturedChildren, CapturedForest, CapturedModel
-from ssd.draft.forest.children import FixedChildren, Needs
-from ssd.draft.forest.forest import Forest
-from ssd.draft.forest.grower import ForestGrower, HostLimits
-from ssd.draft.forest.model import TensorsModel
-from ssd.draft.forest.planted import Planted
-from ssd.draft.messages import Open, Sampling, pack_ints
-from ssd.draft.program import build_grower, shape_for
+from ssd.draft.protocol.messages import Open, Sampling, pack_ints
+from ssd.draft.server import main as program
+from ssd.draft.server.main import build_scheduler, shape_for
+from ssd.draft.server.scheduler import DraftScheduler, HostLimits
+from ssd.draft.server.session import DraftSession
+from ssd.draft.tree.arrays import TorchArrays
+from ssd.draft.tree.captured import CapturedChildren, CapturedForest, CapturedModel
+from ssd.draft.tree.children import FixedChildren, Needs
+from ssd.draft.tree.forest import Forest
+from ssd.draft.tree.model import TensorsModel
 from ssd.kvcache.block_manager import BlockManager
 from ssd.runtime.capture import Capture, CudaGraphs, Replay, Work
 from ssd.runtime.loading import LoadedModel, load_model
@@ -56,26 +56,28 @@ WAYS: dict[str, Callable[[], Capture]] = {
 }
 
 
-def grower_of(draft: LoadedModel, needs: Needs, *, lookup: int, recorder: Capture | None) -> ForestGrower:
+def scheduler_of(
+    draft: LoadedModel, needs: Needs, *, lookup: int, recorder: Capture | None
+) -> DraftScheduler:
     shape = real_shape(draft, lookup=lookup)
     model = TensorsModel(draft.runner.model, PagedBackend(draft.pool), draft.pool, shape, draft.runner)
     children, limits = FixedChildren(3, needs), HostLimits(prefill_chunk=CHUNK, max_model_len=MAX_LEN)
     blocks = BlockManager(draft.pool.shape.num_blocks, BLOCK)
     if recorder is None:
-        return ForestGrower(Forest(TorchArrays(), shape), model, children, blocks, limits, clock=still)
+        return DraftScheduler(Forest(TorchArrays(), shape), model, children, blocks, limits, clock=still)
     forest = CapturedForest(TorchArrays(), shape, "value", recorder)
     captured = CapturedModel(model, forest, recorder)
     plain = FixedChildren(3, replace(needs, truncates=False))
     chosen = CapturedChildren(plain, children, captured, forest, recorder)
-    return ForestGrower(forest, captured, chosen, blocks, limits, clock=still)
+    return DraftScheduler(forest, captured, chosen, blocks, limits, clock=still)
 
 
-def play(grower: ForestGrower, sampling: Sampling, seed: int) -> list[tuple[bytes, bytes, bytes]]:
+def play(scheduler: DraftScheduler, sampling: Sampling, seed: int) -> list[tuple[bytes, bytes, bytes]]:
     """The messages of some rounds: two texts that come and go, hits, misses and prompts beside.
 
     Some hits are on a child that has been grown since it was told: its keys move to the text's.
     """
-    rng, found, planted = random.Random(seed), list[tuple[bytes, bytes, bytes]](), dict[int, Planted]()
+    rng, found, session = random.Random(seed), list[tuple[bytes, bytes, bytes]](), dict[int, DraftSession]()
     likeliest = dict[int, int]()
     """Of a text whose root has children, the first of them."""
     text = words(rng, 6)
@@ -83,30 +85,30 @@ def play(grower: ForestGrower, sampling: Sampling, seed: int) -> list[tuple[byte
     def begin(number: int) -> None:
         tokens = [*text, *words(rng, rng.choice([1, 30])), *text]
         opening = Open(number, 1, pack_ints(tokens), len(tokens), MAX_LEN, LOOKAHEAD, sampling)
-        planted[number] = Planted(opening, max_len=MAX_LEN)
-        grower.open(number, planted[number])
+        session[number] = DraftSession(opening, max_len=MAX_LEN)
+        scheduler.open(number, session[number])
 
     begin(0)
     begin(1)
     for round_number in range(14):
         for _ in range(rng.choice([1, 1, 2])):
-            frames, _num_rows = grower.grow()
+            frames, _num_rows = scheduler.grow()
             if frames is not None:
                 said = frames.message()
                 found.append((said.heads, said.nodes, said.logprobs))
                 children = dict(zip(frames.new.rows.tolist(), frames.parts(), strict=True))
-                for number, each in planted.items():
+                for number, each in session.items():
                     each.note_arrival(each.num_sent)
                     part = children[each.row][1] if each.row in children else None
                     if part is not None and part.parents and part.parents[0] == part.root:
                         likeliest[number] = part.tokens[0]
                     if rng.random() < 0.4:
                         taken = [likeliest.pop(number, 9)]
-                        grower.advance(number, int(grower.ledger.n[each.row]) + 1, taken)
-        grower.check_integrity()
+                        scheduler.advance(number, int(scheduler.ledger.n[each.row]) + 1, taken)
+        scheduler.check_integrity()
         if round_number == 7:
-            grower.close(0)
-            del planted[0]
+            scheduler.close(0)
+            del session[0]
             likeliest.pop(0, None)
             begin(2)
     return found
@@ -126,22 +128,22 @@ def test_a_replay_is_the_work_itself(draft: LoadedModel, sampling: Sampling, loo
     for recorder in (None, WAYS[way]()):
         draft.pool.keys.fill_(7.0)
         draft.pool.values.fill_(7.0)
-        told.append(play(grower_of(draft, needs, lookup=lookup, recorder=recorder), sampling, seed=3))
+        told.append(play(scheduler_of(draft, needs, lookup=lookup, recorder=recorder), sampling, seed=3))
     assert len(told[0]) > 10
     assert told[0] == told[1]
 
 
 def test_truncation_is_looked_at_while_a_sequence_asks_for_it(draft: LoadedModel) -> None:
-    grower = grower_of(draft, Needs(samples=True, truncates=True), lookup=0, recorder=RunAgain())
+    scheduler = scheduler_of(draft, Needs(samples=True, truncates=True), lookup=0, recorder=RunAgain())
     found = []
     for number, sampling in enumerate((PLAIN, WARM)):
         opening = Open(number, 1, pack_ints([5, 6, 7]), 3, MAX_LEN, LOOKAHEAD, sampling)
-        grower.open(number, Planted(opening, max_len=MAX_LEN))
-        grower.grow()
-        found.append(grower._forest.truncates)
-    grower.close(1)
-    grower.grow()
-    assert [*found, grower._forest.truncates] == [False, True, False]
+        scheduler.open(number, DraftSession(opening, max_len=MAX_LEN))
+        scheduler.grow()
+        found.append(scheduler._forest.truncates)
+    scheduler.close(1)
+    scheduler.grow()
+    assert [*found, scheduler._forest.truncates] == [False, True, False]
 
 
 def test_the_service_captures_its_steps_where_they_can_be(
@@ -153,17 +155,17 @@ def test_the_service_captures_its_steps_where_they_can_be(
     card = StandInCard(192 << 20)
     config = DraftConfig(model=str(tiny_llama), device="cpu", dtype="float32", max_num_seqs=2, width=4)
 
-    def grower(loaded: LoadedModel) -> ForestGrower:
+    def scheduler(loaded: LoadedModel) -> DraftScheduler:
         shape = replace(shape_for(loaded, config), ring=16, outcome=5)
-        return build_grower(loaded, shape, config, clock=still)
+        return build_scheduler(loaded, shape, config, clock=still)
 
-    loaded = load_model(replace(config.runner, max_model_len=MAX_LEN), rehearsal=grower, card=card)
+    loaded = load_model(replace(config.runner, max_model_len=MAX_LEN), rehearsal=scheduler, card=card)
     assert card.free_bytes() > 0
     told = []
     for capture in (loaded.capture, RunAgain()):
         loaded.pool.keys.fill_(7.0)
         loaded.pool.values.fill_(7.0)
-        told.append(play(grower(replace(loaded, capture=capture)), WARM, seed=5))
+        told.append(play(scheduler(replace(loaded, capture=capture)), WARM, seed=5))
     gc.unfreeze()
     assert len(told[0]) > 10
     assert told[0] == told[1]
@@ -187,7 +189,7 @@ def test_without_kernels_a_card_computes_eagerly_and_grows_on_arrays(
         loaded.pool.keys.fill_(7.0)
         loaded.pool.values.fill_(7.0)
         each = replace(loaded, capture=capture)
-        told.append(play(build_grower(each, shape, config, clock=still), WARM, seed=5))
+        told.append(play(build_scheduler(each, shape, config, clock=still), WARM, seed=5))
     assert len(told[0]) > 10
     assert told[0] == told[1]
 
@@ -196,6 +198,6 @@ def test_without_kernels_a_card_computes_eagerly_and_grows_on_arrays(
 def test_operations_of_a_recorded_step_are_few_and_none_reads(draft: LoadedModel, samples: bool) -> None:
     """What reads a value, uploads one or has a shape of its own is refused while it is recorded."""
     recorder = Recorder()
-    grower_of(draft, Needs(samples=samples, truncates=samples), lookup=0, recorder=recorder)
+    scheduler_of(draft, Needs(samples=samples, truncates=samples), lookup=0, recorder=recorder)
     num_operations = sum(len(tape.operations) for tape in recorder.tapes)
     assert 100 < num_operations <= MOST["sampled" if samples else "greedy"]

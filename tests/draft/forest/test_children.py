@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from ssd.draft.forest.arrays import Arrays, NumpyArrays, TorchArrays
-from ssd.draft.forest.calibration import calibrated, learn
-from ssd.draft.forest.constants import Constants
-from ssd.draft.forest.tables import BINS, KINDS, RANKS, Shape
+from ssd.draft.tree.arrays import Arrays, NumpyArrays, TorchArrays
+from ssd.draft.tree.calibration import calibrated, learn
+from ssd.draft.tree.tables import BINS, KINDS, RANKS, Constants, Shape
 from ssd.sampling import SamplingParams
 from ssd.sampling.draws import Truncation
 from ssd.sampling.truncation import candidate_floors, whole_floors

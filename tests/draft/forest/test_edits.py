@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ssd.draft.forest.arrays import Arrays, NumpyArrays
-from ssd.draft.forest.children import FixedChildren, LooseChildren, Needs, Told
-from ssd.draft.forest.forest import Forest
-from ssd.draft.forest.grower import Children, ForestGrower, HostLimits
-from ssd.draft.forest.planted import Planted
-from ssd.draft.forest.readings import Reading
-from ssd.draft.forest.tables import Rows, Shape, Tables
-from ssd.draft.messages import Open, Sampling, pack_ints
+from ssd.draft.protocol.messages import Open, Sampling, pack_ints
+from ssd.draft.server.scheduler import DraftScheduler, HostLimits
+from ssd.draft.server.session import DraftSession
+from ssd.draft.tree.arrays import Arrays, NumpyArrays
+from ssd.draft.tree.children import ChildChooser, FixedChildren, LooseChildren, Needs, Told
+from ssd.draft.tree.forest import Forest
+from ssd.draft.tree.model import PrefillChunk
+from ssd.draft.tree.tables import Rows, Shape, Tables
 from ssd.kvcache.block_manager import BlockManager
 from ssd.sampling import History, SamplingRow
 from ssd.sampling.processors import edit_rows
@@ -56,7 +56,7 @@ class Contexts(Texts):
 class CheckedChildren:
     """Compares the logits that children are chosen from with those edited row by row."""
 
-    def __init__(self, children: Children, contexts: Contexts, texts: dict[int, Planted]) -> None:
+    def __init__(self, children: ChildChooser, contexts: Contexts, texts: dict[int, DraftSession]) -> None:
         self._children, self._contexts, self._texts = children, contexts, texts
         self.num_checked = self.num_changed = 0
 
@@ -65,9 +65,9 @@ class CheckedChildren:
         sequences = np.asarray(rows.sequence)[attaching].tolist()
         found = logits[torch.from_numpy(attaching)] if isinstance(rows.token, Tensor) else logits
         for place, (sequence, context) in enumerate(zip(sequences, self._contexts.seen, strict=True)):
-            planted = next(each for each in self._texts.values() if each.row == sequence)
+            session = next(each for each in self._texts.values() if each.row == sequence)
             raw = Texts.logits(self._contexts, np.array(context)).unsqueeze(0)
-            expected, _void = edit_rows(raw, [decided(planted, context)])
+            expected, _void = edit_rows(raw, [decided(session, context)])
             assert torch.equal(found[place], expected[0])
             self.num_checked += 1
             self.num_changed += not torch.equal(expected, raw)
@@ -75,10 +75,10 @@ class CheckedChildren:
         return self._children.of(logits, tables, rows)
 
 
-def decided(planted: Planted, context: Sequence[int]) -> SamplingRow:
-    sampling, num_prompt = planted.opening.sampling, planted.opening.num_prompt
+def decided(session: DraftSession, context: Sequence[int]) -> SamplingRow:
+    sampling, num_prompt = session.opening.sampling, session.opening.num_prompt
     return SamplingRow(
-        params=planted.params,
+        params=session.params,
         seed=sampling.seed,
         position=len(context),
         prompt=context[:num_prompt],
@@ -103,14 +103,14 @@ def shape_of(sequences: int, width: int, lookup: int) -> Shape:
 
 @pytest.mark.parametrize("xp", [NumpyArrays(), FarArrays()], ids=["arrays", "tensors"])
 def test_rows_edited_together_have_the_bits_of_rows_edited_alone(xp: Arrays) -> None:
-    rng, vocab, texts = random.Random(1), 16, dict[int, Planted]()
+    rng, vocab, texts = random.Random(1), 16, dict[int, DraftSession]()
     contexts, shape = Contexts(vocab), shape_of(len(EDITED), 20, lookup=6)
-    plain: Children = (
+    plain: ChildChooser = (
         FixedChildren(4, Needs(samples=True, truncates=True)) if xp.is_fixed else LooseChildren(4)
     )
     children = CheckedChildren(plain, contexts, texts)
     blocks, limits = BlockManager(NUM_BLOCKS, BLOCK), HostLimits(1 << 20, MAX_LEN)
-    grower = ForestGrower(
+    scheduler = DraftScheduler(
         Forest(xp, shape), ForestRunner(contexts, shape), children, blocks, limits, clock=lambda: 0.0
     )
     for number, asked in enumerate(EDITED):
@@ -118,14 +118,14 @@ def test_rows_edited_together_have_the_bits_of_rows_edited_alone(xp: Arrays) -> 
         opening = Open(
             number, 1, pack_ints(prompt), len(prompt), MAX_LEN, LOOKAHEAD, Sampling(seed=5, **asked)
         )
-        texts[number] = Planted(opening, MAX_LEN, vocab)
-        grower.open(number, texts[number])
+        texts[number] = DraftSession(opening, MAX_LEN, vocab)
+        scheduler.open(number, texts[number])
     for n in range(1, 9):
         for _ in range(3):
-            grower.grow()
-        for number, planted in texts.items():
-            planted.note_arrival(planted.num_sent)
-            grower.advance(number, n, [rng.randrange(vocab) for _ in range(rng.randint(1, 4))])
+            scheduler.grow()
+        for number, session in texts.items():
+            session.note_arrival(session.num_sent)
+            scheduler.advance(number, n, [rng.randrange(vocab) for _ in range(rng.randint(1, 4))])
     assert children.num_changed > 100
     assert children.num_checked > children.num_changed, "no row was left as it is"
 
@@ -152,7 +152,7 @@ class WideModel:
     def __init__(self, vocab: int) -> None:
         self._known = torch.randn(8, vocab, generator=torch.Generator().manual_seed(0)) * 3
 
-    def forward(self, rows: Rows, tables: Tables, readings: Sequence[Reading]) -> Tensor:
+    def forward(self, rows: Rows, tables: Tables, readings: Sequence[PrefillChunk]) -> Tensor:
         return torch.from_numpy(self._known.numpy()[rows.token[rows.attaches] % 8])
 
     def move(self, moves: Any) -> None:
@@ -162,7 +162,7 @@ class WideModel:
 def work_of_a_step(width: int, asked: dict[str, Any]) -> Counter[str]:
     vocab, texts = 32_000, width // 4
     shape = shape_of(texts, width, lookup=0)
-    grower = ForestGrower(
+    scheduler = DraftScheduler(
         Forest(NumpyArrays(), shape),
         WideModel(vocab),
         LooseChildren(4),
@@ -173,12 +173,12 @@ def work_of_a_step(width: int, asked: dict[str, Any]) -> Counter[str]:
     for number in range(texts):
         prompt = [(31 * number + 7 * place) % vocab for place in range(64)]
         opening = Open(number, 1, pack_ints(prompt), 64, MAX_LEN, LOOKAHEAD, Sampling(seed=number, **asked))
-        grower.open(number, Planted(opening, MAX_LEN, vocab))
+        scheduler.open(number, DraftSession(opening, MAX_LEN, vocab))
     for _ in range(3):
-        grower.grow()
+        scheduler.grow()
     work = Work()
     with work:
-        _frames, num_rows = grower.grow()
+        _frames, num_rows = scheduler.grow()
     assert num_rows == width
     return work.count
 

@@ -1,10 +1,10 @@
-"""The forest's frames are those of today's grower: the small form of `equality.py`."""
+"""The forest's frames are those of today's scheduler: the small form of `equality.py`."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from ssd.draft.forest.tables import BINS, RANKS
+from ssd.draft.tree.tables import BINS, RANKS
 from tests.draft.forest.games import GAMES, on_tensors
 from tests.draft.forest.pair import without_fading
 from tests.draft.forest.play import Game, Player

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ssd.draft.forest.grower import OutOfTrees
-from ssd.draft.forest.ledger import CREDIT
-from ssd.draft.forest.planted import Planted
-from ssd.draft.messages import Sampling
+from ssd.draft.protocol.messages import Sampling
+from ssd.draft.server.ledger import CREDIT
+from ssd.draft.server.scheduler import OutOfTrees
+from ssd.draft.server.session import DraftSession
 from ssd.kvcache.block_manager import OutOfBlocks
 from ssd.runtime.loading import LoadedModel
 from tests.draft.forest.real import (
@@ -68,9 +68,9 @@ class Oracle:
     def __init__(self, reference: Reference, rng: random.Random, truth: float) -> None:
         self._reference, self._rng, self._truth = reference, rng, truth
 
-    def guess(self, planted: Planted, path: Sequence[int], most: int) -> Sequence[int]:
-        text, found = [*planted.tokens, *path], list[int]()
-        for _ in range(max(0, min(most, planted.last_depth - len(path)))):
+    def guess(self, session: DraftSession, path: Sequence[int], most: int) -> Sequence[int]:
+        text, found = [*session.tokens, *path], list[int]()
+        for _ in range(max(0, min(most, session.last_depth - len(path)))):
             told = int(self._reference.logits([[*text, *found]])[0].argmax())
             found.append(told if self._rng.random() < self._truth else self._rng.randrange(2, VOCAB))
         return found
@@ -103,7 +103,7 @@ def test_children_equal_a_forward_from_scratch_after_any_outcomes(
     bench = Bench(draft, reference, shape, on_tensors=on_tensors)
     if truth:
         oracle = Oracle(reference, rng, truth)
-        monkeypatch.setattr(Planted, "guess", lambda self, *said: oracle.guess(self, *said))
+        monkeypatch.setattr(DraftSession, "guess", lambda self, *said: oracle.guess(self, *said))
     prompt = words(rng, 21)
     bench.open(0, prompt, SAMPLINGS["greedy"])
     bench.open(1, [*prompt, *words(rng, 2)], SAMPLINGS["sampled"])
@@ -112,10 +112,10 @@ def test_children_equal_a_forward_from_scratch_after_any_outcomes(
     for _ in range(24):
         for _ in range(rng.choice([0, 1, 1, 2])):
             bench.step()
-        session_id = rng.choice(list(bench.planted))
+        session_id = rng.choice(list(bench.sessions))
         before = bench.num_read(session_id)
         bench.outcome(session_id, some_outcome(rng, bench, session_id))
-        bench.grower._apply()
+        bench.scheduler._apply()
         num_moved += bench.num_read(session_id) > before
     assert bench.num_compared > 80
     assert num_moved > 4, "no outcome took a grown node along"
@@ -125,15 +125,15 @@ def test_children_equal_a_forward_from_scratch_after_any_outcomes(
 def test_children_are_right_where_no_two_blocks_are_neighbours(bench: Bench) -> None:
     rng = random.Random(4)
     scatter(bench)
-    planted = bench.open(0, words(rng, 21))
-    bench.grower.check_integrity = lambda: None  # type: ignore[method-assign]  # others hold blocks too
+    session = bench.open(0, words(rng, 21))
+    bench.scheduler.check_integrity = lambda: None  # type: ignore[method-assign]  # others hold blocks too
     for _ in range(8):
         bench.step()
         bench.step()
         bench.outcome(0, some_outcome(rng, bench, 0))
     assert bench.num_compared > 20
     table = bench.blocks.block_table(0)
-    assert len(planted.tokens) > 24
+    assert len(session.tokens) > 24
     assert all(b - a != 1 for a, b in pairwise(table))
 
 
@@ -143,9 +143,9 @@ def test_a_closed_sequence_gives_back_its_tree(bench: Bench, draft: LoadedModel)
         bench.open(session_id, words(random.Random(session_id), 3))
     with pytest.raises(OutOfTrees):
         bench.open(99, [1, 2, 3])
-    bench.grower.check_integrity()
-    bench.grower.close(0)
-    del bench.planted[0]
+    bench.scheduler.check_integrity()
+    bench.scheduler.close(0)
+    del bench.sessions[0]
     bench.open(100, [1, 2, 3])
     bench.close()
 
@@ -212,14 +212,14 @@ def test_nothing_is_grown_deeper_than_twice_the_lookahead(draft: LoadedModel, re
 
 def test_without_credit_nothing_grows_and_no_root_is_read(draft: LoadedModel, reference: Reference) -> None:
     bench = Bench(draft, reference, real_shape(draft, width=1, slots=100))
-    planted = bench.open(0, words(random.Random(11), 3))
+    session = bench.open(0, words(random.Random(11), 3))
     while bench.step(is_heard=False)[1]:
         pass
-    assert planted.num_sent == CREDIT
+    assert session.num_sent == CREDIT
     bench.outcome(0, [400])
     assert bench.step() == (None, 0)
-    assert not bench.grower.is_starved
-    planted.note_arrival(CREDIT)
+    assert not bench.scheduler.is_starved
+    session.note_arrival(CREDIT)
     bench.step()
     assert bench.num_read(0) == 4
 
@@ -227,10 +227,10 @@ def test_without_credit_nothing_grows_and_no_root_is_read(draft: LoadedModel, re
 def test_who_is_told_to_look_further_ahead_has_more_credit(draft: LoadedModel, reference: Reference) -> None:
     """It is far away: more frames are under way before there is word of any."""
     bench = Bench(draft, reference, real_shape(draft, width=1, slots=120))
-    planted = bench.open(0, words(random.Random(11), 3), lookahead=24)
+    session = bench.open(0, words(random.Random(11), 3), lookahead=24)
     while bench.step(is_heard=False)[1]:
         pass
-    assert planted.num_sent == 4 * 24 > CREDIT
+    assert session.num_sent == 4 * 24 > CREDIT
     bench.close()
 
 
@@ -240,17 +240,17 @@ def test_a_text_that_has_gained_more_than_the_tables_remember_is_read_apart(
     """Nothing is heard of its frames for a while, and its text goes on: further than the ring reaches."""
     bench = Bench(draft, reference, real_shape(draft, width=1, slots=100))
     rng = random.Random(12)
-    planted = bench.open(0, words(rng, 3))
+    session = bench.open(0, words(rng, 3))
     while bench.step(is_heard=False)[1]:
         pass
     for count in (5, 12, 3, 9):  # Some longer than what is applied at once.
         bench.outcome(0, words(rng, count))
     assert bench.step() == (None, 0)
-    assert len(planted.tokens) - bench.num_read(0) > bench.shape.ring
-    planted.note_arrival(CREDIT)
+    assert len(session.tokens) - bench.num_read(0) > bench.shape.ring
+    session.note_arrival(CREDIT)
     before = bench.num_compared
     assert [bench.step()[1] for _ in range(2)] == [CHUNK, 29 - CHUNK]
-    assert bench.num_read(0) == len(planted.tokens)
+    assert bench.num_read(0) == len(session.tokens)
     assert bench.num_compared == before + 1
     bench.close()
 
@@ -273,15 +273,15 @@ def test_a_text_without_blocks_loses_its_tree_and_goes_on_when_there_are_some(
     assert bench.num_grown(0) == 0
     assert bench.num_read(0) == 12
     assert bench.num_read(1) == 12
-    assert not bench.grower.is_starved, "the other one goes on"
+    assert not bench.scheduler.is_starved, "the other one goes on"
     while bench.step()[1]:
         pass
-    assert bench.grower.is_starved
+    assert bench.scheduler.is_starved
     # More outcomes meanwhile: nothing is lost but time.
     bench.outcome(0, words(rng, 2))
     assert bench.step()[1] == 0
-    bench.grower.close(1)
-    del bench.planted[1]
+    bench.scheduler.close(1)
+    del bench.sessions[1]
     before = bench.num_compared
     assert bench.step()[1] == 3
     assert bench.num_read(0) == 15
@@ -294,11 +294,11 @@ def test_a_torn_sequence_that_lacks_blocks_starves_nobody(draft: LoadedModel, re
     bench.open(0, words(random.Random(14), 12))
     bench.step()
     bench.outcome(0, [5])
-    bench.grower.advance(0, 3, [6])
+    bench.scheduler.advance(0, 3, [6])
     while bench.step()[1]:
         pass
-    assert bench.planted[0].is_torn
-    assert not bench.grower.is_starved
+    assert bench.sessions[0].is_torn
+    assert not bench.scheduler.is_starved
 
 
 def test_a_sequence_beyond_the_context_is_refused(bench: Bench) -> None:
@@ -311,7 +311,7 @@ def test_a_sequence_beyond_the_context_is_refused(bench: Bench) -> None:
         bench.step()
     assert max(map(len, bench.paths(0))) == 200 - 196 - 1
     with pytest.raises(ValueError, match="context ends at 200"):
-        bench.grower.advance(0, 1, words(rng, 64))
+        bench.scheduler.advance(0, 1, words(rng, 64))
     bench.close()
 
 
@@ -328,8 +328,8 @@ def test_a_sequence_that_does_not_fit_is_refused_and_leaves_nothing(bench: Bench
         bench.open(session_id, words(rng, 190))
     with pytest.raises(OutOfBlocks):
         bench.open(3, words(rng, 190))
-    bench.grower.check_integrity()
-    assert bench.grower.num_sessions == 3
+    bench.scheduler.check_integrity()
+    assert bench.scheduler.num_sessions == 3
     bench.close()
 
 

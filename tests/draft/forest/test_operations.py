@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from ssd.config import GrowthPolicyName
-from ssd.draft.forest.arrays import TorchArrays
-from ssd.draft.forest.children import FixedChildren, Needs
-from ssd.draft.forest.forest import Forest
-from ssd.draft.forest.planted import Planted
-from ssd.draft.forest.tables import Rows, Shape
-from ssd.draft.messages import Open, Sampling, pack_ints
+from ssd.draft.protocol.messages import Open, Sampling, pack_ints
+from ssd.draft.server.session import DraftSession
+from ssd.draft.tree.arrays import TorchArrays
+from ssd.draft.tree.children import FixedChildren, Needs
+from ssd.draft.tree.forest import Forest
+from ssd.draft.tree.tables import Rows, Shape
 from tests.draft.forest.operations import Operations
 
 VOCAB, LOOKAHEAD = 2000, 8
@@ -35,8 +35,8 @@ class Recorded:
         for row in (1, 2):
             tokens = pack_ints([row, 2, 3])
             opening = Open(row, 1, tokens, 3, 3000, LOOKAHEAD, sampling)
-            planted = Planted(opening, max_len=3000, vocab_size=VOCAB, row=row)
-            planted.plant(self.forest.tables, shape, num_read=2, is_given=False)
+            session = DraftSession(opening, max_len=3000, vocab_size=VOCAB, row=row)
+            session.plant(self.forest.tables, shape, num_read=2, is_given=False)
             self.forest.tables.is_live[row] = True
             self.forest.tables.blocks[row] = torch.arange(256) + 256 * (row - 1)
         self._draw = torch.Generator().manual_seed(0)

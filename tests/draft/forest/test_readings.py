@@ -3,12 +3,12 @@
 import pytest
 
 from benchmarks.ruled import BLOCK, CONTEXT, NUM_BLOCKS, RuledModel, shape_of
-from ssd.draft.forest.arrays import Arrays, NumpyArrays, TorchArrays
-from ssd.draft.forest.children import FixedChildren, LooseChildren, Needs
-from ssd.draft.forest.forest import Forest
-from ssd.draft.forest.grower import Children, ForestGrower, HostLimits
-from ssd.draft.forest.planted import Planted
-from ssd.draft.messages import Open, Sampling, pack_ints
+from ssd.draft.protocol.messages import Open, Sampling, pack_ints
+from ssd.draft.server.scheduler import DraftScheduler, HostLimits
+from ssd.draft.server.session import DraftSession
+from ssd.draft.tree.arrays import Arrays, NumpyArrays, TorchArrays
+from ssd.draft.tree.children import ChildChooser, FixedChildren, LooseChildren, Needs
+from ssd.draft.tree.forest import Forest
 from ssd.kvcache.block_manager import BlockManager
 from tests.still_clock import still
 
@@ -18,33 +18,33 @@ FORMS = pytest.mark.parametrize("xp", [NumpyArrays(), TorchArrays()], ids=["arra
 
 class Bench:
     def __init__(self, xp: Arrays, *, num_blocks: int = NUM_BLOCKS, chunk: int = CHUNK) -> None:
-        children: Children = FixedChildren(4, Needs()) if xp.is_fixed else LooseChildren(4)
+        children: ChildChooser = FixedChildren(4, Needs()) if xp.is_fixed else LooseChildren(4)
         forest, limits = Forest(xp, shape_of(16, 8, width=8, slots=32)), HostLimits(chunk, CONTEXT)
         blocks = BlockManager(num_blocks, BLOCK)
-        self.grower = ForestGrower(forest, RuledModel(), children, blocks, limits, clock=still)
+        self.scheduler = DraftScheduler(forest, RuledModel(), children, blocks, limits, clock=still)
         self.num_rows = self.num_steps = 0
         self._num_opened = 0
 
     def open(self, tokens: list[int], *, tenant: str = "") -> int:
         number, self._num_opened = self._num_opened, self._num_opened + 1
         opening = Open(number, 1, pack_ints(tokens), len(tokens), CONTEXT, 4, Sampling(seed=1))
-        self.grower.open(number, Planted(opening, CONTEXT, tenant=tenant))
+        self.scheduler.open(number, DraftSession(opening, CONTEXT, tenant=tenant))
         return number
 
     def num_read(self, number: int) -> int:
-        tables, xp = self.grower._forest.tables, self.grower._forest.xp
-        return int(xp.told(tables.num_read)[self.grower._planted[number].row])
+        tables, xp = self.scheduler._forest.tables, self.scheduler._forest.xp
+        return int(xp.told(tables.num_read)[self.scheduler._sessions[number].row])
 
     def step(self) -> int:
-        _frames, num_rows = self.grower.grow()
-        self.grower.check_integrity()
+        _frames, num_rows = self.scheduler.grow()
+        self.scheduler.check_integrity()
         self.num_steps += 1
         self.num_rows += num_rows
         return num_rows
 
     def read(self, numbers: list[int]) -> int:
         """Steps until all of these are read; returns the rows that they took."""
-        lengths = {each: len(self.grower._planted[each].tokens) for each in numbers}
+        lengths = {each: len(self.scheduler._sessions[each].tokens) for each in numbers}
         before = self.num_rows
         while any(self.num_read(each) < length for each, length in lengths.items()):
             assert self.step(), "nothing is done, though texts are unread"
@@ -78,7 +78,7 @@ def test_who_waits_for_a_text_that_is_gone_reads_on_by_itself() -> None:
     for _ in range(5):
         bench.step()
     assert bench.num_read(second) < bench.num_read(first)
-    bench.grower.close(first)
+    bench.scheduler.close(first)
     rows = bench.read([second])
     assert rows <= TEXT - 5 * CHUNK + BLOCK
 
@@ -100,7 +100,7 @@ def test_a_long_prompt_is_read_while_short_ones_keep_coming(tenant: str) -> None
         short += [bench.open(prompt(seed, CHUNK), tenant=tenant) for seed in seeds]
         bench.step()
         while len(short) > 12:
-            bench.grower.close(short.pop(0))
+            bench.scheduler.close(short.pop(0))
         assert bench.num_steps <= 4 * length / CHUNK, f"{bench.num_read(long)} tokens were read"
 
 
@@ -108,6 +108,6 @@ def test_nobody_goes_for_a_text_that_would_not_fit_anyway() -> None:
     bench = Bench(NumpyArrays(), num_blocks=32)
     for seed in range(3):
         bench.open(prompt(seed, 10 * BLOCK), tenant="a")
-    admission = bench.grower.admission
+    admission = bench.scheduler.admission
     assert admission.for_blocks("b", prompt(9, 40 * BLOCK)) is None
     assert admission.for_blocks("b", prompt(9, 10 * BLOCK)) is not None

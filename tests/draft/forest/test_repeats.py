@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from ssd.draft.forest.repeats import Repeats
-from ssd.draft.ngram import WINDOW, ngram_guess
+from ssd.draft.ngram import WINDOW, Repeats, ngram_guess
 
 
 @pytest.mark.parametrize("vocab", [2, 4, 12])

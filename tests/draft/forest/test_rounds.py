@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from benchmarks.ruled import grower_of, shape_of
-from ssd.draft.forest.planted import Planted
-from ssd.draft.forest.rounds import Rounds
-from ssd.draft.forest.tables import Moves, Rows, Tables
-from ssd.draft.messages import Open, Sampling, pack_ints
+from benchmarks.ruled import scheduler_of, shape_of
+from ssd.draft.protocol.messages import Open, Sampling, pack_ints
+from ssd.draft.server.ledger import Rounds
+from ssd.draft.server.session import DraftSession
+from ssd.draft.tree.tables import Moves, Rows, Tables
 
 
 class Clock:
@@ -100,17 +100,17 @@ class SecondsAForward:
 def test_a_tree_is_deeper_where_a_round_has_more_steps(seconds: float, least: int, most: int) -> None:
     """With room for 40 nodes and 64 rows a step; with rounds of no known length it is full at once."""
     clock = Clock()
-    grower = grower_of(
+    scheduler = scheduler_of(
         SecondsAForward(clock), prefill_chunk=64, shape=shape_of(1, 8, width=64, slots=40), clock=clock
     )
     opening = Open(0, 1, pack_ints([1, 2, 3]), 3, 200, 8, Sampling(seed=0))
-    grower.open(0, Planted(opening, 200, 4))
+    scheduler.open(0, DraftSession(opening, 200, 4))
     if seconds:
-        grower._rounds._seconds[1] = seconds
-        grower._rounds.note_step(1.0)
+        scheduler._rounds._seconds[1] = seconds
+        scheduler._rounds.note_step(1.0)
     for _ in range(16):
-        grower.grow()
-    tables = grower._forest.tables
+        scheduler.grow()
+    tables = scheduler._forest.tables
     used = tables.is_used[1, :40]
     assert used.sum() == 40, "all room is taken in the end"
     depth = int((tables.position[1, :40][used] - tables.length[1] + 1).max())

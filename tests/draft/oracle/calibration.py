@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ssd.draft.messages import Floats
+from ssd.draft.protocol.messages import Floats
 
 MAX_RANKS = 8
 _EDGES = (-7.0, -5.0, -4.0, -3.0, -2.2, -1.5, -1.0, -0.6, -0.3, -0.1, -0.02)

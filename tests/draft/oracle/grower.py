@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from ssd.attention.rows import PlainRow
-from ssd.draft.children import Drawing, DrawnChildren, drawn_children, likely_children
-from ssd.draft.messages import TreePart
+from ssd.draft.protocol.messages import TreePart
+from ssd.draft.tree.children import Drawing, DrawnChildren, drawn_children, likely_children
 from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
 from ssd.kvcache.pool import NODES_PER_TREE, KVPool
 from ssd.runtime.runner import Runner, forward

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssd.attention.rows import Branches
-from ssd.draft.forest.ledger import CREDIT
-from ssd.draft.messages import (
+from ssd.draft.ngram import ngram_guess
+from ssd.draft.protocol.messages import (
     MAX_ID,
     Drawn,
     Floats,
@@ -25,8 +25,8 @@ from ssd.draft.messages import (
     pack_ints,
     unpack_ints,
 )
-from ssd.draft.ngram import ngram_guess
-from ssd.draft.wire_sampling import check_noise, sampling_params
+from ssd.draft.server.ledger import CREDIT
+from ssd.draft.server.sampling import check_noise, sampling_params
 from ssd.kvcache.pool import NODES_PER_TREE
 from ssd.sampling import History, SamplingRow, Tally, mix_seed
 from ssd.sampling.ratio import DraftDistribution

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from numpy.typing import NDArray
 
-from ssd.draft.codec import decode, encode
-from ssd.draft.messages import (
+from ssd.draft.client.mirrors import Knowledge
+from ssd.draft.protocol.codec import decode, encode
+from ssd.draft.protocol.messages import (
     AnyMessage,
     Nodes,
     Open,
@@ -29,7 +30,6 @@ from ssd.draft.messages import (
     pack_ints,
     unpack_ints,
 )
-from ssd.draft.mirrors import Knowledge
 from ssd.kvcache.pool import NODES_PER_TREE
 from tests.draft.one_mirror import ROW, OneMirror
 from tests.draft.oracle.session import Session

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ssd.draft.messages import Floats
+from ssd.draft.protocol.messages import Floats
 from tests.draft.oracle.calibration import MAX_RANKS, Calibration, Observation
 
 

@@ -12,9 +12,9 @@ import torch
 
 from ssd.attention.rows import Branches, PlainRow
 from ssd.config import RunnerConfig
-from ssd.draft.children import likely_children
-from ssd.draft.forest.ledger import CREDIT
-from ssd.draft.messages import Open, Sampling, TreePart, pack_ints
+from ssd.draft.protocol.messages import Open, Sampling, TreePart, pack_ints
+from ssd.draft.server.ledger import CREDIT
+from ssd.draft.tree.children import likely_children
 from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.runtime.runner import forward

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ssd.draft.messages import Sampling
 from ssd.draft.ngram import ngram_guess
+from ssd.draft.protocol.messages import Sampling
 from ssd.runtime.loading import LoadedModel
 from tests.draft.oracle.test_grower import (
     LIMITS,

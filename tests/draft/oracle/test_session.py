@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from ssd.draft.messages import Open, Sampling, pack_ints
+from ssd.draft.protocol.messages import Open, Sampling, pack_ints
 from ssd.sampling.processors import edit_logits
 from tests.draft.oracle.session import Move, Session
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ssd.draft.messages import Floats, Ints
+from ssd.draft.protocol.messages import Floats, Ints
 
 UNNAMED = -1
 """Id of a node that has none."""

@@ -29,7 +29,7 @@ NAMES: Mapping[str, tuple[str, str]] = {
 }
 """Gauges that are 1 at the name that holds, and 0 at those that did."""
 GAUGES: Mapping[str, str] = {
-    "spec_sessions": "Requests that are followed now.",
+    "spec_sessions": "Requests that are session now.",
     "draft_up": "1 while the draft is there.",
     "drafting_paused": "1 while drafting pauses after an error.",
     "draft_resting": "1 while the draft rests: hardly any of its tokens was accepted.",

@@ -6,11 +6,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ssd.draft.client import DraftClient
-from ssd.draft.link import Keys
-from ssd.draft.messages import Hello
-from ssd.draft.policy import Policy
-from ssd.draft.sources import sources_at
+from ssd.draft.client.client import DraftClient
+from ssd.draft.client.sources import sources_at
+from ssd.draft.client.speculator import Speculator
+from ssd.draft.protocol.messages import Hello
+from ssd.draft.protocol.sockets import Keys
 from ssd.integrations.vllm.batch_rows import BatchRows
 from ssd.integrations.vllm.meter import Meter
 from ssd.integrations.vllm.sessions import Sessions
@@ -41,12 +41,12 @@ class Opening:
         num_sequences = min(self.vllm_config.scheduler_config.max_num_seqs, _MOST_PREPARED)
         client = DraftClient(sources, lookahead=lookahead, num_sequences=num_sequences)
         # A step tells it too, but a server that has nothing to do takes none.
-        client.line.watch(lambda is_there: self.meter.show(draft_up=float(is_there)))
-        policy = Policy(client, lookahead=lookahead, backup=settings.backup)
-        policy.start(timeout=0.0)
+        client.pool.watch(lambda is_there: self.meter.show(draft_up=float(is_there)))
+        speculator = Speculator(client, lookahead=lookahead, backup=settings.backup)
+        speculator.start(timeout=0.0)
         logger.info("the draft is looked for at %s", settings.draft)
         return Sessions(
-            policy,
+            speculator,
             self.rows.seed_of,
             max_model_len=model.max_model_len,
             coupled=settings.coupled,

@@ -6,8 +6,8 @@ can be told: they cost their own request its draft.
 
 from typing import Any
 
-from ssd.draft.messages import MAX_ID, MAX_TOKENS, Sampling
-from ssd.draft.rules import UntellableError, tellable
+from ssd.draft.protocol.messages import MAX_ID, MAX_TOKENS, Sampling
+from ssd.draft.protocol.rules import UntellableError, tellable
 
 DRAFT_NAME = "ssd_draft"
 """Key of `extra_args` (`vllm_xargs` over HTTP): the name of the drafts that are to guess."""

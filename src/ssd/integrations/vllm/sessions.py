@@ -1,7 +1,7 @@
 """Requests of vLLM as sequences of the draft: opened, told of outcomes, asked for paths, closed.
 
-Follows what the scheduler tells a worker, by request id, and hands it to the policy. Knows vLLM's records by
-the names of their fields and needs no vLLM. Everything here may be dropped at any time: it guesses, and
+Follows what the scheduler tells a worker, by request id, and hands it to the speculator. Knows vLLM's records
+by the names of their fields and needs no vLLM. Everything here may be dropped at any time: it guesses, and
 decides no token.
 """
 
@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ssd.draft.policy import Policy, Round, Verified
-from ssd.draft.rules import UntellableError
+from ssd.draft.client.speculator import Round, Speculator, Verified
+from ssd.draft.protocol.rules import UntellableError
 from ssd.integrations.vllm.meter import Meter
 from ssd.integrations.vllm.requests import draft_name_of, max_len_of, why_declined, wire_sampling
 
@@ -22,7 +22,7 @@ _PADDING = 0
 class Sessions:
     def __init__(
         self,
-        policy: Policy,
+        speculator: Speculator,
         seed_of: Callable[[str], int],
         *,
         max_model_len: int,
@@ -32,14 +32,14 @@ class Sessions:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`seed_of` tells the seed that a request draws with; `padded_to` 0: proposals are ragged."""
-        self.policy = policy
+        self.speculator = speculator
         self.meter = meter or Meter()
         self._seed_of = seed_of
         self._max_model_len = max_model_len
         self._coupled, self._padded_to = coupled, padded_to
         self._clock = clock
         self._live: dict[str, int] = {}
-        """Of each followed request, how many proposed tokens are no padding."""
+        """Of each session request, how many proposed tokens are no padding."""
         self._num_drafted: dict[str, int] = {}
         """Of the step that runs: tokens under verification."""
         self._num_rows, self._is_generating, self._started = 0, False, 0.0
@@ -67,7 +67,7 @@ class Sessions:
 
     def take_in(self) -> None:
         """While the device computes: what the draft has said meanwhile."""
-        self.policy.take_in()
+        self.speculator.take_in()
 
     def settle(self, request_ids: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
         """After a verification: what came out of each request; nothing where its prompt is still read."""
@@ -78,7 +78,7 @@ class Sessions:
             if decided and request_id in self._live
         ]
         seconds = started - self._started if self._is_generating else None
-        rounds = self.policy.settle(outcomes, self._num_rows, seconds)
+        rounds = self.speculator.settle(outcomes, self._num_rows, seconds)
         self._count(outcomes, rounds)
         self._settled = [str(each.request_id) for each in outcomes]
         self._show()
@@ -90,11 +90,11 @@ class Sessions:
         asked, self._settled = [each for each in self._settled if each in self._live], []
         if not asked or not self.is_attached:
             return asked, [[] for _ in asked]
-        paths = [[int(token) for token in path.tokens] for path in self.policy.propose(asked)]
+        paths = [[int(token) for token in path.tokens] for path in self.speculator.propose(asked)]
         self._live.update((each, len(path)) for each, path in zip(asked, paths, strict=True))
         if self._padded_to and any(paths):
             paths = [path + [_PADDING] * (self._padded_to - len(path)) for path in paths]
-        waited = self.policy.proposed.waited
+        waited = self.speculator.proposed.waited
         self.meter.add("wait_seconds", amount=waited)
         self.meter.add("host_seconds", "propose", self._clock() - started - waited)
         return asked, paths
@@ -111,11 +111,11 @@ class Sessions:
 
     def report(self) -> dict[str, float]:
         self._show()
-        cost = self.policy.controller.times.cost()
+        cost = self.speculator.controller.times.cost()
         return {**self.meter.report(), "step_seconds": cost.fixed, "step_seconds_per_row": cost.slope}
 
     def close(self) -> None:
-        self.policy.close()
+        self.speculator.close()
 
     def _open(self, new: Any) -> None:
         if not self.is_attached:
@@ -131,7 +131,7 @@ class Sessions:
             sampling = wire_sampling(new.sampling_params, self._seed_of(new.req_id), coupled=self._coupled)
             max_len = max_len_of(new, self._max_model_len)
             name = draft_name_of(new)
-            self.policy.begin(new.req_id, new.prompt_token_ids, (), sampling, max_len, draft_name=name)
+            self.speculator.begin(new.req_id, new.prompt_token_ids, (), sampling, max_len, draft_name=name)
         except (UntellableError, OverflowError):  # OverflowError: a token of its prompt that no model has.
             self.meter.add("spec_declined", "parameters")
             return
@@ -140,7 +140,7 @@ class Sessions:
 
     def _forget(self, request_id: str) -> None:
         if self._live.pop(request_id, None) is not None:
-            self.policy.forget(request_id)
+            self.speculator.forget(request_id)
 
     def _verified(self, request_id: str) -> int:
         """How many of the tokens under verification were guessed, not padding."""
@@ -167,10 +167,10 @@ class Sessions:
                 self.meter.add(name, label, amount)
 
     def _show(self) -> None:
-        stats = self.policy.stats
+        stats = self.speculator.stats
         self.meter.show(
             spec_sessions=len(self._live),
-            draft_up=float(self.policy.client.is_ready),
+            draft_up=float(self.speculator.client.is_ready),
             draft_resting=float(stats.is_resting),
             draft_connects=stats.num_connects,
             draft_losses=stats.num_losses,

@@ -1,0 +1,1 @@
+"""The target's side: sessions, mirrors of the draft's trees, and what to propose. Needs numpy, no torch."""

@@ -1,0 +1,154 @@
+"""A connection to one draft, from its HELLO until it is lost.
+
+Knows a socket and a clock. A draft sends signs of life, also to a target that asks for nothing: silence
+longer than the timeout, an invalid frame, or a socket that is full end the connection for good. The replica
+(replica.py) then makes another.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+
+from ssd.draft.protocol.codec import FrameError, decode, encode
+from ssd.draft.protocol.messages import (
+    MAX_FRAME_BYTES,
+    MAX_MESSAGES,
+    PROTOCOL_VERSION,
+    AnyMessage,
+    Hello,
+)
+from ssd.draft.protocol.sockets import EngineSocket, SocketError
+
+logger = logging.getLogger(__name__)
+
+_FRAMES_AT_ONCE = 256
+"""Frames taken before the engine goes on: one who sends without end must not hold it up."""
+_MAX_NONSENSE = 3
+"""Frames that make no sense before the other side is given up."""
+
+
+class ConnectionState(Enum):
+    GREETING = "greeting"
+    READY = "ready"
+    REFUSED = "refused"
+    LOST = "lost"
+
+
+class Connection:
+    def __init__(
+        self,
+        link: EngineSocket,
+        hello: Hello,
+        clock: Callable[[], float],
+        *,
+        timeout: float,
+        greeting_timeout: float,
+    ) -> None:
+        """Seconds of silence that are borne: `greeting_timeout` before the first word, `timeout` later."""
+        self._link = link
+        self._clock = clock
+        self._timeout, self._greeting_timeout = timeout, greeting_timeout
+        self._outbox: list[AnyMessage] = []
+        self._last_heard = clock()
+        self._num_nonsense = 0
+        self._tokenizer = hello.tokenizer
+        self.state = ConnectionState.GREETING
+        self.reason = ""
+        """Why it is refused or lost."""
+        self.vocab_size = hello.vocab_size
+        """Ids both sides know."""
+        self.name = ""
+        self.max_model_len = 0
+        """The longest text that the draft can read; 0: it has not said."""
+        self._send(encode([hello]))
+
+    def post(self, message: AnyMessage) -> None:
+        """Queued until `flush`: what belongs to one step travels in one frame."""
+        self._outbox.append(message)
+
+    def flush(self) -> None:
+        if self._outbox and self.state is ConnectionState.READY:
+            messages, self._outbox = self._outbox, []
+            for frame in _frames(messages):
+                self._send(frame)
+
+    def receive(self, timeout: float = 0.0, *, most: int = _FRAMES_AT_ONCE) -> Iterator[AnyMessage]:
+        """What has arrived, at most so many frames; waits for the first if asked to."""
+        for _ in range(most):
+            if self.state not in (ConnectionState.GREETING, ConnectionState.READY):
+                return
+            frame = self._next_frame(timeout)
+            if frame is None:
+                self._check_silence()
+                return
+            timeout = 0.0
+            self._last_heard = self._clock()
+            yield from self._messages(frame)
+
+    def overfull(self) -> str:
+        """Why the draft is to be left: it sends far more than is read. Empty: it does not."""
+        return self._link.overfull()
+
+    def close(self) -> None:
+        self._link.close()
+
+    def lose(self, reason: str) -> None:
+        if self.state is not ConnectionState.REFUSED:
+            self.state, self.reason = ConnectionState.LOST, reason
+
+    def _next_frame(self, timeout: float) -> bytes | None:
+        try:
+            return self._link.receive(timeout)
+        except SocketError as error:
+            self.lose(str(error))
+            return None
+
+    def _messages(self, frame: bytes) -> Iterator[AnyMessage]:
+        try:
+            messages = decode(frame, vocab_size=self.vocab_size)
+        except FrameError as error:
+            self._num_nonsense += 1
+            logger.warning("a frame from the draft was refused: %s", error)
+            if self._num_nonsense >= _MAX_NONSENSE:
+                self.lose(f"the draft talks nonsense: {error}")
+            return
+        for message in messages:
+            if isinstance(message, Hello):
+                self._greeted(message)
+            else:
+                yield message
+
+    def _greeted(self, hello: Hello) -> None:
+        if hello.refusal:
+            self.state, self.reason = ConnectionState.REFUSED, hello.refusal
+        elif hello.version != PROTOCOL_VERSION or hello.tokenizer != self._tokenizer:
+            self.state, self.reason = ConnectionState.REFUSED, f"{hello.name} is another version or family"
+        elif self.state is ConnectionState.READY:
+            # It greets whom it does not know: it was restarted, or could make nothing of what it got.
+            self.lose("the draft has forgotten this engine")
+        else:
+            self.state, self.name = ConnectionState.READY, hello.name
+            self.vocab_size = min(self.vocab_size, hello.vocab_size)
+            self.max_model_len = hello.max_model_len
+
+    def _send(self, frame: bytes) -> None:
+        try:
+            self._link.send(frame)
+        except SocketError as error:
+            self.lose(str(error))
+
+    def _check_silence(self) -> None:
+        """A draft gives signs of life, whether it is asked anything or not."""
+        borne = self._timeout if self.state is ConnectionState.READY else self._greeting_timeout
+        if self._clock() - self._last_heard > borne:
+            self.lose(f"the draft has said nothing for {borne:.1f} s")
+
+
+def _frames(messages: Sequence[AnyMessage]) -> list[bytes]:
+    """One frame, or several where one would be larger than the other side takes."""
+    frame = encode(messages)
+    fits = len(frame) <= MAX_FRAME_BYTES and len(messages) <= MAX_MESSAGES
+    if fits or len(messages) == 1:
+        return [frame]
+    half = len(messages) // 2
+    return _frames(messages[:half]) + _frames(messages[half:])

@@ -1,0 +1,406 @@
+"""The engine's copies of all rolling trees: one table of arrays, kept in step by numbers, not by timing.
+
+Frames of nodes arrive when they arrive; verifications end when they end. A root advances the moment an
+outcome is there, without asking. A frame says which outcomes the draft had applied when it was made (`n`),
+how long the text was then, and how many frames came before it (`number`): from these the mirror knows what
+to graft, what to drop and when something is missing. No sockets, no clock, no torch.
+
+A sequence has a row, and in it SLOTS places for nodes; node `id` lies at place id % SLOTS. Ids are never used
+twice, so a place that holds another id says that the node is gone. Lost branches stay until they are written
+over: nothing leads to them. Siblings have consecutive ids, so a node knows its children by the first one's id
+and their count. A frame is taken in for all its sequences at once.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ssd.draft.protocol.messages import (
+    Floats,
+    Ints,
+    Longs,
+    Nodes,
+    NodesHeads,
+    SaidNodes,
+    unpack_floats,
+    unpack_ints,
+)
+
+UNNAMED = -1
+"""Id of a root of which the draft has said nothing."""
+
+SLOTS = 4096
+"""Far more than an honest draft has nodes under way: what is written over costs a guess."""
+_RECENT = 1024
+"""Tokens at the end of a text that a late frame may still have to follow."""
+_EMPTY = -2
+
+Bools = NDArray[np.bool_]
+Distribution = tuple[Ints, Floats]
+"""Token ids and weights, as in sampling/ratio.py."""
+
+
+class Knowledge(Enum):
+    """What a mirror knows at the end of a verification, about what follows."""
+
+    HIT = "hit"
+    """The next token, and at least one after it."""
+    LATE = "late"
+    """The draft has not said yet what may follow the text, or a token before its end: it is behind."""
+    UNKNOWN = "unknown"
+    """The draft said in time what may come next, and the decided token is not among it."""
+    UNHEARD = "unheard"
+    """The draft has said nothing of this sequence yet, or part of what it said is missing."""
+
+
+_BY_CODE = (Knowledge.UNHEARD, Knowledge.UNKNOWN, Knowledge.LATE, Knowledge.HIT)
+
+_ROW_COLUMNS = {
+    "epoch": (np.int64, 0),  # 0: no mirror
+    "n": (np.int64, 0),  # outcomes so far
+    "num_frames": (np.int64, 0),  # frames taken, and so the number of the one that is due
+    "length": (np.int64, 0),  # tokens of the text
+    "length_before": (np.int64, 0),  # the same before its latest outcome
+    "root": (np.int64, UNNAMED),  # the last node of the text that is known
+    "root_length": (np.int64, 0),  # tokens of the text up to there
+    "largest": (np.int64, UNNAMED),  # id seen
+    "is_torn": (np.bool_, 0),  # a frame is missing: nothing is taken until the whole tree comes
+    "was_heard": (np.bool_, 0),
+}
+_NODE_COLUMNS = {
+    "ids": (np.int64, _EMPTY),
+    "tokens": (np.int32, 0),
+    "firsts": (np.int64, 0),  # the first child's id
+    "counts": (np.int32, 0),  # children
+    "logprobs": (np.float32, 0),
+}
+
+
+class Mirrors:
+    epoch: Longs
+    n: Longs
+    num_frames: Longs
+    length: Longs
+    length_before: Longs
+    root: Longs
+    root_length: Longs
+    largest: Longs
+    is_torn: Bools
+    was_heard: Bools
+    ids: Longs
+    tokens: Ints
+    firsts: Longs
+    counts: Ints
+    logprobs: Floats
+    recent: Ints
+
+    def __init__(self, num_rows: int = 0) -> None:
+        self.recent = np.zeros(0, np.int32)
+        self._drawn: dict[int, dict[int, Distribution]] = {}
+        """Under ratio acceptance, by row and a node's id: what its first child was drawn from."""
+        for name, (kind, value) in (_ROW_COLUMNS | _NODE_COLUMNS).items():
+            setattr(self, name, np.full(0, value, kind))
+        self._make_room(num_rows)
+
+    def open(self, row: int, epoch: int, length: int) -> None:
+        """A tree begins at the end of a text of so many tokens."""
+        while row >= len(self.epoch):
+            self._make_room(max(8, len(self.epoch)))
+        for name, (_kind, value) in _ROW_COLUMNS.items():
+            getattr(self, name)[row] = value
+        self.epoch[row], self.length[row] = epoch, length
+        self._forget_nodes(row)
+
+    def close(self, row: int) -> None:
+        if row < len(self.epoch):
+            self.epoch[row] = 0
+            self._drawn.pop(row, None)
+
+    def take(self, message: Nodes) -> None:
+        """Takes a frame in, or drops it: whatever it holds, the tokens of the text stay the target's."""
+        part = SaidNodes(message.columns(), message.node_columns(), unpack_floats(message.logprobs))
+        part = part.of(self._due(part.heads))
+        rows = part.heads.seq
+        if not len(rows):
+            return
+        self.num_frames[rows] = part.heads.number + 1
+        self.was_heard[rows] = True
+        for row in rows[part.heads.full > 0].tolist():
+            self._forget_nodes(row)
+        bad = self._nonsense(part)
+        if bad.any():
+            self.is_torn[rows[bad]] = True
+            part = part.of(~bad)
+            rows = part.heads.seq
+        self._place_roots(part.heads)
+        if part.logprobs.size:
+            self._graft(part)
+        for each in message.drawn:
+            if each.seq in rows:
+                q = unpack_ints(each.tokens), unpack_floats(each.weights)
+                self._keep_drawn(each.seq, each.parent, q)
+        self._follow(rows.tolist())
+
+    def advance(self, rows: Sequence[int], texts: Sequence[Sequence[int]]) -> list[Knowledge]:
+        """Moves the roots along the new tokens of their texts."""
+        view = self._view
+        for row, tokens in zip(rows, texts, strict=True):
+            start = view.length[row]
+            for position, token in enumerate(tokens, start):
+                view.recent[row * _RECENT + position % _RECENT] = token
+            view.length_before[row], view.length[row] = start, start + len(tokens)
+            view.n[row] += 1
+        self._follow(rows)
+        return [self.knowledge(row) for row in rows]
+
+    def knowledge(self, row: int) -> Knowledge:
+        view = self._view
+        if view.is_torn[row] or not view.was_heard[row]:
+            return Knowledge.UNHEARD
+        root = view.root[row]
+        place = row * SLOTS + root % SLOTS
+        # Without children the draft has not computed this node yet; before the latest outcome it had not even
+        # session the text so far. Neither says anything about how well it guesses.
+        has_children = view.ids[place] == root and view.counts[place]
+        if not has_children or view.root_length[row] < view.length_before[row]:
+            return Knowledge.LATE
+        return Knowledge.HIT if view.root_length[row] == view.length[row] else Knowledge.UNKNOWN
+
+    def path(self, row: int, limit: int) -> tuple[list[int], list[float]]:
+        """The most likely known continuation: its tokens, and the chance that the text runs through each."""
+        view, start, node = self._view, row * SLOTS, self.end_of(row)
+        tokens, chances, value = list[int](), list[float](), 0.0
+        if node is None:
+            return tokens, chances
+        place = start + node % SLOTS
+        while len(tokens) < limit and view.ids[place] == node and view.counts[place]:
+            node = view.firsts[place]
+            place = start + node % SLOTS
+            if view.ids[place] != node:
+                break
+            value += view.logprobs[place]
+            tokens.append(view.tokens[place])
+            chances.append(math.exp(value))
+        return tokens, chances
+
+    def end_of(self, row: int) -> int | None:
+        """The node of the text's last token, if it is known."""
+        view = self._view
+        is_known = view.epoch[row] and not view.is_torn[row] and view.root_length[row] == view.length[row]
+        return view.root[row] if is_known else None
+
+    def children(self, row: int, node: int) -> list[tuple[int, int, float]]:
+        """Of a node, the likeliest first: id, token and log-probability."""
+        view, start = self._view, row * SLOTS
+        place = start + node % SLOTS
+        if view.ids[place] != node:
+            return []
+        ids = range(view.firsts[place], view.firsts[place] + view.counts[place])
+        places = [(child, start + child % SLOTS) for child in ids]
+        return [(child, view.tokens[at], view.logprobs[at]) for child, at in places if view.ids[at] == child]
+
+    def child(self, row: int, node: int, token: int) -> int | None:
+        """The child of a node that is this token."""
+        view, start = self._view, row * SLOTS
+        place = start + node % SLOTS
+        if view.ids[place] == node:
+            first = view.firsts[place]
+            for child in range(first, first + view.counts[place]):
+                place = start + child % SLOTS
+                if view.tokens[place] == token and view.ids[place] == child:
+                    return child
+        return None
+
+    def has_drawn(self, row: int) -> bool:
+        return row in self._drawn
+
+    def drawn_along(self, row: int, tokens: Sequence[int]) -> list[Distribution]:
+        """Under ratio acceptance, what the tokens of a path were drawn from, as far as that is known."""
+        found, node = list[Distribution](), int(self.root[row])
+        for token in tokens:
+            q = self._drawn[row].get(node)
+            if q is None or token not in q[0]:
+                break
+            found.append(q)
+            node = int(self.firsts[row * SLOTS + node % SLOTS])
+        return found
+
+    def content(self, row: int) -> list[tuple[int, int, int, float]]:
+        """Id, parent's id, token and log-probability of every node below the root, if that is known."""
+        if self.root_length[row] < self.length[row]:
+            return []
+        found, waiting = list[tuple[int, int, int, float]](), [int(self.root[row])]
+        while waiting:
+            parent = waiting.pop()
+            place = row * SLOTS + parent % SLOTS
+            if self.ids[place] != parent:
+                continue
+            first = int(self.firsts[place])
+            for node in range(first, first + int(self.counts[place])):
+                at = row * SLOTS + node % SLOTS
+                if self.ids[at] == node:
+                    found.append((node, parent, int(self.tokens[at]), float(self.logprobs[at])))
+                    waiting.append(node)
+        return sorted(found)
+
+    def check_integrity(self) -> None:
+        """Raises RuntimeError unless every row describes one tree."""
+        for row in np.flatnonzero(self.epoch).tolist():
+            ids = self.ids[row * SLOTS : (row + 1) * SLOTS]
+            used = np.flatnonzero(ids != _EMPTY)
+            _require((ids[used] % SLOTS == used).all(), "a node lies in another's place")
+            _require((ids[used] <= self.largest[row]).all(), "a node is younger than the youngest")
+            _require(self.root_length[row] <= self.length[row], "a root lies beyond its text")
+            nodes = self.content(row)
+            _require(len({each[0] for each in nodes}) == len(nodes), "a node hangs in two places")
+            pairs = {each[1:3] for each in nodes}
+            _require(len(pairs) == len(nodes), "a node has a child twice")
+
+    def _make_room(self, count: int) -> None:
+        for columns, size in ((_ROW_COLUMNS, count), (_NODE_COLUMNS, count * SLOTS)):
+            for name, (kind, value) in columns.items():
+                setattr(self, name, np.concatenate((getattr(self, name), np.full(size, value, kind))))
+        self.recent = np.concatenate((self.recent, np.zeros(count * _RECENT, np.int32)))
+        self._view = _View(self)
+
+    def _forget_nodes(self, row: int) -> None:
+        self.ids[row * SLOTS : (row + 1) * SLOTS] = _EMPTY
+        self._drawn.pop(row, None)
+
+    def _num_children(self, rows: Longs, nodes: Longs) -> NDArray[np.integer]:
+        place = rows * SLOTS + (nodes & (SLOTS - 1))
+        return np.where(self.ids[place] == nodes, self.counts[place], 0)
+
+    def _due(self, heads: NodesHeads) -> Bools:
+        """Which of the sequences are to be taken in. A gap tears."""
+        inside = heads.seq < len(self.epoch)
+        rows = np.where(inside, heads.seq, 0) if len(self.epoch) else heads.seq[:0]
+        if not len(rows):
+            return np.zeros(len(heads.seq), np.bool_)
+        due = inside & (self.epoch[rows] == heads.epoch) & (heads.number >= self.num_frames[rows])
+        due &= heads.n <= self.n[rows]
+        gap = due & ((heads.number > self.num_frames[rows]) | self.is_torn[rows]) & (heads.full == 0)
+        if gap.any():
+            self.is_torn[rows[gap]] = True
+        taken: Bools = due & ~gap
+        return taken
+
+    def _nonsense(self, part: SaidNodes) -> Bools:
+        """Which of the sequences contradict themselves, or what was said before."""
+        heads = part.heads
+        rows, is_new = heads.seq, heads.full == 0
+        behind = self.length[rows] - heads.length
+        bad: Bools = np.where(heads.n == self.n[rows], behind != 0, behind <= 0)
+        bad |= is_new & (heads.length == self.root_length[rows]) & (heads.root != self.root[rows])
+        if not part.logprobs.size:
+            return bad
+        owners, starts = part.owners, part.starts
+        ids, parents, tokens = part.nodes
+        some = heads.num_nodes > 0
+        bad[some] |= is_new[some] & (ids[part.firsts[some]] <= self.largest[rows[some]])
+        gaps = (ids[1:] - ids[:-1] != 1) & ~part.changes[1:]
+        if gaps.any():
+            bad[owners[1:][gaps]] = True
+        owned, parents = owners[starts], parents[starts].astype(np.int64)
+        again = self._num_children(rows[owned], parents) > 0
+        if again.any():
+            bad[owned[again]] = True
+        # No node has its children in two parts, and none has a child twice.
+        groups = part.changes.cumsum()
+        for keys, whose in ((owned << 32 | parents, owned), (groups << 32 | tokens, owners)):
+            if len(set(keys.tolist())) < len(keys):
+                order = np.argsort(keys)
+                bad[whose[order[1:][np.diff(keys[order]) == 0]]] = True
+        return bad
+
+    def _place_roots(self, heads: NodesHeads) -> None:
+        """Where the draft's root lies nearer to the end of the text than what is known, it is known now.
+
+        After a miss the draft begins again from a root of its own; a whole tree brings its root too.
+        """
+        nearer = (heads.full > 0) | (heads.length > self.root_length[heads.seq])
+        if not nearer.any():
+            return
+        rows, roots = heads.seq[nearer], heads.root[nearer]
+        self.root[rows], self.root_length[rows] = roots, heads.length[nearer]
+        self.largest[rows] = np.maximum(self.largest[rows], roots)
+        self.is_torn[rows] = False
+        place = rows * SLOTS + (roots & (SLOTS - 1))
+        place, roots = place[self.ids[place] != roots], roots[self.ids[place] != roots]
+        self.ids[place], self.counts[place] = roots, 0
+
+    def _graft(self, part: SaidNodes) -> None:
+        heads, owners, starts = part.heads, part.owners, part.starts
+        ids, parents, tokens = part.nodes
+        rows = heads.seq[owners] * SLOTS
+        place = rows + (ids & (SLOTS - 1))
+        self.ids[place], self.tokens[place] = ids, tokens
+        self.logprobs[place], self.counts[place] = part.logprobs, 0
+        parents = parents[starts]
+        above = rows[starts] + (parents & (SLOTS - 1))
+        # Those of a parent that is not known belong to a lost branch: nothing leads to them.
+        known = self.ids[above] == parents
+        above, ends = above[known], np.append(starts[1:], len(ids))
+        self.firsts[above] = ids[starts][known]
+        self.counts[above] = (ends - starts)[known]
+        some = heads.num_nodes > 0
+        last = ids[part.firsts[some] + heads.num_nodes[some] - 1]
+        self.largest[heads.seq[some]] = np.maximum(self.largest[heads.seq[some]], last)
+
+    def _follow(self, rows: Iterable[int]) -> None:
+        """Moves roots along their texts, as far as these are known."""
+        view = self._view
+        for row in rows:
+            at, end, node = view.root_length[row], view.length[row], view.root[row]
+            if end - at > _RECENT:
+                continue
+            while at < end:
+                child = self.child(row, node, view.recent[row * _RECENT + at % _RECENT])
+                if child is None:
+                    break
+                node, at = child, at + 1
+            view.root[row], view.root_length[row] = node, at
+
+    def _keep_drawn(self, row: int, parent: int, distribution: Distribution) -> None:
+        drawn = self._drawn.setdefault(row, {})
+        drawn[parent] = distribution
+        if len(drawn) > SLOTS:
+            start = row * SLOTS
+            self._drawn[row] = {
+                node: q for node, q in drawn.items() if self.ids[start + node % SLOTS] == node
+            }
+
+
+class _View:
+    """The same memory, read and written number by number.
+
+    A frame brings many nodes, and for them arrays are fast; a round follows a handful of links, and for that
+    an array's every access costs twenty times as much.
+    """
+
+    def __init__(self, table: Mirrors) -> None:
+        for name in (*_ROW_COLUMNS, *_NODE_COLUMNS, "recent"):
+            setattr(self, name, memoryview(getattr(table, name)))
+
+    epoch: "memoryview[int]"
+    n: "memoryview[int]"
+    length: "memoryview[int]"
+    length_before: "memoryview[int]"
+    root: "memoryview[int]"
+    root_length: "memoryview[int]"
+    is_torn: "memoryview[bool]"
+    was_heard: "memoryview[bool]"
+    ids: "memoryview[int]"
+    tokens: "memoryview[int]"
+    firsts: "memoryview[int]"
+    counts: "memoryview[int]"
+    logprobs: "memoryview[float]"
+    recent: "memoryview[int]"
+
+
+def _require(condition: object, message: str) -> None:
+    if not condition:
+        raise RuntimeError(message)

@@ -1,0 +1,386 @@
+"""The client's pool of drafts: finds them, connects, reconnects and replaces them while the target works.
+
+It has a replica for each draft (replica.py): one, where one address was given. The pool outlives its replicas
+and their connections. The target reads where it waits anyway. Everything that may take time (connecting,
+starting a process, closing) is done by `tend`, which the reconnect thread calls (reconnect.py). `tend` reads
+only while the target is idle or the draft has not sent HELLO yet, so Python's lock never delays a launch.
+
+Knows replicas and their listener. Does not know processes (sources.py does), trees or tokens.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ssd.draft.client.connection import Connection
+from ssd.draft.client.reconnect import ReconnectThread
+from ssd.draft.client.replica import DraftSource, Replica, Sources
+from ssd.draft.client.sources import FixedSources
+from ssd.draft.protocol.messages import AnyMessage
+
+logger = logging.getLogger(__name__)
+
+_IDLE_SECONDS = 0.1
+"""A host that has not come for so long has nothing to do."""
+_FRAMES_WHILE_IDLE = 8
+"""Read at a time for an idle host: one that comes back does not wait for more."""
+_TURN_SECONDS = 0.001
+"""How long one of several drafts is waited for before the others are looked at."""
+
+
+class Listener(Protocol):
+    """Called with the line's lock held."""
+
+    def greeted(self, replica: Replica) -> None:
+        """A draft is there, and knows nothing yet."""
+        ...
+
+    def lost(self, replica: Replica) -> None:
+        """Whoever was there is gone, with everything it knew."""
+        ...
+
+    def take(self, message: AnyMessage, replica: Replica) -> None: ...
+
+    def leave(self, replica: Replica) -> None:
+        """Others take over: what is open there is to be closed, and opened with them."""
+        ...
+
+    def hand_on(self, replica: Replica) -> int:
+        """All of its sequences that another would take are to go there; how many went."""
+        ...
+
+    def lighten(self, replica: Replica) -> None:
+        """One of its sequences is to go to another."""
+        ...
+
+
+@dataclass(slots=True)
+class PoolStats:
+    """Since the engine started, over all drafts."""
+
+    num_connects: int = 0
+    num_losses: int = 0
+    num_declined: int = 0
+    num_resyncs: int = 0
+    num_frames: int = 0
+    num_steps: int = 0
+    step_seconds: float = 0.0
+    """Of the latest draft step."""
+    draft_seconds: float = 0.0
+    num_sequences: int = 0
+    """Open at the drafts, for whichever engine, by their latest word."""
+    kv_usage: float = 0.0
+    """Of the fullest draft."""
+    tenant: str = ""
+    """By which name drafts know this host's key; empty where it has none."""
+    num_own_rows: int = 0
+    """Of draft steps, computed for that tenant."""
+    is_resting: bool = False
+    """Nothing is told to the draft for a while: hardly any of its tokens was accepted."""
+    num_ready: int = 0
+    """Drafts that are there."""
+    num_moved: int = 0
+    """Times a sequence went to another draft, because its own was lost, left or stalled."""
+
+
+class DraftPool:
+    def __init__(
+        self,
+        sources: Sources,
+        listener: Listener,
+        clock: Callable[[], float] = time.monotonic,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        """`draw`: the next random number from 0 to 1, for the time until a lost draft is tried again."""
+        self._sources = sources
+        self._listener = listener
+        self.clock, self._draw = clock, draw
+        self.lock = threading.RLock()
+        """Held for what is quick: the host may come at any time."""
+        self._tending = threading.Lock()
+        self._keeper: ReconnectThread | None = None
+        self.replicas: tuple[Replica, ...] = tuple(map(self._replica, sources.current()))
+        """Replaced as a whole: another thread may be reading it."""
+        self._finished: list[Connection | DraftSource | Sources] = []
+        """To be closed, which may take a moment."""
+        self._last_read = clock()
+        self.stats = PoolStats()
+        self._watchers: list[Callable[[bool], None]] = []
+        self._trial: Sources | None = None
+        """Other drafts that are about to take over."""
+
+    @property
+    def ready(self) -> list[Replica]:
+        return [replica for replica in self.replicas if replica.is_ready]
+
+    @property
+    def is_ready(self) -> bool:
+        return any(replica.is_ready for replica in self.replicas)
+
+    @property
+    def refusal(self) -> str:
+        """Why no draft will ever work with this engine; empty if one may."""
+        refusals = [replica.refusal for replica in self.replicas]
+        return refusals[0] if refusals and all(refusals) else ""
+
+    @property
+    def last_loss(self) -> str:
+        """Why there is no connection with any draft; empty while one is still looked for."""
+        losses = [replica.last_loss for replica in self.replicas]
+        return losses[0] if losses and all(losses) else "" if losses else self._sources.problem()
+
+    def start(self) -> None:
+        """From here on a thread tends the line, whatever the host does."""
+        if self._keeper is None:
+            self._keeper = ReconnectThread(self)
+
+    def watch(self, told: Callable[[bool], None]) -> None:
+        """Tells at once, also while the host is idle, whether a draft is there; with the lock held."""
+        self._watchers.append(told)
+
+    def flush(self) -> None:
+        """Sends what has been posted since the last time."""
+        for replica in self.replicas:
+            replica.flush()
+
+    def read(self, timeout: float = 0.0) -> None:
+        """For the host: hands on what has arrived, waiting at most so long for it."""
+        with self.lock:
+            self._last_read = self.clock()
+            replicas = self.replicas
+            if len(replicas) == 1:
+                self._read(replicas[0], timeout)
+            else:
+                self._read_all(replicas, timeout)
+
+    def wait_until_ready(self, timeout: float) -> None:
+        """Until a draft is there, all have refused or are lost, or the time is over."""
+        deadline = self.clock() + timeout
+        while not self.is_ready and not self.refusal and not self.last_loss and self.clock() < deadline:
+            self.tend()
+            if all(replica.connection is None for replica in self.replicas):
+                time.sleep(0.01)
+            self.read(0.1)
+
+    def replace(self, sources: Sources) -> None:
+        """Others take over once one is ready; until then, and if none ever is, those of before go on."""
+        made = [(source, source.connect()) for source in sources.current()]
+        with self._tending:
+            with self.lock:
+                self._end_trial()
+                self._trial = sources
+                on_trial = [
+                    self._replica(source, connection, is_on_trial=True) for source, connection in made
+                ]
+                self.replicas = (*self.replicas, *on_trial)
+            self._close_finished()
+
+    def tend(self) -> None:
+        """Mends what is broken, and reads for a host that is idle."""
+        if not self._tending.acquire(blocking=False):
+            return
+        try:
+            self._close_finished()
+            self._follow_sources()
+            for replica in self.replicas:
+                self._tend(replica)
+        finally:
+            self._tending.release()
+
+    def lose(self, reason: str) -> None:
+        """Gives all connections up; the next ones may be better."""
+        with self.lock:
+            for replica in self.replicas:
+                if replica.connection is not None:
+                    replica.connection.lose(reason)
+                    self._drop(replica)
+
+    def close(self) -> None:
+        if self._keeper is not None:
+            self._keeper.stop()
+        with self._tending, self.lock:
+            self._end_trial()
+            self._finish(self.replicas)
+            self._finished.append(self._sources)
+            self._sources = FixedSources()
+            self._close_finished()
+
+    def abandon(self) -> None:
+        """In a forked child: line, process and thread are the parent's."""
+        self.lock, self._tending, self._keeper = threading.RLock(), threading.Lock(), None
+        replicas, self.replicas, self._sources, self._finished = self.replicas, (), FixedSources(), []
+        for replica in replicas:
+            replica.connection = None
+            self._listener.lost(replica)
+
+    def _replica(
+        self, source: DraftSource, connection: Connection | None = None, *, is_on_trial: bool = False
+    ) -> Replica:
+        return Replica(source, self.clock, connection, is_on_trial=is_on_trial, draw=self._draw)
+
+    def _read_all(self, replicas: Sequence[Replica], timeout: float) -> None:
+        """Each for a moment, in turns, until one has said something."""
+        deadline = self.clock() + timeout
+        while True:
+            num_heard = sum([self._read(each, 0.0) for each in replicas])
+            left = deadline - self.clock()
+            if num_heard or left <= 0:
+                return
+            waiting = next((each for each in replicas if each.connection is not None), None)
+            if waiting is None:
+                return
+            if self._read(waiting, min(left, _TURN_SECONDS)):
+                deadline = self.clock()
+
+    def _read(self, replica: Replica, timeout: float, **limits: int) -> int:
+        """How many messages there were."""
+        connection, num_heard = replica.connection, 0
+        if connection is None:
+            return 0
+        was_ready = replica.is_ready
+        try:
+            for message in connection.receive(timeout, **limits):
+                num_heard += 1
+                replica.note_heard()
+                self._listener.take(message, replica)
+        except Exception as error:
+            # Whatever a draft says costs at most this connection.
+            logger.exception("what the draft says cannot be taken in")
+            connection.lose(f"{type(error).__name__}: {error}")
+        if replica.is_over:
+            self._drop(replica)
+        elif replica.is_ready and not was_ready:
+            self._greeted(replica, connection)
+        return num_heard
+
+    def _greeted(self, replica: Replica, connection: Connection) -> None:
+        was_alone = len(self.ready) == 1
+        self.stats.num_connects += 1
+        replica.note_greeted()
+        self.stats.num_ready = len(self.ready)
+        logger.info("speculation is on: %s drafts", connection.name)
+        if replica.is_on_trial:
+            self._take_over()
+        self._listener.greeted(replica)
+        self.flush()
+        if was_alone:
+            self._tell_watchers(is_there=True)
+
+    def _drop(self, replica: Replica) -> None:
+        had_greeted, before = replica.has_greeted, replica.last_loss
+        connection = replica.drop()
+        if connection is None:
+            return
+        self._finished.append(connection)
+        if replica.is_on_trial:
+            logger.warning("the draft is not replaced: %s", connection.reason)
+            self._finish([replica])
+            if not any(each.is_on_trial for each in self.replicas):
+                self._end_trial()
+            return
+        self.stats.num_ready = len(self.ready)
+        is_off = not self.is_ready
+        # One that never was there is not lost again with every try.
+        if had_greeted or connection.reason != before:
+            logger.warning("%s: %s", "speculation is off" if is_off else "a draft is lost", connection.reason)
+        self.stats.num_losses += had_greeted
+        self._listener.lost(replica)
+        self.flush()
+        if is_off:
+            self._tell_watchers(is_there=False)
+
+    def _tell_watchers(self, *, is_there: bool) -> None:
+        for told in self._watchers:
+            told(is_there)
+
+    def _tend(self, replica: Replica) -> None:
+        if replica.connection is None:
+            self._note_end(replica)
+            connection = replica.new_connection()
+            with self.lock:
+                if replica in self.replicas:
+                    replica.connection = connection
+                elif connection is not None:
+                    self._finished.append(connection)  # Left by the host meanwhile.
+            return
+        broken = replica.source.is_broken()
+        with self.lock:
+            broken = broken or replica.overfull()
+            if broken and replica.connection is not None:
+                replica.connection.lose(broken)
+            if broken or not replica.is_ready or self.clock() - self._last_read > _IDLE_SECONDS:
+                self._read(replica, 0.0, most=_FRAMES_WHILE_IDLE)
+            if replica.num_followed and len(self.replicas) > 1:
+                self._relieve(replica)
+
+    def _note_end(self, replica: Replica) -> None:
+        """A process that ended hangs up first; why it ended is known a moment later."""
+        reason = replica.source.is_broken()
+        if reason and reason not in replica.last_loss:
+            logger.warning("why it was lost: %s", reason)
+            replica.last_loss = reason
+
+    def _relieve(self, replica: Replica) -> None:
+        """One that does not answer, or not in time, hands on what it has, if there is another that does."""
+        if replica.is_stalled and self._has_another(replica):
+            if self._listener.hand_on(replica):
+                logger.warning("a draft has stalled: its sequences go to another")
+        elif replica.is_late and any(each.is_prompt for each in self.ready):
+            replica.note_lightened()
+            self._listener.lighten(replica)
+        self.flush()
+
+    def _has_another(self, replica: Replica) -> bool:
+        return any(each is not replica and not each.is_stalled for each in self.ready)
+
+    def _follow_sources(self) -> None:
+        """New drafts are looked for; those that are no longer named are left, once there is another."""
+        current = self._sources.current()
+        on_trial = self._trial.current() if self._trial is not None else ()
+        with self.lock:
+            known = [replica.source for replica in self.replicas]
+            new = [self._replica(source) for source in current if source not in known]
+            new += [self._replica(each, is_on_trial=True) for each in on_trial if each not in known]
+            self.replicas = (*self.replicas, *new)
+            for replica in self.replicas:
+                is_named = replica.is_on_trial or replica.source in current
+                if not is_named and (not replica.is_ready or self._has_another(replica)):
+                    self._leave(replica)
+
+    def _take_over(self) -> None:
+        """Those on trial are the line's own from here on; those of before are left."""
+        before = [replica for replica in self.replicas if not replica.is_on_trial]
+        self._finished.append(self._sources)
+        if self._trial is not None:
+            self._sources, self._trial = self._trial, None
+        for replica in self.replicas:
+            replica.is_on_trial = False
+        for replica in before:
+            self._leave(replica)
+
+    def _leave(self, replica: Replica) -> None:
+        self._listener.leave(replica)
+        self.flush()
+        self._finish([replica])
+
+    def _end_trial(self) -> None:
+        self._finish([replica for replica in self.replicas if replica.is_on_trial])
+        if self._trial is not None:
+            self._finished.append(self._trial)
+            self._trial = None
+
+    def _finish(self, replicas: Sequence[Replica]) -> None:
+        """Takes them from the line; whatever is left of them is closed later."""
+        self.replicas = tuple(each for each in self.replicas if each not in replicas)
+        for replica in replicas:
+            connection, replica.connection = replica.connection, None
+            self._finished += [replica.source] if connection is None else [connection, replica.source]
+        self.stats.num_ready = len(self.ready)
+
+    def _close_finished(self) -> None:
+        while self._finished:
+            self._finished.pop(0).close()

@@ -1,0 +1,134 @@
+"""What a mirror offers for verification: the likeliest nodes of its tree, under the request's grammar if any.
+
+Nodes come by falling probability, and a parent before its children, since a child is never likelier: so the
+first n of them are the best tree of n nodes.
+
+A draft does not know the grammar. Its likeliest token is often forbidden (a line break where a schema has a
+space), and the path would end there; the likeliest allowed token continues it. Where the grammar allows one
+token, that token is proposed whatever the draft says, also behind the draft's tree. Proposals are verified,
+so nothing here can change a token.
+
+Knows mirrors, probabilities and grammar states, which come from the host. Does not know how many nodes are
+worth verifying (controller.py).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+from typing import Protocol
+
+from ssd.draft.client.mirrors import Mirrors
+
+
+class Place(Protocol):
+    """Somewhere in a text: at its end, or behind tokens that are only guessed."""
+
+    def only(self) -> int | None:
+        """The token that must follow, where no other may."""
+        ...
+
+    def allows(self, token: int) -> bool: ...
+
+    def after(self, token: int) -> "Place":
+        """Behind a token that is allowed."""
+        ...
+
+
+_ALMOST = 1 - 2**-20
+"""A chance of 1 is that of what must follow, and nothing else's."""
+Child = tuple[int | None, int, float]
+"""A node, or None behind the draft's tree; its token; the chance that it follows its parent."""
+
+
+def children_under(mirrors: Mirrors, row: int, node: int | None, place: Place) -> list[Child]:
+    """What may follow a node, the likeliest first."""
+    only = place.only()
+    if only is not None:
+        return [(None if node is None else mirrors.child(row, node, only), only, 1.0)]
+    if node is None:
+        return []
+    known = [(child, token, math.exp(value)) for child, token, value in mirrors.children(row, node)]
+    allowed = [each for each in known if place.allows(each[1])]
+    total = sum(chance for _child, _token, chance in allowed)
+    # Of what the draft did not name, as much is forbidden as of what it named.
+    share = sum(chance for _child, _token, chance in known) / total if total else 0.0
+    return [(child, token, min(_ALMOST, chance * share)) for child, token, chance in allowed]
+
+
+def path_under(
+    mirrors: Mirrors, row: int, node: int | None, limit: int, place: Place
+) -> tuple[list[int], list[float]]:
+    """The likeliest continuation of a node that the grammar allows: its tokens, and the chance of each."""
+    tokens, chances, chance = list[int](), list[float](), 1.0
+    while len(tokens) < limit and (children := children_under(mirrors, row, node, place)):
+        node, token, share = children[0]
+        place = place.after(token)
+        chance *= share
+        tokens.append(token)
+        chances.append(chance)
+    return tokens, chances
+
+
+def num_forced(place: Place, limit: int) -> int:
+    """How many tokens must follow, one after the other."""
+    count = 0
+    while count < limit and (only := place.only()) is not None:
+        place = place.after(only)
+        count += 1
+    return count
+
+
+def num_certain(chances: Sequence[float]) -> int:
+    """Of the chances of a path or tree under a grammar, how many first ones are of what must follow."""
+    count = 0
+    while count < len(chances) and chances[count] == 1.0:
+        count += 1
+    return count
+
+
+Nodes = tuple[list[int], list[float], list[int]]
+"""Tokens; the chance that the text runs through each; of each, the place of the one it follows, or -1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What is not worth an offer."""
+
+    most: int
+    """Nodes of a sequence."""
+    depth: int
+    """Tokens of a path."""
+    least: float
+    """Chance of a node."""
+
+
+def likely_nodes(mirrors: Mirrors, row: int, node: int | None, place: Place | None, bounds: Bounds) -> Nodes:
+    """The likeliest nodes below one, within bounds. None: one that is not in the draft's tree."""
+    tokens, chances, parents = list[int](), list[float](), list[int]()
+    waiting, number = list[tuple[float, int, int | None, int, int, int, Place | None]](), count()
+    chance, parent, depth = 1.0, -1, 0
+    while True:
+        for child, token, share in _children(mirrors, row, node, place) if depth < bounds.depth else ():
+            if chance * share > bounds.least:
+                heappush(waiting, (-chance * share, next(number), child, token, parent, depth + 1, place))
+        if not waiting or len(tokens) == bounds.most:
+            return tokens, chances, parents
+        negative, _number, node, token, above, depth, before = heappop(waiting)
+        place = None if before is None else before.after(token)
+        chance, parent = -negative, len(tokens)
+        tokens.append(token)
+        chances.append(chance)
+        parents.append(above)
+
+
+def _children(mirrors: Mirrors, row: int, node: int | None, place: Place | None) -> list[Child]:
+    if place is not None:
+        return children_under(mirrors, row, node, place)
+    if node is None:
+        return []
+    children = mirrors.children(row, node)
+    # One of them comes at most. What a draft says of each may be corrected, or a lie: together it is no more.
+    total = max(1.0, sum(math.exp(value) for _child, _token, value in children))
+    return [(child, token, math.exp(value) / total) for child, token, value in children]

@@ -1,0 +1,266 @@
+"""Decides which draft has which sequence: opens, moves, brings back and closes sessions.
+
+A sequence is open with one draft at a time, or with none. A sequence that loses its draft is opened at once
+with the next best, from its tokens; a request may name the drafts that may have it.
+
+Drafts are chosen by rendezvous hashing with bounded loads. Each pair of a draft and a prefix has a score, by
+a hash of the two, and the highest score wins: texts that begin alike go to the same draft, whose KV cache
+then holds what they share, and a draft that comes or goes moves only its own sequences. A draft that has more
+than its share of the sequences is skipped.
+
+`Distance` measures how many rounds of the target pass while a message is on its way, so that a draft's tree
+reaches beyond them.
+
+Knows the pool's drafts, the mirrors and the messages that open and close a session. Does not know outcomes or
+nodes (client.py). Call everything here with the pool's lock held.
+"""
+
+import itertools
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from ssd.draft.client.mirrors import Mirrors
+from ssd.draft.client.pool import DraftPool
+from ssd.draft.client.replica import Replica
+from ssd.draft.client.session import ROUNDS_BETWEEN_RESYNCS, ClientSession
+from ssd.draft.protocol.messages import Close
+from ssd.moving_average import MovingAverage
+
+logger = logging.getLogger(__name__)
+
+
+class SessionRouter:
+    def __init__(self, line: DraftPool, mirrors: Mirrors, lookahead: int, clock: Callable[[], float]) -> None:
+        self._pool, self._mirrors = line, mirrors
+        self.distance = Distance(lookahead, clock)
+        self._by_row: dict[int, ClientSession] = {}
+        self._free_rows: list[int] = []
+        self._next_epoch = itertools.count(1).__next__
+        self.is_paused = False
+        """Nothing is open anywhere."""
+
+    def __iter__(self) -> Iterator[ClientSession]:
+        return iter(self._by_row.values())
+
+    def free_row(self) -> int:
+        """For a sequence that is about to be added."""
+        return self._free_rows.pop() if self._free_rows else len(self._by_row)
+
+    def add(self, session: ClientSession) -> None:
+        self._by_row[session.row] = session
+        self.open(session)
+
+    def remove(self, session: ClientSession) -> None:
+        self.close(session)
+        del self._by_row[session.row]
+        self._free_rows.append(session.row)
+
+    def pause(self) -> None:
+        self.is_paused = True
+        for session in self:
+            self.close(session)
+
+    def resume(self) -> None:
+        self.is_paused = False
+        self.open_all()
+
+    def current(self, seq: int, epoch: int) -> ClientSession | None:
+        """The sequence, if the epoch is the one it is open under: an older one's words mean nothing."""
+        session = self._by_row.get(seq)
+        is_current = session is not None and session.is_open and self._mirrors.epoch[seq] == epoch
+        return session if is_current else None
+
+    def open_all(self, *, but: Replica | None = None) -> None:
+        for session in self:
+            if not session.is_open:
+                self.open(session, but=but)
+
+    def open(self, session: ClientSession, *, but: Replica | None = None) -> None:
+        """With the draft that has it, or else with one that has not declined it."""
+        while not self.is_paused and (replica := session.replica or self._choose(session, but)) is not None:
+            reason = session.why_not(replica)
+            if not reason:
+                self._open_with(session, replica)
+                return
+            self.decline(session, replica, reason)
+
+    def close(self, session: ClientSession) -> None:
+        if session.replica is not None:
+            session.replica.post(Close(session.row, int(self._mirrors.epoch[session.row])))
+            self._part(session)
+
+    def decline(self, session: ClientSession, replica: Replica, reason: str) -> None:
+        """This draft is not asked for it again; where it has it, it is told that it is over."""
+        self.close(session)
+        self._note_declined(session, replica, reason, may_return=False)
+
+    def declined_by(self, replica: Replica, session: ClientSession, message: Close) -> None:
+        """The draft does not want it: perhaps another does."""
+        self._part(session)
+        self._note_declined(session, replica, message.reason, may_return=message.may_return)
+        self.open(session)
+
+    def lost(self, replica: Replica) -> None:
+        left = self._with(replica)
+        self._forget_refusals(replica)
+        for session in left:
+            self._part(session)
+        self.open_all()
+        self._note_moved(left)
+
+    def leave(self, replica: Replica) -> None:
+        left = self._with(replica)
+        for session in left:
+            self.close(session)
+        self.open_all(but=replica)
+        self._forget_refusals(replica)
+        self._note_moved(left)
+
+    def lighten(self, replica: Replica) -> None:
+        """The shortest text: the others read it soonest."""
+        for session in sorted(self._movable(replica), key=lambda each: len(each.tokens))[:1]:
+            self._move(session)
+
+    def hand_on(self, replica: Replica) -> int:
+        """All that another draft would take; the rest hope that it comes back. How many went."""
+        movable = self._movable(replica)
+        for session in movable:
+            self._move(session)
+        return len(movable)
+
+    def bring_back(self, replica: Replica) -> None:
+        """Of those that the draft had no room for the shortest: it needs the least."""
+        waiting = [each for each in self if not each.is_open and each.declined.get(replica)]
+        for session in sorted(waiting, key=lambda each: len(each.tokens))[:1]:
+            del session.declined[replica]
+            replica.note_return()
+            self.open(session)
+
+    def check_integrity(self) -> None:
+        rows = sorted([*self._by_row, *self._free_rows])
+        if rows != list(range(len(rows))):
+            raise RuntimeError("a row of the mirrors is lost or used twice")
+
+    def _forget_refusals(self, replica: Replica) -> None:
+        for session in self:
+            session.declined.pop(replica, None)
+
+    def _with(self, replica: Replica) -> list[ClientSession]:
+        return [session for session in self if session.replica is replica]
+
+    def _movable(self, replica: Replica) -> list[ClientSession]:
+        return [each for each in self._with(replica) if self._choose(each, replica) is not None]
+
+    def _move(self, session: ClientSession) -> None:
+        replica = session.replica
+        self.close(session)
+        self.open(session, but=replica)
+        self._note_moved([session])
+
+    def _choose(self, session: ClientSession, but: Replica | None) -> Replica | None:
+        """One that answers, if any does; of those, one of the name that its request asks for; of those, one
+        that is in time."""
+        found = [each for each in self._pool.ready if each is not but and each not in session.declined]
+        found = [each for each in found if not each.is_stalled] or found
+        if session.draft_name:
+            found = [each for each in found if each.draft_name == session.draft_name] or found
+        in_time = [each for each in found if not each.is_behind]
+        return choose(in_time or found, session.tokens)
+
+    def _open_with(self, session: ClientSession, replica: Replica) -> None:
+        epoch = self._next_epoch()
+        self._mirrors.open(session.row, epoch, len(session.tokens))
+        if session.replica is None:
+            replica.num_followed += 1
+            session.num_begun_again = 0
+        session.replica, session.asked_at = replica, -ROUNDS_BETWEEN_RESYNCS
+        replica.note_told()
+        replica.post(session.opening(replica, epoch, self.distance.lookahead_with(replica.answer.value)))
+
+    def _part(self, session: ClientSession) -> None:
+        """It is with no draft."""
+        self._mirrors.close(session.row)
+        if session.replica is not None:
+            session.replica.num_followed -= 1
+            session.replica = None
+
+    def _note_declined(
+        self, session: ClientSession, replica: Replica, reason: str, *, may_return: bool
+    ) -> None:
+        logger.info("sequence %d goes on without this draft: %s", session.row, reason)
+        self._pool.stats.num_declined += 1
+        session.declined[replica] = may_return
+        if may_return:
+            replica.note_declined()
+
+    def _note_moved(self, left: list[ClientSession]) -> None:
+        self._pool.stats.num_moved += sum(session.is_open for session in left)
+
+
+_PREFIX_TOKENS = 64
+"""Tokens that texts of one kind have in common: a template, the beginning of a system prompt."""
+_SLACK = 1.25
+"""Times the mean load that a draft may have, and one sequence more, before it is passed over."""
+
+
+class Candidate(Protocol):
+    @property
+    def name(self) -> str:
+        """The same for every target, as long as it is the same draft."""
+        ...
+
+    @property
+    def num_sequences(self) -> int: ...
+
+
+C = TypeVar("C", bound=Candidate)
+
+
+def choose(candidates: Sequence[C], tokens: Sequence[int]) -> C | None:
+    """The favourite of this text among those that have no more than their share; None of none."""
+    if len(candidates) < 2:
+        return candidates[0] if candidates else None
+    most = _SLACK * sum(each.num_sequences for each in candidates) / len(candidates) + 1
+    prefix = np.asarray(tokens[:_PREFIX_TOKENS], dtype=np.int32).tobytes()
+    free = [each for each in candidates if each.num_sequences < most]
+    return max(free, key=lambda each: _mark(each.name, prefix))
+
+
+def _mark(name: str, prefix: bytes) -> bytes:
+    return blake2b(prefix, digest_size=8, key=name.encode()[-64:]).digest()
+
+
+_ROUND_WEIGHT = 0.1
+"""Of the newest round."""
+_LONGEST_ROUND = 2.0
+"""Seconds: a longer time between two rounds is a pause."""
+_MOST = 32
+"""A tree that reaches further has no room for anything beside its likeliest path."""
+
+
+class Distance:
+    def __init__(self, lookahead: int, clock: Callable[[], float]) -> None:
+        self._lookahead, self._clock = lookahead, clock
+        self._round = MovingAverage(_ROUND_WEIGHT)
+        self._last: float | None = None
+
+    def note_round(self) -> None:
+        """A round has ended."""
+        now, last = self._clock(), self._last
+        self._last = now
+        if last is not None and 0 < now - last < _LONGEST_ROUND:
+            self._round.note(now - last)
+
+    def lookahead_with(self, answer_seconds: float) -> int:
+        """What a draft is told whose answers take so long; it grows twice as deep, and one more."""
+        if not self._round.value:
+            return self._lookahead
+        behind = answer_seconds / self._round.value
+        # Answers within a round are no news when it ends: the depth as it is allows for them.
+        extra = max(0.0, behind - 1) * (self._lookahead + 1) / 2
+        return min(max(_MOST, self._lookahead), self._lookahead + math.ceil(extra))

@@ -1,0 +1,212 @@
+"""Finds drafts: addresses, DNS names, child processes.
+
+One address is a list of one. Knows child processes, names and connections. Only `close` blocks.
+"""
+
+import logging
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from ssd.draft.client.connection import Connection, ConnectionState
+from ssd.draft.client.replica import DraftSource, Sources
+from ssd.draft.protocol.messages import Hello
+from ssd.draft.protocol.sockets import Keys, ZmqEngineSocket, check_address
+from ssd.processes.child import Child
+from ssd.processes.sockets import private_address, remove_socket
+
+logger = logging.getLogger(__name__)
+
+_ASK_SECONDS = 5.0
+"""How often it is asked which addresses a name has."""
+_STAY_SECONDS = 60.0
+"""How long an address stays that is missing from answers: a name server may give a part of them each time."""
+_BY_NAME = "dns://"
+START_SECONDS = 600.0
+"""A large draft may take minutes to load; one that ends instead is noticed at once."""
+
+
+class FixedSources:
+    """Those that were named, once and for all."""
+
+    def __init__(self, *sources: DraftSource) -> None:
+        self._sources = sources
+
+    def current(self) -> Sequence[DraftSource]:
+        return self._sources
+
+    def problem(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        pass
+
+
+class AddressSource:
+    """A draft that someone else runs."""
+
+    def __init__(
+        self,
+        address: str,
+        hello: Hello,
+        *,
+        timeout: float,
+        keys: Keys | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._address, self._hello, self._timeout, self._keys = address, hello, timeout, keys
+        self._clock = clock
+
+    @property
+    def name(self) -> str:
+        return self._address
+
+    def connect(self) -> Connection | None:
+        link = ZmqEngineSocket(self._address, self._keys)
+        return Connection(
+            link, self._hello, self._clock, timeout=self._timeout, greeting_timeout=self._timeout
+        )
+
+    def is_broken(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        pass
+
+
+class NamedSources:
+    """Every address that a name has at the moment, as a headless service's has one for each of its drafts.
+
+    Asked for now and then, in a thread of its own: that may take long. A name that cannot be looked up is no
+    news of its drafts, so those that are known stay; one that is missing from an answer stays for a minute. A
+    draft that has ended is noticed by its connection, much sooner.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        port: int,
+        source_at: Callable[[str], DraftSource],
+        *,
+        look_up: "Callable[[str], Sequence[str]] | None" = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name, self._port, self._source_at, self._clock = name, port, source_at, clock
+        self._look_up = look_up or _look_up
+        self._sources: dict[str, DraftSource] = {}
+        self._named_at: dict[str, float] = {}
+        """Of each address: when an answer last had it."""
+        self._asking: threading.Thread | None = None
+        self._ask_at = 0.0
+        self._problem = ""
+
+    def current(self) -> Sequence[DraftSource]:
+        is_asking = self._asking is not None and self._asking.is_alive()
+        if not is_asking and self._clock() >= self._ask_at:
+            self._ask_at = self._clock() + _ASK_SECONDS
+            self._asking = threading.Thread(target=self._ask, name="ssd-draft-names", daemon=True)
+            self._asking.start()
+        return list(self._sources.values())
+
+    def problem(self) -> str:
+        return "" if self._sources else self._problem
+
+    def close(self) -> None:
+        self._ask_at = float("inf")
+
+    def _ask(self) -> None:
+        try:
+            hosts = self._look_up(self._name)
+        except OSError as error:
+            if not self._problem:
+                logger.warning("no address of %s to be had: %s", self._name, error)
+            self._problem = f"no address of {self._name} to be had: {error}"
+            return
+        self._problem = ""
+        now = self._clock()
+        named_at = self._named_at | {f"tcp://{host}:{self._port}": now for host in hosts}
+        self._named_at = {each: at for each, at in named_at.items() if now - at < _STAY_SECONDS}
+        self._sources = {each: self._sources.get(each) or self._source_at(each) for each in self._named_at}
+
+
+def _look_up(name: str) -> list[str]:
+    found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
+    return sorted({str(address[0]) for *_, address in found})
+
+
+def sources_at(addresses: str, hello: Hello, *, timeout: float, keys: Keys | None = None) -> Sources:
+    """Drafts that others run: addresses with commas between them, or dns://name:port for all that it has."""
+
+    def source_at(address: str) -> DraftSource:
+        return AddressSource(address, hello, timeout=timeout, keys=keys)
+
+    if not addresses.startswith(_BY_NAME):
+        return FixedSources(*(source_at(each.strip()) for each in addresses.split(",")))
+    name, _, port = addresses.removeprefix(_BY_NAME).rpartition(":")
+    if not name or not port.isdecimal():
+        raise ValueError(f"{addresses!r} is no name of drafts: use dns://name:port")
+    check_address(f"tcp://{name}:{port}", keys)
+    return NamedSources(name, int(port), source_at)
+
+
+def draft_command(arguments: Sequence[str], address: str) -> list[str]:
+    """`ssd draft`, told `arguments`, on a private address, and gone when we are."""
+    return [sys.executable, "-m", "ssd", "draft", *arguments, "--listen", address, "--lifeline"]
+
+
+class ChildSource:
+    """A draft process of our own."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        hello: Hello,
+        *,
+        timeout: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`arguments` are those of `ssd draft`, without --listen."""
+        self._arguments = list(arguments)
+        self._hello, self._timeout, self._clock = hello, timeout, clock
+        self._address = ""
+        self._child: Child | None = None
+        self._connection: Connection | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self._child else None
+
+    @property
+    def name(self) -> str:
+        return "a child"
+
+    def connect(self) -> Connection | None:
+        if self._child is None:
+            self._address = private_address()
+            command = draft_command(self._arguments, self._address)
+            self._child = Child(command, name="a draft", tells_ready=True, clock=self._clock)
+        if not self._child.start():
+            return None
+        link = ZmqEngineSocket(self._address)
+        self._connection = Connection(
+            link, self._hello, self._clock, timeout=self._timeout, greeting_timeout=START_SECONDS
+        )
+        return self._connection
+
+    def is_broken(self) -> str:
+        if self._child is None or self._connection is None:
+            return ""
+        if self._connection.state is ConnectionState.READY:
+            self._child.note_ready()
+        if self._child.exit_code is None:
+            return ""
+        still_loading = self._connection.state is ConnectionState.GREETING
+        return f"the draft{', while loading,' if still_loading else ''} {self._child.ending}"
+
+    def close(self) -> None:
+        if self._child is not None:
+            self._child.end()
+            remove_socket(self._address)
+            self._child = None

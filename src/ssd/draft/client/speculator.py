@@ -1,0 +1,312 @@
+"""Decides what to propose, from which source, and how much: SSD for any target that verifies.
+
+    verify ████ verify ████ verify ████        the target never stops
+    draft  ▒▒▒▒ draft  ▒▒▒▒ draft  ▒▒▒▒        the draft grows a tree of what may come
+
+The target says which requests begin and end, asks for proposals before a verification, reads while it
+computes, and reports the outcomes after it. When a verification ends, the mirror's root moves along its
+outcome and the next proposal is the best known path from there, without asking or waiting. A row whose token
+the mirror does not know is a miss, and the backup decides what to propose for that row only.
+
+Knows tokens, probabilities and times. Does not know runners, engines or sampling: the target verifies, and
+every token is the target's own, so the draft may be slow, wrong or dead.
+"""
+
+import logging
+import time
+from array import array
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TypeVar
+
+import msgspec
+
+from ssd.config import TREE_SIZE, Backup
+from ssd.draft.client.auto_disable import AutoDisable
+from ssd.draft.client.client import UNGUIDED, DraftClient, Path, Places
+from ssd.draft.client.controller import Controller
+from ssd.draft.client.mirrors import Knowledge
+from ssd.draft.client.pool import PoolStats
+from ssd.draft.client.proposals import Bounds
+from ssd.draft.client.replica import Sources
+from ssd.draft.ngram import guess_after
+from ssd.draft.protocol.messages import Sampling
+
+RequestId = TypeVar("RequestId", bound=Hashable)
+
+logger = logging.getLogger(__name__)
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """The outcome of one sequence: accepted tokens, then the target's own; how many were proposed to it."""
+
+    request_id: Hashable
+    tokens: Sequence[int]
+    num_drafted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """How a verification came about: for people and meters, not for decoding."""
+
+    cause: str = "first"
+    """What was known when the sequence's last verification ended: hit, late, unknown, unheard or first."""
+    source: str = "none"
+    """Where the drafted tokens came from: draft, ngram, grammar (no other could have session) or none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """How the latest proposals came about."""
+
+    waited: float = 0.0
+    """Seconds."""
+    num_ready: int = 0
+    """Sequences whose drafted tokens were there without waiting."""
+
+
+class Speculator:
+    """Request ids are whatever the host has: strings, numbers. Not for use by several threads."""
+
+    def __init__(
+        self,
+        client: DraftClient,
+        *,
+        lookahead: int,
+        backup: Backup = "auto",
+        controller: Controller | None = None,
+        num_trees: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`num_trees`: as many sequences as a verification can take several paths of; 0: one path of each."""
+        self.client = client
+        self.controller = controller or Controller()
+        self.proposed = Proposed()
+        self._lookahead = lookahead
+        self.num_trees = num_trees
+        """May change between two proposals."""
+        self._has_trees = False
+        """Of the latest proposals, at least one has several paths."""
+        self._backup = backup
+        self._clock = clock
+        self._worth = AutoDisable()
+        self._knowledge: dict[Hashable, Knowledge] = {}
+        """Of each sequence, what was known when its last verification ended."""
+        self._sources: dict[Hashable, str] = {}
+        """Of each sequence that was proposed something, where it came from."""
+        self._certain: dict[Hashable, int] = {}
+        """Of the first tokens proposed to each, those that say nothing of a draft: they had to follow."""
+        self._num_connects, self._num_frames = 0, 0
+        self._silent_since = -1
+        """How many frames there were when the draft was waited for in vain, if it has said nothing since."""
+
+    @property
+    def stats(self) -> PoolStats:
+        return replace(self.client.stats, is_resting=self._worth.is_resting)
+
+    def start(self, timeout: float) -> None:
+        """Looks for the draft, from now on and in the background; waits for it at most so long."""
+        self.client.pool.start()
+        self.client.pool.wait_until_ready(timeout)
+
+    def __contains__(self, request_id: Hashable) -> bool:
+        return request_id in self.client
+
+    def strangers_among(self, request_ids: Sequence[RequestId]) -> list[RequestId]:
+        """Those that have not begun."""
+        return self.client.strangers_among(request_ids)
+
+    def begin(
+        self,
+        request_id: Hashable,
+        prompt: Sequence[int],
+        output: Sequence[int],
+        sampling: Sampling,
+        max_len: int,
+        *,
+        draft_name: str = "",
+    ) -> None:
+        """A request whose prompt is about to be computed: the draft can read it at the same time.
+
+        `max_len`: its prompt and the most it may generate. `draft_name`: the name of the drafts that are to
+        guess; empty: any. An id that is live begins again.
+        """
+        self._forget_state(request_id)
+        text = array("i", prompt)
+        text.extend(output)
+        self.client.follow(request_id, text, len(prompt), sampling, max_len, draft_name=draft_name)
+
+    def forget(self, request_id: Hashable) -> None:
+        """The request has ended, or gives way and will begin again."""
+        self._forget_state(request_id)
+        self.client.forget(request_id)
+
+    def take_in(self) -> None:
+        """For the time in which a verification computes: what the draft says is known when it ends."""
+        self.client.pool.read()
+
+    def propose(self, request_ids: Sequence[Hashable], places: Places = UNGUIDED) -> list[Path]:
+        """Of each sequence the tokens that are worth verifying next; none where there is no guess.
+
+        `places`: of those whose texts keep to a grammar that is known here, where they stand.
+        """
+        self.client.pool.read()
+        paths = self._paths(request_ids, places)
+        num_ready, waited = sum(bool(path.tokens) for path in paths), 0.0
+        # Rows that hit never wait for rows that miss.
+        has_waited = not num_ready and (waited := self._wait(request_ids)) > 0
+        if has_waited:
+            paths = self._paths(request_ids, places)
+        self.proposed = Proposed(waited, num_ready)
+        pairs = zip(request_ids, paths, strict=True)
+        self._sources = {
+            each: "grammar" if path.num_certain == len(path.tokens) else "draft"
+            for each, path in pairs
+            if path.tokens
+        }
+        if self._backup in ("auto", "ngram"):
+            paths = [self._or_guess(*each) for each in zip(request_ids, paths, strict=True)]
+        chosen = self._worthwhile(paths)
+        if has_waited and not any(path.tokens for path in chosen):
+            # What is not even worth verifying was not worth waiting for either.
+            self.controller.note_first(accepted=False)
+        self._has_trees = any(path.parents is not None for path in chosen)
+        if places:
+            offers = [*zip(request_ids, paths, strict=True)]
+            self.client.foretell([(each, path.tokens[: path.num_certain]) for each, path in offers])
+            self._certain = {each: path.num_certain for each, path in offers}
+        else:
+            self._certain = {}
+        return chosen
+
+    def settle(
+        self, outcomes: Sequence[Verified], num_rows: int = 0, seconds: float | None = None
+    ) -> list[Round]:
+        """Tells the draft what came out, and the host how it went.
+
+        `seconds` is what the verification of `num_rows` query rows took; None where it read prompts too.
+        """
+        if seconds is not None:
+            is_speculating = any(each.num_drafted for each in outcomes)
+            has_trees = is_speculating and self._has_trees
+            self.controller.times.note(num_rows, seconds, is_speculating=is_speculating, has_trees=has_trees)
+        has_spoken = self._look_at_line()
+        rounds, accepted, num_late = list[Round](), list[int](), 0
+        for each in outcomes:
+            before, num_accepted = self._knowledge.get(each.request_id), len(each.tokens) - 1
+            source = self._sources.get(each.request_id, "none") if each.num_drafted else "none"
+            certain = self._certain.get(each.request_id, 0)
+            if each.num_drafted > certain:
+                self._note_first(source, accepted=num_accepted > certain)
+            if source == "draft" or (source != "grammar" and before in (Knowledge.HIT, Knowledge.UNKNOWN)):
+                accepted.append(max(0, num_accepted - certain) if source == "draft" else 0)
+            num_late += before is Knowledge.LATE
+            rounds.append(_round(before, source))
+        knowledge = self.client.outcomes([(each.request_id, each.tokens) for each in outcomes])
+        if not self._worth.is_resting:
+            self._knowledge.update(
+                (each.request_id, known)
+                for each, known in zip(outcomes, knowledge, strict=True)
+                if each.request_id in self.client
+            )
+        if has_spoken and (accepted or num_late):
+            self._worth.note_round(sum(accepted) / max(1, len(accepted)), was_late=not accepted)
+        self._let_rest()
+        self.proposed = Proposed()
+        return rounds
+
+    def replace(self, sources: Sources) -> None:
+        """Another draft takes over as soon as it is ready."""
+        self.client.pool.replace(sources)
+
+    def close(self) -> None:
+        self.client.pool.close()
+
+    def _forget_state(self, request_id: Hashable) -> None:
+        self._knowledge.pop(request_id, None)
+        self._sources.pop(request_id, None)
+
+    def _look_at_line(self) -> bool:
+        """Another draft, or one that was started again, is judged anew; one that is silent not at all."""
+        stats = self.client.stats
+        if stats.num_connects != self._num_connects:
+            self._worth, self._num_connects = AutoDisable(), stats.num_connects
+        has_spoken, self._num_frames = stats.num_frames > self._num_frames, stats.num_frames
+        return has_spoken
+
+    def _let_rest(self) -> None:
+        """A draft that is never right is told nothing for a while, and then computes nothing."""
+        self._worth.note_step()
+        if self._worth.is_resting and not self.client.is_paused:
+            logger.info("the draft rests for a while: hardly any of its tokens is accepted")
+            self.client.pause()
+            self._knowledge.clear()
+        elif self.client.is_paused and not self._worth.is_resting:
+            self.client.resume()
+
+    def _paths(self, request_ids: Sequence[Hashable], places: Places) -> list[Path]:
+        trees = None
+        if len(request_ids) <= self.num_trees:
+            trees = Bounds(TREE_SIZE, self._lookahead, self.controller.least_chance(len(request_ids)))
+        return self.client.paths(request_ids, self._lookahead, places, trees=trees)
+
+    def _worthwhile(self, paths: Sequence[Path]) -> list[Path]:
+        """Of each sequence so many nodes, of all its tree or of the likeliest path, as yield most."""
+        if any(path.parents is not None for path in paths):
+            chains = [path.chain() for path in paths]
+            lengths, has_trees = self.controller.choose_form(
+                [_chances(path) for path in paths], [_chances(path) for path in chains], len(paths)
+            )
+            paths = paths if has_trees else chains
+        else:
+            lengths = self.controller.choose([_chances(path) for path in paths], len(paths))
+        return [path.cut(length) for path, length in zip(paths, lengths, strict=True)]
+
+    def _wait(self, request_ids: Sequence[Hashable]) -> float:
+        """`jit`: waits for a draft step, if no row has anything to verify and it pays; how many seconds."""
+        awaited = [
+            each for each in request_ids if self._knowledge.get(each) in (Knowledge.LATE, Knowledge.UNKNOWN)
+        ]
+        if not awaited or self._backup not in ("auto", "jit"):
+            return 0.0
+        stats = self.client.stats
+        longest = self.controller.longest_wait(len(request_ids), stats.step_seconds)
+        # One that did not answer in all that time is not waited for again until it has said something.
+        if longest <= 0 or stats.num_frames == self._silent_since:
+            return 0.0
+        started, num_frames = self._clock(), stats.num_frames
+        self.client.wait(awaited, longest)
+        waited = self._clock() - started
+        self._silent_since = num_frames if stats.num_frames == num_frames else -1
+        self.controller.note_wait(waited)
+        return waited
+
+    def _or_guess(self, request_id: Hashable, path: Path) -> Path:
+        if path.tokens:
+            return path
+        text, room = self.client.text_of(request_id)
+        tokens = guess_after(text, min(room, self._lookahead))
+        if not tokens:
+            return path
+        self._sources[request_id] = "ngram"
+        return Path(tokens, self.controller.guess_chances(len(tokens)))
+
+    def _note_first(self, source: str, *, accepted: bool) -> None:
+        if source == "draft":
+            self.controller.note_first(accepted=accepted)
+        elif source == "ngram":
+            self.controller.note_guess(accepted=accepted)
+
+
+@cache
+def _round(before: Knowledge | None, source: str) -> Round:
+    return Round(cause=before.value if before is not None else "first", source=source)
+
+
+def _chances(path: Path) -> Sequence[float]:
+    """What the controller may know of each token when it decides where to cut.
+
+    A token that was drawn must not be looked at before it is checked: its parent's chance stands for it.
+    """
+    return path.chances if path.drawn is None else [1.0, *path.chances[:-1]][: len(path.chances)]

@@ -1,0 +1,190 @@
+"""Frames from messages and back: what no honest peer of this version sends is refused.
+
+A frame on the wire is a msgpack list of messages. The schema refuses what it does not know, and `decode`
+refuses what the schema cannot say: sizes, arrays of unlike length, sequences that cannot be told apart. What
+is wrong for one sequence of an engine's, and leaves the rest readable, is not refused here (rules.py). No
+sockets.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ssd.draft.protocol.messages import (
+    MAX_COUNT,
+    MAX_EPOCH,
+    MAX_FRAME_BYTES,
+    MAX_ID,
+    MAX_LIST,
+    MAX_MESSAGES,
+    MAX_NODES,
+    MAX_SEQUENCES,
+    MAX_TEXT,
+    AnyMessage,
+    Close,
+    Drawn,
+    Hello,
+    Longs,
+    Nodes,
+    NodesHeads,
+    Open,
+    Outcome,
+    OutcomeHeads,
+    Resync,
+    Stats,
+    packed_columns,
+    unpack_floats,
+    unpack_ints,
+)
+
+
+class FrameError(ValueError):
+    """The other side sent something that no honest peer of this version sends."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[AnyMessage])
+
+
+def encode(messages: Sequence[AnyMessage]) -> bytes:
+    return _encoder.encode(list(messages))
+
+
+def decode(frame: bytes, *, vocab_size: int) -> list[AnyMessage]:
+    """The messages of a frame, or FrameError."""
+    if len(frame) > MAX_FRAME_BYTES:
+        raise FrameError(f"a frame of {len(frame)} bytes: at most {MAX_FRAME_BYTES} are taken")
+    try:
+        messages = _decoder.decode(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FrameError(f"not a frame of this protocol: {error}") from error
+    if len(messages) > MAX_MESSAGES:
+        raise FrameError(f"{len(messages)} messages in a frame: at most {MAX_MESSAGES} are taken")
+    for message in messages:
+        _check(message, vocab_size)
+    return messages
+
+
+_ANY = 2**64 - 1
+_OUTCOME_LIMITS, _NODES_LIMITS = (
+    np.array(largest, dtype=np.uint64)[:, None]
+    for largest in (
+        OutcomeHeads(MAX_ID, MAX_EPOCH, _ANY, _ANY, MAX_FRAME_BYTES),  # type: ignore[arg-type]
+        NodesHeads(MAX_ID, MAX_EPOCH, MAX_ID, MAX_ID, MAX_ID, MAX_ID, MAX_NODES, 1),  # type: ignore[arg-type]
+    )
+)
+
+
+def _check(message: AnyMessage, vocab_size: int) -> None:
+    match message:
+        case Nodes():
+            _check_nodes(message, vocab_size)
+        case Outcome():
+            _check_outcome(message)
+        case Open():
+            _check_key(message.seq, message.epoch)
+        case Resync() | Close():
+            _check_key(message.seq, message.epoch)
+            _check_count("reason", len(getattr(message, "reason", "")), 0, MAX_TEXT)
+        case Hello():
+            _check_hello(message)
+        case Stats():
+            _check_stats(message)
+
+
+def _check_hello(message: Hello) -> None:
+    for name in ("tokenizer", "name", "instance", "refusal"):
+        _check_count(name, len(getattr(message, name)), 0, MAX_TEXT)
+    _check_range("size", [message.vocab_size, message.max_model_len, message.version], MAX_ID)
+
+
+def _check_stats(message: Stats) -> None:
+    _check_count("tenant", len(message.tenant), 0, MAX_TEXT)
+    _check_count("step_spans", len(message.step_spans), 0, MAX_LIST)
+    spans = message.step_spans
+    counts = [message.num_steps, message.num_rows, message.num_sequences, message.num_own_rows]
+    _check_range("count", counts + [rows for _start, _end, rows in spans], MAX_COUNT)
+    # NaN fails the comparisons.
+    if not 0 <= message.kv_usage <= 1 or not 0 <= message.seconds <= MAX_COUNT:
+        raise FrameError("a figure of STATS is no share, or no time")
+    if not all(0 <= start <= end <= MAX_COUNT for start, end, _rows in spans):
+        raise FrameError("a step of STATS ends before it starts, or never")
+
+
+def _check_heads(packed: bytes, largest: NDArray[np.uint64]) -> Longs:
+    """Of OUTCOME or NODES: columns within their ranges, each sequence once."""
+    num_columns = len(largest)
+    if not packed or len(packed) % (8 * num_columns):
+        raise FrameError("the columns of a head are missing or of unlike length")
+    columns = packed_columns(packed, num_columns)
+    _check_count("sequences", columns.shape[1], 1, MAX_SEQUENCES)
+    # As unsigned numbers negative ones are larger than any that is allowed.
+    if (columns.view(np.uint64) > largest).any():
+        raise FrameError("a number of a head is out of its range")
+    seqs = columns[0]
+    if len(seqs) > 1 and len(set(seqs.tolist())) < len(seqs):
+        raise FrameError("a sequence is named twice")
+    return columns
+
+
+def _check_outcome(message: Outcome) -> None:
+    counts = _check_heads(message.heads, _OUTCOME_LIMITS)[-1]
+    if len(message.tokens) != 4 * counts.sum():
+        raise FrameError("the tokens of OUTCOME are not as many as announced")
+
+
+def _check_nodes(message: Nodes, vocab_size: int) -> None:
+    heads = NodesHeads(*_check_heads(message.heads, _NODES_LIMITS))
+    size = int(heads.num_nodes.sum())
+    if len(message.nodes) != 12 * size or len(message.logprobs) != 4 * size:
+        raise FrameError("the columns of NODES are of unlike length, or not as long as announced")
+    _check_count("drawn", len(message.drawn), 0, MAX_NODES)
+    for drawn in message.drawn:
+        _check_drawn(drawn, vocab_size)
+    if not size:
+        return
+    ids, parents, tokens = message.node_columns()
+    if (parents.view(np.uint32) >= ids.view(np.uint32)).any():
+        raise FrameError("a node of NODES is not younger than its parent, or has none")
+    # Of each sequence the first id follows its root's, and each further one the one before.
+    before = np.empty(size, np.int64)
+    before[1:] = ids[:-1]
+    some = heads.num_nodes > 0
+    before[(np.cumsum(heads.num_nodes) - heads.num_nodes)[some]] = heads.root[some]
+    if not (ids > before).all():
+        raise FrameError("the ids of NODES do not ascend, or one is not younger than its root")
+    if not (tokens.view(np.uint32) < vocab_size).all():
+        raise FrameError("a token of NODES is not in the vocabulary")
+    # NaN fails the comparison, and so does what is no probability.
+    if not (unpack_floats(message.logprobs) <= 0.0).all():
+        raise FrameError("a log-probability of NODES is no such thing")
+
+
+def _check_drawn(drawn: Drawn, vocab_size: int) -> None:
+    _check_range("key", [drawn.seq, drawn.parent], MAX_ID)
+    size = len(drawn.tokens)
+    if not size or size % 4 or len(drawn.weights) != size:
+        raise FrameError("the columns of a distribution are empty or of unlike length")
+    _check_count("weights", size // 4, 1, MAX_LIST)
+    tokens, weights = unpack_ints(drawn.tokens), unpack_floats(drawn.weights)
+    if tokens.min() < 0 or tokens.max() >= vocab_size or len(set(tokens.tolist())) != len(tokens):
+        raise FrameError("the tokens of a distribution are not in the vocabulary, or repeat")
+    if not ((weights > 0) & np.isfinite(weights)).all():
+        raise FrameError("a weight of a distribution is no such thing")
+
+
+def _check_key(seq: int, epoch: int) -> None:
+    _check_range("seq", [seq], MAX_ID)
+    _check_range("epoch", [epoch], MAX_EPOCH)
+
+
+def _check_range(name: str, values: Sequence[int], largest: int) -> None:
+    if values and (min(values) < 0 or max(values) > largest):
+        raise FrameError(f"a {name} is not in 0…{largest}")
+
+
+def _check_count(name: str, count: int, least: int, most: int) -> None:
+    if not least <= count <= most:
+        raise FrameError(f"{count} {name}: {least} to {most} are taken")

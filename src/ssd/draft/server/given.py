@@ -1,0 +1,178 @@
+"""What only the host can say of a step's rows: what their text is, and so runs and drawn children.
+
+Ratio acceptance is computed by the code that does it for everyone, row by row: a step is split at its logits
+for it. What parameters that depend on tokens do to logits is in `logit_edits.py`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ssd.draft.server.session import DraftSession
+from ssd.draft.tree.attach import Runs
+from ssd.draft.tree.children import Drawing, DrawnChildren, drawn_children
+from ssd.draft.tree.forest import Forest
+from ssd.draft.tree.tables import WORD
+
+_MASK = (1 << WORD) - 1
+_NO_RUNS = Runs(*np.zeros((3, 0), np.int64))
+Texts = Mapping[int, DraftSession]
+"""By the row of the tables."""
+
+
+class Paths:
+    """What lies between the root and rows of a step."""
+
+    def __init__(self, forest: Forest) -> None:
+        rows, told = forest.rows, forest.xp.told
+        self._is_read, self._sequence = told(rows.is_read), told(rows.sequence)
+        self._ancestors, self._last = told(rows.ancestors), told(rows.token)
+        self._position, self._token = told(forest.tables.position), told(forest.tables.token)
+
+    def to(self, row: int) -> list[int]:
+        """The tokens behind the root, up to and including the row's."""
+        if self._is_read[row]:
+            return []
+        last = int(self._last[row])
+        slots = list(_slots(self._ancestors[:, row].tolist()))
+        if not slots:
+            return [last]
+        sequence = int(self._sequence[row])
+        if len(slots) > 1:
+            slots.sort(key=self._position[sequence].__getitem__)
+        return [*self._token[sequence, slots].tolist(), last]
+
+
+def _slots(words: Sequence[int]) -> Iterator[int]:
+    """The bits that are set."""
+    for number, word in enumerate(words):
+        rest = word & _MASK
+        while rest:
+            yield number * WORD + (rest & -rest).bit_length() - 1
+            rest &= rest - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    owner: int
+    """The row that it begins behind."""
+    tokens: Sequence[int]
+
+
+def find_runs(forest: Forest, texts: Texts) -> list[Run]:
+    """Behind roots that are read, then behind the likeliest node of each tree, while there is room."""
+    xp, rows, shape = forest.xp, forest.rows, forest.shape
+    attaches, is_read, home = xp.told(rows.attaches), xp.told(rows.is_read), xp.told(rows.home)
+    own = shape.num_rows if xp.is_fixed else len(home)
+    is_first = is_read[:own] | (xp.told(rows.start)[:own] == np.arange(own))
+    firsts = np.flatnonzero(attaches[:own] & is_first)
+    num_taken = np.bincount(xp.told(rows.sequence)[:own], attaches[:own] & ~is_read[:own])
+    is_used = xp.told(forest.tables.is_used)
+    budget, found, paths = shape.lookup, list[Run](), Paths(forest)
+    for row in _in_turn(forest, firsts):
+        if not budget:
+            break
+        sequence = int(home[row])
+        session = texts[sequence]
+        # Not where guesses are drawn: how long a frame takes must not depend on the tokens in it.
+        if session.draws:
+            continue
+        tokens = session.guess(paths.to(row), budget)
+        if tokens:
+            room = shape.slots - int(is_used[sequence, : shape.slots].sum() + num_taken[sequence])
+            tokens = tokens[: max(0, room)]
+        if tokens:
+            found.append(Run(row, tokens))
+            budget -= len(tokens)
+    return found
+
+
+def _in_turn(forest: Forest, firsts: NDArray[np.int64]) -> list[int]:
+    """Rows that runs may begin behind, in the order in which they are asked."""
+    if len(firsts) > 1:
+        xp, rows = forest.xp, forest.rows
+        home, keys = xp.told(rows.home)[firsts], xp.told(rows.key)[firsts]
+        # A text that is new comes behind those that go on: its prompt is read in this step.
+        lengths = xp.told(forest.tables.is_new)[home] * xp.told(forest.tables.length)[home]
+        firsts = firsts[np.lexsort((keys, lengths, ~xp.told(rows.is_read)[firsts]))]
+    found: list[int] = firsts.tolist()
+    return found
+
+
+def load_runs(forest: Forest, runs: Sequence[Run]) -> None:
+    """Into the forest; where shapes are fixed the rest is padding."""
+    xp = forest.xp
+    if not runs and not xp.is_fixed:
+        forest.runs = _NO_RUNS
+        return
+    columns = np.array(
+        [(run.owner, place, token) for run in runs for place, token in enumerate(run.tokens)], np.int64
+    ).reshape(-1, 3)
+    if not xp.is_fixed:
+        forest.runs = Runs(*columns.T)
+        return
+    for table, values, empty in zip(
+        (forest.runs.owner, forest.runs.place, forest.runs.token), columns.T, (-1, 0, 0), strict=True
+    ):
+        full = np.full(forest.shape.lookup, empty, np.int64)
+        full[: len(values)] = values
+        xp.load(table, full)
+
+
+class GivenChildren:
+    """Children of the rows whose sequences draw their guesses."""
+
+    def __init__(self, count: int, head_tokens: Tensor | None) -> None:
+        self._count, self._head_tokens = count, head_tokens
+
+    def write(
+        self,
+        forest: Forest,
+        texts: Texts,
+        logits: Tensor,
+        told: tuple[NDArray[Any], NDArray[Any]],
+        runs: Sequence[Run],
+    ) -> None:
+        """Over what the step itself says of these rows."""
+        sequence, attaches = forest.xp.told(forest.rows.sequence), forest.xp.told(forest.rows.attaches)
+        wanted = forest.xp.told(forest.tables.is_given)[sequence] & attaches
+        # Where shapes are not fixed, rows that attach nothing have no logits.
+        places = np.arange(len(sequence)) if forest.xp.is_fixed else attaches.cumsum() - 1
+        node_ids = forest.xp.told(forest.rows.node_id)
+        tails, paths = _tails(forest, runs), Paths(forest)
+        for row in np.flatnonzero(wanted).tolist():
+            owner, tail = tails.get(row, (row, ()))
+            path = [*paths.to(owner), *tail]
+            session = texts[int(sequence[row])]
+            children = self._drawn(logits[int(places[row])], session, path, int(node_ids[owner]))
+            number = len(children.tokens)
+            told[0][row, :number], told[1][row, :number] = children.tokens, children.raws
+            told[1][row, number:] = -np.inf
+
+    def _drawn(
+        self, logits: Tensor, session: DraftSession, path: Sequence[int], node_id: int
+    ) -> DrawnChildren:
+        drawing = Drawing(
+            session.node_seed(node_id),
+            session.opening.sampling.saguaro,
+            self._head_tokens,
+            session.vocab_size,
+        )
+        found: DrawnChildren = drawn_children(logits, session.sampling_row(path), self._count, drawing)
+        session.drawn_from[node_id] = found.drawn_from
+        return found
+
+
+def _tails(forest: Forest, runs: Sequence[Run]) -> dict[int, tuple[int, Sequence[int]]]:
+    """Of each row of a run: the row that the run begins behind, and the run's tokens up to its own."""
+    row = forest.shape.num_rows if forest.xp.is_fixed else len(forest.rows.sequence) - len(forest.runs.owner)
+    found: dict[int, tuple[int, Sequence[int]]] = {}
+    for run in runs:
+        for end in range(1, len(run.tokens) + 1):
+            found[row] = run.owner, run.tokens[:end]
+            row += 1
+    return found

@@ -1,0 +1,248 @@
+"""The check of a forest's kernels at startup: rounds of made-up trees, each step done twice from one state,
+by a kernel and by torch's operations.
+
+What the model says is drawn, of a vocabulary so small that runs hold, hits happen, and tokens end texts;
+some of it is no number, some is beyond what the engine knows. Scratch may differ, and is not looked at.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ssd.draft.protocol.messages import Open, Sampling, pack_ints
+from ssd.draft.server.given import Run, load_runs
+from ssd.draft.server.session import DraftSession
+from ssd.draft.tree.arrays import TorchArrays
+from ssd.draft.tree.attach import HEAD
+from ssd.draft.tree.children import Told
+from ssd.draft.tree.forest import Forest
+from ssd.draft.tree.fused import STEPS, FusedForest, Step
+from ssd.draft.tree.tables import Shape
+from ssd.kernels.language import can_launch
+from ssd.runtime.kernel_checks import Finding, leave_failing_kernels_to_torch
+
+BOUND = 2e-6
+"""Of log-probabilities, in float32; whole numbers are equal."""
+_MAX_LEN = 400
+_END, _UNKNOWN = 3, 11
+"""A token that ends texts, and the first that the engine does not know."""
+_INFINITE = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """Trees of this shape, but for the last, which stays empty."""
+
+    shape: Shape
+    count: int = 4
+    crowd: int = 0
+    """Slots that are taken at first, by nodes that lead nowhere: others are of the second word."""
+    seed: int = 0
+
+    def __str__(self) -> str:
+        shape = self.shape
+        runs = f", runs of {shape.lookup}" if shape.lookup else ""
+        return f"{shape.sequences} trees of {shape.slots}, {shape.width} rows of {shape.children}{runs}"
+
+
+def check_forest(shape: Shape, device: torch.device) -> None:
+    """Before a forest's first step: leaves kernels that fail on its shape to torch."""
+    if can_launch(device):
+        leave_failing_kernels_to_torch(device, check_steps(device, (rounds_of(shape),)))
+
+
+def rounds_of(shape: Shape) -> Rounds:
+    """A service's own, with few sequences: kernels are compiled for all else of a shape."""
+    return Rounds(replace(shape, sequences=3))
+
+
+def check_steps(device: torch.device, scenes: Iterable[Rounds]) -> Iterator[Finding]:
+    for scene in scenes:
+        worst, trouble = dict.fromkeys(STEPS, 0.0), dict[Step, str]()
+        for step, measure in _steps(scene, device):
+            if step in trouble:
+                continue
+            try:
+                worst[step] = max(worst[step], measure())
+            except Exception as error:  # A compiler's, a driver's: whatever it is, the kernel cannot be used.
+                worst[step], trouble[step] = _INFINITE, f"{type(error).__name__}: {error}"[:300]
+        for step in STEPS:
+            yield Finding(step, str(scene), worst[step], BOUND, trouble.get(step, ""))
+
+
+def _steps(scene: Rounds, device: torch.device) -> Iterator[tuple[Step, Callable[[], float]]]:
+    """Each step of the rounds: torch has done it; to measure is to do it by a kernel from the same state."""
+    shape, xp = scene.shape, TorchArrays(device)
+    forest, other = Forest(xp, shape), FusedForest(xp, shape, kernels=frozenset(STEPS))
+    rng, draw = random.Random(scene.seed), torch.Generator().manual_seed(scene.seed)
+    for row in range(1, shape.sequences):
+        _plant(forest, row, rng)
+        forest.tables.is_used[row, : scene.crowd] = True
+        forest.tables.position[row, : scene.crowd] = _MAX_LEN
+    for number in range(scene.count):
+        forest.tables.is_live[1 : shape.sequences] = True
+        _share_out(forest, rng)
+        _copy(forest, other)
+        forest.select()
+        yield "select", partial(_select_gap, forest, other)
+        if shape.lookup:
+            load_runs(forest, _runs(forest, rng))
+            _copy(forest, other)
+            forest.lay_runs()
+            yield "attach", partial(_run_gap, forest, other)
+        told = _told(shape, draw, device)
+        _copy(forest, other)
+        forest.attach(told)
+        yield "attach", partial(_attach_gap, forest, other, told)
+        if number % 2:
+            _decide(forest, rng)
+            _copy(forest, other)
+            forest.apply()
+            yield "apply", partial(_apply_gap, forest, other)
+
+
+def _plant(forest: Forest, row: int, rng: random.Random) -> None:
+    tokens = [rng.randrange(_UNKNOWN) for _ in range(rng.randint(2, 7))]
+    sampling = Sampling(seed=row, temperature=0.5 * (row % 2), end_ids=[_END])
+    opening = Open(row, 1, pack_ints(tokens), len(tokens), _MAX_LEN, forest.shape.outcome - 1, sampling)
+    session = DraftSession(opening, max_len=_MAX_LEN, vocab_size=_UNKNOWN, row=row)
+    session.plant(forest.tables, forest.shape, num_read=max(0, len(tokens) - 3), is_given=False, book=row % 2)
+    blocks = rng.sample(range(1000), forest.shape.blocks)
+    forest.tables.blocks[row] = torch.tensor(blocks, device=forest.tables.blocks.device)
+
+
+def _share_out(forest: Forest, rng: random.Random) -> None:
+    """Two tenants, who have had the same or not, and weigh the same or not; trees with some steps to go."""
+    turns, sequences = forest.turns, forest.shape.sequences
+    for row in range(1, sequences):
+        turns.tenant[row] = rng.randint(1, 2)
+        forest.tables.steps_left[row] = rng.choice([1, 1, 3])
+    for tenant in (1, 2):
+        turns.used[tenant], turns.weight[tenant] = rng.choice([0.0, 0.0, 2.5]), rng.choice([1.0, 1.0, 3.0])
+
+
+def _told(shape: Shape, draw: torch.Generator, device: torch.device) -> Told:
+    """Children of every row, the likeliest first."""
+    num_rows = shape.num_rows + shape.lookup
+    tokens = torch.rand(num_rows, _UNKNOWN + 2, generator=draw).argsort(1)[:, : shape.children]
+    raws = (torch.rand(num_rows, shape.children, generator=draw) ** 3).log().sort(1, descending=True).values
+    raws[torch.rand(raws.shape, generator=draw) < 0.1] = -torch.inf
+    raws[torch.rand(raws.shape, generator=draw) < 0.05] = torch.nan
+    return tokens.to(device), raws.to(device)
+
+
+def _runs(forest: Forest, rng: random.Random) -> list[Run]:
+    """Behind the first row of some trees, as far as slots are free."""
+    rows, shape, told = forest.rows, forest.shape, forest.xp.told
+    sequence, attaches, start = told(rows.sequence), told(rows.attaches), told(rows.start)
+    is_used, left, found = told(forest.tables.is_used), shape.lookup, list[Run]()
+    for row in range(shape.num_rows):
+        mine = int(sequence[row])
+        if not attaches[row] or not (start[row] == row or told(rows.is_read)[row]) or rng.random() < 0.2:
+            continue
+        taken = int((sequence[: shape.num_rows] == mine).sum() + is_used[mine, : shape.slots].sum())
+        length = min(left, rng.randint(1, 3), shape.slots - taken)
+        if length > 0:
+            found.append(Run(row, [rng.randrange(_UNKNOWN) for _ in range(length)]))
+            left -= length
+    return found
+
+
+def _decide(forest: Forest, rng: random.Random) -> None:
+    """Outcomes for most trees: along nodes that are there, up to a child, or to what nobody foresaw."""
+    tables, shape, told = forest.tables, forest.shape, forest.xp.told
+    used, node_id, first_id = (told(each) for each in (tables.is_used, tables.node_id, tables.first_id))
+    children = told(tables.child_token)
+    for row in range(1, shape.sequences):
+        family, tokens = shape.root, list[int]()
+        while used[row, family] and len(tokens) < shape.outcome and rng.random() < 0.8:
+            known = [rank for rank in range(shape.children) if children[row, family, rank] >= 0]
+            if not known:
+                break
+            nodes = {int(node_id[row, slot]): slot for slot in range(shape.slots) if used[row, slot]}
+            grown = [rank for rank in known if int(first_id[row, family]) + rank in nodes]
+            rank = rng.choice(grown if grown and rng.random() < 0.8 else known)
+            tokens.append(int(children[row, family, rank]))
+            if rank not in grown:
+                break
+            family = nodes[int(first_id[row, family]) + rank]
+        if rng.random() < 0.25 and len(tokens) < shape.outcome:
+            tokens.append(_UNKNOWN + 5)
+        forest.inbox.count[row] = len(tokens)
+        for place, token in enumerate(tokens):
+            forest.inbox.tokens[row, place] = token
+
+
+def _copy(forest: Forest, other: Forest) -> None:
+    for name in ("tables", "rows", "runs", "inbox", "turns"):
+        mine, its = getattr(forest, name), getattr(other, name)
+        for each in fields(mine):
+            getattr(its, each.name).copy_(getattr(mine, each.name))
+    other._free.copy_(forest._free)
+
+
+def _select_gap(forest: Forest, other: Forest) -> float:
+    other.select()
+    gaps = [_gap(forest._free, other._free), _gap(forest.turns.wanted, other.turns.wanted)]
+    for each in fields(forest.rows):
+        mine, its = getattr(forest.rows, each.name), getattr(other.rows, each.name)
+        gaps.append(_gap(mine[..., : forest.shape.num_rows], its[..., : forest.shape.num_rows]))
+    return max(gaps)
+
+
+def _run_gap(forest: Forest, other: Forest) -> float:
+    other.lay_runs()
+    is_run = forest.runs.owner >= 0
+    start, gaps = forest.shape.num_rows, list[float]()
+    for each in fields(forest.rows):
+        mine, its = getattr(forest.rows, each.name), getattr(other.rows, each.name)
+        gaps.append(_gap(mine[..., start:][..., is_run], its[..., start:][..., is_run]))
+    return max(gaps)
+
+
+def _attach_gap(forest: Forest, other: Forest, told: Told) -> float:
+    other.attach(told)
+    mine, its = forest.fresh, other.fresh
+    is_told, real = mine[:, 1] > 0, HEAD + forest.shape.children
+    is_child = mine[is_told, HEAD:real] >= 0
+    reals = [each[is_told, real:].view(torch.float32)[is_child] for each in (mine, its)]
+    whole = _gap(mine[is_told, :real], its[is_told, :real]), _gap(mine[:, 1], its[:, 1])
+    return max(*whole, _gap(*reals), _tables_gap(forest, other))
+
+
+def _apply_gap(forest: Forest, other: Forest) -> float:
+    other.apply()
+    session = slice(1, forest.shape.sequences)
+    moves = (
+        (getattr(each.moves, name)[session] for each in (forest, other)) for name in ("sources", "targets")
+    )
+    count = _gap(forest.inbox.count, other.inbox.count)
+    return max(*(_gap(*pair) for pair in moves), count, _tables_gap(forest, other))
+
+
+def _tables_gap(forest: Forest, other: Forest) -> float:
+    exists = forest.tables.child_token >= 0
+    gaps = list[float]()
+    for each in fields(forest.tables):
+        mine, its = getattr(forest.tables, each.name), getattr(other.tables, each.name)
+        if each.name == "child_value":
+            # Of children that there are not anything may be kept.
+            mine, its = (torch.where(exists, table, 0.0) for table in (mine, its))
+        if each.name != "counts":
+            axis = 1 if each.name in ("ancestors", "parted") else 0
+            mine, its = (table.narrow(axis, 1, forest.shape.sequences - 1) for table in (mine, its))
+        gaps.append(_gap(mine, its))
+    return max(gaps)
+
+
+def _gap(mine: Tensor, its: Tensor) -> float:
+    """0 where whole numbers are the same."""
+    if not mine.is_floating_point():
+        return 0.0 if torch.equal(mine, its) else _INFINITE
+    apart = (mine - its).abs()
+    apart = torch.where((mine == its) | (mine.isnan() & its.isnan()), 0.0, apart)
+    return float(apart.nan_to_num(_INFINITE).max()) if apart.numel() else 0.0

@@ -1,0 +1,279 @@
+"""Parameters that depend on tokens (penalties, bias, bad words, minimum length), for all rows of a step.
+
+The logits are changed in place before children are chosen, so an edited row then costs what any row costs.
+Only tokens that occur are looked at: those of a text once for all of its rows, and of each row the tokens
+between the root and itself. Formulas and their order are those of `sampling/processors.py`, entry by entry,
+so the edited logits are the same to the bit. Knows tables and texts; does not know what is made of logits.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ssd.draft.server.session import DraftSession
+from ssd.draft.tree.forest import Forest
+from ssd.draft.tree.tables import WORD
+
+Longs = NDArray[np.int64]
+_Number = TypeVar("_Number", bound=np.generic)
+_NO_TOKEN = -(1 << 62)
+"""Stands before the first token of a text. No bad word contains it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Entries of the logits: rows among those that are edited, and tokens."""
+
+    rows: Longs
+    tokens: Longs
+
+
+class TextEdits:
+    """What the parameters of one text ask for, as columns. Made once, when the text is opened."""
+
+    def __init__(self, session: DraftSession) -> None:
+        params, sampling = session.params, session.opening.sampling
+        self.session = session
+        self.num_prompt, self.min_tokens = session.opening.num_prompt, params.min_tokens
+        self.end_ids = np.array(sampling.end_ids if params.min_tokens else (), np.int64)
+        self.bias_ids = np.array([token for token, _ in params.bias], np.int64)
+        self.bias = np.array([value for _, value in params.bias], np.float32)
+        self.penalties = np.array(
+            (params.repetition_penalty, params.frequency_penalty, params.presence_penalty), np.float32
+        )
+        words = sampling.bad_word_ids
+        self.never = np.array([word[0] for word in words if len(word) == 1], np.int64)
+        """Bad words of one token."""
+        self.words = {
+            size: np.array([word for word in words if len(word) == size], np.int64)
+            for size in {len(word) for word in words if len(word) > 1}
+        }
+        """Longer ones, by length [N, length]."""
+
+    def endings(self, tails: Longs) -> Places:
+        """Tokens that would complete a longer bad word. Of each row the last tokens [R, L], latest first."""
+        found = list[Places]()
+        for size, words in self.words.items():
+            row, word = np.nonzero((tails[:, None, : size - 1] == words[:, -2::-1]).all(2))
+            found.append(Places(row, words[word, -1]))
+        return _joined(found)
+
+    @property
+    def forbids(self) -> bool:
+        return bool(self.words or len(self.never) or len(self.end_ids))
+
+    @property
+    def longest_start(self) -> int:
+        """Tokens of the longest bad word before its last."""
+        return max(self.words) - 1
+
+
+def edits_of(session: DraftSession) -> TextEdits | None:
+    """None where no parameter of the text depends on its tokens."""
+    params, sampling = session.params, session.opening.sampling
+    has_minimum = bool(params.min_tokens and sampling.end_ids)
+    if params.bias or sampling.bad_word_ids or params.penalised or has_minimum:
+        return TextEdits(session)
+    return None
+
+
+class EditedRows:
+    """The rows of a step that attach and belong to such texts, in the order of their sequences."""
+
+    def __init__(self, forest: Forest, texts: Mapping[int, TextEdits]) -> None:
+        rows, told = forest.rows, forest.xp.told
+        sequence, attaches = told(rows.sequence), told(rows.attaches)
+        is_edited = np.zeros(forest.shape.sequences + 1, np.bool_)
+        is_edited[list(texts)] = True
+        chosen = np.flatnonzero(is_edited[sequence] & attaches)
+        chosen = chosen[np.argsort(sequence[chosen], kind="stable")]
+        # Where shapes are not fixed, rows that attach nothing have no logits.
+        self.places: Longs = chosen if forest.xp.is_fixed else (attaches.cumsum() - 1)[chosen]
+        self.sequence: Longs = sequence[chosen]
+        self._forest, self._chosen = forest, chosen
+        self.position: Longs = told(rows.position)[chosen]
+        numbers, firsts = np.unique(self.sequence, return_index=True)
+        ends = np.append(firsts, len(chosen))[1:]
+        self.of_text = [
+            (texts[number], slice(first, end))
+            for number, first, end in zip(numbers.tolist(), firsts.tolist(), ends.tolist(), strict=True)
+        ]
+        """The rows of each text that has some."""
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @cached_property
+    def drafted(self) -> tuple[Places, Longs]:
+        """All tokens between root and row, the row's own among them, and how far each lies before the row."""
+        forest, told = self._forest, self._forest.xp.told
+        rows, tables, chosen = forest.rows, forest.tables, self._chosen
+        sequences, slots, is_read = told(rows.sequence), told(rows.slot), told(rows.is_read)
+        tokens, positions = told(tables.token).copy(), told(tables.position).copy()
+        # Nodes of this step are not in the tables yet; a run's rows stand behind others of it.
+        now = np.flatnonzero(told(rows.attaches) & ~is_read)
+        tokens[sequences[now], slots[now]] = told(rows.token)[now]
+        positions[sequences[now], slots[now]] = told(rows.position)[now]
+        words = told(rows.ancestors)[:, chosen]
+        bits = (words[:, :, None] >> np.arange(WORD)) & 1
+        row, slot = np.nonzero(bits.transpose(1, 0, 2).reshape(len(chosen), -1))
+        own = np.flatnonzero(~is_read[chosen])
+        row, slot = np.concatenate((row, own)), np.concatenate((slot, slots[chosen][own]))
+        owner = self.sequence[row]
+        return Places(row, tokens[owner, slot]), self.position[row] - positions[owner, slot]
+
+    def tails(self, rows: slice, edits: TextEdits) -> Longs:
+        """The last tokens [R, L] before what follows each of these rows, the latest first."""
+        width, text = edits.longest_start, edits.session.tokens
+        known = np.array(text[: -width - 1 : -1], np.int64)
+        depth = self.position[rows] - (len(text) - 1)
+        place = np.arange(width) - depth[:, None]
+        is_text = (place >= 0) & (place < len(known))
+        found = np.full(place.shape, _NO_TOKEN, np.int64)
+        found[is_text] = known[place[is_text]]
+        drafted, before = self.drafted
+        mine = (drafted.rows >= rows.start) & (drafted.rows < rows.stop) & (before < width)
+        found[drafted.rows[mine] - rows.start, before[mine]] = drafted.tokens[mine]
+        return found
+
+
+class LogitEdits:
+    """Edits logits of a head, which may be restricted to some tokens."""
+
+    def __init__(self, head_tokens: Tensor | None) -> None:
+        self._columns: Longs | None = None
+        """By token: its column, −1 where the head has none."""
+        if head_tokens is not None:
+            head = head_tokens.numpy(force=True)
+            self._columns = np.full(int(head[-1]) + 1, -1, np.int64)
+            self._columns[head] = np.arange(len(head))
+
+    @torch.inference_mode()
+    def apply(self, logits: Tensor, rows: EditedRows) -> None:
+        """In place: bias, then penalties, then what must not come."""
+        self._add_bias(logits, rows)
+        self._penalise(logits, rows)
+        self._forbid(logits, rows)
+
+    def _add_bias(self, logits: Tensor, rows: EditedRows) -> None:
+        parts = [(each, span) for each, span in rows.of_text if len(each.bias_ids)]
+        if not parts:
+            return
+        spread = _Spread([span for _each, span in parts], [each.bias_ids for each, _span in parts])
+        places, is_kept = self._kept(spread.places, logits.shape[1])
+        values = spread.of([each.bias for each, _span in parts])[is_kept]
+        flat, index = _flat(logits, rows, places)
+        flat.index_copy_(0, index, flat.index_select(0, index) + _on(logits, values))
+
+    def _penalise(self, logits: Tensor, rows: EditedRows) -> None:
+        parts = [(each, span) for each, span in rows.of_text if each.session.params.penalised]
+        if not parts:
+            return
+        places, times = _counted(rows, parts)
+        places, is_kept = self._kept(places, logits.shape[1])
+        penalties = np.zeros((3, len(rows)), np.float32)
+        for each, span in parts:
+            penalties[:, span] = each.penalties[:, None]
+        repetition, *others = (_on(logits, each[places.rows]) for each in penalties)
+        flat, index = _flat(logits, rows, places)
+        values = flat.index_select(0, index)
+        values = torch.where(values > 0, values / repetition, values * repetition)
+        if penalties[1:].any():
+            count = _on(logits, times[is_kept].astype(np.float32))
+            values -= others[0] * count
+            values -= others[1] * count.clamp_(max=1.0)
+        flat.index_copy_(0, index, values)
+
+    def _forbid(self, logits: Tensor, rows: EditedRows) -> None:
+        parts = list[Places]()
+        for each, span in (part for part in rows.of_text if part[0].forbids):
+            parts.append(_tiled(np.arange(span.start, span.stop), each.never))
+            num_written = rows.position[span] + 1 - each.num_prompt
+            parts.append(_tiled(span.start + np.flatnonzero(num_written < each.min_tokens), each.end_ids))
+            if each.words:
+                found = each.endings(rows.tails(span, each))
+                parts.append(Places(found.rows + span.start, found.tokens))
+        if not parts:
+            return
+        places, _is_kept = self._kept(_joined(parts), logits.shape[1])
+        if len(places.rows):
+            flat, index = _flat(logits, rows, places)
+            flat.index_fill_(0, index, -torch.inf)
+
+    def _kept(self, places: Places, width: int) -> tuple[Places, NDArray[np.bool_]]:
+        """The places that the head has, by column, and which of those given they are."""
+        tokens = places.tokens
+        most = width if self._columns is None else len(self._columns)
+        is_kept = (tokens >= 0) & (tokens < most)
+        if self._columns is not None:
+            tokens = self._columns[np.where(is_kept, tokens, 0)]
+            is_kept &= tokens >= 0
+        if is_kept.all():
+            return Places(places.rows, tokens), is_kept
+        return Places(places.rows[is_kept], tokens[is_kept]), is_kept
+
+
+class _Spread:
+    """Numbers of each text, once for each of its rows: row by row, all texts at once."""
+
+    def __init__(self, spans: Sequence[slice], tokens: Sequence[Longs]) -> None:
+        num_rows = [span.stop - span.start for span in spans]
+        sizes = np.array([len(each) for each in tokens], np.int64)
+        by_row = np.repeat(sizes, num_rows)
+        rows = np.concatenate([np.arange(span.start, span.stop) for span in spans])
+        starts = np.repeat(sizes.cumsum() - sizes, num_rows) - (by_row.cumsum() - by_row)
+        self._source = np.arange(by_row.sum()) + np.repeat(starts, by_row)
+        self.places = Places(np.repeat(rows, by_row), self.of(tokens))
+
+    def of(self, numbers: Sequence[NDArray[_Number]]) -> NDArray[_Number]:
+        """As many of each text as it has tokens."""
+        found: NDArray[_Number] = np.concatenate(numbers)[self._source]
+        return found
+
+
+def _counted(rows: EditedRows, parts: Sequence[tuple[TextEdits, slice]]) -> tuple[Places, Longs]:
+    """Tokens that penalties concern, each once a row, and how often it was written before what follows."""
+    seen = [each.session.seen() for each, _span in parts]
+    spread = _Spread([span for _each, span in parts], [ids for ids, _counts in seen])
+    places, times = spread.places, spread.of([counts for _ids, counts in seen])
+    is_penalised = np.zeros(len(rows), np.bool_)
+    for _each, span in parts:
+        is_penalised[span] = True
+    drafted = rows.drafted[0]
+    mine = is_penalised[drafted.rows]
+    size = 1 + max(int(places.tokens.max(initial=0)), int(drafted.tokens.max(initial=0)))
+    pairs: Longs = (drafted.rows * size + drafted.tokens)[mine]
+    more, more_times = np.unique(pairs, return_counts=True)
+    # Ascending: rows are in the order of the parts, and a text's tokens ascend. The last is behind all.
+    keys = np.append(places.rows * size + places.tokens, np.array([np.iinfo(np.int64).max]))
+    found: Longs = np.searchsorted(keys, more)
+    is_known: NDArray[np.bool_] = keys[found] == more
+    times[found[is_known]] += more_times[is_known]
+    new = more[~is_known]
+    return _joined([places, Places(new // size, new % size)]), np.append(times, more_times[~is_known])
+
+
+def _flat(logits: Tensor, rows: EditedRows, places: Places) -> tuple[Tensor, Tensor]:
+    """The rows of logits laid end to end, and where the places are there."""
+    return logits.view(-1), _on(logits, rows.places[places.rows] * logits.shape[1] + places.tokens)
+
+
+def _tiled(rows: Longs, tokens: Longs) -> Places:
+    """The same tokens for each of some rows."""
+    return Places(np.repeat(rows, len(tokens)), np.tile(tokens, len(rows)))
+
+
+def _joined(parts: Sequence[Places]) -> Places:
+    return Places(
+        np.concatenate([each.rows for each in parts]), np.concatenate([each.tokens for each in parts])
+    )
+
+
+def _on(logits: Tensor, values: NDArray[np.generic]) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values)).to(logits.device)

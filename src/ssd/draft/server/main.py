@@ -1,0 +1,141 @@
+"""A draft service from its settings: model, blocks, scheduler and socket put together."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from ssd.attention.backend import AttentionBackend
+from ssd.attention.choice import captured_backend
+from ssd.config import DraftConfig, GrowthPolicyName
+from ssd.draft.protocol.messages import Hello
+from ssd.draft.protocol.sockets import DraftSocket, Keys, ZmqDraftSocket
+from ssd.draft.server.scheduler import DraftScheduler, HostLimits
+from ssd.draft.server.server import DraftServer
+from ssd.draft.tree.arrays import NumpyArrays, TorchArrays
+from ssd.draft.tree.captured import CapturedChildren, CapturedForest, CapturedModel
+from ssd.draft.tree.children import ChildChooser, LooseChildren
+from ssd.draft.tree.forest import Forest
+from ssd.draft.tree.fused import Step, children_on, kernels_on
+from ssd.draft.tree.model import ArraysModel, ForestModel, TensorsModel
+from ssd.draft.tree.tables import Shape
+from ssd.kvcache.block_manager import BlockManager
+from ssd.kvcache.pool import NODES_PER_TREE
+from ssd.processes.host_memory import host_memory
+from ssd.runtime.capture import Capture
+from ssd.runtime.host import resolve_device
+from ssd.runtime.loading import LoadedModel, load_model
+from ssd.runtime.needs import needs_of, refuse_what_memory_lacks
+
+logger = logging.getLogger(__name__)
+
+PREFILL_CHUNK = 128
+"""Tokens of prompts read in one step; and of texts that have gained some, as many beside them."""
+
+
+def open_socket(address: str, keys: str | None) -> ZmqDraftSocket:
+    return ZmqDraftSocket(address, Keys(Path(keys)) if keys else None)
+
+
+def shape_for(loaded: LoadedModel, config: DraftConfig) -> Shape:
+    pool = loaded.pool.shape
+    return Shape(
+        pool.num_trees,
+        config.width,
+        rows=config.width + PREFILL_CHUNK,
+        lookup=config.lookup,
+        slots=NODES_PER_TREE,
+        children=config.children,
+        block=pool.block_size,
+        blocks=-(-loaded.max_model_len // pool.block_size),
+        # That of row 0 lies in the spare slots before the first tree: padding goes there.
+        arena=pool.tree_start(-1),
+    )
+
+
+def build_scheduler(
+    loaded: LoadedModel, shape: Shape, config: DraftConfig, clock: Callable[[], float] = time.monotonic
+) -> DraftScheduler:
+    """On tensors, every step captured, where a GPU computes; beside a CPU arrays are the faster form.
+
+    On a GPU without our attention kernel (no compiler, say) arrays and eager steps are what fits in memory.
+    """
+    pool, head_tokens = loaded.pool, loaded.head_tokens
+    attention = captured_backend(pool, loaded.runner.model.config.num_heads)
+    if loaded.capture is None or attention is None:
+        if loaded.capture is not None:
+            logger.warning(
+                "the draft's steps are not captured, and slower: see what was said of kernels above"
+            )
+        forest, model, children = _in_arrays(loaded, shape, config.growth)
+    else:
+        forest, model, children = _captured(loaded, shape, config.growth, loaded.capture, attention)
+    return DraftScheduler(
+        forest,
+        model,
+        children,
+        BlockManager(pool.shape.num_blocks, pool.shape.block_size),
+        HostLimits(PREFILL_CHUNK, loaded.max_model_len, config.tenant_weights),
+        head_tokens=head_tokens,
+        clock=clock,
+    )
+
+
+Parts = tuple[Forest, ForestModel, ChildChooser]
+
+
+def _in_arrays(loaded: LoadedModel, shape: Shape, growth: GrowthPolicyName) -> Parts:
+    forest, model = Forest(NumpyArrays(), shape, growth), ArraysModel(loaded.runner, loaded.pool, shape)
+    return forest, model, LooseChildren(shape.children, loaded.head_tokens)
+
+
+def _captured(
+    loaded: LoadedModel,
+    shape: Shape,
+    growth: GrowthPolicyName,
+    capture: Capture,
+    attention: AttentionBackend,
+) -> Parts:
+    pool, decoder, started = loaded.pool, loaded.runner.model, time.perf_counter()
+    device = pool.shape.device
+    forest = CapturedForest(TorchArrays(device), shape, growth, capture, _kernels_for(shape, device))
+    model = CapturedModel(
+        TensorsModel(decoder, attention, pool, shape, beside=loaded.runner), forest, capture
+    )
+    plain, truncating = (
+        children_on(device, shape.children, loaded.head_tokens, truncates=each) for each in (False, True)
+    )
+    children = CapturedChildren(plain, truncating, model, forest, capture)
+    seconds = time.perf_counter() - started
+    logger.info("captured the steps of %s in %.1f s", loaded.checkpoint.name, seconds)
+    return forest, model, children
+
+
+def _kernels_for(shape: Shape, device: torch.device) -> frozenset[Step]:
+    """Those that do on this device what torch does, in trees of this shape."""
+    if device.type != "cpu":
+        # Not on a CPU: Triton takes long to import.
+        from ssd.draft.server.kernel_checks import check_forest
+
+        check_forest(shape, device)
+    return kernels_on(device)
+
+
+def build_server(
+    config: DraftConfig, link: DraftSocket, clock: Callable[[], float] = time.monotonic
+) -> DraftServer:
+    def scheduler(loaded: LoadedModel) -> DraftScheduler:
+        return build_scheduler(loaded, shape_for(loaded, config), config)
+
+    if resolve_device(config.runner.device).type == "cpu":
+        refuse_what_memory_lacks([needs_of("draft", config.runner)], host_memory())
+    loaded = load_model(config.runner, rehearsal=scheduler)
+    hello = Hello.of(
+        loaded.checkpoint.tokenizer(),
+        vocab_size=loaded.checkpoint.config.vocab_size,
+        name=config.name or loaded.checkpoint.path.name,
+        max_model_len=loaded.max_model_len,
+    )
+    return DraftServer(scheduler(loaded), link, hello, clock=clock)

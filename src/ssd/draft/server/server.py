@@ -1,0 +1,348 @@
+"""The draft service: engines in, nodes out. One loop, no threads.
+
+Between two steps it applies what has arrived, tenant by tenant and for some milliseconds (intake.py); then
+it grows. Knows peers, their sequences and the protocol. Does not know the target, HTTP or schedulers. A
+sequence of which something impossible is said is closed, and the rest of the frame holds. A peer whose frames
+cannot be read is told so and forgotten; a peer that vanishes takes its sequences with it.
+
+Peers whose key has the same name are one tenant; a peer without a name is one of its own. What there is too
+little of is shared among tenants (forest/tenants.py, forest/admission.py).
+"""
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from ssd.draft.protocol.codec import FrameError, decode, encode
+from ssd.draft.protocol.messages import (
+    PROTOCOL_VERSION,
+    AnyMessage,
+    Close,
+    Hello,
+    Open,
+    Outcome,
+    Resync,
+    Stats,
+    unpack_ints,
+)
+from ssd.draft.protocol.rules import fault_of_opening, faults_of_outcome, without_foreign_ends
+from ssd.draft.protocol.sockets import DraftSocket, Heard, SocketError
+from ssd.draft.server.frames import Frames
+from ssd.draft.server.intake import Intake, Peer, Peers
+from ssd.draft.server.scheduler import DraftScheduler
+from ssd.draft.server.session import DraftSession
+from ssd.kvcache.block_manager import OutOfBlocks
+
+logger = logging.getLogger(__name__)
+
+_NO_ROOM = "the draft's KV cache is full: give it more with --kv-cache-bytes"
+_NO_TREE = "the draft has as many sequences as it may: raise its --max-num-seqs, or --kv-cache-bytes"
+_NO_SHARE = "other tenants have less than their share of the draft: raise this one's in its --weights"
+_NO_ROWS = "its tenant has more sequences than its share of the draft is enough for: raise its --weights"
+HEARTBEAT = 2.0
+"""Seconds of silence after which a peer is told that the draft is there, or found to be gone."""
+
+
+@dataclass(slots=True)
+class _Work:
+    num_steps: int = 0
+    num_rows: int = 0
+    seconds: float = 0.0
+
+
+class DraftServer:
+    def __init__(
+        self,
+        scheduler: DraftScheduler,
+        link: DraftSocket,
+        hello: Hello,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._scheduler = scheduler
+        self._link = link
+        self._hello = hello
+        self._clock = clock
+        self._peers = Peers()
+        self._intake = Intake(link, clock, tenant_of=self._tenant_of, weight_of=scheduler.tenants.weight_of)
+        self._next_session = itertools.count().__next__
+        self._work = _Work()
+        self._last_spans: list[tuple[float, float, int]] = []
+        self._step_seconds = 0.0
+        """Of the last step."""
+
+    def run(self, is_over: Callable[[], bool]) -> None:
+        """Serves until told to stop, or nothing can be computed; then says goodbye to every sequence."""
+        is_busy = False
+        try:
+            while not is_over():
+                is_busy = self.turn(0.0 if is_busy else 0.25)
+        finally:
+            for peer, _known in self._peers:
+                # To be greeted means to be forgotten: the engine makes another connection.
+                self._answer(peer, [self._hello])
+
+    def turn(self, timeout: float) -> bool:
+        """Applies the inbox, waiting for its first frame if asked to, and takes one step. False: was idle."""
+        for peer in self._intake.receive(timeout):
+            logger.warning("an engine sends more than is held for it: it is forgotten")
+            self._forget(peer)
+            self._answer(peer, [self._hello])
+        self._intake.apply(self._take, self._step_seconds)
+        self._send_trees()
+        self._give_signs_of_life()
+        started = self._clock()
+        frames, num_rows = self._scheduler.grow()
+        if num_rows:
+            self._note_step(started, self._clock(), num_rows)
+            self._send_nodes(frames)
+        self._answer_all()
+        admission = self._scheduler.admission
+        if self._scheduler.is_starved:
+            return self._send_away(admission.for_others(), _NO_ROOM)
+        self._send_away(admission.for_rows(), _NO_ROWS)
+        return bool(num_rows) or self._intake.is_waiting
+
+    def _send_away(self, gone: int | None, reason: str) -> bool:
+        """Closes a sequence, if there is one to be closed; it may come back."""
+        for peer, known in self._peers:
+            for session_id, session in list(known.sessions.values()):
+                if session_id == gone:
+                    self._close(known, session.seq, session.epoch)
+                    self._answer(peer, [Close(session.seq, session.epoch, reason, may_return=True)])
+                    return True
+        return False
+
+    def check_integrity(self) -> None:
+        self._scheduler.check_integrity()
+        held = sum(len(peer.sessions) for _, peer in self._peers)
+        if held != self._scheduler.num_sessions:
+            raise RuntimeError("the scheduler holds sequences that belong to no peer")
+        for _, peer in self._peers:
+            rows = sorted(session.row for _, session in peer.sessions.values())
+            if np.flatnonzero(peer.rows).tolist() != rows:
+                raise RuntimeError("a peer's rows are not those of its sequences")
+
+    def _tenant_of(self, heard: Heard) -> str:
+        """Whose time its messages take."""
+        known = self._peers.get(heard.peer)
+        return known.tenant if known is not None else heard.key or heard.peer.hex()
+
+    def _take(self, heard: Heard) -> Iterator[None]:
+        """The messages of a frame, applied one by one."""
+        peer = heard.peer
+        known = self._peers.get(peer)
+        try:
+            messages = decode(heard.frame, vocab_size=known.vocab_size if known else self._hello.vocab_size)
+        except FrameError as error:
+            logger.warning("a frame was refused: %s", error)
+            self._forget(peer)
+            self._intake.discard(peer)
+            self._answer(peer, [self._hello])
+            return
+        for message in messages:
+            self._answer(peer, self._apply(heard, message))
+            yield
+
+    def _apply(self, heard: Heard, message: AnyMessage) -> list[AnyMessage]:
+        if isinstance(message, Hello):
+            return [self._greet(heard, message)]
+        known = self._peers.get(heard.peer)
+        if known is None:
+            return [self._hello]
+        known.is_owed = True
+        match message:
+            case Open():
+                return self._open(known, message)
+            case Outcome():
+                return self._outcomes(known, message)
+            case Resync():
+                found = known.sessions.get(message.seq)
+                if found is not None and found[1].epoch == message.epoch:
+                    known.asked.add(message.seq)
+            case Close():
+                self._close(known, message.seq, message.epoch)
+        return []
+
+    def _greet(self, heard: Heard, hello: Hello) -> Hello:
+        self._forget(heard.peer)
+        refusal = self._refusal_of(hello) or self._peers.refusal_of(heard.key)
+        if refusal:
+            return self._refusing(refusal)
+        rows = np.zeros(self._scheduler.most_sessions + 1, np.bool_)
+        vocab_size = min(hello.vocab_size, self._hello.vocab_size)
+        # Who has no name is the same as before if it comes again.
+        tenant = heard.key or f"{hello.name} {hello.instance}"
+        self._peers.add(heard.peer, Peer(heard.key, tenant, vocab_size, rows))
+        return self._hello
+
+    def _refusal_of(self, hello: Hello) -> str:
+        ours = self._hello
+        if hello.version != PROTOCOL_VERSION:
+            return (
+                f"the draft speaks protocol version {PROTOCOL_VERSION} and the engine {hello.version}: "
+                "install the same version of ssd on both sides"
+            )
+        if hello.tokenizer != ours.tokenizer:
+            return (
+                f"{ours.name} cannot draft for {hello.name}: their tokenizers differ; "
+                "use a draft of the same family"
+            )
+        return ""
+
+    def _open(self, peer: Peer, message: Open) -> list[AnyMessage]:
+        known = peer.sessions.get(message.seq)
+        if known is not None:
+            if message.epoch <= known[1].epoch:
+                return []
+            self._close(peer, message.seq, known[1].epoch)
+        fault = fault_of_opening(message, peer.vocab_size)
+        if fault:
+            return [Close(message.seq, message.epoch, fault)]
+        if len(message.tokens) // 4 + 2 > self._scheduler.max_model_len:
+            # Before it is unpacked: what cannot be taken costs nothing.
+            longest = self._scheduler.max_model_len
+            return [Close(message.seq, message.epoch, f"the draft's context ends at {longest} tokens")]
+        admission = self._scheduler.admission
+        if not self._scheduler.has_tree and not self._send_away(admission.for_tree(peer.tenant), _NO_SHARE):
+            return self._declining(peer, message, _NO_TREE)
+        try:
+            message = without_foreign_ends(message, peer.vocab_size)
+            session = DraftSession(message, self._scheduler.max_model_len, peer.vocab_size, peer.tenant)
+            session_id = self._plant(session)
+        except OutOfBlocks:
+            return self._declining(peer, message, _NO_ROOM)
+        except ValueError as error:
+            return [Close(message.seq, message.epoch, str(error)[:500])]
+        peer.sessions[message.seq], peer.rows[session.row] = (session_id, session), True
+        return []
+
+    def _declining(self, peer: Peer, message: Open, reason: str) -> list[AnyMessage]:
+        """Says how full the draft is as well: the sequence may come back when it is less so."""
+        return [Close(message.seq, message.epoch, reason, may_return=True), self._stats(peer)]
+
+    def _plant(self, session: DraftSession) -> int:
+        """Others give way as far as they have more than their share; OutOfBlocks: that is not enough."""
+        session_id = self._next_session()
+        while True:
+            try:
+                self._scheduler.open(session_id, session)
+                return session_id
+            except OutOfBlocks:
+                gone = self._scheduler.admission.for_blocks(session.tenant, session.tokens)
+                if not self._send_away(gone, _NO_SHARE):
+                    raise
+
+    def _outcomes(self, peer: Peer, message: Outcome) -> list[AnyMessage]:
+        answers, tokens, start = list[AnyMessage](), unpack_ints(message.tokens).tolist(), 0
+        faults = faults_of_outcome(message, peer.vocab_size)
+        columns = (each.tolist() for each in message.columns())
+        for place, (seq, epoch, n, num_frames, count) in enumerate(zip(*columns, strict=True)):
+            found = peer.sessions.get(seq)
+            if found is None or found[1].epoch != epoch:
+                pass
+            elif place in faults:
+                self._close(peer, seq, epoch)
+                answers.append(Close(seq, epoch, faults[place]))
+            else:
+                found[1].note_arrival(num_frames)
+                answers += self._outcome(peer, found, n, tokens[start : start + count])
+            start += count
+        return answers
+
+    def _outcome(
+        self, peer: Peer, found: tuple[int, DraftSession], n: int, tokens: Sequence[int]
+    ) -> list[AnyMessage]:
+        session_id, session = found
+        try:
+            self._scheduler.advance(session_id, n, tokens)
+        except ValueError as error:
+            self._close(peer, session.seq, session.epoch)
+            return [Close(session.seq, session.epoch, str(error)[:500])]
+        if session.is_torn:
+            # With every outcome, until it is opened again: the request may have been lost too.
+            return [Resync(session.seq, session.epoch)]
+        return []
+
+    def _close(self, peer: Peer, seq: int, epoch: int) -> None:
+        found = peer.sessions.get(seq)
+        if found is not None and found[1].epoch == epoch:
+            del peer.sessions[seq]
+            peer.rows[found[1].row] = False
+            self._scheduler.close(found[0])
+
+    def _forget(self, peer: bytes) -> None:
+        known = self._peers.pop(peer)
+        if known is None:
+            return
+        for session_id, _sessions in known.sessions.values():
+            self._scheduler.close(session_id)
+        if not self._peers.has_tenant(known.tenant):
+            self._scheduler.tenants.forget(known.tenant)
+
+    def _send_trees(self) -> None:
+        """To each peer that asked, however often, each tree once."""
+        for peer, known in self._peers:
+            asked, known.asked = known.asked, set()
+            for seq in asked:
+                if (found := known.sessions.get(seq)) is not None:
+                    self._answer(peer, [self._scheduler.full_frame(found[0]).message()])
+
+    def _send_nodes(self, frames: Frames | None) -> None:
+        for peer, known in self._peers:
+            if not known.sessions:
+                continue
+            mine = None if frames is None else frames.of(known.rows)
+            said: list[AnyMessage] = [] if mine is None or mine.is_empty else [mine.message()]
+            self._answer(peer, [*said, self._stats(known)])
+        self._last_spans = []
+
+    def _answer(self, peer: bytes, messages: Sequence[AnyMessage]) -> None:
+        if not messages:
+            return
+        try:
+            self._link.send(peer, encode(messages))
+            if (known := self._peers.get(peer)) is not None:
+                known.last_sign, known.is_owed = self._clock(), False
+        except SocketError:
+            logger.info("an engine is gone; its sequences are closed")
+            self._forget(peer)
+
+    def _answer_all(self) -> None:
+        """Whoever has nothing to say of what it was told says so: silence means trouble."""
+        for peer, known in self._peers:
+            if known.is_owed:
+                self._answer(peer, [self._stats(known)])
+
+    def _give_signs_of_life(self) -> None:
+        """To each peer that has heard nothing for a while, however busy others keep the draft."""
+        now = self._clock()
+        for peer, known in self._peers:
+            if now - known.last_sign >= HEARTBEAT:
+                self._answer(peer, [self._stats(known)])
+
+    def _note_step(self, started: float, ended: float, num_rows: int) -> None:
+        self._work.num_steps += 1
+        self._work.num_rows += num_rows
+        self._work.seconds += ended - started
+        self._step_seconds = ended - started
+        self._last_spans.append((started, ended, num_rows))
+
+    def _stats(self, peer: Peer) -> Stats:
+        return Stats(
+            num_steps=self._work.num_steps,
+            num_rows=self._work.num_rows,
+            seconds=self._work.seconds,
+            num_sequences=self._scheduler.num_sessions,
+            kv_usage=self._scheduler.kv_usage,
+            tenant=peer.key,
+            num_own_rows=self._scheduler.tenants.num_had(peer.tenant),
+            step_spans=list(self._last_spans),
+        )
+
+    def _refusing(self, reason: str) -> Hello:
+        return msgspec.structs.replace(self._hello, max_model_len=0, refusal=reason[:500])

@@ -1,0 +1,226 @@
+"""What the logits of a step's rows become: families of children in the trees, and what the target is sent.
+
+A row's node gets its slot, its children join the tree, and it is no longer to be chosen. Rows that attach
+nothing write to scratch. `fresh` is all that has to leave the device.
+
+Runs are rows that continue what the text says (ngram.py) behind the first row of a tree. The host decides
+them: for each row of a run the row it begins behind, how far in it lies, and its token. As far as the model's
+own children confirm a run the tree is that much deeper; the rest is dropped. Rows of runs lie behind all
+others, those of one run together. Knows tables, not logits or texts.
+"""
+
+from dataclasses import dataclass, fields, replace
+
+from ssd.draft.tree.arrays import Array, Arrays
+from ssd.draft.tree.calibration import calibrated
+from ssd.draft.tree.tables import Constants, Rows, Shape, Tables
+
+HEAD = 5
+"""Columns of a row of `fresh` before its tokens: sequence, number of children, parent, first id, root."""
+
+
+@dataclass(frozen=True, slots=True)
+class Families:
+    """Of each row [W, C]: its children, most likely first; those that exist lie before the others."""
+
+    tokens: Array
+    raws: Array
+    logprobs: Array
+    exists: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """Of each row: its node's, how many children it has, and the first one's."""
+
+    node: Array
+    number: Array
+    first: Array
+
+
+def fresh_width(shape: Shape) -> int:
+    return HEAD + 2 * shape.children
+
+
+def families(xp: Arrays, known: Constants, tables: Tables, rows: Rows, told: tuple[Array, Array]) -> Families:
+    """From tokens and what the model said of them: −inf or NaN where there is no child."""
+    tokens, raws = told
+    logprobs = calibrated(xp, known, tables.counts, raws, tables.calibration[rows.sequence])
+    exists = raws > known.never
+    is_meant = exists & (tokens < tables.vocab[rows.sequence][:, None])
+    found = Families(tokens, raws, logprobs, is_meant)
+    if not xp.is_fixed and (is_meant == exists).all():
+        return found
+    return _closed_up(xp, known, found)
+
+
+def _closed_up(xp: Arrays, known: Constants, found: Families) -> Families:
+    """What one side of the line does not know leaves no gap: ids are numbered on."""
+    count = found.tokens.shape[1]
+    order = xp.smallest(xp.where(found.exists, known.ranks, known.ranks + count), count) % count
+    places = known.rows[: len(order), None], order
+    return Families(*(getattr(found, name)[places] for name in ("tokens", "raws", "logprobs", "exists")))
+
+
+def barren(tables: Tables, rows: Rows, found: Families) -> Array:
+    """Children [W, C] that end the text: nothing is grown behind them."""
+    return (found.tokens[:, :, None] == tables.ends[rows.sequence][:, None, :]).any(2)
+
+
+def attach_rows(
+    xp: Arrays, known: Constants, tables: Tables, rows: Rows, found: Families, is_barren: Array, ids: Ids
+) -> Array:
+    """Writes the families into the trees; returns `fresh` [W, …] as int32."""
+    sequence, attaches = rows.sequence, rows.attaches
+    tokens = xp.where(found.exists, found.tokens, known.minus)
+    home = xp.where(attaches, sequence, known.zero)
+    _write_slots(xp, known, tables, rows, home, ids)
+    tables.child_token[home, rows.slot] = tokens
+    tables.is_open[home, rows.slot] = found.exists & ~is_barren
+    tables.child_raw[home, rows.slot] = found.raws
+    tables.child_value[home, rows.slot] = rows.value[:, None] + found.logprobs
+    # After its family is written: a node of a run is a child of another row of this step.
+    gone = xp.where(attaches & ~rows.is_read, sequence, known.zero)
+    tables.is_open[gone, rows.family, rows.rank] = known.no_flags[: len(gone)]
+    read = xp.where(attaches & rows.is_read, sequence, known.zero)
+    tables.is_new[read] = known.no_flags[: len(gone)]
+    xp.add_at(tables.next_id, home, ids.number)
+    xp.add_at(tables.num_read, sequence, rows.is_read)
+    head = (sequence, ids.number, ids.node, ids.first, tables.root_id[sequence])
+    heads = xp.word(xp.joined([each[:, None] for each in head], 1))
+    return xp.joined((heads, xp.word(tokens), xp.bits(found.logprobs)), 1)
+
+
+def numbered(xp: Arrays, tables: Tables, rows: Rows, found: Families) -> Ids:
+    """Children are numbered on within their sequence, in the order of the rows."""
+    number = found.exists.sum(1) * rows.attaches
+    before = number.cumsum(0) - number
+    first = tables.next_id[rows.sequence] + before - before[rows.start]
+    return Ids(rows.node_id, number, first)
+
+
+def _write_slots(xp: Arrays, known: Constants, tables: Tables, rows: Rows, home: Array, ids: Ids) -> None:
+    place = home, rows.slot
+    tables.is_used[place] = known.all_flags[: len(home)]
+    tables.position[place] = rows.position
+    tables.token[place] = rows.token
+    tables.node_id[place] = ids.node
+    tables.first_id[place] = ids.first
+    tables.ancestors[:, home, rows.slot] = rows.ancestors
+    tables.value[place] = rows.value
+
+
+def write_partings(xp: Arrays, known: Constants, tables: Tables, rows: Rows) -> None:
+    """Where the way to each row last took another token than the likeliest, for policies that ask."""
+    home = xp.where(rows.attaches, rows.sequence, known.zero)
+    before = xp.where(rows.is_read, known.minus, tables.parted[:, rows.sequence, rows.family])
+    ranks = tables.parted_rank[rows.sequence, rows.family]
+    parts = rows.rank > 0
+    tables.parted[0, home, rows.slot] = xp.where(parts, rows.position, before[0])
+    tables.parted[1, home, rows.slot] = xp.where(parts, before[0], before[1])
+    tables.parted_rank[home, rows.slot] = xp.where(parts, rows.rank, ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Of each row of a run [Q]; padding has no owner: −1."""
+
+    owner: Array
+    """The row that it begins behind."""
+    place: Array
+    """How many of the run come before it."""
+    token: Array
+
+    @classmethod
+    def of(cls, xp: Arrays, count: int) -> "Runs":
+        return cls(xp.integers(count, fill=-1), xp.integers(count), xp.integers(count))
+
+
+def run_rows(
+    xp: Arrays, shape: Shape, known: Constants, tables: Tables, rows: Rows, runs: Runs, free: Array
+) -> Rows:
+    """The rows of the runs. Which nodes they are is known when their logits are."""
+    is_run = runs.owner >= 0
+    owner = xp.at_least(runs.owner, 0)
+    sequence = xp.where(is_run, rows.sequence[owner], known.zero)
+    # Behind the slots of the tree's other rows; a root's are none.
+    others = rows_until(xp, rows, owner) - rows.start[owner]
+    order = runs.place + xp.where(rows.is_read[owner], known.zero, others)
+    slot = xp.where(is_run, free[sequence, xp.at_most(order, free.shape[1] - 1)], known.root)
+    is_earlier = (owner[:, None] == owner) & (runs.place < runs.place[:, None]) & is_run
+    seen = rows.ancestors[:, owner] | known.bits[:, rows.slot[owner]]
+    seen = seen | (is_earlier * known.bits[:, slot][:, None, :]).sum(2)
+    tree_slot = shape.tree_start(sequence) + xp.where(is_run, slot, known.zero)
+    nothing = runs.place * 0
+    return Rows(
+        sequence=sequence,
+        home=rows.home[owner],
+        token=xp.where(is_run, runs.token, known.zero),
+        position=xp.where(is_run, rows.position[owner] + 1 + runs.place, known.zero),
+        trunk=tables.length[sequence],
+        ancestors=xp.where(is_run, seen, known.zero),
+        target=tree_slot,
+        slot=slot,
+        family=nothing,
+        rank=nothing,
+        node_id=nothing,
+        value=xp.where(is_run, rows.value[owner], known.nought),
+        start=known.rows[: len(owner)] + len(rows.sequence) - runs.place,
+        key=rows.key[owner],
+        is_read=is_run & ~is_run,
+        attaches=is_run,
+    )
+
+
+def rows_until(xp: Arrays, rows: Rows, owner: Array) -> Array:
+    """How many rows there are to the end of those of a row's sequence; those of runs do not count."""
+    return xp.searchsorted(rows.home, rows.home[owner] + 1)
+
+
+def joined_rows(xp: Arrays, rows: Rows, more: Rows) -> Rows:
+    columns = {each.name: (getattr(rows, each.name), getattr(more, each.name)) for each in fields(Rows)}
+    return Rows(**{name: xp.joined(pair, -1) for name, pair in columns.items()})
+
+
+def confirmed(xp: Arrays, known: Constants, rows: Rows, found: Families, ends: Array, runs: Runs) -> Rows:
+    """The rows, with those of runs that the model confirms as the nodes that they are; others attach nothing.
+
+    `ends` [W, C]: children behind which nothing is grown.
+    """
+    count = len(runs.owner)
+    own = len(rows.sequence) - count
+    is_first = runs.place == 0
+    before = xp.where(is_first, xp.at_least(runs.owner, 0), known.rows[:count] + (own - 1))
+    alike = (found.tokens[before] == runs.token[:, None]) & found.exists[before] & ~ends[before]
+    is_said = alike.any(1) & (runs.owner >= 0)
+    rank = (alike * known.ranks).sum(1)
+    gain = xp.where(alike, xp.exact(found.logprobs[before]), known.nought).sum(1)
+    # A run holds as long as nothing in it has lapsed: sums over all runs, less what came before this one.
+    first = known.rows[:count] - runs.place
+    lapses, gains = (~is_said).cumsum(0), gain.cumsum(0)
+    is_held = lapses - lapses[first] + ~is_said[first] == 0
+    value = rows.value[own:] + (gains - gains[first] + gain[first])
+    return replace(
+        rows,
+        attaches=xp.joined((rows.attaches[:own], is_held), 0),
+        family=xp.joined((rows.family[:own], rows.slot[before]), 0),
+        rank=xp.joined((rows.rank[:own], rank), 0),
+        value=xp.joined((rows.value[:own], value), 0),
+    )
+
+
+def numbered_runs(xp: Arrays, tables: Tables, rows: Rows, found: Families, runs: Runs) -> Ids:
+    """As `attach.numbered`, with the children of runs behind those of their tree's other rows."""
+    count = len(runs.owner)
+    own = len(rows.sequence) - count
+    number = found.exists.sum(1) * rows.attaches
+    until = number.cumsum(0)
+    before = until - number
+    first = tables.next_id[rows.sequence] + before - before[rows.start]
+    owner = xp.at_least(runs.owner, 0)
+    end = rows_until(xp, rows.part(0, own), owner)
+    others = until[end - 1] - before[rows.start[owner]]
+    first = xp.joined((first[:own], first[own:] + others), 0)
+    previous = xp.where(runs.place == 0, owner, xp.at_least(rows.start[own:] + runs.place - 1, 0))
+    named = first[previous] + rows.rank[own:]
+    return Ids(xp.joined((rows.node_id[:own], named), 0), number, first)

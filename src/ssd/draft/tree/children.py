@@ -1,0 +1,263 @@
+"""From logits to the tokens most likely to follow.
+
+The target will take argmax(z/T + g); the draft knows g as well. So children are ranked by the draft's own
+z/T + g under the request's parameters, and their probabilities are those of the perturbed scores. Only the
+largest logits are looked at: a token below them may cost a guess, never a wrong token.
+
+`FixedChildren` is a fixed list of operations for a device; `LooseChildren`, on a CPU, treats rows by what
+they need. `likely_children` does it row by row; `drawn_children` draws them for ratio acceptance. Logits that
+depend on a row's tokens (penalties, bad words) are edited before (logit_edits.py). Knows no trees.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ssd.draft.protocol.messages import Floats, Ints
+from ssd.draft.tree.arrays import Array
+from ssd.draft.tree.tables import Rows, Tables
+from ssd.models.head_tokens import whole_vocabulary
+from ssd.sampling import PhiloxChooser, SamplingRow
+from ssd.sampling.draws import Truncation
+from ssd.sampling.noise import gumbel_noise_ragged, noise_of_tokens
+from ssd.sampling.processors import edit_logits, needs_edits, scale_logits
+from ssd.sampling.ragged import RaggedRows
+from ssd.sampling.ratio import DraftDistribution, draft_distribution, propose, saguaro
+from ssd.sampling.select import WideRow, grouped, largest_of_rows
+from ssd.sampling.truncation import candidate_floors, ragged_floors, truncation_floor
+
+GREEDY_CANDIDATES = 16
+"""Enough to tell the probability of the first few."""
+SAMPLED_CANDIDATES = 256
+"""Noise can lift a token of low probability; from so far down it seldom does."""
+_NEVER = -float("inf")
+
+Told = tuple[Array, Array]
+"""Tokens [W, C], and what the model said of them: −inf where there is no such child."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What the rows of a step may ask for: each combination is another list of operations."""
+
+    samples: bool = False
+    truncates: bool = False
+
+
+class ChildChooser(Protocol):
+    def of(self, logits: Tensor, tables: Tables, rows: Rows) -> Told: ...
+
+
+class FixedChildren:
+    def __init__(
+        self,
+        count: int,
+        needs: Needs,
+        head_tokens: Tensor | None = None,
+        *,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self._count, self._needs, self._head_tokens = count, needs, head_tokens
+        self._never = torch.full((), _NEVER, device=device)
+        self._numbers = torch.arange(SAMPLED_CANDIDATES, device=device)
+
+    def of(self, logits: Tensor, tables: Tables, rows: Rows) -> Told:
+        wanted = SAMPLED_CANDIDATES if self._needs.samples else GREEDY_CANDIDATES
+        ids, scores = largest_of_rows(logits, min(wanted, logits.shape[1]))
+        ids = _of_head(ids, self._head_tokens)
+        if self._needs.samples:
+            scores = self._perturbed(ids, scores, logits, tables, rows)
+        best, order = scores.topk(min(self._count, scores.shape[1]), dim=1)
+        return ids.gather(1, order), best - scores.logsumexp(1, keepdim=True)
+
+    def _perturbed(self, ids: Tensor, scores: Tensor, logits: Tensor, tables: Tables, rows: Rows) -> Tensor:
+        sequence = rows.sequence
+        is_greedy = (tables.kind[sequence] == 0).unsqueeze(1)
+        temperatures = tables.temperature[sequence].unsqueeze(1)
+        scores = scores / temperatures
+        is_kept = ~is_greedy | (self._numbers[: scores.shape[1]] < GREEDY_CANDIDATES)
+        if self._needs.truncates:
+            floors = candidate_floors(scores, logits / temperatures, truncation_of(tables, sequence))
+            is_kept = is_kept & (is_greedy | (scores >= floors.unsqueeze(1)))
+        noisy = scores + _noise(ids, tables.seed[sequence], rows.position + 1)
+        return torch.where(is_kept, torch.where(is_greedy, scores, noisy), self._never)
+
+
+class LooseChildren:
+    """The tables are numpy's; the logits, on whatever device, those of the rows that attach."""
+
+    def __init__(self, count: int, head_tokens: Tensor | None = None) -> None:
+        self._count = count
+        self._head_tokens = None if head_tokens is None else head_tokens.cpu()
+
+    def of(self, logits: Tensor, tables: Tables, rows: Rows) -> Told:
+        sequence, attaching = rows.sequence, np.flatnonzero(rows.attaches)
+        kinds = np.where(tables.is_given[sequence], -1, tables.kind[sequence])[attaching]
+        if not kinds.any() and len(kinds) == len(sequence):
+            return self._padded(*self._greedy(logits))
+        tokens = np.zeros((len(sequence), self._count), np.int64)
+        raws = np.full((len(sequence), self._count), _NEVER, np.float32)
+        for kind in (0, 1):
+            chosen = np.flatnonzero(kinds == kind)
+            if len(chosen):
+                mine = logits if len(chosen) == len(kinds) else logits[torch.from_numpy(chosen)]
+                places = attaching[chosen]
+                told = self._coupled(mine, tables, rows, places) if kind else self._greedy(mine)
+                tokens[places], raws[places] = self._padded(*told)
+        return tokens, raws
+
+    def _greedy(self, logits: Tensor) -> Told:
+        ids, scores = (
+            each.cpu() for each in largest_of_rows(logits, min(GREEDY_CANDIDATES, logits.shape[1]))
+        )
+        ids = ids[:, : self._count]
+        tokens = _of_head(ids, self._head_tokens).numpy()
+        # The largest comes first; where it is −inf there are no children.
+        with np.errstate(invalid="ignore"):
+            least = scores.numpy() - scores.numpy()[:, :1]
+            raws = least[:, : self._count] - np.log(np.exp(least).sum(1, keepdims=True))
+        return tokens, raws
+
+    def _coupled(self, logits: Tensor, tables: Tables, rows: Rows, chosen: Array) -> Told:
+        logits, sequence = logits.cpu(), rows.sequence[chosen]
+        temperatures = tables.temperature[sequence]
+        ids, values = largest_of_rows(logits, min(SAMPLED_CANDIDATES, logits.shape[1]))
+        ids = _of_head(ids, self._head_tokens)
+        scores = values / torch.from_numpy(temperatures).unsqueeze(1)
+        cuts = (
+            (tables.top_k[sequence] > 0)
+            | (tables.top_p[sequence] < 1)
+            | (tables.log_min_p[sequence] > _NEVER)
+        )
+        noisy = scores + _noise(
+            ids, torch.from_numpy(tables.seed[sequence]), torch.from_numpy(rows.position[chosen] + 1)
+        )
+        if cuts.any():
+            groups = grouped(logits)
+            wide = RaggedRows(groups, groups.amax(-1), np.arange(len(chosen)), temperatures)
+            floors = torch.from_numpy(ragged_floors(wide, truncation_of(tables, sequence)))
+            noisy.masked_fill_(scores < floors.unsqueeze(1), _NEVER)
+        best, order = noisy.topk(min(self._count, noisy.shape[1]), dim=1)
+        raws = best - noisy.logsumexp(1, keepdim=True)
+        return ids.gather(1, order).numpy(), raws.numpy()
+
+    def _padded(self, tokens: Array, raws: Array) -> Told:
+        """Where the vocabulary is smaller than a family."""
+        lacking = self._count - tokens.shape[1]
+        if not lacking:
+            return tokens, raws
+        return (
+            np.pad(tokens, ((0, 0), (0, lacking))),
+            np.pad(raws, ((0, 0), (0, lacking)), constant_values=_NEVER),
+        )
+
+
+def truncation_of(tables: Tables, sequence: Array) -> Truncation:
+    columns = (each[sequence] for each in (tables.log_min_p, tables.top_k, tables.top_p))
+    return Truncation(*(torch.as_tensor(each) for each in columns))
+
+
+def _of_head(columns: Tensor, head_tokens: Tensor | None) -> Tensor:
+    """Tokens of columns. Where almost all is forbidden, columns behind the last are among the largest."""
+    return columns if head_tokens is None else head_tokens[columns.clamp(max=len(head_tokens) - 1)]
+
+
+def _noise(ids: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
+    """Of each token [W, N]."""
+    owners = torch.arange(len(ids), device=ids.device).unsqueeze(1).expand_as(ids).reshape(-1)
+    return noise_of_tokens(seeds, positions, owners, ids.reshape(-1)).view(ids.shape)
+
+
+_GREEDY_CANDIDATES = 16
+"""Enough to tell the probability of the first few."""
+_SAMPLED_CANDIDATES = 256
+"""Noise can lift a token of low probability; from so far down it seldom does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    tokens: Ints
+    """Most likely first."""
+    raws: Floats
+    """Log-probabilities, by the model's own word."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnChildren(Children):
+    drawn_from: DraftDistribution
+    """The distribution of the first of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    seed: int
+    """Of this node alone."""
+    saguaro: float
+    head_tokens: Tensor | None
+    vocab_size: int
+
+
+def likely_children(
+    logits: Tensor, rows: Sequence[SamplingRow], count: int, *, head_tokens: Tensor | None = None
+) -> list[Children]:
+    """The `count` likeliest tokens of each row of logits, [rows, vocabulary or head_tokens]."""
+    plain = [i for i, row in enumerate(rows) if row.params.greedy and not needs_edits(row)]
+    others = [i for i in range(len(rows)) if i not in set(plain)]
+    found: dict[int, Children] = {}
+    if plain:
+        chosen = logits if not others else logits[plain]
+        ids, scores = largest_of_rows(chosen, min(_GREEDY_CANDIDATES, logits.shape[1]))
+        ids = ids if head_tokens is None else head_tokens[ids]
+        found.update(zip(plain, _ranked(ids, scores, count), strict=True))
+    candidates = [_candidates(logits[i], rows[i], head_tokens) for i in others]
+    noise = gumbel_noise_ragged(
+        [rows[i].seed for i in others], [rows[i].position for i in others], [ids for ids, _ in candidates]
+    )
+    for i, (ids, scores), g in zip(others, candidates, noise, strict=True):
+        perturbed = scores if rows[i].params.greedy else scores + g
+        found[i] = _ranked(ids.unsqueeze(0), perturbed.unsqueeze(0), count)[0]
+    return [found[i] for i in range(len(rows))]
+
+
+def drawn_children(logits: Tensor, row: SamplingRow, count: int, drawing: Drawing) -> DrawnChildren:
+    """For ratio acceptance: a token drawn from the draft's own distribution, then the likeliest others."""
+    if drawing.head_tokens is not None:
+        logits = whole_vocabulary(logits, drawing.head_tokens)
+    # Before anything is drawn: what the other side does not know must not be in q.
+    honest = draft_distribution(logits[: drawing.vocab_size], row)
+    q = saguaro(honest, count, drawing.saguaro)
+    primary = propose(q, PhiloxChooser(drawing.seed), row.position).token
+    others = honest.token_ids[honest.token_ids != primary][: count - 1]
+    tokens = np.concatenate(([primary], others)).astype(np.int32)
+    chances = dict(zip(honest.token_ids.tolist(), honest.probabilities.tolist(), strict=True))
+    raws = np.log(np.array([chances[token] for token in tokens.tolist()])).astype(np.float32)
+    return DrawnChildren(tokens, raws, q)
+
+
+def _candidates(logits: Tensor, row: SamplingRow, head_tokens: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Ids and scores (z/T) of the tokens that may come out on top."""
+    ids = head_tokens
+    if needs_edits(row) and head_tokens is not None:
+        # Parameters speak of the whole vocabulary.
+        logits, ids = whole_vocabulary(logits, head_tokens), None
+    temperature = 1.0 if row.params.greedy else row.params.temperature
+    wide = WideRow.of(scale_logits(edit_logits(logits, row), temperature))
+    wanted = _GREEDY_CANDIDATES if row.params.greedy else _SAMPLED_CANDIDATES
+    places, scores = wide.largest(min(wanted, logits.shape[0]))
+    if row.params.greedy:
+        # The target's argmax is not truncated: what stands second is as good a guess as ever.
+        return places if ids is None else ids[places], scores
+    kept = int((scores >= truncation_floor(wide, row.params)).sum())
+    return (places if ids is None else ids[places])[:kept], scores[:kept]
+
+
+def _ranked(ids: Tensor, scores: Tensor, count: int) -> list[Children]:
+    """The first of each row [R, C], with their share of the row."""
+    scores, order = scores.sort(dim=1, descending=True)
+    raws = (scores[:, :count] - scores.logsumexp(1, keepdim=True)).float().numpy(force=True)
+    tokens = ids.gather(1, order[:, :count]).int().numpy(force=True)
+    return [Children(*each) for each in zip(tokens, raws, strict=True)]

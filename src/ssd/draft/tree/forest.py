@@ -1,0 +1,146 @@
+"""All trees and what is done to them: `select`, a forward by somebody else, `attach`; and `apply`.
+
+On tensors each of these is a fixed list of operations over storage that stays: what they find lies in static
+buffers (`rows`, `fresh`, `moves`), and nothing is read on the host. On numpy's arrays they are as long as
+there is something to do. Knows neither models nor sequences' texts.
+"""
+
+from dataclasses import fields
+
+import numpy as np
+
+from ssd.config import GrowthPolicyName
+from ssd.draft.tree.apply import apply_outcomes
+from ssd.draft.tree.arrays import Array, Arrays
+from ssd.draft.tree.attach import (
+    Runs,
+    attach_rows,
+    barren,
+    confirmed,
+    families,
+    fresh_width,
+    joined_rows,
+    numbered,
+    numbered_runs,
+    run_rows,
+    write_partings,
+)
+from ssd.draft.tree.children import Told
+from ssd.draft.tree.growth import priorities
+from ssd.draft.tree.select import free_slots, select_rows
+from ssd.draft.tree.tables import WORD, WORDS, Constants, Inbox, Moves, Rows, Shape, Tables, Turns
+
+_FLAGS = ("is_read", "attaches")
+
+
+class Forest:
+    def __init__(self, xp: Arrays, shape: Shape, policy: GrowthPolicyName = "value") -> None:
+        self.shape, self.xp = shape, xp
+        self.tables = Tables.of(xp, shape)
+        self.inbox = Inbox.of(xp, shape)
+        self.turns = Turns.of(xp, shape)
+        self.is_shared = xp.is_fixed
+        """Whether turns are looked at: a fixed list of operations always does."""
+        self.truncates = True
+        """Whether any sequence cuts off tokens (top_k, top_p, min_p), by the host's word."""
+        self._known = Constants.of(xp, shape)
+        self._policy = priorities(policy, xp, shape)
+        self._view, self._num_used = self.tables, shape.sequences
+        all_rows = shape.num_rows + shape.lookup
+        columns = {each.name: xp.integers(all_rows) for each in fields(Rows)}
+        columns |= {name: xp.flags(all_rows) for name in _FLAGS}
+        columns |= {"value": xp.exacts(all_rows), "ancestors": xp.integers(WORDS, all_rows)}
+        self.rows = Rows(**columns)
+        """Of the last selection."""
+        self.runs = Runs.of(xp, shape.lookup if xp.is_fixed else 0)
+        """For the next step, by the host's word."""
+        self.fresh = xp.words(all_rows, fresh_width(shape))
+        """What the last rows became: see `attach.py`."""
+        sequences = shape.sequences + 1
+        self.moves = Moves(xp.integers(sequences, shape.outcome), xp.integers(sequences, shape.outcome))
+        self._free = xp.integers(sequences, min(shape.slots, shape.width + shape.lookup))
+        self._path_buffer = xp.integers(sequences, shape.outcome + 1)
+
+    def narrow(self, count: int) -> None:
+        """Only the first `count` sequences are in use: nothing need be done for others."""
+        if count != self._num_used:
+            self._view, self._num_used = self.tables.leading(count), count
+
+    def select(self) -> None:
+        free = free_slots(self.xp, self.shape, self._known, self._view)
+        if self.xp.is_fixed:
+            self._free[: len(free)] = free
+        else:
+            self._free = free
+        turns = self.turns if self.is_shared else None
+        found = select_rows(self.xp, self.shape, self._known, self._view, self._policy, self._free, turns)
+        self._keep(found, 0)
+
+    def lay_runs(self) -> None:
+        """The rows of `runs`, behind those that were selected."""
+        own = self.shape.num_rows if self.xp.is_fixed else len(self.rows.sequence)
+        rows = self.rows.part(0, own)
+        found = run_rows(self.xp, self.shape, self._known, self._view, rows, self.runs, self._free)
+        self._keep(found, own)
+
+    def attach(self, told: Told) -> None:
+        xp, known, tables, rows, runs = self.xp, self._known, self._view, self.rows, self.runs
+        found = families(xp, known, tables, rows, told)
+        is_barren = barren(tables, rows, found)
+        has_runs = len(runs.owner) > 0
+        if has_runs:
+            rows = confirmed(xp, known, rows, found, is_barren, runs)
+            ids = numbered_runs(xp, tables, rows, found, runs)
+        else:
+            ids = numbered(xp, tables, rows, found)
+        fresh = attach_rows(xp, known, tables, rows, found, is_barren, ids)
+        if self._policy.keeps_partings:
+            self._write_partings(rows)
+        if xp.is_fixed:
+            self.fresh[:] = fresh
+        else:
+            self.fresh = fresh
+
+    def _keep(self, found: Rows, start: int) -> None:
+        if not self.xp.is_fixed:
+            self.rows = joined_rows(self.xp, self.rows, found) if start else found
+            return
+        for each in fields(Rows):
+            column = getattr(found, each.name)
+            getattr(self.rows, each.name)[..., start : start + column.shape[-1]] = column
+
+    def _write_partings(self, rows: Rows) -> None:
+        """Of a run one row after the other: each is the parent of the next."""
+        own, end = len(rows.sequence) - len(self.runs.owner), len(rows.sequence)
+        for part in (rows.part(0, own), *(rows.part(row, row + 1) for row in range(own, end))):
+            write_partings(self.xp, self._known, self._view, part)
+
+    def apply(self) -> None:
+        """The inbox, which is empty afterwards."""
+        end = self._num_used + 1
+        inbox = Inbox(self.inbox.count[:end], self.inbox.tokens[:end])
+        moves = apply_outcomes(self.xp, self.shape, self._known, self._view, inbox, self._path_buffer)
+        if self.xp.is_fixed:
+            self.moves.sources[:end], self.moves.targets[:end] = moves.sources, moves.targets
+        else:
+            self.moves = moves
+        count: Array = self.inbox.count
+        count[:] = self._known.zero
+
+    def check_integrity(self) -> None:
+        """RuntimeError unless the tables of the sequences in use describe trees. Reads them all."""
+        told, shape = self.xp.told, self.shape
+        used, position = told(self._view.is_used)[1:], told(self._view.position)[1:]
+        bits = ((told(self._view.ancestors)[:, 1:, :, None] >> np.arange(WORD)) & 1).astype(np.bool_)
+        above = bits.transpose(1, 2, 0, 3).reshape(*used.shape, WORDS * WORD)[..., : shape.slots]
+        nodes = used[:, : shape.slots]
+        if (above & used[:, :, None] & ~nodes[:, None, :]).any():
+            raise RuntimeError("a node has an ancestor that is gone")
+        depth = position - told(self._view.length)[1:, None] + 1
+        if (used & (above.sum(2) != np.maximum(depth - 1, 0)))[:, : shape.slots].any():
+            raise RuntimeError("a node's ancestors are not as many as lie between it and the root")
+        if (nodes & (depth[:, : shape.slots] < 1)).any():
+            raise RuntimeError("a node lies before its root")
+        unread = told(self._view.num_read)[1:] < told(self._view.length)[1:]
+        if (used & unread[:, None]).any():
+            raise RuntimeError("a tree stands on a root that was not read")

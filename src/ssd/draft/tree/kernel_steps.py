@@ -1,0 +1,96 @@
+"""A forest's steps by our kernels: its tables and buffers, as the launchers want them.
+
+Each step has the same result as the operations of `select.py`, `attach.py`, `attach.py` and `apply.py`, which
+stay the definition. What they write to scratch is not written here. Never run on a GPU. Knows tables, not
+models.
+"""
+
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ssd.draft.tree import calibration
+from ssd.draft.tree.attach import Runs
+from ssd.draft.tree.children import Told
+from ssd.draft.tree.select import OLDEST, READ_FIRST
+from ssd.draft.tree.tables import (
+    NODE_BITS,
+    NOTHING,
+    RANKS,
+    Constants,
+    Inbox,
+    Moves,
+    Rows,
+    Shape,
+    Tables,
+    Turns,
+)
+from ssd.kernels.tree_families import Asked, Found, Said, attach_said, lay_runs
+from ssd.kernels.tree_outcomes import Arrived, Carried, apply_arrived
+from ssd.kernels.tree_rows import Keys, Ranked, lay_rows, rank_trees
+from ssd.kernels.tree_turns import Queue, TurnTable, Wishes, take_turns
+from ssd.kernels.trees import Learning, Sizes, StepRows, Trees
+from ssd.kvcache.pool import NODES_PER_TREE
+
+_KEYS = Keys(NOTHING, READ_FIRST, OLDEST, NODE_BITS)
+_Columns = TypeVar("_Columns", bound=tuple[Any, ...])
+
+
+class KernelSteps:
+    def __init__(
+        self,
+        shape: Shape,
+        known: Constants,
+        tables: Tables,
+        rows: Rows,
+        turns: Turns,
+        free: Tensor,
+    ) -> None:
+        """`free` is where a selection leaves free slots."""
+        num_rows = len(rows.sequence)
+        self._trees, self._rows = _columns(Trees, tables), _columns(StepRows, rows)
+        self._sizes = Sizes(
+            shape.width,
+            shape.num_rows,
+            num_rows,
+            shape.outcome,
+            shape.ring,
+            shape.ends,
+            shape.block,
+            shape.blocks,
+            shape.arena,
+            NODES_PER_TREE,
+            tables.ancestors.stride(0),
+            tables.parted.stride(0),
+        )
+        self._learning = Learning(
+            known.edges, RANKS, calibration.TRUST, calibration.LEAST, calibration.MEMORY
+        )
+        self._found = Found.of(num_rows, shape.children, rows.sequence.device)
+        self._ranked = Ranked.of(self._trees, self._sizes, free)
+        self._turns = _columns(TurnTable, turns)
+        self._wishes = Wishes(turns.wanted, *(torch.zeros_like(turns.wanted) for _ in range(2)))
+        self._queue = Queue.of(self._ranked.keys.numel(), shape.num_rows, free.device)
+
+    def select(self) -> None:
+        rank_trees(self._trees, self._ranked, self._wishes, self._sizes, _KEYS)
+        take_turns(self._ranked.keys, self._turns, self._wishes, self._queue, self._sizes, NOTHING)
+        lay_rows(self._trees, self._rows, self._ranked, self._queue.found, self._sizes, _KEYS)
+
+    def lay_runs(self, runs: Runs) -> None:
+        lay_runs(self._trees, self._rows, _columns(Asked, runs), self._ranked.free, self._sizes)
+
+    def attach(self, told: Told, runs: Runs, fresh: Tensor) -> None:
+        """Rows of runs that hold become the nodes that they are."""
+        asked, said = _columns(Asked, runs), Said(*(each.contiguous() for each in told))
+        attach_said(self._trees, self._rows, said, asked, self._found, fresh, self._sizes, self._learning)
+
+    def apply(self, inbox: Inbox, moves: Moves) -> None:
+        arrived, carried = Arrived(inbox.count, inbox.tokens), _columns(Carried, moves)
+        apply_arrived(self._trees, arrived, carried, self._sizes, self._learning)
+
+
+def _columns(kind: type[_Columns], table: object) -> _Columns:
+    """The columns of a table that kernels ask for."""
+    return kind(*(getattr(table, name) for name in kind._fields))  # type: ignore[attr-defined]

@@ -1,0 +1,195 @@
+"""The draft's model for a forest: a step's rows as one batch of tensors, and its keys where they belong.
+
+Tables and rows say all that a batch has to: tokens, positions, slots, block tables, bits of ancestors. On
+arrays the batch also says which rows belong together, and only rows that attach have logits. On tensors
+every row has, and nothing is read on the host. Knows the pool and a runner; no trees, no texts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ssd.attention.backend import AttentionBackend
+from ssd.attention.batch import Batch
+from ssd.attention.choice import mover
+from ssd.attention.rows import PlainRow, Span
+from ssd.draft.tree.arrays import NumpyArrays, TorchArrays
+from ssd.draft.tree.tables import WORD, Moves, Rows, Shape, Tables, slot_bits
+from ssd.kvcache.pool import KVPool
+from ssd.models import decoder
+from ssd.models.decoder import DenseDecoder
+from ssd.runtime.runner import Runner
+
+Longs = NDArray[np.int64]
+_MASK = (1 << WORD) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillChunk:
+    """Tokens of a text that are read beside a step's rows; their logits are not wanted."""
+
+    row: int
+    """Of the tables."""
+    tokens: Sequence[int]
+    start: int
+    blocks: Sequence[int]
+
+    def as_row(self) -> PlainRow:
+        return PlainRow(self.tokens, self.start, self.blocks, 0, generated=False)
+
+
+class ForestModel(Protocol):
+    """The draft's model, whose KV memory has the arena of the trees."""
+
+    def forward(self, rows: Rows, tables: Tables, readings: Sequence[PrefillChunk]) -> Tensor:
+        """Float32 logits: of the rows that attach; where shapes are fixed of all, and of others anything."""
+        ...
+
+    def move(self, moves: Moves) -> None: ...
+
+
+class ArraysModel:
+    """For a forest of numpy's arrays, whatever device the model runs on."""
+
+    def __init__(self, runner: Runner, pool: KVPool, shape: Shape) -> None:
+        self._runner, self._pool, self._shape = runner, pool, shape
+        self._bits: Longs = slot_bits(NumpyArrays(), shape)
+        self._tree_starts = torch.from_numpy(shape.tree_start(np.arange(shape.sequences + 1)))
+
+    def forward(self, rows: Rows, tables: Tables, readings: Sequence[PrefillChunk]) -> Tensor:
+        return self._runner.launch(self._batch(rows, tables, readings), _as_they_are).collect()
+
+    def move(self, moves: Moves) -> None:
+        moved = np.flatnonzero(moves.targets != self._shape.arena)
+        if len(moved):
+            pairs = np.stack((moves.sources.ravel()[moved], moves.targets.ravel()[moved]))
+            self._pool.move(*torch.from_numpy(pairs).to(self._pool.shape.device))
+
+    def _batch(self, rows: Rows, tables: Tables, readings: Sequence[PrefillChunk]) -> Batch:
+        # A run lies behind the other rows of its tree: attention then takes them at once.
+        order = np.argsort(rows.sequence, kind="stable")
+        sequence, attaches = rows.sequence[order], rows.attaches[order]
+        columns = np.stack((rows.token, rows.position, rows.target, rows.sequence, rows.trunk))[:, order]
+        paths = np.ascontiguousarray((rows.ancestors | self._bits[:, rows.slot])[:, order].T)
+        spans = _spans(sequence, rows.is_read[order], columns[4], paths)
+        # Logits come in the order of the rows, not of the batch.
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        wanted = places[rows.attaches]
+        if readings:
+            columns, paths, spans = self._with_readings(columns, paths, spans, tables.blocks, readings)
+        # As many tables as rows name: those of others would only be carried along.
+        end = int(columns[3].max(initial=0)) + 1
+        tokens, positions, slots, sequences, seen = (torch.from_numpy(column) for column in columns)
+        return Batch(
+            tokens,
+            positions,
+            slots,
+            sequences,
+            seen,
+            torch.from_numpy(paths),
+            torch.from_numpy(tables.blocks[:end]),
+            self._tree_starts[:end],
+            torch.from_numpy(wanted),
+            int(attaches.sum()),
+            tuple(spans),
+        )
+
+    def _with_readings(
+        self, columns: Longs, paths: Longs, spans: list[Span], blocks: Longs, readings: Sequence[PrefillChunk]
+    ) -> tuple[Longs, Longs, list[Span]]:
+        parts, first = [columns], columns.shape[1]
+        for each in readings:
+            parts.append(_reading_columns(each, blocks[each.row], self._shape.block))
+            spans.append(Span(each.row, first, first + len(each.tokens), each.start + 1))
+            first += len(each.tokens)
+        below = np.zeros((first - len(paths), paths.shape[1]), np.int64)
+        return np.concatenate(parts, 1), np.concatenate((paths, below)), spans
+
+
+class TensorsModel:
+    """For a forest of tensors: a fixed list of operations over all rows, padding among them."""
+
+    def __init__(
+        self, model: DenseDecoder, attention: AttentionBackend, pool: KVPool, shape: Shape, beside: Runner
+    ) -> None:
+        """`beside` has the same model and pool, and reads prompts."""
+        self._model, self._attention, self._beside = model, attention, beside
+        self._move = mover(pool)
+        device = pool.shape.device
+        self._bits = slot_bits(TorchArrays(device), shape)
+        self._tree_starts = shape.tree_start(torch.arange(shape.sequences + 1, device=device))
+        self._zero = torch.zeros((), dtype=torch.long, device=device)
+
+    @property
+    def num_columns(self) -> int:
+        """Of logits."""
+        return self._model.num_columns
+
+    def forward(self, rows: Rows, tables: Tables, readings: Sequence[PrefillChunk]) -> Tensor:
+        self.read(readings)
+        return self.logits(rows, tables)
+
+    def read(self, readings: Sequence[PrefillChunk]) -> None:
+        """Before the step: its rows see what is read."""
+        for each in readings:
+            self._beside.launch(self._beside.batch([each.as_row()]), _as_they_are).collect()
+
+    @torch.inference_mode()
+    def logits(self, rows: Rows, tables: Tables) -> Tensor:
+        """Of all rows: this alone is a fixed list of operations."""
+        # Padding sees what it wrote itself, at the first slot of scratch.
+        own = self._bits[:, torch.where(rows.sequence > 0, rows.slot, self._zero)]
+        batch = Batch(
+            rows.token,
+            rows.position,
+            rows.target,
+            rows.sequence,
+            rows.trunk,
+            (rows.ancestors | own).T.contiguous(),
+            tables.blocks,
+            self._tree_starts[: len(tables.blocks)],
+            rows.sequence,
+            len(rows.token),
+            (),
+        )
+        plan = self._attention.plan(batch)
+        hidden = self._model.hidden(decoder.Rows(batch.tokens, batch.positions, plan))
+        return self._model.logits(hidden).float()
+
+    def move(self, moves: Moves) -> None:
+        # From arenas into kv_blocks: no slot is both.
+        self._move(moves.sources.view(-1), moves.targets.view(-1))
+
+
+def _as_they_are(logits: Tensor) -> Tensor:
+    return logits
+
+
+def _reading_columns(reading: PrefillChunk, blocks: Longs, size: int) -> Longs:
+    positions = np.arange(reading.start, reading.start + len(reading.tokens))
+    slots = blocks[positions // size] * size + positions % size
+    sequences = np.full(len(positions), reading.row)
+    return np.stack((np.array(reading.tokens, np.int64), positions, slots, sequences, positions + 1))
+
+
+def _spans(sequence: Longs, is_read: NDArray[np.bool_], seen: Longs, paths: Longs) -> list[Span]:
+    """Rows of one sequence that are tokens of its text, and rows that are nodes of its tree."""
+    if not len(sequence):
+        return []
+    kind = 2 * sequence + is_read
+    firsts = np.flatnonzero(np.diff(kind, prepend=-1))
+    lasts = [*firsts[1:].tolist(), len(kind)]
+    bits = np.bitwise_or.reduceat(paths, firsts).tolist()
+    parts = zip(sequence[firsts].tolist(), firsts.tolist(), lasts, seen[firsts].tolist(), bits, strict=True)
+    return [Span(owner, first, last, sees, _num_nodes(words)) for owner, first, last, sees, words in parts]
+
+
+def _num_nodes(words: Sequence[int]) -> int:
+    """Leading slots of a tree among which all bits lie."""
+    return sum((word & _MASK) << place * WORD for place, word in enumerate(words)).bit_length()

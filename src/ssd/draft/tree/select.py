@@ -1,0 +1,153 @@
+"""Which rows the next forward computes: texts that are not read, then the nodes of highest priority.
+
+All order is in whole numbers, so that equal priorities fall the same way everywhere: a node's key is its
+distance (the bits of a float32), then how old it is, then where it lies; over all trees the sequence's row
+decides. Where there are several tenants that is the order within each of them, and each row goes to the
+tenant that has had least, by its weight. Knows tables, not models.
+"""
+
+from ssd.draft.tree.arrays import Array, Arrays
+from ssd.draft.tree.growth import Priorities
+from ssd.draft.tree.tables import MAX_CHILDREN, NODE_BITS, NOTHING, Constants, Rows, Shape, Tables, Turns
+
+_HIGH = 32
+"""A key's upper half is its rank in the step, the lower one where it lies."""
+_LOW_MASK = (1 << _HIGH) - 1
+READ_FIRST = 1 << 30
+OLDEST = (1 << _HIGH - NODE_BITS) - 1 - MAX_CHILDREN
+
+
+def select_rows(
+    xp: Arrays,
+    shape: Shape,
+    known: Constants,
+    tables: Tables,
+    policy: Priorities,
+    free: Array,
+    turns: Turns | None,
+) -> Rows:
+    """`free` as `free_slots` has them; without `turns` all belongs to one tenant."""
+    best = _best_nodes(xp, shape, known, tables, policy)
+    keys = _keys(xp, shape, known, tables, best)
+    span = shape.ring + best.shape[1]
+    if turns is not None:
+        turns.wanted[: len(best)] = (keys < NOTHING).reshape(-1, span).sum(1)
+    found = _chosen(xp, shape, known, tables, keys, turns)
+    is_valid = found < NOTHING
+    home = found // span
+    sequence = xp.where(is_valid, home, known.zero)
+    column = found - home * span
+    is_read = is_valid & (column < shape.ring)
+    is_node = is_valid & (column >= shape.ring)
+    node = best[sequence, xp.at_least(xp.where(is_valid, column, known.zero) - shape.ring, 0)]
+    node = xp.where(is_node, node & ((1 << NODE_BITS) - 1), known.zero)
+    family, rank = node // shape.children, node % shape.children
+    start = xp.searchsorted(home, home)
+    order = known.rows[: len(found)] - start
+    length = tables.length[sequence]
+    read_at = tables.num_read[sequence] + xp.where(is_read, column, known.zero)
+    position = xp.where(is_node, tables.position[sequence, family] + 1, read_at)
+    token = xp.where(
+        is_node, tables.child_token[sequence, family, rank], tables.ring[sequence, read_at % shape.ring]
+    )
+    slot = xp.where(is_node, free[sequence, xp.at_most(order, free.shape[1] - 1)], known.root)
+    seen = tables.ancestors[:, sequence, family] | known.bits[:, family]
+    tree_slot = shape.tree_start(sequence) + xp.where(is_node, slot, known.zero)
+    is_root = is_read & (position == length - 1)
+    node_id = tables.first_id[sequence, family] + rank
+    return Rows(
+        sequence=sequence,
+        home=home,
+        token=token,
+        position=position,
+        trunk=xp.where(is_read, position + 1, length),
+        ancestors=xp.where(is_node, seen, known.zero),
+        target=xp.where(is_read, trunk_slot(xp, shape, tables, sequence, position), tree_slot),
+        slot=slot,
+        family=family,
+        rank=rank,
+        node_id=xp.where(is_node, node_id, tables.root_id[sequence]),
+        value=xp.where(is_node, tables.child_value[sequence, family, rank], known.nought),
+        start=start,
+        key=keys[xp.where(is_valid, found, known.zero)],
+        is_read=is_read,
+        attaches=is_node | is_root,
+    )
+
+
+def trunk_slot(xp: Arrays, shape: Shape, tables: Tables, sequence: Array, position: Array) -> Array:
+    """The KV slot of a position of the text."""
+    block = tables.blocks[sequence, xp.at_most(position // shape.block, shape.blocks - 1)]
+    return block * shape.block + position % shape.block
+
+
+def _best_nodes(xp: Arrays, shape: Shape, known: Constants, tables: Tables, policy: Priorities) -> Array:
+    """Keys [S, k] of the nodes of each tree that may be processed, best first, as far as there is room.
+
+    There is room for all the steps of a round: what the best of this one lead to may be better than the rest.
+    """
+    is_ready = tables.is_live & (tables.length == tables.num_read)
+    near = tables.is_used & (tables.position < tables.last_position[:, None]) & is_ready[:, None]
+    distance, is_meant = policy.of(xp, tables, known)
+    may = near[:, :, None] & tables.is_open
+    if is_meant is not None:
+        may = may & is_meant
+    age = xp.at_most(tables.first_id - tables.root_id[:, None], OLDEST) << NODE_BITS
+    # A child is as much younger than its family's first as its rank says; `nodes` has that added.
+    keys = (xp.whole(xp.bits(distance)) << _HIGH) | (age[:, :, None] + known.nodes)
+    keys = xp.where(may, keys, known.nothing).reshape(len(keys), -1)
+    best = xp.smallest(keys, len(known.best))
+    room = shape.slots - tables.is_used[:, : shape.slots].sum(1)
+    share = (room + tables.steps_left - 1) // tables.steps_left
+    return xp.where(known.best < share[:, None], best, known.nothing)
+
+
+def _keys(xp: Arrays, shape: Shape, known: Constants, tables: Tables, best: Array) -> Array:
+    """Of all trees, flat [S · (ring + k)]: in which order texts are read and nodes processed."""
+    behind = (tables.length - tables.num_read)[:, None]
+    # Texts that are nearly read first, and in each its earlier tokens.
+    due = (behind * shape.ring + known.ring - READ_FIRST) << _HIGH
+    is_due = (known.ring < behind) & tables.is_live[:, None]
+    keys = xp.joined((xp.where(is_due, due, known.nothing), best), 1)
+    places = known.sequences[: len(keys), None] * keys.shape[1] + known.columns
+    return ((keys >> _HIGH << _HIGH) | places).reshape(-1)
+
+
+def _chosen(
+    xp: Arrays, shape: Shape, known: Constants, tables: Tables, keys: Array, turns: Turns | None
+) -> Array:
+    """Places of the chosen in [S, ring + k], ascending; `NOTHING` where there is nothing to do."""
+    if not xp.is_fixed:
+        keys = keys[keys < NOTHING]
+    top = xp.smallest(keys, min(shape.num_rows, len(keys)))
+    # A text that goes on is read within the width; one that is new, beside it.
+    behind = tables.length - tables.num_read
+    width = shape.width + (behind * (tables.is_new & tables.is_live)).sum(0)
+    is_chosen = (top < 0) | ((top < NOTHING) & (known.rows[: len(top)] < width))
+    if turns is not None:
+        # As many as they would be without tenants.
+        top = _in_turns(xp, known, turns, keys)[: len(top)]
+        is_chosen = known.rows[: len(top)] < is_chosen.sum(0)
+    if not xp.is_fixed:
+        return xp.smallest(top[is_chosen] & _LOW_MASK, len(top))
+    chosen = xp.where(is_chosen, top & _LOW_MASK, known.nothing)
+    return xp.smallest(chosen, len(top))
+
+
+def _in_turns(xp: Arrays, known: Constants, turns: Turns, keys: Array) -> Array:
+    """All keys, whoever has had least coming first with its best."""
+    keys = xp.smallest(keys, len(keys))
+    tenant = turns.tenant[(keys & _LOW_MASK) // len(known.columns)]
+    order = xp.order(tenant)
+    keys, tenant = keys[order], tenant[order]
+    number = known.candidates[: len(keys)] + 1 - xp.searchsorted(tenant, tenant)
+    used = turns.used[tenant] + number / turns.weight[tenant]
+    return keys[xp.order(xp.where(keys < NOTHING, used, known.last))]
+
+
+def free_slots(xp: Arrays, shape: Shape, known: Constants, tables: Tables) -> Array:
+    """Of each tree its free slots, ascending, as many as a step can take."""
+    slots = known.families[: shape.slots]
+    is_used = tables.is_used[:, : shape.slots]
+    free = xp.where(is_used, known.root, slots)
+    return xp.smallest(free, min(shape.slots, shape.width + shape.lookup))
