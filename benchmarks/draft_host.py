@@ -36,10 +36,10 @@ from ssd.draft.protocol.messages import Nodes, Open, Sampling, pack_ints
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
 from ssd.draft.tree.arrays import Arrays, NumpyArrays, TorchArrays
-from ssd.draft.tree.children import ChildChooser, FixedChildren, LooseChildren, Needs, Told
+from ssd.draft.tree.children import ChildChooser, ChosenChildren, FixedChildren, LooseChildren, SamplingNeeds
 from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.model import PrefillChunk
-from ssd.draft.tree.tables import Rows, Shape, Tables
+from ssd.draft.tree.tables import Shape, Tables, TreeRows
 from ssd.kvcache.block_manager import BlockManager
 from ssd.kvcache.pool import KVPool, PoolShape
 from tests.draft.oracle.grower import Grower, GrowthLimits
@@ -117,8 +117,8 @@ class WatchedForest(Forest):
     def lay_runs(self) -> None:
         self._watch.on_device(super().lay_runs)
 
-    def attach(self, told: Told) -> None:
-        self._watch.on_device(super().attach, told)
+    def attach(self, chosen: ChosenChildren) -> None:
+        self._watch.on_device(super().attach, chosen)
 
     def apply(self) -> None:
         self._watch.on_device(super().apply)
@@ -129,7 +129,9 @@ class InForest(RuledModel):
         self.watch = Watch()
         shape = shape_of(batch, lookahead)
         self._loose = LooseChildren(shape.children)
-        self._fixed: ChildChooser | None = FixedChildren(shape.children, Needs()) if xp.is_fixed else None
+        self._fixed: ChildChooser | None = (
+            FixedChildren(shape.children, SamplingNeeds()) if xp.is_fixed else None
+        )
         limits = HostLimits(prefill_chunk=1 << 20, max_model_len=CONTEXT)
         blocks = BlockManager(NUM_BLOCKS, BLOCK)
         forest = WatchedForest(xp, shape, self.watch)
@@ -137,15 +139,15 @@ class InForest(RuledModel):
         self._scheduler = DraftScheduler(forest, self, self, blocks, limits, clock=lambda: 0.0)
         self._sessions: dict[int, DraftSession] = {}
 
-    def forward(self, rows: Rows, tables: Tables, readings: Sequence[PrefillChunk]) -> Tensor:
+    def forward(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Tensor:
         started = time.perf_counter()
-        logits = super().forward(rows, tables, readings)
+        logits = super().forward(rows, tables, chunks)
         self.watch.forward += time.perf_counter() - started
         return logits
 
-    def of(self, logits: Tensor, tables: Tables, rows: Rows) -> Told:
+    def of(self, logits: Tensor, tables: Tables, rows: TreeRows) -> ChosenChildren:
         children = self._fixed or self._loose
-        found: Told = self.watch.on_device(children.of, logits, tables, rows)
+        found: ChosenChildren = self.watch.on_device(children.of, logits, tables, rows)
         return found
 
     def open(self, number: int, opening: Open) -> None:

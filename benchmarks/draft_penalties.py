@@ -26,7 +26,7 @@ from ssd.draft.tree.arrays import NumpyArrays
 from ssd.draft.tree.children import LooseChildren
 from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.model import PrefillChunk
-from ssd.draft.tree.tables import Moves, Rows, Shape, Tables
+from ssd.draft.tree.tables import Moves, Shape, Tables, TreeRows
 from ssd.kvcache.block_manager import BlockManager
 
 FLAGS = {"width": [12, 64], "vocab": 151_936, "prompt": 400, "rounds": 12, "steps": 4}
@@ -59,7 +59,7 @@ class DrawnModel:
         self._known = torch.randn(32, vocab, generator=draw) * 2
         self.seconds = 0.0
 
-    def forward(self, rows: Rows, tables: Tables, readings: Sequence[PrefillChunk]) -> Tensor:
+    def forward(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Tensor:
         started = time.process_time()
         logits = self._known[torch.from_numpy(rows.token[rows.attaches] % len(self._known))]
         self.seconds += time.process_time() - started
@@ -82,7 +82,7 @@ class Texts:
             outcome=LOOKAHEAD + 1,
             block=BLOCK,
             blocks=CONTEXT // BLOCK,
-            arena=NUM_BLOCKS * BLOCK,
+            first_tree_slot=NUM_BLOCKS * BLOCK,
         )
         self._scheduler = DraftScheduler(
             Forest(NumpyArrays(), shape),

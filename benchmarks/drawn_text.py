@@ -17,7 +17,7 @@ from ssd.bench.bare import MISSED
 from ssd.config import MAX_CHILDREN
 from ssd.draft.protocol.messages import PROTOCOL_VERSION, Hello
 from ssd.draft.tree.model import PrefillChunk
-from ssd.draft.tree.tables import Moves, Rows, Tables
+from ssd.draft.tree.tables import Moves, Tables, TreeRows
 
 VOCAB = 2048
 """Tokens, and places of the text: each token is followed by one, and none comes twice within so many."""
@@ -98,7 +98,7 @@ class DrawnDraft:
     def __init__(self, text: DrawnText, on_forward: Callable[[], None]) -> None:
         self._text, self._on_forward = text, on_forward
 
-    def forward(self, rows: Rows, tables: Tables, readings: Sequence[PrefillChunk]) -> Tensor:
+    def forward(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Tensor:
         self._on_forward()
         return self._text.draft_logits(torch.as_tensor(rows.token[rows.attaches], dtype=torch.long))
 

@@ -95,7 +95,7 @@ def measure(sequences: int, options: Any) -> dict[str, Any]:
         crowd.add(f"tenant {number}", sequences // options.tenants, prompt=2, max_tokens=1 << 20)
     while (
         crowd.scheduler.num_sessions < sequences // options.tenants * options.tenants
-        or crowd.scheduler._readings.unread
+        or crowd.scheduler._prefill.unread
     ):
         crowd.run(20)
     watch = watched(crowd)

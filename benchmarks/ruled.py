@@ -19,7 +19,7 @@ from ssd.draft.tree.arrays import NumpyArrays
 from ssd.draft.tree.children import LooseChildren
 from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.model import ForestModel, PrefillChunk
-from ssd.draft.tree.tables import Moves, Rows, Shape, Tables
+from ssd.draft.tree.tables import Moves, Shape, Tables, TreeRows
 from ssd.kvcache.block_manager import BlockManager
 
 VOCAB, BLOCK, NUM_BLOCKS = 400, 16, 8192
@@ -61,7 +61,7 @@ def hello(name: str) -> Hello:
 class RuledModel:
     """In place of a draft's model: the rule for each row, and no keys."""
 
-    def forward(self, rows: Rows, tables: Tables, readings: Sequence[PrefillChunk]) -> Tensor:
+    def forward(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Tensor:
         is_wanted = slice(None) if isinstance(rows.token, Tensor) else rows.attaches
         return logits_after(torch.as_tensor(rows.token[is_wanted]), errs=True)
 
@@ -79,7 +79,7 @@ def shape_of(batch: int, lookahead: int, *, width: int = WIDTH, slots: int = SLO
         outcome=lookahead + 1,
         block=BLOCK,
         blocks=CONTEXT // BLOCK,
-        arena=NUM_BLOCKS * BLOCK,
+        first_tree_slot=NUM_BLOCKS * BLOCK,
     )
 
 

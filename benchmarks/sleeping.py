@@ -14,7 +14,7 @@ from torch import Tensor
 from benchmarks.ruled import RuledModel, logits_of
 from ssd.attention.rows import Row
 from ssd.draft.tree.model import PrefillChunk
-from ssd.draft.tree.tables import Rows, Tables
+from ssd.draft.tree.tables import Tables, TreeRows
 from ssd.runtime.runner import Flight, Landed
 from tests.row_runner import RowRunner
 
@@ -27,9 +27,9 @@ class SleepingDraft(RuledModel):
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
-    def forward(self, rows: Rows, tables: Tables, readings: Sequence[PrefillChunk]) -> Tensor:
+    def forward(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Tensor:
         ends = time.perf_counter() + self._seconds
-        logits = super().forward(rows, tables, readings)
+        logits = super().forward(rows, tables, chunks)
         time.sleep(max(0.0, ends - time.perf_counter()))
         return logits
 

@@ -24,7 +24,7 @@ from ssd.draft.server.session import DraftSession
 from ssd.draft.server.tenants import Tenants
 from ssd.draft.tree.children import GREEDY_CANDIDATES
 from ssd.draft.tree.model import PrefillChunk
-from ssd.draft.tree.tables import Rows, Tables
+from ssd.draft.tree.tables import Tables, TreeRows
 from ssd.sampling.select import largest_of_rows
 
 STEP = 0.002
@@ -160,13 +160,13 @@ class CountingModel(RuledModel):
         """By tenant."""
         self.num_forwards = 0
 
-    def forward(self, rows: Rows, tables: Tables, readings: Sequence[PrefillChunk]) -> Tensor:
+    def forward(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Tensor:
         self.num_forwards += 1
         for row in rows.sequence.tolist():
             self.rows[self.texts[row].tenant] += 1
-        for each in readings:
+        for each in chunks:
             self.rows[self.texts[each.row].tenant] += len(each.tokens)
-        return super().forward(rows, tables, readings)
+        return super().forward(rows, tables, chunks)
 
 
 class Crowd:

@@ -12,9 +12,9 @@ from ssd.draft.server import server as service_module
 from ssd.draft.server.admission import Claim, Holding, who_gives_way
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
-from ssd.draft.server.tenants import Books, Tenants
+from ssd.draft.server.tenants import CalibrationParts, Tenants
 from ssd.draft.tree.arrays import Arrays, NumpyArrays, TorchArrays
-from ssd.draft.tree.children import ChildChooser, FixedChildren, LooseChildren, Needs
+from ssd.draft.tree.children import ChildChooser, FixedChildren, LooseChildren, SamplingNeeds
 from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.tables import KINDS, TENANT_CELLS
 from ssd.kvcache.block_manager import BlockManager
@@ -138,7 +138,7 @@ def test_nobody_owes_anything_once_all_have_what_they_want() -> None:
 
 def scheduler_on(xp: Arrays) -> DraftScheduler:
     shape = shape_of(6, 8, width=8, slots=32)
-    children: ChildChooser = FixedChildren(4, Needs()) if xp.is_fixed else LooseChildren(4)
+    children: ChildChooser = FixedChildren(4, SamplingNeeds()) if xp.is_fixed else LooseChildren(4)
     limits = HostLimits(16, CONTEXT, {"b": 3.0})
     blocks = BlockManager(NUM_BLOCKS, BLOCK)
     return DraftScheduler(Forest(xp, shape), RuledModel(), children, blocks, limits, clock=still)
@@ -317,7 +317,7 @@ def test_a_tenant_that_reports_nonsense_costs_no_other_its_hits() -> None:
 
 
 def test_counts_are_kept_while_a_tenant_is_away_and_taken_from_who_is_away_longest() -> None:
-    books = Books(2)
+    books = CalibrationParts(2)
     assert books.take("a", set()) == (1, True)
     assert books.take("b", {"a"}) == (2, True)
     assert books.take("a", set()) == (1, False)
@@ -340,7 +340,7 @@ def test_who_takes_over_counts_begins_with_the_models_word(xp: Arrays) -> None:
     scheduler.tenants.forget("a")
     opening = Open(2, 1, pack_ints([3, 9, 30]), 3, 500, 4, Sampling(seed=1))
     scheduler.open(2, DraftSession(opening, CONTEXT, tenant="c"))
-    parts = xp.told(forest.tables.calibration)[[scheduler._sessions[each].row for each in (1, 2)]] // KINDS
-    counts = xp.told(forest.tables.counts).reshape(2, -1, TENANT_CELLS)
+    parts = xp.to_host(forest.tables.calibration)[[scheduler._sessions[each].row for each in (1, 2)]] // KINDS
+    counts = xp.to_host(forest.tables.counts).reshape(2, -1, TENANT_CELLS)
     assert counts[:, parts[0]].min() == 7.0
     assert counts[:, parts[1]].max() == 0.0

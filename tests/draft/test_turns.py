@@ -8,7 +8,7 @@ from ssd.draft.protocol.messages import Open, Sampling, pack_ints
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
 from ssd.draft.tree.arrays import Arrays, NumpyArrays, TorchArrays
-from ssd.draft.tree.children import ChildChooser, FixedChildren, LooseChildren, Needs
+from ssd.draft.tree.children import ChildChooser, FixedChildren, LooseChildren, SamplingNeeds
 from ssd.draft.tree.forest import Forest
 from ssd.kvcache.block_manager import BlockManager
 from tests.still_clock import still
@@ -17,7 +17,7 @@ from tests.still_clock import still
 @pytest.mark.parametrize("xp", [NumpyArrays(), TorchArrays()], ids=["arrays", "tensors"])
 def test_within_a_step_rows_go_to_who_has_had_least_with_them(xp: Arrays) -> None:
     """Of six rows at weights 1 and 3, from equal accounts, five go to the heavier tenant."""
-    children: ChildChooser = FixedChildren(4, Needs()) if xp.is_fixed else LooseChildren(4)
+    children: ChildChooser = FixedChildren(4, SamplingNeeds()) if xp.is_fixed else LooseChildren(4)
     forest, limits = Forest(xp, shape_of(2, 8, width=6, slots=32)), HostLimits(16, CONTEXT, {"b": 3.0})
     scheduler = DraftScheduler(
         forest, RuledModel(), children, BlockManager(NUM_BLOCKS, BLOCK), limits, clock=still
@@ -27,7 +27,7 @@ def test_within_a_step_rows_go_to_who_has_had_least_with_them(xp: Arrays) -> Non
         scheduler.open(number, DraftSession(opening, CONTEXT, tenant=tenant))
     for _ in range(4):
         scheduler.grow()
-    forest.turns.used[:] = 0.0
+    forest.usage.used[:] = 0.0
     forest.select()
-    sequence = xp.told(forest.rows.sequence)[: forest.shape.num_rows]
+    sequence = xp.to_host(forest.rows.sequence)[: forest.shape.num_rows]
     assert np.bincount(sequence, minlength=3)[1:].tolist() == [1, 5]

@@ -100,15 +100,15 @@ SESSION = [
     Fault(
         "a missing outcome is not noticed",
         f"{_ORACLE}/session.py",
-        "        if n > self.n + 1:\n            self.is_torn = True\n            return None\n",
+        "        if n > self.n + 1:\n            self.is_out_of_sync = True\n            return None\n",
         "",
         _LOSSY,
     ),
     Fault(
         "an outcome is applied twice",
         f"{_ORACLE}/session.py",
-        "if n <= self.n or self.is_torn:",
-        "if n < self.n or self.is_torn:",
+        "if n <= self.n or self.is_out_of_sync:",
+        "if n < self.n or self.is_out_of_sync:",
         _LOSSY,
     ),
     Fault(
@@ -142,8 +142,8 @@ SESSION = [
     Fault(
         "credit is not asked for",
         f"{_ORACLE}/session.py",
-        "return self._num_sent - self._num_arrived < self._credit and not self.is_torn",
-        "return not self.is_torn",
+        "return self._num_sent - self._num_arrived < self._credit and not self.is_out_of_sync",
+        "return not self.is_out_of_sync",
         f"{_GROWER}::test_without_credit_nothing_grows",
     ),
     Fault(

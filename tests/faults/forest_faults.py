@@ -26,8 +26,8 @@ FAULTS = [
     Fault(
         "turns count what a tenant has had before a row, not after it",
         f"{DRAFT}/tree/select.py",
-        "used = turns.used[tenant] + number / turns.weight[tenant]",
-        "used = turns.used[tenant] + (number - 1) / turns.weight[tenant]",
+        "used = usage.used[tenant] + number / usage.weight[tenant]",
+        "used = usage.used[tenant] + (number - 1) / usage.weight[tenant]",
         "tests/draft/test_turns.py::test_within_a_step_rows_go_to_who_has_had_least_with_them",
     ),
     Fault(
@@ -54,7 +54,7 @@ FAULTS = [
     Fault(
         "tenants share their counts",
         f"{DRAFT}/server/session.py",
-        "tables.calibration[row] = book * KINDS + kind",
+        "tables.calibration[row] = calibration_part * KINDS + kind",
         "tables.calibration[row] = kind",
         "tests/draft/test_sharing.py::test_a_tenant_that_reports_nonsense_costs_no_other_its_hits",
     ),
@@ -75,8 +75,8 @@ FAULTS = [
     Fault(
         "a token of the text does not see itself",
         f"{DRAFT}/tree/select.py",
-        "trunk=xp.where(is_read, position + 1, length)",
-        "trunk=xp.where(is_read, position, length)",
+        "context_len=xp.where(is_read, position + 1, length)",
+        "context_len=xp.where(is_read, position, length)",
         _GREEDY,
     ),
     Fault(
@@ -180,8 +180,8 @@ FAULTS = [
     Fault(
         "a known node is taken for an unknown one",
         f"{DRAFT}/tree/apply.py",
-        "(path.grown + 1 == inbox.count) & alike.any(1)",
-        "(path.grown + 1 < inbox.count) & alike.any(1)",
+        "(path.grown + 1 == outcomes.count) & alike.any(1)",
+        "(path.grown + 1 < outcomes.count) & alike.any(1)",
         _GREEDY,
     ),
     Fault(
@@ -298,7 +298,7 @@ FAULTS = [
     ),
     Fault(
         "all nodes are drawn with one seed",
-        f"{DRAFT}/server/given.py",
+        f"{DRAFT}/server/host_choices.py",
         "session.node_seed(node_id)",
         "session.node_seed(0)",
         _DRAWN,
@@ -313,8 +313,8 @@ FAULTS = [
     Fault(
         "a repeated outcome counts again",
         f"{DRAFT}/server/session.py",
-        "if n <= known or ledger.is_torn[row]:",
-        "if n < known or ledger.is_torn[row]:",
+        "if n <= known or ledger.is_out_of_sync[row]:",
+        "if n < known or ledger.is_out_of_sync[row]:",
         _FEW,
     ),
     Fault(
@@ -325,9 +325,9 @@ FAULTS = [
         "tests/draft/forest/test_grown.py::test_who_is_told_to_look_further_ahead_has_more_credit",
     ),
     Fault(
-        "a torn sequence grows",
+        "an out-of-sync sequence grows",
         f"{DRAFT}/server/ledger.py",
-        "self.is_open & has_credit & ~self.is_torn & ~self.is_held",
+        "self.is_open & has_credit & ~self.is_out_of_sync & ~self.is_held",
         "self.is_open & has_credit & ~self.is_held",
         _WIDE,
     ),
@@ -342,7 +342,7 @@ FAULTS = [
         "a closed sequence's last outcome teaches nothing",
         f"{DRAFT}/server/scheduler.py",
         "            # It still teaches how good guesses are.\n            self._apply()",
-        "            del self._inbox[session_id]",
+        "            del self._pending[session_id]",
         "tests/draft/forest/test_equality.py::test_what_was_decided_before_a_sequence_ends_still_teaches",
     ),
     Fault(
@@ -411,8 +411,8 @@ FAULTS = [
     Fault(
         "a text that lacks blocks is read all the same",
         f"{DRAFT}/server/scheduler.py",
-        "for session_id in self._readings.unread | self._kv_blocks.lacking.keys():",
-        "for session_id in self._readings.unread:",
+        "for session_id in self._prefill.unread | self._kv_blocks.lacking.keys():",
+        "for session_id in self._prefill.unread:",
         _NO_BLOCKS,
     ),
     Fault(
@@ -427,21 +427,21 @@ FAULTS = [
         f"{DRAFT}/server/scheduler.py",
         "any(self.ledger.may_grow(each.row) for each in self._kv_blocks.lacking.values())",
         "bool(self._kv_blocks.lacking)",
-        f"{_GROWN}::test_a_torn_sequence_that_lacks_blocks_starves_nobody",
+        f"{_GROWN}::test_an_out_of_sync_sequence_that_lacks_blocks_starves_nobody",
     ),
     Fault(
         "a text that has gained more than the ring holds is read from the ring",
         f"{DRAFT}/server/scheduler.py",
-        "            self._readings.unread.add(self._by_row[row])",
+        "            self._prefill.unread.add(self._by_row[row])",
         "            pass",
         f"{_GROWN}::test_a_text_that_has_gained_more_than_the_tables_remember_is_read_apart",
     ),
     Fault(
         "what outgrows the context reaches the tables",
         f"{DRAFT}/server/scheduler.py",
-        "            self._check_length(session)\n            self._rounds.note_outcome(session.row)\n"
-        "            self._inbox[session_id] = list(tokens)",
-        "            self._rounds.note_outcome(session.row)\n            self._inbox[session_id] = list(tokens)\n"
+        "            self._check_length(session)\n            self._round_timer.note_outcome(session.row)\n"
+        "            self._pending[session_id] = list(tokens)",
+        "            self._round_timer.note_outcome(session.row)\n            self._pending[session_id] = list(tokens)\n"
         "            self._check_length(session)",
         f"{_GROWN}::test_a_sequence_beyond_the_context_is_refused",
     ),

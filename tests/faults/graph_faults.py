@@ -192,8 +192,8 @@ FAULTS = [
     Fault(
         "children lie in memory that the draft's graphs share",
         "src/ssd/draft/tree/captured.py",
-        "        for place, said in zip(self._forest.told, found, strict=True):\n            place.copy_(said)",
-        "        self._forest.told = found",
+        "        for place, said in zip(self._forest.chosen, found, strict=True):\n            place.copy_(said)",
+        "        self._forest.chosen = found",
         f"{_DRAFT}[4-graphs-greedy]",
     ),
 ]

@@ -263,7 +263,7 @@ FAULTS = [
         "nothing is learnt of what did not come",
         f"{_SRC}/tree_outcomes.py",
         "tl.atomic_add(trees.counts + cells, ones, mask=is_guess)",
-        "tl.atomic_add(trees.counts + cells, ones, mask=is_guess & (tokens == told[:, None]))",
+        "tl.atomic_add(trees.counts + cells, ones, mask=is_guess & (tokens == decided[:, None]))",
         _RUNS,
     ),
     Fault(

@@ -23,7 +23,7 @@ interpret_kernels()
 
 import torch
 
-from ssd.draft.server.kernel_checks import Rounds, check_steps
+from ssd.draft.server.kernel_checks import ForestScene, check_steps
 from ssd.draft.tree.tables import Shape
 from ssd.kernels import tiles
 from ssd.runtime.kernel_checks import Part, Scene, Words, check_kernels
@@ -73,7 +73,7 @@ def _words(rng: random.Random) -> Words:
     )
 
 
-def rounds_of(number: int) -> Rounds:
+def rounds_of(number: int) -> ForestScene:
     """Trees of any shape; those with many slots are half full, so that the second word is met."""
     rng = random.Random(f"trees {number}")
     outcome, slots = rng.randint(1, 6), rng.choice((3, 9, 20, 64, 65, 90))
@@ -89,19 +89,19 @@ def rounds_of(number: int) -> Rounds:
         ends=rng.randint(1, 3),
         block=rng.choice((1, 5, 16)),
         blocks=rng.choice((40, 400)),
-        arena=rng.randrange(10**6),
+        first_tree_slot=rng.randrange(10**6),
     )
-    return Rounds(shape, crowd=60 if slots > 60 else 0, seed=rng.randrange(10**6))
+    return ForestScene(shape, crowd=60 if slots > 60 else 0, seed=rng.randrange(10**6))
 
 
-def checked(scene: Scene | Words | Rounds) -> dict[str, Any]:
+def checked(scene: Scene | Words | ForestScene) -> dict[str, Any]:
     """Of each kernel how far it is from its oracle; and whether all are near enough."""
     started = time.process_time()
-    dtype = torch.float64 if isinstance(scene, Rounds) else scene.dtype
+    dtype = torch.float64 if isinstance(scene, ForestScene) else scene.dtype
     splits = patch.multiple(tiles, _LEAST_SPLIT=LEAST_SPLIT, FIXED_SPLIT=FIXED_SPLIT)
     with splits, bfloat16_computes() if dtype == torch.bfloat16 else nullcontext():
         findings = list(
-            check_steps(CPU, (scene,)) if isinstance(scene, Rounds) else check_kernels(CPU, (scene,))
+            check_steps(CPU, (scene,)) if isinstance(scene, ForestScene) else check_kernels(CPU, (scene,))
         )
     return {
         "scene": str(scene),

@@ -8,7 +8,7 @@ import torch
 
 from ssd.draft.tree import fused as fused_children
 from ssd.draft.tree.arrays import TorchArrays
-from ssd.draft.tree.children import GREEDY_CANDIDATES, FixedChildren, Needs
+from ssd.draft.tree.children import GREEDY_CANDIDATES, FixedChildren, SamplingNeeds
 from ssd.draft.tree.fused import FusedChildren, children_on
 from ssd.draft.tree.tables import Shape, Tables
 from ssd.kernels import trust
@@ -33,7 +33,7 @@ def test_they_are_those_of_the_torch_form(head: bool) -> None:
     logits = torch.randn(len(SEQUENCES), GREEDY_CANDIDATES, generator=generator) * 3
     rows: Any = SimpleNamespace(sequence=SEQUENCES, position=torch.arange(len(SEQUENCES)) + 40)
     head_tokens = torch.arange(GREEDY_CANDIDATES) * 3 + 1 if head else None
-    fixed = FixedChildren(3, Needs(samples=True, truncates=True), head_tokens)
+    fixed = FixedChildren(3, SamplingNeeds(samples=True, truncates=True), head_tokens)
     tokens, raws = FusedChildren(3, head_tokens, CPU, truncates=True).of(logits, tables_of(), rows)
     wanted, shares = fixed.of(logits, tables_of(), rows)
     plain, told = FusedChildren(3, head_tokens, CPU, truncates=False).of(logits, tables_of(), rows)

@@ -9,7 +9,7 @@ import torch
 from ssd.config import GrowthPolicyName
 from ssd.draft.server import kernel_checks
 from ssd.draft.server import main as program
-from ssd.draft.server.kernel_checks import Rounds, check_steps, rounds_of
+from ssd.draft.server.kernel_checks import ForestScene, check_steps, scene_of
 from ssd.draft.server.main import shape_for
 from ssd.draft.tree.arrays import TorchArrays
 from ssd.draft.tree.forest import Forest
@@ -29,14 +29,14 @@ def nothing_failed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("rounds", ROUNDS, ids=str)
-def test_each_step_does_what_torch_does(rounds: Rounds) -> None:
+def test_each_step_does_what_torch_does(rounds: ForestScene) -> None:
     findings = list(check_steps(CPU, (rounds,)))
     assert [each.kernel for each in findings] == list(STEPS)
     assert [each for each in findings if not each.is_sound] == []
 
 
 @pytest.mark.parametrize("rounds", ROUNDS, ids=str)
-def test_the_rounds_have_what_kernels_must_do(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rounds_have_what_kernels_must_do(rounds: ForestScene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else they would prove nothing: moves, hits, roots that are known or not, runs that hold and that do
     not, nodes in the second word of bits, and some below these that stay."""
     expected = {"a move", "a hit", "a miss", "a child"}
@@ -44,7 +44,7 @@ def test_the_rounds_have_what_kernels_must_do(rounds: Rounds, monkeypatch: pytes
     assert seen_in(rounds, monkeypatch) == expected
 
 
-def seen_in(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+def seen_in(rounds: ForestScene, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     forests, seen = list[Forest](), set[str]()
 
     def noted(xp: TorchArrays, shape: Shape) -> Forest:
@@ -59,7 +59,7 @@ def seen_in(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> set[str]:
         is_named_anew = tables.root_id[1:-1] == tables.next_id[1:-1] - 1
         told = forest.fresh[shape.num_rows :][forest.runs.owner >= 0]
         happened = {
-            "a move": step == "apply" and (forest.moves.sources != shape.arena).any(),
+            "a move": step == "apply" and (forest.moves.sources != shape.first_tree_slot).any(),
             "a hit": step == "apply" and has_root.any(),
             "a miss": step == "apply" and (~has_root & is_named_anew).any(),
             "a child": step == "apply" and (~has_root & ~is_named_anew).any(),
@@ -87,11 +87,11 @@ def test_room_is_for_all_the_steps_of_a_round() -> None:
 
 def test_rows_go_round_among_tenants_and_new_texts_are_beside_them() -> None:
     forest = with_children_of_roots(1, 2)
-    tables, turns, sequence = forest.tables, forest.turns, forest.rows.sequence
+    tables, usage, sequence = forest.tables, forest.usage, forest.rows.sequence
     for row in (1, 2):
-        turns.tenant[row] = row
+        usage.tenant[row] = row
     for weight, counts in ((1.0, [2, 2]), (3.0, [3, 1])):
-        turns.weight[1] = weight
+        usage.weight[1] = weight
         forest.select()
         assert [int((sequence == row).sum()) for row in (1, 2)] == counts
     tables.is_live[3], tables.is_new[3], tables.length[3], tables.num_read[3] = True, True, 8, 5
@@ -126,7 +126,7 @@ def test_a_service_tries_its_own_shapes_and_leaves_what_fails(monkeypatch: pytes
     pool = SimpleNamespace(shape=SimpleNamespace(num_trees=7, block_size=16, tree_start=lambda row: 64))
     config = SimpleNamespace(width=12, lookup=4, children=5)
     shape = shape_for(*(SimpleNamespace(pool=pool, max_model_len=320), config))  # type: ignore[arg-type]
-    tried = rounds_of(shape).shape
+    tried = scene_of(shape).shape
     assert (tried.width, tried.children, tried.lookup, tried.slots) == (12, 5, 4, shape.slots)
     monkeypatch.setattr(kernel_checks, "can_launch", lambda device: True)
     monkeypatch.setattr(trust, "can_launch", lambda device: True)

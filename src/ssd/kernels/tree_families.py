@@ -15,7 +15,7 @@ from ssd.kernels.trees import Learning, Sizes, StepRows, Trees, bit_of, cells_of
 
 
 class Asked(NamedTuple):
-    """Of each row of a run: `Runs` of the same place."""
+    """Of each row of a run: `RunRows` of the same place."""
 
     owner: Tensor
     place: Tensor
@@ -79,10 +79,10 @@ def lay_run(trees, rows, asked, free, sizes, num_free: tl.constexpr, slots: tl.c
     tl.store(rows.home + row, home)
     tl.store(rows.token + row, tl.where(is_run, tl.load(asked.token + number), 0))
     tl.store(rows.position + row, tl.where(is_run, position, 0))
-    tl.store(rows.trunk + row, tl.load(trees.length + sequence))
+    tl.store(rows.context_len + row, tl.load(trees.length + sequence))
     tl.store(rows.ancestors + row, tl.where(is_run, low, 0))
     tl.store(rows.ancestors + all_rows + row, tl.where(is_run, high, 0))
-    tl.store(rows.target + row, sizes.arena + sequence * sizes.tree + tl.where(is_run, slot, 0))
+    tl.store(rows.target + row, sizes.first_tree_slot + sequence * sizes.tree + tl.where(is_run, slot, 0))
     tl.store(rows.slot + row, slot)
     tl.store(rows.family + row, 0)
     tl.store(rows.rank + row, 0)
@@ -207,14 +207,14 @@ def attach(
     tokens = tl.load(found.tokens + row * children + rank, mask=is_rank, other=-1)
     logprobs = tl.load(found.logprobs + row * children + rank, mask=is_rank, other=0.0)
     number = tl.load(found.number + row)
-    told = fresh + row * (head + 2 * children)
-    tl.store(told, sequence.to(tl.int32))
-    tl.store(told + 1, number.to(tl.int32))
-    tl.store(told + 2, node_id.to(tl.int32))
-    tl.store(told + 3, first_id.to(tl.int32))
-    tl.store(told + 4, tl.load(trees.root_id + sequence).to(tl.int32))
-    tl.store(told + head + rank, tokens.to(tl.int32), mask=is_rank)
-    tl.store(told + head + children + rank, logprobs.to(tl.int32, bitcast=True), mask=is_rank)
+    row_start = fresh + row * (head + 2 * children)
+    tl.store(row_start, sequence.to(tl.int32))
+    tl.store(row_start + 1, number.to(tl.int32))
+    tl.store(row_start + 2, node_id.to(tl.int32))
+    tl.store(row_start + 3, first_id.to(tl.int32))
+    tl.store(row_start + 4, tl.load(trees.root_id + sequence).to(tl.int32))
+    tl.store(row_start + head + rank, tokens.to(tl.int32), mask=is_rank)
+    tl.store(row_start + head + children + rank, logprobs.to(tl.int32, bitcast=True), mask=is_rank)
     if is_read:
         tl.atomic_add(trees.num_read + sequence, 1)
     if attaches:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ssd.kernels.language import jit, launching_on, tl
-from ssd.kernels.trees import Learning, Sizes, Trees, bit_of, bits_of, cells_of, trunk_slot, up_to_power
+from ssd.kernels.trees import Learning, Sizes, Trees, bit_of, bits_of, cells_of, text_slot, up_to_power
 
 _FADING = 1024
 """Cells of the calibration that one program looks after."""
@@ -58,7 +58,7 @@ def teach(
     here,
     families,
     is_judged,
-    told,
+    decided,
     rank,
     children: tl.constexpr,
     num_edges: tl.constexpr,
@@ -74,7 +74,7 @@ def teach(
     is_guess = is_guess & (tokens >= 0)
     ones = is_guess.to(tl.float64)
     tl.atomic_add(trees.counts + cells, ones, mask=is_guess)
-    tl.atomic_add(trees.counts + num_cells + cells, ones, mask=is_guess & (tokens == told[:, None]))
+    tl.atomic_add(trees.counts + num_cells + cells, ones, mask=is_guess & (tokens == decided[:, None]))
 
 
 @jit()
@@ -93,7 +93,7 @@ def read_on(
     carried,
     sizes,
     here,
-    told,
+    decided,
     grown,
     count,
     chain,
@@ -102,16 +102,16 @@ def read_on(
 ):
     """The text goes on; keys of what was foreseen go from the arena into the trunk."""
     length, is_moved = tl.load(trees.length + here), (place > 0) & (place <= grown)
-    target = trunk_slot(trees, sizes, here, length + tl.where(is_moved, place - 1, 0))
-    source = sizes.arena + here * sizes.tree + chain
+    target = text_slot(trees, sizes, here, length + tl.where(is_moved, place - 1, 0))
+    source = sizes.first_tree_slot + here * sizes.tree + chain
     end = length + count
     depth = tl.minimum(tl.load(trees.max_depth + here), tl.load(trees.max_length + here) - 2 - end)
     num_read = tl.load(trees.num_read + here) + grown
     tl.debug_barrier()
     moves, is_place = here * sizes.outcome + place - 1, (place > 0) & (place <= sizes.outcome)
-    tl.store(carried.sources + moves, tl.where(is_moved, source, sizes.arena), mask=is_place)
-    tl.store(carried.targets + moves, tl.where(is_moved, target, sizes.arena), mask=is_place)
-    tl.store(trees.ring + here * sizes.ring + (length + place) % sizes.ring, told, mask=place < count)
+    tl.store(carried.sources + moves, tl.where(is_moved, source, sizes.first_tree_slot), mask=is_place)
+    tl.store(carried.targets + moves, tl.where(is_moved, target, sizes.first_tree_slot), mask=is_place)
+    tl.store(trees.ring + here * sizes.ring + (length + place) % sizes.ring, decided, mask=place < count)
     tl.store(trees.position + here * (slots + 1) + slots, end - 1)
     tl.store(trees.last_position + here, end - 1 + depth)
     tl.store(trees.num_read + here, num_read)
@@ -182,20 +182,20 @@ def apply_outcome(
     place = tl.arange(0, places)
     if count == 0:
         moves, is_place = here * sizes.outcome + place - 1, (place > 0) & (place <= sizes.outcome)
-        tl.store(carried.sources + moves, place * 0 + sizes.arena, mask=is_place)
-        tl.store(carried.targets + moves, place * 0 + sizes.arena, mask=is_place)
+        tl.store(carried.sources + moves, place * 0 + sizes.first_tree_slot, mask=is_place)
+        tl.store(carried.targets + moves, place * 0 + sizes.first_tree_slot, mask=is_place)
         return
 
     slot, rank = tl.arange(0, wide), tl.arange(0, kids)
     first = here * (slots + 1)
     tokens = arrived.tokens + here * sizes.outcome
-    told = tl.load(tokens + place, mask=place < count, other=0)
+    decided = tl.load(tokens + place, mask=place < count, other=0)
     is_ready = tl.load(trees.num_read + here) == tl.load(trees.length + here)
     grown, chain = foreseen(trees, sizes, tokens, here, count, slot, place, slots)
     last = first + tl.sum(tl.where(place == grown, chain, 0), 0)
     is_judged = (place < count) & (place <= grown) & is_ready & (tl.load(trees.is_used + first + slots) != 0)
     judged = first + tl.where(is_judged, chain, slots)
-    teach(trees, edges, here, judged, is_judged, told, rank, children, num_edges, num_ranks, num_cells)
+    teach(trees, edges, here, judged, is_judged, decided, rank, children, num_edges, num_ranks, num_cells)
 
     # Who the new root is: a processed node, one that is known, or one of which nothing is known.
     is_hit = is_ready & (grown == count)
@@ -209,7 +209,7 @@ def apply_outcome(
     tl.store(trees.root_id + here, root_id)
     tl.store(trees.next_id + here, tl.where(is_hit | is_late, next_id, next_id + 1))
     tl.store(arrived.number + here, 0)
-    read_on(trees, carried, sizes, here, told, grown, count, chain, place, slots)
+    read_on(trees, carried, sizes, here, decided, grown, count, chain, place, slots)
     drop_lost(trees, sizes, first, last, is_hit, slot, rank, slots, children)
 
 

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from ssd.kernels.language import jit, launching_on, tl
 from ssd.kernels.tree_turns import Wishes
-from ssd.kernels.trees import Sizes, StepRows, Trees, bit_of, trunk_slot, up_to_power
+from ssd.kernels.trees import Sizes, StepRows, Trees, bit_of, text_slot, up_to_power
 
 
-class Keys(NamedTuple):
+class KeyLayout(NamedTuple):
     """How a key is put together."""
 
     nothing: int
@@ -157,16 +157,16 @@ def lay_row(
     read_at = tl.load(trees.num_read + sequence) + tl.where(is_read, column, 0)
     position = tl.where(is_node, tl.load(trees.position + spot) + 1, read_at)
     tl.store(rows.position + row, position)
-    tl.store(rows.trunk + row, tl.where(is_read, position + 1, length))
+    tl.store(rows.context_len + row, tl.where(is_read, position + 1, length))
     tl.store(rows.attaches + row, is_node | (is_read & (position == length - 1)))
     said = tl.load(trees.ring + sequence * sizes.ring + read_at % sizes.ring)
     tl.store(rows.token + row, tl.where(is_node, tl.load(trees.child_token + spot * children + rank), said))
 
     slot = tl.load(ranked.free + sequence * num_free + tl.minimum(row - start, num_free - 1))
     slot = tl.where(is_node, slot, slots)
-    in_tree = sizes.arena + sequence * sizes.tree + tl.where(is_node, slot, 0)
+    in_tree = sizes.first_tree_slot + sequence * sizes.tree + tl.where(is_node, slot, 0)
     tl.store(rows.slot + row, slot)
-    tl.store(rows.target + row, tl.where(is_read, trunk_slot(trees, sizes, sequence, position), in_tree))
+    tl.store(rows.target + row, tl.where(is_read, text_slot(trees, sizes, sequence, position), in_tree))
     low = tl.load(trees.ancestors + spot) | bit_of(family, 0, slots)
     high = tl.load(trees.ancestors + sizes.words + spot) | bit_of(family, 1, slots)
     tl.store(rows.ancestors + row, tl.where(is_node, low, 0))
@@ -177,7 +177,7 @@ def lay_row(
     tl.store(rows.value + row, tl.where(is_node, value, 0.0))
 
 
-def rank_trees(trees: Trees, ranked: Ranked, wishes: Wishes, sizes: Sizes, keys: Keys) -> None:
+def rank_trees(trees: Trees, ranked: Ranked, wishes: Wishes, sizes: Sizes, keys: KeyLayout) -> None:
     """One launch: what each tree would have in a step."""
     slots, children = trees.is_used.shape[1] - 1, trees.is_open.shape[2]
     most, num_free = ranked.best.shape[1], ranked.free.shape[1]
@@ -205,7 +205,9 @@ def rank_trees(trees: Trees, ranked: Ranked, wishes: Wishes, sizes: Sizes, keys:
         )
 
 
-def lay_rows(trees: Trees, rows: StepRows, ranked: Ranked, found: Tensor, sizes: Sizes, keys: Keys) -> None:
+def lay_rows(
+    trees: Trees, rows: StepRows, ranked: Ranked, found: Tensor, sizes: Sizes, keys: KeyLayout
+) -> None:
     """One launch: the rows at the places found, which ascend. Rows behind them are nobody's, and stay so."""
     with launching_on(trees.length):
         lay_row[(len(found),)](

@@ -1,7 +1,7 @@
 """Which of the ranked rows a step takes: whoever has had least, by its weight, comes first with its best.
 
 Two sorts over all that trees would have, tens of thousands of keys, are torch's; between them each tenant
-numbers its own, and behind them one program takes the first. `_chosen` and `_in_turns` of
+numbers its own, and behind them one program takes the first. `_chosen` and `_fair_order` of
 `draft/tree/select.py` are the oracles. Knows keys, not nodes.
 """
 
@@ -16,7 +16,7 @@ from ssd.kernels.trees import Sizes, up_to_power
 _BLOCK = 1024
 
 
-class TurnTable(NamedTuple):
+class UsageColumns(NamedTuple):
     """`Turns` of the same place."""
 
     tenant: Tensor
@@ -50,7 +50,7 @@ class Queue(NamedTuple):
 @jit()
 def queue_up(
     ascending,
-    turns,
+    usage,
     queue,
     num_keys,
     num_sequences,
@@ -63,18 +63,18 @@ def queue_up(
     me = tl.program_id(0).to(tl.int64)
     number = tl.arange(0, sequences)
     is_sequence = number < num_sequences
-    tenants = tl.load(turns.tenant + number, mask=is_sequence, other=-1)
+    tenants = tl.load(usage.tenant + number, mask=is_sequence, other=-1)
     if tl.sum((tenants == me).to(tl.int32), 0) == 0:
         return
     # Every sequence has as many keys, of nothing among them.
     before = tl.sum((is_sequence & (tenants < me)).to(tl.int64), 0) * span
-    used, weight = tl.load(turns.used + me), tl.load(turns.weight + me)
+    used, weight = tl.load(usage.used + me), tl.load(usage.weight + me)
     count = tl.zeros([], tl.int64)
     for start in range(0, num_keys, block):
         place = start + tl.arange(0, block)
         is_key = place < num_keys
         key = tl.load(ascending + place, mask=is_key, other=nothing)
-        tenant = tl.load(turns.tenant + (key & 0xFFFFFFFF) // span, mask=is_key, other=-1)
+        tenant = tl.load(usage.tenant + (key & 0xFFFFFFFF) // span, mask=is_key, other=-1)
         is_mine = (tenant == me).to(tl.int64)
         mine = count + tl.cumsum(is_mine, 0)
         then = tl.where(key < nothing, used + mine.to(tl.float64) / weight, float("inf"))
@@ -110,7 +110,7 @@ def take(
 
 
 def take_turns(
-    keys: Tensor, turns: TurnTable, wishes: Wishes, queue: Queue, sizes: Sizes, nothing: int
+    keys: Tensor, usage: UsageColumns, wishes: Wishes, queue: Queue, sizes: Sizes, nothing: int
 ) -> None:
     """Two launches and two sorts; what is found lies in the queue."""
     num_sequences, span = keys.shape
@@ -119,7 +119,7 @@ def take_turns(
     with launching_on(keys):
         queue_up[(num_sequences,)](
             ascending,
-            turns,
+            usage,
             queue,
             keys.numel(),
             num_sequences,

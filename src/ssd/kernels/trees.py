@@ -44,13 +44,13 @@ class Trees(NamedTuple):
 
 
 class StepRows(NamedTuple):
-    """`Rows` of the same place: a step's own, and behind them those of runs."""
+    """`TreeRows` of the same place: a step's own, and behind them those of runs."""
 
     sequence: Tensor
     home: Tensor
     token: Tensor
     position: Tensor
-    trunk: Tensor
+    context_len: Tensor
     ancestors: Tensor
     target: Tensor
     slot: Tensor
@@ -77,7 +77,7 @@ class Sizes(NamedTuple):
     ends: int
     block: int
     blocks: int
-    arena: int
+    first_tree_slot: int
     tree: int
     """KV slots of one tree."""
     words: int
@@ -126,7 +126,7 @@ def cells_of(said, rank, part, edges, num_edges: tl.constexpr, num_ranks: tl.con
 
 
 @jit()
-def trunk_slot(trees, sizes, sequence, position):
+def text_slot(trees, sizes, sequence, position):
     """The KV slot of a position of the text."""
     number = tl.minimum(position // sizes.block, sizes.blocks - 1)
     return tl.load(trees.blocks + sequence * sizes.blocks + number) * sizes.block + position % sizes.block

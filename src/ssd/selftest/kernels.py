@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 import torch
 
-from ssd.draft.server.kernel_checks import Rounds, check_steps
+from ssd.draft.server.kernel_checks import ForestScene, check_steps
 from ssd.draft.tree.tables import Shape
 from ssd.kernels.trust import leave_to_torch
 from ssd.runtime.kernel_checks import Finding, Part, Scene, Words, check_kernels
@@ -31,12 +31,24 @@ SCENES: tuple[Scene | Words, ...] = (
     Words(3, 1100, truncates=True, head_tokens=True),
 )
 ROUNDS = (
-    Rounds(
-        Shape(3, 4, rows=5, lookup=3, slots=12, children=3, outcome=4, ring=8, ends=2, blocks=32, arena=999),
+    ForestScene(
+        Shape(
+            3,
+            4,
+            rows=5,
+            lookup=3,
+            slots=12,
+            children=3,
+            outcome=4,
+            ring=8,
+            ends=2,
+            blocks=32,
+            first_tree_slot=999,
+        ),
         seed=10,
     ),
-    Rounds(
-        Shape(3, 5, slots=80, children=2, outcome=4, ring=8, ends=2, blocks=32, arena=4096),
+    ForestScene(
+        Shape(3, 5, slots=80, children=2, outcome=4, ring=8, ends=2, blocks=32, first_tree_slot=4096),
         count=6,
         crowd=62,
         seed=30,

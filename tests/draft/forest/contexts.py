@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ssd.attention.rows import Row
 from ssd.draft.tree.model import PrefillChunk
-from ssd.draft.tree.tables import WORD, Moves, Rows, Shape, Tables
+from ssd.draft.tree.tables import WORD, Moves, Shape, Tables, TreeRows
 from ssd.kvcache.pool import KVPool
 from tests.row_runner import RowRunner
 
@@ -99,16 +99,16 @@ class ForestRunner:
         self._tokens, self._positions = np.full(size, -1), np.full(size, -1)
         self.num_forwards = 0
 
-    def forward(self, rows: Rows, tables: Tables, readings: Sequence[PrefillChunk]) -> Tensor:
+    def forward(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Tensor:
         self.num_forwards += 1
-        columns = {name: _host(getattr(rows, name)) for name in Rows.__slots__}
+        columns = {name: _host(getattr(rows, name)) for name in TreeRows.__slots__}
         real = np.flatnonzero(columns["sequence"]).tolist()
         targets = columns["target"][real]
         if len(set(targets.tolist())) != len(real):
             raise AssertionError("two rows write one slot")
-        for reading in readings:
-            places = range(reading.start, reading.start + len(reading.tokens))
-            self._write([self._trunk(reading.blocks, p) for p in places], reading.tokens, list(places))
+        for chunk in chunks:
+            places = range(chunk.start, chunk.start + len(chunk.tokens))
+            self._write([self._trunk(chunk.blocks, p) for p in places], chunk.tokens, list(places))
         self._write(targets, columns["token"][real], columns["position"][real])
         logits = torch.full((len(columns["token"]), self._texts.vocab), torch.nan)
         for row in real:
@@ -118,7 +118,7 @@ class ForestRunner:
 
     def move(self, moves: Moves) -> None:
         sources, targets = _host(moves.sources).ravel(), _host(moves.targets).ravel()
-        real = targets != self._shape.arena
+        real = targets != self._shape.first_tree_slot
         if len(set(targets[real].tolist())) != real.sum():
             raise AssertionError("two keys move into one slot")
         self._write(targets[real], self._tokens[sources[real]], self._positions[sources[real]])
@@ -128,7 +128,7 @@ class ForestRunner:
 
     def _context(self, columns: dict[str, NDArray[Any]], blocks: NDArray[Any], row: int) -> Ints:
         shape, sequence = self._shape, int(columns["sequence"][row])
-        slots = [self._trunk(blocks[sequence], p) for p in range(columns["trunk"][row])]
+        slots = [self._trunk(blocks[sequence], p) for p in range(columns["context_len"][row])]
         words = [int(each) for each in columns["ancestors"][:, row]]
         bits = [j for j in range(shape.slots) if words[j // WORD] >> j % WORD & 1]
         slots += [shape.tree_start(sequence) + j for j in bits]

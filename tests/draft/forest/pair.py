@@ -18,7 +18,7 @@ from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
 from ssd.draft.tree import calibration as forest_calibration
 from ssd.draft.tree.arrays import Array, Arrays, NumpyArrays, TorchArrays
-from ssd.draft.tree.children import ChildChooser, FixedChildren, LooseChildren, Needs
+from ssd.draft.tree.children import ChildChooser, FixedChildren, LooseChildren, SamplingNeeds
 from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.tables import Shape
 from ssd.kvcache.block_manager import BlockManager
@@ -59,8 +59,8 @@ class Setup:
 class FarArrays(TorchArrays):
     """As on a device of its own: what the host is told is a copy."""
 
-    def told(self, table: Array) -> NDArray[Any]:
-        return super().told(table).copy()
+    def to_host(self, table: Array) -> NDArray[Any]:
+        return super().to_host(table).copy()
 
 
 class Pair:
@@ -96,13 +96,13 @@ class Pair:
             ring=256,
             block=BLOCK,
             blocks=_BLOCKS_EACH,
-            arena=num_blocks * BLOCK,
+            first_tree_slot=num_blocks * BLOCK,
         )
         xp: Arrays = FarArrays() if setup.on_tensors else NumpyArrays()
         self.forest = Forest(xp, shape, setup.policy)
         children: ChildChooser = LooseChildren(setup.children, head)
         if setup.on_tensors:
-            children = FixedChildren(setup.children, Needs(samples=True, truncates=True), head)
+            children = FixedChildren(setup.children, SamplingNeeds(samples=True, truncates=True), head)
         model = ForestRunner(texts, shape)
         self.scheduler = DraftScheduler(
             self.forest,
@@ -139,14 +139,14 @@ class Pair:
     def advance(self, session_id: int, n: int, tokens: Sequence[int]) -> None:
         self.oracle.advance(session_id, n, tokens)
         self.scheduler.advance(session_id, n, tokens)
-        assert self.sessions[session_id].is_torn == self.drafted[session_id].is_torn
+        assert self.sessions[session_id].is_out_of_sync == self.drafted[session_id].is_out_of_sync
 
     def note_arrival(self, session_id: int, count: int) -> None:
         self.sessions[session_id].note_arrival(count)
         self.drafted[session_id].note_arrival(count)
 
     def _steps_left(self, session_id: int) -> int:
-        return int(self.scheduler._rounds.steps_left()[self.drafted[session_id].row])
+        return int(self.scheduler._round_timer.steps_left()[self.drafted[session_id].row])
 
     def step(self) -> dict[int, TreePart]:
         expected, num_rows = self.oracle.step()

@@ -79,7 +79,7 @@ class Player:
         elif chance < 0.27:
             self.pair.advance(session_id, session.n + 2, tokens)
             self.counts["lost outcomes"] += 1
-            assert not any(part.seq == seq for part in self.pair.step().values()), "a torn sequence grew"
+            assert not any(part.seq == seq for part in self.pair.step().values()), "grew while out of sync"
             self._again(seq, "reopened")
         else:
             self._advance(session_id, session, tokens)

@@ -16,11 +16,11 @@ from ssd.attention.paged import PagedBackend
 from ssd.attention.rows import PlainRow
 from ssd.config import RunnerConfig
 from ssd.draft.protocol.messages import Open, Sampling, pack_ints
-from ssd.draft.server.frames import Frames
+from ssd.draft.server.frames import FrameBatch
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
 from ssd.draft.tree.arrays import NumpyArrays, TorchArrays
-from ssd.draft.tree.children import FixedChildren, LooseChildren, Needs, likely_children
+from ssd.draft.tree.children import FixedChildren, LooseChildren, SamplingNeeds, likely_children
 from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.model import ArraysModel, TensorsModel
 from ssd.draft.tree.tables import Shape
@@ -61,7 +61,7 @@ def real_shape(
         ring=16,
         block=BLOCK,
         blocks=MAX_LEN // BLOCK,
-        arena=draft.pool.shape.tree_start(-1),
+        first_tree_slot=draft.pool.shape.tree_start(-1),
     )
 
 
@@ -76,7 +76,7 @@ def real_scheduler(draft: LoadedModel, blocks: BlockManager, shape: Shape | None
 def real_tensors(draft: LoadedModel, blocks: BlockManager, shape: Shape) -> DraftScheduler:
     limits = HostLimits(prefill_chunk=CHUNK, max_model_len=MAX_LEN)
     model = TensorsModel(draft.runner.model, PagedBackend(draft.pool), draft.pool, shape, draft.runner)
-    children = FixedChildren(shape.children, Needs(samples=True, truncates=True))
+    children = FixedChildren(shape.children, SamplingNeeds(samples=True, truncates=True))
     return DraftScheduler(Forest(TorchArrays(), shape), model, children, blocks, limits, clock=still)
 
 
@@ -138,7 +138,7 @@ class Bench:
             self.scheduler.check_integrity()
         assert self.blocks.usage == 0
 
-    def step(self, *, is_heard: bool = True) -> tuple[Frames | None, int]:
+    def step(self, *, is_heard: bool = True) -> tuple[FrameBatch | None, int]:
         frames, num_rows = self.scheduler.grow()
         self.scheduler.check_integrity()
         if frames is not None:
@@ -152,7 +152,7 @@ class Bench:
         known = int(self.scheduler.ledger.n[self.sessions[session_id].row])
         self.scheduler.advance(session_id, known + 1, tokens)
 
-    def compare(self, frames: Frames) -> None:
+    def compare(self, frames: FrameBatch) -> None:
         for row, part in frames.parts():
             session_id = self.scheduler._by_row[row]
             session = self.sessions[session_id]
@@ -168,9 +168,9 @@ class Bench:
 
     def raws(self, row: int) -> dict[int, float]:
         """By id: what the model said of it."""
-        tables, told = self.forest.tables, self.forest.xp.told
-        first, tokens = told(tables.first_id)[row], told(tables.child_token)[row]
-        raws, used = told(tables.child_raw)[row], told(tables.is_used)[row]
+        tables, to_host = self.forest.tables, self.forest.xp.to_host
+        first, tokens = to_host(tables.first_id)[row], to_host(tables.child_token)[row]
+        raws, used = to_host(tables.child_raw)[row], to_host(tables.is_used)[row]
         return {
             int(first[family]) + rank: float(raws[family, rank])
             for family in used.nonzero()[0]
@@ -194,7 +194,7 @@ class Bench:
     # What is asked of the tables.
 
     def num_grown(self, session_id: int) -> int:
-        used = self.forest.xp.told(self.forest.tables.is_used)[self.sessions[session_id].row]
+        used = self.forest.xp.to_host(self.forest.tables.is_used)[self.sessions[session_id].row]
         return int(used[: self.shape.slots].sum())
 
     def num_read(self, session_id: int) -> int:

@@ -17,7 +17,7 @@ from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
 from ssd.draft.tree.arrays import TorchArrays
 from ssd.draft.tree.captured import CapturedChildren, CapturedForest, CapturedModel
-from ssd.draft.tree.children import FixedChildren, Needs
+from ssd.draft.tree.children import FixedChildren, SamplingNeeds
 from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.model import TensorsModel
 from ssd.kvcache.block_manager import BlockManager
@@ -57,7 +57,7 @@ WAYS: dict[str, Callable[[], Capture]] = {
 
 
 def scheduler_of(
-    draft: LoadedModel, needs: Needs, *, lookup: int, recorder: Capture | None
+    draft: LoadedModel, needs: SamplingNeeds, *, lookup: int, recorder: Capture | None
 ) -> DraftScheduler:
     shape = real_shape(draft, lookup=lookup)
     model = TensorsModel(draft.runner.model, PagedBackend(draft.pool), draft.pool, shape, draft.runner)
@@ -123,7 +123,7 @@ def draft(tiny_llama: Path) -> LoadedModel:
 @pytest.mark.parametrize(("lookup", "way"), [(0, "recording"), (4, "recording"), (4, "graphs")])
 def test_a_replay_is_the_work_itself(draft: LoadedModel, sampling: Sampling, lookup: int, way: str) -> None:
     samples = sampling.temperature > 0
-    needs = Needs(samples=samples, truncates=samples)
+    needs = SamplingNeeds(samples=samples, truncates=samples)
     told = []
     for recorder in (None, WAYS[way]()):
         draft.pool.keys.fill_(7.0)
@@ -134,7 +134,9 @@ def test_a_replay_is_the_work_itself(draft: LoadedModel, sampling: Sampling, loo
 
 
 def test_truncation_is_looked_at_while_a_sequence_asks_for_it(draft: LoadedModel) -> None:
-    scheduler = scheduler_of(draft, Needs(samples=True, truncates=True), lookup=0, recorder=RunAgain())
+    scheduler = scheduler_of(
+        draft, SamplingNeeds(samples=True, truncates=True), lookup=0, recorder=RunAgain()
+    )
     found = []
     for number, sampling in enumerate((PLAIN, WARM)):
         opening = Open(number, 1, pack_ints([5, 6, 7]), 3, MAX_LEN, LOOKAHEAD, sampling)
@@ -198,6 +200,6 @@ def test_without_kernels_a_card_computes_eagerly_and_grows_on_arrays(
 def test_operations_of_a_recorded_step_are_few_and_none_reads(draft: LoadedModel, samples: bool) -> None:
     """What reads a value, uploads one or has a shape of its own is refused while it is recorded."""
     recorder = Recorder()
-    scheduler_of(draft, Needs(samples=samples, truncates=samples), lookup=0, recorder=recorder)
+    scheduler_of(draft, SamplingNeeds(samples=samples, truncates=samples), lookup=0, recorder=recorder)
     num_operations = sum(len(tape.operations) for tape in recorder.tapes)
     assert 100 < num_operations <= MOST["sampled" if samples else "greedy"]

@@ -59,5 +59,5 @@ def test_what_is_learned_one_by_one_fades_as_it_does_today(xp: Arrays) -> None:
             came[0, 0, taken] = True
         learn(xp, known, counts, said, kind, (~xp.flags(1, 1, 4), came))
         today.learn(Observation(raws, taken if taken < 4 else None))
-    found = xp.told(calibrated(xp, known, counts, said[0], kind))
+    found = xp.to_host(calibrated(xp, known, counts, said[0], kind))
     np.testing.assert_allclose(found[0], today.logprobs(raws), atol=1e-6)

@@ -15,10 +15,10 @@ from ssd.draft.protocol.messages import Open, Sampling, pack_ints
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
 from ssd.draft.tree.arrays import Arrays, NumpyArrays
-from ssd.draft.tree.children import ChildChooser, FixedChildren, LooseChildren, Needs, Told
+from ssd.draft.tree.children import ChildChooser, ChosenChildren, FixedChildren, LooseChildren, SamplingNeeds
 from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.model import PrefillChunk
-from ssd.draft.tree.tables import Rows, Shape, Tables
+from ssd.draft.tree.tables import Shape, Tables, TreeRows
 from ssd.kvcache.block_manager import BlockManager
 from ssd.sampling import History, SamplingRow
 from ssd.sampling.processors import edit_rows
@@ -60,7 +60,7 @@ class CheckedChildren:
         self._children, self._contexts, self._texts = children, contexts, texts
         self.num_checked = self.num_changed = 0
 
-    def of(self, logits: Tensor, tables: Tables, rows: Rows) -> Told:
+    def of(self, logits: Tensor, tables: Tables, rows: TreeRows) -> ChosenChildren:
         attaching = np.flatnonzero(np.asarray(rows.attaches))
         sequences = np.asarray(rows.sequence)[attaching].tolist()
         found = logits[torch.from_numpy(attaching)] if isinstance(rows.token, Tensor) else logits
@@ -97,7 +97,7 @@ def shape_of(sequences: int, width: int, lookup: int) -> Shape:
         outcome=LOOKAHEAD + 1,
         block=BLOCK,
         blocks=MAX_LEN // BLOCK,
-        arena=NUM_BLOCKS * BLOCK,
+        first_tree_slot=NUM_BLOCKS * BLOCK,
     )
 
 
@@ -106,7 +106,7 @@ def test_rows_edited_together_have_the_bits_of_rows_edited_alone(xp: Arrays) -> 
     rng, vocab, texts = random.Random(1), 16, dict[int, DraftSession]()
     contexts, shape = Contexts(vocab), shape_of(len(EDITED), 20, lookup=6)
     plain: ChildChooser = (
-        FixedChildren(4, Needs(samples=True, truncates=True)) if xp.is_fixed else LooseChildren(4)
+        FixedChildren(4, SamplingNeeds(samples=True, truncates=True)) if xp.is_fixed else LooseChildren(4)
     )
     children = CheckedChildren(plain, contexts, texts)
     blocks, limits = BlockManager(NUM_BLOCKS, BLOCK), HostLimits(1 << 20, MAX_LEN)
@@ -152,7 +152,7 @@ class WideModel:
     def __init__(self, vocab: int) -> None:
         self._known = torch.randn(8, vocab, generator=torch.Generator().manual_seed(0)) * 3
 
-    def forward(self, rows: Rows, tables: Tables, readings: Sequence[PrefillChunk]) -> Tensor:
+    def forward(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Tensor:
         return torch.from_numpy(self._known.numpy()[rows.token[rows.attaches] % 8])
 
     def move(self, moves: Any) -> None:

@@ -289,7 +289,9 @@ def test_a_text_without_blocks_loses_its_tree_and_goes_on_when_there_are_some(
     bench.close()
 
 
-def test_a_torn_sequence_that_lacks_blocks_starves_nobody(draft: LoadedModel, reference: Reference) -> None:
+def test_an_out_of_sync_sequence_that_lacks_blocks_starves_nobody(
+    draft: LoadedModel, reference: Reference
+) -> None:
     bench = Bench(draft, reference, num_blocks=3)
     bench.open(0, words(random.Random(14), 12))
     bench.step()
@@ -297,7 +299,7 @@ def test_a_torn_sequence_that_lacks_blocks_starves_nobody(draft: LoadedModel, re
     bench.scheduler.advance(0, 3, [6])
     while bench.step()[1]:
         pass
-    assert bench.sessions[0].is_torn
+    assert bench.sessions[0].is_out_of_sync
     assert not bench.scheduler.is_starved
 
 

@@ -12,9 +12,9 @@ from ssd.config import GrowthPolicyName
 from ssd.draft.protocol.messages import Open, Sampling, pack_ints
 from ssd.draft.server.session import DraftSession
 from ssd.draft.tree.arrays import TorchArrays
-from ssd.draft.tree.children import FixedChildren, Needs
+from ssd.draft.tree.children import FixedChildren, SamplingNeeds
 from ssd.draft.tree.forest import Forest
-from ssd.draft.tree.tables import Rows, Shape
+from ssd.draft.tree.tables import Shape, TreeRows
 from tests.draft.forest.operations import Operations
 
 VOCAB, LOOKAHEAD = 2000, 8
@@ -28,15 +28,15 @@ class Recorded:
     """Three sequences, and steps whose operations are watched."""
 
     def __init__(self, sampling: Sampling, *, lookup: int = 0, policy: GrowthPolicyName = "value") -> None:
-        shape = Shape(3, 16, rows=24, lookup=lookup, outcome=LOOKAHEAD + 1, arena=3 * 256 * 16)
+        shape = Shape(3, 16, rows=24, lookup=lookup, outcome=LOOKAHEAD + 1, first_tree_slot=3 * 256 * 16)
         self.forest = Forest(TorchArrays(), shape, policy)
         samples = sampling.temperature > 0
-        self.children = FixedChildren(shape.children, Needs(samples=samples, truncates=samples))
+        self.children = FixedChildren(shape.children, SamplingNeeds(samples=samples, truncates=samples))
         for row in (1, 2):
             tokens = pack_ints([row, 2, 3])
             opening = Open(row, 1, tokens, 3, 3000, LOOKAHEAD, sampling)
             session = DraftSession(opening, max_len=3000, vocab_size=VOCAB, row=row)
-            session.plant(self.forest.tables, shape, num_read=2, is_given=False)
+            session.write_to(self.forest.tables, shape, num_read=2, is_drawn=False)
             self.forest.tables.is_live[row] = True
             self.forest.tables.blocks[row] = torch.arange(256) + 256 * (row - 1)
         self._draw = torch.Generator().manual_seed(0)
@@ -53,14 +53,14 @@ class Recorded:
     def outcomes(self) -> None:
         """Along the likeliest path of the first, nothing known of the second."""
         forest = self.forest
-        forest.inbox.count[1], forest.inbox.count[2] = 1, 2
-        forest.inbox.tokens[1, 0] = forest.tables.child_token[1, forest.shape.root, 0]
-        forest.inbox.tokens[2, :2] = VOCAB - 1
+        forest.outcomes.count[1], forest.outcomes.count[2] = 1, 2
+        forest.outcomes.tokens[1, 0] = forest.tables.child_token[1, forest.shape.root, 0]
+        forest.outcomes.tokens[2, :2] = VOCAB - 1
 
     def places(self) -> dict[str, int]:
         """Where every table and buffer lies."""
         forest = self.forest
-        found = {"fresh": forest.fresh, "count": forest.inbox.count, "tokens": forest.inbox.tokens}
+        found = {"fresh": forest.fresh, "count": forest.outcomes.count, "tokens": forest.outcomes.tokens}
         for name, group in (("tables", forest.tables), ("rows", forest.rows), ("moves", forest.moves)):
             found |= {f"{name}.{each.name}": getattr(group, each.name) for each in fields(group)}
         return {name: tensor.data_ptr() for name, tensor in found.items()}
@@ -145,11 +145,11 @@ def test_padding_writes_to_scratch_only() -> None:
         else:
             axis = 1 if name in ("ancestors", "parted") else 0
             assert torch.equal(now.narrow(axis, 1, 3), table.narrow(axis, 1, 3)), name
-    assert (forest.rows.target < forest.shape.arena + forest.shape.slots).all()
+    assert (forest.rows.target < forest.shape.first_tree_slot + forest.shape.slots).all()
 
 
 def test_a_row_of_nothing_but_nan_has_no_children() -> None:
     recorded = Recorded(WARM)
     recorded.step(torch.full((len(recorded.forest.rows.token), VOCAB), torch.nan))
     assert not (recorded.forest.fresh[:, 1] > 0).any()
-    assert isinstance(recorded.forest.rows, Rows)
+    assert isinstance(recorded.forest.rows, TreeRows)

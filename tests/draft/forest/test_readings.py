@@ -7,7 +7,7 @@ from ssd.draft.protocol.messages import Open, Sampling, pack_ints
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
 from ssd.draft.tree.arrays import Arrays, NumpyArrays, TorchArrays
-from ssd.draft.tree.children import ChildChooser, FixedChildren, LooseChildren, Needs
+from ssd.draft.tree.children import ChildChooser, FixedChildren, LooseChildren, SamplingNeeds
 from ssd.draft.tree.forest import Forest
 from ssd.kvcache.block_manager import BlockManager
 from tests.still_clock import still
@@ -18,7 +18,7 @@ FORMS = pytest.mark.parametrize("xp", [NumpyArrays(), TorchArrays()], ids=["arra
 
 class Bench:
     def __init__(self, xp: Arrays, *, num_blocks: int = NUM_BLOCKS, chunk: int = CHUNK) -> None:
-        children: ChildChooser = FixedChildren(4, Needs()) if xp.is_fixed else LooseChildren(4)
+        children: ChildChooser = FixedChildren(4, SamplingNeeds()) if xp.is_fixed else LooseChildren(4)
         forest, limits = Forest(xp, shape_of(16, 8, width=8, slots=32)), HostLimits(chunk, CONTEXT)
         blocks = BlockManager(num_blocks, BLOCK)
         self.scheduler = DraftScheduler(forest, RuledModel(), children, blocks, limits, clock=still)
@@ -33,7 +33,7 @@ class Bench:
 
     def num_read(self, number: int) -> int:
         tables, xp = self.scheduler._forest.tables, self.scheduler._forest.xp
-        return int(xp.told(tables.num_read)[self.scheduler._sessions[number].row])
+        return int(xp.to_host(tables.num_read)[self.scheduler._sessions[number].row])
 
     def step(self) -> int:
         _frames, num_rows = self.scheduler.grow()

@@ -5,9 +5,9 @@ import torch
 
 from benchmarks.ruled import scheduler_of, shape_of
 from ssd.draft.protocol.messages import Open, Sampling, pack_ints
-from ssd.draft.server.ledger import Rounds
+from ssd.draft.server.ledger import RoundTimer
 from ssd.draft.server.session import DraftSession
-from ssd.draft.tree.tables import Moves, Rows, Tables
+from ssd.draft.tree.tables import Moves, Tables, TreeRows
 
 
 class Clock:
@@ -17,9 +17,9 @@ class Clock:
         return self.now
 
 
-def rounds_of(seconds: float, step: float, count: int = 20) -> tuple[Rounds, Clock]:
+def rounds_of(seconds: float, step: float, count: int = 20) -> tuple[RoundTimer, Clock]:
     clock = Clock()
-    rounds = Rounds(2, clock)
+    rounds = RoundTimer(2, clock)
     rounds.enter(1)
     rounds.note_step(step)
     for _ in range(count + 1):
@@ -88,7 +88,7 @@ class SecondsAForward:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
-    def forward(self, rows: Rows, tables: Tables, readings: object) -> torch.Tensor:
+    def forward(self, rows: TreeRows, tables: Tables, chunks: object) -> torch.Tensor:
         self._clock.now += 1.0
         return torch.arange(4.0).repeat(int(rows.attaches.sum()), 1) / 8
 
@@ -106,8 +106,8 @@ def test_a_tree_is_deeper_where_a_round_has_more_steps(seconds: float, least: in
     opening = Open(0, 1, pack_ints([1, 2, 3]), 3, 200, 8, Sampling(seed=0))
     scheduler.open(0, DraftSession(opening, 200, 4))
     if seconds:
-        scheduler._rounds._seconds[1] = seconds
-        scheduler._rounds.note_step(1.0)
+        scheduler._round_timer._seconds[1] = seconds
+        scheduler._round_timer.note_step(1.0)
     for _ in range(16):
         scheduler.grow()
     tables = scheduler._forest.tables

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ssd.attention.rows import PlainRow
 from ssd.draft.protocol.messages import TreePart
-from ssd.draft.tree.children import Drawing, DrawnChildren, drawn_children, likely_children
+from ssd.draft.tree.children import DrawnChildren, DrawSettings, drawn_children, likely_children
 from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
 from ssd.kvcache.pool import NODES_PER_TREE, KVPool
 from ssd.runtime.runner import Runner, forward
@@ -328,7 +328,9 @@ class Grower:
             session.grow(node, children.tokens, logprobs, children.raws, drawn_from)
 
     def _draw(self, logits: Tensor, session: Session, node: int) -> DrawnChildren:
-        drawing = Drawing(session.node_seed(node), session.saguaro, self._head_tokens, session.vocab_size)
+        drawing = DrawSettings(
+            session.node_seed(node), session.saguaro, self._head_tokens, session.vocab_size
+        )
         return drawn_children(logits, session.sampling_row(node), self._limits.num_children, drawing)
 
     def _calibration_of(self, session: Session) -> Calibration:

@@ -55,7 +55,7 @@ class Session:
         """The whole text once was: what it lacks since is what it has gained."""
         self.n = 0
         """Outcomes applied."""
-        self.is_torn = False
+        self.is_out_of_sync = False
         """An outcome is missing: nothing is grown until the sequence is opened again."""
         self.tree = Tree(0, self.tokens[-1])
         self.tree_start = 0
@@ -85,7 +85,7 @@ class Session:
 
     @property
     def may_grow(self) -> bool:
-        return self._num_sent - self._num_arrived < self._credit and not self.is_torn
+        return self._num_sent - self._num_arrived < self._credit and not self.is_out_of_sync
 
     @property
     def num_grown(self) -> int:
@@ -214,10 +214,10 @@ class Session:
 
         Without room in the trunk nothing is kept: the text is read again.
         """
-        if n <= self.n or self.is_torn:
+        if n <= self.n or self.is_out_of_sync:
             return None
         if n > self.n + 1:
-            self.is_torn = True
+            self.is_out_of_sync = True
             return None
         self.n = n
         self._fresh.clear()

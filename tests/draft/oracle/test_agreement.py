@@ -239,10 +239,10 @@ class QuietWire(RuleBasedStateMachine):
         elif isinstance(message, Outcome):
             heads = message.columns()
             session.note_arrival(int(heads.num_frames[0]))
-            was_torn = session.is_torn
+            was_torn = session.is_out_of_sync
             self.draft.advance(int(heads.n[0]), unpack_ints(message.tokens).tolist())
             self.note_root()
-            if session.is_torn and not was_torn:
+            if session.is_out_of_sync and not was_torn:
                 self.to_engine.append(encode([Resync(SEQ, session.epoch)]))
         elif isinstance(message, Resync):
             self.send(session.full_frame())
@@ -366,7 +366,7 @@ class QuietWire(RuleBasedStateMachine):
     def nothing_that_arrived_is_lost(self) -> None:
         if self.is_lossless:
             assert not self.mirror.is_torn
-            assert self.session is None or not self.session.is_torn
+            assert self.session is None or not self.session.is_out_of_sync
             text = tuple(self.text)
             held = {self.proposed[self.epoch, node] for node, *_ in self.mirror.content}
             due = {each for each in self.arrived if len(each) > len(text) and each[: len(text)] == text}
@@ -377,7 +377,7 @@ class QuietWire(RuleBasedStateMachine):
         session, mirror = self.session, self.mirror
         if session is None or self.to_draft or self.to_engine:
             return
-        if session.is_torn or mirror.is_torn or (session.epoch, session.n) != (mirror.epoch, mirror.n):
+        if session.is_out_of_sync or mirror.is_torn or (session.epoch, session.n) != (mirror.epoch, mirror.n):
             return
         if mirror.num_frames == self.num_sent.get(self.epoch, 0):
             assert mirror.content == content(session.tree)
@@ -443,7 +443,7 @@ class LossyWire(QuietWire):
             for rank in ranks:
                 self.decide([followers(tuple(self.text))[rank]])
 
-    @precondition(lambda self: self.session and self.session.is_torn)
+    @precondition(lambda self: self.session and self.session.is_out_of_sync)
     @rule()
     def ask_for_the_tokens(self) -> None:
         """Again: the first time it may have got lost."""
@@ -465,7 +465,7 @@ class LossyWire(QuietWire):
             session = self.session
             if session is None or session.epoch != self.epoch:
                 self.open()
-            elif session.is_torn:
+            elif session.is_out_of_sync:
                 self.ask_for_the_tokens()
             elif session.n != self.mirror.n or self.mirror.is_torn:
                 # A lost last outcome is noticed with the next one, a torn mirror asks.
@@ -478,7 +478,7 @@ class LossyWire(QuietWire):
         assert not self.mirror.is_torn
         session = self.session
         assert session
-        assert (session.epoch, session.n, session.is_torn) == (self.epoch, self.mirror.n, False)
+        assert (session.epoch, session.n, session.is_out_of_sync) == (self.epoch, self.mirror.n, False)
         assert session.tokens == self.text
 
 

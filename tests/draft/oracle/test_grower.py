@@ -407,11 +407,11 @@ def test_without_credit_not_even_a_root_is_read(draft: LoadedModel, reference: R
     assert session.is_root_read
 
 
-def test_a_torn_session_rests(bench: Bench) -> None:
+def test_an_out_of_sync_session_rests(bench: Bench) -> None:
     session = bench.open(0, words(random.Random(12), 3))
     bench.step()
     bench.grower.advance(0, 2, [5])
-    assert session.is_torn
+    assert session.is_out_of_sync
     assert bench.step() == ({}, 0)
     bench.grower.advance(0, 1, [5])
     assert len(session.tokens) == 3

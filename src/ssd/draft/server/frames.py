@@ -34,7 +34,7 @@ class NewNodes:
 
 
 @dataclass(frozen=True, slots=True)
-class Frames:
+class FrameBatch:
     """New nodes with what a frame says beside them."""
 
     new: NewNodes
@@ -52,7 +52,7 @@ class Frames:
         logprobs = np.ascontiguousarray(self.new.logprobs, "<f4").tobytes()
         return Nodes(self.heads.astype("<i8").tobytes(), nodes, logprobs, [each for _row, each in self.drawn])
 
-    def of(self, rows: NDArray[np.bool_]) -> "Frames":
+    def of(self, rows: NDArray[np.bool_]) -> "FrameBatch":
         """Those of the sequences whose rows are flagged."""
         chosen = rows[self.new.rows]
         if chosen.all():
@@ -61,7 +61,7 @@ class Frames:
         some = NewNodes(
             new.rows[chosen], new.number[chosen], new.root[chosen], new.nodes[:, mine], new.logprobs[mine]
         )
-        return Frames(some, self.heads[:, chosen], [each for each in self.drawn if rows[each[0]]])
+        return FrameBatch(some, self.heads[:, chosen], [each for each in self.drawn if rows[each[0]]])
 
     def parts(self) -> Iterator[tuple[int, TreePart]]:
         """One by one, with their rows."""
@@ -90,7 +90,7 @@ class Frames:
             )
 
 
-def numbered_frames(new: NewNodes, ledger: Ledger, *, full: bool) -> Frames:
+def numbered_frames(new: NewNodes, ledger: Ledger, *, full: bool) -> FrameBatch:
     """The next frame of each sequence; it counts as sent."""
     rows = new.rows
     heads = np.empty((8, len(rows)), np.int64)
@@ -102,7 +102,7 @@ def numbered_frames(new: NewNodes, ledger: Ledger, *, full: bool) -> Frames:
     )
     heads[4], heads[5], heads[6], heads[7] = new.root, ledger.length[rows], new.number, full
     ledger.sent[rows] += 1
-    return Frames(new, heads)
+    return FrameBatch(new, heads)
 
 
 def new_nodes(fresh: Ints, children: int) -> NewNodes:
@@ -140,17 +140,17 @@ def _columns(fresh: Ints, children: int) -> tuple[Ints, Floats]:
 def whole_tree(xp: Arrays, shape: Shape, tables: Tables, row: int) -> NewNodes:
     """All nodes of a tree but its root."""
 
-    def told(table: Any) -> NDArray[Any]:
-        return xp.told(table[row])
+    def to_host(table: Any) -> NDArray[Any]:
+        return xp.to_host(table[row])
 
-    families = np.flatnonzero(told(tables.is_used))
-    first = told(tables.first_id)[families]
+    families = np.flatnonzero(to_host(tables.is_used))
+    first = to_host(tables.first_id)[families]
     order = np.argsort(first)
     families, first = families[order], first[order]
     root, is_root = int(tables.root_id[row]), families == shape.root
-    parents = np.where(is_root, root, told(tables.node_id)[families])
-    tokens = told(tables.child_token)[families]
-    values = np.where(is_root, 0.0, told(tables.value)[families])
+    parents = np.where(is_root, root, to_host(tables.node_id)[families])
+    tokens = to_host(tables.child_token)[families]
+    values = np.where(is_root, 0.0, to_host(tables.value)[families])
     exists = tokens >= 0
     ids = (first[:, None] + np.arange(shape.children))[exists]
     return NewNodes(
@@ -158,5 +158,5 @@ def whole_tree(xp: Arrays, shape: Shape, tables: Tables, row: int) -> NewNodes:
         np.array([len(ids)]),
         np.array([root]),
         np.stack((ids, parents.repeat(exists.sum(1)), tokens[exists])).astype(np.int32),
-        (told(tables.child_value)[families] - values[:, None]).astype(np.float32)[exists],
+        (to_host(tables.child_value)[families] - values[:, None]).astype(np.float32)[exists],
     )

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from ssd.draft.protocol.messages import Open, Sampling, pack_ints
-from ssd.draft.server.given import Run, load_runs
+from ssd.draft.server.host_choices import TokenRun, load_runs
 from ssd.draft.server.session import DraftSession
 from ssd.draft.tree.arrays import TorchArrays
 from ssd.draft.tree.attach import HEAD
-from ssd.draft.tree.children import Told
+from ssd.draft.tree.children import ChosenChildren
 from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.fused import STEPS, FusedForest, Step
 from ssd.draft.tree.tables import Shape
@@ -34,7 +34,7 @@ _INFINITE = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Rounds:
+class ForestScene:
     """Trees of this shape, but for the last, which stays empty."""
 
     shape: Shape
@@ -52,15 +52,15 @@ class Rounds:
 def check_forest(shape: Shape, device: torch.device) -> None:
     """Before a forest's first step: leaves kernels that fail on its shape to torch."""
     if can_launch(device):
-        leave_failing_kernels_to_torch(device, check_steps(device, (rounds_of(shape),)))
+        leave_failing_kernels_to_torch(device, check_steps(device, (scene_of(shape),)))
 
 
-def rounds_of(shape: Shape) -> Rounds:
+def scene_of(shape: Shape) -> ForestScene:
     """A service's own, with few sequences: kernels are compiled for all else of a shape."""
-    return Rounds(replace(shape, sequences=3))
+    return ForestScene(replace(shape, sequences=3))
 
 
-def check_steps(device: torch.device, scenes: Iterable[Rounds]) -> Iterator[Finding]:
+def check_steps(device: torch.device, scenes: Iterable[ForestScene]) -> Iterator[Finding]:
     for scene in scenes:
         worst, trouble = dict.fromkeys(STEPS, 0.0), dict[Step, str]()
         for step, measure in _steps(scene, device):
@@ -74,13 +74,13 @@ def check_steps(device: torch.device, scenes: Iterable[Rounds]) -> Iterator[Find
             yield Finding(step, str(scene), worst[step], BOUND, trouble.get(step, ""))
 
 
-def _steps(scene: Rounds, device: torch.device) -> Iterator[tuple[Step, Callable[[], float]]]:
+def _steps(scene: ForestScene, device: torch.device) -> Iterator[tuple[Step, Callable[[], float]]]:
     """Each step of the rounds: torch has done it; to measure is to do it by a kernel from the same state."""
     shape, xp = scene.shape, TorchArrays(device)
     forest, other = Forest(xp, shape), FusedForest(xp, shape, kernels=frozenset(STEPS))
     rng, draw = random.Random(scene.seed), torch.Generator().manual_seed(scene.seed)
     for row in range(1, shape.sequences):
-        _plant(forest, row, rng)
+        _open_session(forest, row, rng)
         forest.tables.is_used[row, : scene.crowd] = True
         forest.tables.position[row, : scene.crowd] = _MAX_LEN
     for number in range(scene.count):
@@ -94,10 +94,10 @@ def _steps(scene: Rounds, device: torch.device) -> Iterator[tuple[Step, Callable
             _copy(forest, other)
             forest.lay_runs()
             yield "attach", partial(_run_gap, forest, other)
-        told = _told(shape, draw, device)
+        children = _random_children(shape, draw, device)
         _copy(forest, other)
-        forest.attach(told)
-        yield "attach", partial(_attach_gap, forest, other, told)
+        forest.attach(children)
+        yield "attach", partial(_attach_gap, forest, other, children)
         if number % 2:
             _decide(forest, rng)
             _copy(forest, other)
@@ -105,27 +105,33 @@ def _steps(scene: Rounds, device: torch.device) -> Iterator[tuple[Step, Callable
             yield "apply", partial(_apply_gap, forest, other)
 
 
-def _plant(forest: Forest, row: int, rng: random.Random) -> None:
+def _open_session(forest: Forest, row: int, rng: random.Random) -> None:
     tokens = [rng.randrange(_UNKNOWN) for _ in range(rng.randint(2, 7))]
     sampling = Sampling(seed=row, temperature=0.5 * (row % 2), end_ids=[_END])
     opening = Open(row, 1, pack_ints(tokens), len(tokens), _MAX_LEN, forest.shape.outcome - 1, sampling)
     session = DraftSession(opening, max_len=_MAX_LEN, vocab_size=_UNKNOWN, row=row)
-    session.plant(forest.tables, forest.shape, num_read=max(0, len(tokens) - 3), is_given=False, book=row % 2)
+    session.write_to(
+        forest.tables,
+        forest.shape,
+        num_read=max(0, len(tokens) - 3),
+        is_drawn=False,
+        calibration_part=row % 2,
+    )
     blocks = rng.sample(range(1000), forest.shape.blocks)
     forest.tables.blocks[row] = torch.tensor(blocks, device=forest.tables.blocks.device)
 
 
 def _share_out(forest: Forest, rng: random.Random) -> None:
     """Two tenants, who have had the same or not, and weigh the same or not; trees with some steps to go."""
-    turns, sequences = forest.turns, forest.shape.sequences
+    usage, sequences = forest.usage, forest.shape.sequences
     for row in range(1, sequences):
-        turns.tenant[row] = rng.randint(1, 2)
+        usage.tenant[row] = rng.randint(1, 2)
         forest.tables.steps_left[row] = rng.choice([1, 1, 3])
     for tenant in (1, 2):
-        turns.used[tenant], turns.weight[tenant] = rng.choice([0.0, 0.0, 2.5]), rng.choice([1.0, 1.0, 3.0])
+        usage.used[tenant], usage.weight[tenant] = rng.choice([0.0, 0.0, 2.5]), rng.choice([1.0, 1.0, 3.0])
 
 
-def _told(shape: Shape, draw: torch.Generator, device: torch.device) -> Told:
+def _random_children(shape: Shape, draw: torch.Generator, device: torch.device) -> ChosenChildren:
     """Children of every row, the likeliest first."""
     num_rows = shape.num_rows + shape.lookup
     tokens = torch.rand(num_rows, _UNKNOWN + 2, generator=draw).argsort(1)[:, : shape.children]
@@ -135,28 +141,28 @@ def _told(shape: Shape, draw: torch.Generator, device: torch.device) -> Told:
     return tokens.to(device), raws.to(device)
 
 
-def _runs(forest: Forest, rng: random.Random) -> list[Run]:
+def _runs(forest: Forest, rng: random.Random) -> list[TokenRun]:
     """Behind the first row of some trees, as far as slots are free."""
-    rows, shape, told = forest.rows, forest.shape, forest.xp.told
-    sequence, attaches, start = told(rows.sequence), told(rows.attaches), told(rows.start)
-    is_used, left, found = told(forest.tables.is_used), shape.lookup, list[Run]()
+    rows, shape, to_host = forest.rows, forest.shape, forest.xp.to_host
+    sequence, attaches, start = to_host(rows.sequence), to_host(rows.attaches), to_host(rows.start)
+    is_used, left, found = to_host(forest.tables.is_used), shape.lookup, list[TokenRun]()
     for row in range(shape.num_rows):
         mine = int(sequence[row])
-        if not attaches[row] or not (start[row] == row or told(rows.is_read)[row]) or rng.random() < 0.2:
+        if not attaches[row] or not (start[row] == row or to_host(rows.is_read)[row]) or rng.random() < 0.2:
             continue
         taken = int((sequence[: shape.num_rows] == mine).sum() + is_used[mine, : shape.slots].sum())
         length = min(left, rng.randint(1, 3), shape.slots - taken)
         if length > 0:
-            found.append(Run(row, [rng.randrange(_UNKNOWN) for _ in range(length)]))
+            found.append(TokenRun(row, [rng.randrange(_UNKNOWN) for _ in range(length)]))
             left -= length
     return found
 
 
 def _decide(forest: Forest, rng: random.Random) -> None:
     """Outcomes for most trees: along nodes that are there, up to a child, or to what nobody foresaw."""
-    tables, shape, told = forest.tables, forest.shape, forest.xp.told
-    used, node_id, first_id = (told(each) for each in (tables.is_used, tables.node_id, tables.first_id))
-    children = told(tables.child_token)
+    tables, shape, to_host = forest.tables, forest.shape, forest.xp.to_host
+    used, node_id, first_id = (to_host(each) for each in (tables.is_used, tables.node_id, tables.first_id))
+    children = to_host(tables.child_token)
     for row in range(1, shape.sequences):
         family, tokens = shape.root, list[int]()
         while used[row, family] and len(tokens) < shape.outcome and rng.random() < 0.8:
@@ -172,13 +178,13 @@ def _decide(forest: Forest, rng: random.Random) -> None:
             family = nodes[int(first_id[row, family]) + rank]
         if rng.random() < 0.25 and len(tokens) < shape.outcome:
             tokens.append(_UNKNOWN + 5)
-        forest.inbox.count[row] = len(tokens)
+        forest.outcomes.count[row] = len(tokens)
         for place, token in enumerate(tokens):
-            forest.inbox.tokens[row, place] = token
+            forest.outcomes.tokens[row, place] = token
 
 
 def _copy(forest: Forest, other: Forest) -> None:
-    for name in ("tables", "rows", "runs", "inbox", "turns"):
+    for name in ("tables", "rows", "runs", "outcomes", "usage"):
         mine, its = getattr(forest, name), getattr(other, name)
         for each in fields(mine):
             getattr(its, each.name).copy_(getattr(mine, each.name))
@@ -187,7 +193,7 @@ def _copy(forest: Forest, other: Forest) -> None:
 
 def _select_gap(forest: Forest, other: Forest) -> float:
     other.select()
-    gaps = [_gap(forest._free, other._free), _gap(forest.turns.wanted, other.turns.wanted)]
+    gaps = [_gap(forest._free, other._free), _gap(forest.usage.wanted, other.usage.wanted)]
     for each in fields(forest.rows):
         mine, its = getattr(forest.rows, each.name), getattr(other.rows, each.name)
         gaps.append(_gap(mine[..., : forest.shape.num_rows], its[..., : forest.shape.num_rows]))
@@ -204,8 +210,8 @@ def _run_gap(forest: Forest, other: Forest) -> float:
     return max(gaps)
 
 
-def _attach_gap(forest: Forest, other: Forest, told: Told) -> float:
-    other.attach(told)
+def _attach_gap(forest: Forest, other: Forest, children: ChosenChildren) -> float:
+    other.attach(children)
     mine, its = forest.fresh, other.fresh
     is_told, real = mine[:, 1] > 0, HEAD + forest.shape.children
     is_child = mine[is_told, HEAD:real] >= 0
@@ -220,7 +226,7 @@ def _apply_gap(forest: Forest, other: Forest) -> float:
     moves = (
         (getattr(each.moves, name)[session] for each in (forest, other)) for name in ("sources", "targets")
     )
-    count = _gap(forest.inbox.count, other.inbox.count)
+    count = _gap(forest.outcomes.count, other.outcomes.count)
     return max(*(_gap(*pair) for pair in moves), count, _tables_gap(forest, other))
 
 

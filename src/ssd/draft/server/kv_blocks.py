@@ -104,7 +104,7 @@ class KvBlocks:
             raise RuntimeError("blocks are held by others than the open sequences")
         for session_id, session in texts.items():
             table = list(self.of(session_id))
-            written = self._xp.told(self._tables.blocks[session.row])[: len(table)].tolist()
+            written = self._xp.to_host(self._tables.blocks[session.row])[: len(table)].tolist()
             if written != table:
                 raise RuntimeError(f"the tables have other blocks of sequence {session.seq} than it holds")
 

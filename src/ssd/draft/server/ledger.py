@@ -1,8 +1,8 @@
 """What the host counts of all sequences, as columns by row, so that a step need not look at each of them.
 
-`Rounds` estimates how many steps the draft has before the next outcome, from when earlier outcomes came and
-how long steps take. A tree has a fixed number of nodes: if the first steps used them all, the tree would be
-broad and shallow. So the nodes of a tree are divided over the steps of a round. Knows times; no trees.
+`RoundTimer` estimates how many steps the draft has before the next outcome, from when earlier outcomes came
+and how long steps take. A tree has a fixed number of nodes: if the first steps used them all, the tree would
+be broad and shallow. So the nodes of a tree are divided over the steps of a round. Knows times; no trees.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class Ledger:
         """By which the engine knows a sequence, and how many outcomes were applied."""
         self.length = longs()
         self.sent, self.arrived = longs(), longs()
-        """Frames."""
+        """FrameBatch."""
         self.credit = longs()
         """Frames that may be under way."""
         self.covered = longs()
@@ -47,7 +47,7 @@ class Ledger:
         self.value = np.zeros(sequences + 1)
         """Tokens of late that a round gained."""
         self.is_open = np.zeros(sequences + 1, np.bool_)
-        self.is_torn = np.zeros(sequences + 1, np.bool_)
+        self.is_out_of_sync = np.zeros(sequences + 1, np.bool_)
         """An outcome is missing: nothing is grown until the sequence is opened again."""
         self.is_held = np.zeros(sequences + 1, np.bool_)
         """Its text is too far behind, or lacks blocks."""
@@ -69,12 +69,12 @@ class Ledger:
 
     def may_grow(self, row: int) -> bool:
         """Whether nothing but room is in the way."""
-        return bool(self.sent[row] - self.arrived[row] < self.credit[row] and not self.is_torn[row])
+        return bool(self.sent[row] - self.arrived[row] < self.credit[row] and not self.is_out_of_sync[row])
 
     def live(self) -> NDArray[np.bool_]:
         """Which sequences may grow."""
         has_credit = self.sent - self.arrived < self.credit
-        found: NDArray[np.bool_] = self.is_open & has_credit & ~self.is_torn & ~self.is_held
+        found: NDArray[np.bool_] = self.is_open & has_credit & ~self.is_out_of_sync & ~self.is_held
         return found
 
 
@@ -86,7 +86,7 @@ _MOST = 1 << 10
 """Steps: no tree has as many nodes."""
 
 
-class Rounds:
+class RoundTimer:
     def __init__(self, sequences: int, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._since = np.zeros(sequences + 1)

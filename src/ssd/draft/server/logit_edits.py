@@ -87,8 +87,8 @@ class EditedRows:
     """The rows of a step that attach and belong to such texts, in the order of their sequences."""
 
     def __init__(self, forest: Forest, texts: Mapping[int, TextEdits]) -> None:
-        rows, told = forest.rows, forest.xp.told
-        sequence, attaches = told(rows.sequence), told(rows.attaches)
+        rows, to_host = forest.rows, forest.xp.to_host
+        sequence, attaches = to_host(rows.sequence), to_host(rows.attaches)
         is_edited = np.zeros(forest.shape.sequences + 1, np.bool_)
         is_edited[list(texts)] = True
         chosen = np.flatnonzero(is_edited[sequence] & attaches)
@@ -97,7 +97,7 @@ class EditedRows:
         self.places: Longs = chosen if forest.xp.is_fixed else (attaches.cumsum() - 1)[chosen]
         self.sequence: Longs = sequence[chosen]
         self._forest, self._chosen = forest, chosen
-        self.position: Longs = told(rows.position)[chosen]
+        self.position: Longs = to_host(rows.position)[chosen]
         numbers, firsts = np.unique(self.sequence, return_index=True)
         ends = np.append(firsts, len(chosen))[1:]
         self.of_text = [
@@ -112,15 +112,15 @@ class EditedRows:
     @cached_property
     def drafted(self) -> tuple[Places, Longs]:
         """All tokens between root and row, the row's own among them, and how far each lies before the row."""
-        forest, told = self._forest, self._forest.xp.told
+        forest, to_host = self._forest, self._forest.xp.to_host
         rows, tables, chosen = forest.rows, forest.tables, self._chosen
-        sequences, slots, is_read = told(rows.sequence), told(rows.slot), told(rows.is_read)
-        tokens, positions = told(tables.token).copy(), told(tables.position).copy()
+        sequences, slots, is_read = to_host(rows.sequence), to_host(rows.slot), to_host(rows.is_read)
+        tokens, positions = to_host(tables.token).copy(), to_host(tables.position).copy()
         # Nodes of this step are not in the tables yet; a run's rows stand behind others of it.
-        now = np.flatnonzero(told(rows.attaches) & ~is_read)
-        tokens[sequences[now], slots[now]] = told(rows.token)[now]
-        positions[sequences[now], slots[now]] = told(rows.position)[now]
-        words = told(rows.ancestors)[:, chosen]
+        now = np.flatnonzero(to_host(rows.attaches) & ~is_read)
+        tokens[sequences[now], slots[now]] = to_host(rows.token)[now]
+        positions[sequences[now], slots[now]] = to_host(rows.position)[now]
+        words = to_host(rows.ancestors)[:, chosen]
         bits = (words[:, :, None] >> np.arange(WORD)) & 1
         row, slot = np.nonzero(bits.transpose(1, 0, 2).reshape(len(chosen), -1))
         own = np.flatnonzero(~is_read[chosen])

@@ -51,7 +51,7 @@ def shape_for(loaded: LoadedModel, config: DraftConfig) -> Shape:
         block=pool.block_size,
         blocks=-(-loaded.max_model_len // pool.block_size),
         # That of row 0 lies in the spare slots before the first tree: padding goes there.
-        arena=pool.tree_start(-1),
+        first_tree_slot=pool.tree_start(-1),
     )
 
 

@@ -50,15 +50,15 @@ class Prefill:
                 budgets[tenant] -= count
         return [(self._read(each, count, lacking[each]), each) for each, count in allotted.items()]
 
-    def finish(self, readings: Sequence[tuple[PrefillChunk, int]]) -> None:
+    def finish(self, chunks: Sequence[tuple[PrefillChunk, int]]) -> None:
         """They were read: others may share them."""
-        for reading, session_id in readings:
-            num_read = reading.start + len(reading.tokens)
+        for chunk, session_id in chunks:
+            num_read = chunk.start + len(chunk.tokens)
             self._kv_blocks.share(session_id, self._sessions[session_id], num_read)
 
     def _lacking(self) -> dict[int, int]:
         """Of each text that may be read now: how many of its tokens are unread, but for the last."""
-        num_read = self._xp.told(self._tables.num_read)
+        num_read = self._xp.to_host(self._tables.num_read)
         found = dict[int, int]()
         for session_id in sorted(self.unread - self._kv_blocks.lacking.keys()):
             session = self._sessions[session_id]

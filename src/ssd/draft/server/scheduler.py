@@ -16,15 +16,15 @@ from torch import Tensor
 
 from ssd.draft.protocol.messages import Drawn
 from ssd.draft.server.admission import Admission
-from ssd.draft.server.frames import Frames, NewNodes, new_nodes, numbered_frames, whole_tree
-from ssd.draft.server.given import GivenChildren, Run, find_runs, load_runs
+from ssd.draft.server.frames import FrameBatch, NewNodes, new_nodes, numbered_frames, whole_tree
+from ssd.draft.server.host_choices import ChildDrawer, TokenRun, find_runs, load_runs
 from ssd.draft.server.kv_blocks import KvBlocks
-from ssd.draft.server.ledger import Ledger, Longs, Rounds
+from ssd.draft.server.ledger import Ledger, Longs, RoundTimer
 from ssd.draft.server.logit_edits import EditedRows, LogitEdits, TextEdits, edits_of
 from ssd.draft.server.prefill import Prefill
 from ssd.draft.server.session import DraftSession
-from ssd.draft.server.tenants import Tenants, TurnTaking
-from ssd.draft.tree.children import ChildChooser, Told
+from ssd.draft.server.tenants import RowAccounting, Tenants
+from ssd.draft.tree.children import ChildChooser, ChosenChildren
 from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.model import ForestModel
 from ssd.draft.tree.tables import TENANT_CELLS
@@ -58,7 +58,7 @@ class DraftScheduler:
     ) -> None:
         self._forest, self._model, self._children = forest, model, children
         self._limits = limits
-        self._given = GivenChildren(forest.shape.children, head_tokens)
+        self._drawer = ChildDrawer(forest.shape.children, head_tokens)
         self._logit_edits = LogitEdits(head_tokens)
         self._sessions: dict[int, DraftSession] = {}
         self._by_row: dict[int, int] = {}
@@ -72,16 +72,16 @@ class DraftScheduler:
         self._truncating: set[int] = set()
         """Sessions that cut off tokens."""
         self.ledger = Ledger(forest.shape.sequences)
-        self._rounds, self._clock = Rounds(forest.shape.sequences, clock), clock
+        self._round_timer, self._clock = RoundTimer(forest.shape.sequences, clock), clock
         self._kv_blocks = KvBlocks(forest, blocks, self.ledger)
         self.tenants = Tenants(forest.shape.sequences, limits.weights)
-        self._turns = TurnTaking(forest, self.tenants)
-        self._readings = Prefill(
+        self._accounting = RowAccounting(forest, self.tenants)
+        self._prefill = Prefill(
             forest, self._sessions, self._kv_blocks, self.tenants, self.ledger, limits.prefill_chunk
         )
         self.admission = Admission(self._sessions, self._kv_blocks, self.ledger, self.tenants)
         self._free = list(range(forest.shape.sequences, 0, -1))
-        self._inbox: dict[int, list[int]] = {}
+        self._pending: dict[int, list[int]] = {}
         """Of each session: tokens that are not applied yet."""
         self.is_starved = False
         """A text lacks the blocks to be read, and nobody else computes: somebody has to go."""
@@ -110,21 +110,21 @@ class DraftScheduler:
         num_read = self._kv_blocks.allocate(session_id, session)
         # The lowest: tables are looked at as far as they are in use.
         session.enter(self.ledger, self._free.pop())
-        self._rounds.enter(session.row)
+        self._round_timer.enter(session.row)
         self._sessions[session_id], self._by_row[session.row] = session, session_id
         self._texts[session.row] = session
         self.tenants.enter(session.row, session.tenant)
         self._note_parameters(session_id, session)
-        session.plant(
+        session.write_to(
             self._forest.tables,
             self._forest.shape,
             num_read=num_read,
-            is_given=session.draws,
-            book=self._book_of(session.tenant),
+            is_drawn=session.draws,
+            calibration_part=self._calibration_part(session.tenant),
         )
         self._kv_blocks.enter(session_id, session)
         if num_read < len(session.tokens) - 1:
-            self._readings.unread.add(session_id)
+            self._prefill.unread.add(session_id)
         self._forest.narrow(max(self._by_row))
 
     def _note_parameters(self, session_id: int, session: DraftSession) -> None:
@@ -135,15 +135,17 @@ class DraftScheduler:
         if session.params.truncated:
             self._truncating.add(session_id)
 
-    def _book_of(self, tenant: str) -> int:
+    def _calibration_part(self, tenant: str) -> int:
         """The number of a tenant's counts; one that had none begins with the model's own word."""
-        book, is_new = self.tenants.book(tenant)
+        calibration_part, is_new = self.tenants.calibration_part(tenant)
         if is_new:
-            self._forest.tables.counts[:, book * TENANT_CELLS : (book + 1) * TENANT_CELLS] = 0.0
-        return book
+            self._forest.tables.counts[
+                :, calibration_part * TENANT_CELLS : (calibration_part + 1) * TENANT_CELLS
+            ] = 0.0
+        return calibration_part
 
     def close(self, session_id: int) -> None:
-        if session_id in self._inbox:
+        if session_id in self._pending:
             # It still teaches how good guesses are.
             self._apply()
         session = self._sessions.pop(session_id, None)
@@ -157,7 +159,7 @@ class DraftScheduler:
         self._drawing.discard(session_id)
         self._edited.pop(session.row, None)
         self._truncating.discard(session_id)
-        self._readings.unread.discard(session_id)
+        self._prefill.unread.discard(session_id)
         insort(self._free, session.row, key=neg)
         self._forest.narrow(max(self._by_row, default=0))
 
@@ -169,50 +171,50 @@ class DraftScheduler:
     def advance(self, session_id: int, n: int, tokens: Sequence[int]) -> None:
         """Takes an outcome; ValueError where the sequence has outgrown the draft, and has to be closed."""
         session = self._sessions[session_id]
-        if session_id in self._inbox and n == self.ledger.n[session.row] + 1:
+        if session_id in self._pending and n == self.ledger.n[session.row] + 1:
             self._apply()
         if session.goes_on(n, tokens):
             # Before it reaches the tables, which have no room for more.
             self._check_length(session)
-            self._rounds.note_outcome(session.row)
-            self._inbox[session_id] = list(tokens)
+            self._round_timer.note_outcome(session.row)
+            self._pending[session_id] = list(tokens)
 
-    def full_frame(self, session_id: int) -> Frames:
+    def full_frame(self, session_id: int) -> FrameBatch:
         """All that is known of one tree."""
         self._apply()
         forest = self._forest
         found = whole_tree(forest.xp, forest.shape, forest.tables, self._sessions[session_id].row)
         return self._framed(found, full=True)
 
-    def grow(self) -> tuple[Frames | None, int]:
+    def grow(self) -> tuple[FrameBatch | None, int]:
         """One forward; the new nodes of each tree it touched, and how many rows it had. 0: nothing to do."""
         forest, started = self._forest, self._clock()
         self._apply()
         self._kv_blocks.cover_lacking()
-        readings = self._readings.choose()
+        chunks = self._prefill.choose()
         self._say_how_it_stands()
-        self._turns.load()
+        self._accounting.load()
         forest.select()
-        num_rows = int((forest.xp.told(forest.rows.sequence)[: forest.shape.num_rows] > 0).sum())
-        if not num_rows and not readings:
+        num_rows = int((forest.xp.to_host(forest.rows.sequence)[: forest.shape.num_rows] > 0).sum())
+        if not num_rows and not chunks:
             # Whoever waited for others need not: nobody has anything to do.
             self.tenants.rest()
-            readings = self._readings.choose()
-        if not num_rows and not readings:
+            chunks = self._prefill.choose()
+        if not num_rows and not chunks:
             self.is_starved = any(self.ledger.may_grow(each.row) for each in self._kv_blocks.lacking.values())
             return None, 0
         self.is_starved = False
         runs = self._lay_runs()
-        waiting = [self._sessions[each].row for each in self._readings.unread]
-        self._turns.settle(runs, [(each.row, len(each.tokens)) for each, _ in readings], waiting)
-        logits = self._model.forward(forest.rows, forest.tables, [each for each, _ in readings])
-        forest.attach(self._told(logits, runs))
-        self._readings.finish(readings)
+        waiting = [self._sessions[each].row for each in self._prefill.unread]
+        self._accounting.settle(runs, [(each.row, len(each.tokens)) for each, _ in chunks], waiting)
+        logits = self._model.forward(forest.rows, forest.tables, [each for each, _ in chunks])
+        forest.attach(self._choose_children(logits, runs))
+        self._prefill.finish(chunks)
         num_rows += sum(len(each.tokens) for each in runs)
-        num_rows += sum(len(each.tokens) for each, _ in readings)
-        frames = self._framed(new_nodes(forest.xp.told(forest.fresh), forest.shape.children), full=False)
-        if not readings:
-            self._rounds.note_step(self._clock() - started)
+        num_rows += sum(len(each.tokens) for each, _ in chunks)
+        frames = self._framed(new_nodes(forest.xp.to_host(forest.fresh), forest.shape.children), full=False)
+        if not chunks:
+            self._round_timer.note_step(self._clock() - started)
         return frames, num_rows
 
     def check_integrity(self) -> None:
@@ -235,42 +237,42 @@ class DraftScheduler:
 
     def _apply(self) -> None:
         """Hands over what has arrived: as much of it at once as fits."""
-        while self._inbox:
+        while self._pending:
             forest, most = self._forest, self._forest.shape.outcome
-            chunks, rest = dict[int, list[int]](), dict[int, list[int]]()
-            for session_id, said in self._inbox.items():
+            parts, rest = dict[int, list[int]](), dict[int, list[int]]()
+            for session_id, said in self._pending.items():
                 row = self._sessions[session_id].row
                 if not self._kv_blocks.cover(session_id, self._sessions[session_id]):
                     # Nothing can be moved into the text: its tree is lost, and what it gained is read.
                     forest.tables.is_used[row] = False
-                chunks[row] = said[:most]
+                parts[row] = said[:most]
                 if len(said) > most:
                     rest[session_id] = said[most:]
-            count = self._load_outcomes(chunks)
-            self._inbox = rest
+            count = self._load_outcomes(parts)
+            self._pending = rest
             forest.apply()
             self._model.move(forest.moves)
             self._note_progress(count)
 
-    def _load_outcomes(self, chunks: Mapping[int, Sequence[int]]) -> Longs:
+    def _load_outcomes(self, parts: Mapping[int, Sequence[int]]) -> Longs:
         """Tokens by row, into the inbox; returns of each row how many."""
         forest, shape = self._forest, self._forest.shape
         count = np.zeros(shape.sequences + 1, np.int64)
         tokens = np.zeros((shape.sequences + 1, shape.outcome), np.int64)
-        count[list(chunks)] = [len(chunk) for chunk in chunks.values()]
+        count[list(parts)] = [len(chunk) for chunk in parts.values()]
         is_said = np.arange(shape.outcome) < count[:, None]
-        tokens[is_said] = [token for row in sorted(chunks) for token in chunks[row]]
-        forest.xp.load(forest.inbox.count, count)
-        forest.xp.load(forest.inbox.tokens, tokens)
+        tokens[is_said] = [token for row in sorted(parts) for token in parts[row]]
+        forest.xp.load(forest.outcomes.count, count)
+        forest.xp.load(forest.outcomes.tokens, tokens)
         return count
 
     def _note_progress(self, count: Longs) -> None:
         """Texts that go on: what of them is read may be shared, and what lies too far back is read apart."""
         forest = self._forest
-        num_read = forest.xp.told(forest.tables.num_read)
-        is_far = forest.xp.told(forest.tables.length) - num_read > forest.shape.ring
+        num_read = forest.xp.to_host(forest.tables.num_read)
+        is_far = forest.xp.to_host(forest.tables.length) - num_read > forest.shape.ring
         for row in np.flatnonzero((count > 0) & is_far).tolist():
-            self._readings.unread.add(self._by_row[row])
+            self._prefill.unread.add(self._by_row[row])
         for row in self._kv_blocks.are_full(num_read * (count > 0)).tolist():
             session_id = self._by_row[row]
             self._kv_blocks.share(session_id, self._sessions[session_id], int(num_read[row]))
@@ -285,13 +287,13 @@ class DraftScheduler:
         """Who may grow, and in how many steps."""
         is_held = self.ledger.is_held
         is_held[:] = False
-        for session_id in self._readings.unread | self._kv_blocks.lacking.keys():
+        for session_id in self._prefill.unread | self._kv_blocks.lacking.keys():
             is_held[self._sessions[session_id].row] = True
         forest = self._forest
         forest.xp.load(forest.tables.is_live, self.ledger.live())
-        forest.xp.load(forest.tables.steps_left, self._rounds.steps_left())
+        forest.xp.load(forest.tables.steps_left, self._round_timer.steps_left())
 
-    def _lay_runs(self) -> list[Run]:
+    def _lay_runs(self) -> list[TokenRun]:
         forest = self._forest
         runs = find_runs(forest, self._texts) if forest.shape.lookup else []
         load_runs(forest, runs)
@@ -299,22 +301,22 @@ class DraftScheduler:
             forest.lay_runs()
         return runs
 
-    def _told(self, logits: Tensor, runs: Sequence[Run]) -> Told:
+    def _choose_children(self, logits: Tensor, runs: Sequence[TokenRun]) -> ChosenChildren:
         """What follows each row, by its logits and parameters; where guesses are drawn, by the host."""
         forest = self._forest
         forest.truncates = bool(self._truncating)
         if self._edited:
             self._logit_edits.apply(logits, EditedRows(forest, self._edited))
-        told = self._children.of(logits, forest.tables, forest.rows)
+        chosen = self._children.of(logits, forest.tables, forest.rows)
         if self._drawing:
-            host = forest.xp.told(told[0]), forest.xp.told(told[1])
-            self._given.write(forest, self._texts, logits, host, runs)
+            host = forest.xp.to_host(chosen[0]), forest.xp.to_host(chosen[1])
+            self._drawer.write(forest, self._texts, logits, host, runs)
             # On a device that was a copy.
-            for table, values in zip(told, host, strict=True):
+            for table, values in zip(chosen, host, strict=True):
                 forest.xp.load(table, values)
-        return told
+        return chosen
 
-    def _framed(self, found: NewNodes, *, full: bool) -> Frames:
+    def _framed(self, found: NewNodes, *, full: bool) -> FrameBatch:
         frames = numbered_frames(found, self.ledger, full=full)
         if not self._drawing:
             return frames

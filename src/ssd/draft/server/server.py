@@ -32,7 +32,7 @@ from ssd.draft.protocol.messages import (
 )
 from ssd.draft.protocol.rules import fault_of_opening, faults_of_outcome, without_foreign_ends
 from ssd.draft.protocol.sockets import DraftSocket, Heard, SocketError
-from ssd.draft.server.frames import Frames
+from ssd.draft.server.frames import FrameBatch
 from ssd.draft.server.intake import Intake, Peer, Peers
 from ssd.draft.server.scheduler import DraftScheduler
 from ssd.draft.server.session import DraftSession
@@ -213,7 +213,7 @@ class DraftServer:
         try:
             message = without_foreign_ends(message, peer.vocab_size)
             session = DraftSession(message, self._scheduler.max_model_len, peer.vocab_size, peer.tenant)
-            session_id = self._plant(session)
+            session_id = self._open_session(session)
         except OutOfBlocks:
             return self._declining(peer, message, _NO_ROOM)
         except ValueError as error:
@@ -225,7 +225,7 @@ class DraftServer:
         """Says how full the draft is as well: the sequence may come back when it is less so."""
         return [Close(message.seq, message.epoch, reason, may_return=True), self._stats(peer)]
 
-    def _plant(self, session: DraftSession) -> int:
+    def _open_session(self, session: DraftSession) -> int:
         """Others give way as far as they have more than their share; OutOfBlocks: that is not enough."""
         session_id = self._next_session()
         while True:
@@ -263,7 +263,7 @@ class DraftServer:
         except ValueError as error:
             self._close(peer, session.seq, session.epoch)
             return [Close(session.seq, session.epoch, str(error)[:500])]
-        if session.is_torn:
+        if session.is_out_of_sync:
             # With every outcome, until it is opened again: the request may have been lost too.
             return [Resync(session.seq, session.epoch)]
         return []
@@ -292,7 +292,7 @@ class DraftServer:
                 if (found := known.sessions.get(seq)) is not None:
                     self._answer(peer, [self._scheduler.full_frame(found[0]).message()])
 
-    def _send_nodes(self, frames: Frames | None) -> None:
+    def _send_nodes(self, frames: FrameBatch | None) -> None:
         for peer, known in self._peers:
             if not known.sessions:
                 continue

@@ -56,8 +56,8 @@ class DraftSession:
         return int(self.ledger.sent[self.row])
 
     @property
-    def is_torn(self) -> bool:
-        return bool(self.ledger.is_torn[self.row])
+    def is_out_of_sync(self) -> bool:
+        return bool(self.ledger.is_out_of_sync[self.row])
 
     @property
     def last_depth(self) -> int:
@@ -80,10 +80,10 @@ class DraftSession:
         """Whether the n-th outcome is the next one, which is taken; where one is missing it is torn."""
         ledger, row = self.ledger, self.row
         known = int(ledger.n[row])
-        if n <= known or ledger.is_torn[row]:
+        if n <= known or ledger.is_out_of_sync[row]:
             return False
         if n > known + 1:
-            ledger.is_torn[row] = True
+            ledger.is_out_of_sync[row] = True
             return False
         self.tokens.extend(tokens)
         ledger.note_outcome(row, n, len(self.tokens))
@@ -138,10 +138,12 @@ class DraftSession:
             self._seen = len(self.tokens), ids, counts
         return self._seen[1:]
 
-    def plant(self, tables: Tables, shape: Shape, *, num_read: int, is_given: bool, book: int = 0) -> None:
+    def write_to(
+        self, tables: Tables, shape: Shape, *, num_read: int, is_drawn: bool, calibration_part: int = 0
+    ) -> None:
         """Writes its row: a root of which nothing is known but its token.
 
-        `book`: the number of its tenant's counts.
+        `calibration_part`: the number of its tenant's counts.
         """
         row, sampling, params = self.row, self.opening.sampling, self.params
         length = len(self.tokens)
@@ -156,8 +158,8 @@ class DraftSession:
             tables.ends[row, place] = ends[place] if place < len(ends) else NO_TOKEN
         kind = kind_of(params, draws=self.draws)
         tables.vocab[row], tables.kind[row] = self.vocab_size, kind
-        tables.calibration[row] = book * KINDS + kind
-        tables.is_given[row], tables.is_new[row] = is_given, True
+        tables.calibration[row] = calibration_part * KINDS + kind
+        tables.is_drawn[row], tables.is_new[row] = is_drawn, True
         tables.seed[row] = int(np.uint64(sampling.seed & _MASK).view(np.int64))
         tables.temperature[row] = 1.0 if params.greedy else params.temperature
         tables.top_k[row], tables.top_p[row] = params.top_k, params.top_p

@@ -6,9 +6,9 @@ Accounts count from that of the tenant furthest behind among those that want mor
 accrue no credit: they continue from where the others are. A tenant that has had more than its share owes it,
 also after it has gone, unless nobody went short.
 
-`Books` numbers tenants for calibration (calibration.py): what one tenant reports, wrong or merely unusual,
-must not change what the draft expects of another. `TurnTaking` writes the accounts to the tables that a step
-reads, and counts afterwards which tenant got which rows.
+`CalibrationParts` numbers tenants for calibration (calibration.py): what one tenant reports, wrong or merely
+unusual, must not change what the draft expects of another. `RowAccounting` writes the accounts to the tables
+that a step reads, and counts afterwards which tenant got which rows.
 
 Knows names, numbers and table rows; no models, no keys.
 """
@@ -19,7 +19,7 @@ from collections.abc import Container, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ssd.draft.server.given import Run
+from ssd.draft.server.host_choices import TokenRun
 from ssd.draft.server.ledger import Longs
 from ssd.draft.tree.forest import Forest
 from ssd.moving_average import moved_towards
@@ -49,7 +49,7 @@ class Tenants:
         """Who would have taken more in the last step."""
         self._lag: Reals = np.zeros(sequences + 1)
         self._num_had: dict[str, int] = {}
-        self._books = Books(sequences)
+        self._calibration_parts = CalibrationParts(sequences)
 
     @property
     def are_several(self) -> bool:
@@ -65,11 +65,11 @@ class Tenants:
     def forget(self, name: str) -> None:
         """Nobody of this tenant is there any more."""
         self._num_had.pop(name, None)
-        self._books.forget(name)
+        self._calibration_parts.forget(name)
 
-    def book(self, name: str) -> tuple[int, bool]:
+    def calibration_part(self, name: str) -> tuple[int, bool]:
         """The number of a tenant's counts, and whether it begins with them (tenants.py)."""
-        return self._books.take(name, self._numbers)
+        return self._calibration_parts.take(name, self._numbers)
 
     def enter(self, row: int, name: str) -> None:
         if name not in self._numbers:
@@ -161,7 +161,7 @@ class Tenants:
         return found
 
 
-class Books:
+class CalibrationParts:
     def __init__(self, count: int) -> None:
         self._free = list(range(count, 0, -1))
         self._numbers: OrderedDict[str, int] = OrderedDict()
@@ -184,7 +184,7 @@ class Books:
             self._free.append(number)
 
 
-class TurnTaking:
+class RowAccounting:
     def __init__(self, forest: Forest, tenants: Tenants) -> None:
         self._forest, self._tenants = forest, tenants
 
@@ -193,40 +193,40 @@ class TurnTaking:
         forest, tenants = self._forest, self._tenants
         forest.is_shared = forest.xp.is_fixed or tenants.are_several
         if forest.is_shared:
-            forest.xp.load(forest.turns.tenant, tenants.of_row)
-            forest.xp.load(forest.turns.used, tenants.used)
-            forest.xp.load(forest.turns.weight, tenants.weight)
+            forest.xp.load(forest.usage.tenant, tenants.of_row)
+            forest.xp.load(forest.usage.used, tenants.used)
+            forest.xp.load(forest.usage.weight, tenants.weight)
 
     def settle(
-        self, runs: Sequence[Run], readings: Sequence[tuple[int, int]], waiting: Sequence[int]
+        self, runs: Sequence[TokenRun], prefilled: Sequence[tuple[int, int]], waiting: Sequence[int]
     ) -> None:
         """Before rows are attached. Whatever is computed for a tenant counts: roots, nodes, runs and prompts.
 
-        `readings`: rows of the tables whose prompts are read, and how much of them; `waiting`: those that
+        `prefilled`: rows of the tables whose prompts are read, and how much of them; `waiting`: those that
         have more to read.
         """
         forest, size = self._forest, self._forest.shape.sequences + 1
-        sequence = forest.xp.told(forest.rows.sequence)
+        sequence = forest.xp.to_host(forest.rows.sequence)
         own = forest.shape.num_rows if forest.xp.is_fixed else len(sequence) - len(forest.runs.owner)
         chosen = np.bincount(sequence[:own], minlength=size)
         had = chosen.copy()
         for run in runs:
             had[sequence[run.owner]] += len(run.tokens)
-        for row, count in readings:
+        for row, count in prefilled:
             had[row] += count
         self._tenants.count(had)
         self._tenants.settle(had, self._wanted(had - chosen, waiting) if forest.is_shared else None)
         if forest.is_shared:
-            is_read = forest.xp.told(forest.rows.is_read)[:own]
+            is_read = forest.xp.to_host(forest.rows.is_read)[:own]
             self._tenants.note_roots(self._due(), np.bincount(sequence[:own], is_read, size))
 
     def _wanted(self, beside: Longs, waiting: Sequence[int]) -> Longs:
-        wanted: Longs = self._forest.xp.told(self._forest.turns.wanted) + beside
+        wanted: Longs = self._forest.xp.to_host(self._forest.usage.wanted) + beside
         np.add.at(wanted, list(waiting), 1)
         return wanted
 
     def _due(self) -> Longs:
         """Of each row of the tables: tokens of its text that a step may read."""
-        tables, told = self._forest.tables, self._forest.xp.told
-        behind: Longs = (told(tables.length) - told(tables.num_read)) * told(tables.is_live)
+        tables, to_host = self._forest.tables, self._forest.xp.to_host
+        behind: Longs = (to_host(tables.length) - to_host(tables.num_read)) * to_host(tables.is_live)
         return behind

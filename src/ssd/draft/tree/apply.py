@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from ssd.draft.tree.arrays import Array, Arrays
 from ssd.draft.tree.calibration import learn
-from ssd.draft.tree.select import trunk_slot
-from ssd.draft.tree.tables import Constants, Inbox, Moves, Shape, Tables
+from ssd.draft.tree.select import text_slot
+from ssd.draft.tree.tables import Constants, Moves, OutcomeTable, Shape, Tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,27 +23,27 @@ class _Path:
 
 
 def apply_outcomes(
-    xp: Arrays, shape: Shape, known: Constants, tables: Tables, inbox: Inbox, path_buffer: Array
+    xp: Arrays, shape: Shape, known: Constants, tables: Tables, outcomes: OutcomeTable, path_buffer: Array
 ) -> Moves:
-    path = _path(xp, shape, known, tables, inbox, path_buffer)
-    _teach(xp, shape, known, tables, inbox, path)
+    path = _path(xp, shape, known, tables, outcomes, path_buffer)
+    _teach(xp, shape, known, tables, outcomes, path)
     moves = _moves(xp, shape, known, tables, path)
-    is_hit = path.is_ready & (path.grown == inbox.count)
-    _name_roots(xp, shape, known, tables, inbox, (path, is_hit))
-    _drop_lost(xp, shape, known, tables, inbox, (path, is_hit))
-    _read_on(xp, shape, known, tables, inbox, path)
+    is_hit = path.is_ready & (path.grown == outcomes.count)
+    _name_roots(xp, shape, known, tables, outcomes, (path, is_hit))
+    _drop_lost(xp, shape, known, tables, outcomes, (path, is_hit))
+    _read_on(xp, shape, known, tables, outcomes, path)
     return moves
 
 
 def _path(
-    xp: Arrays, shape: Shape, known: Constants, tables: Tables, inbox: Inbox, path_buffer: Array
+    xp: Arrays, shape: Shape, known: Constants, tables: Tables, outcomes: OutcomeTable, path_buffer: Array
 ) -> _Path:
-    here = known.sequences[: len(inbox.count), None]
-    is_ready = (inbox.count > 0) & (tables.num_read == tables.length)
+    here = known.sequences[: len(outcomes.count), None]
+    is_ready = (outcomes.count > 0) & (tables.num_read == tables.length)
     place = tables.position - tables.length[:, None]
-    is_inside = (place >= 0) & (place < inbox.count[:, None]) & tables.is_used & is_ready[:, None]
+    is_inside = (place >= 0) & (place < outcomes.count[:, None]) & tables.is_used & is_ready[:, None]
     place = xp.where(is_inside, place, known.zero)
-    is_right = is_inside & (inbox.tokens[here, place] == tables.token)
+    is_right = is_inside & (outcomes.tokens[here, place] == tables.token)
     rights = (is_right * known.bits[:, None, :]).sum(2)
     astray = tables.ancestors & ~rights[:, :, None]
     on_path = is_right & ((astray[0] | astray[1]) == 0)
@@ -55,41 +55,48 @@ def _path(
     return _Path(is_ready, grown, slots, xp.where(grown > 0, last, known.root))
 
 
-def _teach(xp: Arrays, shape: Shape, known: Constants, tables: Tables, inbox: Inbox, path: _Path) -> None:
+def _teach(
+    xp: Arrays, shape: Shape, known: Constants, tables: Tables, outcomes: OutcomeTable, path: _Path
+) -> None:
     """The children of the root and of each node of the path, beside the token that came."""
-    here = known.sequences[: len(inbox.count), None]
-    count, grown = inbox.count[:, None], path.grown[:, None]
+    here = known.sequences[: len(outcomes.count), None]
+    count, grown = outcomes.count[:, None], path.grown[:, None]
     is_judged = (known.places < count) & (known.places <= grown) & path.is_ready[:, None]
     is_judged = is_judged & tables.is_used[:, shape.root :]
     family = xp.joined((known.roots[: len(here)], path.slots[:, :-1]), 1)
     family = xp.where(is_judged, family, known.root)
     tokens = tables.child_token[here, family]
-    came = tokens == inbox.tokens[:, :, None]
-    told = is_judged[:, :, None] & (tokens >= 0), came
-    learn(xp, known, tables.counts, tables.child_raw[here, family], tables.calibration, told)
+    came = tokens == outcomes.tokens[:, :, None]
+    observed = is_judged[:, :, None] & (tokens >= 0), came
+    learn(xp, known, tables.counts, tables.child_raw[here, family], tables.calibration, observed)
 
 
 def _moves(xp: Arrays, shape: Shape, known: Constants, tables: Tables, path: _Path) -> Moves:
     """From the arena into the trunk."""
     here = known.sequences[: len(path.grown), None]
     moves = known.places < path.grown[:, None]
-    targets = trunk_slot(xp, shape, tables, here, tables.length[:, None] + known.places)
+    targets = text_slot(xp, shape, tables, here, tables.length[:, None] + known.places)
     sources = shape.tree_start(here) + path.slots
     return Moves(xp.where(moves, sources, known.scratch), xp.where(moves, targets, known.scratch))
 
 
 def _name_roots(
-    xp: Arrays, shape: Shape, known: Constants, tables: Tables, inbox: Inbox, found: tuple[_Path, Array]
+    xp: Arrays,
+    shape: Shape,
+    known: Constants,
+    tables: Tables,
+    outcomes: OutcomeTable,
+    found: tuple[_Path, Array],
 ) -> None:
     """The root is a processed node, or one that is known, or one of which nothing is known."""
     path, is_hit = found
-    here = known.sequences[: len(inbox.count)]
-    following = inbox.tokens[here, xp.at_most(path.grown, shape.outcome - 1)]
+    here = known.sequences[: len(outcomes.count)]
+    following = outcomes.tokens[here, xp.at_most(path.grown, shape.outcome - 1)]
     alike = (tables.child_token[here, path.last] == following[:, None]) & tables.is_used[here, path.last][
         :, None
     ]
-    is_late = path.is_ready & (path.grown + 1 == inbox.count) & alike.any(1)
-    is_miss = (inbox.count > 0) & ~is_hit & ~is_late
+    is_late = path.is_ready & (path.grown + 1 == outcomes.count) & alike.any(1)
+    is_miss = (outcomes.count > 0) & ~is_hit & ~is_late
     late_id = tables.first_id[here, path.last] + (alike * known.ranks).sum(1)
     name = xp.where(is_hit, tables.node_id[here, path.last], tables.root_id)
     name = xp.where(is_late, late_id, name)
@@ -99,12 +106,17 @@ def _name_roots(
 
 
 def _drop_lost(
-    xp: Arrays, shape: Shape, known: Constants, tables: Tables, inbox: Inbox, found: tuple[_Path, Array]
+    xp: Arrays,
+    shape: Shape,
+    known: Constants,
+    tables: Tables,
+    outcomes: OutcomeTable,
+    found: tuple[_Path, Array],
 ) -> None:
     """Of each tree what lies below its new root stays where it is; values count from there."""
     path, is_hit = found
-    here = known.sequences[: len(inbox.count)]
-    is_moved = (inbox.count > 0)[:, None]
+    here = known.sequences[: len(outcomes.count)]
+    is_moved = (outcomes.count > 0)[:, None]
     mine = tables.ancestors & known.bits[:, path.last][:, :, None]
     is_below = ((mine[0] | mine[1]) != 0) & tables.is_used
     kept = xp.where(is_moved, is_below & is_hit[:, None], tables.is_used)
@@ -131,15 +143,17 @@ def _move_family(shape: Shape, tables: Tables, here: Array, source: Array) -> No
     tables.parted_rank[:, root] = tables.parted_rank[here, source]
 
 
-def _read_on(xp: Arrays, shape: Shape, known: Constants, tables: Tables, inbox: Inbox, path: _Path) -> None:
+def _read_on(
+    xp: Arrays, shape: Shape, known: Constants, tables: Tables, outcomes: OutcomeTable, path: _Path
+) -> None:
     """The text, and how far it is read."""
-    here = known.sequences[: len(inbox.count), None]
+    here = known.sequences[: len(outcomes.count), None]
     spots = (tables.length[:, None] + known.places) % shape.ring
-    is_said = known.places < inbox.count[:, None]
-    tables.ring[here, spots] = xp.where(is_said, inbox.tokens, tables.ring[here, spots])
+    is_said = known.places < outcomes.count[:, None]
+    tables.ring[here, spots] = xp.where(is_said, outcomes.tokens, tables.ring[here, spots])
     length, num_read = tables.length, tables.num_read
     num_read += path.grown
-    length += inbox.count
+    length += outcomes.count
     depth = xp.at_most(tables.max_depth, tables.max_length - 2 - length)
     tables.last_position[:] = length - 1 + depth
     tables.position[:, shape.root] = length - 1

@@ -36,7 +36,7 @@ class Arrays(Protocol):
         """What the host has to say, into a table of the same shape: outside of steps."""
         ...
 
-    def told(self, table: Array) -> NDArray[Any]:
+    def to_host(self, table: Array) -> NDArray[Any]:
         """What lies in a table, for the host: outside of steps."""
         ...
 
@@ -96,7 +96,7 @@ class NumpyArrays:
     def load(self, table: Array, values: NDArray[Any]) -> None:
         table[:] = values
 
-    def told(self, table: Array) -> NDArray[Any]:
+    def to_host(self, table: Array) -> NDArray[Any]:
         found: NDArray[Any] = table
         return found
 
@@ -178,7 +178,7 @@ class TorchArrays:
     def load(self, table: Array, values: NDArray[Any]) -> None:
         table.copy_(torch.from_numpy(values))
 
-    def told(self, table: Array) -> NDArray[Any]:
+    def to_host(self, table: Array) -> NDArray[Any]:
         found: NDArray[Any] = table.numpy(force=True)
         return found
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, fields, replace
 
 from ssd.draft.tree.arrays import Array, Arrays
 from ssd.draft.tree.calibration import calibrated
-from ssd.draft.tree.tables import Constants, Rows, Shape, Tables
+from ssd.draft.tree.children import ChosenChildren
+from ssd.draft.tree.tables import Constants, Shape, Tables, TreeRows
 
 HEAD = 5
 """Columns of a row of `fresh` before its tokens: sequence, number of children, parent, first id, root."""
@@ -42,9 +43,11 @@ def fresh_width(shape: Shape) -> int:
     return HEAD + 2 * shape.children
 
 
-def families(xp: Arrays, known: Constants, tables: Tables, rows: Rows, told: tuple[Array, Array]) -> Families:
+def families(
+    xp: Arrays, known: Constants, tables: Tables, rows: TreeRows, chosen: ChosenChildren
+) -> Families:
     """From tokens and what the model said of them: −inf or NaN where there is no child."""
-    tokens, raws = told
+    tokens, raws = chosen
     logprobs = calibrated(xp, known, tables.counts, raws, tables.calibration[rows.sequence])
     exists = raws > known.never
     is_meant = exists & (tokens < tables.vocab[rows.sequence][:, None])
@@ -62,13 +65,13 @@ def _closed_up(xp: Arrays, known: Constants, found: Families) -> Families:
     return Families(*(getattr(found, name)[places] for name in ("tokens", "raws", "logprobs", "exists")))
 
 
-def barren(tables: Tables, rows: Rows, found: Families) -> Array:
+def barren(tables: Tables, rows: TreeRows, found: Families) -> Array:
     """Children [W, C] that end the text: nothing is grown behind them."""
     return (found.tokens[:, :, None] == tables.ends[rows.sequence][:, None, :]).any(2)
 
 
 def attach_rows(
-    xp: Arrays, known: Constants, tables: Tables, rows: Rows, found: Families, is_barren: Array, ids: Ids
+    xp: Arrays, known: Constants, tables: Tables, rows: TreeRows, found: Families, is_barren: Array, ids: Ids
 ) -> Array:
     """Writes the families into the trees; returns `fresh` [W, …] as int32."""
     sequence, attaches = rows.sequence, rows.attaches
@@ -91,7 +94,7 @@ def attach_rows(
     return xp.joined((heads, xp.word(tokens), xp.bits(found.logprobs)), 1)
 
 
-def numbered(xp: Arrays, tables: Tables, rows: Rows, found: Families) -> Ids:
+def numbered(xp: Arrays, tables: Tables, rows: TreeRows, found: Families) -> Ids:
     """Children are numbered on within their sequence, in the order of the rows."""
     number = found.exists.sum(1) * rows.attaches
     before = number.cumsum(0) - number
@@ -99,7 +102,7 @@ def numbered(xp: Arrays, tables: Tables, rows: Rows, found: Families) -> Ids:
     return Ids(rows.node_id, number, first)
 
 
-def _write_slots(xp: Arrays, known: Constants, tables: Tables, rows: Rows, home: Array, ids: Ids) -> None:
+def _write_slots(xp: Arrays, known: Constants, tables: Tables, rows: TreeRows, home: Array, ids: Ids) -> None:
     place = home, rows.slot
     tables.is_used[place] = known.all_flags[: len(home)]
     tables.position[place] = rows.position
@@ -110,7 +113,7 @@ def _write_slots(xp: Arrays, known: Constants, tables: Tables, rows: Rows, home:
     tables.value[place] = rows.value
 
 
-def write_partings(xp: Arrays, known: Constants, tables: Tables, rows: Rows) -> None:
+def write_partings(xp: Arrays, known: Constants, tables: Tables, rows: TreeRows) -> None:
     """Where the way to each row last took another token than the likeliest, for policies that ask."""
     home = xp.where(rows.attaches, rows.sequence, known.zero)
     before = xp.where(rows.is_read, known.minus, tables.parted[:, rows.sequence, rows.family])
@@ -122,7 +125,7 @@ def write_partings(xp: Arrays, known: Constants, tables: Tables, rows: Rows) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
+class RunRows:
     """Of each row of a run [Q]; padding has no owner: −1."""
 
     owner: Array
@@ -132,13 +135,13 @@ class Runs:
     token: Array
 
     @classmethod
-    def of(cls, xp: Arrays, count: int) -> "Runs":
+    def of(cls, xp: Arrays, count: int) -> "RunRows":
         return cls(xp.integers(count, fill=-1), xp.integers(count), xp.integers(count))
 
 
 def run_rows(
-    xp: Arrays, shape: Shape, known: Constants, tables: Tables, rows: Rows, runs: Runs, free: Array
-) -> Rows:
+    xp: Arrays, shape: Shape, known: Constants, tables: Tables, rows: TreeRows, runs: RunRows, free: Array
+) -> TreeRows:
     """The rows of the runs. Which nodes they are is known when their logits are."""
     is_run = runs.owner >= 0
     owner = xp.at_least(runs.owner, 0)
@@ -152,12 +155,12 @@ def run_rows(
     seen = seen | (is_earlier * known.bits[:, slot][:, None, :]).sum(2)
     tree_slot = shape.tree_start(sequence) + xp.where(is_run, slot, known.zero)
     nothing = runs.place * 0
-    return Rows(
+    return TreeRows(
         sequence=sequence,
         home=rows.home[owner],
         token=xp.where(is_run, runs.token, known.zero),
         position=xp.where(is_run, rows.position[owner] + 1 + runs.place, known.zero),
-        trunk=tables.length[sequence],
+        context_len=tables.length[sequence],
         ancestors=xp.where(is_run, seen, known.zero),
         target=tree_slot,
         slot=slot,
@@ -172,17 +175,19 @@ def run_rows(
     )
 
 
-def rows_until(xp: Arrays, rows: Rows, owner: Array) -> Array:
+def rows_until(xp: Arrays, rows: TreeRows, owner: Array) -> Array:
     """How many rows there are to the end of those of a row's sequence; those of runs do not count."""
     return xp.searchsorted(rows.home, rows.home[owner] + 1)
 
 
-def joined_rows(xp: Arrays, rows: Rows, more: Rows) -> Rows:
-    columns = {each.name: (getattr(rows, each.name), getattr(more, each.name)) for each in fields(Rows)}
-    return Rows(**{name: xp.joined(pair, -1) for name, pair in columns.items()})
+def joined_rows(xp: Arrays, rows: TreeRows, more: TreeRows) -> TreeRows:
+    columns = {each.name: (getattr(rows, each.name), getattr(more, each.name)) for each in fields(TreeRows)}
+    return TreeRows(**{name: xp.joined(pair, -1) for name, pair in columns.items()})
 
 
-def confirmed(xp: Arrays, known: Constants, rows: Rows, found: Families, ends: Array, runs: Runs) -> Rows:
+def confirmed(
+    xp: Arrays, known: Constants, rows: TreeRows, found: Families, ends: Array, runs: RunRows
+) -> TreeRows:
     """The rows, with those of runs that the model confirms as the nodes that they are; others attach nothing.
 
     `ends` [W, C]: children behind which nothing is grown.
@@ -209,7 +214,7 @@ def confirmed(xp: Arrays, known: Constants, rows: Rows, found: Families, ends: A
     )
 
 
-def numbered_runs(xp: Arrays, tables: Tables, rows: Rows, found: Families, runs: Runs) -> Ids:
+def numbered_runs(xp: Arrays, tables: Tables, rows: TreeRows, found: Families, runs: RunRows) -> Ids:
     """As `attach.numbered`, with the children of runs behind those of their tree's other rows."""
     count = len(runs.owner)
     own = len(rows.sequence) - count

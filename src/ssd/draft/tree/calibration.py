@@ -31,10 +31,10 @@ def calibrated(xp: Arrays, known: Constants, counts: Array, raws: Array, part: A
 
 
 def learn(
-    xp: Arrays, known: Constants, counts: Array, raws: Array, part: Array, told: tuple[Array, Array]
+    xp: Arrays, known: Constants, counts: Array, raws: Array, part: Array, observed: tuple[Array, Array]
 ) -> None:
     """Counts guesses [S, K, C]: which of them were judged, and which came."""
-    is_judged, came = told
+    is_judged, came = observed
     cells = _cells(xp, known, xp.exact(raws), part[:, None, None]).reshape(-1)
     xp.add_at(counts[0], cells, xp.exact(is_judged).reshape(-1))
     xp.add_at(counts[1], cells, xp.exact(is_judged & came).reshape(-1))

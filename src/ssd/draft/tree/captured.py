@@ -13,10 +13,10 @@ from torch import Tensor
 
 from ssd.config import GrowthPolicyName
 from ssd.draft.tree.arrays import TorchArrays
-from ssd.draft.tree.children import ChildChooser, Told
+from ssd.draft.tree.children import ChildChooser, ChosenChildren
 from ssd.draft.tree.fused import FusedForest, Step
 from ssd.draft.tree.model import PrefillChunk, TensorsModel
-from ssd.draft.tree.tables import Moves, Rows, Shape, Tables
+from ssd.draft.tree.tables import Moves, Shape, Tables, TreeRows
 from ssd.runtime.capture import Capture
 
 
@@ -31,12 +31,12 @@ class CapturedForest(FusedForest):
     ) -> None:
         super().__init__(xp, shape, policy, kernels)
         size = shape.num_rows + shape.lookup, shape.children
-        self.told: Told = xp.integers(*size), xp.reals(*size, fill=-torch.inf)
+        self.chosen: ChosenChildren = xp.integers(*size), xp.reals(*size, fill=-torch.inf)
         """What a replay attaches."""
         with torch.inference_mode():
             self._replay_select = capture(super().select)
             self._replay_runs = capture(super().lay_runs) if shape.lookup else None
-            self._replay_attach = capture(self._attach_told)
+            self._replay_attach = capture(self._attach_chosen)
             self._replay_apply = capture(super().apply)
 
     def narrow(self, count: int) -> None:
@@ -51,9 +51,9 @@ class CapturedForest(FusedForest):
             with torch.inference_mode():
                 self._replay_runs()
 
-    def attach(self, told: Told) -> None:
+    def attach(self, chosen: ChosenChildren) -> None:
         with torch.inference_mode():
-            for place, said in zip(self.told, told, strict=True):
+            for place, said in zip(self.chosen, chosen, strict=True):
                 if place is not said:
                     place.copy_(said)
             self._replay_attach()
@@ -62,8 +62,8 @@ class CapturedForest(FusedForest):
         with torch.inference_mode():
             self._replay_apply()
 
-    def _attach_told(self) -> None:
-        super().attach(self.told)
+    def _attach_chosen(self) -> None:
+        super().attach(self.chosen)
 
 
 class CapturedModel:
@@ -77,8 +77,8 @@ class CapturedModel:
             self._replay = capture(self._forward)
             self._replay_moves = capture(lambda: model.move(forest.moves))
 
-    def forward(self, rows: Rows, tables: Tables, readings: Sequence[PrefillChunk]) -> Tensor:
-        self._model.read(readings)
+    def forward(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Tensor:
+        self._model.read(chunks)
         with torch.inference_mode():
             self._replay()
         return self.logits
@@ -111,13 +111,13 @@ class CapturedChildren:
                 capture(partial(self._choose, each)) for each in (plain, truncating)
             )
 
-    def of(self, logits: Tensor, tables: Tables, rows: Rows) -> Told:
+    def of(self, logits: Tensor, tables: Tables, rows: TreeRows) -> ChosenChildren:
         replay = self._replay_truncating if self._forest.truncates else self._replay_plain
         with torch.inference_mode():
             replay()
-        return self._forest.told
+        return self._forest.chosen
 
     def _choose(self, children: ChildChooser) -> None:
         found = children.of(self._model.logits, self._forest.tables, self._forest.rows)
-        for place, said in zip(self._forest.told, found, strict=True):
+        for place, said in zip(self._forest.chosen, found, strict=True):
             place.copy_(said)

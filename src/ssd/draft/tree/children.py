@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ssd.draft.protocol.messages import Floats, Ints
 from ssd.draft.tree.arrays import Array
-from ssd.draft.tree.tables import Rows, Tables
+from ssd.draft.tree.tables import Tables, TreeRows
 from ssd.models.head_tokens import whole_vocabulary
 from ssd.sampling import PhiloxChooser, SamplingRow
 from ssd.sampling.draws import Truncation
@@ -36,12 +36,12 @@ SAMPLED_CANDIDATES = 256
 """Noise can lift a token of low probability; from so far down it seldom does."""
 _NEVER = -float("inf")
 
-Told = tuple[Array, Array]
+ChosenChildren = tuple[Array, Array]
 """Tokens [W, C], and what the model said of them: −inf where there is no such child."""
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class SamplingNeeds:
     """What the rows of a step may ask for: each combination is another list of operations."""
 
     samples: bool = False
@@ -49,14 +49,14 @@ class Needs:
 
 
 class ChildChooser(Protocol):
-    def of(self, logits: Tensor, tables: Tables, rows: Rows) -> Told: ...
+    def of(self, logits: Tensor, tables: Tables, rows: TreeRows) -> ChosenChildren: ...
 
 
 class FixedChildren:
     def __init__(
         self,
         count: int,
-        needs: Needs,
+        needs: SamplingNeeds,
         head_tokens: Tensor | None = None,
         *,
         device: torch.device | str = "cpu",
@@ -65,7 +65,7 @@ class FixedChildren:
         self._never = torch.full((), _NEVER, device=device)
         self._numbers = torch.arange(SAMPLED_CANDIDATES, device=device)
 
-    def of(self, logits: Tensor, tables: Tables, rows: Rows) -> Told:
+    def of(self, logits: Tensor, tables: Tables, rows: TreeRows) -> ChosenChildren:
         wanted = SAMPLED_CANDIDATES if self._needs.samples else GREEDY_CANDIDATES
         ids, scores = largest_of_rows(logits, min(wanted, logits.shape[1]))
         ids = _of_head(ids, self._head_tokens)
@@ -74,7 +74,9 @@ class FixedChildren:
         best, order = scores.topk(min(self._count, scores.shape[1]), dim=1)
         return ids.gather(1, order), best - scores.logsumexp(1, keepdim=True)
 
-    def _perturbed(self, ids: Tensor, scores: Tensor, logits: Tensor, tables: Tables, rows: Rows) -> Tensor:
+    def _perturbed(
+        self, ids: Tensor, scores: Tensor, logits: Tensor, tables: Tables, rows: TreeRows
+    ) -> Tensor:
         sequence = rows.sequence
         is_greedy = (tables.kind[sequence] == 0).unsqueeze(1)
         temperatures = tables.temperature[sequence].unsqueeze(1)
@@ -94,9 +96,9 @@ class LooseChildren:
         self._count = count
         self._head_tokens = None if head_tokens is None else head_tokens.cpu()
 
-    def of(self, logits: Tensor, tables: Tables, rows: Rows) -> Told:
+    def of(self, logits: Tensor, tables: Tables, rows: TreeRows) -> ChosenChildren:
         sequence, attaching = rows.sequence, np.flatnonzero(rows.attaches)
-        kinds = np.where(tables.is_given[sequence], -1, tables.kind[sequence])[attaching]
+        kinds = np.where(tables.is_drawn[sequence], -1, tables.kind[sequence])[attaching]
         if not kinds.any() and len(kinds) == len(sequence):
             return self._padded(*self._greedy(logits))
         tokens = np.zeros((len(sequence), self._count), np.int64)
@@ -106,11 +108,11 @@ class LooseChildren:
             if len(chosen):
                 mine = logits if len(chosen) == len(kinds) else logits[torch.from_numpy(chosen)]
                 places = attaching[chosen]
-                told = self._coupled(mine, tables, rows, places) if kind else self._greedy(mine)
-                tokens[places], raws[places] = self._padded(*told)
+                found = self._coupled(mine, tables, rows, places) if kind else self._greedy(mine)
+                tokens[places], raws[places] = self._padded(*found)
         return tokens, raws
 
-    def _greedy(self, logits: Tensor) -> Told:
+    def _greedy(self, logits: Tensor) -> ChosenChildren:
         ids, scores = (
             each.cpu() for each in largest_of_rows(logits, min(GREEDY_CANDIDATES, logits.shape[1]))
         )
@@ -122,7 +124,7 @@ class LooseChildren:
             raws = least[:, : self._count] - np.log(np.exp(least).sum(1, keepdims=True))
         return tokens, raws
 
-    def _coupled(self, logits: Tensor, tables: Tables, rows: Rows, chosen: Array) -> Told:
+    def _coupled(self, logits: Tensor, tables: Tables, rows: TreeRows, chosen: Array) -> ChosenChildren:
         logits, sequence = logits.cpu(), rows.sequence[chosen]
         temperatures = tables.temperature[sequence]
         ids, values = largest_of_rows(logits, min(SAMPLED_CANDIDATES, logits.shape[1]))
@@ -145,7 +147,7 @@ class LooseChildren:
         raws = best - noisy.logsumexp(1, keepdim=True)
         return ids.gather(1, order).numpy(), raws.numpy()
 
-    def _padded(self, tokens: Array, raws: Array) -> Told:
+    def _padded(self, tokens: Array, raws: Array) -> ChosenChildren:
         """Where the vocabulary is smaller than a family."""
         lacking = self._count - tokens.shape[1]
         if not lacking:
@@ -193,7 +195,7 @@ class DrawnChildren(Children):
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class DrawSettings:
     seed: int
     """Of this node alone."""
     saguaro: float
@@ -223,7 +225,7 @@ def likely_children(
     return [found[i] for i in range(len(rows))]
 
 
-def drawn_children(logits: Tensor, row: SamplingRow, count: int, drawing: Drawing) -> DrawnChildren:
+def drawn_children(logits: Tensor, row: SamplingRow, count: int, drawing: DrawSettings) -> DrawnChildren:
     """For ratio acceptance: a token drawn from the draft's own distribution, then the likeliest others."""
     if drawing.head_tokens is not None:
         logits = whole_vocabulary(logits, drawing.head_tokens)

@@ -13,7 +13,7 @@ from ssd.config import GrowthPolicyName
 from ssd.draft.tree.apply import apply_outcomes
 from ssd.draft.tree.arrays import Array, Arrays
 from ssd.draft.tree.attach import (
-    Runs,
+    RunRows,
     attach_rows,
     barren,
     confirmed,
@@ -25,10 +25,20 @@ from ssd.draft.tree.attach import (
     run_rows,
     write_partings,
 )
-from ssd.draft.tree.children import Told
+from ssd.draft.tree.children import ChosenChildren
 from ssd.draft.tree.growth import priorities
 from ssd.draft.tree.select import free_slots, select_rows
-from ssd.draft.tree.tables import WORD, WORDS, Constants, Inbox, Moves, Rows, Shape, Tables, Turns
+from ssd.draft.tree.tables import (
+    WORD,
+    WORDS,
+    Constants,
+    Moves,
+    OutcomeTable,
+    Shape,
+    Tables,
+    TenantUsage,
+    TreeRows,
+)
 
 _FLAGS = ("is_read", "attaches")
 
@@ -37,22 +47,22 @@ class Forest:
     def __init__(self, xp: Arrays, shape: Shape, policy: GrowthPolicyName = "value") -> None:
         self.shape, self.xp = shape, xp
         self.tables = Tables.of(xp, shape)
-        self.inbox = Inbox.of(xp, shape)
-        self.turns = Turns.of(xp, shape)
+        self.outcomes = OutcomeTable.of(xp, shape)
+        self.usage = TenantUsage.of(xp, shape)
         self.is_shared = xp.is_fixed
-        """Whether turns are looked at: a fixed list of operations always does."""
+        """Whether usage are looked at: a fixed list of operations always does."""
         self.truncates = True
         """Whether any sequence cuts off tokens (top_k, top_p, min_p), by the host's word."""
         self._known = Constants.of(xp, shape)
         self._policy = priorities(policy, xp, shape)
         self._view, self._num_used = self.tables, shape.sequences
         all_rows = shape.num_rows + shape.lookup
-        columns = {each.name: xp.integers(all_rows) for each in fields(Rows)}
+        columns = {each.name: xp.integers(all_rows) for each in fields(TreeRows)}
         columns |= {name: xp.flags(all_rows) for name in _FLAGS}
         columns |= {"value": xp.exacts(all_rows), "ancestors": xp.integers(WORDS, all_rows)}
-        self.rows = Rows(**columns)
+        self.rows = TreeRows(**columns)
         """Of the last selection."""
-        self.runs = Runs.of(xp, shape.lookup if xp.is_fixed else 0)
+        self.runs = RunRows.of(xp, shape.lookup if xp.is_fixed else 0)
         """For the next step, by the host's word."""
         self.fresh = xp.words(all_rows, fresh_width(shape))
         """What the last rows became: see `attach.py`."""
@@ -72,8 +82,8 @@ class Forest:
             self._free[: len(free)] = free
         else:
             self._free = free
-        turns = self.turns if self.is_shared else None
-        found = select_rows(self.xp, self.shape, self._known, self._view, self._policy, self._free, turns)
+        usage = self.usage if self.is_shared else None
+        found = select_rows(self.xp, self.shape, self._known, self._view, self._policy, self._free, usage)
         self._keep(found, 0)
 
     def lay_runs(self) -> None:
@@ -83,9 +93,9 @@ class Forest:
         found = run_rows(self.xp, self.shape, self._known, self._view, rows, self.runs, self._free)
         self._keep(found, own)
 
-    def attach(self, told: Told) -> None:
+    def attach(self, chosen: ChosenChildren) -> None:
         xp, known, tables, rows, runs = self.xp, self._known, self._view, self.rows, self.runs
-        found = families(xp, known, tables, rows, told)
+        found = families(xp, known, tables, rows, chosen)
         is_barren = barren(tables, rows, found)
         has_runs = len(runs.owner) > 0
         if has_runs:
@@ -101,46 +111,46 @@ class Forest:
         else:
             self.fresh = fresh
 
-    def _keep(self, found: Rows, start: int) -> None:
+    def _keep(self, found: TreeRows, start: int) -> None:
         if not self.xp.is_fixed:
             self.rows = joined_rows(self.xp, self.rows, found) if start else found
             return
-        for each in fields(Rows):
+        for each in fields(TreeRows):
             column = getattr(found, each.name)
             getattr(self.rows, each.name)[..., start : start + column.shape[-1]] = column
 
-    def _write_partings(self, rows: Rows) -> None:
+    def _write_partings(self, rows: TreeRows) -> None:
         """Of a run one row after the other: each is the parent of the next."""
         own, end = len(rows.sequence) - len(self.runs.owner), len(rows.sequence)
         for part in (rows.part(0, own), *(rows.part(row, row + 1) for row in range(own, end))):
             write_partings(self.xp, self._known, self._view, part)
 
     def apply(self) -> None:
-        """The inbox, which is empty afterwards."""
+        """The outcomes, which is empty afterwards."""
         end = self._num_used + 1
-        inbox = Inbox(self.inbox.count[:end], self.inbox.tokens[:end])
-        moves = apply_outcomes(self.xp, self.shape, self._known, self._view, inbox, self._path_buffer)
+        outcomes = OutcomeTable(self.outcomes.count[:end], self.outcomes.tokens[:end])
+        moves = apply_outcomes(self.xp, self.shape, self._known, self._view, outcomes, self._path_buffer)
         if self.xp.is_fixed:
             self.moves.sources[:end], self.moves.targets[:end] = moves.sources, moves.targets
         else:
             self.moves = moves
-        count: Array = self.inbox.count
+        count: Array = self.outcomes.count
         count[:] = self._known.zero
 
     def check_integrity(self) -> None:
         """RuntimeError unless the tables of the sequences in use describe trees. Reads them all."""
-        told, shape = self.xp.told, self.shape
-        used, position = told(self._view.is_used)[1:], told(self._view.position)[1:]
-        bits = ((told(self._view.ancestors)[:, 1:, :, None] >> np.arange(WORD)) & 1).astype(np.bool_)
+        to_host, shape = self.xp.to_host, self.shape
+        used, position = to_host(self._view.is_used)[1:], to_host(self._view.position)[1:]
+        bits = ((to_host(self._view.ancestors)[:, 1:, :, None] >> np.arange(WORD)) & 1).astype(np.bool_)
         above = bits.transpose(1, 2, 0, 3).reshape(*used.shape, WORDS * WORD)[..., : shape.slots]
         nodes = used[:, : shape.slots]
         if (above & used[:, :, None] & ~nodes[:, None, :]).any():
             raise RuntimeError("a node has an ancestor that is gone")
-        depth = position - told(self._view.length)[1:, None] + 1
+        depth = position - to_host(self._view.length)[1:, None] + 1
         if (used & (above.sum(2) != np.maximum(depth - 1, 0)))[:, : shape.slots].any():
             raise RuntimeError("a node's ancestors are not as many as lie between it and the root")
         if (nodes & (depth[:, : shape.slots] < 1)).any():
             raise RuntimeError("a node lies before its root")
-        unread = told(self._view.num_read)[1:] < told(self._view.length)[1:]
+        unread = to_host(self._view.num_read)[1:] < to_host(self._view.length)[1:]
         if (used & unread[:, None]).any():
             raise RuntimeError("a tree stands on a root that was not read")

@@ -15,13 +15,13 @@ from ssd.draft.tree.arrays import TorchArrays
 from ssd.draft.tree.children import (
     SAMPLED_CANDIDATES,
     ChildChooser,
+    ChosenChildren,
     FixedChildren,
-    Needs,
-    Told,
+    SamplingNeeds,
     truncation_of,
 )
 from ssd.draft.tree.forest import Forest
-from ssd.draft.tree.tables import Rows, Shape, Tables
+from ssd.draft.tree.tables import Shape, Tables, TreeRows
 from ssd.sampling.draws import Draws
 from ssd.sampling.select import largest_of_rows
 from ssd.sampling.truncation import candidate_floors
@@ -46,7 +46,7 @@ class FusedForest(Forest):
             # Not before it is wanted: Triton takes long to import, and is of use on a GPU only.
             from ssd.draft.tree.kernel_steps import KernelSteps
 
-            self._fused = KernelSteps(shape, self._known, self.tables, self.rows, self.turns, self._free)
+            self._fused = KernelSteps(shape, self._known, self.tables, self.rows, self.usage, self._free)
 
     def select(self) -> None:
         if "select" in self._kernels:
@@ -60,15 +60,15 @@ class FusedForest(Forest):
         else:
             super().lay_runs()
 
-    def attach(self, told: Told) -> None:
+    def attach(self, chosen: ChosenChildren) -> None:
         if "attach" in self._kernels:
-            self._fused.attach(told, self.runs, self.fresh)
+            self._fused.attach(chosen, self.runs, self.fresh)
         else:
-            super().attach(told)
+            super().attach(chosen)
 
     def apply(self) -> None:
         if "apply" in self._kernels:
-            self._fused.apply(self.inbox, self.moves)
+            self._fused.apply(self.outcomes, self.moves)
         else:
             super().apply()
 
@@ -89,7 +89,7 @@ class FusedChildren:
         self._count, self._head_tokens, self._truncates = count, head_tokens, truncates
         self._zero = torch.zeros((), device=device)
 
-    def of(self, logits: Tensor, tables: Tables, rows: Rows) -> Told:
+    def of(self, logits: Tensor, tables: Tables, rows: TreeRows) -> ChosenChildren:
         from ssd.kernels.vocabulary import children_of
 
         sequence = rows.sequence
@@ -115,4 +115,4 @@ def children_on(
 
         if may_run("children", device):
             return FusedChildren(count, head_tokens, device, truncates=truncates)
-    return FixedChildren(count, Needs(samples=True, truncates=truncates), head_tokens, device=device)
+    return FixedChildren(count, SamplingNeeds(samples=True, truncates=truncates), head_tokens, device=device)

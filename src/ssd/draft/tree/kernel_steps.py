@@ -11,29 +11,29 @@ import torch
 from torch import Tensor
 
 from ssd.draft.tree import calibration
-from ssd.draft.tree.attach import Runs
-from ssd.draft.tree.children import Told
+from ssd.draft.tree.attach import RunRows
+from ssd.draft.tree.children import ChosenChildren
 from ssd.draft.tree.select import OLDEST, READ_FIRST
 from ssd.draft.tree.tables import (
     NODE_BITS,
     NOTHING,
     RANKS,
     Constants,
-    Inbox,
     Moves,
-    Rows,
+    OutcomeTable,
     Shape,
     Tables,
-    Turns,
+    TenantUsage,
+    TreeRows,
 )
 from ssd.kernels.tree_families import Asked, Found, Said, attach_said, lay_runs
 from ssd.kernels.tree_outcomes import Arrived, Carried, apply_arrived
-from ssd.kernels.tree_rows import Keys, Ranked, lay_rows, rank_trees
-from ssd.kernels.tree_turns import Queue, TurnTable, Wishes, take_turns
+from ssd.kernels.tree_rows import KeyLayout, Ranked, lay_rows, rank_trees
+from ssd.kernels.tree_turns import Queue, UsageColumns, Wishes, take_turns
 from ssd.kernels.trees import Learning, Sizes, StepRows, Trees
 from ssd.kvcache.pool import NODES_PER_TREE
 
-_KEYS = Keys(NOTHING, READ_FIRST, OLDEST, NODE_BITS)
+_KEYS = KeyLayout(NOTHING, READ_FIRST, OLDEST, NODE_BITS)
 _Columns = TypeVar("_Columns", bound=tuple[Any, ...])
 
 
@@ -43,8 +43,8 @@ class KernelSteps:
         shape: Shape,
         known: Constants,
         tables: Tables,
-        rows: Rows,
-        turns: Turns,
+        rows: TreeRows,
+        usage: TenantUsage,
         free: Tensor,
     ) -> None:
         """`free` is where a selection leaves free slots."""
@@ -59,7 +59,7 @@ class KernelSteps:
             shape.ends,
             shape.block,
             shape.blocks,
-            shape.arena,
+            shape.first_tree_slot,
             NODES_PER_TREE,
             tables.ancestors.stride(0),
             tables.parted.stride(0),
@@ -69,25 +69,25 @@ class KernelSteps:
         )
         self._found = Found.of(num_rows, shape.children, rows.sequence.device)
         self._ranked = Ranked.of(self._trees, self._sizes, free)
-        self._turns = _columns(TurnTable, turns)
-        self._wishes = Wishes(turns.wanted, *(torch.zeros_like(turns.wanted) for _ in range(2)))
+        self._usage = _columns(UsageColumns, usage)
+        self._wishes = Wishes(usage.wanted, *(torch.zeros_like(usage.wanted) for _ in range(2)))
         self._queue = Queue.of(self._ranked.keys.numel(), shape.num_rows, free.device)
 
     def select(self) -> None:
         rank_trees(self._trees, self._ranked, self._wishes, self._sizes, _KEYS)
-        take_turns(self._ranked.keys, self._turns, self._wishes, self._queue, self._sizes, NOTHING)
+        take_turns(self._ranked.keys, self._usage, self._wishes, self._queue, self._sizes, NOTHING)
         lay_rows(self._trees, self._rows, self._ranked, self._queue.found, self._sizes, _KEYS)
 
-    def lay_runs(self, runs: Runs) -> None:
+    def lay_runs(self, runs: RunRows) -> None:
         lay_runs(self._trees, self._rows, _columns(Asked, runs), self._ranked.free, self._sizes)
 
-    def attach(self, told: Told, runs: Runs, fresh: Tensor) -> None:
+    def attach(self, chosen: ChosenChildren, runs: RunRows, fresh: Tensor) -> None:
         """Rows of runs that hold become the nodes that they are."""
-        asked, said = _columns(Asked, runs), Said(*(each.contiguous() for each in told))
+        asked, said = _columns(Asked, runs), Said(*(each.contiguous() for each in chosen))
         attach_said(self._trees, self._rows, said, asked, self._found, fresh, self._sizes, self._learning)
 
-    def apply(self, inbox: Inbox, moves: Moves) -> None:
-        arrived, carried = Arrived(inbox.count, inbox.tokens), _columns(Carried, moves)
+    def apply(self, outcomes: OutcomeTable, moves: Moves) -> None:
+        arrived, carried = Arrived(outcomes.count, outcomes.tokens), _columns(Carried, moves)
         apply_arrived(self._trees, arrived, carried, self._sizes, self._learning)
 
 

@@ -19,7 +19,7 @@ from ssd.attention.batch import Batch
 from ssd.attention.choice import mover
 from ssd.attention.rows import PlainRow, Span
 from ssd.draft.tree.arrays import NumpyArrays, TorchArrays
-from ssd.draft.tree.tables import WORD, Moves, Rows, Shape, Tables, slot_bits
+from ssd.draft.tree.tables import WORD, Moves, Shape, Tables, TreeRows, slot_bits
 from ssd.kvcache.pool import KVPool
 from ssd.models import decoder
 from ssd.models.decoder import DenseDecoder
@@ -46,7 +46,7 @@ class PrefillChunk:
 class ForestModel(Protocol):
     """The draft's model, whose KV memory has the arena of the trees."""
 
-    def forward(self, rows: Rows, tables: Tables, readings: Sequence[PrefillChunk]) -> Tensor:
+    def forward(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Tensor:
         """Float32 logits: of the rows that attach; where shapes are fixed of all, and of others anything."""
         ...
 
@@ -61,28 +61,30 @@ class ArraysModel:
         self._bits: Longs = slot_bits(NumpyArrays(), shape)
         self._tree_starts = torch.from_numpy(shape.tree_start(np.arange(shape.sequences + 1)))
 
-    def forward(self, rows: Rows, tables: Tables, readings: Sequence[PrefillChunk]) -> Tensor:
-        return self._runner.launch(self._batch(rows, tables, readings), _as_they_are).collect()
+    def forward(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Tensor:
+        return self._runner.launch(self._batch(rows, tables, chunks), _as_they_are).collect()
 
     def move(self, moves: Moves) -> None:
-        moved = np.flatnonzero(moves.targets != self._shape.arena)
+        moved = np.flatnonzero(moves.targets != self._shape.first_tree_slot)
         if len(moved):
             pairs = np.stack((moves.sources.ravel()[moved], moves.targets.ravel()[moved]))
             self._pool.move(*torch.from_numpy(pairs).to(self._pool.shape.device))
 
-    def _batch(self, rows: Rows, tables: Tables, readings: Sequence[PrefillChunk]) -> Batch:
+    def _batch(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Batch:
         # A run lies behind the other rows of its tree: attention then takes them at once.
         order = np.argsort(rows.sequence, kind="stable")
         sequence, attaches = rows.sequence[order], rows.attaches[order]
-        columns = np.stack((rows.token, rows.position, rows.target, rows.sequence, rows.trunk))[:, order]
+        columns = np.stack((rows.token, rows.position, rows.target, rows.sequence, rows.context_len))[
+            :, order
+        ]
         paths = np.ascontiguousarray((rows.ancestors | self._bits[:, rows.slot])[:, order].T)
         spans = _spans(sequence, rows.is_read[order], columns[4], paths)
         # Logits come in the order of the rows, not of the batch.
         places = np.empty_like(order)
         places[order] = np.arange(len(order))
         wanted = places[rows.attaches]
-        if readings:
-            columns, paths, spans = self._with_readings(columns, paths, spans, tables.blocks, readings)
+        if chunks:
+            columns, paths, spans = self._with_chunks(columns, paths, spans, tables.blocks, chunks)
         # As many tables as rows name: those of others would only be carried along.
         end = int(columns[3].max(initial=0)) + 1
         tokens, positions, slots, sequences, seen = (torch.from_numpy(column) for column in columns)
@@ -100,12 +102,12 @@ class ArraysModel:
             tuple(spans),
         )
 
-    def _with_readings(
-        self, columns: Longs, paths: Longs, spans: list[Span], blocks: Longs, readings: Sequence[PrefillChunk]
+    def _with_chunks(
+        self, columns: Longs, paths: Longs, spans: list[Span], blocks: Longs, chunks: Sequence[PrefillChunk]
     ) -> tuple[Longs, Longs, list[Span]]:
         parts, first = [columns], columns.shape[1]
-        for each in readings:
-            parts.append(_reading_columns(each, blocks[each.row], self._shape.block))
+        for each in chunks:
+            parts.append(_chunk_columns(each, blocks[each.row], self._shape.block))
             spans.append(Span(each.row, first, first + len(each.tokens), each.start + 1))
             first += len(each.tokens)
         below = np.zeros((first - len(paths), paths.shape[1]), np.int64)
@@ -131,17 +133,17 @@ class TensorsModel:
         """Of logits."""
         return self._model.num_columns
 
-    def forward(self, rows: Rows, tables: Tables, readings: Sequence[PrefillChunk]) -> Tensor:
-        self.read(readings)
+    def forward(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Tensor:
+        self.read(chunks)
         return self.logits(rows, tables)
 
-    def read(self, readings: Sequence[PrefillChunk]) -> None:
+    def read(self, chunks: Sequence[PrefillChunk]) -> None:
         """Before the step: its rows see what is read."""
-        for each in readings:
+        for each in chunks:
             self._beside.launch(self._beside.batch([each.as_row()]), _as_they_are).collect()
 
     @torch.inference_mode()
-    def logits(self, rows: Rows, tables: Tables) -> Tensor:
+    def logits(self, rows: TreeRows, tables: Tables) -> Tensor:
         """Of all rows: this alone is a fixed list of operations."""
         # Padding sees what it wrote itself, at the first slot of scratch.
         own = self._bits[:, torch.where(rows.sequence > 0, rows.slot, self._zero)]
@@ -150,7 +152,7 @@ class TensorsModel:
             rows.position,
             rows.target,
             rows.sequence,
-            rows.trunk,
+            rows.context_len,
             (rows.ancestors | own).T.contiguous(),
             tables.blocks,
             self._tree_starts[: len(tables.blocks)],
@@ -171,11 +173,11 @@ def _as_they_are(logits: Tensor) -> Tensor:
     return logits
 
 
-def _reading_columns(reading: PrefillChunk, blocks: Longs, size: int) -> Longs:
-    positions = np.arange(reading.start, reading.start + len(reading.tokens))
+def _chunk_columns(chunk: PrefillChunk, blocks: Longs, size: int) -> Longs:
+    positions = np.arange(chunk.start, chunk.start + len(chunk.tokens))
     slots = blocks[positions // size] * size + positions % size
-    sequences = np.full(len(positions), reading.row)
-    return np.stack((np.array(reading.tokens, np.int64), positions, slots, sequences, positions + 1))
+    sequences = np.full(len(positions), chunk.row)
+    return np.stack((np.array(chunk.tokens, np.int64), positions, slots, sequences, positions + 1))
 
 
 def _spans(sequence: Longs, is_read: NDArray[np.bool_], seen: Longs, paths: Longs) -> list[Span]:

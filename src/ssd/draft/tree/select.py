@@ -8,7 +8,16 @@ tenant that has had least, by its weight. Knows tables, not models.
 
 from ssd.draft.tree.arrays import Array, Arrays
 from ssd.draft.tree.growth import Priorities
-from ssd.draft.tree.tables import MAX_CHILDREN, NODE_BITS, NOTHING, Constants, Rows, Shape, Tables, Turns
+from ssd.draft.tree.tables import (
+    MAX_CHILDREN,
+    NODE_BITS,
+    NOTHING,
+    Constants,
+    Shape,
+    Tables,
+    TenantUsage,
+    TreeRows,
+)
 
 _HIGH = 32
 """A key's upper half is its rank in the step, the lower one where it lies."""
@@ -24,15 +33,15 @@ def select_rows(
     tables: Tables,
     policy: Priorities,
     free: Array,
-    turns: Turns | None,
-) -> Rows:
-    """`free` as `free_slots` has them; without `turns` all belongs to one tenant."""
+    usage: TenantUsage | None,
+) -> TreeRows:
+    """`free` as `free_slots` has them; without `usage` all belongs to one tenant."""
     best = _best_nodes(xp, shape, known, tables, policy)
     keys = _keys(xp, shape, known, tables, best)
     span = shape.ring + best.shape[1]
-    if turns is not None:
-        turns.wanted[: len(best)] = (keys < NOTHING).reshape(-1, span).sum(1)
-    found = _chosen(xp, shape, known, tables, keys, turns)
+    if usage is not None:
+        usage.wanted[: len(best)] = (keys < NOTHING).reshape(-1, span).sum(1)
+    found = _chosen(xp, shape, known, tables, keys, usage)
     is_valid = found < NOTHING
     home = found // span
     sequence = xp.where(is_valid, home, known.zero)
@@ -55,14 +64,14 @@ def select_rows(
     tree_slot = shape.tree_start(sequence) + xp.where(is_node, slot, known.zero)
     is_root = is_read & (position == length - 1)
     node_id = tables.first_id[sequence, family] + rank
-    return Rows(
+    return TreeRows(
         sequence=sequence,
         home=home,
         token=token,
         position=position,
-        trunk=xp.where(is_read, position + 1, length),
+        context_len=xp.where(is_read, position + 1, length),
         ancestors=xp.where(is_node, seen, known.zero),
-        target=xp.where(is_read, trunk_slot(xp, shape, tables, sequence, position), tree_slot),
+        target=xp.where(is_read, text_slot(xp, shape, tables, sequence, position), tree_slot),
         slot=slot,
         family=family,
         rank=rank,
@@ -75,7 +84,7 @@ def select_rows(
     )
 
 
-def trunk_slot(xp: Arrays, shape: Shape, tables: Tables, sequence: Array, position: Array) -> Array:
+def text_slot(xp: Arrays, shape: Shape, tables: Tables, sequence: Array, position: Array) -> Array:
     """The KV slot of a position of the text."""
     block = tables.blocks[sequence, xp.at_most(position // shape.block, shape.blocks - 1)]
     return block * shape.block + position % shape.block
@@ -114,7 +123,7 @@ def _keys(xp: Arrays, shape: Shape, known: Constants, tables: Tables, best: Arra
 
 
 def _chosen(
-    xp: Arrays, shape: Shape, known: Constants, tables: Tables, keys: Array, turns: Turns | None
+    xp: Arrays, shape: Shape, known: Constants, tables: Tables, keys: Array, usage: TenantUsage | None
 ) -> Array:
     """Places of the chosen in [S, ring + k], ascending; `NOTHING` where there is nothing to do."""
     if not xp.is_fixed:
@@ -124,9 +133,9 @@ def _chosen(
     behind = tables.length - tables.num_read
     width = shape.width + (behind * (tables.is_new & tables.is_live)).sum(0)
     is_chosen = (top < 0) | ((top < NOTHING) & (known.rows[: len(top)] < width))
-    if turns is not None:
+    if usage is not None:
         # As many as they would be without tenants.
-        top = _in_turns(xp, known, turns, keys)[: len(top)]
+        top = _fair_order(xp, known, usage, keys)[: len(top)]
         is_chosen = known.rows[: len(top)] < is_chosen.sum(0)
     if not xp.is_fixed:
         return xp.smallest(top[is_chosen] & _LOW_MASK, len(top))
@@ -134,14 +143,14 @@ def _chosen(
     return xp.smallest(chosen, len(top))
 
 
-def _in_turns(xp: Arrays, known: Constants, turns: Turns, keys: Array) -> Array:
+def _fair_order(xp: Arrays, known: Constants, usage: TenantUsage, keys: Array) -> Array:
     """All keys, whoever has had least coming first with its best."""
     keys = xp.smallest(keys, len(keys))
-    tenant = turns.tenant[(keys & _LOW_MASK) // len(known.columns)]
+    tenant = usage.tenant[(keys & _LOW_MASK) // len(known.columns)]
     order = xp.order(tenant)
     keys, tenant = keys[order], tenant[order]
     number = known.candidates[: len(keys)] + 1 - xp.searchsorted(tenant, tenant)
-    used = turns.used[tenant] + number / turns.weight[tenant]
+    used = usage.used[tenant] + number / usage.weight[tenant]
     return keys[xp.order(xp.where(keys < NOTHING, used, known.last))]
 
 

@@ -51,7 +51,7 @@ class Shape:
     block: int = 16
     blocks: int = 256
     """Of a trunk, at most."""
-    arena: int = 0
+    first_tree_slot: int = 0
     """The first KV slot of the trees' arenas; that of row 0 is scratch."""
 
     def __post_init__(self) -> None:
@@ -69,7 +69,7 @@ class Shape:
 
     def tree_start(self, sequence: Array) -> Array:
         """The KV slot of a tree's first node."""
-        return self.arena + sequence * NODES_PER_TREE
+        return self.first_tree_slot + sequence * NODES_PER_TREE
 
     @property
     def families(self) -> int:
@@ -102,7 +102,7 @@ class Tables:
     vocab: Array  # what lies beyond is never guessed
     kind: Array
     calibration: Array  # the part of `counts` that it uses: of its tenant and kind
-    is_given: Array  # its children come from the host
+    is_drawn: Array  # its children come from the host
     seed: Array
     temperature: Array  # [S] float32; 1 where greedy
     top_k: Array
@@ -146,7 +146,7 @@ class Tables:
             vocab=xp.integers(s),
             kind=xp.integers(s),
             calibration=xp.integers(s),
-            is_given=xp.flags(s),
+            is_drawn=xp.flags(s),
             seed=xp.integers(s),
             temperature=xp.reals(s, fill=1.0),
             top_k=xp.integers(s),
@@ -177,7 +177,7 @@ class Tables:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TreeRows:
     """What a forward computes, row by row; the rows of a sequence lie together. Padding is of sequence 0.
 
     Behind them lie the rows of runs.
@@ -187,7 +187,7 @@ class Rows:
     home: Array  # the same, but ascending: padding comes last
     token: Array
     position: Array
-    trunk: Array  # keys of the trunk that it sees; its own among them where it is a token of the text
+    context_len: Array  # keys of the trunk that it sees; its own among them where it is a token of the text
     ancestors: Array  # [2, W] slots of its tree that it sees beside its own
     target: Array  # the KV slot of its own key
     slot: Array  # its slot, or the root's family
@@ -200,13 +200,13 @@ class Rows:
     is_read: Array  # a token of the text
     attaches: Array  # a node, or the root: its logits become children
 
-    def part(self, start: int, end: int) -> "Rows":
+    def part(self, start: int, end: int) -> "TreeRows":
         views = {each.name: getattr(self, each.name)[..., start:end] for each in fields(self)}
-        return Rows(**views)
+        return TreeRows(**views)
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class TenantUsage:
     """Whose turn it is, by the host's word (tenants.py). Tenants count from 0, which is nobody's."""
 
     tenant: Array  # [S] of each sequence
@@ -215,20 +215,20 @@ class Turns:
     wanted: Array  # [S] of each sequence: rows that it would have taken in the last step
 
     @classmethod
-    def of(cls, xp: Arrays, shape: Shape) -> "Turns":
+    def of(cls, xp: Arrays, shape: Shape) -> "TenantUsage":
         s = shape.sequences + 1
         return cls(xp.integers(s), xp.exacts(s), xp.exacts(s, fill=1.0), xp.integers(s))
 
 
 @dataclass(frozen=True, slots=True)
-class Inbox:
+class OutcomeTable:
     """At most one outcome of each sequence; a count of 0: none."""
 
     count: Array  # [S]
     tokens: Array  # [S, outcome]
 
     @classmethod
-    def of(cls, xp: Arrays, shape: Shape) -> "Inbox":
+    def of(cls, xp: Arrays, shape: Shape) -> "OutcomeTable":
         s = shape.sequences + 1
         return cls(xp.integers(s), xp.integers(s, shape.outcome))
 
@@ -308,7 +308,7 @@ class Constants:
             nothing=xp.integers(fill=NOTHING),
             root=xp.integers(fill=shape.root),
             roots=xp.integers(shape.sequences + 1, 1, fill=shape.root),
-            scratch=xp.integers(fill=shape.arena),
+            scratch=xp.integers(fill=shape.first_tree_slot),
             nowhere=xp.integers(fill=shape.outcome),
             nought=xp.exacts(),
             half=xp.exacts(fill=0.5),

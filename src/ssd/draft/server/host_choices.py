@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ssd.draft.server.session import DraftSession
-from ssd.draft.tree.attach import Runs
-from ssd.draft.tree.children import Drawing, DrawnChildren, drawn_children
+from ssd.draft.tree.attach import RunRows
+from ssd.draft.tree.children import DrawnChildren, DrawSettings, drawn_children
 from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.tables import WORD
 
 _MASK = (1 << WORD) - 1
-_NO_RUNS = Runs(*np.zeros((3, 0), np.int64))
+_NO_RUNS = RunRows(*np.zeros((3, 0), np.int64))
 Texts = Mapping[int, DraftSession]
 """By the row of the tables."""
 
@@ -28,10 +28,10 @@ class Paths:
     """What lies between the root and rows of a step."""
 
     def __init__(self, forest: Forest) -> None:
-        rows, told = forest.rows, forest.xp.told
-        self._is_read, self._sequence = told(rows.is_read), told(rows.sequence)
-        self._ancestors, self._last = told(rows.ancestors), told(rows.token)
-        self._position, self._token = told(forest.tables.position), told(forest.tables.token)
+        rows, to_host = forest.rows, forest.xp.to_host
+        self._is_read, self._sequence = to_host(rows.is_read), to_host(rows.sequence)
+        self._ancestors, self._last = to_host(rows.ancestors), to_host(rows.token)
+        self._position, self._token = to_host(forest.tables.position), to_host(forest.tables.token)
 
     def to(self, row: int) -> list[int]:
         """The tokens behind the root, up to and including the row's."""
@@ -57,22 +57,22 @@ def _slots(words: Sequence[int]) -> Iterator[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TokenRun:
     owner: int
     """The row that it begins behind."""
     tokens: Sequence[int]
 
 
-def find_runs(forest: Forest, texts: Texts) -> list[Run]:
+def find_runs(forest: Forest, texts: Texts) -> list[TokenRun]:
     """Behind roots that are read, then behind the likeliest node of each tree, while there is room."""
     xp, rows, shape = forest.xp, forest.rows, forest.shape
-    attaches, is_read, home = xp.told(rows.attaches), xp.told(rows.is_read), xp.told(rows.home)
+    attaches, is_read, home = xp.to_host(rows.attaches), xp.to_host(rows.is_read), xp.to_host(rows.home)
     own = shape.num_rows if xp.is_fixed else len(home)
-    is_first = is_read[:own] | (xp.told(rows.start)[:own] == np.arange(own))
+    is_first = is_read[:own] | (xp.to_host(rows.start)[:own] == np.arange(own))
     firsts = np.flatnonzero(attaches[:own] & is_first)
-    num_taken = np.bincount(xp.told(rows.sequence)[:own], attaches[:own] & ~is_read[:own])
-    is_used = xp.told(forest.tables.is_used)
-    budget, found, paths = shape.lookup, list[Run](), Paths(forest)
+    num_taken = np.bincount(xp.to_host(rows.sequence)[:own], attaches[:own] & ~is_read[:own])
+    is_used = xp.to_host(forest.tables.is_used)
+    budget, found, paths = shape.lookup, list[TokenRun](), Paths(forest)
     for row in _in_turn(forest, firsts):
         if not budget:
             break
@@ -86,7 +86,7 @@ def find_runs(forest: Forest, texts: Texts) -> list[Run]:
             room = shape.slots - int(is_used[sequence, : shape.slots].sum() + num_taken[sequence])
             tokens = tokens[: max(0, room)]
         if tokens:
-            found.append(Run(row, tokens))
+            found.append(TokenRun(row, tokens))
             budget -= len(tokens)
     return found
 
@@ -95,15 +95,15 @@ def _in_turn(forest: Forest, firsts: NDArray[np.int64]) -> list[int]:
     """Rows that runs may begin behind, in the order in which they are asked."""
     if len(firsts) > 1:
         xp, rows = forest.xp, forest.rows
-        home, keys = xp.told(rows.home)[firsts], xp.told(rows.key)[firsts]
+        home, keys = xp.to_host(rows.home)[firsts], xp.to_host(rows.key)[firsts]
         # A text that is new comes behind those that go on: its prompt is read in this step.
-        lengths = xp.told(forest.tables.is_new)[home] * xp.told(forest.tables.length)[home]
-        firsts = firsts[np.lexsort((keys, lengths, ~xp.told(rows.is_read)[firsts]))]
+        lengths = xp.to_host(forest.tables.is_new)[home] * xp.to_host(forest.tables.length)[home]
+        firsts = firsts[np.lexsort((keys, lengths, ~xp.to_host(rows.is_read)[firsts]))]
     found: list[int] = firsts.tolist()
     return found
 
 
-def load_runs(forest: Forest, runs: Sequence[Run]) -> None:
+def load_runs(forest: Forest, runs: Sequence[TokenRun]) -> None:
     """Into the forest; where shapes are fixed the rest is padding."""
     xp = forest.xp
     if not runs and not xp.is_fixed:
@@ -113,7 +113,7 @@ def load_runs(forest: Forest, runs: Sequence[Run]) -> None:
         [(run.owner, place, token) for run in runs for place, token in enumerate(run.tokens)], np.int64
     ).reshape(-1, 3)
     if not xp.is_fixed:
-        forest.runs = Runs(*columns.T)
+        forest.runs = RunRows(*columns.T)
         return
     for table, values, empty in zip(
         (forest.runs.owner, forest.runs.place, forest.runs.token), columns.T, (-1, 0, 0), strict=True
@@ -123,7 +123,7 @@ def load_runs(forest: Forest, runs: Sequence[Run]) -> None:
         xp.load(table, full)
 
 
-class GivenChildren:
+class ChildDrawer:
     """Children of the rows whose sequences draw their guesses."""
 
     def __init__(self, count: int, head_tokens: Tensor | None) -> None:
@@ -134,15 +134,15 @@ class GivenChildren:
         forest: Forest,
         texts: Texts,
         logits: Tensor,
-        told: tuple[NDArray[Any], NDArray[Any]],
-        runs: Sequence[Run],
+        chosen: tuple[NDArray[Any], NDArray[Any]],
+        runs: Sequence[TokenRun],
     ) -> None:
         """Over what the step itself says of these rows."""
-        sequence, attaches = forest.xp.told(forest.rows.sequence), forest.xp.told(forest.rows.attaches)
-        wanted = forest.xp.told(forest.tables.is_given)[sequence] & attaches
+        sequence, attaches = forest.xp.to_host(forest.rows.sequence), forest.xp.to_host(forest.rows.attaches)
+        wanted = forest.xp.to_host(forest.tables.is_drawn)[sequence] & attaches
         # Where shapes are not fixed, rows that attach nothing have no logits.
         places = np.arange(len(sequence)) if forest.xp.is_fixed else attaches.cumsum() - 1
-        node_ids = forest.xp.told(forest.rows.node_id)
+        node_ids = forest.xp.to_host(forest.rows.node_id)
         tails, paths = _tails(forest, runs), Paths(forest)
         for row in np.flatnonzero(wanted).tolist():
             owner, tail = tails.get(row, (row, ()))
@@ -150,13 +150,13 @@ class GivenChildren:
             session = texts[int(sequence[row])]
             children = self._drawn(logits[int(places[row])], session, path, int(node_ids[owner]))
             number = len(children.tokens)
-            told[0][row, :number], told[1][row, :number] = children.tokens, children.raws
-            told[1][row, number:] = -np.inf
+            chosen[0][row, :number], chosen[1][row, :number] = children.tokens, children.raws
+            chosen[1][row, number:] = -np.inf
 
     def _drawn(
         self, logits: Tensor, session: DraftSession, path: Sequence[int], node_id: int
     ) -> DrawnChildren:
-        drawing = Drawing(
+        drawing = DrawSettings(
             session.node_seed(node_id),
             session.opening.sampling.saguaro,
             self._head_tokens,
@@ -167,7 +167,7 @@ class GivenChildren:
         return found
 
 
-def _tails(forest: Forest, runs: Sequence[Run]) -> dict[int, tuple[int, Sequence[int]]]:
+def _tails(forest: Forest, runs: Sequence[TokenRun]) -> dict[int, tuple[int, Sequence[int]]]:
     """Of each row of a run: the row that the run begins behind, and the run's tokens up to its own."""
     row = forest.shape.num_rows if forest.xp.is_fixed else len(forest.rows.sequence) - len(forest.runs.owner)
     found: dict[int, tuple[int, Sequence[int]]] = {}
