@@ -17,7 +17,7 @@ from typing import Any
 
 from ssd.planning.hardware import find_device
 from ssd.planning.models import find_model
-from ssd.planning.roofline import Place, forward_on
+from ssd.planning.roofline import DeviceGroup, forward_on
 from ssd.planning.rounds import (
     FAN_OUT,
     Pair,
@@ -97,7 +97,9 @@ def published_rows() -> list[Row]:
     rows += _hit_rows(data["hits"], pairs[data["hits"]["pair"]])
     other = data["other"]
     alone = forward_on(
-        Place(find_device(other["device"])), find_model(other["target"], other["weights"]), context=_CONTEXT
+        DeviceGroup(find_device(other["device"])),
+        find_model(other["target"], other["weights"]),
+        context=_CONTEXT,
     )
     rows.append(Row("others", "AR, Llama 70B FP8, one H200", "", other["ar"], 1 / alone.seconds(1), 0.15))
     return rows
@@ -107,8 +109,8 @@ def pair_times(pair: Mapping[str, Any], *, batch: int = 1) -> PairTimes:
     device = find_device(pair["device"])
     target, draft = find_model(pair["target"]), find_model(pair["draft"])
     return PairTimes(
-        forward_on(Place(device, pair["tp"]), target, sequences=batch, context=_CONTEXT),
-        forward_on(Place(device), draft, sequences=batch, context=_CONTEXT),
+        forward_on(DeviceGroup(device, pair["tp"]), target, sequences=batch, context=_CONTEXT),
+        forward_on(DeviceGroup(device), draft, sequences=batch, context=_CONTEXT),
     )
 
 

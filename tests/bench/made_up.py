@@ -7,7 +7,7 @@ from pathlib import Path
 from ssd.bench.cases import Case, parse_case
 from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import CaseFacts, Manifest, ModelFacts, Provenance, RunSettings
-from ssd.bench.records import CaseRecord, Forwards, Lane, Span
+from ssd.bench.records import CaseRecord, Forwards, Lane, TimelineSpan
 
 SPEED = {"ar": 4.0, "sd4": 6.0, "ssd": 9.0, "ssd+int8": 10.0, "sd3": 5.0}
 CASES = ("ar", "sd4", "ssd", "ssd+int8")
@@ -74,11 +74,11 @@ def record(case: Case, dataset: str, prompt: int, place: int = 0) -> CaseRecord:
     )  # fmt: skip
 
 
-def _spans(case: Case, pace: float) -> list[Span]:
-    found: list[Span] = []
+def _spans(case: Case, pace: float) -> list[TimelineSpan]:
+    found: list[TimelineSpan] = []
 
     def add(lane: Lane, started: float, ended: float, rows: int = 0) -> None:
-        found.append(Span(lane=lane, started=started, ended=ended, rows=rows))
+        found.append(TimelineSpan(lane=lane, started=started, ended=ended, rows=rows))
 
     clock = 0.0
     for turn in range(10):

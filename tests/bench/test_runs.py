@@ -15,7 +15,7 @@ from ssd.bench.engines import CaseEngines
 from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import Manifest, Provenance, RunSettings
 from ssd.bench.records import CaseRecord
-from ssd.bench.runs import OnTurn, Run, batches, digests
+from ssd.bench.runs import BenchRun, OnTurn, batches, digests
 from ssd.cli.main import app
 from ssd.config import EngineConfig
 from tests.bench.made_up import record, write_run
@@ -51,13 +51,13 @@ def test_a_run_goes_on_where_it_stopped(
         if len(told) == 5:
             raise _EnoughError
 
-    first = Run(folder, manifest, CASES, PROMPTS)
+    first = BenchRun(folder, manifest, CASES, PROMPTS)
     assert (first.num_texts, first.num_done, first.is_complete) == (12, 0, False)
     with pytest.raises(_EnoughError):
         first.go_on(engines, note)
     with (folder.path / "records.jsonl").open("a") as file:
         file.write('{"dataset": "fox", "cut o')  # as a kill in the middle of a line leaves it
-    again = Run(folder, manifest, CASES, PROMPTS)
+    again = BenchRun(folder, manifest, CASES, PROMPTS)
     assert again.num_done == 3
     interrupted = {each.case: each for each in folder.records() if each.dataset == "code"}
     assert len(interrupted) == 2
@@ -118,14 +118,14 @@ def test_another_run_is_refused(
     tmp_path: Path, tiny_llama: Path, tiny_draft: str, change: dict[str, int], said: str
 ) -> None:
     asked = settings(tiny_llama, tiny_draft)
-    Run(RunFolder(tmp_path), Manifest(settings=asked, sessions=[SESSION]), CASES, PROMPTS)
+    BenchRun(RunFolder(tmp_path), Manifest(settings=asked, sessions=[SESSION]), CASES, PROMPTS)
     other = Manifest(settings=replace(asked, **change), sessions=[SESSION])  # type: ignore[arg-type]
     # Nothing was measured yet: what was said wrong may be said right.
-    Run(RunFolder(tmp_path), other, CASES, PROMPTS)
-    Run(RunFolder(tmp_path), Manifest(settings=asked, sessions=[SESSION]), CASES, PROMPTS)
+    BenchRun(RunFolder(tmp_path), other, CASES, PROMPTS)
+    BenchRun(RunFolder(tmp_path), Manifest(settings=asked, sessions=[SESSION]), CASES, PROMPTS)
     RunFolder(tmp_path).add([record(CASES[0], "fox", 0)])
     with pytest.raises(ValueError, match=said):
-        Run(RunFolder(tmp_path), other, CASES, PROMPTS)
+        BenchRun(RunFolder(tmp_path), other, CASES, PROMPTS)
 
 
 def test_what_is_no_run_of_ours_is_not_written_over(
@@ -135,7 +135,7 @@ def test_what_is_no_run_of_ours_is_not_written_over(
     (tmp_path / "manifest.json").write_text(theirs)
     manifest = Manifest(settings=settings(tiny_llama, tiny_draft), sessions=[SESSION])
     with pytest.raises(ValueError, match="holds no run of `ssd bench run`"):
-        Run(RunFolder(tmp_path), manifest, CASES, PROMPTS)
+        BenchRun(RunFolder(tmp_path), manifest, CASES, PROMPTS)
     assert (tmp_path / "manifest.json").read_text() == theirs
 
 
@@ -145,8 +145,8 @@ def test_going_on_with_other_code_or_elsewhere_is_refused_unless_said(tmp_path: 
     cases = cases_of("ar,ssd", [0.0], [1])
     prompts = {name: ["a", "b"] for name in asked.datasets}
 
-    def begin(now: Provenance, **mixed: bool) -> Run:
-        return Run(made, Manifest(settings=asked, sessions=[now]), cases, prompts, **mixed)
+    def begin(now: Provenance, **mixed: bool) -> BenchRun:
+        return BenchRun(made, Manifest(settings=asked, sessions=[now]), cases, prompts, **mixed)
 
     other = replace(session, commit="ba9876543210", versions={"ssd": "0.2"})
     assert begin(other).is_complete, "nothing is left to measure: it may be looked at"
@@ -165,7 +165,7 @@ def test_prompts_without_room_are_refused_before_anything_is_measured(
     room = engines.engine.loaded.max_model_len
     manifest = Manifest(settings=replace(asked, max_tokens=room - 2), sessions=[SESSION])
     with pytest.raises(ValueError, match="at most 2 are possible: give more room with --max-model-len"):
-        Run(folder, manifest, CASES, PROMPTS).go_on(engines, lambda _case, _records: None)
+        BenchRun(folder, manifest, CASES, PROMPTS).go_on(engines, lambda _case, _records: None)
     assert folder.records() == []
 
 
@@ -197,9 +197,9 @@ def test_the_command_runs_and_then_only_reports(
         "--deterministic", "--cases", "ar,sd2", "--datasets", str(tmp_path / "fox.jsonl"),
         "--num-prompts", "2", "--max-tokens", "8", "--run", str(tmp_path / "run"),
     ]  # fmt: skip
-    go_on = Run.go_on
+    go_on = BenchRun.go_on
 
-    def interrupted(run: Run, engines: CaseEngines, on_turn: OnTurn) -> None:
+    def interrupted(run: BenchRun, engines: CaseEngines, on_turn: OnTurn) -> None:
         def end(case: Case, records: Sequence[CaseRecord]) -> None:
             if run.num_done:
                 raise KeyboardInterrupt
@@ -207,7 +207,7 @@ def test_the_command_runs_and_then_only_reports(
         go_on(run, engines, end)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "go_on", interrupted)
+        patch.setattr(BenchRun, "go_on", interrupted)
         ended = CliRunner().invoke(app, command)
     assert ended.exit_code == 130
     assert "2 of 4 texts are kept" in ended.output

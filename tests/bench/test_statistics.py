@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ssd.bench.pages.drawing import Drawing, rule
+from ssd.bench.pages.drawing import SvgDrawing, rule
 from ssd.bench.roof import tokens_a_round
 from ssd.bench.statistics import (
     CONFIDENCE,
@@ -132,7 +132,7 @@ def test_tokens_a_round(agrees: list[bool], lookahead: int, expected: float) -> 
 
 def test_axes_begin_at_zero_and_end_at_round_numbers() -> None:
     for largest in (0.013, 0.9, 9.7, 10.0, 123.0, 9999.0):
-        axes = Drawing(300, "made up").axes(100, 20, 600, 280)
+        axes = SvgDrawing(300, "made up").axes(100, 20, 600, 280)
         most = rule(axes, "x", largest)
         assert axes.get_xlim() == (0, most)
         assert largest <= most <= 1.5 * largest

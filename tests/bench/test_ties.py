@@ -13,7 +13,7 @@ from ssd.bench.engines import CaseEngines
 from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import Manifest, Provenance, RunSettings
 from ssd.bench.records import CaseRecord
-from ssd.bench.runs import Run, digests
+from ssd.bench.runs import BenchRun, digests
 from ssd.runtime.runner import forward
 from tests.sampling.noise import gumbel_noise
 
@@ -42,7 +42,7 @@ def test_a_run_measures_the_gap_where_texts_part(
     )  # fmt: skip
     session = Provenance(started="2026-01-01T00:00:00+00:00", commit=None, versions={}, hardware={})
     manifest = Manifest(settings=settings, sessions=[session])
-    Run(folder, manifest, cases, PROMPTS).go_on(engines, lambda case, records: None)
+    BenchRun(folder, manifest, cases, PROMPTS).go_on(engines, lambda case, records: None)
     assert folder.ties() == []
     first, *rest = folder.records()
     assert first.prompt == 0
@@ -52,7 +52,7 @@ def test_a_run_measures_the_gap_where_texts_part(
     assert best == tokens[PLACE]
     changed = replace(first, tokens=[*tokens[:PLACE], second, *tokens[PLACE + 1 :]])
     _write(folder, [changed, *rest[:-1]])
-    Run(folder, manifest, cases, PROMPTS).go_on(engines, lambda case, records: None)
+    BenchRun(folder, manifest, cases, PROMPTS).go_on(engines, lambda case, records: None)
     (tie,) = folder.ties()
     assert (tie.dataset, tie.prompt, tie.place) == ("fox", 0, PLACE)
     assert tie.gap == pytest.approx(float(found[best] - found[second]), abs=1e-4)

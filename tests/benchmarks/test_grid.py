@@ -9,7 +9,7 @@ from ssd.bench.cases import Case
 from ssd.bench.engines import CaseEngines
 from ssd.bench.statistics import Estimate
 from ssd.config import DraftConfig, EngineConfig
-from ssd.tuning.confirm import Measured, on_held_out
+from ssd.tuning.confirm import CaseRates, on_held_out
 
 TUNED = Case(mode="ssd", lookahead=8, draft_width=16, draft_precision="int8", growth="value")
 
@@ -35,7 +35,7 @@ def test_two_points_beside_the_tuned_settings(tiny_llama: Path, tiny_draft: str,
 def test_the_winner_runs_on_prompts_held_out(tiny_llama: Path, tiny_draft: str) -> None:
     config = EngineConfig(model=str(tiny_llama), device="cpu", dtype="float32")
     draft = DraftConfig(model=str(tiny_draft))
-    plain, best = Measured(Case(mode="ar"), [1.0]), Measured(Case(mode="sd", lookahead=2), [2.0])
+    plain, best = CaseRates(Case(mode="ar"), [1.0]), CaseRates(Case(mode="sd", lookahead=2), [2.0])
     with CaseEngines(config, draft, [plain.case, best.case]) as engines:
         prompts = ["Once upon a time", "The quick brown fox", "def add(a, b):"]
         found = on_held_out(engines, best, plain, prompts, max_tokens=16, seed=1)

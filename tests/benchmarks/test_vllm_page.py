@@ -14,7 +14,7 @@ from benchmarks.peers.__main__ import parser as peers_parser
 from benchmarks.vllm_page import FLAGS, main, page_text, peers_words
 from ssd.cli import machine
 from ssd.cli.provenance import provenance
-from ssd.selftest.lines import Line
+from ssd.selftest.results import CheckResult
 from tests.test_images import parse
 
 
@@ -33,7 +33,10 @@ def test_peers_is_told_the_cases_and_to_load_one_at_a_time() -> None:
 
 def test_a_page_of_both_and_a_self_test_only_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The self-test is another process's: here it would keep memory of the GPU that vLLM needs."""
-    lines = [Line("kernels", "decide", "8 of 8 equal"), Line("memory", "bandwidth", "9 GB/s", why="none")]
+    lines = [
+        CheckResult("kernels", "decide", "8 of 8 equal"),
+        CheckResult("memory", "bandwidth", "9 GB/s", why="none"),
+    ]
     told = json.dumps({"device": "cuda:0", "lines": [asdict(each) for each in lines]})
     program = f"open({str(tmp_path / 'runs')!r}, 'a').write('x'); print({told!r})"
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner, Result
 
-from ssd.cli.chat_backend import Usage
+from ssd.cli.chat_backend import AnswerStats
 from ssd.cli.chat_remote import RemoteBackend
 from ssd.cli.main import app
 from ssd.sampling import SamplingParams
@@ -101,7 +101,7 @@ def test_an_answer_without_words_is_no_part_of_the_conversation(server: FakeOpen
 
 def test_figures_are_those_of_the_last_answer_or_none(server: FakeOpenAI) -> None:
     backend = RemoteBackend("the server", server.url, model=None, api_key=None, params=SamplingParams())
-    for tells_usage, expected in ((True, Usage(4, 1.5, 0.5)), (False, Usage())):
+    for tells_usage, expected in ((True, AnswerStats(4, 1.5, 0.5)), (False, AnswerStats())):
         server.script.tells_usage = tells_usage
         assert "".join(piece.text for piece in backend.answer([{"role": "user", "content": "Hi"}]))
         assert backend.usage == expected

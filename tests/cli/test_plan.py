@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ssd.cli.main import app
-from ssd.planning.measured import Measured
+from ssd.planning.measured import SelfTestRecord
 
 
 def ssd_plan(*arguments: str) -> Result:
@@ -36,7 +36,7 @@ def test_a_replica_in_words_and_figures() -> None:
 
 
 def test_figures_of_a_self_test_take_the_place_of_assumed_ones(tmp_path: Path) -> None:
-    h100 = Measured(
+    h100 = SelfTestRecord(
         device="NVIDIA H100 80GB HBM3", bandwidth=2.0e12, launch=5e-6, captured_launch=1e-6,
         launches_per_layer=20, launches_beside=5, host=2e-3, target_seconds={1: 0.1}, draft_seconds={1: 0.01},
     )  # fmt: skip

@@ -14,8 +14,8 @@ from ssd.engine.outputs import EngineStats, SpeculationStats
 from ssd.planning.measured import read_measured
 from ssd.runtime.kernel_checks import Finding
 from ssd.selftest import kernels, modes, run
-from ssd.selftest.lines import Line, at_most, in_words, tried
-from ssd.selftest.modes import ModeRun, mode_lines
+from ssd.selftest.modes import ModeRun, mode_results
+from ssd.selftest.results import CheckResult, at_most, in_words, tried
 
 
 def doctor(*flags: str) -> Result:
@@ -91,7 +91,7 @@ def a_run(*texts: tuple[int, ...], accepted: int = 3) -> ModeRun:
 )
 def test_a_mode_that_changes_a_token_or_shows_nothing_fails(speculative: ModeRun, verdict: str) -> None:
     runs: dict[Mode, ModeRun] = {"ar": a_run((1, 2), (3, 4)), "sd": speculative, "ssd": speculative}
-    assert [line.verdict for line in mode_lines(runs)] == [verdict, verdict]
+    assert [line.verdict for line in mode_results(runs)] == [verdict, verdict]
     assert speculative.host_seconds == pytest.approx(0.1)
 
 
@@ -100,7 +100,7 @@ def test_times_in_words_and_what_is_slow() -> None:
     assert at_most("a", "b", 1.9, 1.0, "").verdict == "ok"
     assert at_most("a", "b", 2.1, 1.0, "").verdict == "slower than expected"
 
-    def broken() -> list[Line]:
+    def broken() -> list[CheckResult]:
         raise OSError("no device")
 
     (line,) = tried("part", broken)

@@ -90,7 +90,7 @@ BLIND = [
     BlindFault(
         "figures of the answer before stay on the screen",
         "src/ssd/cli/chat_remote.py",
-        "        self.usage = Usage()\n        with self._errors():",
+        "        self.usage = AnswerStats()\n        with self._errors():",
         "        with self._errors():",
         "A chat with a server that sends no usage this time shows the last answer's count and speed.",
     ),

@@ -29,7 +29,7 @@ FAULTS = [
     ),
     Fault(
         "a part of the self-test that ends early ends all",
-        "src/ssd/selftest/lines.py",
+        "src/ssd/selftest/results.py",
         "    except Exception as error:",
         "    except ArithmeticError as error:",
         f"{_SELF}::test_what_fails_ends_with_1_and_the_rest_goes_on",

@@ -7,14 +7,14 @@ import msgspec
 import pytest
 
 from ssd.planning.hardware import built_in, called_like, find_device
-from ssd.planning.measured import Measured, read_measured
+from ssd.planning.measured import SelfTestRecord, read_measured
 from ssd.planning.models import find_model
-from ssd.planning.roofline import LAUNCHES_PER_LAYER, LAYER_OVERHEAD, PUBLISHED, Place, forward_on
+from ssd.planning.roofline import LAUNCHES_PER_LAYER, LAYER_OVERHEAD, PUBLISHED, DeviceGroup, forward_on
 
 
 def test_a_forward_by_hand() -> None:
     device, model = find_device("h100"), find_model("1b")
-    forward = forward_on(Place(device), model, sequences=1, context=0)
+    forward = forward_on(DeviceGroup(device), model, sequences=1, context=0)
     assert forward.seconds(1) == pytest.approx(1.236e9 * 2 / 3.35e12 + 16 * LAYER_OVERHEAD)
     # Far beyond the memory bound, arithmetic decides.
     assert forward.seconds(4000) == pytest.approx(4000 * 2 * 1.236e9 / 989e12 + 16 * LAYER_OVERHEAD)
@@ -22,7 +22,7 @@ def test_a_forward_by_hand() -> None:
 
 def test_tensor_parallelism_divides_weights_and_adds_all_reduces() -> None:
     model = find_model("70B")
-    one, four = (forward_on(Place(find_device("h100"), tp), model, context=0) for tp in (1, 4))
+    one, four = (forward_on(DeviceGroup(find_device("h100"), tp), model, context=0) for tp in (1, 4))
     assert four.floor == pytest.approx(one.floor / 4)
     assert four.overhead == pytest.approx(one.overhead + 80 * 2 * 10e-6)
     assert four.slope > 0 == one.slope
@@ -30,10 +30,10 @@ def test_tensor_parallelism_divides_weights_and_adds_all_reduces() -> None:
 
 def test_memory_decides_what_fits() -> None:
     h100, model = find_device("h100"), find_model("70B")
-    assert not Place(h100, 1).fits(model)
-    assert Place(h100, 4).fits(model)
-    assert Place(find_device("h200"), 1).fits(find_model("70B", "fp8"))
-    assert not Place(h100, 4).fits(model, sequences=1000, context=8192)
+    assert not DeviceGroup(h100, 1).fits(model)
+    assert DeviceGroup(h100, 4).fits(model)
+    assert DeviceGroup(find_device("h200"), 1).fits(find_model("70B", "fp8"))
+    assert not DeviceGroup(h100, 4).fits(model, sequences=1000, context=8192)
 
 
 @pytest.mark.parametrize("name", built_in())
@@ -53,7 +53,7 @@ def test_devices_and_models_of_one_s_own(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has no device 'other'"):
         find_device(f"{file}:other")
     with pytest.raises(ValueError, match="has no link"):
-        Place(find_device(str(file)), 2)
+        DeviceGroup(find_device(str(file)), 2)
     sizes = {
         "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8,
         "intermediate_size": 8192, "vocab_size": 128256, "tie_word_embeddings": True, "head_dim": 64,
@@ -79,14 +79,14 @@ def test_errors_say_what_to_do(call: object, message: str) -> None:
 
 
 def test_a_record_of_a_gpu_takes_the_place_of_a_profile(tmp_path: Path) -> None:
-    h100 = Measured(
+    h100 = SelfTestRecord(
         device="NVIDIA H100 80GB HBM3", bandwidth=3e12, launch=5e-6, captured_launch=2e-6,
         launches_per_layer=20, launches_beside=5, host=1e-3, target_seconds={1: 0.1}, draft_seconds={1: 0.01},
     )  # fmt: skip
     h100.write(tmp_path / "record.json")
     assert read_measured(tmp_path / "record.json") == h100
     device, model = find_device("h100"), find_model("llama-3.2-1b")
-    forward = forward_on(Place(h100.as_measured(device)), model, context=0, overheads=h100.overheads())
+    forward = forward_on(DeviceGroup(h100.as_measured(device)), model, context=0, overheads=h100.overheads())
     assert forward.seconds(1) == pytest.approx(1.236e9 * 2 / 3e12 + (16 * 20 + 5) * 2e-6)
     assert h100.as_measured(find_device("h200")) == find_device("h200")
     cpu = msgspec.structs.replace(h100, device="cpu", captured_launch=None)

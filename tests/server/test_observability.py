@@ -15,7 +15,7 @@ from ssd.draft.client.pool import PoolStats
 from ssd.engine.outputs import EngineStats, SpeculationStats
 from ssd.server.engine_metrics import EngineFigures
 from ssd.server.gate import Gate
-from ssd.server.health import Finding, health, liveness, readiness
+from ssd.server.health import ProbeResult, health, liveness, readiness
 from ssd.server.metrics import Metrics
 from ssd.server.serving import Serving
 from ssd.worker.messages import Heartbeat
@@ -187,4 +187,4 @@ def test_a_dead_engine_is_neither_alive_nor_healthy_nor_ready() -> None:
     )
     serving = Serving(engine, ServerConfig(), Metrics(), Gate(engine, max_queue=1))
     for asked in (liveness, health, readiness):
-        assert asked(serving) == Finding(503, {"status": "dead"})
+        assert asked(serving) == ProbeResult(503, {"status": "dead"})

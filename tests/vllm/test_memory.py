@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ssd.cli import vllm_memory
 from ssd.cli.vllm_memory import value_of, with_memory
 from ssd.config import DraftConfig, EngineConfig
-from ssd.integrations.vllm.memory import Draft, Shares, Target, share_gpu, share_host
+from ssd.integrations.vllm.memory import Draft, MemoryShares, Target, share_gpu, share_host
 from ssd.integrations.vllm.placement import Placement
 from ssd.models.stored import stored_size
 from ssd.processes.host_memory import HostMemory
@@ -241,9 +241,11 @@ def test_a_number_format_of_keys_after_the_dashes_counts(
 ) -> None:
     asked: list[Target] = []
 
-    def shares(total: int, available: int, target: Target, draft: Draft | None, *, ranks: int) -> Shares:
+    def shares(
+        total: int, available: int, target: Target, draft: Draft | None, *, ranks: int
+    ) -> MemoryShares:
         asked.append(target)
-        return Shares(None)
+        return MemoryShares(None)
 
     monkeypatch.setattr(vllm_memory, "share_host", shares)
     placement = Placement(config=EngineConfig(model=str(written(tmp_path, {}))), words="")

@@ -70,8 +70,8 @@ class Case:
     @property
     def draft_settings(self) -> dict[str, Any]:
         """What DraftConfig is told."""
-        told = {setting: getattr(self, name) for name, setting in OF_THE_DRAFT.items()}
-        return {setting: value for setting, value in told.items() if value is not None}
+        named = {setting: getattr(self, name) for name, setting in OF_THE_DRAFT.items()}
+        return {setting: value for setting, value in named.items() if value is not None}
 
     @property
     def name(self) -> str:

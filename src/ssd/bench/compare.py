@@ -25,7 +25,7 @@ _MAY_DIFFER = ("model", "draft", "cases", "datasets", "prompts", "engine", "dete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ComparedCase:
     dataset: str
     case: str
     before: float
@@ -53,9 +53,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    together: Sequence[Row]
+    together: Sequence[ComparedCase]
     """All data sets taken together; empty where there is one."""
-    rows: Sequence[Row]
+    rows: Sequence[ComparedCase]
     forwards: Estimate | None
     """Speed of the target's bare forward, after over before."""
     notes: Sequence[str]
@@ -66,24 +66,24 @@ def short_name(label: str) -> str:
     return label.removesuffix("+t0+b1")
 
 
-def _in_short(row: Row) -> str:
+def _in_short(row: ComparedCase) -> str:
     if row.ratio.verdict in ("faster", "slower") and row.reason:
         return "the machine"
     return row.verdict.removesuffix(" that the noise allows").removesuffix(" to tell")
 
 
 COLUMNS = (
-    Column[Row]("case", lambda row: short_name(row.case), is_text=True),
-    Column[Row]("tok/s, A → B", lambda row: f"{row.before:.2f} → {row.after:.2f}", is_text=True),
-    Column[Row]("B/A", lambda row: str(row.ratio), is_text=True),
-    Column[Row]("beside forwards", lambda row: str(row.beside_forwards or NOTHING), is_text=True),
-    Column[Row]("verdict", _in_short, is_text=True),
+    Column[ComparedCase]("case", lambda row: short_name(row.case), is_text=True),
+    Column[ComparedCase]("tok/s, A → B", lambda row: f"{row.before:.2f} → {row.after:.2f}", is_text=True),
+    Column[ComparedCase]("B/A", lambda row: str(row.ratio), is_text=True),
+    Column[ComparedCase]("beside forwards", lambda row: str(row.beside_forwards or NOTHING), is_text=True),
+    Column[ComparedCase]("verdict", _in_short, is_text=True),
 )
 
 
 def compare_runs(before: Path, after: Path) -> Comparison:
     """ValueError, naming what differs, where the two do not measure the same."""
-    old, new = _Measured(RunFolder(before)), _Measured(RunFolder(after))
+    old, new = _RunData(RunFolder(before)), _RunData(RunFolder(after))
     _refuse_unlike(old.manifest, new.manifest)
     shared = [name for name in old.manifest.settings.datasets if name in new.manifest.settings.datasets]
     cases = [name for name in old.manifest.settings.cases if name in new.manifest.settings.cases]
@@ -103,7 +103,7 @@ def compare_runs(before: Path, after: Path) -> Comparison:
     )
 
 
-class _Measured:
+class _RunData:
     def __init__(self, folder: RunFolder) -> None:
         self.manifest = folder.manifest()
         self.records = folder.records()
@@ -123,13 +123,13 @@ def _by_prompt(forwards: Iterable[Forwards]) -> Mapping[Key, float]:
     return {(each.dataset, each.prompt): each.target_seconds[1] for each in forwards}
 
 
-def _rows(old: _Measured, new: _Measured, datasets: Sequence[str], cases: Sequence[str]) -> list[Row]:
+def _rows(old: _RunData, new: _RunData, datasets: Sequence[str], cases: Sequence[str]) -> list[ComparedCase]:
     confidence = joint_confidence(len(datasets) * len(cases))
     found = (_row(old, new, dataset, case, confidence) for dataset in datasets for case in cases)
     return [row for row in found if row is not None]
 
 
-def _row(old: _Measured, new: _Measured, dataset: str, case: str, confidence: float) -> Row | None:
+def _row(old: _RunData, new: _RunData, dataset: str, case: str, confidence: float) -> ComparedCase | None:
     before, after = old.of(dataset, case), new.of(dataset, case)
     keys = sorted(before.keys() & after.keys())
     if not keys:
@@ -142,7 +142,7 @@ def _row(old: _Measured, new: _Measured, dataset: str, case: str, confidence: fl
             [rate * old.forward_beside(key) for rate, key in zip(was, keys, strict=True)],
             confidence=confidence,
         )
-    return Row(
+    return ComparedCase(
         dataset=dataset,
         case=case,
         before=median(was),

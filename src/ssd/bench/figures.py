@@ -11,7 +11,7 @@ ALL = "all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
+class TimeShares:
     """Of the time in the engine's steps."""
 
     verifying: float
@@ -69,7 +69,7 @@ class Figures:
     unknown_rate: float | None
     depths: Sequence[float]
     """Share of rounds in which at least one, two, three … drafted tokens were accepted."""
-    shares: Shares
+    shares: TimeShares
     rate_per_device: float
     tokens_per_gflop: float
     over_ar: Estimate | None

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ssd.bench.records import Lane, PromptRecord, Span
+from ssd.bench.records import Lane, PromptRecord, TimelineSpan
 from ssd.decoding.rows import DraftStep, StepTimes
 from ssd.engine.core import EngineCore, StepOutput
 from ssd.engine.outputs import EngineStats, RequestOutput
@@ -19,7 +19,7 @@ _SKIPPED_STEPS, _KEPT_STEPS = 3, 10
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _TimedStep:
     started: float
     ended: float
     times: StepTimes
@@ -53,7 +53,7 @@ class BatchMeter:
         self._core = core
         self._depths = defaultdict[str, Counter[int]](Counter)
         self._outputs: dict[str, RequestOutput] = {}
-        self._steps: list[_Step] = []
+        self._steps: list[_TimedStep] = []
         self._draft_steps: list[DraftStep] = []
 
     def run(self, requests: Sequence[Request], *, keep_spans: bool) -> list[PromptRecord]:
@@ -77,7 +77,7 @@ class BatchMeter:
         computes = core.num_running + core.num_waiting > 0
         self._note(core.step())
         if computes:
-            self._steps.append(_Step(started, time.monotonic(), core.decoder.times))
+            self._steps.append(_TimedStep(started, time.monotonic(), core.decoder.times))
             self._draft_steps += core.decoder.proposer.draft_steps()
 
     def _note(self, step: StepOutput) -> None:
@@ -119,7 +119,7 @@ class BatchMeter:
             round_steps=len(rounds) / whole.size,
         )
 
-    def _spans(self) -> list[Span]:
+    def _spans(self) -> list[TimelineSpan]:
         """A few rounds of everyone, from the moment the first of them began."""
         steps = self._steps[_SKIPPED_STEPS : _SKIPPED_STEPS + _KEPT_STEPS]
         if not steps:
@@ -131,7 +131,7 @@ class BatchMeter:
                 spans += _span("draft", max(step.started, origin), step.ended, origin, step.num_rows)
         return spans
 
-    def _prepares_from(self, step: _Step) -> float:
+    def _prepares_from(self, step: _TimedStep) -> float:
         """In turns, the host's own work begins when the draft is done."""
         if self._core.decoder.proposer.line_stats is not None:
             return step.started
@@ -139,7 +139,7 @@ class BatchMeter:
         return max(mine, default=step.started)
 
 
-def _spans_of(step: _Step, prepares_from: float, origin: float) -> list[Span]:
+def _spans_of(step: _TimedStep, prepares_from: float, origin: float) -> list[TimelineSpan]:
     times = step.times
     waited_from, verified = times.verify_started - times.wait, times.verify_started + times.verify
     return [
@@ -150,7 +150,9 @@ def _spans_of(step: _Step, prepares_from: float, origin: float) -> list[Span]:
     ]
 
 
-def _span(lane: Lane, started: float, ended: float, origin: float, rows: int = 0) -> list[Span]:
+def _span(lane: Lane, started: float, ended: float, origin: float, rows: int = 0) -> list[TimelineSpan]:
     if ended <= started:
         return []
-    return [Span(lane=lane, started=round(started - origin, 6), ended=round(ended - origin, 6), rows=rows)]
+    return [
+        TimelineSpan(lane=lane, started=round(started - origin, 6), ended=round(ended - origin, 6), rows=rows)
+    ]

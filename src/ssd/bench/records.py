@@ -13,7 +13,7 @@ Lane = Literal["target", "wait", "host", "draft"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class TimelineSpan:
     """Someone computed, or waited, from here to there: seconds since the first span kept."""
 
     lane: Lane
@@ -54,7 +54,7 @@ class PromptRecord:
     """Share of the verify seconds of steps in which every row was generated: prompts excluded."""
     round_steps: float = 0.0
     """Number of these steps, shared out the same way."""
-    spans: Sequence[Span] = ()
+    spans: Sequence[TimelineSpan] = ()
     """A few rounds, of the first prompts only."""
 
     @property

@@ -28,7 +28,7 @@ Prompts = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class PromptBatch:
     """Prompts that run together, and the cases in the order of their turns."""
 
     dataset: str
@@ -42,7 +42,7 @@ OnTurn = Callable[[Case, Sequence[CaseRecord]], None]
 """Who watches a run."""
 
 
-def batches(cases: Sequence[Case], datasets: Sequence[str], num_prompts: int) -> list[Batch]:
+def batches(cases: Sequence[Case], datasets: Sequence[str], num_prompts: int) -> list[PromptBatch]:
     """All of a run, in order. Data sets take turns too. A batch that would not be full is left out."""
     by_size: dict[int, list[Case]] = {}
     for case in cases:
@@ -50,13 +50,13 @@ def batches(cases: Sequence[Case], datasets: Sequence[str], num_prompts: int) ->
     too_large = max(by_size)
     if too_large > num_prompts:
         raise ValueError(f"batches of {too_large} need as many prompts, not {num_prompts}: --num-prompts")
-    found: list[Batch] = []
+    found: list[PromptBatch] = []
     for start in range(num_prompts):
         for place, dataset in enumerate(datasets):
             for size, sharing in by_size.items():
                 if start % size == 0 and start + size <= num_prompts:
                     order = in_turn(sharing, start // size + place)
-                    found.append(Batch(dataset, start, size, order))
+                    found.append(PromptBatch(dataset, start, size, order))
     return found
 
 
@@ -64,7 +64,7 @@ def digests(prompts: Prompts) -> dict[str, str]:
     return {name: digest_of(texts) for name, texts in prompts.items()}
 
 
-class Run:
+class BenchRun:
     def __init__(
         self,
         folder: RunFolder,
@@ -115,7 +115,7 @@ class Run:
                 self._add_forwards(bare, batch, samples)
         self._add_ties(engines)
 
-    def _take_turn(self, engines: CaseEngines, batch: Batch, case: Case) -> list[CaseRecord]:
+    def _take_turn(self, engines: CaseEngines, batch: PromptBatch, case: Case) -> list[CaseRecord]:
         settings = self._manifest.settings
         first = settings.first_prompt + batch.start
         texts = self._prompts[batch.dataset][batch.start : batch.start + batch.size]
@@ -131,10 +131,10 @@ class Run:
         self._done |= {(each.dataset, each.prompt, each.case): each for each in records}
         return records
 
-    def _has_forwards(self, batch: Batch) -> bool:
+    def _has_forwards(self, batch: PromptBatch) -> bool:
         return (batch.dataset, self._manifest.settings.first_prompt + batch.start) in self._measured
 
-    def _add_forwards(self, bare: BareModels, batch: Batch, samples: Sequence[Sequence[float]]) -> None:
+    def _add_forwards(self, bare: BareModels, batch: PromptBatch, samples: Sequence[Sequence[float]]) -> None:
         """Once for each batch of the smallest size, beside its turns; agreement where greedy tokens are."""
         place = self._manifest.settings.first_prompt + batch.start
         forwards = bare.forwards(batch.dataset, place, samples)
@@ -163,7 +163,7 @@ class Run:
             where = {name: getattr(each, name) for name in Tie.__dataclass_fields__ if name != "gap"}
             self._folder.add([Tie(gap=gap, **where)])
 
-    def _is_whole(self, batch: Batch) -> bool:
+    def _is_whole(self, batch: PromptBatch) -> bool:
         first = self._manifest.settings.first_prompt + batch.start
         return all(
             (batch.dataset, first + place, case.label) in self._done
@@ -184,7 +184,7 @@ class Run:
         )
 
 
-def _num_texts(found: Sequence[Batch]) -> int:
+def _num_texts(found: Sequence[PromptBatch]) -> int:
     return sum(batch.size * len(batch.cases) for batch in found)
 
 

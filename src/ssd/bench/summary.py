@@ -9,7 +9,7 @@ from statistics import median
 
 from ssd.bench.cases import Case, parse_case
 from ssd.bench.equality import Equality, check_equality
-from ssd.bench.figures import ALL, Figures, Roof, Shares
+from ssd.bench.figures import ALL, Figures, Roof, TimeShares
 from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import CaseFacts, Manifest
 from ssd.bench.records import CaseRecord, Key, Unit, units
@@ -97,7 +97,7 @@ class RunFigures:
             late_rate=_share_of_rounds(records, "late"),
             unknown_rate=_share_of_rounds(records, "unknown"),
             depths=_depths(records, facts.lookahead),
-            shares=Shares(
+            shares=TimeShares(
                 verifying=_total(records, "verify_seconds") / steps,
                 drafting=in_turns / steps,
                 waiting=_total(records, "wait_seconds") / steps,

@@ -13,7 +13,7 @@ from ssd.cli.errors import user_errors
 from ssd.cli.options import with_options
 
 if TYPE_CHECKING:
-    from ssd.bench.compare import Comparison, Row
+    from ssd.bench.compare import ComparedCase, Comparison
     from ssd.bench.summary import RunFigures
 
 _RUN_HELP = "The folder of a run: what --run named."
@@ -117,5 +117,5 @@ def _show_comparison(found: Comparison) -> None:
         console.print(f"[yellow]Note: {escape(note)}[/]")
 
 
-def _style(row: Row) -> str:
+def _style(row: ComparedCase) -> str:
     return {"faster": "green", "slower": "red"}.get(row.verdict, "")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ssd.bench.cases import Case
     from ssd.bench.manifest import RunSettings
     from ssd.bench.records import CaseRecord
-    from ssd.bench.runs import Run
+    from ssd.bench.runs import BenchRun
     from ssd.config import DraftConfig, EngineConfig
 
 _what = partial(typer.Option, rich_help_panel="What is measured")
@@ -125,7 +125,7 @@ def _measure(folder: Path, options: BenchOptions, engine: EngineOptions, cases: 
     from ssd.bench.datasets import dataset_label, load_prompts
     from ssd.bench.folder import RunFolder
     from ssd.bench.manifest import Manifest
-    from ssd.bench.runs import Run
+    from ssd.bench.runs import BenchRun
     from ssd.cli.bench_reports import show_run
     from ssd.cli.provenance import provenance
 
@@ -138,7 +138,7 @@ def _measure(folder: Path, options: BenchOptions, engine: EngineOptions, cases: 
     }
     settings = _settings(options, engine, cases, prompts)
     manifest = Manifest(settings=settings, sessions=[provenance()])
-    made = Run(RunFolder(folder), manifest, cases, prompts, mixed=options.mixed)
+    made = BenchRun(RunFolder(folder), manifest, cases, prompts, mixed=options.mixed)
     try:
         if not made.is_complete:
             _go_on(made, engine, cases, quiet=options.quiet)
@@ -185,7 +185,7 @@ def _settings(
     )
 
 
-def _go_on(made: Run, engine: EngineOptions, cases: Sequence[Case], *, quiet: bool) -> None:
+def _go_on(made: BenchRun, engine: EngineOptions, cases: Sequence[Case], *, quiet: bool) -> None:
     from ssd.bench.engines import CaseEngines
     from ssd.cli.loading import loading
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ssd.cli.chat_screen import Screen
-from ssd.cli.chat_talk import Chat, Conversation
+from ssd.cli.chat_talk import Chat, ChatHistory
 from ssd.cli.engine_options import EngineOptions
 from ssd.cli.errors import user_errors
 from ssd.cli.options import with_options
@@ -77,7 +77,7 @@ def chat(
 
             backend = LocalBackend(engine.named_model, engine.settings(), params)
         try:
-            Chat(backend, Screen(metrics=metrics, color_origins=color_origins), Conversation(system)).run()
+            Chat(backend, Screen(metrics=metrics, color_origins=color_origins), ChatHistory(system)).run()
         finally:
             backend.close()
 

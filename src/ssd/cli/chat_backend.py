@@ -22,7 +22,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class AnswerStats:
     """What an answer took, as far as whoever made it says so."""
 
     num_tokens: int | None = None
@@ -41,7 +41,7 @@ class Backend(Protocol):
         ...
 
     @property
-    def usage(self) -> Usage:
+    def usage(self) -> AnswerStats:
         """Of the latest answer."""
         ...
 

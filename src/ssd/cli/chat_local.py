@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ssd.cli.chat_backend import Message, Piece, Usage
+from ssd.cli.chat_backend import AnswerStats, Message, Piece
 from ssd.cli.loading import load_llm, loading
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class LocalBackend:
                     raise KeyboardInterrupt
 
     @property
-    def usage(self) -> Usage:
+    def usage(self) -> AnswerStats:
         return _usage(self._before, self._llm.stats.speculation, self._num_tokens, mode=self._llm.mode)
 
     def switch_mode(self, mode: Mode, draft: str | None) -> None:
@@ -118,13 +118,13 @@ class Pieces:
         return pieces
 
 
-def _usage(before: SpeculationStats, after: SpeculationStats, num_tokens: int, *, mode: Mode) -> Usage:
+def _usage(before: SpeculationStats, after: SpeculationStats, num_tokens: int, *, mode: Mode) -> AnswerStats:
     if mode == "ar":
-        return Usage(num_tokens)
+        return AnswerStats(num_tokens)
     hits = after.hits - before.hits
     causes = ("late", "unknown", "unheard")
     misses = sum(getattr(after, cause) - getattr(before, cause) for cause in causes)
-    return Usage(
+    return AnswerStats(
         num_tokens,
         accepted_per_round=(after.accepted - before.accepted) / max(1, after.rounds - before.rounds),
         hit_rate=hits / (hits + misses) if hits + misses else None,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from ssd.cli.chat_backend import Message, Piece, Usage
+from ssd.cli.chat_backend import AnswerStats, Message, Piece
 from ssd.version import how_to_install
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ class RemoteBackend:
         self._client = _client(f"{self._url}/v1", api_key)
         self._model = model or self._first_model()
         self._request = _request(params, wants_origins=wants_origins)
-        self.usage = Usage()
+        self.usage = AnswerStats()
 
     @property
     def title(self) -> str:
         return f"{self._model} on {self._server} at {self._url}"
 
     def answer(self, messages: list[Message]) -> Iterator[Piece]:
-        self.usage = Usage()
+        self.usage = AnswerStats()
         with self._errors():
             create: Any = self._client.chat.completions.create
             stream = create(model=self._model, messages=messages, stream=True, **self._request)
@@ -132,6 +132,8 @@ def _pieces(choice: Any) -> Iterator[Piece]:
         yield Piece(delta.content, origins[0], num_tokens=len(origins))
 
 
-def _usage(usage: Any) -> Usage:
+def _usage(usage: Any) -> AnswerStats:
     speculation = getattr(usage, "speculation", None) or {}
-    return Usage(usage.completion_tokens, speculation.get("accepted_per_round"), speculation.get("hit_rate"))
+    return AnswerStats(
+        usage.completion_tokens, speculation.get("accepted_per_round"), speculation.get("hit_rate")
+    )

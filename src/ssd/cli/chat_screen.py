@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from ssd.cli.chat_backend import Piece, Usage
+from ssd.cli.chat_backend import AnswerStats, Piece
 from ssd.cli.explain import STYLES
 from ssd.processes.terminal import escaped
 
@@ -38,7 +38,7 @@ class Screen:
             except KeyboardInterrupt:
                 self.note("Ctrl-D or /quit ends the chat")
 
-    def answer(self, pieces: Iterator[Piece], usage: Callable[[], Usage]) -> str:
+    def answer(self, pieces: Iterator[Piece], usage: Callable[[], AnswerStats]) -> str:
         """Shows an answer until it ends or Ctrl-C ends it; the text that was shown."""
         shown, clock = [], _Clock()
         with suppress(KeyboardInterrupt):
@@ -78,7 +78,7 @@ class _Clock:
             self._first, self._num_at_first = self._last, num_tokens
         self._num_tokens += num_tokens
 
-    def line(self, usage: Usage) -> str:
+    def line(self, usage: AnswerStats) -> str:
         count = self._num_tokens if usage.num_tokens is None else usage.num_tokens
         parts = [f"{count} tokens"]
         later, seconds = count - self._num_at_first, self._last - self._first

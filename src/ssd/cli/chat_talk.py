@@ -19,7 +19,7 @@ COMMANDS = {
 }
 
 
-class Conversation:
+class ChatHistory:
     def __init__(self, system: str = "") -> None:
         self.system = system
         self._turns: list[Message] = []
@@ -45,7 +45,7 @@ class Conversation:
 
 
 class Chat:
-    def __init__(self, backend: Backend, screen: Screen, conversation: Conversation) -> None:
+    def __init__(self, backend: Backend, screen: Screen, conversation: ChatHistory) -> None:
         self._backend, self._screen, self._conversation = backend, screen, conversation
 
     def run(self) -> None:

@@ -116,7 +116,7 @@ def draft_settings(given: str | Mapping[str, Any]) -> dict[str, Any]:
 def _defaults_from(path: Path, context: typer.Context) -> dict[str, Any]:
     commands = dict(_commands_of(context.find_root().command))
     places = {name: _places_of(name, command) for name, command in commands.items()}
-    reader = _Reader(command_of(context), places, path)
+    reader = _FileReader(command_of(context), places, path)
     names = {name.rpartition(" ")[2] for name in commands} - {_DRAFT}
     content = _read(path)
     # `run: FOLDER` is an option, though there is a command of that name: a section has keys of its own.
@@ -156,7 +156,7 @@ def _places_of(command_name: str, command: Any) -> dict[str, Any]:
     }
 
 
-class _Reader:
+class _FileReader:
     """Of one file, for one command."""
 
     def __init__(self, command: str, places: Mapping[str, Mapping[str, Any]], path: Path) -> None:

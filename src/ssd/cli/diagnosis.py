@@ -35,7 +35,7 @@ _WORTH_ALL_CORES = 1.15
 
 
 @dataclass(frozen=True)
-class Package:
+class InstalledPackage:
     name: str
     version: str | None
     job: str
@@ -53,7 +53,7 @@ class Diagnosis:
     ssd: str
     python: str
     system: str
-    packages: tuple[Package, ...]
+    packages: tuple[InstalledPackage, ...]
     machine: dict[str, str]
     device: str
     dtype: str
@@ -70,7 +70,7 @@ def diagnose(hf_cache: str | None, seats: Mapping[str, str], say: Say) -> Diagno
     from ssd.runtime.host import resolve_device, resolve_dtype
 
     device = resolve_device("auto")
-    shelf = hf_cache or str(constants.HF_HUB_CACHE)
+    folder = hf_cache or str(constants.HF_HUB_CACHE)
     return Diagnosis(
         ssd=__version__,
         python=platform.python_version(),
@@ -79,19 +79,19 @@ def diagnose(hf_cache: str | None, seats: Mapping[str, str], say: Say) -> Diagno
         machine=_machine(say, on_cpus=device.type == "cpu"),
         device=str(device),
         dtype=str(resolve_dtype("auto", device)).removeprefix("torch."),
-        hub_cache=shelf,
-        models=_models(shelf),
+        hub_cache=folder,
+        models=_models(folder),
         seats=seats,
     )
 
 
-def _packages(say: Say) -> tuple[Package, ...]:
+def _packages(say: Say) -> tuple[InstalledPackage, ...]:
     say("looking for packages")
-    found = [Package(name, _version(name), job) for name, job in _PACKAGES.items()]
+    found = [InstalledPackage(name, _version(name), job) for name, job in _PACKAGES.items()]
     found.append(_vllm())
     if other := _version(_OTHER_PROJECT):
         job = f"another project, or {DISTRIBUTION} before it was called so"
-        found.append(Package(_OTHER_PROJECT, other, job, f"pip uninstall {_OTHER_PROJECT}"))
+        found.append(InstalledPackage(_OTHER_PROJECT, other, job, f"pip uninstall {_OTHER_PROJECT}"))
     return tuple(found)
 
 
@@ -102,19 +102,19 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _vllm() -> Package:
+def _vllm() -> InstalledPackage:
     """Whether it can be the target, and if not, why."""
     from ssd.cli.serve_vllm import is_installed, why_missing
 
     job = "ssd serve --engine vllm (pip install vllm)"
     number = installed_version() or None
     if not is_installed():
-        return Package("vllm", number, job)
+        return InstalledPackage("vllm", number, job)
     if reason := why_missing():
-        return Package("vllm", number, job, reason)
+        return InstalledPackage("vllm", number, job, reason)
     if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
-        return Package("vllm", number, job, "needs its V1 runner; unset VLLM_USE_V2_MODEL_RUNNER")
-    return Package("vllm", number, f"{job}: fits, on its V1 runner", why_untested(number or ""))
+        return InstalledPackage("vllm", number, job, "needs its V1 runner; unset VLLM_USE_V2_MODEL_RUNNER")
+    return InstalledPackage("vllm", number, f"{job}: fits, on its V1 runner", why_untested(number or ""))
 
 
 def _machine(say: Say, *, on_cpus: bool) -> dict[str, str]:
@@ -127,7 +127,7 @@ def _machine(say: Say, *, on_cpus: bool) -> dict[str, str]:
     cores = physical_cores()
     found = {**_gpus(), "processor": machine.processor(), "CPU cores": machine.kinds_of_cores(cores)}
     if on_cpus:
-        found["cores in mode ssd"] = machine.seats(share_out(), cores, can_pin=can_pin())
+        found["cores in mode ssd"] = machine.core_split(share_out(), cores, can_pin=can_pin())
     capability = torch.backends.cpu.get_cpu_capability()
     return {
         **found,
@@ -194,12 +194,12 @@ def _math_library() -> str:
     return ", ".join(name for name, library in built if library.is_available()) or "plain kernels"
 
 
-def _models(shelf: str) -> tuple[Model, ...]:
+def _models(folder: str) -> tuple[Model, ...]:
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
     try:
-        repos = scan_cache_dir(shelf).repos
+        repos = scan_cache_dir(folder).repos
     except (CacheNotFound, ValueError):
         return ()
     models = (Model(repo.repo_id, repo.size_on_disk) for repo in repos if repo.repo_type == "model")

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ssd.cli.diagnosis import Diagnosis, Model, Package, Say, diagnose
+from ssd.cli.diagnosis import Diagnosis, InstalledPackage, Model, Say, diagnose
 from ssd.cli.errors import require_place, user_errors
 from ssd.cli.options import with_options
 from ssd.models.names import found_here
@@ -24,7 +24,7 @@ from ssd.version import __version__
 
 if TYPE_CHECKING:
     from ssd.config import EngineConfig
-    from ssd.selftest.lines import Line
+    from ssd.selftest.results import CheckResult
 
 _STYLES = {"ok": "green", "not run": "dim", "slower than expected": "yellow"}
 
@@ -68,7 +68,7 @@ def doctor(
         for each in filter(None, (model, draft)):
             found_here(each)
         say("importing torch")
-        seats = _seats(model, draft, hf_cache, say)
+        seats = _placement(model, draft, hf_cache, say)
     found = diagnose(hf_cache, seats, say)
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False))
@@ -88,7 +88,7 @@ def _selftest(device: str, record: Path | None, *, as_json: bool) -> None:
     if not as_json:
         console.print(f"[bold]ssd {__version__}[/] tries itself on {test.device}: {_form(test.device.type)}")
     lines = []
-    for line in test.lines():
+    for line in test.results():
         lines.append(line)
         if not as_json:
             _say(line, console)
@@ -113,9 +113,9 @@ def _selftest(device: str, record: Path | None, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _seats(model: str | None, draft: str | None, hf_cache: str | None, say: Say) -> dict[str, str]:
+def _placement(model: str | None, draft: str | None, hf_cache: str | None, say: Say) -> dict[str, str]:
     """By who it is; empty where nobody was named. Reads headers, loads nothing."""
-    from ssd.cli.machine import rooms
+    from ssd.cli.machine import free_memory
     from ssd.config import DraftConfig, EngineConfig
     from ssd.engine.seating import seating
     from ssd.models.hub import with_local_models
@@ -130,7 +130,7 @@ def _seats(model: str | None, draft: str | None, hf_cache: str | None, say: Say)
     )
     config = with_local_models(config)
     say("reading headers and tokenizers")
-    found = {seat.who: seat.words for seat in seating(config, rooms())}
+    found = {seat.who: seat.words for seat in seating(config, free_memory())}
     return found if drafting is None else {**found, "tokenizers": _tokenizers(config)}
 
 
@@ -154,7 +154,7 @@ def _form(kind: str) -> str:
     return "kernels and graphs as they run there"
 
 
-def _say(line: "Line", console: Console) -> None:
+def _say(line: "CheckResult", console: Console) -> None:
     style = _STYLES.get(line.verdict, "bold red")
     why = f" ({line.why})" if line.why else ""
     console.print(
@@ -168,11 +168,11 @@ def _show(found: Diagnosis, console: Console) -> None:
     console.print(_packages(found.packages))
     console.print(_machine(found))
     if found.seats:
-        console.print(_seating(found.seats))
+        console.print(_placement_table(found.seats))
     console.print(_models(found.hub_cache, found.models))
 
 
-def _packages(packages: tuple[Package, ...]) -> Table:
+def _packages(packages: tuple[InstalledPackage, ...]) -> Table:
     table = Table("package", "version", "for", title="Installed", title_justify="left")
     for each in packages:
         job = f"{each.job}: [yellow]{escape(each.trouble)}[/]" if each.trouble else each.job
@@ -188,15 +188,15 @@ def _machine(found: Diagnosis) -> Table:
     return table
 
 
-def _seating(seats: Mapping[str, str]) -> Table:
+def _placement_table(seats: Mapping[str, str]) -> Table:
     table = Table("who", "where, and whether it fits", title="Who would sit where", title_justify="left")
     for who, words in seats.items():
         table.add_row(who, escape(words), style="red" if "does not fit" in words else None)
     return table
 
 
-def _models(shelf: str, models: tuple[Model, ...]) -> Table:
-    table = Table("model", "size", title=f"Models in {escape(shelf)}", title_justify="left", min_width=40)
+def _models(folder: str, models: tuple[Model, ...]) -> Table:
+    table = Table("model", "size", title=f"Models in {escape(folder)}", title_justify="left", min_width=40)
     for each in models:
         table.add_row(each.name, f"{each.bytes / 1e9:.1f} GB")
     if not models:

@@ -59,7 +59,7 @@ def kinds_of_cores(physical: Sequence[Sequence[int]]) -> str:
     return "; ".join(parts)
 
 
-def seats(split: CoreSplit, physical: Sequence[Sequence[int]], *, can_pin: bool) -> str:
+def core_split(split: CoreSplit, physical: Sequence[Sequence[int]], *, can_pin: bool) -> str:
     """Who would compute where in mode `ssd`, in plain words."""
     if not split.draft:
         return "one for target and draft together: nothing is gained over mode sd"
@@ -98,15 +98,15 @@ def gpu_names() -> list[str]:
 
     if not torch.cuda.device_count():
         return []
-    told = subprocess.run([sys.executable, "-c", _NAME_GPUS], capture_output=True, text=True, check=False)
-    return told.stdout.splitlines()
+    done = subprocess.run([sys.executable, "-c", _NAME_GPUS], capture_output=True, text=True, check=False)
+    return done.stdout.splitlines()
 
 
 def memory() -> str:
     return str(host_memory())
 
 
-def rooms() -> dict[str, int]:
+def free_memory() -> dict[str, int]:
     """Free bytes of every device."""
     from ssd.runtime.host import free_on_gpus
 

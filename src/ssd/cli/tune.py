@@ -18,7 +18,7 @@ from ssd.cli.tables import progress_of, shown
 
 if TYPE_CHECKING:
     from ssd.bench.engines import CaseEngines
-    from ssd.tuning.confirm import Measured
+    from ssd.tuning.confirm import CaseRates
     from ssd.tuning.tuned_file import Tuned
 
 _what = partial(typer.Option, rich_help_panel="What is measured")
@@ -195,20 +195,20 @@ def _find(
     }
 
 
-def _table(tuned: Tuned) -> Table[Measured]:
-    from ssd.tuning.confirm import Measured
+def _table(tuned: Tuned) -> Table[CaseRates]:
+    from ssd.tuning.confirm import CaseRates
 
-    def promised(each: Measured) -> str:
+    def promised(each: CaseRates) -> str:
         found = tuned.promised(each.case)
         return "" if found is None else f"{found:.2f}"
 
     columns = (
-        Column[Measured]("settings", lambda each: each.case.name, is_text=True),
-        Column[Measured]("tokens/s", lambda each: f"{each.rate:.2f}"),
-        Column[Measured](
+        Column[CaseRates]("settings", lambda each: each.case.name, is_text=True),
+        Column[CaseRates]("tokens/s", lambda each: f"{each.rate:.2f}"),
+        Column[CaseRates](
             "× plain (95 %)", lambda each: "" if each is tuned.plain else str(tuned.over_plain(each))
         ),
-        Column[Measured]("predicted", promised),
+        Column[CaseRates]("predicted", promised),
     )
     title = "measured, in turns, on the prompts that the choice is made by; intervals hold together"
     return Table(columns, tuned.measured, title, lambda each: "bold green" if each is tuned.chosen else "")

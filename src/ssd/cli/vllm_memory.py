@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ssd.config import DraftConfig, EngineConfig
-from ssd.integrations.vllm.memory import Draft, Shares, Target, share_gpu, share_host
+from ssd.integrations.vllm.memory import Draft, MemoryShares, Target, share_gpu, share_host
 from ssd.integrations.vllm.placement import Placement
 from ssd.processes.host_memory import HostMemory, available_on_node_of, host_memory
 
@@ -53,7 +53,7 @@ def value_of(flag: str, flags: Sequence[str]) -> str:
     return ""
 
 
-def _shares(placement: Placement, target: Target, draft: Draft | None, *, ranks: int) -> Shares:
+def _shares(placement: Placement, target: Target, draft: Draft | None, *, ranks: int) -> MemoryShares:
     if placement.shared_gpu and draft is not None:
         free, total = _gpu_memory(placement.shared_gpu)
         return share_gpu(total, free, replace(target, weights=target.weights // ranks), draft)
@@ -61,7 +61,7 @@ def _shares(placement: Placement, target: Target, draft: Draft | None, *, ranks:
     return share_host(memory.total, memory.available, target, draft, ranks=ranks)
 
 
-def _with_shares(placement: Placement, shares: Shares) -> Placement:
+def _with_shares(placement: Placement, shares: MemoryShares) -> Placement:
     flags: list[str] = []
     if shares.target_kv is not None:
         flags = ["--kv-cache-memory-bytes", str(shares.target_kv)]
@@ -130,14 +130,14 @@ def _host(cores: Sequence[int]) -> HostMemory:
 
 def _gpu_memory(gpu: str) -> tuple[int, int]:
     """Free and total bytes. In a process of its own: asking makes a CUDA context, which takes memory."""
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", _ASK_GPU],
         env={**os.environ, "CUDA_VISIBLE_DEVICES": gpu},
         capture_output=True,
         text=True,
         check=False,
     )
-    numbers = told.stdout.split()
-    if told.returncode != 0 or len(numbers) != 2:
-        raise ValueError(f"GPU {gpu} does not tell its memory: {told.stderr.strip()[-200:]}; see nvidia-smi")
+    numbers = done.stdout.split()
+    if done.returncode != 0 or len(numbers) != 2:
+        raise ValueError(f"GPU {gpu} does not tell its memory: {done.stderr.strip()[-200:]}; see nvidia-smi")
     return int(numbers[0]), int(numbers[1])

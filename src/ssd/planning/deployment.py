@@ -9,7 +9,7 @@ from typing import Literal
 from ssd.config import MAX_WIDTH
 from ssd.planning.hardware import Device
 from ssd.planning.models import ModelSize
-from ssd.planning.roofline import PUBLISHED, Overheads, Place, forward_on
+from ssd.planning.roofline import PUBLISHED, DeviceGroup, Overheads, forward_on
 from ssd.planning.rounds import Pair, ar_rate, best_sd, best_ssd, ssd_roof, tokens_a_round
 from ssd.planning.times import Forward, PairTimes
 
@@ -96,13 +96,13 @@ class Site:
         held = work.target
         if beside_draft:
             held = replace(held, params=held.params + work.draft.params * tp)
-        return Place(self.device, tp).fits(held, sequences=work.batch, context=work.context)
+        return DeviceGroup(self.device, tp).fits(held, sequences=work.batch, context=work.context)
 
     @property
     def draft_fits(self) -> bool:
         """In SSD the draft has a device of its own, which may be a smaller one."""
         work = self.workload
-        return Place(self.draft_device).fits(work.draft, sequences=work.batch, context=work.context)
+        return DeviceGroup(self.draft_device).fits(work.draft, sequences=work.batch, context=work.context)
 
     def ar(self, tp: int) -> Offer:
         batch = self.workload.batch
@@ -125,10 +125,10 @@ class Site:
         return Offer("ssd", tp, tp + 1, batch, best.rate, roof, best.lookahead)
 
     def _times(self, tp: int, draft_device: Device) -> PairTimes:
-        target = self._forward(Place(self.device, tp), self.workload.target)
-        draft = self._forward(Place(draft_device), self.workload.draft)
+        target = self._forward(DeviceGroup(self.device, tp), self.workload.target)
+        draft = self._forward(DeviceGroup(draft_device), self.workload.draft)
         return PairTimes(target, draft, host=self.workload.host)
 
-    def _forward(self, place: Place, model: ModelSize) -> Forward:
+    def _forward(self, place: DeviceGroup, model: ModelSize) -> Forward:
         work = self.workload
         return forward_on(place, model, sequences=work.batch, context=work.context, overheads=self.overheads)

@@ -13,7 +13,7 @@ from ssd.planning.hardware import Device, called_like
 from ssd.planning.roofline import PUBLISHED, Overheads
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
+class SelfTestRecord(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     """What the machine calls it."""
     bandwidth: float
@@ -52,9 +52,9 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
 
 
-def read_measured(path: Path) -> Measured:
+def read_measured(path: Path) -> SelfTestRecord:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Measured)
+        return msgspec.json.decode(path.read_bytes(), type=SelfTestRecord)
     except OSError as error:
         raise ValueError(
             f"{path} cannot be read ({error}): `ssd doctor --selftest --record FILE` makes one"

@@ -47,7 +47,7 @@ PUBLISHED = Overheads()
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DeviceGroup:
     """Where a model runs: so many devices of a kind, tensor-parallel."""
 
     device: Device
@@ -65,7 +65,7 @@ class Place:
 
 
 def forward_on(
-    place: Place,
+    place: DeviceGroup,
     model: ModelSize,
     *,
     sequences: int = 1,

@@ -16,9 +16,9 @@ from ssd.runtime.card import CudaCard
 from ssd.runtime.eager import EagerRunner
 from ssd.runtime.loading import LoadedModel
 from ssd.runtime.runner import forward
-from ssd.selftest.lines import Line
 from ssd.selftest.made_up import BLOCK, TINY, loaded_model
 from ssd.selftest.recording import Recording, RunAgain
+from ssd.selftest.results import CheckResult
 
 _PART = "captured steps"
 _SIZES = (1, 2, 4, 8, 16)
@@ -27,7 +27,7 @@ _CONTEXT = 30
 _ROUNDING = 1e-3
 
 
-def capture_lines(device: torch.device) -> Iterator[Line]:
+def capture_results(device: torch.device) -> Iterator[CheckResult]:
     loaded = loaded_model(TINY, device, torch.float32)
     for tensor in (loaded.pool.keys, loaded.pool.values):
         tensor.normal_()
@@ -42,17 +42,17 @@ def capture_lines(device: torch.device) -> Iterator[Line]:
             worst = max(worst, float((mine - forward(loaded.runner, rows)).abs().max()))
     count = 2 * len(_SIZES)
     found = f"{num_equal} of {count} steps bit for bit as not captured"
-    yield Line(
+    yield CheckResult(
         _PART,
         name,
         found,
         "ok" if num_equal == count and not captured.num_eager else "failed",
         f"sizes {_SIZES}",
     )
-    verdict = Line(
+    verdict = CheckResult(
         _PART, "beside eager", f"logits differ by {worst:.1e} at most, {_ROUNDING:.0e} is rounding"
     )
-    yield verdict if worst <= _ROUNDING else Line(_PART, verdict.what, verdict.found, "failed")
+    yield verdict if worst <= _ROUNDING else CheckResult(_PART, verdict.what, verdict.found, "failed")
 
 
 def _captured(loaded: LoadedModel, capture: Capture) -> CapturedRunner:

@@ -14,7 +14,7 @@ from ssd.draft.server.kernel_checks import ForestScene, check_steps
 from ssd.draft.tree.tables import Shape
 from ssd.kernels.trust import leave_to_torch
 from ssd.runtime.kernel_checks import Finding, Part, Scene, Words, check_kernels
-from ssd.selftest.lines import Line
+from ssd.selftest.results import CheckResult
 
 _PART = "kernels"
 _SECONDS = 240.0
@@ -71,21 +71,21 @@ GRID: tuple[Scene | Words, ...] = (
 )
 
 
-def kernel_lines(device: torch.device) -> Iterator[Line]:
+def kernel_results(device: torch.device) -> Iterator[CheckResult]:
     """A line for each kernel. What fails is torch's from here on, in this process."""
     if find_spec("triton") is None:
-        yield Line(_PART, "all", "Triton is not installed: torch computes everything", "not run")
+        yield CheckResult(_PART, "all", "Triton is not installed: torch computes everything", "not run")
     elif device.type == "cpu":
-        yield from _lines(_interpreted(), where="a few scenes, interpreted")
+        yield from _results(_interpreted(), where="a few scenes, interpreted")
     else:
         findings = [*check_kernels(device, GRID), *check_steps(device, ROUNDS)]
         for each in findings:
             if not each.is_sound:
                 leave_to_torch(each.kernel, device)
-        yield from _lines(findings, where="scenes")
+        yield from _results(findings, where="scenes")
 
 
-def _lines(findings: Iterable[Finding], *, where: str) -> Iterator[Line]:
+def _results(findings: Iterable[Finding], *, where: str) -> Iterator[CheckResult]:
     by_kernel = defaultdict[str, list[Finding]](list)
     for each in findings:
         by_kernel[each.kernel].append(each)
@@ -95,9 +95,9 @@ def _lines(findings: Iterable[Finding], *, where: str) -> Iterator[Line]:
         found = f"{len(mine) - len(wrong)} of {len(mine)} equal ({where}), worst {worst:.1e}"
         if wrong:
             why = f"{wrong[0].scene}: {wrong[0].in_words}"
-            yield Line(_PART, kernel, found, "failed: replaced by its torch form", why)
+            yield CheckResult(_PART, kernel, found, "failed: replaced by its torch form", why)
         else:
-            yield Line(_PART, kernel, found)
+            yield CheckResult(_PART, kernel, found)
 
 
 def _interpreted() -> list[Finding]:

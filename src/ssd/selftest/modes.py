@@ -14,8 +14,8 @@ from ssd.config import Mode
 from ssd.engine.llm import LLM
 from ssd.engine.outputs import EngineStats
 from ssd.sampling import SamplingParams
-from ssd.selftest.lines import Line
 from ssd.selftest.made_up import write_pair
+from ssd.selftest.results import CheckResult
 
 _PART = "modes"
 _MODES: tuple[Mode, ...] = ("ar", "sd", "ssd")
@@ -68,7 +68,7 @@ def _run(llm: LLM) -> ModeRun:
     return ModeRun(texts, llm.stats)
 
 
-def mode_lines(runs: dict[Mode, ModeRun]) -> Iterator[Line]:
+def mode_results(runs: dict[Mode, ModeRun]) -> Iterator[CheckResult]:
     plain = runs["ar"]
     for mode in ("sd", "ssd"):
         found, speculation = runs[mode], runs[mode].stats.speculation
@@ -78,8 +78,8 @@ def mode_lines(runs: dict[Mode, ModeRun]) -> Iterator[Line]:
             f"{speculation.accepted} of {speculation.drafted} drafted tokens accepted"
         )
         if same < len(plain.texts):
-            yield Line(_PART, mode, said, "failed", "a mode must not change a token")
+            yield CheckResult(_PART, mode, said, "failed", "a mode must not change a token")
         elif not speculation.accepted:
-            yield Line(_PART, mode, said, "failed", "no drafted token was accepted: nothing was shown")
+            yield CheckResult(_PART, mode, said, "failed", "no drafted token was accepted: nothing was shown")
         else:
-            yield Line(_PART, mode, said)
+            yield CheckResult(_PART, mode, said)

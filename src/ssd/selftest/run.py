@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from ssd.planning.measured import Measured
+from ssd.planning.measured import SelfTestRecord
 from ssd.runtime.bandwidth import launch_seconds, reading_rate
 from ssd.runtime.host import resolve_dtype
 from ssd.selftest import times
-from ssd.selftest.captured import capture_lines
-from ssd.selftest.kernels import kernel_lines
-from ssd.selftest.lines import Line, at_most, tried
-from ssd.selftest.modes import mode_lines, run_modes
+from ssd.selftest.captured import capture_results
+from ssd.selftest.kernels import kernel_results
+from ssd.selftest.modes import mode_results, run_modes
+from ssd.selftest.results import CheckResult, at_most, tried
 
 HOST_SECONDS = 2e-3
 """Of a step of a few sequences: more than that is felt beside a verification on a GPU."""
@@ -22,35 +22,35 @@ class SelfTest:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.measured: Measured | None = None
+        self.measured: SelfTestRecord | None = None
 
-    def lines(self) -> Iterator[Line]:
-        parts: dict[str, Callable[[], Iterator[Line]]] = {
-            "kernels": lambda: kernel_lines(self.device),
-            "captured steps": lambda: capture_lines(self.device),
+    def results(self) -> Iterator[CheckResult]:
+        parts: dict[str, Callable[[], Iterator[CheckResult]]] = {
+            "kernels": lambda: kernel_results(self.device),
+            "captured steps": lambda: capture_results(self.device),
             "modes and times": self._modes_and_times,
         }
-        for part, lines in parts.items():
-            yield from tried(part, lines)
+        for part, run_part in parts.items():
+            yield from tried(part, run_part)
 
-    def _modes_and_times(self) -> Iterator[Line]:
+    def _modes_and_times(self) -> Iterator[CheckResult]:
         runs = run_modes(str(self.device))
-        yield from mode_lines(runs)
+        yield from mode_results(runs)
         host = runs["ssd"].host_seconds
         yield at_most(
             "host", "a step of 3 texts, mode ssd", host, HOST_SECONDS, "neither forward nor waiting"
         )
         rate, launch = reading_rate(self.device), launch_seconds(self.device)
         captured = times.captured_launch_seconds(self.device)
-        yield times.memory_line(self.device, rate)
-        yield from times.launch_lines(launch, captured)
+        yield times.memory_result(self.device, rate)
+        yield from times.launch_results(launch, captured)
         per_layer, beside = times.count_launches()
         models = times.made_up_pair(self.device, resolve_dtype("auto", self.device))
         seconds = times.forward_seconds(models)
         for name, model, found in zip(("T_v", "T_d"), models, seconds, strict=True):
             overhead = (model.checkpoint.config.num_layers * per_layer + beside) * launch
-            yield times.forward_line(name, model, found, rate, overhead)
-        self.measured = Measured(
+            yield times.forward_result(name, model, found, rate, overhead)
+        self.measured = SelfTestRecord(
             device=_name(self.device),
             bandwidth=rate,
             launch=launch,

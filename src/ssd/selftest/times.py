@@ -19,9 +19,9 @@ from ssd.runtime.bandwidth import best_seconds
 from ssd.runtime.capture import CudaGraphs
 from ssd.runtime.card import CudaCard
 from ssd.runtime.loading import LoadedModel
-from ssd.selftest.lines import Line, at_most, in_words
 from ssd.selftest.made_up import TINY, MadeUpShape, RandomWeights, loaded_model
 from ssd.selftest.recording import Recording
+from ssd.selftest.results import CheckResult, at_most, in_words
 
 ROWS = (1, 2, 4, 8, 16)
 _ON_CPU = (MadeUpShape(4, 1024, 2816, 16, 4, 8192, 64), MadeUpShape(2, 512, 1408, 8, 2, 8192, 64))
@@ -39,23 +39,25 @@ _TURNS = 8
 # Memory and launches.
 
 
-def memory_line(device: torch.device, rate: float) -> Line:
+def memory_result(device: torch.device, rate: float) -> CheckResult:
     found, sheet = f"{rate / 1e9:.1f} GB/s read", data_sheet(device)
     if sheet is None:
-        return Line("memory", "bandwidth", found, why="no data sheet to compare with")
+        return CheckResult("memory", "bandwidth", found, why="no data sheet to compare with")
     share = rate / sheet.bandwidth
     why = f"{share:.2f} of the {sheet.bandwidth / 1e9:.0f} GB/s of {sheet.name}"
-    return Line("memory", "bandwidth", found, "ok" if share >= _DATA_SHEET else "slower than expected", why)
+    return CheckResult(
+        "memory", "bandwidth", found, "ok" if share >= _DATA_SHEET else "slower than expected", why
+    )
 
 
 def data_sheet(device: torch.device) -> Device | None:
     return called_like(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
 
 
-def launch_lines(launch: float, captured: float | None) -> Iterator[Line]:
+def launch_results(launch: float, captured: float | None) -> Iterator[CheckResult]:
     yield at_most("launches", "one by one", launch, _LAUNCH, "of a small operation among many")
     if captured is None:
-        yield Line("launches", "within a graph", "there are none on a CPU", "not run")
+        yield CheckResult("launches", "within a graph", "there are none on a CPU", "not run")
     else:
         yield at_most("launches", "within a graph", captured, _CAPTURED_LAUNCH, "of the same operation")
 
@@ -93,9 +95,9 @@ def forward_seconds(models: Sequence[LoadedModel]) -> list[dict[int, float]]:
     return found
 
 
-def forward_line(
+def forward_result(
     name: str, model: LoadedModel, seconds: Mapping[int, float], rate: float, overhead: float
-) -> Line:
+) -> CheckResult:
     """`overhead`: seconds that its launches take."""
     config, width = model.checkpoint.config, model.pool.shape.dtype.itemsize
     expected = config.num_parameters * width / rate + overhead
@@ -104,11 +106,15 @@ def forward_line(
     what = f"{name}, {config.num_parameters / 1e6:.0f} M weights"
     judged = at_most("forwards", what, seconds[ROWS[0]], expected, "")
     if judged.verdict != "ok":
-        return Line("forwards", what, found, judged.verdict, "weights at the measured rate, and launches")
+        return CheckResult(
+            "forwards", what, found, judged.verdict, "weights at the measured rate, and launches"
+        )
     # Rows share the weights: half of what they would take one after another is the least to ask for.
     if seconds[ROWS[-1]] > ROWS[-1] / 2 * seconds[ROWS[0]]:
-        return Line("forwards", what, found, "slower than expected", "rows together should share the weights")
-    return Line("forwards", what, found)
+        return CheckResult(
+            "forwards", what, found, "slower than expected", "rows together should share the weights"
+        )
+    return CheckResult("forwards", what, found)
 
 
 class _Unseeing:

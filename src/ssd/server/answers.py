@@ -27,7 +27,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Timings(Answer, frozen=True, kw_only=True):
+class RequestTimings(Answer, frozen=True, kw_only=True):
     """Seconds, as the engine saw them; of several prompts, those of the slowest."""
 
     queued: float
@@ -42,7 +42,7 @@ class Misses(Answer, frozen=True, kw_only=True):
     unheard: int
 
 
-class Speculation(Answer, frozen=True, kw_only=True):
+class SpeculationUsage(Answer, frozen=True, kw_only=True):
     rounds: int
     drafted: int
     accepted: int
@@ -52,7 +52,7 @@ class Speculation(Answer, frozen=True, kw_only=True):
     hit_rate: float | None
     ngram: int
     jit: int
-    timings: Timings
+    timings: RequestTimings
 
 
 class PromptTokensDetails(Answer, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ class Usage(Answer, frozen=True, kw_only=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails | UnsetType = UNSET
-    speculation: Speculation | UnsetType = UNSET
+    speculation: SpeculationUsage | UnsetType = UNSET
 
 
 class TextLogprobs(Answer, frozen=True, kw_only=True):
@@ -117,7 +117,7 @@ class ChatLogprobs(Answer, frozen=True, kw_only=True):
     refusal: None = None
 
 
-class CalledFunction(Answer, frozen=True, kw_only=True):
+class FunctionCall(Answer, frozen=True, kw_only=True):
     name: str
     arguments: str
 
@@ -127,7 +127,7 @@ class ToolCall(Answer, frozen=True, kw_only=True):
     """Only in streams."""
     id: str
     type: Literal["function"] = "function"
-    function: CalledFunction
+    function: FunctionCall
 
 
 class AssistantMessage(Answer, frozen=True, kw_only=True):

@@ -122,8 +122,8 @@ def _token_routes(serving: Serving) -> APIRouter:
 
 async def _tokens(serving: Serving, body: TokenizeRequest) -> list[int]:
     if body.messages is not None:
-        told = body.messages
-        messages = await off_loop(weight(told), lambda: conversation(told))
+        given = body.messages
+        messages = await off_loop(weight(given), lambda: conversation(given))
         return await serving.chat_prompt(messages, add_generation_prompt=body.add_generation_prompt)
     return await serving.encoded(body.prompt or "", add_special_tokens=body.add_special_tokens)
 

@@ -70,7 +70,7 @@ class Body(BaseModel):
         return data
 
 
-class _Lane:
+class _LargeBodyQueue:
     """Large bodies are read one at a time, and others are served for as long as each took.
 
     Reading holds up the event loop, in a thread too: neither the JSON parser nor pydantic lets other threads
@@ -99,7 +99,7 @@ class _Lane:
         self._free_at = time.monotonic() + time.thread_time() - began
 
 
-_LANE = _Lane()
+_LARGE_BODIES = _LargeBodyQueue()
 _READING: ContextVar[ExitStack] = ContextVar("reading")
 
 
@@ -114,7 +114,7 @@ class BoundedRoute(APIRoute):
 
         async def bounded(request: Request) -> Response:
             body = await request.body()
-            with await _LANE.enter(len(body)) as reading:
+            with await _LARGE_BODIES.enter(len(body)) as reading:
                 _READING.set(reading)
                 _check_counts(body)
                 response = await handle(request)

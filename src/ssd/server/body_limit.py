@@ -25,7 +25,7 @@ class BodyLimit:
         """`paths`: of the routes that use a body. Others are answered without a look at it."""
         self._app, self._paths = app, paths
         self._most, self._seconds = config.max_body_bytes, config.body_seconds
-        self._hall = _Hall(_LARGEST_AT_ONCE * config.max_body_bytes)
+        self._hall = _HeldBodies(_LARGEST_AT_ONCE * config.max_body_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -34,7 +34,7 @@ class BodyLimit:
         if scope["method"] != "POST" or scope["path"] not in self._paths:
             await self._app(scope, _handing_on(b"", receive, lambda: None), send)
             return
-        reader = _Reader(self._hall, self._most)
+        reader = _BodyReader(self._hall, self._most)
         try:
             try:
                 handing_on = _handing_on(await self._body(reader, scope, receive), receive, reader.leave)
@@ -46,7 +46,7 @@ class BodyLimit:
         finally:
             reader.leave()
 
-    async def _body(self, reader: "_Reader", scope: Scope, receive: Receive) -> bytes:
+    async def _body(self, reader: "_BodyReader", scope: Scope, receive: Receive) -> bytes:
         declared = Headers(scope=scope).get("content-length", "0")
         if declared.isdecimal() and int(declared) <= self._most:
             body = await reader.read(receive, self._seconds)
@@ -83,10 +83,10 @@ async def _discard(receive: Receive) -> None:
             return
 
 
-class _Reader:
+class _BodyReader:
     """One body, as it comes."""
 
-    def __init__(self, hall: "_Hall", most: int) -> None:
+    def __init__(self, hall: "_HeldBodies", most: int) -> None:
         self._hall, self._most = hall, most
         self.size = 0
         self.is_ended = False
@@ -133,16 +133,16 @@ class _Reader:
                 return b"".join(parts)
 
 
-class _Hall:
+class _HeldBodies:
     """All bodies that are held. Where they are too much, the one that is read longest has to go."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._held = 0
-        self._readers: dict[_Reader, None] = {}
+        self._readers: dict[_BodyReader, None] = {}
         """In the order in which they came."""
 
-    def hold(self, reader: _Reader, size: int) -> None:
+    def hold(self, reader: _BodyReader, size: int) -> None:
         if reader.is_ended:
             raise TimeoutError  # It had been woken already when its time was taken away.
         self._readers[reader] = None
@@ -151,11 +151,11 @@ class _Hall:
         reader.size += size
         self._held += size
 
-    def leave(self, reader: _Reader) -> None:
+    def leave(self, reader: _BodyReader) -> None:
         if self._readers.pop(reader, self) is None:
             self._held -= reader.size
 
-    def _end_another(self, reader: _Reader) -> None:
+    def _end_another(self, reader: _BodyReader) -> None:
         for other in self._readers:
             if other is not reader and other.may_be_ended:
                 other.end()

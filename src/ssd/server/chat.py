@@ -15,12 +15,12 @@ from ssd.engine.request import Request
 from ssd.sampling import SamplingParams, TokenLogprobs
 from ssd.server.answers import (
     AssistantMessage,
-    CalledFunction,
     ChatChoice,
     ChatChunk,
     ChatCompletion,
     Delta,
     DeltaChoice,
+    FunctionCall,
     ShownTree,
     ToolCall,
 )
@@ -65,7 +65,7 @@ class ChatJob:
         if grammar is not None and not body.forces_call:
             calls = None  # The client's own form: a JSON answer may look like a call.
         params = replace(chat_params(body, serving.config), grammar=grammar)
-        messages, options = await off_loop(weight(body.messages), lambda: _told(serving, body))
+        messages, options = await off_loop(weight(body.messages), lambda: _template_input(serving, body))
         prompt = await serving.chat_prompt(messages, **options)
         request = await serving.request(body, prompt, params, caller)
         serving.check_scores([request])
@@ -213,7 +213,7 @@ def shown_trees(trees: Sequence[VerifiedTree], texts: TokenTexts) -> list[ShownT
     ]
 
 
-def _told(serving: Serving, body: ChatCompletionRequest) -> tuple[list[Message], dict[str, Any]]:
+def _template_input(serving: Serving, body: ChatCompletionRequest) -> tuple[list[Message], dict[str, Any]]:
     """What the chat template is given: messages, and what it takes beside them."""
     messages, options = conversation(body.messages), template_options(body)
     template = serving.client.tokenizer.chat_template
@@ -259,7 +259,7 @@ def _tool_calls(pieces: Sequence[Piece], first: int | None = None) -> list[ToolC
     calls = [
         ToolCall(
             id=f"call_{uuid.uuid4().hex[:24]}",
-            function=CalledFunction(name=call.name, arguments=call.arguments),
+            function=FunctionCall(name=call.name, arguments=call.arguments),
         )
         for call in found
     ]

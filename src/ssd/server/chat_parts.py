@@ -13,30 +13,30 @@ MOST_MESSAGES = 1 << 14
 MOST_TOOLS = 1 << 10
 
 
-class TextPart(Body):
+class MessageTextPart(Body):
     type: Literal["text"]
     text: str
 
 
-class CalledFunction(Body):
+class MessageFunctionCall(Body):
     name: str
     arguments: str
 
 
-class MadeCall(Body):
+class MessageToolCall(Body):
     """A tool call of an earlier answer."""
 
     id: str | None = None
     type: Literal["function"] = "function"
-    function: CalledFunction
+    function: MessageFunctionCall
     index: Int | None = None
 
 
 class ChatMessage(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Listed[TextPart] | None = None
+    content: str | Listed[MessageTextPart] | None = None
     name: str | None = None
-    tool_calls: Listed[MadeCall] | None = None
+    tool_calls: Listed[MessageToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     # An answer of ours, passed back as it came, has these.

@@ -50,7 +50,7 @@ class CompletionJob:
         return cls(serving, body, params, requests, f"cmpl-{caller.request_id}")
 
     async def whole(self) -> Completion:
-        self.finished = [self._told(each) for each in await self.serving.outputs(self.requests)]
+        self.finished = [self._as_requested(each) for each in await self.serving.outputs(self.requests)]
         choices = await off_loop(num_scores(self.finished), self._all_choices)
         return self._answer(choices).with_usage(usage_of(self.finished))
 
@@ -63,16 +63,16 @@ class CompletionJob:
         async with aclosing(self.serving.events(self.requests)) as events:
             async for number, event in events:
                 if isinstance(event, RequestOutput):
-                    self.finished.append(self._told(event))
+                    self.finished.append(self._as_requested(event))
                     check_complete(event)
                 elif event.text or event.token_ids or event.finish_reason:
-                    told = _unwritten(event) if self.body.only_scores else event
-                    self.num_generated += len(told.token_ids)
-                    yield self._chunk([self._choice(number, told)])
+                    increment = _unwritten(event) if self.body.only_scores else event
+                    self.num_generated += len(increment.token_ids)
+                    yield self._chunk([self._choice(number, increment)])
         if self.body.includes_usage:
             yield self._answer([]).with_usage(usage_of(self.finished))
 
-    def _told(self, output: RequestOutput) -> RequestOutput:
+    def _as_requested(self, output: RequestOutput) -> RequestOutput:
         if not self.body.only_scores:
             return output
         return replace(output, outputs=tuple(map(_unwritten, output.outputs)))

@@ -71,8 +71,8 @@ async def send_events(
     """What the generator yields, as server-sent events. A failure on the way is an event too."""
     await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
     try:
-        async with aclosing(or_silence(events, keep_alive_seconds)) as told:
-            async for event in told:
+        async with aclosing(or_silence(events, keep_alive_seconds)) as timed_events:
+            async for event in timed_events:
                 await _send_frame(send, _SIGN_OF_LIFE if event is None else event.framed())
     except (ApiError, EngineDeadError, InvalidRequestError) as error:
         await _send_frame(send, framing.failure(_as_api_error(error)))

@@ -12,34 +12,34 @@ from ssd.server.serving import Serving
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ProbeResult:
     status: int
     body: dict[str, Any]
 
 
-def liveness(serving: Serving) -> Finding:
+def liveness(serving: Serving) -> ProbeResult:
     client = serving.client
     waiting = client.seconds_without_progress
     if client.state == "dead":
-        return Finding(503, {"status": "dead"})
+        return ProbeResult(503, {"status": "dead"})
     if waiting > serving.config.stuck_seconds:
-        return Finding(503, {"status": "stuck", "seconds_without_progress": round(waiting, 1)})
-    return Finding(200, {"status": "ok", "seconds_without_progress": round(waiting, 1)})
+        return ProbeResult(503, {"status": "stuck", "seconds_without_progress": round(waiting, 1)})
+    return ProbeResult(200, {"status": "ok", "seconds_without_progress": round(waiting, 1)})
 
 
-def health(serving: Serving) -> Finding:
+def health(serving: Serving) -> ProbeResult:
     if serving.client.state == "loading":
-        return Finding(503, {"status": "loading"})
+        return ProbeResult(503, {"status": "loading"})
     return liveness(serving)
 
 
-def readiness(serving: Serving) -> Finding:
+def readiness(serving: Serving) -> ProbeResult:
     if serving.gate.is_draining:
-        return Finding(503, {"status": "draining"})
+        return ProbeResult(503, {"status": "draining"})
     found = health(serving)
     if found.status != 200:
         return found
     beat = serving.client.heartbeat
     if beat is not None and beat.is_draft_ready is False:
-        return Finding(200, {"status": "degraded", "reason": "the draft is away"})
-    return Finding(200, {"status": "ready"})
+        return ProbeResult(200, {"status": "degraded", "reason": "the draft is away"})
+    return ProbeResult(200, {"status": "ready"})

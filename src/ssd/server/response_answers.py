@@ -6,12 +6,12 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ssd.server.answers import Answer, Speculation, TokenLogprob, data_frame
+from ssd.server.answers import Answer, SpeculationUsage, TokenLogprob, data_frame
 
 Status = Literal["in_progress", "completed", "incomplete"]
 
 
-class TextPart(Answer, frozen=True, kw_only=True, tag_field="type", tag="output_text"):
+class OutputText(Answer, frozen=True, kw_only=True, tag_field="type", tag="output_text"):
     text: str
     annotations: tuple[()] = ()
     logprobs: Sequence[TokenLogprob] = ()
@@ -25,7 +25,7 @@ class MessageItem(Answer, frozen=True, kw_only=True, tag_field="type", tag="mess
     id: str
     role: Literal["assistant"] = "assistant"
     status: Status = "in_progress"
-    content: Sequence[TextPart] = ()
+    content: Sequence[OutputText] = ()
 
 
 class ReasoningItem(Answer, frozen=True, kw_only=True, tag_field="type", tag="reasoning"):
@@ -62,7 +62,7 @@ class ResponseUsage(Answer, frozen=True, kw_only=True):
     output_tokens: int
     output_tokens_details: OutputTokensDetails = OutputTokensDetails()
     total_tokens: int
-    speculation: Speculation | UnsetType = UNSET
+    speculation: SpeculationUsage | UnsetType = UNSET
 
 
 class IncompleteDetails(Answer, frozen=True, kw_only=True):
@@ -107,7 +107,7 @@ class ResponseEvent(Answer, frozen=True, kw_only=True):
     item: Item | UnsetType = UNSET
     item_id: str | UnsetType = UNSET
     content_index: int | UnsetType = UNSET
-    part: TextPart | ReasoningPart | UnsetType = UNSET
+    part: OutputText | ReasoningPart | UnsetType = UNSET
     delta: str | UnsetType = UNSET
     text: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET

@@ -12,11 +12,11 @@ from ssd.server.response_answers import (
     CallItem,
     Item,
     MessageItem,
+    OutputText,
     ReasoningItem,
     ReasoningPart,
     ResponseEvent,
     Status,
-    TextPart,
 )
 
 Events = list[ResponseEvent]
@@ -117,13 +117,13 @@ class _Text:
 
     def item(self, status: Status) -> Item:
         part = self._part()
-        if isinstance(part, TextPart):
+        if isinstance(part, OutputText):
             return MessageItem(id=self._id, status=status, content=(part,))
         return ReasoningItem(id=self._id, status=status, content=(part,))
 
-    def _part(self) -> TextPart | ReasoningPart:
+    def _part(self) -> OutputText | ReasoningPart:
         if self.kind == "message":
-            return TextPart(text=self._text, logprobs=tuple(self._scores))
+            return OutputText(text=self._text, logprobs=tuple(self._scores))
         return ReasoningPart(text=self._text)
 
     def _where(self) -> dict[str, Any]:

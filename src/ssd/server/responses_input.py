@@ -8,13 +8,13 @@ from itertools import groupby
 from typing import Any
 
 from ssd.server.chat_parts import (
-    CalledFunction,
     ChatMessage,
     ChosenFunction,
     ChosenTool,
     Function,
     JsonSchema,
-    MadeCall,
+    MessageFunctionCall,
+    MessageToolCall,
     ResponseFormat,
     Tool,
 )
@@ -79,8 +79,8 @@ def _messages(body: ResponsesRequest) -> list[ChatMessage]:
     if isinstance(body.input, str):
         return [*messages, ChatMessage(role="user", content=body.input)]
     for is_answer, items in groupby(body.input, _is_of_an_answer):
-        told = list(items)
-        messages += [_answer(told)] if is_answer else map(_asked, told)
+        group = list(items)
+        messages += [_answer(group)] if is_answer else map(_asked, group)
     return messages
 
 
@@ -107,7 +107,9 @@ def _answer(items: Sequence[InputItem]) -> ChatMessage:
         part.text for each in items if isinstance(each, InputReasoning) for part in each.content or ()
     ]
     calls = [
-        MadeCall(id=each.call_id, function=CalledFunction(name=each.name, arguments=each.arguments))
+        MessageToolCall(
+            id=each.call_id, function=MessageFunctionCall(name=each.name, arguments=each.arguments)
+        )
         for each in items
         if isinstance(each, InputCall)
     ]

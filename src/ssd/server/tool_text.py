@@ -26,12 +26,12 @@ def spelled_out(
     messages: Sequence[Message], tools: Sequence[dict[str, Any]], kind: KnownFormat
 ) -> list[Message]:
     """The conversation with the tools in its system message, and with calls and results as text."""
-    told = [_spelled(message, kind) for message in messages]
+    spelled = [_spelled(message, kind) for message in messages]
     if not tools:
-        return told
-    first = told[0] if told[0]["role"] == "system" else None
+        return spelled
+    first = spelled[0] if spelled[0]["role"] == "system" else None
     said = f"{first['content']}\n\n" if first else ""
-    return [{"role": "system", "content": said + _introduction(tools, kind)}, *told[1 if first else 0 :]]
+    return [{"role": "system", "content": said + _introduction(tools, kind)}, *spelled[1 if first else 0 :]]
 
 
 def _introduction(tools: Sequence[dict[str, Any]], kind: KnownFormat) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ssd.engine.outputs import RequestOutput, SpeculationStats
 from ssd.engine.request import Request
-from ssd.server.answers import Misses, PromptTokensDetails, Speculation, Timings, Usage
+from ssd.server.answers import Misses, PromptTokensDetails, RequestTimings, SpeculationUsage, Usage
 
 _COUNTS = ("rounds", "drafted", "accepted", "hits", "late", "unknown", "unheard", "ngram", "jit", "trees")
 
@@ -33,10 +33,10 @@ def usage_so_far(requests: Sequence[Request], num_generated: int) -> Usage:
     )
 
 
-def _speculation(outputs: Sequence[RequestOutput]) -> Speculation:
+def _speculation(outputs: Sequence[RequestOutput]) -> SpeculationUsage:
     stats = [each.speculation for output in outputs for each in output.outputs]
     total = SpeculationStats(**{name: sum(getattr(each, name) for each in stats) for name in _COUNTS})
-    return Speculation(
+    return SpeculationUsage(
         rounds=total.rounds,
         drafted=total.drafted,
         accepted=total.accepted,
@@ -50,9 +50,9 @@ def _speculation(outputs: Sequence[RequestOutput]) -> Speculation:
     )
 
 
-def _timings(outputs: Sequence[RequestOutput]) -> Timings:
+def _timings(outputs: Sequence[RequestOutput]) -> RequestTimings:
     slowest = max((output.timings for output in outputs), key=lambda timings: timings.total)
-    return Timings(
+    return RequestTimings(
         queued=slowest.queued,
         first_token=slowest.first_token,
         total=slowest.total,

@@ -25,7 +25,7 @@ def _unwatched() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class CaseRates:
     case: Case
     rates: Sequence[float]
     """Tokens a second, by prompt."""
@@ -35,7 +35,7 @@ class Measured:
         """Over all prompts, each of the same length: total tokens by total time."""
         return statistics.harmonic_mean(self.rates)
 
-    def over(self, other: "Measured", *, among: int = 1) -> Estimate:
+    def over(self, other: "CaseRates", *, among: int = 1) -> Estimate:
         """How many times as fast, as the median over prompts: drift hits both of a prompt alike.
 
         `among`: so many intervals, of whoever is compared with the same one, hold together.
@@ -51,7 +51,7 @@ def run_in_turns(
     max_tokens: int,
     seed: int,
     on_text: OnText = _unwatched,
-) -> list[Measured]:
+) -> list[CaseRates]:
     """Every case on every prompt, in an order that changes with each. Warm-up is outside the clock."""
     engines.warm_up(cases, prompts[0])
     rates: dict[Case, list[float]] = {case: [] for case in cases}
@@ -60,10 +60,10 @@ def run_in_turns(
             (record,) = engines.run(case, [prompt], max_tokens=max_tokens, seed=seed + place)
             rates[case].append(record.rate)
             on_text()
-    return [Measured(case, rates[case]) for case in cases]
+    return [CaseRates(case, rates[case]) for case in cases]
 
 
-def winner(measured: Sequence[Measured], baseline: Measured) -> Measured:
+def winner(measured: Sequence[CaseRates], baseline: CaseRates) -> CaseRates:
     """The fastest of those that are clearly faster than plain decoding; else plain decoding itself.
 
     Clearly: the whole interval is above 1, and the intervals of all of them hold together: a draft takes
@@ -74,7 +74,7 @@ def winner(measured: Sequence[Measured], baseline: Measured) -> Measured:
     return max(clear, key=lambda each: each.over(baseline).value, default=baseline)
 
 
-def _is_clear(ratio: Estimate, one: Measured, baseline: Measured) -> bool:
+def _is_clear(ratio: Estimate, one: CaseRates, baseline: CaseRates) -> bool:
     if ratio.low is not None:
         return ratio.low > 1
     is_never_slower = all(ours >= theirs for ours, theirs in zip(one.rates, baseline.rates, strict=True))
@@ -83,8 +83,8 @@ def _is_clear(ratio: Estimate, one: Measured, baseline: Measured) -> bool:
 
 def on_held_out(
     engines: CaseEngines,
-    chosen: Measured,
-    baseline: Measured,
+    chosen: CaseRates,
+    baseline: CaseRates,
     prompts: Sequence[str],
     *,
     max_tokens: int,

@@ -117,7 +117,7 @@ def _written(engines: CaseEngines, prompt: str, max_tokens: int, temperature: fl
 
 
 @dataclass(frozen=True, slots=True)
-class _Bare:
+class _BareTimes:
     """Medians over a few turns, by rows."""
 
     target: Mapping[int, float]
@@ -125,7 +125,7 @@ class _Bare:
     in_turns: Mapping[Precision, float]
 
 
-def _bare_forwards(engines: CaseEngines, drafts: Mapping[Precision, LoadedModel]) -> _Bare:
+def _bare_forwards(engines: CaseEngines, drafts: Mapping[Precision, LoadedModel]) -> _BareTimes:
     target, config = engines.engine.loaded, engines.config
     alone = {rows: BareForward(target, rows, config.cores) for rows in TARGET_ROWS}
     ahead = {
@@ -141,7 +141,7 @@ def _bare_forwards(engines: CaseEngines, drafts: Mapping[Precision, LoadedModel]
     wanted = [*alone.values(), *in_turns.values(), *(one for each in ahead.values() for one in each.values())]
     median_seconds(wanted, turns=1, home=config.cores)  # warms up
     found = dict(zip(wanted, median_seconds(wanted, turns=_TURNS, home=config.cores), strict=True))
-    return _Bare(
+    return _BareTimes(
         {rows: found[each] for rows, each in alone.items()},
         {name: {rows: found[one] for rows, one in each.items()} for name, each in ahead.items()},
         {name: found[each] for name, each in in_turns.items()},

@@ -24,7 +24,7 @@ _WORTH = 1.005
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class PredictedCase:
     case: Case
     rate: float
     """Tokens a second, predicted."""
@@ -59,9 +59,9 @@ def _ahead(guesses: Guesses, times: PairTimes, width: int, lookahead: int) -> fl
     return ssd_rate(times, guesses.tokens_a_round(lookahead), hits, lookahead, width=width)
 
 
-def search(facts: Facts) -> list[Candidate]:
+def search(facts: Facts) -> list[PredictedCase]:
     """All that was looked at, the best first; one of each mode and precision at least."""
-    found = {case: Candidate(case, predicted_rate(facts, case)) for case in _simple_cases(facts.drafts)}
+    found = {case: PredictedCase(case, predicted_rate(facts, case)) for case in _simple_cases(facts.drafts)}
     for precision in facts.drafts:
         for candidate in _climb(facts, _default_ssd(precision)):
             found[candidate.case] = candidate
@@ -80,7 +80,7 @@ def _simple_cases(precisions: Iterable[Precision]) -> Iterator[Case]:
             yield Case(mode="sd", lookahead=lookahead, draft_precision=precision)
 
 
-def _climb(facts: Facts, start: Case) -> Iterator[Candidate]:
+def _climb(facts: Facts, start: Case) -> Iterator[PredictedCase]:
     """Setting by setting, until a whole round of them brings nothing."""
     known: dict[Case, float] = {}
 
@@ -96,10 +96,10 @@ def _climb(facts: Facts, start: Case) -> Iterator[Candidate]:
             tried = max((replace(best, **{name: choice}) for choice in choices), key=rate)
             if rate(tried) > _WORTH * rate(best):
                 best, is_better = tried, True
-    yield from (Candidate(case, seconds) for case, seconds in known.items())
+    yield from (PredictedCase(case, seconds) for case, seconds in known.items())
 
 
-def shortlist(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
+def shortlist(candidates: Sequence[PredictedCase], count: int) -> list[PredictedCase]:
     """The best few that are worth running: unlike each other, the best of each mode with a draft among them.
 
     Near a maximum many settings promise the same; running them would only measure noise.

@@ -9,9 +9,9 @@ from ssd.bench.cases import Case
 from ssd.bench.statistics import Estimate
 from ssd.config import Precision
 from ssd.planning.rounds import FAN_OUT
-from ssd.tuning.confirm import Measured
+from ssd.tuning.confirm import CaseRates
 from ssd.tuning.measure import Facts
-from ssd.tuning.search import Candidate
+from ssd.tuning.search import PredictedCase
 
 _WIDTH = 108
 Cores = tuple[int, ...]
@@ -27,18 +27,18 @@ class Tuned:
     given: Mapping[str, object]
     """What the user said of the machine and its memory, as settings of the engine: it holds on."""
     facts: Facts
-    predicted: Sequence[Candidate]
-    measured: Sequence[Measured]
+    predicted: Sequence[PredictedCase]
+    measured: Sequence[CaseRates]
     """Of the candidates that were run; plain decoding first."""
-    chosen: Measured
+    chosen: CaseRates
     held_out: Estimate | None = None
     """The chosen case over plain decoding, on prompts that tuning has not seen."""
 
     @property
-    def plain(self) -> Measured:
+    def plain(self) -> CaseRates:
         return self.measured[0]
 
-    def over_plain(self, measured: Measured) -> Estimate:
+    def over_plain(self, measured: CaseRates) -> Estimate:
         """By the prompts that the choice was made by: intervals hold for all candidates together."""
         return measured.over(self.plain, among=len(self.measured) - 1)
 

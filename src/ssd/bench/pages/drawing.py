@@ -45,7 +45,7 @@ def css() -> str:
     return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
 
 
-class Drawing:
+class SvgDrawing:
     def __init__(self, height: float, label: str) -> None:
         """Raises a ValueError that names the extra to install where matplotlib is missing."""
         try:
@@ -53,7 +53,7 @@ class Drawing:
         except ImportError as error:
             raise ValueError(f"plots need the package matplotlib: {how_to_install('bench')}") from error
 
-        self.height, self._label, self._told = height, label, dict[str, str]()
+        self.height, self._label, self._tooltips = height, label, dict[str, str]()
         self._figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72, facecolor="none")
 
     def axes(self, left: float, top: float, right: float, bottom: float) -> Axes:
@@ -69,11 +69,11 @@ class Drawing:
         place = (x / WIDTH, 1 - y / self.height)
         self._figure.text(*place, words, color=COLOURS[colour][0], **{"size": 13, **more})  # type: ignore[arg-type]
 
-    def tell(self, artist: Artist, words: str) -> None:
+    def set_tooltip(self, artist: Artist, words: str) -> None:
         """What hovering shows."""
-        name = f"told-{len(self._told)}"
+        name = f"tooltip-{len(self._tooltips)}"
         artist.set_gid(name)
-        self._told[name] = words
+        self._tooltips[name] = words
 
     def to_svg(self) -> str:
         """For a page that defines the colours' variables."""
@@ -85,7 +85,7 @@ class Drawing:
         root = ET.fromstring(written.getvalue())
         _strip(root)
         for element in root.iter():
-            if (words := self._told.get(element.attrib.pop("id", ""))) is not None:
+            if (words := self._tooltips.get(element.attrib.pop("id", ""))) is not None:
                 title = ET.Element("title")
                 title.text = words
                 element.insert(0, title)
@@ -117,17 +117,17 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlotLine:
     name: str
     colour: str
     points: Sequence[Point]
 
 
-def lines(found: Sequence[Line], across: str, up: str, *, most: float | None = None) -> str:
+def lines(found: Sequence[PlotLine], across: str, up: str, *, most: float | None = None) -> str:
     """A drawing of lines with intervals, each named at its right end; `most`: where the upward axis ends."""
     left, right, top, bottom = 60, WIDTH - 190, 28, 254
     xs = sorted({point.x for line in found for point in line.points}, key=int)
-    drawing = Drawing(300, f"{up} by {across}")
+    drawing = SvgDrawing(300, f"{up} by {across}")
     axes = drawing.axes(left, top, right, bottom)
     ends = [max(point.value, *(point.interval or (0.0,))) for line in found for point in line.points]
     axes.set_xticks(range(len(xs)), labels=xs)
@@ -142,7 +142,7 @@ def lines(found: Sequence[Line], across: str, up: str, *, most: float | None = N
             if point.interval is not None:
                 stroke(axes, [x, x], point.interval)
             dot = stroke(axes, [x, x], (point.value, point.value), colour=line.colour, width=9)
-            drawing.tell(dot, f"{line.name}, {point.words}")
+            drawing.set_tooltip(dot, f"{line.name}, {point.words}")
         y = max(bottom - (bottom - top) * line.points[-1].value / most + 4, below + 15)
         drawing.text(right + 8, y, "■", line.colour)
         drawing.text(right + 24, y, line.name)

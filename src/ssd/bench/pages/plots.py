@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from ssd.bench.cases import Case, parse_case
 from ssd.bench.figures import ALL, Figures
-from ssd.bench.pages.drawing import COLOURS, WIDTH, Drawing, Line, Point, lines, rule, stroke
-from ssd.bench.records import CaseRecord, Span
+from ssd.bench.pages.drawing import COLOURS, WIDTH, PlotLine, Point, SvgDrawing, lines, rule, stroke
+from ssd.bench.records import CaseRecord, TimelineSpan
 from ssd.bench.statistics import Estimate
 from ssd.bench.summary import RunFigures
 from ssd.bench.tables import number
@@ -94,14 +94,14 @@ def _bars(
     """Grouped by data set, in the order given; the axis begins at zero."""
     datasets = list(dict.fromkeys(row.dataset for row in rows))
     height = _TOP + len(datasets) * _HEAD + len(rows) * _PITCH + 12
-    drawing = Drawing(height, label)
+    drawing = SvgDrawing(height, label)
     axes = drawing.axes(_LEFT, _TOP, WIDTH - 210, height - 12)
     axes.set_ylim(height - 12, _TOP)
     axes.xaxis.tick_top()
     found = {id(row): value(row) for row in rows}
     most = rule(axes, "x", max(each.high or each.value for each in found.values()))
     drawing.text(_LEFT - 10, _TOP - 10, label, "quiet", size=12, ha="right")
-    y, room = float(_TOP), 8 * most / (WIDTH - 210 - _LEFT)
+    y, gap = float(_TOP), 8 * most / (WIDTH - 210 - _LEFT)
     names: dict[float, str] = {}
     for dataset in datasets:
         drawing.text(0, y + 15, dataset, weight="bold")
@@ -115,8 +115,8 @@ def _bars(
                 end = max(end, high)
                 stroke(axes, [low, low, low, high, high, high], [y - 4, y + 4, y, y, y - 4, y + 4])
                 title += f", 95 % interval {number(low)} to {number(high)}, {row.num_prompts} prompts"
-            drawing.tell(bar, title)
-            axes.text(end + room, y, words(row), size=13, color=COLOURS["ink"][0], va="center")
+            drawing.set_tooltip(bar, title)
+            axes.text(end + gap, y, words(row), size=13, color=COLOURS["ink"][0], va="center")
             names[y] = row.case.name
             y += _PITCH
     axes.set_yticks(list(names), labels=list(names.values()), size=13, color=COLOURS["ink"][0])
@@ -147,7 +147,7 @@ def _lanes(records: Sequence[CaseRecord], colours: Mapping[str, str]) -> str:
     end = 1e3 * min(max(span.ended for span in each.spans if span.lane == "target") for each in records)
     drafts = [any(span.lane == "draft" for span in each.spans) for each in records]
     height = _TOP + (len(records) + sum(drafts)) * (_LANE + _LANE_GAP) + len(records) * _CASE_GAP
-    drawing = Drawing(height, "who computed when")
+    drawing = SvgDrawing(height, "who computed when")
     axes = drawing.axes(_LEFT, _TOP, WIDTH - 16, height)
     axes.set_ylim(height, _TOP)
     axes.xaxis.tick_top()
@@ -172,14 +172,14 @@ def _lanes(records: Sequence[CaseRecord], colours: Mapping[str, str]) -> str:
                         y, max(0.0, ended - started - 0.001 * end), _LANE, left=started, clip_on=False,
                         color=COLOURS[colour][0], alpha=0.62 if lane == "draft" else None,
                     )  # fmt: skip
-                    drawing.tell(bar, f"{name}: {_span_words(span)}")
+                    drawing.set_tooltip(bar, f"{name}: {_span_words(span)}")
             y += _LANE + _LANE_GAP
         y += _CASE_GAP
     axes.set_yticks(list(lanes), labels=list(lanes.values()))
     return drawing.to_svg()
 
 
-def _span_words(span: Span) -> str:
+def _span_words(span: TimelineSpan) -> str:
     rows = f", {span.rows} rows" if span.rows else ""
     return f"{_SPANS[span.lane]} for {number(1e3 * (span.ended - span.started))} ms{rows}"
 
@@ -191,7 +191,7 @@ def _depths(figures: RunFigures, colours: Mapping[str, str]) -> Plot | None:
     where = "all data sets" if rows[0].dataset == ALL else rows[0].dataset
     caption = f"Share of verifications in which at least so many drafted tokens were accepted; {where}."
     drawn = [
-        Line(
+        PlotLine(
             row.case.name,
             colours[row.case.name],
             [
@@ -215,7 +215,7 @@ def _latency(figures: RunFigures, colours: Mapping[str, str]) -> Plot | None:
     if len({row.case.batch_size for row in rows}) < 2:
         return None
     drawn = [
-        Line(name, colours[name], [_latency_point(row) for row in rows if row.case.name == name])
+        PlotLine(name, colours[name], [_latency_point(row) for row in rows if row.case.name == name])
         for name in dict.fromkeys(row.case.name for row in rows)
     ]
     caption = "Time per output token that each user sees, by how many texts run together. Lower is better."

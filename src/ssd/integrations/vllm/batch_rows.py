@@ -16,7 +16,7 @@ Longs = NDArray[np.int64]
 _SEED_MASK = 2**64 - 1
 
 
-class Batch(Protocol):
+class InputBatch(Protocol):
     """vLLM's InputBatch, as far as it matters here."""
 
     @property
@@ -48,7 +48,7 @@ class BatchRows:
     def seed_of(self, request_id: str) -> int:
         return self._seeds[request_id]
 
-    def decisions(self, batch: Batch, num_drafted: Sequence[int] | None = None) -> Longs:
+    def decisions(self, batch: InputBatch, num_drafted: Sequence[int] | None = None) -> Longs:
         """Columns [3, N] of owner, position and seed of each row of logits.
 
         A batch row has one for each drafted token, and one more; without `num_drafted` just that one.

@@ -57,14 +57,16 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class MemoryShares:
     draft_kv: int | None
     target_kv: int | None = None
     """Of each rank; None: by utilisation."""
     utilisation: float | None = None
 
 
-def share_host(total: int, available: int, target: Target, draft: Draft | None, *, ranks: int = 1) -> Shares:
+def share_host(
+    total: int, available: int, target: Target, draft: Draft | None, *, ranks: int = 1
+) -> MemoryShares:
     """Both on CPUs. vLLM is told bytes: then it does not ask for a part of all memory that may be taken."""
     needed = target.weights + _VLLM + (ranks - 1) * _RANK
     needed += 0 if draft is None else draft.weights + _DRAFT + draft.least_kv
@@ -78,12 +80,12 @@ def share_host(total: int, available: int, target: Target, draft: Draft | None, 
             f"{gib(available)} that are free are left for it: {_shorter(spare // target.kv_per_token)}"
         )
     if draft is None:
-        return Shares(None, min(spare, target.usual_kv) // ranks)
+        return MemoryShares(None, min(spare, target.usual_kv) // ranks)
     more = max(0, min(draft.kv - draft.least_kv, spare // _DRAFTS_PART, spare - longest))
-    return Shares(draft.least_kv + more, min(spare - more, target.usual_kv) // ranks)
+    return MemoryShares(draft.least_kv + more, min(spare - more, target.usual_kv) // ranks)
 
 
-def share_gpu(total: int, free: int, target: Target, draft: Draft) -> Shares:
+def share_gpu(total: int, free: int, target: Target, draft: Draft) -> MemoryShares:
     """Both on one GPU. vLLM takes a part of all its memory, which the draft's budget must leave free."""
     budget = draft.weights + _ON_GPU
     left = free - budget - draft.least_kv - int(_HEADROOM * total) - target.weights
@@ -95,7 +97,7 @@ def share_gpu(total: int, free: int, target: Target, draft: Draft) -> Shares:
         )
     kv = draft.least_kv + max(0, min(draft.kv - draft.least_kv, left // _DRAFTS_PART))
     part = min(_MOST_OF_GPU, (free - budget - kv) / total - _HEADROOM)
-    return Shares(kv, utilisation=int(part * 100) / 100)
+    return MemoryShares(kv, utilisation=int(part * 100) / 100)
 
 
 def _shorter(tokens: int) -> str:

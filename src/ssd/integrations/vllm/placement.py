@@ -44,17 +44,17 @@ def on_cores(config: EngineConfig, *, ranks: int, bound: str | None = None) -> P
 
     config = with_own_cores(config)
     if bound is not None:
-        target, seat = {}, f"vLLM where {CORES} says ({bound})"
+        target, place = {}, f"vLLM where {CORES} says ({bound})"
     elif config.cores:
         bind = "|".join(_spelled(share) for share in _shares(config.cores, ranks))
-        target, seat = {CORES: bind}, f"vLLM on cores {bind}"
+        target, place = {CORES: bind}, f"vLLM on cores {bind}"
     else:
-        target, seat = {}, "vLLM on all cores"
+        target, place = {}, "vLLM on all cores"
     if (draft := config.own_draft) is None:
-        words = seat
+        words = place
     else:
         cores = _spelled(draft.cores)
-        words = f"{seat}; the draft on {f'cores {cores}' if cores else 'any core'}"
+        words = f"{place}; the draft on {f'cores {cores}' if cores else 'any core'}"
     return Placement(config=config, words=words, target=target)
 
 
@@ -73,18 +73,18 @@ def on_gpus(config: EngineConfig, gpus: Sequence[str], *, ranks: int) -> Placeme
             f"{ranks} ranks of vLLM and the draft need more than the {len(gpus)} GPUs there are: "
             "lower --tensor-parallel-size, or use --draft-device cpu"
         )
-    seat = f"vLLM on GPU {','.join(targets)}"
+    place = f"vLLM on GPU {','.join(targets)}"
     draft = config.draft
     if draft is None or draft.is_elsewhere:
-        return Placement(config=config, words=seat, target={_GPUS: ",".join(targets)}, on_gpus=True)
+        return Placement(config=config, words=place, target={_GPUS: ",".join(targets)}, on_gpus=True)
     if drafting is None:
-        words = f"{seat}; the draft on the CPU, as no GPU is left for it"
+        words = f"{place}; the draft on the CPU, as no GPU is left for it"
         if draft.device == "cpu":
-            words = f"{seat}; the draft on the CPU"
+            words = f"{place}; the draft on the CPU"
         # Not all of them: vLLM's own work on the host is what a step of a GPU waits for.
         draft = replace(draft, device="cpu", cores=draft.cores or _cores_beside())
     else:
-        words = f"{seat}; the draft on GPU {drafting}"
+        words = f"{place}; the draft on GPU {drafting}"
         if shares:
             words += ", which they share: it will slow vLLM down"
         draft = replace(draft, device="cuda")

@@ -8,7 +8,7 @@ Verdict = Literal["ok", "slower than expected", "failed", "failed: replaced by i
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CheckResult:
     part: str
     what: str
     found: str
@@ -21,10 +21,12 @@ class Line:
         return self.verdict.startswith("failed")
 
 
-def at_most(part: str, what: str, seconds: float, expected: float, why: str) -> Line:
+def at_most(part: str, what: str, seconds: float, expected: float, why: str) -> CheckResult:
     """A time beside what was expected of it; noise is no news."""
     found = f"{in_words(seconds)}, expected about {in_words(expected)}"
-    return Line(part, what, found, "ok" if seconds <= _TOLERANCE * expected else "slower than expected", why)
+    return CheckResult(
+        part, what, found, "ok" if seconds <= _TOLERANCE * expected else "slower than expected", why
+    )
 
 
 _TOLERANCE = 2.0
@@ -38,9 +40,9 @@ def in_words(seconds: float) -> str:
     return f"{seconds / 1e-6:.3g} µs"
 
 
-def tried(part: str, lines: Callable[[], Iterable[Line]]) -> Iterator[Line]:
+def tried(part: str, results: Callable[[], Iterable[CheckResult]]) -> Iterator[CheckResult]:
     """A part's lines; should it fail altogether, one that says so, and the others go on."""
     try:
-        yield from lines()
+        yield from results()
     except Exception as error:  # Whatever it is: the page is for those who look for it.
-        yield Line(part, "ended early", "", "failed", f"{type(error).__name__}: {error}"[:300])
+        yield CheckResult(part, "ended early", "", "failed", f"{type(error).__name__}: {error}"[:300])
