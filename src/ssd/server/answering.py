@@ -1,7 +1,7 @@
-"""A request that generates, from its preparation to the last byte of its answer.
+"""Runs a request that generates, from its preparation to the last byte of its answer.
 
-It runs when its route has returned, and the body it came in is forgotten by then: an answer may take long.
-Knows the gate, and a client that may go away at any time. What is generated is the job's affair.
+Starlette calls it after the route has returned, so the request's body is freed before the answer starts.
+Knows the gate and client disconnects. Does not know what is generated: that is the job's part.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -19,7 +19,7 @@ from ssd.server.serving import Serving, off_loop
 
 
 class Job(Protocol):
-    """What was asked for, checked, and how it is told."""
+    """A checked request and how to answer it, as a whole or as a stream."""
 
     @property
     def body(self) -> Any: ...
@@ -32,7 +32,7 @@ class Job(Protocol):
 
     @property
     def num_generated(self) -> int:
-        """Tokens that were streamed so far."""
+        """Number of tokens streamed so far."""
         ...
 
     @property
@@ -76,7 +76,7 @@ def _log_fields(job: Job) -> dict[str, object]:
     return {
         "stream": bool(job.body.stream),
         "prompt_tokens": sum(len(request.prompt_token_ids) for request in job.requests),
-        # Of what did not come to its end nobody has the whole output.
+        # An aborted stream has no finished output: use the number of tokens that were sent.
         "completion_tokens": max(num_generated, job.num_generated),
         "finish_reasons": [each.finish_reason for each in outputs],
         "accepted_tokens": sum(each.speculation.accepted for each in outputs),

@@ -1,4 +1,4 @@
-"""What clients receive, in OpenAI's shapes. Plain typed values; see completions.py and chat.py."""
+"""Responses in OpenAI's format, as typed structs; completions.py and chat.py fill them in."""
 
 from typing import Any, Literal, Self
 
@@ -11,24 +11,24 @@ def data_frame(data: bytes) -> bytes:
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The common root."""
+    """Base class of everything that is sent to clients."""
 
     def encoded(self) -> bytes:
         return msgspec.json.encode(self)
 
     def framed(self) -> bytes:
-        """As a server-sent event."""
+        """Encoded as a server-sent event."""
         return data_frame(self.encoded())
 
     def having(self, **fields: Any) -> Self:
-        """The same with some fields set; those that are None stay out."""
+        """A copy with the given fields set, except those that are None."""
         return msgspec.structs.replace(
             self, **{name: value for name, value in fields.items() if value is not None}
         )
 
 
 class RequestTimings(Answer, frozen=True, kw_only=True):
-    """Seconds, as the engine saw them; of several prompts, those of the slowest."""
+    """Times in seconds, measured in the engine; of several prompts, those of the slowest one."""
 
     queued: float
     first_token: float
@@ -60,7 +60,7 @@ class PromptTokensDetails(Answer, frozen=True, kw_only=True):
 
 
 class Usage(Answer, frozen=True, kw_only=True):
-    """While an answer is still being written, only how many tokens there are."""
+    """Token counts; the details are set only when the answer is complete."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -70,7 +70,7 @@ class Usage(Answer, frozen=True, kw_only=True):
 
 
 class TextLogprobs(Answer, frozen=True, kw_only=True):
-    """The legacy shape: one entry for each token in each list."""
+    """Log-probabilities of /v1/completions: each list has one entry per token."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -124,7 +124,7 @@ class FunctionCall(Answer, frozen=True, kw_only=True):
 
 class ToolCall(Answer, frozen=True, kw_only=True):
     index: int | UnsetType = UNSET
-    """Only in streams."""
+    """Set in streams only."""
     id: str
     type: Literal["function"] = "function"
     function: FunctionCall
@@ -146,15 +146,15 @@ class Delta(Answer, frozen=True, kw_only=True):
 
 
 class ShownTree(Answer, frozen=True, kw_only=True):
-    """Drafted tokens of several paths that one verification took."""
+    """A tree of drafted tokens that was verified in one step."""
 
     start: int
-    """Tokens of the answer before it."""
+    """Number of tokens of the answer before the tree."""
     tokens: list[str]
     parents: tuple[int, ...]
-    """Of each token, the place of the one it follows, or -1."""
+    """Index of each token's parent, or -1 for a root."""
     branch: tuple[int, ...]
-    """The places of the tokens that were accepted."""
+    """Indices of the accepted tokens."""
 
 
 class ChatChoice(Answer, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The routes. Each is a few lines: what they do is in the files they name."""
+"""The routes of the HTTP server. Each one only calls the module that does the work."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -29,7 +29,7 @@ from ssd.version import __version__
 
 _PAGE = Path(__file__).parent / "static" / "index.html"
 _PAGE_HEADERS = {
-    # All that the page needs is in it, and it speaks with this server only.
+    # The page is self-contained and talks to this server only.
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -38,7 +38,7 @@ _PAGE_HEADERS = {
 
 
 def build_app(serving: Serving) -> ASGIApp:
-    # Their pages would load scripts from elsewhere; /openapi.json has all that they show.
+    # FastAPI's documentation pages load scripts from a CDN; /openapi.json has the same content.
     app = FastAPI(title="SSD", version=__version__, docs_url=None, redoc_url=None)
     routers = (_openai_routes(serving), _token_routes(serving), _operations_routes(serving))
     for each in routers:
@@ -46,7 +46,7 @@ def build_app(serving: Serving) -> ASGIApp:
     describe(app, serving.config, serving.model_name)
     add_error_handlers(app)
     config = serving.config
-    # Refused once the body is read: an answer before that meets whatever is wrong with it.
+    # Check the host after the body is read: clients that are still sending may miss an earlier answer.
     named = KnownHosts(app, config.host, config.api_keys)
     guarded: ASGIApp = ApiKeys(BodyLimit(named, config, _paths_with_bodies(routers)), config.api_keys)
     if serving.traces is not None:
@@ -66,7 +66,7 @@ def _openai_routes(serving: Serving) -> APIRouter:
     async def models() -> Response:
         return JSONResponse({"object": "list", "data": [_model(serving)]})
 
-    # A name may be that of a repository on the hub, with its owner.
+    # A model's name may be a repository on the hub and then contains a slash.
     @routes.get("/models/{name:path}")
     async def model(name: str) -> Response:
         serving.check_model(name)
@@ -158,7 +158,7 @@ def _operations_routes(serving: Serving) -> APIRouter:
     async def page() -> Response:
         if not _PAGE.is_file():
             raise ApiError(404, "there is no page here: see /openapi.json for the routes")
-        # Whole, whatever range a client asks for: it is small.
+        # Range requests are ignored: the page is small.
         return HTMLResponse(_PAGE.read_bytes(), headers=_PAGE_HEADERS)
 
     return routes

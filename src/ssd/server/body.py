@@ -1,7 +1,6 @@
-"""What every body keeps to, whatever it asks for: known fields, sizes, and text that is text.
+"""Checks that apply to every request body: known fields, number of values, valid Unicode.
 
-A body may be millions of small things; what is looked at before it is refused is bounded, since everybody
-else waits meanwhile.
+Parsing a body blocks the event loop. So the work done before a body is refused is bounded.
 """
 
 import asyncio
@@ -22,34 +21,34 @@ from ssd.sampling.params import MAX_LOGIT_BIAS
 from ssd.server.errors import ApiError
 
 _MOST_FIELDS = 100
-"""More than any body has."""
+"""More fields than any valid body has."""
 _MOST_METADATA = 16
 """OpenAI's limit."""
 _MOST_VALUES = 400_000
-"""Told by the commas. So many numbers take some 50 ms to read; text with so many is no prompt."""
+"""Estimated by counting commas. Parsing this many numbers takes about 50 ms; no prompt has as many commas."""
 MOST_OBJECTS = 20_000
-"""Objects that are not empty. Checking one takes some microseconds, and of so many a tenth of a second. A
-conversation that fills 128,000 tokens has fewer."""
+"""Limit on non-empty JSON objects. Validating one takes a few microseconds, this many about 0.1 s. A
+conversation of 128,000 tokens has fewer."""
 _LARGE_BYTES = 256 << 10
-"""From here on reading and checking a body may take more than some milliseconds."""
+"""Parsing and validating a body of this size may take more than a few milliseconds."""
 _BETWEEN = b" \t\r\n\0"
-"""What may stand between a brace and a quote; zeros where each character has two or four bytes."""
+"""Bytes that may stand between a brace and a quote; NUL bytes occur in UTF-16 and UTF-32."""
 _MAY_BE_HALF = re.compile(rb"\\u[dD]")
 
 Item = TypeVar("Item")
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 Int = Annotated[int, Field(ge=-(2**63), lt=2**64)]
-"""What fits on the wire to the engine; what makes sense is said elsewhere."""
+"""Range of the protocol to the engine; the valid range of each field is checked elsewhere."""
 Listed = Annotated[list[Item], Field(fail_fast=True)]
-"""Of wrong items only the first is told."""
+"""A list in which validation stops at the first invalid item."""
 
 
 def _few(most: int) -> BeforeValidator:
-    """Before its entries are looked at: each wrong one would be an error of its own."""
+    """Check the number of entries first: pydantic would report an error for each invalid entry."""
 
     def check(value: Any) -> Any:
         if isinstance(value, dict) and len(value) > most:
-            raise ValueError(f"it has {len(value)} entries, and at most {most} are taken")
+            raise ValueError(f"it has {len(value)} entries, and at most {most} are allowed")
         return value
 
     return BeforeValidator(check)
@@ -71,10 +70,10 @@ class Body(BaseModel):
 
 
 class _LargeBodyQueue:
-    """Large bodies are read one at a time, and others are served for as long as each took.
+    """Parses large bodies one at a time, and pauses after each one for as long as parsing took.
 
-    Reading holds up the event loop, in a thread too: neither the JSON parser nor pydantic lets other threads
-    run. So many clients with large bodies have half of the loop's time together.
+    Neither the JSON parser nor pydantic releases the GIL, so parsing blocks the event loop even in a thread.
+    The pause limits large bodies to half of the event loop's time, however many clients send them.
     """
 
     def __init__(self) -> None:
@@ -82,7 +81,7 @@ class _LargeBodyQueue:
         self._free_at = 0.0
 
     async def enter(self, num_bytes: int) -> ExitStack:
-        """To be closed when the body is read, once or more often."""
+        """Wait for a turn. The caller closes the result when the body is parsed, once or more often."""
         found = ExitStack()
         if num_bytes >= _LARGE_BYTES:
             await self._turn.acquire()
@@ -104,7 +103,7 @@ _READING: ContextVar[ExitStack] = ContextVar("reading")
 
 
 class BoundedRoute(APIRoute):
-    """Refuses a body of too many values before they are made: nobody else is served meanwhile."""
+    """A route that refuses a body with too many values before parsing it."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, _when_read(endpoint), **options)
@@ -118,7 +117,8 @@ class BoundedRoute(APIRoute):
                 _READING.set(reading)
                 _check_counts(body)
                 response = await handle(request)
-            # What was in it is in the answer's hands. An answer may take long, and a body be large.
+            # The answer has copied what it needs. Free the body: answers may take long, and bodies may be
+            # large.
             for cached in ("_body", "_json"):
                 vars(request).pop(cached, None)
             return response
@@ -127,7 +127,7 @@ class BoundedRoute(APIRoute):
 
 
 def _when_read(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    """The endpoint: the next body may be read when it begins, whatever it waits for."""
+    """Wrap an endpoint so that the next large body may be parsed as soon as the endpoint starts."""
 
     @wraps(endpoint)
     async def begin(**values: Any) -> Any:
@@ -141,8 +141,8 @@ def _check_counts(body: bytes) -> None:
     if body.count(b",") > _MOST_VALUES:
         message = f"the body has more than {_MOST_VALUES} values: send it in parts"
         raise ApiError(400, message, code="too_many_values")
-    # In a text a quote has a backslash before it, so a brace before a bare one begins an object. Braces alone
-    # are counted first: most bodies have few, and need no second look.
+    # Within a JSON string a quote is escaped, so a brace followed by a bare quote begins an object. Counting
+    # braces is cheaper and is enough for most bodies.
     if body.count(b"{") > MOST_OBJECTS and body.translate(None, _BETWEEN).count(b'{"') > MOST_OBJECTS:
         message = (
             f"the body has more than {MOST_OBJECTS} objects (messages, parts, tool calls): leave some out"
@@ -151,13 +151,13 @@ def _check_counts(body: bytes) -> None:
 
 
 async def check_text(request: Request) -> None:
-    """JSON can spell half a character ("\\ud800"); no tokenizer, log or answer can."""
+    """Refuse lone surrogates ("\\ud800"): JSON can contain them, but they cannot be encoded as UTF-8."""
     if not _may_hold_halves(await request.body()):
         return
     try:
         data = await request.json()
     except ValueError:
-        return  # No JSON: that is said elsewhere.
+        return  # Invalid JSON is reported by the route itself.
     for name, value in data.items() if isinstance(data, dict) else ():
         try:
             json.dumps({name: value}, ensure_ascii=False).encode()
@@ -167,9 +167,9 @@ async def check_text(request: Request) -> None:
 
 
 def _may_hold_halves(body: bytes) -> bool:
-    """Writing a body out again to find them takes as long as reading it: most hold no sign of one."""
+    """A cheap test: looking for surrogates takes as long as parsing the body, and few bodies have any."""
     try:
         body.decode()
     except UnicodeDecodeError:
-        return True  # Python reads other encodings too, and halves that are spelled out.
+        return True  # The JSON parser also accepts UTF-16, UTF-32 and encoded surrogates.
     return b"\0" in body or _MAY_BE_HALF.search(body) is not None

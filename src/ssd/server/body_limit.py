@@ -1,6 +1,6 @@
-"""Bodies of requests: read where one is used, within a size, a deadline and a bound on all together.
+"""Reads request bodies within a maximum size, a deadline and a limit on the memory of all bodies.
 
-Knows ASGI. What is in a body is checked elsewhere.
+Knows ASGI. Does not know what is in a body.
 """
 
 import asyncio
@@ -14,15 +14,18 @@ from ssd.config.server import ServerConfig
 from ssd.server.errors import ApiError
 
 _LARGEST_AT_ONCE = 8
-"""Bodies of the largest size that may be held at once, or more that are smaller."""
+"""Memory for bodies, as a multiple of the largest allowed body."""
 _DISCARDED_BYTES = 64 << 20
 
 
 class BodyLimit:
-    """Reads the body and hands it on in one piece; it counts until it is used, or the request is over."""
+    """Middleware that reads the whole body before the app runs.
+
+    A body counts towards the memory limit until the app has used it or the request ends.
+    """
 
     def __init__(self, app: ASGIApp, config: ServerConfig, paths: Collection[str]) -> None:
-        """`paths`: of the routes that use a body. Others are answered without a look at it."""
+        """`paths`: routes that use a body. The body of any other request is ignored."""
         self._app, self._paths = app, paths
         self._most, self._seconds = config.max_body_bytes, config.body_seconds
         self._hall = _HeldBodies(_LARGEST_AT_ONCE * config.max_body_bytes)
@@ -59,7 +62,7 @@ class BodyLimit:
 
 
 def _handing_on(body: bytes, receive: Receive, on_used: Callable[[], None]) -> Receive:
-    """`on_used`: whoever asks for what comes after the body has done with it."""
+    """A receive function for the body. `on_used` is called when the app asks for the next message."""
     left: bytes | None = body
 
     async def receive_body() -> Message:
@@ -74,7 +77,8 @@ def _handing_on(body: bytes, receive: Receive, on_used: Callable[[], None]) -> R
 
 
 async def _discard(receive: Receive) -> None:
-    """What is still being sent, within reason: a connection closed on it would take the answer along."""
+    """Read and drop the rest of a body, up to a limit: closing earlier would reset the connection, and the
+    client would not see the answer."""
     size = 0
     while size < _DISCARDED_BYTES:
         message = await receive()
@@ -84,15 +88,15 @@ async def _discard(receive: Receive) -> None:
 
 
 class _BodyReader:
-    """One body, as it comes."""
+    """Reads one body."""
 
     def __init__(self, hall: "_HeldBodies", most: int) -> None:
         self._hall, self._most = hall, most
         self.size = 0
         self.is_ended = False
-        """To make room for others."""
+        """Whether it was cancelled to free memory for others."""
         self._timeout: asyncio.Timeout | None = None
-        """While it is read."""
+        """Set while the body is being read."""
 
     @property
     def may_be_ended(self) -> bool:
@@ -108,12 +112,12 @@ class _BodyReader:
         self._hall.leave(self)
 
     async def read(self, receive: Receive, seconds: float) -> bytes | None:
-        """None: it is too large."""
+        """The body, or None if it is too large."""
         try:
             async with asyncio.timeout(seconds) as self._timeout:
                 return await self._parts(receive)
         except TimeoutError:
-            message = f"the body was not here in time: it has {seconds:g} s (body_seconds), less if many send"
+            message = f"the body did not arrive within {seconds:g} s (body_seconds; less under load)"
             raise ApiError(408, message, code="body_too_slow") from None
         finally:
             self._timeout = None
@@ -123,7 +127,7 @@ class _BodyReader:
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
-                return b""  # The next to ask hears of it again.
+                return b""  # The app will receive the disconnect itself.
             part: bytes = message.get("body", b"")
             if self.size + len(part) > self._most:
                 return None
@@ -134,17 +138,17 @@ class _BodyReader:
 
 
 class _HeldBodies:
-    """All bodies that are held. Where they are too much, the one that is read longest has to go."""
+    """Bodies in memory. When they exceed the limit, the body that has been read for longest is cancelled."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._held = 0
         self._readers: dict[_BodyReader, None] = {}
-        """In the order in which they came."""
+        """In order of arrival."""
 
     def hold(self, reader: _BodyReader, size: int) -> None:
         if reader.is_ended:
-            raise TimeoutError  # It had been woken already when its time was taken away.
+            raise TimeoutError  # It was cancelled while a message was already on its way.
         self._readers[reader] = None
         while self._held + size > self._most:
             self._end_another(reader)
@@ -162,7 +166,7 @@ class _HeldBodies:
                 return
         raise ApiError(
             503,
-            "the bodies of other requests leave no room for this one: try again soon",
+            "the server has no memory left for this body: try again soon",
             code="no_room",
             headers={"Retry-After": "1"},
         )

@@ -1,4 +1,4 @@
-"""Who asks: the request's id, and whose prompts may be found in the prefix cache. Data only."""
+"""Who sent a request: its id, and the tenant whose prompts it may share in the prefix cache."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,13 @@ from fastapi import Request
 class Caller:
     request_id: str
     tenant: str = ""
-    """The same for all who hold the same API key, and no one else; empty where no key is asked for."""
+    """A digest of the API key; empty if the server has no keys."""
 
     @classmethod
     def of(cls, request: Request) -> "Caller":
         return cls(request.state.request_id, getattr(request.state, "tenant", ""))
 
     def cache_key(self, salt: str | None) -> str:
-        """What `cached_tokens` and the time to a first token tell is about these callers' prompts only."""
+        """Key of the prefix cache. Tenants never share entries: `cached_tokens` and the time to first token
+        would reveal other tenants' prompts."""
         return f"{self.tenant}\n{salt or ''}"

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: a conversation in, the assistant's message out, whole or as it grows."""
+"""POST /v1/chat/completions: answers a conversation, as a whole or as a stream."""
 
 import time
 import uuid
@@ -42,7 +42,7 @@ from ssd.server.usage import usage_of, usage_so_far
 
 @dataclass(slots=True)
 class ChatJob:
-    """One HTTP request: its engine request, and how its output is told."""
+    """One chat request: its engine request, and how its output becomes a response."""
 
     framing: ClassVar[Framing] = COMPLETIONS
     serving: Serving
@@ -50,12 +50,12 @@ class ChatJob:
     params: SamplingParams
     request: Request
     calls: KnownFormat | None
-    """How tool calls are written; None: none are looked for."""
+    """Format of tool calls in the model's text; None: the text is not searched for calls."""
     answer_id: str
     created: int = field(default_factory=lambda: int(time.time()))
     finished: list[RequestOutput] = field(default_factory=list)
     num_generated: int = 0
-    """Tokens that were streamed so far."""
+    """Number of tokens streamed so far."""
 
     @classmethod
     async def make(cls, serving: Serving, body: ChatCompletionRequest, caller: Caller) -> "ChatJob":
@@ -63,7 +63,7 @@ class ChatJob:
         calls = _calls_format(serving, body)
         grammar = chat_grammar(body, calls, serving.client.tokenizer)
         if grammar is not None and not body.forces_call:
-            calls = None  # The client's own form: a JSON answer may look like a call.
+            calls = None  # The client's own grammar applies: a JSON answer may look like a call.
         params = replace(chat_params(body, serving.config), grammar=grammar)
         messages, options = await off_loop(weight(body.messages), lambda: _template_input(serving, body))
         prompt = await serving.chat_prompt(messages, **options)
@@ -81,7 +81,7 @@ class ChatJob:
         if self.body.parallel_tool_calls is False:
             calls = OneCall(calls)
         tokenizer = self.serving.client.tokenizer
-        # What keeps to a grammar keeps to it from its first token: there is no reasoning before it.
+        # A grammar applies from the first token, so there is no reasoning before the answer.
         is_held = self.params.grammar is not None
         if is_held or not thinks(tokenizer.chat_template, self.serving.config.reasoning_format):
             return calls
@@ -152,19 +152,19 @@ class ChatJob:
 
 
 class _Growing:
-    """One choice of a stream."""
+    """Builds the chunks of one choice of a stream."""
 
     def __init__(self, index: int, splitter: Splitter, body: ChatCompletionRequest) -> None:
         self._index, self._splitter = index, splitter
         self._num_calls = 0
         self._has_begun = False
         self._scored: list[TokenLogprobs] = []
-        """Of tokens whose text is still held back."""
+        """Log-probabilities of tokens whose text is still held back."""
         self._origins: list[Origin] | None = [] if body.return_origins else None
         self._trees: list[VerifiedTree] | None = [] if body.return_trees else None
 
     def take(self, increment: Increment, serving: Serving) -> DeltaChoice | None:
-        """The chunk that an increment brings; None if it settles nothing yet."""
+        """The chunk to send after an increment; None while its text is held back."""
         pieces = self._splitter.add(increment.text)
         is_last = increment.finish_reason is not None
         if is_last:
@@ -214,7 +214,7 @@ def shown_trees(trees: Sequence[VerifiedTree], texts: TokenTexts) -> list[ShownT
 
 
 def _template_input(serving: Serving, body: ChatCompletionRequest) -> tuple[list[Message], dict[str, Any]]:
-    """What the chat template is given: messages, and what it takes beside them."""
+    """Messages and keyword arguments for the chat template."""
     messages, options = conversation(body.messages), template_options(body)
     template = serving.client.tokenizer.chat_template
     kind = tool_format(template, serving.config.tool_format)
@@ -228,7 +228,7 @@ def _calls_format(serving: Serving, body: ChatCompletionRequest) -> KnownFormat 
         return None
     found = tool_format(serving.client.tokenizer.chat_template, serving.config.tool_format)
     if found is None:
-        message = "this model's chat template knows no tools: leave them out, or start with --tool-format"
+        message = "this model's chat template has no tools: leave them out, or start with --tool-format"
         raise ApiError(400, message, param="tools", code="unsupported_value")
     return found
 
@@ -254,7 +254,7 @@ def _delta(pieces: Sequence[Piece], calls: list[ToolCall], *, is_first: bool) ->
 
 
 def _tool_calls(pieces: Sequence[Piece], first: int | None = None) -> list[ToolCall]:
-    """`first`: the number of the first of them, in a stream."""
+    """`first`: in a stream, the index of the first new call."""
     found = [piece for piece in pieces if isinstance(piece, Call)]
     calls = [
         ToolCall(

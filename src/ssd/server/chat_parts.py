@@ -1,6 +1,6 @@
-"""What a conversation is made of: messages, tools, and the form of the answer.
+"""Parts of a chat request: messages, tools, tool choice and response format.
 
-Knows names and types, OpenAI's; what becomes of them is decided elsewhere.
+Knows OpenAI's names and types. Does not know how they are used.
 """
 
 from typing import Annotated, Any, Literal
@@ -24,7 +24,7 @@ class MessageFunctionCall(Body):
 
 
 class MessageToolCall(Body):
-    """A tool call of an earlier answer."""
+    """A tool call of an earlier assistant message."""
 
     id: str | None = None
     type: Literal["function"] = "function"
@@ -39,7 +39,7 @@ class ChatMessage(Body):
     tool_calls: Listed[MessageToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
-    # An answer of ours, passed back as it came, has these.
+    # Clients send back assistant messages unchanged, with these fields.
     refusal: None = None
     audio: None = None
     function_call: None = None
@@ -54,7 +54,7 @@ class Function(Body):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
-    """Either way arguments keep to the schema where a call is forced; else they are the model's own."""
+    """Ignored: arguments follow the schema whenever a call is forced, and never otherwise."""
 
 
 class Tool(Body):
@@ -80,7 +80,7 @@ def _kind_of_choice(value: Any) -> str:
 
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("Word")] | Annotated[ChosenTool, Tag("Tool")],
-    Discriminator(_kind_of_choice),  # So that what is said of a wrong one is about what was meant.
+    Discriminator(_kind_of_choice),  # Makes error messages name the alternative that the client meant.
 ]
 
 

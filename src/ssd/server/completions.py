@@ -1,4 +1,4 @@
-"""POST /v1/completions: prompts in, texts out, whole or as they grow."""
+"""POST /v1/completions: continues prompts, as a whole or as a stream."""
 
 import time
 import uuid
@@ -23,7 +23,7 @@ from ssd.server.usage import usage_of, usage_so_far
 
 @dataclass(slots=True)
 class CompletionJob:
-    """One HTTP request: its engine requests, one for each prompt, and how their outputs are told."""
+    """One completion request: an engine request for each prompt, and how their outputs become a response."""
 
     framing: ClassVar[Framing] = COMPLETIONS
     serving: Serving
@@ -34,9 +34,9 @@ class CompletionJob:
     created: int = field(default_factory=lambda: int(time.time()))
     finished: list[RequestOutput] = field(default_factory=list)
     num_generated: int = 0
-    """Tokens that were streamed so far."""
+    """Number of tokens streamed so far."""
     _offsets: dict[int, int] = field(default_factory=dict)
-    """Of each choice, where its next token's text begins."""
+    """By choice: character offset of its next token."""
 
     @classmethod
     async def make(cls, serving: Serving, body: CompletionRequest, caller: Caller) -> "CompletionJob":
@@ -153,7 +153,7 @@ Written = TypeVar("Written", Increment, CompletionOutput)
 
 
 def _unwritten(text: Written) -> Written:
-    """As if the engine could write nothing: it writes one token at least."""
+    """Remove the generated token: with max_tokens=0 the engine still generates one."""
     scores = None if text.logprobs is None else ()
     nothing: Any = {"text": "", "token_ids": (), "logprobs": scores, "origins": (), "trees": ()}
     return replace(text, **nothing, finish_reason=text.finish_reason and "length", stop_reason=None)

@@ -1,6 +1,6 @@
-"""A client that may go away: work stops when it does.
+"""Sends server-sent events, and cancels work when the client disconnects.
 
-Knows ASGI's receive and send, and server-sent events.
+Knows ASGI's receive and send.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ T = TypeVar("T")
 
 
 class ClientGoneError(Exception):
-    """Nobody is left to answer."""
+    """The client disconnected before its answer was complete."""
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled when the client disconnects: then ClientGoneError."""
+    """The result of `work`. If the client disconnects first, cancel `work` and raise ClientGoneError."""
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(_until_gone(receive))
     try:
@@ -35,7 +35,7 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
             raise ClientGoneError
         return task.result()
     finally:
-        # Whoever is cancelled here has its own finally to run: wait for it.
+        # Wait for cancelled tasks: they have cleanup of their own to run.
         for each in (task, watch):
             each.cancel()
         await asyncio.gather(task, watch, return_exceptions=True)
@@ -48,7 +48,7 @@ async def _until_gone(receive: Receive) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """How a stream ends, and how it tells of a failure."""
+    """How a stream ends, and how it reports an error."""
 
     ending: bytes
     failure: Callable[[ApiError], bytes]
@@ -60,15 +60,15 @@ _HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
-"""The last is for nginx, which would else keep events back until there are many."""
+"""X-Accel-Buffering stops nginx from buffering events."""
 _SIGN_OF_LIFE = b": still here\n\n"
-"""A comment: clients pass over it, and whatever is on the way sees that the connection is in use."""
+"""A comment, which clients ignore. It keeps proxies from closing an idle connection."""
 
 
 async def send_events(
     send: Send, events: AsyncGenerator[Answer, None], framing: Framing, keep_alive_seconds: float
 ) -> None:
-    """What the generator yields, as server-sent events. A failure on the way is an event too."""
+    """Send what the generator yields as server-sent events. An error is sent as an event too."""
     await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
     try:
         async with aclosing(or_silence(events, keep_alive_seconds)) as timed_events:
@@ -84,10 +84,10 @@ async def send_events(
 
 
 async def or_silence(events: AsyncGenerator[T, None], seconds: float) -> AsyncGenerator[T | None, None]:
-    """The same events, and None whenever none has come for so long."""
+    """The same events, and None whenever there was no event for `seconds`."""
     async with aclosing(events):
         while True:
-            # A task, since a timeout would end the generator along with the waiting.
+            # A task: asyncio.wait_for would cancel the generator on timeout.
             following = asyncio.ensure_future(anext(events))
             try:
                 while not (await asyncio.wait((following,), timeout=seconds))[0]:

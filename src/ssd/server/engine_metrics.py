@@ -1,6 +1,6 @@
-"""What the engine counts itself, for Prometheus: passed on as its last heartbeat had it.
+"""Prometheus metrics of the engine, read from its last heartbeat.
 
-A scrape costs the engine nothing, and figures are at most a heartbeat old.
+A scrape costs the engine nothing, and values are at most one heartbeat old.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,10 @@ class EngineFigures(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        silent = GaugeMetricFamily("ssd_engine_seconds_without_progress", "How long work has been waiting.")
+        silent = GaugeMetricFamily(
+            "ssd_engine_seconds_without_progress",
+            "Seconds since the engine last made progress on waiting work.",
+        )
         silent.add_metric([], self._client.seconds_without_progress)
         yield silent
         beat = self._client.heartbeat
@@ -33,53 +36,57 @@ class EngineFigures(Collector):
 
 
 def _gauges(beat: Heartbeat) -> Iterator[Metric]:
-    yield GaugeMetricFamily("ssd_num_requests_running", "Sequences that run.", beat.num_running)
-    yield GaugeMetricFamily("ssd_num_requests_waiting", "Sequences that wait.", beat.num_waiting)
+    yield GaugeMetricFamily("ssd_num_requests_running", "Sequences that are running.", beat.num_running)
+    yield GaugeMetricFamily("ssd_num_requests_waiting", "Sequences that are waiting.", beat.num_waiting)
     yield GaugeMetricFamily("ssd_kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", beat.kv_usage)
     if beat.is_draft_ready is not None:
-        yield GaugeMetricFamily("ssd_draft_up", "1 while the draft is there.", int(beat.is_draft_ready))
+        yield GaugeMetricFamily("ssd_draft_up", "1 while a draft is connected.", int(beat.is_draft_ready))
     draft = beat.stats.draft
     if draft is not None:
         yield GaugeMetricFamily(
             "ssd_draft_resting",
-            "1 while the draft rests: hardly any of its tokens was accepted.",
+            "1 while drafting is switched off because too few tokens were accepted.",
             int(draft.is_resting),
         )
-        yield GaugeMetricFamily("ssd_drafts_ready", "Drafts that are there.", draft.num_ready)
-        tenant = GaugeMetricFamily("ssd_draft_tenant", "1: whose share of drafts this is.", labels=["tenant"])
+        yield GaugeMetricFamily("ssd_drafts_ready", "Number of connected drafts.", draft.num_ready)
+        tenant = GaugeMetricFamily(
+            "ssd_draft_tenant", "1 for the tenant that this engine uses at its drafts.", labels=["tenant"]
+        )
         tenant.add_metric([draft.tenant], 1)
         yield tenant
-        yield GaugeMetricFamily("ssd_draft_num_sequences", "Open at the draft.", draft.num_sequences)
         yield GaugeMetricFamily(
-            "ssd_draft_kv_usage_perc", "The draft's KV blocks in use, 0 to 1.", draft.kv_usage
+            "ssd_draft_num_sequences", "Sequences that the draft speculates for.", draft.num_sequences
+        )
+        yield GaugeMetricFamily(
+            "ssd_draft_kv_usage_perc", "Share of the draft's KV blocks in use, 0 to 1.", draft.kv_usage
         )
 
 
 def _totals(beat: Heartbeat) -> Iterator[Metric]:
     stats, spec, draft = beat.stats, beat.stats.speculation, beat.stats.draft
     named: dict[str, tuple[str, float]] = {
-        "rounds": ("Verifications that decided tokens.", spec.rounds),
-        "spec_decode_num_drafts": ("Of these, those that had a draft.", stats.num_drafts),
+        "rounds": ("Verifications of one sequence.", spec.rounds),
+        "spec_decode_num_drafts": ("Verifications that had drafted tokens.", stats.num_drafts),
         "spec_decode_num_draft_tokens": ("Tokens drafted.", spec.drafted),
         "spec_decode_num_accepted_tokens": ("Drafted tokens accepted.", spec.accepted),
         "spec_hits": ("Rounds whose speculation was ready.", spec.hits),
-        "engine_steps": ("Steps of the engine.", stats.num_steps),
-        "engine_uncaptured_steps": ("Of these, those that no captured step held.", stats.num_uncaptured),
-        "engine_step_seconds": ("Seconds in steps.", stats.step_seconds),
-        "verify_seconds": ("Of these, in the target's forwards.", stats.verify_seconds),
-        "wait_seconds": ("Of these, waiting for the draft.", stats.wait_seconds),
-        "host_seconds": ("Of these, neither.", max(0.0, stats.host_seconds)),
+        "engine_steps": ("Engine steps.", stats.num_steps),
+        "engine_uncaptured_steps": ("Engine steps that ran without a captured graph.", stats.num_uncaptured),
+        "engine_step_seconds": ("Seconds spent in engine steps.", stats.step_seconds),
+        "verify_seconds": ("Seconds of engine steps spent in the target's forwards.", stats.verify_seconds),
+        "wait_seconds": ("Seconds of engine steps spent waiting for the draft.", stats.wait_seconds),
+        "host_seconds": ("Seconds of engine steps spent on the host.", max(0.0, stats.host_seconds)),
     }
     if draft is not None:
         named |= {
-            "draft_steps": ("Steps of the draft.", draft.num_steps),
-            "draft_seconds": ("Seconds in the draft's steps.", draft.draft_seconds),
-            "draft_rows": ("Rows of these, for this tenant.", draft.num_own_rows),
-            "draft_connects": ("Times the draft became ready: restarts and one.", draft.num_connects),
-            "draft_losses": ("Times the draft was lost.", draft.num_losses),
-            "draft_resyncs": ("Times a tree was sent again.", draft.num_resyncs),
-            "draft_declined": ("Sequences the draft declined.", draft.num_declined),
-            "draft_moved": ("Times a sequence went from one draft to another.", draft.num_moved),
+            "draft_steps": ("Draft steps.", draft.num_steps),
+            "draft_seconds": ("Seconds spent in draft steps.", draft.draft_seconds),
+            "draft_rows": ("Rows of draft steps that were for this tenant.", draft.num_own_rows),
+            "draft_connects": ("Times a draft became ready, including the first time.", draft.num_connects),
+            "draft_losses": ("Times the connection to a draft was lost.", draft.num_losses),
+            "draft_resyncs": ("Times a draft sent a whole tree again.", draft.num_resyncs),
+            "draft_declined": ("Sequences that a draft declined.", draft.num_declined),
+            "draft_moved": ("Times a sequence moved from one draft to another.", draft.num_moved),
         }
     for name, (text, value) in named.items():
         yield CounterMetricFamily(f"ssd_{name}", text, value)
@@ -87,14 +94,16 @@ def _totals(beat: Heartbeat) -> Iterator[Metric]:
     for cause in ("late", "unknown", "unheard"):
         misses.add_metric([cause], getattr(spec, cause))
     yield misses
-    backups = CounterMetricFamily("ssd_spec_backup_used", "Misses that a backup served.", labels=["backup"])
+    backups = CounterMetricFamily(
+        "ssd_spec_backup_used", "Misses for which a backup provided drafted tokens.", labels=["backup"]
+    )
     for backup in ("ngram", "jit"):
         backups.add_metric([backup], getattr(spec, backup))
     yield backups
 
 
 def _lengths(rounds: dict[int, int]) -> Metric:
-    """The engine counts each length; a histogram has how many are at most so long."""
+    """The engine counts rounds by length; a histogram's buckets are cumulative."""
     buckets = [(f"{most:.1f}", sum(n for length, n in rounds.items() if length <= most)) for most in _LENGTHS]
     return HistogramMetricFamily(
         "ssd_drafted_tokens_per_round",

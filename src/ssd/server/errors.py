@@ -1,6 +1,6 @@
-"""Errors as OpenAI's clients expect them: {"error": {message, type, param, code}}.
+"""Errors in OpenAI's format: {"error": {message, type, param, code}}.
 
-Knows how refusals of every kind are said over HTTP. A body that does not fit its schema names the field.
+Knows how each kind of error becomes an HTTP response. Validation errors name the field.
 """
 
 import logging
@@ -30,9 +30,9 @@ _TYPES = {
     503: "service_unavailable_error",
 }
 _LONGEST = 2000
-# What pydantic adds to a location to say which alternative it tried.
+# pydantic adds the alternative that it tried to a location.
 _ALTERNATIVE = re.compile(r"^(str|int|float|bool|none)$|\[|^[A-Z]")
-# The most telling first: others are about alternatives that were not meant.
+# The most specific first: other errors are about alternatives that the client did not mean.
 _TELLING = ("extra_forbidden", "literal_error", "missing", "value_error")
 
 
@@ -62,12 +62,12 @@ class ApiError(Exception):
 
 
 def _sayable(text: str) -> str:
-    """What clients sent is part of many messages; it may be long, or no text at all."""
+    """Shorten and make encodable: messages quote what clients sent, which may be long or invalid Unicode."""
     return text[:_LONGEST].encode(errors="replace").decode()
 
 
 def refusal(error: InvalidRequestError) -> ApiError:
-    """It says what to do, and often starts with the parameter's name."""
+    """As a 400 response. The message often starts with `parameter=`, which becomes `param`."""
     named = re.match(r"(\w+)=", str(error))
     return ApiError(400, str(error), param=named.group(1) if named else None)
 
@@ -77,7 +77,7 @@ def engine_is_dead(error: EngineDeadError) -> ApiError:
 
 
 def invalid_body(errors: Sequence[Mapping[str, Any]]) -> ApiError:
-    """One error of those pydantic found: the one that names what is wrong most exactly."""
+    """The most specific of the errors that pydantic found, as a 400 response."""
 
     def rank(error: Mapping[str, Any]) -> tuple[int, int]:
         kind = error["type"]

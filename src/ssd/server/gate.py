@@ -1,8 +1,8 @@
-"""Who may come in: the bounded queue, and the doors that close when the server ends.
+"""Admission control: bounds the number of queued sequences, and refuses requests while the server drains.
 
-Counts sequences, since those are what the engine seats: while it has them, not while their answers are read.
-Those that come with others of one request have half of the room, so that they keep nobody else out.
-Knows no HTTP beyond the refusals it raises.
+Counts sequences from admission until the engine has finished them, not until the client has read the answer.
+The second and further sequences of requests (`n`, several prompts) share half of the queue, so that one large
+request does not block others. Knows no HTTP beyond the errors it raises.
 """
 
 import asyncio
@@ -21,32 +21,32 @@ class Gate:
         self._client = client
         self._max_inside = client.config.max_num_seqs + max_queue
         self._inside: dict[str, tuple[int, int]] = {}
-        """Of each request that the engine has not finished, how many are the first of those that came with
-        them, and how many are not."""
+        """By id of each unfinished request: how many of its sequences are the first one of an HTTP request,
+        and how many are further ones."""
         self._num_preparing = 0
-        """Requests that are being read, tokenised, or wait for their grammar."""
+        """Requests that are being tokenised or wait for their grammar to compile."""
         self._num_answers = 0
-        """That are not told to the end."""
+        """Answers that are not completely sent."""
         self._is_empty = asyncio.Event()
         self._is_empty.set()
         self.is_draining = False
 
     @property
     def is_empty(self) -> bool:
-        """No answer is under way."""
+        """Whether no answer is being sent."""
         return self._is_empty.is_set()
 
     def check_open(self) -> None:
-        """Raises unless the engine can be asked anything."""
+        """Raise ApiError unless the engine is ready and the server is not draining."""
         if self.is_draining:
-            raise ApiError(503, "the server is about to end: try another", code="draining", headers=_RETRY)
+            raise ApiError(503, "the server is shutting down: try another", code="draining", headers=_RETRY)
         if self._client.state == "loading":
             raise ApiError(503, "the model is still loading: try again soon", code="loading", headers=_RETRY)
         if self._client.state == "dead":
-            raise ApiError(503, "the engine is dead: the server ends", code="engine_dead")
+            raise ApiError(503, "the engine has died: the server is shutting down", code="engine_dead")
 
     def check_room(self) -> None:
-        """Raises unless a request could come in now: before any work is done for it."""
+        """Raise ApiError if the queue is full. Called before any work is done for a request."""
         self.check_open()
         num_first, num_further = (sum(counts) for counts in zip((0, 0), *self._inside.values(), strict=True))
         num_inside = num_first + min(num_further, self.most_at_once) + self._num_preparing
@@ -55,7 +55,7 @@ class Gate:
 
     @contextmanager
     def prepare(self) -> Iterator[None]:
-        """Room for one, while it is found out what it needs."""
+        """Count one sequence while a request is prepared and its number of sequences is unknown."""
         self.check_room()
         self._num_preparing += 1
         try:
@@ -65,8 +65,8 @@ class Gate:
 
     @contextmanager
     def enter(self, requests: Sequence[Request]) -> Iterator[None]:
-        """Room for their sequences until the engine has finished them, at most while the block lasts."""
-        # Whoever comes while there is room for one comes in whole, so that large requests are never starved.
+        """Count the requests' sequences until the engine has finished them or the block ends."""
+        # A request is admitted whole if one sequence fits, so that large requests are never starved.
         self.check_room()
         counts = [(int(not number), each.params.n - (not number)) for number, each in enumerate(requests)]
         num_further = sum(further for _, further in self._inside.values())
@@ -86,14 +86,14 @@ class Gate:
 
     @property
     def most_at_once(self) -> int:
-        """Sequences of one request: beside them there is room for others."""
+        """Most further sequences of all requests together: half of the queue."""
         return max(1, self._max_inside // 2)
 
     def leave(self, request: Request) -> None:
         self._inside.pop(request.request_id, None)
 
     async def drain(self, seconds: float) -> None:
-        """Lets nobody in any more; those inside have so many seconds, then they are aborted."""
+        """Refuse new requests, wait `seconds` for running ones, then abort these."""
         self.is_draining = True
         try:
             await asyncio.wait_for(self._is_empty.wait(), seconds)
@@ -103,5 +103,5 @@ class Gate:
 
 
 def _is_full(num_inside: int) -> ApiError:
-    message = f"{num_inside} sequences run or wait, and no more are taken: try again soon"
+    message = f"the queue is full ({num_inside} sequences run or wait): try again soon"
     return ApiError(429, message, code="queue_full", headers=_RETRY)

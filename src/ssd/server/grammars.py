@@ -1,7 +1,7 @@
-"""From what a body asks of the answer's form to a grammar: response_format, structured_outputs, tool_choice.
+"""Builds the grammar of an answer from response_format, structured_outputs or tool_choice.
 
-Knows OpenAI's and vLLM's names and how two families of models write tool calls. What the grammar allows,
-token by token, is the engine's affair.
+Knows OpenAI's and vLLM's names and how two families of models write tool calls. Does not know tokens: the
+engine applies the grammar.
 """
 
 import json
@@ -18,7 +18,7 @@ _COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator
 
 
 def chat_grammar(body: ChatCompletionRequest, calls: KnownFormat | None, tokenizer: Any) -> Grammar | None:
-    """What the answer must keep to; None: nothing. At most one of the three may ask."""
+    """The grammar of the answer, or None. At most one of the three fields may ask for one."""
     found = {
         "response_format": _response_format(body),
         "structured_outputs": structured_outputs(body),
@@ -75,9 +75,9 @@ def _forced_call(body: ChatCompletionRequest, calls: KnownFormat | None, tokeniz
 
 
 def _marker(tokenizer: Any, text: str) -> str:
-    """In Lark: text, or a token by its number where it is one of the tokenizer's added ones.
+    """A tool call marker in Lark syntax: a string, or a token id if the tokenizer has an added token for it.
 
-    These are never made of smaller tokens, and llguidance takes them for no text at all.
+    Added tokens are never split into smaller ones, and llguidance does not match them as text.
     """
     added = {str(token): number for number, token in tokenizer.added_tokens_decoder.items()}
     return f"<[{added[text]}]>" if text in added else json.dumps(text)
@@ -87,12 +87,12 @@ def _named(tools: list[Tool], choice: ChosenTool) -> Tool:
     for tool in tools:
         if tool.function.name == choice.function.name:
             return tool
-    message = f"tool_choice names {choice.function.name!r}, which is none of the tools: choose one of them"
+    message = f"tool_choice names {choice.function.name!r}, which is not among the tools: choose one of them"
     raise ApiError(400, message, param="tool_choice")
 
 
 def _call_schema(tool: Tool, calls: KnownFormat, place: str) -> dict[str, Any]:
-    """Of a call, for this place in the whole; what the tool's own schema refers to is found there."""
+    """JSON schema of a call to `tool`. References in the tool's schema are moved to `place`."""
     arguments = "parameters" if calls == "llama3" else "arguments"
     schema = tool.function.parameters or {"type": "object"}
     return {

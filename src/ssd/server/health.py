@@ -1,8 +1,8 @@
-"""/livez: does the engine move? /health: does it answer? /ready: should requests be sent here?
+"""The probes /livez (does the engine make progress?), /health (can it answer?) and /ready (send requests
+here?).
 
-Alive means forward progress, not a process that exists; a server that loads a model is alive. Healthy is what
-clients and load tools of other servers wait for: alive, and loaded. One whose draft is away is ready but
-degraded: the same tokens, more slowly.
+A server that is loading its model is alive. Healthy means alive and loaded, which is what clients and load
+generators wait for. A server without its draft is ready but degraded: same tokens, slower.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Log-probabilities as clients know them: OpenAI's legacy lists and chat entries, vLLM's prompt entries."""
+"""Log-probabilities in the formats of clients: OpenAI's completions and chat, vLLM's prompt_logprobs."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,13 +10,13 @@ from ssd.server.answers import ChatLogprobs, TextLogprobs, TokenLogprob, TopLogp
 from ssd.server.token_text import TokenTexts
 
 MOST_PROMPT_SCORES = 1_000_000
-"""Of one request. So many take some 60 MB to tell."""
+"""Most prompt log-probabilities of one request; this many take about 60 MB of JSON."""
 _LEAST = -9999.0
-"""JSON has no minus infinity; OpenAI says this instead."""
+"""OpenAI's value for minus infinity, which JSON does not have."""
 
 
 def num_scores(outputs: Sequence[RequestOutput]) -> int:
-    """How many are to be told: each takes its time to shape and to encode."""
+    """Number of log-probabilities in a response: a measure of the time that encoding takes."""
     scored: list[tuple[Sequence[TokenLogprobs | None] | None, int]]
     scored = [(each.logprobs, 1) for output in outputs for each in output.outputs]
     scored += [(output.prompt_logprobs, len(output.outputs)) for output in outputs]
@@ -29,7 +29,8 @@ def num_scores(outputs: Sequence[RequestOutput]) -> int:
 
 
 def num_prompt_scores(requests: Iterable[Request]) -> int:
-    """How many an answer would hold, before any is computed: those of a prompt go with each of its texts."""
+    """Number of prompt log-probabilities that a response would contain: each of `n` texts repeats its
+    prompt's."""
     return sum(
         request.params.n * len(request.prompt_token_ids) * (1 + request.params.prompt_logprobs)
         for request in requests
@@ -45,7 +46,7 @@ def text_logprobs(
     num_top: int,
     offset: int = 0,
 ) -> TextLogprobs:
-    """The legacy shape. An entry of None is a token without one: the first of a prompt."""
+    """Format of /v1/completions. The first token of a prompt has no log-probability: its entry is None."""
     tokens = [texts.text(token) for token in token_ids]
     offsets = []
     for token in tokens:
@@ -62,7 +63,7 @@ def text_logprobs(
 def _top(entry: TokenLogprobs | None, texts: TokenTexts) -> dict[str, float] | None:
     if entry is None:
         return None
-    # The chosen one last and only where it is missing: two tokens may share a text, the likelier one stays.
+    # The chosen token comes last: two tokens may have the same text, and the likelier one is kept.
     pairs = [*entry.top, (entry.token, entry.logprob)]
     found: dict[str, float] = {}
     for token, logprob in pairs:
@@ -89,7 +90,7 @@ def _chat_entry(entry: TokenLogprobs, texts: TokenTexts) -> TokenLogprob:
 def prompt_logprobs(
     entries: Sequence[TokenLogprobs | None], texts: TokenTexts
 ) -> list[dict[str, Any] | None]:
-    """vLLM's shape: for each prompt token a mapping of token ids to logprob, rank and text."""
+    """vLLM's format: for each prompt token a mapping from token ids to logprob, rank and text."""
     return [None if entry is None else _prompt_entry(entry, texts) for entry in entries]
 
 

@@ -1,6 +1,6 @@
-"""What Prometheus reads: vLLM's names under `ssd_`, and what only speculation has.
+"""Prometheus metrics of requests: vLLM's names with the prefix `ssd_`, and some about speculation.
 
-Requests are measured here, in the server; what the engine counts itself is in engine_metrics.py.
+The engine's own metrics are in engine_metrics.py.
 """
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -24,25 +24,25 @@ class Metrics:
         registry = self._registry = CollectorRegistry()
         self.first_token = Histogram(
             "ssd_time_to_first_token_seconds",
-            "From a request's arrival to its first token.",
+            "Time from a request's arrival to its first token.",
             buckets=_FIRST_TOKEN,
             registry=registry,
         )
         self.per_token = Histogram(
             "ssd_time_per_output_token_seconds",
-            "Mean time of a token after the first, of each request.",
+            "Mean time per token after the first one, of each request.",
             buckets=_PER_TOKEN,
             registry=registry,
         )
         self.whole = Histogram(
             "ssd_e2e_request_latency_seconds",
-            "From a request's arrival to its last token.",
+            "Time from a request's arrival to its last token.",
             buckets=_WHOLE,
             registry=registry,
         )
         self.queued = Histogram(
             "ssd_request_queue_time_seconds",
-            "From a request's arrival in the engine to its first forward.",
+            "Time from a request's arrival in the engine to its first forward.",
             buckets=_FIRST_TOKEN,
             registry=registry,
         )
@@ -57,27 +57,29 @@ class Metrics:
         self.succeeded = _counter(
             "request_success", "Sequences that ended, by reason.", registry, "finished_reason"
         )
-        self.cancelled = _counter("request_cancelled", "Requests that were left or failed.", registry)
+        self.cancelled = _counter(
+            "request_cancelled", "Requests that were cancelled by the client or failed.", registry
+        )
         self.http = _counter("http_requests", "HTTP requests.", registry, "path", "status")
         self.at_position = _counter(
             "spec_decode_num_accepted_tokens_per_pos",
-            "Accepted tokens by their place in the speculation.",
+            "Accepted tokens by position in the speculation.",
             registry,
             "position",
         )
         self.by_origin = _counter(
             "output_tokens_by_origin",
-            "Tokens by where they came from: a ready speculation, one after a miss, the target.",
+            "Tokens by origin: a ready speculation (hit), one made after a miss (backup), or the target.",
             registry,
             "origin",
         )
 
     def watch(self, client: EngineClient) -> None:
-        """From here on, also what the engine says of itself."""
+        """Add the engine's own metrics to the page."""
         self._registry.register(EngineFigures(client))
 
     def note_increment(self, increment: Increment) -> None:
-        """One step of one sequence, as it came from the engine."""
+        """Count the tokens of one step of one sequence."""
         accepted = sum(origin != "target" for origin in increment.origins)
         if increment.token_ids:
             self.accepted.observe(accepted)
@@ -88,7 +90,7 @@ class Metrics:
             self.by_origin.labels(origin).inc()
 
     def note_http(self, path: str, status: int) -> None:
-        # Unknown paths share a label: anybody can make up new ones.
+        # Unknown paths share one label: clients could otherwise create any number of time series.
         self.http.labels(path if path in _PATHS else "other", str(status)).inc()
 
     def meter(self, num_prompt: int) -> "RequestMeter":
@@ -99,7 +101,7 @@ class Metrics:
 
 
 class RequestMeter:
-    """The times of one request, as the engine saw them: how fast a client reads is its own affair."""
+    """Observes the times of one request in the engine, however slowly the client reads."""
 
     def __init__(self, metrics: Metrics, num_prompt: int) -> None:
         self._metrics, self._num_prompt = metrics, num_prompt

@@ -1,6 +1,6 @@
-"""What every HTTP request passes: its id and log line, the host it names, the key.
+"""Middleware for every HTTP request: request id and access log, API keys, Host header.
 
-Plain ASGI, so that nothing stands between a route and the client's disconnecting.
+Plain ASGI: Starlette's middleware classes would hide a client's disconnect from the routes.
 """
 
 import base64
@@ -22,15 +22,15 @@ from ssd.server.errors import ApiError
 logger = logging.getLogger("ssd.server.access")
 
 _CLIENT_GONE = 499
-"""nginx's status for a client that went away before its answer; nobody receives it, but the log does."""
+"""nginx's status for a client that disconnected before its answer; used in the log only."""
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 _LONGEST_PATH = 200
-"""In the log: a path may be as long as all headers may be."""
+"""Longest path in the log."""
 OPEN_PATHS = ("/health", "/livez", "/ready")
 
 
 class AccessLog:
-    """Outermost: gives the request its id, and writes one line when it is over."""
+    """Outermost middleware: assigns the request id, and logs one line when the request ends."""
 
     def __init__(self, app: ASGIApp, note: Callable[[str, int], None]) -> None:
         self._app, self._note = app, note
@@ -74,10 +74,10 @@ class AccessLog:
 
 
 class ApiKeys:
-    """Asks for `Authorization: Bearer KEY`, where there are keys.
+    """Requires `Authorization: Bearer KEY` if the server has keys.
 
-    A browser that opens the page asks its user instead, and offers the key as a password to this server only:
-    what another site's page makes it send is refused.
+    The chat page also accepts the key as a basic-auth password, which the browser asks for. Such a password
+    is refused on cross-site requests, to which browsers add it by themselves.
     """
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
@@ -98,7 +98,7 @@ class ApiKeys:
         if not self._keys:
             return True
         offered = _offered_key(Headers(scope=scope))
-        # All are compared, in constant time: how long it takes says nothing about any of them.
+        # Compare with all keys in constant time, so that the time reveals nothing about them.
         matches = [hmac.compare_digest(offered, key) for key in self._keys]
         scope.setdefault("state", {})["tenant"] = hashlib.blake2b(offered, digest_size=16).hexdigest()
         return any(matches)
@@ -108,7 +108,7 @@ def _offered_key(headers: Headers) -> bytes:
     scheme, _, given = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return given.strip().encode("latin-1", errors="replace")
-    # A browser repeats a password on whatever asks, and says from where that was.
+    # A browser sends the password with any request, but says which site made the request.
     if scheme.lower() == "basic" and headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
         try:
             return base64.b64decode(given, validate=True).partition(b":")[2]
@@ -118,10 +118,10 @@ def _offered_key(headers: Headers) -> bytes:
 
 
 class KnownHosts:
-    """Where no key is asked for and only this machine is served, a name that is not its own is refused.
+    """Refuses foreign Host headers on a server that listens on localhost without API keys.
 
-    A page of another site may have its own name point here (DNS rebinding), and its browser would then send
-    what it likes. With keys, or for a server that is reached from elsewhere, any name will do.
+    This prevents DNS rebinding, where another site lets its own name resolve to this machine. A server with
+    keys, or one that other machines can reach, accepts any Host header.
     """
 
     def __init__(self, app: ASGIApp, host: str, keys: Sequence[str]) -> None:

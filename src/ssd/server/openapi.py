@@ -1,7 +1,6 @@
-"""The API's description at /openapi.json: what FastAPI finds in the routes, completed.
+"""The description of the API at /openapi.json: FastAPI's own, plus responses, errors and ranges.
 
-Knows the shapes of answers and errors. It describes only: what is taken and what is refused is decided
-elsewhere.
+Knows the formats of responses and errors. Only describes: requests are validated elsewhere.
 """
 
 from collections.abc import Mapping
@@ -17,15 +16,15 @@ from ssd.server.openapi_fields import PLACE, field_shapes
 from ssd.server.response_answers import ResponseAnswer, ResponseEvent
 
 _PREFIX = "Answer."
-"""Requests and answers have some names in common."""
+"""Keeps the names of responses apart from those of requests."""
 _ERRORS = {
     "400": "A field is wrong; `param` names it.",
     "401": "No key, or an unknown one.",
     "404": "No such model or route.",
-    "408": "The body was not here in time.",
+    "408": "The body did not arrive in time.",
     "413": "The body is too large.",
-    "429": "The queue is full; `Retry-After` says when to come again.",
-    "503": "The model loads, the server drains, the engine is dead, or others leave no room just now.",
+    "429": "The queue is full; `Retry-After` says when to try again.",
+    "503": "The model is loading, the server is shutting down or overloaded, or the engine has died.",
 }
 _ERROR_FIELDS = {
     "message": {"type": "string"},
@@ -41,13 +40,13 @@ _ERROR = {
     "required": ["error"],
 }
 _STREAMED = (
-    "An event: its data is a JSON object of the shape under contentSchema; that of the last is [DONE]."
+    "An event whose data is a JSON object that follows contentSchema; the data of the last event is [DONE]."
 )
 _NOT_JSON = {"/metrics": "text/plain", "/": "text/html"}
 
 
 def describe(app: FastAPI, config: ServerConfig, model_name: str) -> None:
-    """From here on, the app describes itself so."""
+    """Replace the app's own description."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -61,7 +60,7 @@ def _document(app: FastAPI, config: ServerConfig, model_name: str) -> dict[str, 
     document = get_openapi(title=app.title, version=app.version, routes=app.routes)
     schemas: dict[str, Any] = document["components"]["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(name, None)  # Such bodies are answered with 400, in OpenAI's shape.
+        schemas.pop(name, None)  # Validation errors are answered with 400, in OpenAI's format.
     for name, fields in field_shapes(config, model_name).items():
         schemas[name]["properties"].update(fields)
     (completion, chat, chunk, response, event), answers = msgspec.json.schema_components(
@@ -84,7 +83,7 @@ def _responses(path: str, shapes: Mapping[str, tuple[Any, Any]]) -> dict[str, An
     whole, event = shapes.get(path, ({}, None))
     content = {_NOT_JSON.get(path, "application/json"): {"schema": whole}}
     if event is not None:
-        # Of one event, as checkers read it: a stream is a row of such.
+        # Describes a single event: that is what OpenAPI checkers expect for a stream.
         said = {"type": "string", "contentMediaType": "application/json", "contentSchema": event}
         stream = {
             "type": "object", "description": _STREAMED, "properties": {"data": said}, "required": ["data"],

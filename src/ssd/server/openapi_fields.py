@@ -1,6 +1,6 @@
-"""Fields of requests as the API's description has them: with the ranges that are checked elsewhere.
+"""Ranges of request fields for /openapi.json.
 
-Ranges are SamplingParams' and the server's own; pydantic knows types only, so they would be missing.
+The request models know types only; ranges are checked by SamplingParams and by the server's limits.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ PLACE = "#/components/schemas/"
 
 
 def field_shapes(config: ServerConfig, model_name: str) -> dict[str, dict[str, Shape]]:
-    """By the request's name and the field's."""
+    """JSON schemas by request model and field."""
     model = {"model": _optional({"type": "string", "enum": [model_name]})}
     tokens = {"type": "array", "items": _integer(0), "minItems": 1}
     messages = {"type": "array", "items": {"$ref": f"{PLACE}ChatMessage"}, "minItems": 1}

@@ -1,6 +1,6 @@
-"""Pieces of an assistant's text, and what splits a text that grows into them.
+"""Splits streamed text into content, reasoning and tool calls.
 
-Text comes in bursts of any size: a marker may be cut anywhere, or several may come at once.
+Text arrives in increments of any size: a marker may be split between two, or one may contain several.
 """
 
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool call; always whole."""
+    """A complete tool call."""
 
     name: str
     arguments: str
-    """JSON, as OpenAI has it."""
+    """JSON text."""
 
 
 Piece = Content | Reasoning | Call
@@ -31,16 +31,16 @@ Piece = Content | Reasoning | Call
 
 class Splitter(Protocol):
     def add(self, text: str) -> list[Piece]:
-        """What the new text settles."""
+        """The pieces that are certain after this text."""
         ...
 
     def finish(self) -> list[Piece]:
-        """What is left at the end."""
+        """The remaining pieces, at the end of the text."""
         ...
 
 
 class PlainText:
-    """Nothing to split."""
+    """Passes all text on as content."""
 
     def add(self, text: str) -> list[Piece]:
         return [Content(text)] if text else []
@@ -50,7 +50,7 @@ class PlainText:
 
 
 class OneCall:
-    """At most one call: what another splitter finds after the first is left out."""
+    """Drops every tool call of another splitter after the first one."""
 
     def __init__(self, splitter: Splitter) -> None:
         self._splitter, self._has_called = splitter, False
@@ -71,7 +71,7 @@ class OneCall:
 
 
 class Chain:
-    """What the first finds to be content, the second looks at."""
+    """Applies the second splitter to the content that the first one finds."""
 
     def __init__(self, first: Splitter, second: Splitter) -> None:
         self._first, self._second = first, second
@@ -90,7 +90,7 @@ class Chain:
 
 
 def length_held(text: str, marker: str) -> int:
-    """How many characters at the end, white space before them included, may yet turn out to be the marker."""
+    """Number of characters at the end that may start the marker, with the white space before them."""
     for length in range(min(len(marker) - 1, len(text)), -1, -1):
         if text.endswith(marker[:length]):
             before = text[: len(text) - length]

@@ -1,7 +1,6 @@
-"""Connections that keep the server waiting: for headers, for a body nobody reads, for a client to read.
+"""Closes connections of clients that are too slow to send headers or to read their answers.
 
-Knows uvicorn's protocol and when it waits for the other side. Bodies that are read have their deadline in
-body_limit.py, which can answer.
+Knows uvicorn's protocol class. The deadline for request bodies is in body_limit.py, which can still answer.
 """
 
 import asyncio
@@ -16,13 +15,13 @@ from ssd.config.server import ServerConfig
 from ssd.server.errors import ApiError
 
 _LEAST_READ = 16 << 10
-"""Bytes that count as reading: fewer in `write_seconds`, and nobody reads."""
+"""A client that reads fewer bytes than this in `write_seconds` is disconnected."""
 _MOST_UNREAD = 256 << 20
-"""Bytes of all answers together that are sent and not read. More, and the largest of them is given up."""
+"""Limit on unread bytes of all answers together. Beyond it, the connection with most of them is aborted."""
 
 
 def protocol_for(config: ServerConfig) -> Any:
-    """What uvicorn makes of each connection."""
+    """The protocol factory for uvicorn."""
     return partial(BoundedProtocol, config)
 
 
@@ -31,15 +30,15 @@ class BoundedProtocol(H11Protocol):
         super().__init__(*args, **settings)
         self._limits = limits
         self._deadline: asyncio.TimerHandle | None = None
-        """For what the client has yet to send, where no request is being answered."""
+        """Timer for the rest of a request's headers."""
         self._reading: asyncio.TimerHandle | None = None
-        """For what it has yet to read."""
+        """Timer for a client that does not read its answer."""
         self._num_unread, self._unread_since = 0, 0.0
         self._waiting_since = 0.0
 
     @property
     def waiting_since(self) -> float | None:
-        """Since when it is the client's turn, to send or to read; None while it is answered."""
+        """Since when the server has been waiting for the client to send or read; None while it is not."""
         if self._reading is not None:
             return self._unread_since
         is_at_work = self.cycle is not None and not self.cycle.response_complete
@@ -79,21 +78,21 @@ class BoundedProtocol(H11Protocol):
         self._stop_waiting_for_reader()
 
     def timeout_keep_alive_handler(self) -> None:
-        # A plain close would wait for ever for what is not read.
+        # A plain close would wait forever for unread data to be read.
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         else:
             super().timeout_keep_alive_handler()
 
     def send_400_response(self, msg: str) -> None:
-        # What is wrong with a body that nobody read comes after its answer.
+        # An error in an ignored body is found after the answer was sent.
         if self.conn.our_state is h11.IDLE or self.conn.our_state is h11.SEND_RESPONSE:
             super().send_400_response(msg)
         else:
             self.transport.close()
 
     def _wait_for_client(self) -> None:
-        """One deadline from a request's first byte to the last of its headers; idle ones have their own."""
+        """Start the headers' deadline at a request's first byte; uvicorn has its own for idle connections."""
         is_at_work = self.cycle is not None and not self.cycle.response_complete
         is_idle = self.timeout_keep_alive_task is not None and not self._has_begun()
         if is_at_work or is_idle:
@@ -107,7 +106,7 @@ class BoundedProtocol(H11Protocol):
             self._deadline = None
 
     def _has_begun(self) -> bool:
-        """Whether part of a request is here, or part of a body is not, though it has been answered."""
+        """Whether part of a request has arrived, or part of an answered request's body is still missing."""
         is_between = self.conn.their_state is h11.IDLE or self.conn.their_state is h11.DONE
         return not is_between or bool(self.conn.trailing_data[0])
 
@@ -125,12 +124,12 @@ class BoundedProtocol(H11Protocol):
         self._reading = None
         num_unread = self.transport.get_write_buffer_size()
         if num_unread > max(0, self._num_unread - _LEAST_READ):
-            self.transport.abort()  # The answer's task hears that its client is gone.
+            self.transport.abort()  # The task that answers is notified of the disconnect.
         elif num_unread:
             self._wait_for_reader()
 
     def _open_connections(self) -> "list[BoundedProtocol]":
-        """Those that were closed a moment ago are still among uvicorn's."""
+        """Connections that are not closing; uvicorn's set contains closing ones too."""
         known = [each for each in self.connections if isinstance(each, BoundedProtocol)]
         return [each for each in known if not each.transport.is_closing()]
 
@@ -141,7 +140,7 @@ class BoundedProtocol(H11Protocol):
             unread.pop()[1].transport.abort()
 
     def _make_room(self) -> None:
-        """Closes the connection that has kept us waiting longest; where none does, this one."""
+        """Close the connection that the server has waited for longest; if there is none, refuse this one."""
         others = [each for each in self._open_connections() if each is not self]
         if len(others) < self._limits.max_connections:
             return

@@ -1,7 +1,7 @@
-"""`<think>…</think>` at the start of an answer, told apart from the answer itself.
+"""Separates `<think>…</think>` at the start of an answer from the answer itself.
 
-Knows the markers Qwen3 and its kin write. A template may open the block in the prompt: then the answer
-starts inside it.
+Knows the markers that Qwen3 and similar models write. A chat template may open the block in the prompt: then
+the answer starts inside it.
 """
 
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ OPEN, CLOSE = "<think>", "</think>"
 
 
 def thinks(template: object, wanted: ReasoningFormat) -> bool:
-    """Whether answers of this chat template are to be split."""
+    """Whether answers may contain reasoning that has to be separated."""
     if wanted == "auto":
         return isinstance(template, str) and CLOSE in template
     return wanted == "think"
 
 
 def starts_inside(tokenizer: Any, prompt: Sequence[int]) -> bool:
-    """Whether the prompt ends in an open block."""
+    """Whether the prompt ends with an opening marker."""
     tail: str = tokenizer.decode(prompt[-8:], skip_special_tokens=False)
     return tail.rstrip().endswith(OPEN)
 
@@ -32,7 +32,7 @@ class ReasoningSplitter:
         self._is_inside = inside
         self._may_open = not inside
         self._has_begun = False
-        """Whether anything but white space has come in the present state."""
+        """Whether the current part (reasoning or content) has had any text but white space."""
 
     def add(self, text: str) -> list[Piece]:
         self._held += text
@@ -50,7 +50,7 @@ class ReasoningSplitter:
         return self._release(kind, len(self._held)) if self._held.strip() else []
 
     def _settle_start(self) -> bool:
-        """Whether it is clear by now if the answer opens a block."""
+        """Decide whether the answer opens a block; False: more text is needed."""
         start = self._held.lstrip()
         if len(start) < len(OPEN) and OPEN.startswith(start):
             return False

@@ -1,4 +1,4 @@
-"""What POST /v1/responses answers, in OpenAI's shapes: a response, its items, the events of a stream."""
+"""Responses of POST /v1/responses in OpenAI's format: the response, its items, events of a stream."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -53,7 +53,7 @@ class InputTokensDetails(Answer, frozen=True, kw_only=True):
 
 class OutputTokensDetails(Answer, frozen=True, kw_only=True):
     reasoning_tokens: int = 0
-    """Not counted apart."""
+    """Always 0: reasoning tokens are not counted separately."""
 
 
 class ResponseUsage(Answer, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class ResponseAnswer(Answer, frozen=True, kw_only=True):
     error: None = None
     incomplete_details: IncompleteDetails | None = None
     usage: ResponseUsage | None = None
-    # What was asked for, as clients expect to find it again.
+    # Fields of the request, which OpenAI repeats in the response.
     instructions: str | None = None
     metadata: dict[str, str]
     parallel_tool_calls: bool
@@ -98,7 +98,7 @@ class ResponseAnswer(Answer, frozen=True, kw_only=True):
 
 
 class ResponseEvent(Answer, frozen=True, kw_only=True):
-    """One of a stream; which fields it has depends on its type."""
+    """An event of a stream; its type decides which fields are set."""
 
     type: str
     sequence_number: int

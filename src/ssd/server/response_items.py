@@ -1,6 +1,6 @@
-"""A chat message told as a response's items: text, reasoning and calls, each with the events of its growing.
+"""Converts chat chunks to a response's items (message, reasoning, function calls) and their stream events.
 
-Knows the order of events that clients expect. Their numbers are given elsewhere.
+Knows the order of events that clients expect. Sequence numbers are assigned in responses.py.
 """
 
 import uuid
@@ -27,12 +27,12 @@ class GrowingItems:
         self.done: list[Item] = []
         self._open: _Text | None = None
         self._scores: list[TokenLogprob] = []
-        """Of tokens whose text is not here yet; those of calls are not told."""
+        """Log-probabilities of tokens whose text has not arrived yet; those of tool calls are dropped."""
 
     def add(
         self, *, reasoning: str, content: str, calls: Sequence[ToolCall], scores: Sequence[TokenLogprob]
     ) -> Events:
-        """What a chunk of a chat brings."""
+        """The events for one chunk of a chat."""
         events: Events = []
         if reasoning:
             events += self._into("reasoning") + self._grow(reasoning, ())
@@ -45,7 +45,7 @@ class GrowingItems:
         return events
 
     def finish(self, status: Status) -> Events:
-        """An answer has one item at least; the one that was being written may be cut short."""
+        """Close the open item with `status`. A response without items gets an empty message."""
         begun = [] if self.done or self._open else self._into("message")
         return begun + self._close(status)
 
@@ -86,7 +86,7 @@ class GrowingItems:
 
 
 class _Text:
-    """An item of text as it is written: the answer's own, or reasoning."""
+    """A message or reasoning item while its text is streamed."""
 
     def __init__(self, kind: str, place: int) -> None:
         self.kind = kind

@@ -1,7 +1,7 @@
-"""What POST /v1/responses takes: OpenAI's names and types, as far as they have a meaning without a store.
+"""The request body of POST /v1/responses, in OpenAI's names and types, without what needs stored responses.
 
-Knows no chat: responses_input.py makes a chat request of it. Items of earlier answers come back as they were
-handed out, with what is theirs alone (ids, states) and means nothing here.
+Does not know chats: responses_input.py converts it to a chat request. Clients send items of earlier responses
+back unchanged, so their ids and statuses are accepted and ignored.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _STORED = "nothing is stored here: send the conversation in input"
 
 
 class Returned(Body):
-    """What an item of an earlier answer carries along."""
+    """Fields that items of earlier responses have, and that are ignored."""
 
     id: str | None = None
     status: str | None = None
@@ -115,7 +115,7 @@ class TextFormat(Body):
     @model_validator(mode="after")
     def _check_schema(self) -> "TextFormat":
         if (self.type == "json_schema") != (self.schema_ is not None):
-            raise ValueError("the type json_schema needs a schema, and no other has one")
+            raise ValueError("the type json_schema needs a schema, and no other type may have one")
         return self
 
 
@@ -127,7 +127,7 @@ class TextSettings(Body):
 class ReasoningSettings(Body):
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
-    """Taken: there are no summaries, reasoning comes as it is."""
+    """Accepted and ignored: reasoning is returned in full."""
     generate_summary: None = None
 
 
@@ -147,12 +147,12 @@ class ResponsesRequest(SharedFields):
     reasoning: ReasoningSettings | None = None
     stream_options: ResponseStreamOptions | None = None
     include: Listed[Literal["reasoning.encrypted_content", "message.output_text.logprobs"]] | None = None
-    """The first is taken: no reasoning is hidden."""
+    """`reasoning.encrypted_content` is accepted and ignored: reasoning is never hidden."""
     chat_template_kwargs: Mapping[str, Any] | None = None
     background: Literal[False] | None = None
     truncation: Literal["disabled"] | None = None
     max_tool_calls: Int | None = None
-    """Of tools that the server runs: here there are none."""
+    """Ignored: it limits tools that run on the server, and there are none."""
     previous_response_id: str | None = None
     conversation: str | dict[str, Any] | None = None
 

@@ -1,6 +1,6 @@
-"""POST /v1/responses: OpenAI's newer shape of a chat, whole or as it grows. Nothing is stored.
+"""POST /v1/responses: OpenAI's newer chat API, as a whole or as a stream. Nothing is stored.
 
-A chat job does the work; here its message, or its chunks, are told as a response's items and events.
+A ChatJob does the work; its message or chunks are converted to a response's items and events.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -59,7 +59,7 @@ class ResponseJob:
 
     @property
     def framing(self) -> Framing:
-        """Its last event is the end: no [DONE] comes after it."""
+        """Streams end with their last event, without [DONE]."""
         return Framing(b"", self._failure)
 
     async def whole(self) -> ResponseAnswer:

@@ -1,6 +1,6 @@
-"""From a request for a response to the chat request that answers it.
+"""Converts the body of POST /v1/responses to a chat request.
 
-Knows both shapes; the rest of the server knows chats only.
+Knows both formats.
 """
 
 from collections.abc import Sequence
@@ -85,7 +85,8 @@ def _messages(body: ResponsesRequest) -> list[ChatMessage]:
 
 
 def _is_of_an_answer(item: InputItem) -> bool:
-    """Text, reasoning and calls of one answer are items of their own; a chat has them in one message."""
+    """Whether an item is part of an assistant message: a chat has its text, reasoning and calls in one
+    message."""
     match item:
         case InputMessage():
             return item.role == "assistant"

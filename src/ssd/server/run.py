@@ -1,7 +1,7 @@
-"""`run_server`: the server from its settings to its exit code.
+"""`run_server`: runs the HTTP server until it ends, and returns its exit code.
 
-Knows signals and the order of ends: doors close, running requests finish, the engine ends, then the
-process. An engine that dies takes the server with it, so that whoever watches starts both again.
+Knows signals and the order of shutdown: refuse new requests, finish running ones, stop the engine, exit. When
+the engine dies, the server exits too, so that a supervisor restarts both.
 """
 
 import asyncio
@@ -29,15 +29,17 @@ logger = logging.getLogger(__name__)
 
 ENGINE_DIED = 1
 _KEEP_ALIVE_SECONDS = 75
-"""Longer than clients keep an idle connection (httpx: 5): else both end it at once, and a request is lost."""
+"""Longer than clients keep an idle connection (httpx: 5 s). Otherwise the server could close a connection
+just as a client sends a request on it."""
 _CLOSING_SECONDS = 2.0
-"""Of the time to drain, what is kept for closing connections and the engine."""
+"""Part of drain_seconds that is kept for closing connections and the engine."""
 _LAST_ANSWERS_SECONDS = 1.0
-"""Once the engine is dead: time for its callers to hear of it, and for /health to say so."""
+"""Time after the engine's death for requests to be answered and /health to report it."""
 
 
 def run_server(engine: EngineConfig, server: ServerConfig) -> int:
-    """Serves until a signal (exit code 0) or the engine's death (1). ValueError: the settings cannot work."""
+    """Serve until a signal (exit code 0) or the engine's death (1). Raises ValueError for settings that
+    cannot work."""
     start_log("server", server.log_level, server.log_format)
     return asyncio.run(_serve(engine, server))
 
@@ -64,7 +66,7 @@ async def _serve(engine: EngineConfig, server: ServerConfig) -> int:
 
 
 def _listen(config: ServerConfig) -> socket.socket:
-    """Before a model is loaded for nothing."""
+    """Open the socket, before the model is loaded, so that a port in use is reported at once."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     try:
         return socket.create_server((config.host, config.port), family=family, backlog=1024)
@@ -75,7 +77,7 @@ def _listen(config: ServerConfig) -> socket.socket:
 
 
 class _QuietServer(uvicorn.Server):
-    """uvicorn without its own idea of signals: it would close the doors before anyone is told why."""
+    """uvicorn without its signal handlers, which would close the socket before requests can be refused."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -115,7 +117,7 @@ class _Front:
         self._signalled.set()
 
     async def _oversee(self) -> int:
-        """Decides when the server ends, and with which code."""
+        """Wait for a signal or the engine's death; returns the exit code."""
         client = self._serving.client
         signalled = asyncio.create_task(self._signalled.wait())
         lost = asyncio.create_task(self._until_lost())
@@ -124,7 +126,7 @@ class _Front:
             if not lost.done():
                 return await self._drain(lost)
             await asyncio.sleep(_LAST_ANSWERS_SECONDS)
-            await client.ready()  # Raises why it never was.
+            await client.ready()  # Raises the reason if the engine never became ready.
             return ENGINE_DIED
         except EngineDeadError:
             return ENGINE_DIED
@@ -137,9 +139,12 @@ class _Front:
     async def _drain(self, dead: "asyncio.Task[None]") -> int:
         seconds = self._serving.config.drain_seconds
         if self._serving.gate.is_empty:
-            logger.info("the server ends; no request was under way")
+            logger.info("shutting down; no request was running")
         else:
-            logger.info("no new requests; those that run have %.0f s; a second signal ends them", seconds)
+            logger.info(
+                "shutting down; running requests have %.0f s to finish; a second signal ends them at once",
+                seconds,
+            )
         for_requests = max(seconds - _CLOSING_SECONDS, seconds / 2)
         drained = asyncio.create_task(self._serving.gate.drain(for_requests))
         hurried = asyncio.create_task(self._is_hurried.wait())
@@ -149,7 +154,7 @@ class _Front:
         return ENGINE_DIED if dead.done() else 0
 
     async def _until_lost(self) -> None:
-        """Until the engine is dead, or it is certain that it will never be ready: then with the reason."""
+        """Return when the engine dies; raise the reason if it fails to start."""
         await self._serving.client.ready()
         host, port = self._listener.getsockname()[:2]
         logger.info("ready: %s on http://%s:%d", self._serving.model_name, host, port)

@@ -1,17 +1,17 @@
-"""References within a JSON schema that becomes a part of another one.
+"""Adjusts references in a JSON schema that is embedded in another one.
 
-Knows which keywords hold schemas and which hold data. What a schema allows is not known here.
+Knows which keywords contain schemas and which contain data.
 """
 
 from typing import Any
 
 _BY_NAME = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
-"""Keywords whose value has names of the schema's author for keys, and schemas for values."""
+"""Keywords whose value maps arbitrary names to schemas."""
 _DATA = ("const", "enum", "default", "examples")
 
 
 def moved(schema: Any, place: str) -> Any:
-    """The schema as it has to read at `place` (a reference such as `#/properties/x`) of another one."""
+    """A copy of the schema for embedding at `place`, a reference such as `#/properties/x`."""
     if isinstance(schema, list):
         return [moved(each, place) for each in schema]
     if not isinstance(schema, dict):

@@ -1,7 +1,7 @@
-"""What clients may send. A field that is not listed here is refused by name, never ignored.
+"""Request bodies. A field that is not listed here is an error, never ignored.
 
-Knows names and types, OpenAI's and vLLM's; ranges are SamplingParams'. `null` means the default, as in
-OpenAI's API.
+Knows OpenAI's and vLLM's names and types; ranges are checked by SamplingParams. `null` means the default, as
+in OpenAI's API.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ class StreamOptions(Body):
     include_usage: bool | None = None
     include_obfuscation: Literal[False] | None = None
     continuous_usage_stats: bool | None = None
-    """vLLM's: counts so far with every chunk, which is how load generators learn what a burst held."""
+    """From vLLM: token counts with every chunk, for load generators."""
 
     @model_validator(mode="after")
     def _check_usage(self) -> "StreamOptions":
@@ -29,19 +29,19 @@ class StreamOptions(Body):
 
 
 class Ignorable(Body):
-    """Fields whose value changes nothing here; where only one value does, only that one is taken."""
+    """Fields of OpenAI's API without effect here. Values that would have an effect are refused."""
 
     user: str | None = None
     metadata: Metadata | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     store: bool | None = None
-    """Nothing is stored, asked for or not."""
+    """Ignored: nothing is ever stored."""
     service_tier: Literal["auto", "default"] | None = None
 
 
 class StructuredOutputs(Body):
-    """vLLM's: what the text must keep to. One of them."""
+    """From vLLM: the grammar of the answer. Exactly one field must be set."""
 
     json_schema: str | dict[str, Any] | None = Field(default=None, alias="json")
     json_object: Literal[True] | None = None
@@ -51,11 +51,11 @@ class StructuredOutputs(Body):
 
 
 class SharedFields(Ignorable):
-    """What completions, chats and responses share."""
+    """Fields that completions, chats and responses share."""
 
     model: str | None = None
     cache_salt: str | None = Field(default=None, min_length=1, max_length=1024)
-    """vLLM's: only requests with the same salt share prompts in the prefix cache."""
+    """From vLLM: only requests with the same salt share prompts in the prefix cache."""
     temperature: float | None = None
     top_p: float | None = None
     top_k: Int | None = None
@@ -65,14 +65,14 @@ class SharedFields(Ignorable):
     frequency_penalty: float | None = None
     seed: Int | None = None
     speculation: bool | None = None
-    """False: nobody drafts for this request. The tokens are the same."""
+    """False: decode without speculation. The tokens are the same."""
     draft: str | None = None
-    """The drafts that guess for it, by the name they go by. The tokens are the same."""
+    """Name of the drafts to use. The tokens are the same with any draft."""
     stream: bool | None = None
 
 
 class GenerationRequest(SharedFields):
-    """What both kinds of completion share."""
+    """Fields that completions and chats share."""
 
     stop: str | Listed[str] | None = None
     stop_token_ids: Listed[Int] | None = None
@@ -101,7 +101,7 @@ class GenerationRequest(SharedFields):
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options needs stream to be true")
         if self.stream and self.prompt_logprobs is not None:
-            raise ValueError("prompt_logprobs come with the whole answer only: set stream to false")
+            raise ValueError("prompt_logprobs are not available in streams: set stream to false")
         return self
 
 
@@ -115,13 +115,13 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def only_scores(self) -> bool:
-        """Whether nothing is to be written: prompts come back, with their log-probabilities."""
+        """Whether only the prompts and their log-probabilities are returned."""
         return self.max_tokens == 0 and bool(self.echo)
 
     @model_validator(mode="after")
     def _check_echo(self) -> "CompletionRequest":
         if self.stream and self.echo and self.logprobs is not None:
-            raise ValueError("echo with logprobs comes with the whole answer only: set stream to false")
+            raise ValueError("echo with logprobs is not available in streams: set stream to false")
         return self
 
 
@@ -133,19 +133,19 @@ class ChatCompletionRequest(GenerationRequest):
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    """False: at most one call in an answer."""
+    """False: at most one tool call per answer."""
     response_format: ResponseFormat | None = None
     chat_template_kwargs: Mapping[str, Any] | None = None
-    """For the model's template, such as {"enable_thinking": false}."""
+    """Arguments for the chat template, such as {"enable_thinking": false}."""
     reasoning_effort: Effort | None = None
-    """For the model's template, as `reasoning_effort`; `none` is enable_thinking=false too."""
+    """Passed to the chat template; `none` also sets enable_thinking=false."""
     verbosity: Literal["low", "medium", "high"] | None = None
-    """For the model's template."""
+    """Passed to the chat template."""
     modalities: Listed[Literal["text"]] | None = None
     return_origins: bool | None = None
-    """With each chunk or choice, where its tokens came from: a hit, a backup, the target itself."""
+    """Return the origin of each token: hit, backup or target."""
     return_trees: bool | None = None
-    """With each chunk or choice, the trees that were verified for its tokens, and the branch taken."""
+    """Return the verified trees and the accepted branch of each."""
 
     @property
     def forces_call(self) -> bool:
@@ -160,7 +160,7 @@ class ChatCompletionRequest(GenerationRequest):
 
 
 class TokenizeRequest(Body):
-    """Text as it is, or a conversation through the chat template."""
+    """Tokenises a text as it is, or a conversation with the chat template."""
 
     model: str | None = None
     prompt: str | None = None

@@ -1,6 +1,6 @@
-"""What every route works with, and how requests are run: measured, and several at a time.
+"""What all routes share: the engine's client, checks of requests, and running several requests at a time.
 
-Knows the engine's client and the parts of the server. Does not know the shapes of answers.
+Knows the engine's client and the parts of the server. Does not know the formats of responses.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ from ssd.worker.templates import TemplateError, TemplatesBusyError
 
 T = TypeVar("T")
 _LONG = 10_000
-"""Characters or tokens from which tokenizers take milliseconds."""
+"""Work on more characters or tokens than this takes milliseconds and is done in a thread."""
 Numbered = tuple[int, Increment | RequestOutput]
-"""Which of several requests, and what came of it."""
+"""Index of the request, and an event of it."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Serving:
             raise ApiError(404, message, param="model", code="model_not_found")
 
     def check_length(self, num_prompt: int) -> None:
-        """As the engine would, but before an answer has begun."""
+        """The engine's own check, made before the answer starts."""
         most = self.client.max_model_len
         if num_prompt >= most:
             message = f"the prompt has {num_prompt} tokens, and prompt and output together at most {most}"
@@ -71,9 +71,7 @@ class Serving:
     def check_fits(self, tokens: Sequence[int], param: str) -> None:
         most = self.client.max_model_len
         if len(tokens) > most:
-            message = (
-                f"{param} has {len(tokens)} ids, and no text here has more than {most}: send it in parts"
-            )
+            message = f"{param} has {len(tokens)} ids, and the model's limit is {most}: send it in parts"
             raise ApiError(400, message, param=param, code="context_length_exceeded")
 
     def check_detokenizable(self, tokens: Sequence[int]) -> None:
@@ -83,7 +81,7 @@ class Serving:
             raise ApiError(400, f"token id {wrong[0]} is not in the vocabulary", param="tokens")
 
     def check_num_texts(self, num_prompts: int, n: int) -> None:
-        """One request of many prompts and many texts for each would leave no room for anybody else."""
+        """Refuse a request whose prompts times `n` would fill the queue."""
         most = max(self.gate.most_at_once, self.config.max_prompts, self.config.max_n)
         if num_prompts * n > most:
             message = f"{num_prompts} prompts with {n} texts each: this server takes {most} texts at once"
@@ -93,8 +91,8 @@ class Serving:
         num_scores = num_prompt_scores(requests)
         if num_scores > MOST_PROMPT_SCORES:
             message = (
-                f"the prompts' log-probabilities would be {num_scores} and this server gives at most "
-                f"{MOST_PROMPT_SCORES} at once: ask for fewer alternatives, texts or prompts"
+                f"the answer would have {num_scores} prompt log-probabilities, and this server returns at "
+                f"most {MOST_PROMPT_SCORES} at once: ask for fewer alternatives, texts or prompts"
             )
             raise ApiError(400, message, param="prompt_logprobs", code="too_many_scores")
 
@@ -107,9 +105,9 @@ class Serving:
         *,
         group: str = "",
     ) -> Request:
-        """An engine request, all of which is checked: what follows is an answer, no refusal."""
+        """Make a fully checked engine request, so that nothing is refused after the answer has started."""
         try:
-            # The engine draws ids of its own: clients may use one twice.
+            # The engine makes its own ids: clients may use an id twice.
             request = await self.client.request(
                 prompt,
                 params,
@@ -127,7 +125,7 @@ class Serving:
         return request
 
     async def chat_prompt(self, messages: Sequence[Message], **template_options: Any) -> list[int]:
-        """Token ids of a conversation; what its template refuses is the client's affair."""
+        """Token ids of a conversation. An error of the chat template becomes a 400 response."""
         try:
             text = await self.client.chat_text(messages, **template_options)
         except TemplatesBusyError as error:
@@ -144,10 +142,10 @@ class Serving:
             raise too_long(error) from error
 
     async def run(self, request: Request) -> AsyncGenerator[Increment | RequestOutput, None]:
-        """Increments, then the output, of one request. Closing it early aborts the request."""
+        """Yield increments, then the output, of one request. Closing it early aborts the request."""
         meter = self.metrics.meter(len(request.prompt_token_ids))
         try:
-            # Its seats are free when the engine has finished, whenever that is read.
+            # The gate is left when the engine has finished, even if the client reads slowly.
             leave = partial(self.gate.leave, request)
             async with aclosing(self.client.run(request, on_end=leave)) as events:
                 async for event in events:
@@ -166,7 +164,8 @@ class Serving:
         return [found[number] for number in range(len(requests))]
 
     async def events(self, requests: Sequence[Request]) -> AsyncGenerator[Numbered, None]:
-        """What comes of each, as it comes; nothing is taken from the engine that is not asked for here."""
+        """Events of all requests as they arrive. The queue holds one event, so that a slow client slows its
+        requests."""
         queue: asyncio.Queue[Numbered | BaseException] = asyncio.Queue(maxsize=1)
 
         async def pump(number: int, request: Request) -> None:
@@ -197,7 +196,7 @@ def too_long(error: PromptTooLongError) -> ApiError:
 
 
 def _form_field(body: ChatCompletionRequest | CompletionRequest) -> str:
-    """Which of a body's fields gave its answer a form; no two of them may."""
+    """The field that asked for a grammar; at most one may."""
     if body.structured_outputs is not None:
         return "structured_outputs"
     wanted = body.response_format if isinstance(body, ChatCompletionRequest) else None
@@ -205,16 +204,17 @@ def _form_field(body: ChatCompletionRequest | CompletionRequest) -> str:
 
 
 async def off_loop(length: int, work: Callable[[], T]) -> T:
-    """The result of `work`, by a thread where so much text would hold up everybody else."""
+    """The result of `work`, run in a thread if `length` is large: it would block the event loop."""
     return await asyncio.to_thread(work) if length > _LONG else work()
 
 
 def check_complete(output: RequestOutput) -> None:
-    """An aborted output is no answer: the server is about to end. Nor is one that left its grammar."""
+    """Raise ApiError for an output that failed its grammar or was aborted because the server is shutting
+    down."""
     for each in output.outputs:
         if each.finish_reason == "error":
             raise ApiError(
-                400, f"the answer has not the form asked for: {each.stop_reason}", code="no_answer"
+                400, f"the answer does not follow its grammar: {each.stop_reason}", code="no_answer"
             )
     if any(each.finish_reason == "abort" for each in output.outputs):
         raise ApiError(503, "the server ended before the answer was complete", code="draining")

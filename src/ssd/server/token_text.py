@@ -1,7 +1,7 @@
-"""Single tokens as text and bytes, for log-probabilities.
+"""Text and bytes of single tokens, for log-probabilities.
 
-Knows how byte-level and sentencepiece vocabularies spell bytes. A token may be part of a character: its text
-is then not exact, its bytes are.
+Knows how byte-level and sentencepiece vocabularies encode bytes. The bytes are exact; the text of a token
+that is only part of a character is not.
 """
 
 import re

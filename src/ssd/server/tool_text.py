@@ -1,7 +1,7 @@
-"""Tools in plain words, for chat templates that know none.
+"""Writes tools, calls and results as text, for chat templates without tool support.
 
-Such a template drops tools, calls and results without a word. Where the server was told how calls are to be
-written (`--tool-format`), they become text before the template sees them. Knows nothing of reading calls.
+Such templates drop them silently. With `--tool-format`, they become text before the template is applied.
+Does not know how to parse calls: tools.py does.
 """
 
 import json
@@ -18,14 +18,14 @@ _HOW: dict[KnownFormat, str] = {
 
 
 def knows_tools(template: object) -> bool:
-    """Several templates under names are taken to: one of them is there for tools."""
+    """Whether a template supports tools. A set of named templates is assumed to have one for tools."""
     return not isinstance(template, str) or "tools" in template
 
 
 def spelled_out(
     messages: Sequence[Message], tools: Sequence[dict[str, Any]], kind: KnownFormat
 ) -> list[Message]:
-    """The conversation with the tools in its system message, and with calls and results as text."""
+    """The conversation with tools described in its system message, and calls and results as text."""
     spelled = [_spelled(message, kind) for message in messages]
     if not tools:
         return spelled

@@ -1,8 +1,8 @@
-"""Tool calls in a model's text, found as it grows.
+"""Finds tool calls in streamed text.
 
-Knows how two families write them: `<tool_call>{json}</tool_call>` (Hermes, Qwen) and an answer that is a
-JSON object with the name of a tool and its parameters (Llama 3). A call is passed on when it is whole; what
-looks like one but is not stays content. Forcing a model to call is a matter of grammars, not of this file.
+Knows two formats: `<tool_call>{json}</tool_call>` (Hermes, Qwen) and an answer that is a JSON object with the
+name of a tool and its parameters (Llama 3). A call is returned when it is complete; invalid calls remain
+content. Does not force calls: grammars.py does.
 """
 
 import json
@@ -19,7 +19,7 @@ KnownFormat = Literal["hermes", "llama3"]
 
 
 def tool_format(template: object, wanted: ToolFormat) -> KnownFormat | None:
-    """How the model behind this chat template writes calls; None: it was not taught to."""
+    """The format of tool calls, from the setting or the chat template; None: calls are not supported."""
     if wanted == "none":
         return None
     if wanted != "auto":
@@ -32,7 +32,7 @@ def tool_format(template: object, wanted: ToolFormat) -> KnownFormat | None:
 
 
 def tool_splitter(kind: KnownFormat, names: Collection[str]) -> Splitter:
-    """`names`: of the tools there are."""
+    """`names`: names of the request's tools."""
     return HermesCalls() if kind == "hermes" else Llama3Calls(names)
 
 
@@ -54,13 +54,13 @@ class HermesCalls:
     def finish(self) -> list[Piece]:
         held, self._held = self._held, ""
         if self._is_inside:
-            call = parse_call(held)  # The end marker may have been the end token.
+            call = parse_call(held)  # The model may have ended the answer instead of writing the end marker.
             return [call] if call else [Content(OPEN + held)]
-        # White space around calls is theirs; that of a plain answer is its own.
+        # White space around calls is dropped; that of a plain answer is kept.
         return [Content(held)] if held.strip() or (held and not self._has_called) else []
 
     def _read_outside(self) -> list[Piece] | None:
-        """None: more text is needed, once what is held has been looked at."""
+        """Pieces before the next call; None: more text is needed."""
         start = self._held.find(OPEN)
         if start < 0:
             return self._release(len(self._held) - length_held(self._held, OPEN)) or None
@@ -85,9 +85,9 @@ class HermesCalls:
 
 
 class Llama3Calls:
-    """The whole answer is calls, separated by semicolons, or it is content.
+    """The whole answer is either calls, separated by semicolons, or content.
 
-    No marker tells a call from an answer in JSON: it has to name a tool and to have parameters.
+    Calls have no marker. A JSON object is a call if it names a tool and has parameters.
     """
 
     def __init__(self, names: Collection[str]) -> None:
@@ -119,7 +119,7 @@ class Llama3Calls:
 
 
 def _parse_all(text: str) -> list[Any]:
-    """JSON values one after the other; none if there is anything else."""
+    """Consecutive JSON values; empty if the text contains anything else."""
     decoder, values = json.JSONDecoder(), []
     text = text.strip()
     while text:

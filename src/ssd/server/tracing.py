@@ -1,6 +1,6 @@
-"""OpenTelemetry traces: one span a request, with what it used. Off unless an endpoint is given.
+"""OpenTelemetry traces: one span per request with its token counts. Off unless an endpoint is given.
 
-The SDK is the extra `otel` and is imported when traces are wanted.
+The SDK comes with the extra `otel` and is imported only if traces are on.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ _ATTRIBUTES = {
 
 
 class Traces:
-    """Where spans are made and sent from."""
+    """Creates spans and exports them."""
 
     def __init__(self, endpoint: str) -> None:
         try:
@@ -38,12 +38,12 @@ class Traces:
         self.tracer = self._provider.get_tracer("ssd.server")
 
     def close(self) -> None:
-        """Sends what is left."""
+        """Send the remaining spans."""
         self._provider.shutdown()
 
 
 class Traced:
-    """One span for each HTTP request; a trace begun by the client is continued."""
+    """Middleware that makes a span for each HTTP request and continues the client's trace."""
 
     def __init__(self, app: ASGIApp, traces: Traces) -> None:
         self._app, self._traces = app, traces

@@ -1,4 +1,4 @@
-"""What a request used: tokens, speculation, seconds."""
+"""Token counts, speculation statistics and timings of a response."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ _COUNTS = ("rounds", "drafted", "accepted", "hits", "late", "unknown", "unheard"
 
 
 def usage_of(outputs: Sequence[RequestOutput]) -> Usage:
-    """Of one answer: its prompts and all their sequences."""
+    """Usage of one response: its prompts and all their sequences."""
     num_prompt = sum(len(output.prompt_token_ids) for output in outputs)
     num_generated = sum(len(each.token_ids) for output in outputs for each in output.outputs)
     return Usage(
