@@ -9,42 +9,39 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 from typing import Any
 
-from tests.vllm.served import Served, is_healthy, start, until_ready
+from tests.vllm.served import Served, is_healthy, start
 from tests.vllm.streams import Streams
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
-_START_SECONDS = 30.0
+START_SECONDS = 30.0
 """A start takes a little longer, with the draft's, on two cores of which nobody else has any."""
 _END_SECONDS = 60.0
 _TOKENS = 128
 """More than can be finished while it drains: streams are cut too."""
 
 
-def end_while_starting(place: Path, models: tuple[Path, Path], number: int, chance: Random) -> dict[str, Any]:
-    seconds = chance.uniform(0.0, _START_SECONDS)
-    with _started(place, models) as server:
-        ends = time.monotonic() + seconds
-        while time.monotonic() < ends:
-            server.look()
-            time.sleep(0.05)
-        return {"started_for_seconds": round(seconds, 1), **_end(server, number)}
+def end_while_starting(server: Served, number: int, seconds: float) -> dict[str, Any]:
+    """By signal `number`, so many seconds after it was started."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        server.look()
+        time.sleep(0.05)
+    return {"started_for_seconds": round(seconds, 1), **_end(server, number)}
 
 
-def end_while_serving(place: Path, models: tuple[Path, Path], number: int, chance: Random) -> dict[str, Any]:
-    with _started(place, models) as server:
-        until_ready(server)
-        streams = Streams(server, num_tokens=_TOKENS)
-        time.sleep(chance.uniform(0.0, 6.0))
-        found = _end(server, number)
-        # Those who were served when it ended have nothing to expect.
-        return {**found, "requests": len(streams.stop().texts)}
+def end_while_serving(server: Served, number: int, seconds: float) -> dict[str, Any]:
+    """By signal `number`, so many seconds after eight clients began to stream."""
+    streams = Streams(server, num_tokens=_TOKENS)
+    time.sleep(seconds)
+    found = _end(server, number)
+    # Those who were served when it ended have nothing to expect.
+    return {**found, "requests": len(streams.stop().texts)}
 
 
 @contextlib.contextmanager
-def _started(place: Path, models: tuple[Path, Path]) -> Iterator[Served]:
+def started(place: Path, models: tuple[Path, Path]) -> Iterator[Served]:
     """Also when this program is ended, the server does not live on."""
     server = start(place, *models)
     try:

@@ -3,14 +3,13 @@
     python -m tests.vllm.equality --target FOLDER --draft FOLDER --record FILE.jsonl
 
 One vLLM serves both sides of each case, with the draft detached and attached, so that nothing else differs.
-Cases that the record holds already are not run again. `--faults N` also kills the draft N times under load.
+Cases that the record holds already are not run again; faults.py kills the draft.
 `--stock` compares greedy texts of the record with those of a vLLM that has nothing of ours in it. With
 bfloat16 each difference is shown with the gap of its scores, and with the most that rounding explains.
 """
 
 import argparse
 import json
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -155,32 +154,6 @@ def cases(temperatures: list[float], *, others: bool) -> Iterator[tuple[str, dic
     )
 
 
-def survived(target: Target, draft: Draft, texts: Texts) -> dict[str, Any]:
-    """Killed while texts are under way, and back: tokens unchanged, and hits return."""
-    given = texts.params({"temperature": 0.7, "seed": 11})
-    target.detach()
-    alone = target.generate(texts.prompts, given)
-    target.attach()
-    killer = threading.Timer(0.5, draft.kill)
-    killer.start()
-    orphaned = target.generate(texts.prompts, given)
-    killer.join()
-    hits = [target.report()["spec_hits"]]
-    away = target.generate(texts.prompts, given)
-    hits.append(target.report()["spec_hits"])
-    draft.start()
-    seconds = target.wait_for_draft(60)
-    back = target.generate(texts.prompts, given)
-    hits.append(target.report()["spec_hits"])
-    return {
-        "texts": 3 * len(alone),
-        "equal": sum(a == b for each in (orphaned, away, back) for a, b in zip(alone, each, strict=True)),
-        "hits while away": hits[1] - hits[0],
-        "hits": hits[2] - hits[1],
-        "seconds until back": round(seconds, 1),
-    }
-
-
 def _compare(arguments: argparse.Namespace, setup: Setup, texts: Texts, record: Record) -> None:
     draft = Draft(arguments.draft, arguments.draft_dtype or setup.dtype)
     draft.start()
@@ -190,8 +163,6 @@ def _compare(arguments: argparse.Namespace, setup: Setup, texts: Texts, record: 
         compare = Comparison(target, texts)
         for name, params in cases(arguments.temperatures, others=not arguments.plain):
             _once(record, name, lambda params=params: compare(params))  # type: ignore[misc]
-        for number in range(arguments.faults):
-            _once(record, f"fault {number}", lambda: survived(target, draft, texts))
     finally:
         draft.kill()
 
@@ -241,7 +212,6 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--lookahead", type=int, default=4)
     parser.add_argument("--temperatures", type=float, nargs="*", default=[0.0, 0.7, 1.0])
     parser.add_argument("--plain", action="store_true", help="temperatures only: no grammar, no truncation")
-    parser.add_argument("--faults", type=int, default=0)
     parser.add_argument("--stock", action="store_true")
     parser.add_argument("--tensor-parallel", type=int, default=1)
     parser.add_argument("--pipeline-parallel", type=int, default=1)

@@ -14,17 +14,18 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from tests.vllm.disturbances import Disturbances
-from tests.vllm.endings import SIGNALS, end_while_serving, end_while_starting
+from tests.vllm.endings import SIGNALS, START_SECONDS, end_while_serving, end_while_starting, started
+from tests.vllm.equality import PROMPTS
 from tests.vllm.record import Record
-from tests.vllm.served import serving
+from tests.vllm.served import Served, serving, until_ready
 from tests.vllm.streams import Undisturbed
 
 Case = Callable[[Random], dict[str, Any]]
@@ -64,7 +65,11 @@ class Cases:
         self._record.add(case, found)
 
 
-def disturb(arguments: argparse.Namespace, cases: Cases) -> None:
+Start = Callable[[Path, Path, Path], AbstractContextManager[Served]]
+"""Of a server, from a new folder, the target and the draft."""
+
+
+def disturb(arguments: argparse.Namespace, cases: Cases, start: Start = serving) -> None:
     """One server for all cases of a run."""
     counts = {"kill": arguments.kills, "freeze": arguments.freezes}
     in_turn = sorted(
@@ -74,12 +79,18 @@ def disturb(arguments: argparse.Namespace, cases: Cases) -> None:
     if not cases.missing(kinds):
         return
     began = time.monotonic()
-    with _new_folder() as place, serving(place, arguments.target, arguments.draft) as server:
-        started = round(time.monotonic() - began, 1)
-        usual = Undisturbed.of(server, num_tokens=arguments.tokens)
+    with _new_folder() as place, start(place, arguments.target, arguments.draft) as server:
+        start_seconds = round(time.monotonic() - began, 1)
+        usual = Undisturbed.of(server, num_tokens=arguments.tokens, clients=arguments.clients)
         gap = round(usual.longest_gap, 3)
-        cases.write("undisturbed", {"start_seconds": started, "longest_gap": gap, "wrong": []})
-        happens = Disturbances(server, usual, arguments.tokens, needs_hits=not arguments.slow_draft)
+        cases.write("undisturbed", {"start_seconds": start_seconds, "longest_gap": gap, "wrong": []})
+        happens = Disturbances(
+            server,
+            usual,
+            arguments.tokens,
+            needs_hits=not arguments.slow_draft,
+            clients=arguments.clients,
+        )
         does = {"kill": happens.kill, "freeze": happens.freeze}
         cases.run({name: partial(does[kind], idle=idle) for name, (kind, idle) in kinds.items()})
 
@@ -88,18 +99,19 @@ def end(arguments: argparse.Namespace, cases: Cases) -> None:
     """Half of them during the start; each half with all signals in turn."""
     endings = dict[str, Case]()
     for number in range(arguments.endings):
-        moment, ending = (("starting", end_while_starting), ("serving", end_while_serving))[number % 2]
+        moment = ("starting", "serving")[number % 2]
         endings[f"ending {number} while {moment}"] = partial(
-            _end_one, ending, (arguments.target, arguments.draft), SIGNALS[number // 2 % len(SIGNALS)]
+            _end_one, moment, (arguments.target, arguments.draft), SIGNALS[number // 2 % len(SIGNALS)]
         )
     cases.run(endings)
 
 
-def _end_one(
-    ending: Callable[..., dict[str, Any]], models: tuple[Path, Path], number: int, chance: Random
-) -> dict[str, Any]:
-    with _new_folder() as place:
-        return ending(place, models, number, chance)
+def _end_one(moment: str, models: tuple[Path, Path], number: int, chance: Random) -> dict[str, Any]:
+    with _new_folder() as place, started(place, models) as server:
+        if moment == "starting":
+            return end_while_starting(server, number, chance.uniform(0.0, START_SECONDS))
+        until_ready(server)
+        return end_while_serving(server, number, chance.uniform(0.0, 6.0))
 
 
 @contextmanager
@@ -123,7 +135,8 @@ def summary(lines: list[dict[str, Any]]) -> str:
     return "; ".join([*said, f"{sum(bool(line['wrong']) for line in lines)} went wrong"])
 
 
-def main() -> None:
+def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Options from these words, or from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--draft", type=Path, required=True)
@@ -132,19 +145,29 @@ def main() -> None:
     parser.add_argument("--freezes", type=int, default=10)
     parser.add_argument("--endings", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=64, help="of each text")
+    parser.add_argument("--clients", type=int, default=len(PROMPTS), help="streams at once")
     parser.add_argument("--slow-draft", action="store_true", help="it cannot keep up: no hits are asked for")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="after which no case is begun")
-    arguments = parser.parse_args()
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    arguments = parsed()
     # Whoever ends this program ends its server too.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    run = {"target": arguments.target.name, "draft": arguments.draft.name, "tokens": arguments.tokens}
-    record = Record(arguments.record, {**run, "seed": arguments.seed})
+    sys.exit(run(arguments))
+
+
+def run(arguments: argparse.Namespace, start: Start = serving) -> int:
+    """All cases that the record lacks; 1 if anything went wrong in any case of the record."""
+    named = {"target": arguments.target.name, "draft": arguments.draft.name, "tokens": arguments.tokens}
+    record = Record(arguments.record, {**named, "seed": arguments.seed})
     cases = Cases(record, arguments.seed, arguments.seconds)
-    disturb(arguments, cases)
+    disturb(arguments, cases, start)
     end(arguments, cases)
     print(summary(cases.lines))
-    sys.exit(any(line["wrong"] for line in cases.lines))
+    return int(any(line["wrong"] for line in cases.lines))
 
 
 if __name__ == "__main__":

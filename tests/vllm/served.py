@@ -165,7 +165,8 @@ def begin(place: Path, words: Sequence[str], **variables: str) -> tuple["subproc
     """The process, and the folder of its temporary files."""
     temporary = place / "tmp"
     temporary.mkdir(parents=True)
-    environment = {**os.environ, "TMPDIR": str(temporary), **variables}
+    # vLLM compiles what it needs for the first logprobs, which takes as long as half a start.
+    environment = {**os.environ, "TORCHDYNAMO_DISABLE": "1", "TMPDIR": str(temporary), **variables}
     with (place / "log").open("w") as sink:
         process = subprocess.Popen(words, stdout=sink, stderr=sink, text=True, env=environment)
     return process, temporary

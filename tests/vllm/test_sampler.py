@@ -1,6 +1,6 @@
 """Our samplers in vLLM's own classes: one token for each position, drafted or not, after its processors."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,10 +33,13 @@ SEEDS = [5, None, 7]
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _kernels() -> None:
+def _kernels() -> Iterator[None]:
     if not current_platform.is_cpu():
         pytest.skip("vLLM for CPUs is tested here")
     current_platform.import_kernels()
+    # vLLM compiles its count of ranks with the first logprobs, which takes seconds.
+    with torch.compiler.set_stance("force_eager"):
+        yield
 
 
 def runner(mode: str = "raw_logprobs", *, lengths: Sequence[int] = LENGTHS) -> Any:

@@ -4,13 +4,18 @@ Needs vLLM beside this package, and SmolLM2 as a folder (SSD_TEST_MODELS/folders
 """
 
 import json
+import signal
 from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("openai")
 pytest.importorskip("httpx")
 from tests.server.process import until
+from tests.vllm import faults
+from tests.vllm.endings import end_while_serving
 from tests.vllm.hostile_request import DISTURBANCES, HOSTILE, measured
 from tests.vllm.served import Served, ask, serving, smollm2
 
@@ -40,11 +45,11 @@ def test_who_has_no_key_does_not_come_in(server: Served) -> None:
 def test_the_draft_is_used_and_counted(server: Served) -> None:
     names = ("ssd_spec_sessions_opened_total", "ssd_rounds_total", "vllm:generation_tokens_total")
     before = [server.counted(name) for name in names]
-    for _ in range(4):
-        ask(server, max_tokens=48, extra_body={"ignore_eos": True})
+    for _ in range(2):
+        ask(server, max_tokens=32, extra_body={"ignore_eos": True})
     opened, rounds, tokens = (server.counted(name) - was for name, was in zip(names, before, strict=True))
-    assert opened == 4
-    assert tokens == 4 * 48
+    assert opened == 2
+    assert tokens == 2 * 32
     # Some were drafted, by the model or by the text itself, and taken: fewer verifications than tokens.
     assert server.counted("ssd_spec_decode_num_accepted_tokens_total") > 0
     assert rounds < tokens
@@ -123,4 +128,28 @@ def test_an_abort_leaves_nothing_behind(server: Served) -> None:
 def test_hostile_fields_of_one_request_cost_the_others_no_draft(server: Served) -> None:
     """The small form of `python -m tests.vllm.hostile_request`."""
     found = measured(server, HOSTILE[:1], rounds=1, num_tokens=12)
-    assert {name: found[name] for name in DISTURBANCES} == dict.fromkeys(DISTURBANCES, 0)
+    assert found["in_hostile_runs"] == dict.fromkeys(DISTURBANCES, 0)
+
+
+def test_neither_kills_nor_freezes_of_the_draft_harm(server: Served, tmp_path: Path) -> None:
+    """The small form of `python -m tests.vllm.faults`."""
+    model, record = smollm2(), tmp_path / "record"
+    options = ("--target", model, "--draft", model, "--record", record, "--kills", 2, "--freezes", 1)
+    sizes = ("--endings", 0, "--tokens", 24, "--clients", 4, "--slow-draft")
+    # With this seed the draft stands still for 3 s.
+    arguments = faults.parsed([str(each) for each in (*options, *sizes, "--seed", 11)])
+    code = faults.run(arguments, lambda *_: nullcontext(server))
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    assert code == 0, [line["wrong"] for line in lines]
+    assert [line["case"] for line in lines] == ["undisturbed", "freeze 0", "kill 0", "kill 1"]
+    assert [line["idle"] for line in lines[1:]] == [False, False, True]
+    for line in lines[1:]:
+        assert line["equal"] == line["requests"] > 0
+
+
+def test_an_end_in_the_middle_of_streams_leaves_nothing(server: Served) -> None:
+    """The last test of this server."""
+    found = end_while_serving(server, signal.SIGTERM, seconds=1.0)
+    assert not found["wrong"]
+    assert found["healthy"]
+    assert found["processes"] > 1
