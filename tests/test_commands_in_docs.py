@@ -59,7 +59,7 @@ OTHERS = (
     "export",
     ".",
 )
-_MODULES = ("benchmarks.", "tests.", "ssd.")
+_MODULES = ("benchmarks.", "campaigns.", "tests.", "ssd.")
 _SCRIPTS = "examples/"
 _OURS = "ssd-llm"
 
@@ -172,7 +172,7 @@ def test_commands_of_modules_are_understood(text: str, monkeypatch: pytest.Monke
     except _ParsedError:
         return
     except ModuleNotFoundError as error:
-        if error.name and not error.name.startswith(("ssd", "benchmarks", "tests")):
+        if error.name and not error.name.startswith(("ssd", "benchmarks", "campaigns", "tests")):
             pytest.skip(f"needs {error.name}")
         raise
     pytest.fail("it does not look at its arguments")

@@ -1,10 +1,10 @@
-"""Agent frameworks, where they are installed: `python -m tests.e2e.agents` says what they do."""
+"""Agent frameworks, where they are installed: `python -m campaigns.e2e.agents` says what they do."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.agents import TRIALS, check, try_all
+from campaigns.e2e.agents import TRIALS, check, try_all
 
 pytestmark = [pytest.mark.models, pytest.mark.slow]
 

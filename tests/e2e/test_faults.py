@@ -1,12 +1,12 @@
 """Whatever happens to the draft or the line to it: the AR tokens, and nothing left behind.
 
-The small form of `python -m tests.e2e.faults`, which runs 450 trials.
+The small form of `python -m campaigns.e2e.faults`, which runs 450 trials.
 """
 
 import pytest
 
-from tests.e2e.faults import PROCESS_FAULTS, Bench, Trial
-from tests.e2e.faulty_link import KINDS, WIRE_FAULTS
+from campaigns.e2e.faults import PROCESS_FAULTS, Bench, Trial
+from campaigns.e2e.faulty_link import KINDS, WIRE_FAULTS
 
 
 @pytest.fixture(scope="module")

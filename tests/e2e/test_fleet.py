@@ -1,4 +1,4 @@
-"""What tests.e2e.fleet counts and judges by: rows by tenant, as drafts tell them, over windows of want.
+"""What campaigns.e2e.fleet counts and judges by: rows by tenant, as drafts tell them, over windows of want.
 
 The whole of it needs two vLLM servers, and minutes: it is run by command.
 """
@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("openai")
 pytest.importorskip("httpx")
+from campaigns.e2e.fleet import DRAFTS, WEIGHTS, Pool, shares_found, wrong_shares
 from ssd import LLM, SamplingParams
-from tests.e2e.fleet import DRAFTS, WEIGHTS, Pool, shares_found, wrong_shares
 from tests.server.process import until
 from tests.tiny import write_checkpoint
 

@@ -1,6 +1,6 @@
 """Deterministic mode: a request's tokens depend on nothing but the request.
 
-The full size (200 requests of SmolLM2) is `python -m tests.e2e.invariance`; CI runs the same
+The full size (200 requests of SmolLM2) is `python -m campaigns.e2e.invariance`; CI runs the same
 code with fewer requests of small random models and of SmolLM2's first layers, `-m slow` with more.
 """
 
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from campaigns.e2e.invariance import CIRCUMSTANCES, compare, load, make_requests, run
 from ssd.attention.rows import PlainRow
 from ssd.runtime.loading import LoadedModel
 from ssd.runtime.runner import forward
-from tests.e2e.invariance import CIRCUMSTANCES, compare, load, make_requests, run
 from tests.tiny import write_checkpoint
 
 

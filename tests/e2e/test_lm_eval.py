@@ -1,8 +1,8 @@
-"""The small form of `python -m tests.e2e.lm_eval`, which takes a real model."""
+"""The small form of `python -m campaigns.e2e.lm_eval`, which takes a real model."""
 
 from pathlib import Path
 
-from tests.e2e.lm_eval import compare
+from campaigns.e2e.lm_eval import compare
 from tests.server.process import serving
 
 

@@ -1,8 +1,8 @@
-"""The small form of `python -m tests.e2e.load`, which takes 200 clients and ten minutes."""
+"""The small form of `python -m campaigns.e2e.load`, which takes 200 clients and ten minutes."""
 
 from pathlib import Path
 
-from tests.e2e.load import Load, run
+from campaigns.e2e.load import Load, run
 
 
 def test_a_server_under_load_answers_everyone_as_if_they_were_alone(tmp_path: Path) -> None:

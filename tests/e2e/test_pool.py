@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from campaigns.e2e.pool_strikes import _PATIENCE, delays_of
+from campaigns.e2e.process_faults import Slow
 from ssd import LLM, SamplingParams
 from tests.e2e.drafts import Drafts
-from tests.e2e.pool_strikes import _PATIENCE, delays_of
-from tests.e2e.process_faults import Slow
 from tests.e2e.test_ssd import COMMON, outputs
 from tests.tiny import write_checkpoint
 

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from campaigns.e2e.faults import Bench, Target, Trial
+from campaigns.e2e.other_drafts import blurred_draft
 from ssd import SamplingParams
 from ssd.attention.rows import PlainRow
 from ssd.decoding.ahead import DraftAhead
@@ -25,8 +27,6 @@ from ssd.runtime.runner import forward
 from ssd.sampling import History, SamplingRow
 from ssd.sampling.ratio import target_probabilities
 from tests.e2e.draft_in_memory import InMemoryDraft
-from tests.e2e.faults import Bench, Target, Trial
-from tests.e2e.other_drafts import blurred_draft
 
 PROMPT = "Once upon a time"
 LENGTH, NUM_TEXTS = 4, 1536

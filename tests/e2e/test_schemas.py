@@ -1,4 +1,4 @@
-"""The small form of `python -m tests.e2e.schemas`, which takes 200 schemas and a real model."""
+"""The small form of `python -m campaigns.e2e.schemas`, which takes 200 schemas and a real model."""
 
 import json
 from pathlib import Path
@@ -6,10 +6,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from campaigns.e2e.random_schemas import SchemaMaker
+from campaigns.e2e.schemas import MOST_BYTES, compare, fault_of
 from ssd.config import Mode
 from ssd.engine.outputs import CompletionOutput
-from tests.e2e.random_schemas import SchemaMaker
-from tests.e2e.schemas import MOST_BYTES, compare, fault_of
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 5}}, "required": ["n"]}
 

@@ -1,9 +1,9 @@
-"""The small form of `python -m tests.e2e.soak`, which takes an hour."""
+"""The small form of `python -m campaigns.e2e.soak`, which takes an hour."""
 
 from pathlib import Path
 
-from tests.e2e.hostile import ATTACKS
-from tests.e2e.soak import soak
+from campaigns.e2e.hostile import ATTACKS
+from campaigns.e2e.soak import soak
 
 
 def test_harm_beside_honest_traffic_changes_no_answer(tmp_path: Path) -> None:

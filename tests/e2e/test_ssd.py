@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from campaigns.e2e.process_faults import Slow, Struck, spoilable_links
 from ssd import LLM, AsyncLLM, SamplingParams
 from tests.alive import is_alive
-from tests.e2e.process_faults import Slow, Struck, spoilable_links
 from tests.tiny import cut_layers, write_checkpoint
 
 PROMPTS = ["The quick brown fox jumps over", "def add(a, b):\n    return a + b\n", "Once upon a time"]

@@ -1,11 +1,11 @@
 """Whatever trees are offered, and whatever happens meanwhile: the tokens of plain decoding.
 
-The full form is `python -m tests.e2e.trees --model MODEL`, whose record is docs/records/trees.jsonl.
+The full form is `python -m campaigns.e2e.trees --model MODEL`, whose record is docs/records/trees.jsonl.
 """
 
 import pytest
 
-from tests.e2e.trees import CIRCUMSTANCES, REPLAYED, Bench, Seen, compare
+from campaigns.e2e.trees import CIRCUMSTANCES, REPLAYED, Bench, Seen, compare
 from tests.tiny import write_checkpoint
 
 

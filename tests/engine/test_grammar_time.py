@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from campaigns.e2e.bombs import grammar
 from ssd import LLM, Grammar, SamplingParams
 from ssd.engine import grammar_time
 from ssd.engine.grammar import GrammarCompiler
 from ssd.engine.grammar_time import AT_ONCE_SECONDS, EngineTime, GrammarTime
 from ssd.sampling.constraint import GrammarError
-from tests.e2e.bombs import grammar
 from tests.tiny import tiny_tokenizer
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from campaigns.e2e.invariance import load
 from ssd.attention.rows import PlainRow
 from ssd.config import DType, RunnerConfig
 from ssd.models import arithmetic, decoder
@@ -24,7 +25,6 @@ from ssd.models.linear import (
 )
 from ssd.runtime.loading import load_model
 from ssd.runtime.runner import forward
-from tests.e2e.invariance import load
 from tests.tiny import write_checkpoint
 
 CPU = torch.device("cpu")

@@ -1,6 +1,6 @@
 """Ratio acceptance has AR's joint law under any honest draft and any schedule; and what is wrong shows.
 
-The full form is `python -m tests.oracle.ratio`.
+The full form is `python -m campaigns.oracle.ratio`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from ssd.config import Acceptance
-from ssd.decoding.drafter import RatioDrafting
-from ssd.decoding.rows import DecodeRow, Speculation
-from ssd.decoding.verification import accept_by_ratio, decided_positions, worth_verifying
-from ssd.sampling import Chooser, DraftDistribution, History, Proposal, SamplingParams, SamplingRow, ratio
-from ssd.sampling.constraint import Allowed
-from ssd.sampling.ratio import Probabilities, saguaro
-from tests.oracle.enumeration import law_of
-from tests.oracle.ratio import (
+from campaigns.oracle.enumeration import law_of
+from campaigns.oracle.ratio import (
     HONEST,
     PARAMS,
     Adversary,
@@ -33,6 +26,13 @@ from tests.oracle.ratio import (
     honest,
     light,
 )
+from ssd.config import Acceptance
+from ssd.decoding.drafter import RatioDrafting
+from ssd.decoding.rows import DecodeRow, Speculation
+from ssd.decoding.verification import accept_by_ratio, decided_positions, worth_verifying
+from ssd.sampling import Chooser, DraftDistribution, History, Proposal, SamplingParams, SamplingRow, ratio
+from ssd.sampling.constraint import Allowed
+from ssd.sampling.ratio import Probabilities, saguaro
 
 EXACT = 1e-12
 SEEN = 1e-3

@@ -1,8 +1,8 @@
-"""The small form of `python -m tests.server.fuzz`, which sends 20,000 requests."""
+"""The small form of `python -m campaigns.server.fuzz`, which sends 20,000 requests."""
 
 from pathlib import Path
 
-from tests.server.fuzz import fuzz, fuzzed_server
+from campaigns.server.fuzz import fuzz, fuzzed_server
 
 
 def test_no_request_makes_the_server_fail_or_hang(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ import openai
 import pydantic
 import pytest
 
+from campaigns.e2e.bombs import grammar
 from ssd.engine.grammar import GrammarCompiler
 from ssd.server.chat_parts import Tool
 from ssd.server.grammars import chat_grammar
 from ssd.server.schemas import ChatCompletionRequest
-from tests.e2e.bombs import grammar
 from tests.server.process import ServerProcess, processor_seconds, resident_bytes, until
 from tests.tiny import tiny_tokenizer
 
@@ -311,7 +311,7 @@ def formed(server: ServerProcess, form: dict[str, Any]) -> int:
 
 
 def test_a_grammar_of_dear_masks_is_refused_and_others_are_answered(server: ServerProcess) -> None:
-    """Its masks, not only its compiling, have an end. `python -m tests.e2e.bombs` compares latencies."""
+    """Its masks, not only its compiling, have an end. `python -m campaigns.e2e.bombs` compares latencies."""
     engine = server.children[0]
     before = processor_seconds(engine)
     forms = ("start: ({})+", 'start: "once" ({})+')

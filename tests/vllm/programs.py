@@ -1,4 +1,4 @@
-"""Programs of this folder as tests run them, each in a process of its own: vLLM starts but once in one."""
+"""Programs of campaigns/vllm as tests run them, each in a process of its own: vLLM starts but once in one."""
 
 import json
 import os
@@ -16,7 +16,7 @@ def run(
     """What it recorded. `first` is a folder whose packages come before those that are installed."""
     paths = os.pathsep.join(str(each) for each in (first, ROOT / "src", ROOT) if each is not None)
     subprocess.run(
-        [sys.executable, "-m", f"tests.vllm.{program}", "--record", str(record), *map(str, options)],
+        [sys.executable, "-m", f"campaigns.vllm.{program}", "--record", str(record), *map(str, options)],
         check=True,
         timeout=timeout,
         cwd=ROOT,

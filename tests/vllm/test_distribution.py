@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM
 
+from campaigns.vllm.distribution import CASES, NUM_TOKENS, PROMPT
 from tests.tiny import write_checkpoint
 from tests.vllm import programs
-from tests.vllm.distribution import CASES, NUM_TOKENS, PROMPT
 
 pytestmark = pytest.mark.vllm
 

@@ -1,4 +1,4 @@
-"""What tests.vllm.faults says of a record, and a server that is ended while it starts.
+"""What campaigns.vllm.faults says of a record, and a server that is ended while it starts.
 
 Its disturbances are run by test_serve.py, on the server of that file.
 """
@@ -13,10 +13,10 @@ import pytest
 
 pytest.importorskip("openai")
 pytest.importorskip("httpx")
-from tests.vllm.disturbances import Disturbances
-from tests.vllm.endings import end_while_starting, started
-from tests.vllm.faults import parsed, run
-from tests.vllm.served import smollm2
+from campaigns.vllm.disturbances import Disturbances
+from campaigns.vllm.endings import end_while_starting, started
+from campaigns.vllm.faults import parsed, run
+from campaigns.vllm.served import smollm2
 
 pytestmark = [pytest.mark.vllm, pytest.mark.models, pytest.mark.timeout(900)]
 

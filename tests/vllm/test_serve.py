@@ -13,11 +13,11 @@ import pytest
 
 pytest.importorskip("openai")
 pytest.importorskip("httpx")
+from campaigns.vllm import faults
+from campaigns.vllm.endings import end_while_serving
+from campaigns.vllm.hostile_request import DISTURBANCES, HOSTILE, measured
+from campaigns.vllm.served import Served, ask, serving, smollm2
 from tests.server.process import until
-from tests.vllm import faults
-from tests.vllm.endings import end_while_serving
-from tests.vllm.hostile_request import DISTURBANCES, HOSTILE, measured
-from tests.vllm.served import Served, ask, serving, smollm2
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
@@ -126,13 +126,13 @@ def test_an_abort_leaves_nothing_behind(server: Served) -> None:
 
 
 def test_hostile_fields_of_one_request_cost_the_others_no_draft(server: Served) -> None:
-    """The small form of `python -m tests.vllm.hostile_request`."""
+    """The small form of `python -m campaigns.vllm.hostile_request`."""
     found = measured(server, HOSTILE[:1], rounds=1, num_tokens=12)
     assert found["in_hostile_runs"] == dict.fromkeys(DISTURBANCES, 0)
 
 
 def test_neither_kills_nor_freezes_of_the_draft_harm(server: Served, tmp_path: Path) -> None:
-    """The small form of `python -m tests.vllm.faults`."""
+    """The small form of `python -m campaigns.vllm.faults`."""
     model, record = smollm2(), tmp_path / "record"
     options = ("--target", model, "--draft", model, "--record", record, "--kills", 2, "--freezes", 1)
     sizes = ("--endings", 0, "--tokens", 24, "--clients", 4, "--slow-draft")

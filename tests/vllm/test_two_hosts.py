@@ -1,4 +1,4 @@
-"""What tests.vllm.two_hosts judges by, and its hosts. The whole takes minutes, and is run by command."""
+"""What campaigns.vllm.two_hosts judges by, and its hosts. The whole takes minutes, and is run by command."""
 
 import subprocess
 from argparse import Namespace
@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("openai")
 pytest.importorskip("httpx")
+from campaigns.vllm import two_hosts
+from campaigns.vllm.streams import Seen, Undisturbed
+from campaigns.vllm.two_hosts import DRAFTING, FIRST, SECOND, Fleet, compared, cut_off, with_draft
 from tests.network.hosts import Network, environment, refusal
 from tests.network.relay import Way
-from tests.vllm import two_hosts
-from tests.vllm.streams import Seen, Undisturbed
-from tests.vllm.two_hosts import DRAFTING, FIRST, SECOND, Fleet, compared, cut_off, with_draft
 
 USUAL = Undisturbed(["a greedy text", "a drawn one"], 0.1)
 

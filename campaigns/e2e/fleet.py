@@ -1,0 +1,245 @@
+"""Two vLLM servers and one of ours on one pool of two drafts, which are killed, drained and upgraded.
+
+    python -m campaigns.e2e.fleet --model SMOLLM2_FOLDER --minutes 10 --record docs/records/fleet.jsonl
+
+Each server is a tenant with a key and a weight of its own, and has clients that stream without a pause,
+one greedy, the next with a seed. Every text is compared with the one that the same server gave while
+there was no draft at all (ours: without one in its settings). Rows are counted by the drafts themselves, over
+windows in which every tenant would have had more. Ends with 1 if a text differs, a request was lost, a server
+had no hit, or a share is off by more than a tenth.
+
+Needs vLLM beside this package; its model is a folder. The drafts have one core, the servers another: rows
+are nearly always wanted then. Guesses from a text's own words are off: a hit is a draft's.
+"""
+
+import argparse
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.sharing import shares_of, windows, worst
+from campaigns.e2e.pool_strikes import HOW
+from campaigns.record import Record
+from campaigns.vllm.served import Served, has_draft, start, until_healthy
+from campaigns.vllm.streams import Seen, Streams, Undisturbed
+from ssd.draft.protocol.sockets import make_keys, make_tenant_keys
+from tests.network.programs import Program
+from tests.server.process import ServerProcess, free_port, serving, until
+
+WEIGHTS = {"ours": 1, "vllm-one": 1, "vllm-two": 2}
+DRAFTS = ("first", "second")
+MOST_OFF = 0.1
+_TELLS_EVERY = "0.5"
+
+
+class Pool:
+    """Drafts at addresses of their own; what each that ever ran has told is kept."""
+
+    def __init__(self, folder: Path, model: Path, *flags: str) -> None:
+        self._keys, self._model, self._flags = folder, model, flags
+        make_keys(folder)
+        for tenant in WEIGHTS:
+            make_tenant_keys(folder, tenant)
+        self._addresses = {name: f"tcp://127.0.0.1:{free_port()}" for name in DRAFTS}
+        self._running: dict[str, Program] = {}
+        self.told: list[list[dict[str, Any]]] = []
+
+    @property
+    def addresses(self) -> str:
+        return ",".join(self._addresses.values())
+
+    @property
+    def now(self) -> list[list[dict[str, Any]]]:
+        """What those say that run now."""
+        return [program.lines for program in self._running.values()]
+
+    def keys_of(self, tenant: str) -> str:
+        return str(self._keys / tenant)
+
+    def start(self, name: str, *flags: str) -> None:
+        weights = ",".join(f"{tenant}={weight}" for tenant, weight in WEIGHTS.items())
+        what = ["--model", str(self._model), "--name", "pool", "--listen", self._addresses[name]]
+        what += ["--keys", str(self._keys / "draft"), "--weights", weights, "--lifeline"]
+        telling = ["campaigns.e2e.telling_draft", ",".join(WEIGHTS), _TELLS_EVERY, "draft"]
+        program = Program(None, "", [*telling, *what, *self._flags, *flags])
+        self._running[name] = program
+        self.told.append(program.lines)
+        program.until_it_speaks()
+
+    def strike(self, name: str, how: int) -> None:
+        process = self._running[name].process
+        process.send_signal(how)
+        process.wait(60)
+
+    def close(self) -> None:
+        for program in self._running.values():
+            program.end()
+
+
+@contextmanager
+def started(place: Path, model: Path, pool: Pool, tenant: str, cores: str) -> Iterator[Served]:
+    """A vLLM that looks for drafts which need not be there; it is not up yet."""
+    keys = ("--draft-keys", pool.keys_of(tenant))
+    server = start(place / tenant, model, pool.addresses, *keys, "--cores", cores, "--backup", "none")
+    try:
+        yield server
+    finally:
+        server.end()
+
+
+def our_settings(options: argparse.Namespace) -> dict[str, Any]:
+    cores = tuple(map(int, options.cores.split(",")))
+    return {
+        "server": {"served_model_name": "served"},
+        "backup": "none",
+        "cores": cores,
+        "max_num_seqs": 8,
+        "max_model_len": 1024,
+        "kv_cache_bytes": 400 << 20,
+    }
+
+
+def strike_on(pool: Pool, seconds: float, chance: random.Random, say: Callable[[str], None]) -> Counter[str]:
+    """At random moments, one draft after another; how often each happened."""
+    ends, done = time.monotonic() + seconds, Counter[str]()
+    while time.monotonic() < ends:
+        time.sleep(chance.uniform(5.0, 25.0))
+        name, how = chance.choice(DRAFTS), chance.choice([*HOW])
+        pool.strike(name, HOW[how])
+        time.sleep(chance.uniform(0.0, 3.0))
+        pool.start(name, *(["--width", "8"] if how == "upgraded" else []))
+        done[how] += 1
+        say(f"{how} {name}")
+    return done
+
+
+def shares_found(told: Sequence[Sequence[dict[str, Any]]], window: float) -> dict[str, Any]:
+    """Of each tenant, over all windows of all drafts; and how far off a single window was."""
+    found = [each for lines in told if lines for each in windows(lines, window, WEIGHTS)]
+    if not found:
+        return {"windows": 0}
+    rows = {name: sum(each[name] for each in found) for name in WEIGHTS}
+    shares = shares_of(rows)
+    return {
+        "windows": len(found),
+        "rows": rows,
+        "shares": {name: round(share, 4) for name, share in shares.items()},
+        "off": round(worst([shares], WEIGHTS), 4),
+        "off_in_one_window": round(worst([shares_of(each) for each in found], WEIGHTS), 4),
+    }
+
+
+def judged(
+    expected: Mapping[str, Undisturbed], seen: Mapping[str, Seen], hits: Mapping[str, float]
+) -> Iterator[str]:
+    for name, texts in seen.items():
+        yield from (f"{name}: {each}" for each in (*texts.lost, *expected[name].changed(texts)))
+        if not texts.texts:
+            yield f"{name} gave no text"
+        if not hits[name]:
+            yield f"{name} had no hit"
+
+
+def wrong_shares(found: Mapping[str, Any]) -> Iterator[str]:
+    if not found["windows"]:
+        yield "at no time did every tenant want more"
+    elif found["off"] > MOST_OFF:
+        yield f"a share is off by {found['off']:.0%}"
+
+
+def run(options: argparse.Namespace, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    model, ours = options.model, our_settings(options)
+    asked = {"num_tokens": options.tokens, "clients": options.clients}
+    said = ["--cores", options.draft_cores, "--width", str(options.width), "--precision", "int8"]
+    pool = Pool(folder / "keys", model, *said, "--kv-cache-bytes", str(400 << 20))
+    with ExitStack() as stack:
+        stack.callback(pool.close)
+        servers: dict[str, ServerProcess] = {}
+        vllms = {
+            name: stack.enter_context(started(folder, model, pool, name, options.cores))
+            for name in WEIGHTS
+            if name != "ours"
+        }
+        with serving(model, folder / "plain.log", **ours) as plain:
+            expected = {"ours": Undisturbed.of(plain, **asked)}
+        for name, server in vllms.items():
+            until_healthy(server)
+            expected[name] = Undisturbed.of(server, **asked)
+            servers[name] = server
+            say(f"{name}: texts without a draft")
+        for name in DRAFTS:
+            pool.start(name)
+        draft = {"model": pool.addresses, "keys": pool.keys_of("ours")}
+        servers["ours"] = stack.enter_context(
+            serving(model, folder / "ours.log", mode="ssd", draft=draft, **ours)
+        )
+        for server in vllms.values():
+            until(lambda server=server: has_draft(server), seconds=120)  # type: ignore[misc]
+        say("all have drafts")
+        streams = {name: Streams(server, **asked) for name, server in servers.items()}
+
+        def tell(words: str) -> None:
+            hits = {name: server.counted("ssd_spec_hits_total") for name, server in servers.items()}
+            said = [lines[-1]["sequences"] for lines in pool.now]
+            say(f"{words}; hits {hits}, sequences {said}, {shares_found(pool.told, options.window)}")
+
+        try:
+            strikes = strike_on(pool, 60 * options.minutes, random.Random(options.seed), tell)
+        finally:
+            seen = {name: each.stop() for name, each in streams.items()}
+        hits = {name: server.counted("ssd_spec_hits_total") for name, server in servers.items()}
+        rounds = {name: server.counted("ssd_rounds_total") for name, server in servers.items()}
+    found = shares_found(pool.told, options.window)
+    return {
+        "strikes": strikes,
+        "texts": {name: len(each.texts) for name, each in seen.items()},
+        "equal": {name: len(each.texts) - len(expected[name].changed(each)) for name, each in seen.items()},
+        "hits": hits,
+        "rounds": rounds,
+        **found,
+        "wrong": [*judged(expected, seen, hits), *wrong_shares(found)],
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--tokens", type=int, default=48, help="of each text")
+    parser.add_argument("--clients", type=int, default=3, help="of each server")
+    parser.add_argument("--width", type=int, default=12, help="rows of a step of a draft")
+    parser.add_argument("--window", type=float, default=10.0, help="seconds")
+    parser.add_argument("--cores", default="0", help="of the servers")
+    parser.add_argument("--draft-cores", default="1")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--record", type=Path)
+    options = parser.parse_args()
+    # Whoever ends this program ends its servers too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    began = time.monotonic()
+
+    def say(words: str) -> None:
+        sys.stdout.write(f"{time.monotonic() - began:.0f} s: {words}\n")
+        sys.stdout.flush()
+
+    with tempfile.TemporaryDirectory(prefix="fleet-") as folder:
+        found = run(options, Path(folder), say)
+    if options.record is not None:
+        names = ("minutes", "tokens", "clients", "width", "window", "seed")
+        settings = {name: getattr(options, name) for name in names}
+        Record(options.record, {"model": options.model.name, "weights": WEIGHTS, **settings}).add(
+            "fleet", found
+        )
+    sys.stdout.write(f"{found}\n")
+    return int(bool(found["wrong"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

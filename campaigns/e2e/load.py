@@ -1,0 +1,228 @@
+"""A server under load: `ssd serve` with a draft that is killed twice, and clients of every manner.
+
+    python -m campaigns.e2e.load --clients 200 --minutes 10
+
+Every stream that ends is compared with what the engine says alone. At the end no block is held, nothing
+waits, the server ends at once, and what it holds is what it held.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import torch
+
+from campaigns.e2e.held import Held, Watch
+from campaigns.e2e.hostile import Harm
+from campaigns.e2e.load_clients import PATIENCE, Client, Tally
+from campaigns.e2e.load_requests import Case, make_cases
+from tests.alive import is_alive
+from tests.server.process import (
+    ServerProcess,
+    children_of,
+    free_port,
+    is_ready,
+    until,
+)
+from tests.tiny import cut_layers, write_checkpoint
+
+ENGINE: dict[str, Any] = {"dtype": "float32", "deterministic": True, "max_model_len": 512}
+Attacker = Callable[[Harm, float], Awaitable[None]]
+"""Does harm until some time, and counts it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    clients: int
+    seconds: float
+    num_cases: int = 300
+    num_kills: int = 2
+    growth: float = 0.05
+    """By how much memory, files and threads of the second half may exceed those of the first."""
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class Report:
+    tally: Tally
+    seconds: float = 0.0
+    num_kills: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    held: dict[str, tuple[Held, Held]] = field(default_factory=dict)
+    """What was usual in the first half and in the second."""
+    harm: Harm = field(default_factory=Harm)
+    faults: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        tally = self.tally
+        lines = [
+            f"{sum(tally.done.values())} requests in {self.seconds:.0f} s: {dict(tally.done)}",
+            f"{tally.num_tokens} tokens compared, 429: {tally.num_429}, {self.num_kills} drafts killed",
+            f"first token: {_percentiles(tally.first_token)}",
+            f"per token after it: {_percentiles(tally.per_token)}",
+            *(f"held by the {part}: {first}; then {second}" for part, (first, second) in self.held.items()),
+            *([f"attacks: {dict(self.harm.tried)}"] if self.harm.tried else []),
+            f"metrics: {self.metrics}",
+            f"{len(self.all_faults)} faults",
+            *(f"  {each[:400]}" for each in self.all_faults[:20]),
+        ]
+        return "\n".join(lines)
+
+    @property
+    def all_faults(self) -> list[str]:
+        return [*self.faults, *self.tally.faults, *self.harm.faults]
+
+    @property
+    def is_perfect(self) -> bool:
+        return not self.all_faults and bool(self.tally.done["read"])
+
+
+def _percentiles(times: Sequence[float]) -> str:
+    if len(times) < 2:
+        return "too few"
+    cuts = statistics.quantiles(times, n=100)
+    return f"p50 {cuts[49] * 1000:.1f} ms, p99 {cuts[98] * 1000:.1f} ms ({len(times)} requests)"
+
+
+@contextlib.contextmanager
+def ssd_serve(model: Path, draft: Path, log: Path, *options: str) -> Iterator[ServerProcess]:
+    """The command users run, until the block ends; it is then gone, with all it started."""
+    port = free_port()
+    command = [
+        *(sys.executable, "-m", "ssd", "serve", str(model), "--draft", str(draft), "--mode", "ssd"),
+        *("--port", str(port), "--device", "cpu", "--dtype", ENGINE["dtype"], "--deterministic"),
+        *("--max-model-len", str(ENGINE["max_model_len"]), "--served-model-name", "tiny", *options),
+    ]
+    with log.open("w") as sink:
+        process = subprocess.Popen(command, stdout=sink, stderr=sink, text=True)
+    server = ServerProcess(process, f"http://127.0.0.1:{port}", log, None)
+    try:
+        until(lambda: is_ready(server) or process.poll() is not None, seconds=120)
+        assert process.poll() is None, log.read_text()
+        yield server
+    finally:
+        pids = server.children
+        server.end()
+        until(lambda: not any(map(is_alive, pids)))
+
+
+async def kill_drafts(server: ServerProcess, load: Load, report: Report) -> None:
+    """At even distances; the next draft is there in between."""
+    for _ in range(load.num_kills):
+        await asyncio.sleep(load.seconds / (load.num_kills + 1))
+        drafts = children_of(server.children[0])
+        for pid in drafts:
+            os.kill(pid, signal.SIGKILL)
+        report.num_kills += bool(drafts)
+
+
+async def press(
+    server: ServerProcess, cases: Sequence[Case], load: Load, attackers: Sequence[Attacker] = ()
+) -> Report:
+    report = Report(Tally())
+    until_then = time.monotonic() + load.seconds
+    watch = Watch(server)
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=load.clients)
+    async with httpx.AsyncClient(base_url=server.url, timeout=2 * PATIENCE, limits=limits) as http:
+        clients = [
+            Client(http, cases, report.tally, random.Random(load.seed * 10_000 + number))
+            for number in range(load.clients)
+        ]
+        started = time.monotonic()
+        await asyncio.gather(
+            watch.run(until_then),
+            kill_drafts(server, load, report),
+            *(attacker(report.harm, until_then) for attacker in attackers),
+            *(client.run(until_then) for client in clients),
+        )
+    report.seconds = time.monotonic() - started
+    report.held = watch.halves()
+    return report
+
+
+def settle(server: ServerProcess, load: Load, report: Report) -> None:
+    """What must hold once nobody asks for anything any more."""
+    try:
+        server.until_idle()
+    except AssertionError:
+        report.faults.append(f"{server.num_at_work} sequences are left")
+    names = ("kv_cache_usage_perc", "draft_losses_total", "draft_connects_total", "request_cancelled_total")
+    try:
+        # The draft says it by its next sign of life.
+        until(
+            lambda: server.metric("ssd_draft_num_sequences") == server.metric("ssd_draft_kv_usage_perc") == 0
+        )
+    except AssertionError:
+        report.faults.append("the draft holds KV blocks")
+    report.metrics = {name: server.metric(f"ssd_{name}") for name in names}
+    if report.metrics["kv_cache_usage_perc"]:
+        report.faults.append("KV blocks are held")
+    if report.num_kills < load.num_kills:
+        report.faults.append(f"only {report.num_kills} drafts could be killed")
+    for part, (first, second) in report.held.items():
+        report.faults += [
+            f"the {part} holds more {each} each time" for each in second.beyond(first, load.growth)
+        ]
+    code = server.end()
+    if code != 0 or seconds_to_drain(server) > 3:
+        report.faults.append(
+            f"the server ended with {code} after a drain of {seconds_to_drain(server):.1f} s"
+        )
+
+
+def seconds_to_drain(server: ServerProcess) -> float:
+    """By its log. A server that still counted somebody inside would wait for them, for half a minute."""
+    times = [
+        datetime.fromisoformat(line["time"])
+        for line in server.log
+        if line["message"].startswith("no new requests") or line["message"] == "Shutting down"
+    ]
+    return (times[-1] - times[0]).total_seconds()
+
+
+def run(
+    load: Load, folder: Path, attackers: Callable[[ServerProcess], Sequence[Attacker]] = lambda server: ()
+) -> Report:
+    torch.set_num_threads(1)
+    model = write_checkpoint("llama3", folder / "target")
+    draft = cut_layers(model, 2, folder / "draft")
+    cases = make_cases(model, load.num_cases, seed=load.seed, **ENGINE)
+    # Too little room for all of them at once: some have to come again.
+    room = ("--max-num-seqs", "16", "--max-queue", str(load.clients // 3))
+    with ssd_serve(model, draft, folder / "log", *room) as server:
+        report = asyncio.run(press(server, cases, load, attackers(server)))
+        settle(server, load, report)
+    log = [line for line in server.log if line.get("level") in ("error", "critical")]
+    report.faults += [f"logged: {line}" for line in log]
+    return report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=int, default=200)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    load = Load(clients=given.clients, seconds=60 * given.minutes, seed=given.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        report = run(load, Path(folder))
+    print(report)
+    sys.exit(0 if report.is_perfect else 1)
+
+
+if __name__ == "__main__":
+    main()
