@@ -43,7 +43,7 @@ class DraftHere:
 
     def connect(self) -> Connection | None:
         link = EngineEnd(self._wires, lambda: None)
-        return Connection(link, hello("target"), time.monotonic, timeout=60.0, greeting_timeout=60.0)
+        return Connection(link, hello("target"), time.monotonic, timeout=60.0, hello_timeout=60.0)
 
     def is_broken(self) -> str:
         return ""

@@ -96,7 +96,7 @@ class World:
 
     def connect(self) -> Connection | None:
         link = EngineEnd(self._wires, self.turn)
-        return Connection(link, hello("target"), self.clock, timeout=1e6, greeting_timeout=1e6)
+        return Connection(link, hello("target"), self.clock, timeout=1e6, hello_timeout=1e6)
 
     def is_broken(self) -> str:
         return ""

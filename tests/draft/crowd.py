@@ -81,7 +81,7 @@ class Source:
     def connect(self) -> Connection | None:
         link = Spoke(self._crowd.hub, self._peer, self._key)
         return Connection(
-            link, hello(self._peer.decode()), self._crowd.clock, timeout=60.0, greeting_timeout=60.0
+            link, hello(self._peer.decode()), self._crowd.clock, timeout=60.0, hello_timeout=60.0
         )
 
     def is_broken(self) -> str:

@@ -25,8 +25,8 @@ class OneMirror:
         return int(self.table.num_frames[ROW])
 
     @property
-    def is_torn(self) -> bool:
-        return bool(self.table.is_torn[ROW])
+    def out_of_sync(self) -> bool:
+        return bool(self.table.out_of_sync[ROW])
 
     @property
     def root_id(self) -> int:

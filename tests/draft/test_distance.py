@@ -62,7 +62,7 @@ def heads(seq: int, n: int) -> NodesHeads:
 def test_an_answer_is_the_first_word_that_knows_of_the_outcome() -> None:
     clock = Clock()
     replica = Replica(Source(), clock)
-    replica.note_asked(5, 3)
+    replica.note_outcome_sent(5, 3)
     clock.now += 0.01
     for other in (heads(4, 9), heads(5, 2)):
         replica.note_nodes(other)
@@ -75,9 +75,9 @@ def test_an_answer_is_the_first_word_that_knows_of_the_outcome() -> None:
 def test_what_is_never_answered_is_asked_anew() -> None:
     clock = Clock()
     replica = Replica(Source(), clock)
-    replica.note_asked(5, 3)
+    replica.note_outcome_sent(5, 3)
     clock.now += 2.0
-    replica.note_asked(6, 1)
+    replica.note_outcome_sent(6, 1)
     clock.now += 0.01
     replica.note_nodes(heads(5, 3))
     assert replica.answer.value == 0.0

@@ -31,7 +31,7 @@ from ssd.draft.protocol.messages import (
     Sampling,
     pack_ints,
 )
-from ssd.draft.protocol.rules import UntellableError, tellable
+from ssd.draft.protocol.rules import UnsendableError, sendable
 from ssd.engine.prompts import RequestFactory
 from ssd.errors import InvalidRequestError
 from ssd.sampling import History, SamplingParams, SamplingRow
@@ -159,7 +159,7 @@ def test_an_outcome_that_breaks_a_rule_closes_its_sequence() -> None:
 def test_end_ids_that_no_vocabulary_has_are_left_out() -> None:
     """Nothing can end with them, so drafts are as good without."""
     given = Sampling(seed=1, end_ids=[-1, 5, VOCAB, 2**31, 2**70], bad_word_ids=[[5], [6, VOCAB], [-1]])
-    assert tellable(given, VOCAB) == Sampling(seed=1, end_ids=[5], bad_word_ids=[[5]])
+    assert sendable(given, VOCAB) == Sampling(seed=1, end_ids=[5], bad_word_ids=[[5]])
 
 
 def test_an_opening_of_an_older_engine_loses_its_foreign_end_ids_only() -> None:
@@ -242,8 +242,8 @@ def test_what_a_draft_can_be_told_is_what_it_takes() -> None:
         for value in (*NUMBERS, *VALUES, *LISTS):
             given = msgspec.structs.replace(Sampling(seed=1), **{name: value})
             try:
-                told = tellable(given, VOCAB)
-            except UntellableError:
+                told = sendable(given, VOCAB)
+            except UnsendableError:
                 outcomes.add("declined")
                 continue
             outcomes.add("told" if told == given else "mended")

@@ -87,7 +87,7 @@ class Source:
             raise self.errors.pop()
         self.broken = ""
         self.links.append(Link(self._greets))
-        return Connection(self.links[-1], HELLO, time.monotonic, timeout=self.timeout, greeting_timeout=5.0)
+        return Connection(self.links[-1], HELLO, time.monotonic, timeout=self.timeout, hello_timeout=5.0)
 
     def is_broken(self) -> str:
         return self.broken
@@ -144,7 +144,7 @@ def test_why_a_draft_ended_is_said_though_it_hung_up_first(
 
 
 def keepers() -> list[threading.Thread]:
-    return [each for each in threading.enumerate() if each.name == "ssd-draft-line"]
+    return [each for each in threading.enumerate() if each.name == "ssd-draft-reconnect"]
 
 
 def test_a_line_comes_back_and_is_read_although_the_host_is_idle(source: Source, client: DraftClient) -> None:
@@ -369,7 +369,7 @@ def test_a_draft_that_never_took_over_ends_when_another_is_to(source: Source) ->
 
 def test_a_draft_that_hangs_is_given_up_however_much_it_is_told() -> None:
     now = 0.0
-    connection = Connection(Link(HELLO), HELLO, lambda: now, timeout=1.0, greeting_timeout=5.0)
+    connection = Connection(Link(HELLO), HELLO, lambda: now, timeout=1.0, hello_timeout=5.0)
     assert not list(connection.receive())
     assert connection.state is ConnectionState.READY
     for _ in range(12):
@@ -431,7 +431,7 @@ def test_after_three_frames_of_nonsense_the_line_is_given_up(source: Source, unk
     source.links[0].answers.append(b"\xc1")
     unkept.pool.read()
     assert not unkept.is_ready
-    assert "nonsense" in unkept.pool.last_loss
+    assert "invalid frames" in unkept.pool.last_loss
 
 
 def test_a_program_that_forgets_to_close_ends_all_the_same() -> None:

@@ -42,7 +42,7 @@ class Client:
         self.is_paused = False
         self.knowledge = Knowledge.HIT
         self.texts: dict[str, list[int]] = {}
-        self.foretold: dict[str, tuple[int, ...]] = {}
+        self.forced: dict[str, tuple[int, ...]] = {}
         self.num_waits = 0
         self.now = 0.0
 
@@ -78,8 +78,8 @@ class Client:
         self.stats.num_frames += bool(self.later)
         self.known = {**self.known, **self.later}
 
-    def foretell(self, certain: list[tuple[str, Any]]) -> None:
-        self.foretold = {key: tuple(tokens) for key, tokens in certain}
+    def send_forced(self, certain: list[tuple[str, Any]]) -> None:
+        self.forced = {key: tuple(tokens) for key, tokens in certain}
 
     def pause(self) -> None:
         self.is_paused = True
@@ -245,9 +245,9 @@ def test_what_must_follow_says_nothing_of_the_draft() -> None:
         assert found.settle([Verified("a", [7, 8, 9], 2)])[0].source == "grammar"
     assert found.controller._first_rate.value == before
     assert not found.stats.is_resting
-    assert client.foretold == {"a": (7, 8)}
+    assert client.forced == {"a": (7, 8)}
     found.propose(["b"], {"b": object()})  # type: ignore[dict-item]
-    assert client.foretold == {"b": (7,)}
+    assert client.forced == {"b": (7,)}
     assert found.settle([Verified("b", [7, 8, 9], 2)])[0].source == "draft"
     praised = found.controller._first_rate.value
     assert praised > before
@@ -255,7 +255,7 @@ def test_what_must_follow_says_nothing_of_the_draft() -> None:
     found.settle([Verified("b", [7, 9], 2)])  # of its own tokens none
     assert found.controller._first_rate.value < praised
     found.propose(["c"], {"c": object()})  # type: ignore[dict-item]
-    assert client.foretold == {"c": ()}, "a draft that is sure of itself is not certain"
+    assert client.forced == {"c": ()}, "a draft that is sure of itself is not certain"
 
 
 TREE = Path((7, 8, 9, 6), (0.8, 0.6, 0.5, 0.15), None, (-1, 0, 1, -1))

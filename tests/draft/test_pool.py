@@ -38,7 +38,7 @@ class Draft(Source):
         if self.broken:
             return None
         self.links.append(Link(self._greets))
-        return Connection(self.links[-1], HELLO, self._pool.clock, timeout=60.0, greeting_timeout=5.0)
+        return Connection(self.links[-1], HELLO, self._pool.clock, timeout=60.0, hello_timeout=5.0)
 
     @property
     def link(self) -> Link:
@@ -110,7 +110,7 @@ def pool() -> Iterator[Pool]:
     made.client.check_integrity()
     for replica in made.client.pool.replicas:
         its = [each for each in made.client._sessions.values() if each.replica is replica]
-        assert replica.num_followed == len(its)
+        assert replica.num_own_sequences == len(its)
     made.client.pool.close()
     assert all(each.is_closed for each in made.drafts.values())
 

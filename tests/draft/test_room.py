@@ -39,7 +39,7 @@ class Draft:
 
     def connect(self) -> Connection | None:
         link = EngineEnd(self.wires, lambda: None)
-        return Connection(link, HELLO, time.monotonic, timeout=60.0, greeting_timeout=60.0)
+        return Connection(link, HELLO, time.monotonic, timeout=60.0, hello_timeout=60.0)
 
     def is_broken(self) -> str:
         return ""
@@ -165,6 +165,6 @@ def test_a_draft_that_has_nothing_to_grow_says_so(draft: LoadedModel) -> None:
     session.ledger.sent[session.row] += CREDIT
     client.outcomes([("a", [100])])
     [replica] = client.pool.replicas
-    assert replica._told_at is not None
+    assert replica._unanswered_since is not None
     assert rounds(source, client, 1) == 0
-    assert replica._told_at is None
+    assert replica._unanswered_since is None

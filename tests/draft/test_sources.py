@@ -109,7 +109,7 @@ def test_a_name_that_cannot_be_looked_up_is_no_news_of_its_drafts() -> None:
     directory = Directory()
     directory.is_down = True
     assert directory.ask() == []
-    assert directory.sources.problem() == "no address of drafts to be had: no such name"
+    assert directory.sources.problem() == "cannot look up drafts: no such name"
     directory.is_down, directory.hosts = False, ["10.0.0.1"]
     assert directory.ask() == ["tcp://10.0.0.1:7000"]
     directory.is_down = True

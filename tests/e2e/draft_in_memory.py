@@ -92,7 +92,7 @@ class InMemoryDraft:
             self.service = build_server(self._config, self._end, clock=still)
         self._ended = ""
         link = self._wrap(EngineEnd(wires, self._let_time_pass))
-        return Connection(link, self._hello, self._clock, timeout=1.0, greeting_timeout=2.0)
+        return Connection(link, self._hello, self._clock, timeout=1.0, hello_timeout=2.0)
 
     def is_broken(self) -> str:
         return self._ended

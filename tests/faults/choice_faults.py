@@ -31,14 +31,14 @@ FAULTS = [
         f"{DRAFT}/client/session.py",
         "            self.tokens.extend(new)\n",
         "            self.tokens.extend(tokens)\n",
-        "tests/draft/test_foretold.py::test_what_was_decided_is_added_once",
+        "tests/draft/test_forced_tokens.py::test_what_was_decided_is_added_once",
     ),
     Fault(
         "what was foretold wrongly stays",
         f"{DRAFT}/client/session.py",
-        "        del self.tokens[len(self.tokens) - len(self.foretold) :]\n",
+        "        del self.tokens[len(self.tokens) - len(self.forced) :]\n",
         "",
-        "tests/draft/test_foretold.py::test_what_was_decided_is_added_once",
+        "tests/draft/test_forced_tokens.py::test_what_was_decided_is_added_once",
     ),
     Fault(
         "trees cost nothing beside their rows",

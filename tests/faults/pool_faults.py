@@ -81,8 +81,8 @@ FAULTS = [
     Fault(
         "only ours count in a draft's load",
         f"{DRAFT}/client/replica.py",
-        "return max(announced, self.num_followed)",
-        "return self.num_followed",
+        "return max(announced, self.num_own_sequences)",
+        "return self.num_own_sequences",
         f"{_POOL}::test_a_draft_that_says_it_is_full_of_others_gets_less",
     ),
     Fault(
@@ -123,7 +123,7 @@ FAULTS = [
     Fault(
         "a word is no sign of life",
         f"{DRAFT}/client/pool.py",
-        "                replica.note_heard()\n",
+        "                replica.note_received()\n",
         "",
         f"{_POOL}::test_a_draft_that_stalls_is_left_though_its_connection_stands",
     ),
@@ -137,7 +137,7 @@ FAULTS = [
     Fault(
         "a late draft hands on all it has",
         f"{DRAFT}/client/pool.py",
-        "            replica.note_lightened()\n",
+        "            replica.note_moved_one()\n",
         "",
         f"{_POOL}::test_a_draft_that_is_mostly_late_hands_on_one_sequence_at_a_time",
     ),
@@ -200,8 +200,8 @@ FAULTS = [
     Fault(
         "a name that cannot be looked up has no drafts",
         f"{DRAFT}/client/sources.py",
-        '            self._problem = f"no address of',
-        '            self._sources = {}\n            self._problem = f"no address of',
+        '            self._problem = f"cannot look up',
+        '            self._sources = {}\n            self._problem = f"cannot look up',
         f"{_SOURCES}::test_a_name_that_cannot_be_looked_up_is_no_news_of_its_drafts",
     ),
     Fault(

@@ -50,7 +50,7 @@ class DraftAhead(Proposer):
             )
 
     def propose(self, seq_ids: Sequence[int], context_of: ContextOf, places: Places) -> list[Speculation]:
-        for seq_id in self.speculator.strangers_among(seq_ids):
+        for seq_id in self.speculator.unknown_among(seq_ids):
             self.begin(context_of(seq_id))
         return [_speculation(path) for path in self.speculator.propose(seq_ids, places)]
 

@@ -41,20 +41,20 @@ Key = TypeVar("Key", bound=Hashable)
 
 _KEPT_SPANS = 256
 _MOST_TENANTS = 16
-"""Names by which drafts may know this host."""
+"""Tenant names that are kept apart in the metrics."""
 
 
 class Path(msgspec.Struct, frozen=True):
-    """A speculation: tokens, and the chance that the text runs through each of them."""
+    """A speculation: tokens, and for each the probability that the text will contain it there."""
 
     tokens: Sequence[int] = ()
     chances: Sequence[float] = ()
     drawn: Sequence[Distribution] | None = None
     """Under ratio acceptance, what each token was drawn from."""
     parents: Sequence[int] | None = None
-    """Of each token, the place of the one it follows, or -1: the text's end. None: the one before it."""
+    """Of each token, the index of its parent, or -1 for the end of the text. None: a chain."""
     num_certain: int = 0
-    """Of its first tokens, those that must follow by the request's grammar, whatever a draft says."""
+    """How many of the first tokens are forced by the request's grammar."""
 
     def cut(self, length: int) -> "Path":
         """The first tokens; of a tree too, since parents come before their children."""
@@ -66,7 +66,7 @@ class Path(msgspec.Struct, frozen=True):
         return Path(self.tokens[:length], self.chances[:length], drawn, parents, certain)
 
     def behind(self, tokens: Sequence[int]) -> "Path":
-        """The same after tokens that are certain."""
+        """The same path behind forced tokens."""
         if not tokens:
             return self
         count = len(tokens)
@@ -77,7 +77,7 @@ class Path(msgspec.Struct, frozen=True):
         return Path([*tokens, *self.tokens], chances, None, simplified(moved), certain)
 
     def chain(self) -> "Path":
-        """Of a tree the likeliest path."""
+        """The likeliest path of a tree."""
         if self.parents is None:
             return self
         nodes = first_nodes(self.parents)
@@ -87,7 +87,7 @@ class Path(msgspec.Struct, frozen=True):
 
 _NO_PATH = Path()
 Places = Mapping[Any, Place]
-"""Where the texts stand that must keep to a grammar."""
+"""Grammar states of the texts that have a grammar."""
 UNGUIDED: Places = {}
 
 
@@ -101,7 +101,8 @@ class DraftClient:
         clock: Callable[[], float] = time.monotonic,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """`num_sequences`: there is room for so many from the start; with more it grows, which takes time.
+        """`num_sequences`: rows that are allocated at the start; more are added when needed, which takes
+        time.
 
         `draw`: the next random number from 0 to 1, for the time until a lost draft is tried again.
         """
@@ -122,14 +123,14 @@ class DraftClient:
 
     @property
     def is_paused(self) -> bool:
-        """The draft rests: nothing is told to it."""
+        """Drafting is paused: no session is open."""
         return self._router.is_paused
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._sessions
 
-    def strangers_among(self, keys: Sequence[Key]) -> list[Key]:
-        """Those that nobody follows."""
+    def unknown_among(self, keys: Sequence[Key]) -> list[Key]:
+        """The keys that have no session."""
         session = self._sessions
         return [key for key in keys if key not in session]
 
@@ -143,9 +144,9 @@ class DraftClient:
         *,
         draft_name: str = "",
     ) -> None:
-        """Speculates for a sequence from here on; one that goes by this key already begins again.
+        """Opens a session for a sequence; a session that has this key is replaced.
 
-        `draft_name`: what the drafts call themselves that are to do it; empty, or where there is none: any.
+        `draft_name`: prefer drafts of this name; empty, or where there is none: any draft.
         """
         with self.pool.lock:
             self.forget(key)
@@ -165,7 +166,7 @@ class DraftClient:
                 self.pool.flush()
 
     def pause(self) -> None:
-        """Tells the draft nothing more, so that it rests."""
+        """Closes all sessions at the drafts, so that they compute nothing."""
         with self.pool.lock:
             self._router.pause()
             self.pool.flush()
@@ -176,15 +177,15 @@ class DraftClient:
             self.pool.flush()
 
     def text_of(self, key: Hashable) -> "tuple[array[int], int]":
-        """The text so far, and how many drafted tokens may follow; empty where nobody follows it."""
+        """The text so far, and how many drafted tokens may follow; empty where there is no session."""
         session = self._sessions.get(key)
         if session is None:
             return array("i"), 0
-        count = len(session.foretold)
+        count = len(session.forced)
         return session.tokens[:-count] if count else session.tokens, session.room
 
     def outcomes(self, outcomes: Sequence[tuple[Hashable, Sequence[int]]]) -> list[Knowledge]:
-        """Verifications have ended with these tokens: what is known about what follows each?"""
+        """Sends the outcomes of verifications; returns what the mirrors know about what follows each."""
         found = [Knowledge.UNHEARD] * len(outcomes)
         with self.pool.lock:
             told = list[tuple[int, ClientSession, Sequence[int]]]()
@@ -194,14 +195,14 @@ class DraftClient:
                     continue
                 try:
                     new = session.take_decided(tokens)
-                except OverflowError:  # A token that no model has: nobody can follow such a text.
+                except OverflowError:  # No model has such a token.
                     self.forget(key)
                     continue
                 if new is None:
                     self._router.open(session)
                 elif not new:
                     found[place] = self._mirrors.knowledge(session.row) if session.is_open else found[place]
-                elif session.is_open and self._is_sayable(session, new):
+                elif session.is_open and self._may_send(session, new):
                     told.append((place, session, new))
             if told:
                 self._router.distance.note_round()
@@ -211,18 +212,18 @@ class DraftClient:
             self.pool.flush()
         return found
 
-    def foretell(self, certain: Sequence[tuple[Hashable, Sequence[int]]]) -> None:
-        """Tokens that must follow texts, before they are verified: drafts go on behind them meanwhile."""
+    def send_forced(self, certain: Sequence[tuple[Hashable, Sequence[int]]]) -> None:
+        """Sends forced tokens before they are verified, so that drafts can continue behind them meanwhile."""
         with self.pool.lock:
             told = list[tuple[ClientSession, Sequence[int]]]()
             for key, tokens in certain:
                 session = self._sessions.get(key)
                 if session is None or not session.is_open:
                     continue
-                new = tokens[len(session.foretold) :]
-                if new and self._is_sayable(session, new):
+                new = tokens[len(session.forced) :]
+                if new and self._may_send(session, new):
                     session.tokens.extend(new)
-                    session.foretold = (*session.foretold, *new)
+                    session.forced = (*session.forced, *new)
                     told.append((session, new))
             if told:
                 self._advance(*zip(*told, strict=True))
@@ -236,9 +237,9 @@ class DraftClient:
         *,
         trees: Bounds | None = None,
     ) -> list[Path]:
-        """Of each sequence its most likely known continuation, that its grammar allows if it has one.
+        """The most likely known continuation of each sequence, as its grammar allows.
 
-        `trees`: several of them at once, within these bounds.
+        `trees`: several paths at once, within these bounds.
         """
         with self.pool.lock:
             asked = [*map(self._sessions.get, keys)]
@@ -250,12 +251,12 @@ class DraftClient:
     def _offer(
         self, session: ClientSession | None, limit: int, place: Place | None, trees: Bounds | None
     ) -> Path:
-        """A token that is drawn may not be passed over for what it is: such a path is given as it is."""
+        """Under ratio acceptance, do not filter sampled tokens by value: that would bias acceptance."""
         if session is None or session.sampling.ratio or (place is None and trees is None):
             return self._path(session, limit)
-        row, foretold = session.row, session.foretold[: min(limit, session.room)]
-        limit = min(limit, session.room) - len(foretold)
-        for token in foretold:
+        row, forced = session.row, session.forced[: min(limit, session.room)]
+        limit = min(limit, session.room) - len(forced)
+        for token in forced:
             place = None if place is None else place.after(token)
         node = self._mirrors.end_of(row) if session.is_open else None
         if trees is not None:
@@ -265,23 +266,23 @@ class DraftClient:
             found = ([], []) if place is None else path_under(self._mirrors, row, node, limit, place)
             (tokens, chances), parents = found, [*range(-1, len(found[0]) - 1)]
         certain = 0 if place is None else num_certain(chances)
-        return Path(tokens, chances, None, simplified(parents), certain).behind(foretold)
+        return Path(tokens, chances, None, simplified(parents), certain).behind(forced)
 
     def _path(self, session: ClientSession | None, limit: int) -> Path:
-        # What was foretold lies between the text and the tree: who does not know the grammar cannot tell.
-        if session is None or not session.is_open or session.foretold:
+        # Forced tokens lie between the text and the tree, and only the grammar knows them.
+        if session is None or not session.is_open or session.forced:
             return _NO_PATH
         tokens, chances = self._mirrors.path(session.row, min(limit, session.room))
         if not tokens:
             return _NO_PATH
         if not self._mirrors.has_drawn(session.row):
             return Path(tokens, chances)
-        # As far as it is known what the tokens were drawn from.
+        # Only as far as the distributions that the tokens were drawn from are known.
         drawn = self._mirrors.drawn_along(session.row, tokens)
         return Path(tokens[: len(drawn)], chances[: len(drawn)], drawn)
 
     def wait(self, keys: Sequence[Hashable], timeout: float) -> None:
-        """Until something is known of one of the sequences, but no longer than so many seconds."""
+        """Waits until a path is known for one of the sequences, at most `timeout` seconds."""
         clock = self.pool.clock
         deadline = clock() + timeout
         while self.is_ready and not self._is_any_known(keys):
@@ -307,7 +308,7 @@ class DraftClient:
             self._mirrors.check_integrity()
             self._router.check_integrity()
 
-    # What the line says.
+    # Called by the pool, with its lock held.
 
     def greeted(self, replica: Replica) -> None:
         self._router.open_all()
@@ -319,11 +320,11 @@ class DraftClient:
     def leave(self, replica: Replica) -> None:
         self._router.leave(replica)
 
-    def lighten(self, replica: Replica) -> None:
-        self._router.lighten(replica)
+    def move_one(self, replica: Replica) -> None:
+        self._router.move_one(replica)
 
-    def hand_on(self, replica: Replica) -> int:
-        return self._router.hand_on(replica)
+    def move_all(self, replica: Replica) -> int:
+        return self._router.move_all(replica)
 
     def take(self, message: AnyMessage, replica: Replica) -> None:
         match message:
@@ -333,8 +334,8 @@ class DraftClient:
                 self._mirrors.take(message)
             case Resync():
                 session = self._router.current(message.seq, message.epoch)
-                # One that lies may ask again and again, and each answer is the whole text.
-                if session is not None and session.may_begin_again(int(self._mirrors.n[message.seq])):
+                # Bounded, because a faulty draft may ask again and again, and each answer is the whole text.
+                if session is not None and session.may_reopen(int(self._mirrors.n[message.seq])):
                     self.stats.num_resyncs += 1
                     self._router.open(session)
                     self.pool.flush()
@@ -352,28 +353,28 @@ class DraftClient:
         named, counts = np.array(rows), np.array([len(tokens) for tokens in texts])
         heads = OutcomeHeads(named, mirrors.epoch[named], mirrors.n[named], mirrors.num_frames[named], counts)
         for replica, mine in _by_replica(sequences):
-            replica.note_told()
+            replica.note_sent()
             first = rows[0 if mine is None else mine[0]]
-            replica.note_asked(first, int(mirrors.n[first]))
+            replica.note_outcome_sent(first, int(mirrors.n[first]))
             _note_lateness(replica, knowledge if mine is None else [knowledge[place] for place in mine])
             said = heads if mine is None else OutcomeHeads(*(column[mine] for column in heads))
             spoken = texts if mine is None else [texts[place] for place in mine]
             replica.post(Outcome.of(said, [*chain.from_iterable(spoken)]))
-        if mirrors.is_torn[named].any():
+        if mirrors.out_of_sync[named].any():
             for session in sequences:
-                self._ask_if_torn(session)
+                self._resync_if_out_of_sync(session)
         return knowledge
 
-    def _ask_if_torn(self, session: ClientSession) -> None:
+    def _resync_if_out_of_sync(self, session: ClientSession) -> None:
         row, n = session.row, int(self._mirrors.n[session.row])
-        is_due = self._mirrors.is_torn[row] and n - session.asked_at >= ROUNDS_BETWEEN_RESYNCS
+        is_due = self._mirrors.out_of_sync[row] and n - session.asked_at >= ROUNDS_BETWEEN_RESYNCS
         if is_due and session.replica is not None:
             session.asked_at = n
             self.stats.num_resyncs += 1
             session.replica.post(Resync(row, int(self._mirrors.epoch[row])))
 
-    def _is_sayable(self, session: ClientSession, tokens: Sequence[int]) -> bool:
-        """False, and the draft is told no more of it, where a sequence holds tokens that the draft lacks."""
+    def _may_send(self, session: ClientSession, tokens: Sequence[int]) -> bool:
+        """False where the draft lacks one of the tokens; its session is then closed."""
         replica = session.replica
         if replica is None or largest(tokens) < replica.vocab_size:
             return replica is not None
@@ -387,11 +388,11 @@ class DraftClient:
         self._note_loads()
         ours = self.stats
         ours.tenant = self._known_name(stats.tenant)
-        if replica.is_roomy:
+        if replica.has_room:
             self._router.bring_back(replica)
             self.pool.flush()
         if last is None:
-            return  # What it did for others, or before, is not this engine's.
+            return  # Work that was done before, or for other targets, does not count.
         rows = max(0, stats.num_own_rows - last.num_own_rows)
         ours.num_own_rows = min(ours.num_own_rows + rows, MAX_COUNT)
         steps, seconds = stats.num_steps - last.num_steps, max(0.0, stats.seconds - last.seconds)
@@ -407,21 +408,21 @@ class DraftClient:
         self.stats.kv_usage = max((each.kv_usage for each in announced), default=0.0)
 
     def _known_name(self, tenant: str) -> str:
-        """A draft that lies may call the host by ever other names, and each stays in the metrics."""
+        """Bounded, because a faulty draft may send ever new names, and each would stay in the metrics."""
         if len(self._tenants) < _MOST_TENANTS:
             self._tenants.add(tenant)
         return tenant if tenant in self._tenants else "other"
 
 
 def _note_lateness(replica: Replica, knowledge: Sequence[Knowledge]) -> None:
-    """How many of the sequences it had foreseen, and of how many it said so too late."""
+    """Counts hits, and rounds for which the draft was late."""
     num_late = knowledge.count(Knowledge.LATE)
     if num_late or Knowledge.HIT in knowledge:
         replica.note_rounds(num_late, num_late + knowledge.count(Knowledge.HIT))
 
 
 def _by_replica(sequences: Sequence[ClientSession]) -> "Iterable[tuple[Replica, list[int] | None]]":
-    """Each draft with the places of its sequences; None: all of them."""
+    """Each draft with the indices of its sequences; None: all of them."""
     first = sequences[0].replica
     if first is not None and all(each.replica is first for each in sequences):
         return [(first, None)]

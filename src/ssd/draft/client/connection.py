@@ -22,13 +22,13 @@ from ssd.draft.protocol.sockets import EngineSocket, SocketError
 logger = logging.getLogger(__name__)
 
 _FRAMES_AT_ONCE = 256
-"""Frames taken before the engine goes on: one who sends without end must not hold it up."""
+"""Frames read in one call, so that a draft that sends without end does not stop the target."""
 _MAX_NONSENSE = 3
-"""Frames that make no sense before the other side is given up."""
+"""Invalid frames before the connection is dropped."""
 
 
 class ConnectionState(Enum):
-    GREETING = "greeting"
+    CONNECTING = "greeting"
     READY = "ready"
     REFUSED = "refused"
     LOST = "lost"
@@ -42,28 +42,28 @@ class Connection:
         clock: Callable[[], float],
         *,
         timeout: float,
-        greeting_timeout: float,
+        hello_timeout: float,
     ) -> None:
-        """Seconds of silence that are borne: `greeting_timeout` before the first word, `timeout` later."""
+        """Idle timeouts in seconds: `hello_timeout` before HELLO, `timeout` afterwards."""
         self._link = link
         self._clock = clock
-        self._timeout, self._greeting_timeout = timeout, greeting_timeout
+        self._timeout, self._greeting_timeout = timeout, hello_timeout
         self._outbox: list[AnyMessage] = []
         self._last_heard = clock()
         self._num_nonsense = 0
         self._tokenizer = hello.tokenizer
-        self.state = ConnectionState.GREETING
+        self.state = ConnectionState.CONNECTING
         self.reason = ""
         """Why it is refused or lost."""
         self.vocab_size = hello.vocab_size
-        """Ids both sides know."""
+        """Token ids that both sides know."""
         self.name = ""
         self.max_model_len = 0
         """The longest text that the draft can read; 0: it has not said."""
         self._send(encode([hello]))
 
     def post(self, message: AnyMessage) -> None:
-        """Queued until `flush`: what belongs to one step travels in one frame."""
+        """Queues a message until `flush`: the messages of one step are sent in one frame."""
         self._outbox.append(message)
 
     def flush(self) -> None:
@@ -73,9 +73,9 @@ class Connection:
                 self._send(frame)
 
     def receive(self, timeout: float = 0.0, *, most: int = _FRAMES_AT_ONCE) -> Iterator[AnyMessage]:
-        """What has arrived, at most so many frames; waits for the first if asked to."""
+        """The messages of at most `most` frames; waits up to `timeout` seconds for the first."""
         for _ in range(most):
-            if self.state not in (ConnectionState.GREETING, ConnectionState.READY):
+            if self.state not in (ConnectionState.CONNECTING, ConnectionState.READY):
                 return
             frame = self._next_frame(timeout)
             if frame is None:
@@ -86,7 +86,7 @@ class Connection:
             yield from self._messages(frame)
 
     def overfull(self) -> str:
-        """Why the draft is to be left: it sends far more than is read. Empty: it does not."""
+        """Why the connection must end: the draft sends far more than is read. Empty: it need not."""
         return self._link.overfull()
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class Connection:
             self._num_nonsense += 1
             logger.warning("a frame from the draft was refused: %s", error)
             if self._num_nonsense >= _MAX_NONSENSE:
-                self.lose(f"the draft talks nonsense: {error}")
+                self.lose(f"the draft sends invalid frames: {error}")
             return
         for message in messages:
             if isinstance(message, Hello):
@@ -124,7 +124,7 @@ class Connection:
         elif hello.version != PROTOCOL_VERSION or hello.tokenizer != self._tokenizer:
             self.state, self.reason = ConnectionState.REFUSED, f"{hello.name} is another version or family"
         elif self.state is ConnectionState.READY:
-            # It greets whom it does not know: it was restarted, or could make nothing of what it got.
+            # A second HELLO tells the target to reconnect: the draft was restarted, or got an invalid frame.
             self.lose("the draft has forgotten this engine")
         else:
             self.state, self.name = ConnectionState.READY, hello.name
@@ -138,7 +138,7 @@ class Connection:
             self.lose(str(error))
 
     def _check_silence(self) -> None:
-        """A draft gives signs of life, whether it is asked anything or not."""
+        """A draft sends signs of life whether it is asked anything or not."""
         borne = self._timeout if self.state is ConnectionState.READY else self._greeting_timeout
         if self._clock() - self._last_heard > borne:
             self.lose(f"the draft has said nothing for {borne:.1f} s")

@@ -25,36 +25,36 @@ from ssd.draft.protocol.messages import AnyMessage
 logger = logging.getLogger(__name__)
 
 _IDLE_SECONDS = 0.1
-"""A host that has not come for so long has nothing to do."""
+"""A target that has not read for this long is idle."""
 _FRAMES_WHILE_IDLE = 8
-"""Read at a time for an idle host: one that comes back does not wait for more."""
+"""Frames read at a time for an idle target, so that it waits for no more when it comes back."""
 _TURN_SECONDS = 0.001
-"""How long one of several drafts is waited for before the others are looked at."""
+"""How long to wait for one of several drafts before reading the others."""
 
 
 class Listener(Protocol):
-    """Called with the line's lock held."""
+    """Called with the pool's lock held."""
 
     def greeted(self, replica: Replica) -> None:
-        """A draft is there, and knows nothing yet."""
+        """A draft is ready, and has no sessions yet."""
         ...
 
     def lost(self, replica: Replica) -> None:
-        """Whoever was there is gone, with everything it knew."""
+        """The draft is gone, with all its sessions."""
         ...
 
     def take(self, message: AnyMessage, replica: Replica) -> None: ...
 
     def leave(self, replica: Replica) -> None:
-        """Others take over: what is open there is to be closed, and opened with them."""
+        """Close this draft's sessions, and open them with other drafts."""
         ...
 
-    def hand_on(self, replica: Replica) -> int:
-        """All of its sequences that another would take are to go there; how many went."""
+    def move_all(self, replica: Replica) -> int:
+        """Move all of its sessions that another draft can take; returns how many."""
         ...
 
-    def lighten(self, replica: Replica) -> None:
-        """One of its sequences is to go to another."""
+    def move_one(self, replica: Replica) -> None:
+        """Move one of its sessions to another draft."""
         ...
 
 
@@ -72,17 +72,17 @@ class PoolStats:
     """Of the latest draft step."""
     draft_seconds: float = 0.0
     num_sequences: int = 0
-    """Open at the drafts, for whichever engine, by their latest word."""
+    """Open at the drafts, for any target, as they last reported."""
     kv_usage: float = 0.0
     """Of the fullest draft."""
     tenant: str = ""
-    """By which name drafts know this host's key; empty where it has none."""
+    """The name that drafts have for this target's key; empty where it has none."""
     num_own_rows: int = 0
     """Of draft steps, computed for that tenant."""
     is_resting: bool = False
-    """Nothing is told to the draft for a while: hardly any of its tokens was accepted."""
+    """Drafting is paused for a while: hardly any of its tokens was accepted."""
     num_ready: int = 0
-    """Drafts that are there."""
+    """Drafts that are ready."""
     num_moved: int = 0
     """Times a sequence went to another draft, because its own was lost, left or stalled."""
 
@@ -100,18 +100,18 @@ class DraftPool:
         self._listener = listener
         self.clock, self._draw = clock, draw
         self.lock = threading.RLock()
-        """Held for what is quick: the host may come at any time."""
+        """Never held while something slow is done: the target may need it at any time."""
         self._tending = threading.Lock()
         self._keeper: ReconnectThread | None = None
         self.replicas: tuple[Replica, ...] = tuple(map(self._replica, sources.current()))
-        """Replaced as a whole: another thread may be reading it."""
+        """Replaced as a whole, since another thread may be reading it."""
         self._finished: list[Connection | DraftSource | Sources] = []
         """To be closed, which may take a moment."""
         self._last_read = clock()
         self.stats = PoolStats()
         self._watchers: list[Callable[[bool], None]] = []
         self._trial: Sources | None = None
-        """Other drafts that are about to take over."""
+        """Other drafts that take over once one of them is ready."""
 
     @property
     def ready(self) -> list[Replica]:
@@ -134,12 +134,13 @@ class DraftPool:
         return losses[0] if losses and all(losses) else "" if losses else self._sources.problem()
 
     def start(self) -> None:
-        """From here on a thread tends the line, whatever the host does."""
+        """Starts the reconnect thread."""
         if self._keeper is None:
             self._keeper = ReconnectThread(self)
 
     def watch(self, told: Callable[[bool], None]) -> None:
-        """Tells at once, also while the host is idle, whether a draft is there; with the lock held."""
+        """Calls `told` when drafting becomes possible or impossible, also while the target is idle. The lock
+        is held."""
         self._watchers.append(told)
 
     def flush(self) -> None:
@@ -148,7 +149,7 @@ class DraftPool:
             replica.flush()
 
     def read(self, timeout: float = 0.0) -> None:
-        """For the host: hands on what has arrived, waiting at most so long for it."""
+        """Hands what has arrived to the listener; waits at most `timeout` seconds for it."""
         with self.lock:
             self._last_read = self.clock()
             replicas = self.replicas
@@ -158,7 +159,7 @@ class DraftPool:
                 self._read_all(replicas, timeout)
 
     def wait_until_ready(self, timeout: float) -> None:
-        """Until a draft is there, all have refused or are lost, or the time is over."""
+        """Waits until a draft is ready, all have refused or are lost, or the time is over."""
         deadline = self.clock() + timeout
         while not self.is_ready and not self.refusal and not self.last_loss and self.clock() < deadline:
             self.tend()
@@ -167,7 +168,7 @@ class DraftPool:
             self.read(0.1)
 
     def replace(self, sources: Sources) -> None:
-        """Others take over once one is ready; until then, and if none ever is, those of before go on."""
+        """Other drafts take over once one of them is ready; until then the present ones go on."""
         made = [(source, source.connect()) for source in sources.current()]
         with self._tending:
             with self.lock:
@@ -180,7 +181,7 @@ class DraftPool:
             self._close_finished()
 
     def tend(self) -> None:
-        """Mends what is broken, and reads for a host that is idle."""
+        """Connects, moves sessions away from stalled drafts, and reads while the target is idle."""
         if not self._tending.acquire(blocking=False):
             return
         try:
@@ -192,7 +193,7 @@ class DraftPool:
             self._tending.release()
 
     def lose(self, reason: str) -> None:
-        """Gives all connections up; the next ones may be better."""
+        """Drops all connections; the reconnect thread makes new ones."""
         with self.lock:
             for replica in self.replicas:
                 if replica.connection is not None:
@@ -210,7 +211,7 @@ class DraftPool:
             self._close_finished()
 
     def abandon(self) -> None:
-        """In a forked child: line, process and thread are the parent's."""
+        """In a forked child: sockets, processes and thread belong to the parent."""
         self.lock, self._tending, self._keeper = threading.RLock(), threading.Lock(), None
         replicas, self.replicas, self._sources, self._finished = self.replicas, (), FixedSources(), []
         for replica in replicas:
@@ -223,7 +224,7 @@ class DraftPool:
         return Replica(source, self.clock, connection, is_on_trial=is_on_trial, draw=self._draw)
 
     def _read_all(self, replicas: Sequence[Replica], timeout: float) -> None:
-        """Each for a moment, in turns, until one has said something."""
+        """Reads each in turn until one of them has sent something."""
         deadline = self.clock() + timeout
         while True:
             num_heard = sum([self._read(each, 0.0) for each in replicas])
@@ -237,7 +238,7 @@ class DraftPool:
                 deadline = self.clock()
 
     def _read(self, replica: Replica, timeout: float, **limits: int) -> int:
-        """How many messages there were."""
+        """Returns the number of messages."""
         connection, num_heard = replica.connection, 0
         if connection is None:
             return 0
@@ -245,11 +246,11 @@ class DraftPool:
         try:
             for message in connection.receive(timeout, **limits):
                 num_heard += 1
-                replica.note_heard()
+                replica.note_received()
                 self._listener.take(message, replica)
         except Exception as error:
-            # Whatever a draft says costs at most this connection.
-            logger.exception("what the draft says cannot be taken in")
+            # A bad message costs at most this connection.
+            logger.exception("a message of the draft could not be processed")
             connection.lose(f"{type(error).__name__}: {error}")
         if replica.is_over:
             self._drop(replica)
@@ -260,7 +261,7 @@ class DraftPool:
     def _greeted(self, replica: Replica, connection: Connection) -> None:
         was_alone = len(self.ready) == 1
         self.stats.num_connects += 1
-        replica.note_greeted()
+        replica.note_hello()
         self.stats.num_ready = len(self.ready)
         logger.info("speculation is on: %s drafts", connection.name)
         if replica.is_on_trial:
@@ -271,7 +272,7 @@ class DraftPool:
             self._tell_watchers(is_there=True)
 
     def _drop(self, replica: Replica) -> None:
-        had_greeted, before = replica.has_greeted, replica.last_loss
+        had_greeted, before = replica.was_ready, replica.last_loss
         connection = replica.drop()
         if connection is None:
             return
@@ -284,7 +285,7 @@ class DraftPool:
             return
         self.stats.num_ready = len(self.ready)
         is_off = not self.is_ready
-        # One that never was there is not lost again with every try.
+        # Log a failed first attempt once.
         if had_greeted or connection.reason != before:
             logger.warning("%s: %s", "speculation is off" if is_off else "a draft is lost", connection.reason)
         self.stats.num_losses += had_greeted
@@ -305,7 +306,7 @@ class DraftPool:
                 if replica in self.replicas:
                     replica.connection = connection
                 elif connection is not None:
-                    self._finished.append(connection)  # Left by the host meanwhile.
+                    self._finished.append(connection)  # The pool dropped the replica meanwhile.
             return
         broken = replica.source.is_broken()
         with self.lock:
@@ -314,31 +315,32 @@ class DraftPool:
                 replica.connection.lose(broken)
             if broken or not replica.is_ready or self.clock() - self._last_read > _IDLE_SECONDS:
                 self._read(replica, 0.0, most=_FRAMES_WHILE_IDLE)
-            if replica.num_followed and len(self.replicas) > 1:
+            if replica.num_own_sequences and len(self.replicas) > 1:
                 self._relieve(replica)
 
     def _note_end(self, replica: Replica) -> None:
-        """A process that ended hangs up first; why it ended is known a moment later."""
+        """A process that ends closes its socket first; its exit code is known a moment later."""
         reason = replica.source.is_broken()
         if reason and reason not in replica.last_loss:
             logger.warning("why it was lost: %s", reason)
             replica.last_loss = reason
 
     def _relieve(self, replica: Replica) -> None:
-        """One that does not answer, or not in time, hands on what it has, if there is another that does."""
+        """Moves sessions from a draft that is stalled or late to one that is not, if there is one."""
         if replica.is_stalled and self._has_another(replica):
-            if self._listener.hand_on(replica):
+            if self._listener.move_all(replica):
                 logger.warning("a draft has stalled: its sequences go to another")
         elif replica.is_late and any(each.is_prompt for each in self.ready):
-            replica.note_lightened()
-            self._listener.lighten(replica)
+            replica.note_moved_one()
+            self._listener.move_one(replica)
         self.flush()
 
     def _has_another(self, replica: Replica) -> bool:
         return any(each is not replica and not each.is_stalled for each in self.ready)
 
     def _follow_sources(self) -> None:
-        """New drafts are looked for; those that are no longer named are left, once there is another."""
+        """Adds drafts that the sources name now; leaves those that they no longer name, once there is
+        another."""
         current = self._sources.current()
         on_trial = self._trial.current() if self._trial is not None else ()
         with self.lock:
@@ -352,7 +354,7 @@ class DraftPool:
                     self._leave(replica)
 
     def _take_over(self) -> None:
-        """Those on trial are the line's own from here on; those of before are left."""
+        """The drafts on trial become the pool's own, and the earlier ones are left."""
         before = [replica for replica in self.replicas if not replica.is_on_trial]
         self._finished.append(self._sources)
         if self._trial is not None:
@@ -374,7 +376,7 @@ class DraftPool:
             self._trial = None
 
     def _finish(self, replicas: Sequence[Replica]) -> None:
-        """Takes them from the line; whatever is left of them is closed later."""
+        """Removes them from the pool; their sockets and processes are closed later."""
         self.replicas = tuple(each for each in self.replicas if each not in replicas)
         for replica in replicas:
             connection, replica.connection = replica.connection, None

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 _TICK_SECONDS = 0.05
 
 
-class Kept(Protocol):
+class Reconnectable(Protocol):
     def tend(self) -> None: ...
 
     def lose(self, reason: str) -> None: ...
@@ -28,16 +28,16 @@ class Kept(Protocol):
     def abandon(self) -> None: ...
 
 
-_kept: "weakref.WeakSet[Kept]" = weakref.WeakSet()
+_open_pools: "weakref.WeakSet[Reconnectable]" = weakref.WeakSet()
 
 
 class ReconnectThread:
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: Reconnectable) -> None:
         self._is_over = threading.Event()
-        _kept.add(kept)
-        # It holds no more than a weak reference: whoever is forgotten is not kept.
+        _open_pools.add(kept)
+        # A weak reference, so that a pool that nobody uses can be collected.
         self._thread = threading.Thread(
-            target=_keep, args=(weakref.ref(kept), self._is_over), name="ssd-draft-line"
+            target=_run, args=(weakref.ref(kept), self._is_over), name="ssd-draft-reconnect"
         )
         self._thread.start()
 
@@ -47,7 +47,7 @@ class ReconnectThread:
             self._thread.join()
 
 
-def _keep(reference: "weakref.ref[Kept]", is_over: threading.Event) -> None:
+def _run(reference: "weakref.ref[Reconnectable]", is_over: threading.Event) -> None:
     while not is_over.wait(_TICK_SECONDS):
         kept = reference()
         if kept is None:
@@ -58,13 +58,13 @@ def _keep(reference: "weakref.ref[Kept]", is_over: threading.Event) -> None:
                 return
             kept.tend()
         except Exception as error:
-            logger.exception("the connection with the draft is given up")
+            logger.exception("reconnecting failed; all connections are dropped")
             kept.lose(f"{type(error).__name__}: {error}")
         del kept
 
 
 def _fall_silent() -> None:
-    for each in list(_kept):
+    for each in list(_open_pools):
         each.abandon()
 
 
@@ -74,7 +74,7 @@ os.register_at_fork(after_in_child=_fall_silent)
 FIRST_DELAY, LONGEST_DELAY = 0.25, 10.0
 """Seconds; each failure doubles the delay."""
 _LONG_LIFE = 10.0
-"""Seconds after which a connection counts as healthy: its end is then news, not a habit."""
+"""Seconds after which a connection counts as healthy, and the delay starts anew."""
 
 
 class Backoff:
@@ -89,14 +89,14 @@ class Backoff:
         return self._clock() >= self._not_before
 
     def note_failure(self, lived: float = 0.0) -> None:
-        """A connection was lost that had worked for so many seconds, or could not be made."""
+        """A connection was lost after `lived` seconds, or could not be made."""
         if lived >= _LONG_LIFE:
             self._delay = FIRST_DELAY
         self._wait(self._draw() * self._delay)
         self._delay = min(2 * self._delay, LONGEST_DELAY)
 
     def wait_about(self, seconds: float) -> None:
-        """So long, or up to a fifth less: what is known not to work soon is tried again at another time."""
+        """Waits for this long, or up to a fifth less."""
         self._wait(seconds * (1 - 0.2 * self._draw()))
 
     def _wait(self, seconds: float) -> None:

@@ -18,62 +18,62 @@ from ssd.moving_average import MovingAverage
 logger = logging.getLogger(__name__)
 
 _RETRY_AFTER_REFUSAL_SECONDS = 30.0
-"""A draft of another family does not change its mind, but it may be replaced."""
+"""A draft of another model family stays unsuitable, but another may be started at its address."""
 _ROOMY = 0.7
-"""Share of a draft's KV cache in use below which it takes those that there was no room for."""
+"""KV usage below which sessions that the draft declined for lack of room are opened with it again."""
 _RETURN_SECONDS = 5.0
-"""After which one of those that a draft had no room for asks again, though nothing says there is any."""
+"""After this time one declined session is tried again, even if the draft reports no room."""
 _SECONDS_BETWEEN_RETURNS = 0.005
-"""Each return is told with the whole text, and a draft that lies may say ever again that it has room."""
+"""Each return sends the whole text, and a faulty draft may report room again and again."""
 _LONGEST_RETURN_SECONDS = 60.0
-"""Both double with each return that is declined, up to this."""
+"""Both times double with each return that is declined, up to this."""
 _SILENCE_SECONDS = 0.5
 _SILENCE_STEPS = 4
-"""A draft that was told something and says nothing for so long, whichever is longer, has stalled."""
+"""A draft that owes an answer for longer than both of these (seconds, its own steps) has stalled."""
 
 _PATIENCE_SECONDS = 1.0
-"""What is not answered by then never is: there was nothing to grow."""
+"""An outcome without nodes after this time gets none: the draft had nothing to grow."""
 _LATE, _PROMPT = 0.6, 0.3
-"""Shares of rounds for which a draft was late: of one that has too much to do, and of one that has not."""
+"""Shares of late rounds: above the first a draft is overloaded, below the second it has capacity."""
 _LATE_WEIGHT = 0.05
-"""Of the newest rounds."""
+"""Weight of the newest rounds."""
 _ANSWER_WEIGHT = 0.1
-"""Of the newest answer."""
+"""Weight of the newest answer."""
 _LATENESS_HALVES_SECONDS = 5.0
-"""After so long without a round a draft's lateness begins to halve in so many seconds each: else nobody would
-ever go back to it. Not before: rounds may be slow."""
+"""After this time without a round, lateness halves every so many seconds; otherwise no session would ever be
+opened with the draft again. Not sooner, because rounds may be slow."""
 _SECONDS_BETWEEN_MOVES = 0.25
-"""A draft that is late hands on one sequence at a time: fewer may be all that it needs."""
+"""Sessions leave a late draft one at a time: a few fewer may be enough."""
 
 
 class DraftSource(Protocol):
-    """Where a draft is to be had (sources.py)."""
+    """Connects to one draft (sources.py)."""
 
     def connect(self) -> Connection | None:
-        """A new one, or None while it is too early for it."""
+        """A new connection, or None while it is too early for one."""
         ...
 
     def is_broken(self) -> str:
-        """Why the connection cannot last, as far as the source knows: a process that ended. Empty: it can."""
+        """Why the connection is broken, e.g. because its process ended. Empty: it is not."""
         ...
 
     @property
     def name(self) -> str:
-        """The same for whoever asks for the same draft."""
+        """The same name for the same draft, in every target."""
         ...
 
     def close(self) -> None: ...
 
 
 class Sources(Protocol):
-    """Where drafts are to be had just now (sources.py). Nothing here blocks but `close`."""
+    """Finds the drafts that exist now (sources.py). Only `close` blocks."""
 
     def current(self) -> Sequence[DraftSource]:
         """The same object for as long as it is the same draft."""
         ...
 
     def problem(self) -> str:
-        """Why there is none; empty where there is one, or one is still looked for."""
+        """Why there is no draft; empty where there is one, or the search goes on."""
         ...
 
     def close(self) -> None: ...
@@ -92,35 +92,35 @@ class Replica:
         """`draw`: the next random number from 0 to 1, for the time until a lost draft is tried again."""
         self.source, self.connection = source, connection
         self.is_on_trial = is_on_trial
-        """It takes over from those before as soon as it is ready, or not at all."""
+        """It replaces the earlier drafts as soon as it is ready."""
         self._clock = clock
         self._retry = Backoff(clock, draw)
-        self._greeted_at = 0.0
-        self._told_at: float | None = None
-        """Since when it has been owed an answer."""
+        self._ready_at = 0.0
+        self._unanswered_since: float | None = None
+        """Since when it has owed an answer."""
         self._asked: tuple[int, int, float] | None = None
-        """A sequence, an outcome of it, and when it was told."""
+        """A sequence, the number of an outcome of it, and when that was sent."""
         self.answer = MovingAverage(_ANSWER_WEIGHT)
         """Seconds from an outcome until there are nodes that follow it: the round trip, and a step."""
         self.stats: Stats | None = None
-        """Its latest word on itself."""
+        """Its latest STATS."""
         self._declined_at: float | None = None
         """When it last had no room for a sequence."""
         self._returned_at = float("-inf")
         self._when_full: Stats | None = None
-        """Its first word on itself after that."""
+        """Its first STATS after that."""
         self._num_back, self._num_sent_away = 0, 0
-        """Sequences that came back and were not declined since; returns that were declined."""
+        """Sessions that returned and were kept; returns that were declined."""
         self._taken_since: float | None = None
-        """When the first came back after the last that was declined."""
+        """When the first session returned after the last decline."""
         self.step_seconds = 0.0
-        """Of its latest step."""
+        """Duration of its latest step."""
         self._lateness, self._judged_at = MovingAverage(_LATE_WEIGHT, 0.0), 0.0
         """The share of the latest rounds for which it was late, and when the last of them ended."""
-        self._lightened_at = float("-inf")
-        self.num_followed = 0
-        """Sequences that the host has with it."""
-        self.has_greeted = False
+        self._moved_one_at = float("-inf")
+        self.num_own_sequences = 0
+        """Sequences that this target has open with it."""
+        self.was_ready = False
         self.refusal = ""
         """Why the draft will never work with this engine; empty if it may."""
         self.last_loss = ""
@@ -132,7 +132,7 @@ class Replica:
 
     @property
     def draft_name(self) -> str:
-        """What the draft calls itself; several may have one name. Empty before it has greeted."""
+        """The draft's name for itself; several may share one. Empty before its HELLO."""
         connection = self.connection
         return connection.name if connection is not None else ""
 
@@ -143,31 +143,31 @@ class Replica:
 
     @property
     def is_over(self) -> bool:
-        """Its connection was lost, or refused."""
+        """Its connection was lost or refused."""
         connection = self.connection
         return connection is not None and connection.state in (ConnectionState.LOST, ConnectionState.REFUSED)
 
     @property
     def is_stalled(self) -> bool:
-        """It may be frozen, cut off or overwhelmed: nothing came although something was due."""
+        """It owes an answer for too long: it may be frozen, cut off or overloaded."""
         longest = max(_SILENCE_SECONDS, _SILENCE_STEPS * self.step_seconds)
-        return self._told_at is not None and self._clock() - self._told_at > longest
+        return self._unanswered_since is not None and self._clock() - self._unanswered_since > longest
 
     @property
     def lateness(self) -> float:
-        """The share of the latest rounds for which it was late; forgotten while there are none."""
+        """Share of the latest rounds for which it was late; decays while there are none."""
         idle = max(0.0, self._clock() - self._judged_at - _LATENESS_HALVES_SECONDS)
         return float(self._lateness.value * 0.5 ** (idle / _LATENESS_HALVES_SECONDS))
 
     @property
     def is_behind(self) -> bool:
-        """It answers, but mostly too late: it has too much to do to get further sequences."""
+        """It answers, but mostly too late: it gets no further sequences."""
         return self.lateness > _LATE
 
     @property
     def is_late(self) -> bool:
-        """It is behind, and has not just been relieved of a sequence."""
-        return self.is_behind and self._clock() - self._lightened_at > _SECONDS_BETWEEN_MOVES
+        """It is behind, and no session was moved away from it just now."""
+        return self.is_behind and self._clock() - self._moved_one_at > _SECONDS_BETWEEN_MOVES
 
     @property
     def is_prompt(self) -> bool:
@@ -186,8 +186,8 @@ class Replica:
         return (connection.max_model_len if connection is not None else 0) or MAX_ID
 
     @property
-    def is_roomy(self) -> bool:
-        """Whether one that it had no room for may ask again."""
+    def has_room(self) -> bool:
+        """Whether a session that it declined for lack of room may be opened with it again."""
         stats, full = self.stats, self._when_full
         if stats is None:
             return False
@@ -205,9 +205,9 @@ class Replica:
 
     @property
     def num_sequences(self) -> int:
-        """Open at the draft, for whichever engine: by its latest word, but ours at least."""
+        """Open at the draft for all targets, by its latest STATS, but at least our own."""
         announced = self.stats.num_sequences if self.stats is not None else 0
-        return max(announced, self.num_followed)
+        return max(announced, self.num_own_sequences)
 
     def post(self, message: AnyMessage) -> None:
         if self.connection is not None and self.is_ready:
@@ -223,7 +223,7 @@ class Replica:
             self.connection.flush()
 
     def note_declined(self) -> None:
-        """It had no room for a sequence: what it says of itself next is what it calls full."""
+        """It had no room for a sequence: its next STATS shows what it considers full."""
         if self._num_back:
             self._num_back -= 1
             self._num_sent_away += 1
@@ -231,7 +231,7 @@ class Replica:
         self._declined_at, self._when_full = self._clock(), None
 
     def note_return(self) -> None:
-        """One of those that it had no room for asks again: the next waits for what comes of it."""
+        """A declined session is opened again: the next waits for the result."""
         self._returned_at = self._clock()
         if self._takes_back:
             self._num_sent_away = 0
@@ -243,14 +243,14 @@ class Replica:
 
     @property
     def _takes_back(self) -> bool:
-        """One came back some time ago, and none was declined since."""
+        """A session returned some time ago, and none was declined since."""
         return self._taken_since is not None and self._clock() - self._taken_since >= _RETURN_SECONDS
 
     def _grown(self, seconds: float) -> float:
-        """A time to wait, as long as returns that were declined have made it."""
+        """The waiting time, doubled for each return that was declined."""
         if self._takes_back:
             return seconds
-        # So many times doubled, each is at its longest.
+        # After 16 doublings every time is at its bound.
         return min(seconds * 2.0 ** min(self._num_sent_away, 16), _LONGEST_RETURN_SECONDS)
 
     def note_stats(self, stats: Stats) -> None:
@@ -258,16 +258,16 @@ class Replica:
         if self._declined_at is not None and self._when_full is None:
             self._when_full = stats
 
-    def note_told(self) -> None:
-        """It was told something that it answers."""
-        if self._told_at is None:
-            self._told_at = self._clock()
+    def note_sent(self) -> None:
+        """Something was sent that it must answer."""
+        if self._unanswered_since is None:
+            self._unanswered_since = self._clock()
 
-    def note_heard(self) -> None:
-        self._told_at = None
+    def note_received(self) -> None:
+        self._unanswered_since = None
 
-    def note_asked(self, seq: int, n: int) -> None:
-        """It was told the n-th outcome of a sequence: how long does it take to speak of what follows?"""
+    def note_outcome_sent(self, seq: int, n: int) -> None:
+        """Starts measuring how long the draft takes to send nodes that follow this outcome."""
         if self._asked is None or self._clock() - self._asked[2] > _PATIENCE_SECONDS:
             self._asked = (seq, n, self._clock())
 
@@ -279,32 +279,32 @@ class Replica:
                 self._asked = None
 
     def note_rounds(self, num_late: int, num_rounds: int) -> None:
-        """Verifications have ended for which it had spoken, or was late."""
+        """Rounds have ended for which it was in time or late."""
         self._lateness.value = self.lateness
         self._lateness.note(num_late / num_rounds)
         self._judged_at = self._clock()
 
-    def note_lightened(self) -> None:
-        self._lightened_at = self._clock()
+    def note_moved_one(self) -> None:
+        self._moved_one_at = self._clock()
 
     def new_connection(self) -> Connection | None:
-        """One that is yet to be greeted; None where there is none to be had just now."""
+        """A connection that has not received HELLO yet; None if it is too early or the attempt failed."""
         if not self._retry.is_due:
             return None
         try:
             return self.source.connect()
         except (OSError, ValueError) as error:
-            # No process, socket, folder or key to be had just now: the target goes on alone.
-            logger.warning("no line to a draft: %s", error)
+            # No process, socket, folder or key just now: the target goes on without a draft.
+            logger.warning("no connection to a draft: %s", error)
             self.last_loss = str(error)
             self._retry.note_failure()
             return None
 
-    def note_greeted(self) -> None:
-        self.has_greeted, self.refusal, self._greeted_at = True, "", self._clock()
+    def note_hello(self) -> None:
+        self.was_ready, self.refusal, self._ready_at = True, "", self._clock()
 
     def drop(self) -> Connection | None:
-        """Lets go of the connection, which is to be closed."""
+        """Gives the connection up; the caller closes it."""
         connection, self.connection = self.connection, None
         if connection is None:
             return None
@@ -312,10 +312,10 @@ class Replica:
             self.refusal = connection.reason
             self._retry.wait_about(_RETRY_AFTER_REFUSAL_SECONDS)
         else:
-            self._retry.note_failure(self._clock() - self._greeted_at if self.has_greeted else 0.0)
-        self.has_greeted, self.last_loss = False, connection.reason
-        # Whoever answers next may be another process. How long its answers are under way is the address's.
-        self.stats, self._told_at, self._lateness.value, self._asked = None, None, 0.0, None
+            self._retry.note_failure(self._clock() - self._ready_at if self.was_ready else 0.0)
+        self.was_ready, self.last_loss = False, connection.reason
+        # The next connection may reach another process. The time of answers belongs to the address: keep it.
+        self.stats, self._unanswered_since, self._lateness.value, self._asked = None, None, 0.0, None
         self._declined_at, self._when_full, self.step_seconds = None, None, 0.0
         self._num_back, self._num_sent_away, self._taken_since = 0, 0, None
         return connection

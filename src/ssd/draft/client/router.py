@@ -35,20 +35,20 @@ logger = logging.getLogger(__name__)
 
 
 class SessionRouter:
-    def __init__(self, line: DraftPool, mirrors: Mirrors, lookahead: int, clock: Callable[[], float]) -> None:
-        self._pool, self._mirrors = line, mirrors
+    def __init__(self, pool: DraftPool, mirrors: Mirrors, lookahead: int, clock: Callable[[], float]) -> None:
+        self._pool, self._mirrors = pool, mirrors
         self.distance = Distance(lookahead, clock)
         self._by_row: dict[int, ClientSession] = {}
         self._free_rows: list[int] = []
         self._next_epoch = itertools.count(1).__next__
         self.is_paused = False
-        """Nothing is open anywhere."""
+        """No session is open."""
 
     def __iter__(self) -> Iterator[ClientSession]:
         return iter(self._by_row.values())
 
     def free_row(self) -> int:
-        """For a sequence that is about to be added."""
+        """A row for a session that is about to be added."""
         return self._free_rows.pop() if self._free_rows else len(self._by_row)
 
     def add(self, session: ClientSession) -> None:
@@ -70,7 +70,7 @@ class SessionRouter:
         self.open_all()
 
     def current(self, seq: int, epoch: int) -> ClientSession | None:
-        """The sequence, if the epoch is the one it is open under: an older one's words mean nothing."""
+        """The session, if its epoch is this one: messages of older epochs are ignored."""
         session = self._by_row.get(seq)
         is_current = session is not None and session.is_open and self._mirrors.epoch[seq] == epoch
         return session if is_current else None
@@ -81,9 +81,9 @@ class SessionRouter:
                 self.open(session, but=but)
 
     def open(self, session: ClientSession, *, but: Replica | None = None) -> None:
-        """With the draft that has it, or else with one that has not declined it."""
+        """Opens it with the draft that has it, or else with one that has not declined it."""
         while not self.is_paused and (replica := session.replica or self._choose(session, but)) is not None:
-            reason = session.why_not(replica)
+            reason = session.reason_not_to_send(replica)
             if not reason:
                 self._open_with(session, replica)
                 return
@@ -95,12 +95,12 @@ class SessionRouter:
             self._part(session)
 
     def decline(self, session: ClientSession, replica: Replica, reason: str) -> None:
-        """This draft is not asked for it again; where it has it, it is told that it is over."""
+        """Closes it, and does not open it with this draft again."""
         self.close(session)
         self._note_declined(session, replica, reason, may_return=False)
 
     def declined_by(self, replica: Replica, session: ClientSession, message: Close) -> None:
-        """The draft does not want it: perhaps another does."""
+        """The draft declined it: try another."""
         self._part(session)
         self._note_declined(session, replica, message.reason, may_return=message.may_return)
         self.open(session)
@@ -121,20 +121,20 @@ class SessionRouter:
         self._forget_refusals(replica)
         self._note_moved(left)
 
-    def lighten(self, replica: Replica) -> None:
-        """The shortest text: the others read it soonest."""
+    def move_one(self, replica: Replica) -> None:
+        """Moves the shortest text, which another draft prefills soonest."""
         for session in sorted(self._movable(replica), key=lambda each: len(each.tokens))[:1]:
             self._move(session)
 
-    def hand_on(self, replica: Replica) -> int:
-        """All that another draft would take; the rest hope that it comes back. How many went."""
+    def move_all(self, replica: Replica) -> int:
+        """Moves all that another draft can take; the rest stay. Returns how many moved."""
         movable = self._movable(replica)
         for session in movable:
             self._move(session)
         return len(movable)
 
     def bring_back(self, replica: Replica) -> None:
-        """Of those that the draft had no room for the shortest: it needs the least."""
+        """Opens the shortest of those that the draft had no room for."""
         waiting = [each for each in self if not each.is_open and each.declined.get(replica)]
         for session in sorted(waiting, key=lambda each: len(each.tokens))[:1]:
             del session.declined[replica]
@@ -163,7 +163,7 @@ class SessionRouter:
         self._note_moved([session])
 
     def _choose(self, session: ClientSession, but: Replica | None) -> Replica | None:
-        """One that answers, if any does; of those, one of the name that its request asks for; of those, one
+        """A draft that answers, if any does; of those, one that has the name in the request; of those, one
         that is in time."""
         found = [each for each in self._pool.ready if each is not but and each not in session.declined]
         found = [each for each in found if not each.is_stalled] or found
@@ -176,23 +176,23 @@ class SessionRouter:
         epoch = self._next_epoch()
         self._mirrors.open(session.row, epoch, len(session.tokens))
         if session.replica is None:
-            replica.num_followed += 1
-            session.num_begun_again = 0
+            replica.num_own_sequences += 1
+            session.num_reopened = 0
         session.replica, session.asked_at = replica, -ROUNDS_BETWEEN_RESYNCS
-        replica.note_told()
+        replica.note_sent()
         replica.post(session.opening(replica, epoch, self.distance.lookahead_with(replica.answer.value)))
 
     def _part(self, session: ClientSession) -> None:
-        """It is with no draft."""
+        """Marks it as open with no draft."""
         self._mirrors.close(session.row)
         if session.replica is not None:
-            session.replica.num_followed -= 1
+            session.replica.num_own_sequences -= 1
             session.replica = None
 
     def _note_declined(
         self, session: ClientSession, replica: Replica, reason: str, *, may_return: bool
     ) -> None:
-        logger.info("sequence %d goes on without this draft: %s", session.row, reason)
+        logger.info("a draft declined sequence %d: %s", session.row, reason)
         self._pool.stats.num_declined += 1
         session.declined[replica] = may_return
         if may_return:
@@ -203,9 +203,9 @@ class SessionRouter:
 
 
 _PREFIX_TOKENS = 64
-"""Tokens that texts of one kind have in common: a template, the beginning of a system prompt."""
+"""Tokens hashed for routing: texts of one kind share a template or the start of a system prompt."""
 _SLACK = 1.25
-"""Times the mean load that a draft may have, and one sequence more, before it is passed over."""
+"""A draft with more than this many times the mean load, plus one sequence, is skipped."""
 
 
 class Candidate(Protocol):
@@ -222,25 +222,25 @@ C = TypeVar("C", bound=Candidate)
 
 
 def choose(candidates: Sequence[C], tokens: Sequence[int]) -> C | None:
-    """The favourite of this text among those that have no more than their share; None of none."""
+    """The highest score for this text among drafts that have no more than their share."""
     if len(candidates) < 2:
         return candidates[0] if candidates else None
     most = _SLACK * sum(each.num_sequences for each in candidates) / len(candidates) + 1
     prefix = np.asarray(tokens[:_PREFIX_TOKENS], dtype=np.int32).tobytes()
     free = [each for each in candidates if each.num_sequences < most]
-    return max(free, key=lambda each: _mark(each.name, prefix))
+    return max(free, key=lambda each: _score(each.name, prefix))
 
 
-def _mark(name: str, prefix: bytes) -> bytes:
+def _score(name: str, prefix: bytes) -> bytes:
     return blake2b(prefix, digest_size=8, key=name.encode()[-64:]).digest()
 
 
 _ROUND_WEIGHT = 0.1
-"""Of the newest round."""
+"""Weight of the newest round."""
 _LONGEST_ROUND = 2.0
-"""Seconds: a longer time between two rounds is a pause."""
+"""Seconds; a longer time between two rounds counts as a pause."""
 _MOST = 32
-"""A tree that reaches further has no room for anything beside its likeliest path."""
+"""A deeper tree would have room for its likeliest path only."""
 
 
 class Distance:
@@ -257,10 +257,11 @@ class Distance:
             self._round.note(now - last)
 
     def lookahead_with(self, answer_seconds: float) -> int:
-        """What a draft is told whose answers take so long; it grows twice as deep, and one more."""
+        """The lookahead to send to a draft whose answers take this long; it grows twice as deep, and one
+        more."""
         if not self._round.value:
             return self._lookahead
         behind = answer_seconds / self._round.value
-        # Answers within a round are no news when it ends: the depth as it is allows for them.
+        # The normal depth allows for answers that arrive within a round.
         extra = max(0.0, behind - 1) * (self._lookahead + 1) / 2
         return min(max(_MOST, self._lookahead), self._lookahead + math.ceil(extra))

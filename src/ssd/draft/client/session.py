@@ -11,7 +11,7 @@ import numpy as np
 
 from ssd.draft.client.replica import Replica
 from ssd.draft.protocol.messages import MAX_ID, MAX_TOKENS, Open, Sampling, pack_ints
-from ssd.draft.protocol.rules import UntellableError, tellable
+from ssd.draft.protocol.rules import UnsendableError, sendable
 
 ROUNDS_BETWEEN_RESYNCS = 4
 _MOST_ROUNDS_BETWEEN = 64
@@ -21,24 +21,24 @@ UNKNOWN_TOKENS = "it holds tokens the draft does not know"
 @dataclass(slots=True)
 class ClientSession:
     row: int
-    """Of the mirrors, and its name on the wire."""
+    """Its row of the mirrors, and its id on the wire."""
     tokens: "array[int]"
-    """Its text, and behind it what was foretold."""
+    """Its text, followed by forced tokens that are not verified yet."""
     num_prompt: int
     sampling: Sampling
     max_len: int
     replica: Replica | None = None
     """The draft that it is open with."""
     declined: "dict[Replica, bool]" = field(default_factory=dict)
-    """The drafts that declined it, and whether that was for lack of room."""
-    foretold: tuple[int, ...] = ()
-    """Tokens at the end that must follow by its grammar, and are not verified yet: the draft knows them."""
+    """The drafts that declined it, and whether for lack of room."""
+    forced: tuple[int, ...] = ()
+    """Tokens at the end that its grammar forces; sent to the draft, not verified yet."""
     asked_at: int = -ROUNDS_BETWEEN_RESYNCS
     """The round of the last request for the whole tree."""
     draft_name: str = ""
-    """The name of the drafts that its request asks for; empty: any."""
-    num_begun_again: int = 0
-    """Times its present draft missed tokens and was told all of them."""
+    """The draft name that its request asks for; empty: any."""
+    num_reopened: int = 0
+    """Times it was opened again because its draft missed tokens."""
 
     @property
     def is_open(self) -> bool:
@@ -47,40 +47,42 @@ class ClientSession:
     @property
     def room(self) -> int:
         """Drafted tokens that may follow the text: the target adds the last one itself."""
-        return max(0, self.max_len - len(self.tokens) + len(self.foretold) - 1)
+        return max(0, self.max_len - len(self.tokens) + len(self.forced) - 1)
 
     def take_decided(self, tokens: Sequence[int]) -> Sequence[int] | None:
-        """Adds to the text what was decided; returns what was not foretold. None: it was foretold wrongly."""
-        count = min(len(self.foretold), len(tokens))
-        if self.foretold[:count] == tuple(tokens[:count]):
-            self.foretold, new = self.foretold[count:], tokens[count:]
+        """Adds the decided tokens to the text; returns those that were not sent yet. None: forced tokens were
+        wrong."""
+        count = min(len(self.forced), len(tokens))
+        if self.forced[:count] == tuple(tokens[:count]):
+            self.forced, new = self.forced[count:], tokens[count:]
             self.tokens.extend(new)
             return new
-        del self.tokens[len(self.tokens) - len(self.foretold) :]
-        self.foretold = ()
+        del self.tokens[len(self.tokens) - len(self.forced) :]
+        self.forced = ()
         self.tokens.extend(tokens)
         return None
 
-    def may_begin_again(self, num_rounds: int) -> bool:
-        """Whether a draft that misses tokens is told all of them, so many outcomes after it was last.
+    def may_reopen(self, num_rounds: int) -> bool:
+        """Whether to open it again for a draft that misses tokens, `num_rounds` outcomes after the last
+        opening.
 
-        It cannot miss any before the second. Each time it takes twice as many outcomes until the next.
+        A draft can miss none before the second outcome. The required number doubles each time.
         """
-        if num_rounds < min(2 << self.num_begun_again, _MOST_ROUNDS_BETWEEN):
+        if num_rounds < min(2 << self.num_reopened, _MOST_ROUNDS_BETWEEN):
             return False
-        self.num_begun_again += 1
+        self.num_reopened += 1
         return True
 
-    def why_not(self, replica: Replica) -> str:
-        """Why this draft cannot be told of it; empty: it can."""
+    def reason_not_to_send(self, replica: Replica) -> str:
+        """Why it cannot be opened with this draft; empty: it can."""
         if len(self.tokens) > MAX_TOKENS:
-            return "it is too long to be told"
+            return "it is too long for a message"
         if len(self.tokens) + 2 > replica.max_model_len:
             # As the draft counts: a node, and the token after it.
             return f"it does not fit into the draft's context of {replica.max_model_len} tokens"
         try:
-            tellable(self.sampling, replica.vocab_size)
-        except UntellableError as error:
+            sendable(self.sampling, replica.vocab_size)
+        except UnsendableError as error:
             return str(error)
         return UNKNOWN_TOKENS if largest(self.tokens) >= replica.vocab_size else ""
 
@@ -92,7 +94,7 @@ class ClientSession:
             num_prompt=self.num_prompt,
             max_len=min(self.max_len, MAX_ID),
             lookahead=lookahead,
-            sampling=tellable(self.sampling, replica.vocab_size),
+            sampling=sendable(self.sampling, replica.vocab_size),
         )
 
 

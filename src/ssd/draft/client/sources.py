@@ -20,16 +20,16 @@ from ssd.processes.sockets import private_address, remove_socket
 logger = logging.getLogger(__name__)
 
 _ASK_SECONDS = 5.0
-"""How often it is asked which addresses a name has."""
+"""Time between two DNS lookups."""
 _STAY_SECONDS = 60.0
-"""How long an address stays that is missing from answers: a name server may give a part of them each time."""
+"""How long an address is kept that answers no longer contain: a name server may return a subset each time."""
 _BY_NAME = "dns://"
 START_SECONDS = 600.0
-"""A large draft may take minutes to load; one that ends instead is noticed at once."""
+"""A large draft may take minutes to load; a process that ends is noticed at once."""
 
 
 class FixedSources:
-    """Those that were named, once and for all."""
+    """A fixed list of drafts."""
 
     def __init__(self, *sources: DraftSource) -> None:
         self._sources = sources
@@ -45,7 +45,7 @@ class FixedSources:
 
 
 class AddressSource:
-    """A draft that someone else runs."""
+    """A draft at an address."""
 
     def __init__(
         self,
@@ -65,9 +65,7 @@ class AddressSource:
 
     def connect(self) -> Connection | None:
         link = ZmqEngineSocket(self._address, self._keys)
-        return Connection(
-            link, self._hello, self._clock, timeout=self._timeout, greeting_timeout=self._timeout
-        )
+        return Connection(link, self._hello, self._clock, timeout=self._timeout, hello_timeout=self._timeout)
 
     def is_broken(self) -> str:
         return ""
@@ -77,11 +75,11 @@ class AddressSource:
 
 
 class NamedSources:
-    """Every address that a name has at the moment, as a headless service's has one for each of its drafts.
+    """All addresses of a DNS name, such as a headless service with one address for each draft.
 
-    Asked for now and then, in a thread of its own: that may take long. A name that cannot be looked up is no
-    news of its drafts, so those that are known stay; one that is missing from an answer stays for a minute. A
-    draft that has ended is noticed by its connection, much sooner.
+    A thread looks the name up every few seconds, since that may take long. A failed lookup changes nothing;
+    an address that is missing from answers is kept for a minute. A draft that has ended is noticed much
+    sooner by its connection.
     """
 
     def __init__(
@@ -97,7 +95,7 @@ class NamedSources:
         self._look_up = look_up or _look_up
         self._sources: dict[str, DraftSource] = {}
         self._named_at: dict[str, float] = {}
-        """Of each address: when an answer last had it."""
+        """When an answer last contained each address."""
         self._asking: threading.Thread | None = None
         self._ask_at = 0.0
         self._problem = ""
@@ -121,8 +119,8 @@ class NamedSources:
             hosts = self._look_up(self._name)
         except OSError as error:
             if not self._problem:
-                logger.warning("no address of %s to be had: %s", self._name, error)
-            self._problem = f"no address of {self._name} to be had: {error}"
+                logger.warning("cannot look up %s: %s", self._name, error)
+            self._problem = f"cannot look up {self._name}: {error}"
             return
         self._problem = ""
         now = self._clock()
@@ -137,7 +135,7 @@ def _look_up(name: str) -> list[str]:
 
 
 def sources_at(addresses: str, hello: Hello, *, timeout: float, keys: Keys | None = None) -> Sources:
-    """Drafts that others run: addresses with commas between them, or dns://name:port for all that it has."""
+    """Drafts at comma-separated addresses, or at all addresses of dns://name:port."""
 
     def source_at(address: str) -> DraftSource:
         return AddressSource(address, hello, timeout=timeout, keys=keys)
@@ -152,12 +150,12 @@ def sources_at(addresses: str, hello: Hello, *, timeout: float, keys: Keys | Non
 
 
 def draft_command(arguments: Sequence[str], address: str) -> list[str]:
-    """`ssd draft`, told `arguments`, on a private address, and gone when we are."""
+    """`ssd draft` with `arguments`, on a private address; it ends when this process does."""
     return [sys.executable, "-m", "ssd", "draft", *arguments, "--listen", address, "--lifeline"]
 
 
 class ChildSource:
-    """A draft process of our own."""
+    """A draft as a child process."""
 
     def __init__(
         self,
@@ -191,7 +189,7 @@ class ChildSource:
             return None
         link = ZmqEngineSocket(self._address)
         self._connection = Connection(
-            link, self._hello, self._clock, timeout=self._timeout, greeting_timeout=START_SECONDS
+            link, self._hello, self._clock, timeout=self._timeout, hello_timeout=START_SECONDS
         )
         return self._connection
 
@@ -202,7 +200,7 @@ class ChildSource:
             self._child.note_ready()
         if self._child.exit_code is None:
             return ""
-        still_loading = self._connection.state is ConnectionState.GREETING
+        still_loading = self._connection.state is ConnectionState.CONNECTING
         return f"the draft{', while loading,' if still_loading else ''} {self._child.ending}"
 
     def close(self) -> None:

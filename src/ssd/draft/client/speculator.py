@@ -113,9 +113,9 @@ class Speculator:
     def __contains__(self, request_id: Hashable) -> bool:
         return request_id in self.client
 
-    def strangers_among(self, request_ids: Sequence[RequestId]) -> list[RequestId]:
+    def unknown_among(self, request_ids: Sequence[RequestId]) -> list[RequestId]:
         """Those that have not begun."""
-        return self.client.strangers_among(request_ids)
+        return self.client.unknown_among(request_ids)
 
     def begin(
         self,
@@ -174,7 +174,7 @@ class Speculator:
         self._has_trees = any(path.parents is not None for path in chosen)
         if places:
             offers = [*zip(request_ids, paths, strict=True)]
-            self.client.foretell([(each, path.tokens[: path.num_certain]) for each, path in offers])
+            self.client.send_forced([(each, path.tokens[: path.num_certain]) for each, path in offers])
             self._certain = {each: path.num_certain for each, path in offers}
         else:
             self._certain = {}

@@ -42,15 +42,15 @@ RANGES = {
 _sampling_decoder = msgspec.msgpack.Decoder(Sampling)
 
 
-class UntellableError(ValueError):
+class UnsendableError(ValueError):
     """The parameters of a request that no draft can be told."""
 
 
-def tellable(sampling: Sampling, vocab_size: int) -> Sampling:
+def sendable(sampling: Sampling, vocab_size: int) -> Sampling:
     """The parameters as a draft of so many tokens may be told them.
 
     What concerns other tokens is left out: the draft never guesses them. So are end ids and bad words beyond
-    those that a message holds: then a guess may be wrong. UntellableError where the rest breaks a rule.
+    those that a message holds: then a guess may be wrong. UnsendableError where the rest breaks a rule.
     """
     try:
         kept = msgspec.structs.replace(
@@ -62,10 +62,10 @@ def tellable(sampling: Sampling, vocab_size: int) -> Sampling:
         # What cannot travel is found before it is posted beside what others have to say.
         kept = _sampling_decoder.decode(msgspec.msgpack.encode(kept))
     except (msgspec.MsgspecError, TypeError, ValueError, LookupError, ArithmeticError) as error:
-        raise UntellableError(f"its parameters cannot be sent: {error}") from error
+        raise UnsendableError(f"its parameters cannot be sent: {error}") from error
     fault = fault_of_sampling(kept, vocab_size)
     if fault:
-        raise UntellableError(fault)
+        raise UnsendableError(fault)
     return kept
 
 

@@ -7,7 +7,7 @@ can be told: they cost their own request its draft.
 from typing import Any
 
 from ssd.draft.protocol.messages import MAX_ID, MAX_TOKENS, Sampling
-from ssd.draft.protocol.rules import UntellableError, tellable
+from ssd.draft.protocol.rules import UnsendableError, sendable
 
 DRAFT_NAME = "ssd_draft"
 """Key of `extra_args` (`vllm_xargs` over HTTP): the name of the drafts that are to guess."""
@@ -45,14 +45,14 @@ def draft_name_of(new: Any) -> str:
 
 
 def wire_sampling(params: Any, seed: int, *, coupled: bool) -> Sampling:
-    """vLLM's parameters as they travel; UntellableError where they cannot.
+    """vLLM's parameters as they travel; UnsendableError where they cannot.
 
     Without coupling the target's choices are beyond foretelling: the likeliest tokens are guessed.
     """
     try:
-        return tellable(_sampling(params, seed, coupled=coupled), MAX_ID)
+        return sendable(_sampling(params, seed, coupled=coupled), MAX_ID)
     except (TypeError, AttributeError) as error:
-        raise UntellableError(f"its parameters are of another kind: {error}") from error
+        raise UnsendableError(f"its parameters are of another kind: {error}") from error
 
 
 def _sampling(params: Any, seed: int, *, coupled: bool) -> Sampling:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ssd.draft.client.speculator import Round, Speculator, Verified
-from ssd.draft.protocol.rules import UntellableError
+from ssd.draft.protocol.rules import UnsendableError
 from ssd.integrations.vllm.meter import Meter
 from ssd.integrations.vllm.requests import draft_name_of, max_len_of, why_declined, wire_sampling
 
@@ -132,7 +132,7 @@ class Sessions:
             max_len = max_len_of(new, self._max_model_len)
             name = draft_name_of(new)
             self.speculator.begin(new.req_id, new.prompt_token_ids, (), sampling, max_len, draft_name=name)
-        except (UntellableError, OverflowError):  # OverflowError: a token of its prompt that no model has.
+        except (UnsendableError, OverflowError):  # OverflowError: a token of its prompt that no model has.
             self.meter.add("spec_declined", "parameters")
             return
         self._live[new.req_id] = 0

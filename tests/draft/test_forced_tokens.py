@@ -23,7 +23,7 @@ def draft(tiny_llama: FilePath) -> LoadedModel:
 
 
 def session(*foretold: int) -> ClientSession:
-    return ClientSession(0, array("i", [*TEXT, *foretold]), 5, Sampling(seed=1), 100, foretold=foretold)
+    return ClientSession(0, array("i", [*TEXT, *foretold]), 5, Sampling(seed=1), 100, forced=foretold)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_what_was_decided_is_added_once(
     sequence = session(40, 41)
     found = sequence.take_decided(decided)
     assert found == new
-    assert sequence.foretold == left
+    assert sequence.forced == left
     assert list(sequence.tokens) == [*TEXT, *decided, *left]
 
 
@@ -57,13 +57,13 @@ def begun(draft: LoadedModel) -> tuple[Draft, DraftClient]:
 
 def test_the_draft_is_ahead_of_what_must_follow_when_it_is_verified(draft: LoadedModel) -> None:
     source, client = begun(draft)
-    client.foretell([("a", [40, 41])])
+    client.send_forced([("a", [40, 41])])
     rounds(source, client, 6)
     place = Rules(forced={(): 40, (40,): 41})
     [path] = client.paths(["a"], 8, {"a": place})
     assert list(path.tokens[:2]) == [40, 41]
     assert len(path.tokens) > 2  # the draft knows what follows them
-    client.foretell([("a", [40, 41])])  # the same again adds nothing
+    client.send_forced([("a", [40, 41])])  # the same again adds nothing
     assert client.outcomes([("a", [40, 41, path.tokens[2]])]) == [Knowledge.HIT]
     assert list(client.text_of("a")[0]) == [*TEXT, 40, 41, path.tokens[2]]
     rounds(source, client, 2)
@@ -71,7 +71,7 @@ def test_the_draft_is_ahead_of_what_must_follow_when_it_is_verified(draft: Loade
 
 def test_part_of_it_may_be_verified_first(draft: LoadedModel) -> None:
     source, client = begun(draft)
-    client.foretell([("a", [40, 41, 42])])
+    client.send_forced([("a", [40, 41, 42])])
     rounds(source, client, 6)
     assert client.outcomes([("a", [40])]) == [Knowledge.HIT]
     [path] = client.paths(["a"], 8, {"a": Rules(forced={(): 41, (41,): 42})})
@@ -86,7 +86,7 @@ def test_part_of_it_may_be_verified_first(draft: LoadedModel) -> None:
 
 def test_whoever_foretold_wrongly_is_opened_again(draft: LoadedModel) -> None:
     source, client = begun(draft)
-    client.foretell([("a", [40, 41])])
+    client.send_forced([("a", [40, 41])])
     rounds(source, client, 3)
     assert client.outcomes([("a", [40, 9])]) == [Knowledge.UNHEARD]
     rounds(source, client, 6)
@@ -101,7 +101,7 @@ def test_who_does_not_know_the_grammar_gets_nothing_behind_what_was_foretold(
 ) -> None:
     source, client = begun(draft)
     assert client.paths(["a"], 4)[0].tokens
-    client.foretell([("a", [40, 41])])
+    client.send_forced([("a", [40, 41])])
     rounds(source, client, 6)
     assert not client.paths(["a"], 4)[0].tokens
     assert list(client.text_of("a")[0]) == TEXT
