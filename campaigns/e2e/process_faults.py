@@ -86,7 +86,7 @@ class Struck:
 
     @property
     def pid(self) -> int:
-        pid = self.llm._engine.core._decoder.proposer.policy.client.pool.replicas[0].source.pid  # type: ignore[attr-defined]
+        pid = self.llm._engine.core._decoder.proposer.speculator.client.pool.replicas[0].source.pid  # type: ignore[attr-defined]
         assert isinstance(pid, int)
         return pid
 
@@ -148,7 +148,7 @@ def _signal(pid: int, name: str) -> None:
 
 
 def _pool(struck: Struck) -> Any:
-    return struck.llm._engine.core._decoder.proposer.policy.client.pool.replicas[0].connection  # type: ignore[attr-defined]
+    return struck.llm._engine.core._decoder.proposer.speculator.client.pool.replicas[0].connection  # type: ignore[attr-defined]
 
 
 def _spoil(struck: Struck, plan: Plan) -> None:

@@ -39,7 +39,7 @@ class LLM:
         self.client = DraftClient(
             FixedSources(AddressSource(address, hello, timeout=10.0)), lookahead=4
         )
-        self.client.line.start()
+        self.client.pool.start()
         with open(os.environ["STAND_IN_SAYS"], "w") as file:
             json.dump(settings, file)
         self.llm_engine, self.left = self, []

@@ -43,7 +43,7 @@ for mode in ("ar", "sd", "ssd"):
         found[mode] = output.token_ids
         assert mode != "sd" or output.speculation.drafted > 0
         if mode == "ssd":
-            assert llm._engine.core.decoder.proposer.policy.client.is_ready
+            assert llm._engine.core.decoder.proposer.speculator.client.is_ready
             config = llm._engine.config
             assert not set(config.cores) & set(config.draft.cores)
             assert bool(config.draft.cores) == (os.cpu_count() > 1)
@@ -54,7 +54,7 @@ import signal, sys
 from ssd import LLM
 
 llm = LLM(sys.argv[1], mode="ssd", draft=sys.argv[2], device="cpu", show_progress=False)
-print(llm._engine.core.decoder.proposer.policy.client.line.replicas[0].source.pid, flush=True)
+print(llm._engine.core.decoder.proposer.speculator.client.pool.replicas[0].source.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

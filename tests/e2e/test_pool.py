@@ -55,7 +55,7 @@ def test_a_request_may_name_its_draft(target: Path, tmp_path: Path) -> None:
             decoder._runner = Slow(decoder._runner)
             _until_ready(llm, 2)
             llm.generate([f"def add{number}(" for number in range(6)], params, use_tqdm=False)
-            replicas = decoder.proposer.policy.client.line.replicas
+            replicas = decoder.proposer.speculator.client.pool.replicas
             rows = {each.draft_name: each.stats.num_own_rows if each.stats else 0 for each in replicas}
             assert llm.stats.speculation.hits > 0
     finally:

@@ -139,8 +139,8 @@ def test_a_killed_draft_comes_back(tmp_path: Path) -> None:
 async def test_a_killed_draft_comes_back_without_being_asked_for(target: Path) -> None:
     llm = AsyncLLM(str(target), draft=str(target), mode="ssd", device="cpu")
     try:
-        client = llm._engine.core.decoder.proposer.policy.client  # type: ignore[attr-defined]
-        os.kill(client.line.replicas[0].source.pid, signal.SIGKILL)
+        client = llm._engine.core.decoder.proposer.speculator.client  # type: ignore[attr-defined]
+        os.kill(client.pool.replicas[0].source.pid, signal.SIGKILL)
         deadline = time.monotonic() + 60
         while client.stats.num_connects < 2 and time.monotonic() < deadline:
             await asyncio.sleep(0.1)
@@ -156,13 +156,13 @@ def test_a_draft_is_replaced_while_requests_run(
     with LLM(str(target), mode="ssd", draft=str(drafts["another"]), **COMMON) as llm:
         decoder: Any = llm._engine.core.decoder
         decoder._runner = Slow(decoder._runner)
-        line: Any = decoder.proposer.policy.client.line
+        line: Any = decoder.proposer.speculator.client.pool
         old_pid = line.replicas[0].source.pid
         llm.replace_draft(str(target))
         assert outputs(llm) == expected
         deadline = time.monotonic() + 60
         while (
-            decoder.proposer.policy.client.line.replicas[0].source.pid == old_pid
+            decoder.proposer.speculator.client.pool.replicas[0].source.pid == old_pid
             and time.monotonic() < deadline
         ):
             assert outputs(llm) == expected
@@ -179,7 +179,7 @@ def test_the_draft_ends_with_an_engine_that_is_killed(target: Path) -> None:
     program = (
         "import sys, time; from ssd import LLM\n"
         f"llm = LLM({str(target)!r}, mode='ssd', draft={str(target)!r}, device='cpu', show_progress=False)\n"
-        "line = llm._engine.core.decoder.proposer.policy.client.line\n"
+        "line = llm._engine.core.decoder.proposer.speculator.client.pool\n"
         "print(line.replicas[0].source.pid, flush=True); time.sleep(60)"
     )
     engine = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)

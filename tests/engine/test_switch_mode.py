@@ -65,7 +65,7 @@ def test_a_draft_that_finds_no_memory_on_its_gpu_is_refused_and_all_stays(
 
 def test_the_draft_process_ends_with_its_mode(llm: LLM, draft: str) -> None:
     llm.switch_mode("ssd", draft=draft)
-    source = llm._engine.core.decoder.proposer.policy.client.line.strands[0].source  # type: ignore[attr-defined]
+    source = llm._engine.core.decoder.proposer.speculator.client.pool.replicas[0].source  # type: ignore[attr-defined]
     pid = source.pid
     assert is_alive(pid)
     llm.switch_mode("ar")
