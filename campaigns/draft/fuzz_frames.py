@@ -67,7 +67,7 @@ class Fuzz:
             next_id=largest + 1,
             root=max(0, int(mirror.table.root[ROW])),
             known=[each[0] for each in mirror.content[-5:]] or [largest],
-            is_torn=mirror.out_of_sync,
+            is_torn=mirror.is_out_of_sync,
         )
         return encode([nodes])
 
@@ -88,7 +88,7 @@ class Fuzz:
         path, _chances = mirror.speculation(16)
         taken = mirror.num_frames > before
         self.outcomes["frames taken" if taken else "frames dropped"] += 1
-        self.outcomes["torn"] += mirror.out_of_sync
+        self.outcomes["torn"] += mirror.is_out_of_sync
         if rng.random() < 0.4:
             keep = rng.randint(0, len(path))
             mirror.advance([*path[:keep], rng.randrange(6)])

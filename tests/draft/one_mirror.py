@@ -25,8 +25,8 @@ class OneMirror:
         return int(self.table.num_frames[ROW])
 
     @property
-    def out_of_sync(self) -> bool:
-        return bool(self.table.out_of_sync[ROW])
+    def is_out_of_sync(self) -> bool:
+        return bool(self.table.is_out_of_sync[ROW])
 
     @property
     def root_id(self) -> int:

@@ -65,32 +65,32 @@ def test_another_epoch_means_nothing() -> None:
     mirror = Mirror(2)
     mirror.take(nodes(0, 0, 0, (0, 1, [11]), epoch=1))
     mirror.take(nodes(0, 0, 0, (0, 1, [11]), epoch=3))
-    assert (mirror.num_frames, mirror.content, mirror.out_of_sync) == (0, [], False)
+    assert (mirror.num_frames, mirror.content, mirror.is_out_of_sync) == (0, [], False)
 
 
 def test_a_frame_that_came_before_is_dropped() -> None:
     mirror = fresh_mirror()
     mirror.take(nodes(1, 0, 0, (2, 6, [16])))
-    assert (mirror.num_frames, len(mirror.content), mirror.out_of_sync) == (2, 5, False)
+    assert (mirror.num_frames, len(mirror.content), mirror.is_out_of_sync) == (2, 5, False)
 
 
 def test_a_frame_from_the_future_is_dropped() -> None:
     mirror = fresh_mirror()
     mirror.take(nodes(2, 1, 1, (2, 6, [16])))
-    assert (mirror.num_frames, len(mirror.content), mirror.out_of_sync) == (2, 5, False)
+    assert (mirror.num_frames, len(mirror.content), mirror.is_out_of_sync) == (2, 5, False)
 
 
 def test_a_gap_tears_and_the_whole_tree_mends() -> None:
     mirror = fresh_mirror()
     mirror.take(nodes(3, 0, 0, (2, 8, [16])))
-    assert mirror.out_of_sync
+    assert mirror.is_out_of_sync
     mirror.take(nodes(2, 0, 0, (1, 6, [16])))
-    assert mirror.out_of_sync
+    assert mirror.is_out_of_sync
     assert mirror.num_frames == 2
     mirror.advance([11])
     mirror.advance([30])
     mirror.take(nodes(4, 1, 1, (1, 4, [14, 30]), (5, 9, [17]), full=True))
-    assert (mirror.out_of_sync, mirror.num_frames) == (False, 5)
+    assert (mirror.is_out_of_sync, mirror.num_frames) == (False, 5)
     assert checked(mirror).root_id == 5
     assert mirror.speculation(9)[0] == [17]
     mirror.take(nodes(5, 2, 5, (9, 10, [18])))
@@ -101,7 +101,7 @@ def test_children_of_a_lost_branch_are_dropped() -> None:
     mirror = fresh_mirror()
     mirror.advance([11, 20])
     mirror.take(nodes(2, 0, 0, (2, 6, [16]), (4, 7, [17])))
-    assert (checked(mirror).content, mirror.out_of_sync) == ([], False)
+    assert (checked(mirror).content, mirror.is_out_of_sync) == ([], False)
 
 
 def test_a_late_frame_names_the_root() -> None:
@@ -174,7 +174,7 @@ def test_a_root_that_has_its_name_keeps_it() -> None:
 def test_nonsense_tears(frame: TreePart) -> None:
     mirror = fresh_mirror()
     mirror.take(frame)
-    assert checked(mirror).out_of_sync
+    assert checked(mirror).is_out_of_sync
     assert mirror.num_frames == 3
 
 
@@ -199,7 +199,7 @@ def test_a_long_text_is_followed_in_a_small_table(monkeypatch: pytest.MonkeyPatc
         mirror.take(nodes(number, number, root, (root, node_id, [1, 2, 3])))
         assert mirror.advance([1]) is Knowledge.LATE
         root, node_id = node_id, node_id + 3
-        assert not checked(mirror).out_of_sync
+        assert not checked(mirror).is_out_of_sync
         assert mirror.root_id == root != UNNAMED
 
 
@@ -218,7 +218,7 @@ def test_rows_of_one_message_do_not_touch_each_other() -> None:
 
     table.take(Nodes.of([part(0), part(1, number=1), part(9), part(2, tokens=[5, 5]), part(3)]))
     table.check_integrity()
-    assert table.out_of_sync[:4].tolist() == [False, True, True, False]
+    assert table.is_out_of_sync[:4].tolist() == [False, True, True, False]
     assert [table.path(row, 2)[0] for row in range(4)] == [[11], [], [], [14]]
     known = table.advance(range(4), [[30], [1], [1, 1], [2]])
     assert known == [Knowledge.LATE, Knowledge.UNHEARD, Knowledge.UNHEARD, Knowledge.UNKNOWN]

@@ -174,8 +174,8 @@ MIRROR = [
     Fault(
         "a gap in the frames is ignored",
         _MIRRORS,
-        "gap = due & ((heads.number > self.num_frames[rows]) | self.out_of_sync[rows]) & (heads.full == 0)",
-        "gap = due & self.out_of_sync[rows] & (heads.full == 0)",
+        "gap = due & ((heads.number > self.num_frames[rows]) | self.is_out_of_sync[rows]) & (heads.full == 0)",
+        "gap = due & self.is_out_of_sync[rows] & (heads.full == 0)",
         _LOSSY,
     ),
     Fault(
@@ -188,8 +188,8 @@ MIRROR = [
     Fault(
         "a frame tears other sequences",
         _MIRRORS,
-        "            self.out_of_sync[rows[bad]] = True\n",
-        "            self.out_of_sync[rows] = True\n",
+        "            self.is_out_of_sync[rows[bad]] = True\n",
+        "            self.is_out_of_sync[rows] = True\n",
         f"{_MIRROR}::test_rows_of_one_message_do_not_touch_each_other",
     ),
     Fault(

@@ -209,7 +209,7 @@ class QuietWire(RuleBasedStateMachine):
         self.text += tokens
         knowledge = self.mirror.advance(tokens)
         assert knowledge is not Knowledge.HIT or self.mirror.speculation(1)[0]
-        if tuple(self.text) in self.arrived and not self.mirror.out_of_sync and self.is_lossless:
+        if tuple(self.text) in self.arrived and not self.mirror.is_out_of_sync and self.is_lossless:
             assert knowledge in (Knowledge.HIT, Knowledge.LATE), "a token that had arrived was not known"
         mirror = self.mirror
         numbers = (SEQ, mirror.epoch, mirror.n, mirror.num_frames, len(tokens))
@@ -377,7 +377,11 @@ class QuietWire(RuleBasedStateMachine):
         session, mirror = self.session, self.mirror
         if session is None or self.to_draft or self.to_engine:
             return
-        if session.is_out_of_sync or mirror.is_out_of_sync or (session.epoch, session.n) != (mirror.epoch, mirror.n):
+        if (
+            session.is_out_of_sync
+            or mirror.is_out_of_sync
+            or (session.epoch, session.n) != (mirror.epoch, mirror.n)
+        ):
             return
         if mirror.num_frames == self.num_sent.get(self.epoch, 0):
             assert mirror.content == content(session.tree)
@@ -424,7 +428,7 @@ class LossyWire(QuietWire):
         place = self.place(data, wire)
         wire.insert(data.draw(st.integers(place, len(wire))), wire[place])
 
-    @precondition(lambda self: self.mirror.out_of_sync)
+    @precondition(lambda self: self.mirror.is_out_of_sync)
     @rule()
     def ask_for_the_tree(self) -> None:
         self.to_draft.append(encode([Resync(SEQ, self.mirror.epoch)]))
@@ -436,7 +440,7 @@ class LossyWire(QuietWire):
         self.to_engine.pop(0)
         while self.to_engine:
             self.arrive_at_engine(0)
-        if self.mirror.out_of_sync:
+        if self.mirror.is_out_of_sync:
             self.ask_for_the_tree()
             while self.to_draft:
                 self.arrive_at_draft(0)
@@ -467,15 +471,15 @@ class LossyWire(QuietWire):
                 self.open()
             elif session.is_out_of_sync:
                 self.ask_for_the_tokens()
-            elif session.n != self.mirror.n or self.mirror.out_of_sync:
+            elif session.n != self.mirror.n or self.mirror.is_out_of_sync:
                 # A lost last outcome is noticed with the next one, a torn mirror asks.
                 self.decide([followers(tuple(self.text))[0]])
-                if self.mirror.out_of_sync:
+                if self.mirror.is_out_of_sync:
                     self.ask_for_the_tree()
             elif not self.to_draft and not self.to_engine:
                 break
         self.deliver_all()
-        assert not self.mirror.out_of_sync
+        assert not self.mirror.is_out_of_sync
         session = self.session
         assert session
         assert (session.epoch, session.n, session.is_out_of_sync) == (self.epoch, self.mirror.n, False)

@@ -360,14 +360,14 @@ class DraftClient:
             said = heads if mine is None else OutcomeHeads(*(column[mine] for column in heads))
             spoken = texts if mine is None else [texts[place] for place in mine]
             replica.post(Outcome.of(said, [*chain.from_iterable(spoken)]))
-        if mirrors.out_of_sync[named].any():
+        if mirrors.is_out_of_sync[named].any():
             for session in sequences:
                 self._resync_if_out_of_sync(session)
         return knowledge
 
     def _resync_if_out_of_sync(self, session: ClientSession) -> None:
         row, n = session.row, int(self._mirrors.n[session.row])
-        is_due = self._mirrors.out_of_sync[row] and n - session.asked_at >= ROUNDS_BETWEEN_RESYNCS
+        is_due = self._mirrors.is_out_of_sync[row] and n - session.asked_at >= ROUNDS_BETWEEN_RESYNCS
         if is_due and session.replica is not None:
             session.asked_at = n
             self.stats.num_resyncs += 1

@@ -67,7 +67,7 @@ _ROW_COLUMNS = {
     "root": (np.int64, UNNAMED),  # the last node of the text that is known
     "root_length": (np.int64, 0),  # tokens of the text up to there
     "largest": (np.int64, UNNAMED),  # id seen
-    "out_of_sync": (np.bool_, 0),  # a frame is missing: nothing is taken until the whole tree comes
+    "is_out_of_sync": (np.bool_, 0),  # a frame is missing: nothing is taken until the whole tree comes
     "was_heard": (np.bool_, 0),
 }
 _NODE_COLUMNS = {
@@ -88,7 +88,7 @@ class Mirrors:
     root: Longs
     root_length: Longs
     largest: Longs
-    out_of_sync: Bools
+    is_out_of_sync: Bools
     was_heard: Bools
     ids: Longs
     tokens: Ints
@@ -132,7 +132,7 @@ class Mirrors:
             self._forget_nodes(row)
         bad = self._nonsense(part)
         if bad.any():
-            self.out_of_sync[rows[bad]] = True
+            self.is_out_of_sync[rows[bad]] = True
             part = part.of(~bad)
             rows = part.heads.seq
         self._place_roots(part.heads)
@@ -158,7 +158,7 @@ class Mirrors:
 
     def knowledge(self, row: int) -> Knowledge:
         view = self._view
-        if view.out_of_sync[row] or not view.was_heard[row]:
+        if view.is_out_of_sync[row] or not view.was_heard[row]:
             return Knowledge.UNHEARD
         root = view.root[row]
         place = row * SLOTS + root % SLOTS
@@ -189,7 +189,9 @@ class Mirrors:
     def end_of(self, row: int) -> int | None:
         """The node of the text's last token, if it is known."""
         view = self._view
-        is_known = view.epoch[row] and not view.out_of_sync[row] and view.root_length[row] == view.length[row]
+        is_known = (
+            view.epoch[row] and not view.is_out_of_sync[row] and view.root_length[row] == view.length[row]
+        )
         return view.root[row] if is_known else None
 
     def children(self, row: int, node: int) -> list[tuple[int, int, float]]:
@@ -282,9 +284,9 @@ class Mirrors:
             return np.zeros(len(heads.seq), np.bool_)
         due = inside & (self.epoch[rows] == heads.epoch) & (heads.number >= self.num_frames[rows])
         due &= heads.n <= self.n[rows]
-        gap = due & ((heads.number > self.num_frames[rows]) | self.out_of_sync[rows]) & (heads.full == 0)
+        gap = due & ((heads.number > self.num_frames[rows]) | self.is_out_of_sync[rows]) & (heads.full == 0)
         if gap.any():
-            self.out_of_sync[rows[gap]] = True
+            self.is_out_of_sync[rows[gap]] = True
         taken: Bools = due & ~gap
         return taken
 
@@ -327,7 +329,7 @@ class Mirrors:
         rows, roots = heads.seq[nearer], heads.root[nearer]
         self.root[rows], self.root_length[rows] = roots, heads.length[nearer]
         self.largest[rows] = np.maximum(self.largest[rows], roots)
-        self.out_of_sync[rows] = False
+        self.is_out_of_sync[rows] = False
         place = rows * SLOTS + (roots & (SLOTS - 1))
         place, roots = place[self.ids[place] != roots], roots[self.ids[place] != roots]
         self.ids[place], self.counts[place] = roots, 0
@@ -391,7 +393,7 @@ class _View:
     length_before: "memoryview[int]"
     root: "memoryview[int]"
     root_length: "memoryview[int]"
-    out_of_sync: "memoryview[bool]"
+    is_out_of_sync: "memoryview[bool]"
     was_heard: "memoryview[bool]"
     ids: "memoryview[int]"
     tokens: "memoryview[int]"
