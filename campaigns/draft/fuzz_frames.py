@@ -67,7 +67,7 @@ class Fuzz:
             next_id=largest + 1,
             root=max(0, int(mirror.table.root[ROW])),
             known=[each[0] for each in mirror.content[-5:]] or [largest],
-            is_torn=mirror.is_out_of_sync,
+            is_out_of_sync=mirror.is_out_of_sync,
         )
         return encode([nodes])
 

@@ -109,7 +109,7 @@ def hostile_nodes(
     next_id: int,
     root: int,
     known: list[int],
-    is_torn: bool,
+    is_out_of_sync: bool,
 ) -> Nodes:
     """Well-formed at first sight: ids, parents, numbers and counts near those that mean something."""
     count = rng.choice((0, 1, 2, 3, 4, 8, 30))
@@ -135,6 +135,6 @@ def hostile_nodes(
         parents=parents,
         tokens=tokens,
         logprobs=logprobs[:count],
-        full=rng.random() < (0.5 if is_torn else 0.1),
+        full=rng.random() < (0.5 if is_out_of_sync else 0.1),
     )
     return Nodes.of([part])
