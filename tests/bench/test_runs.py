@@ -221,7 +221,7 @@ def test_the_command_runs_and_then_only_reports(
     assert refused.exit_code == 2
     assert "seed is 1000 there and 1 here" in " ".join(refused.output.split())
     for more, said in (
-        (["--mode", "sd"], "--mode is said by the cases"),
+        (["--mode", "sd"], "--mode is set by the cases"),
         (["--max-tokens", "1"], "at least 2"),
     ):
         refused = CliRunner().invoke(app, [*command, *more])

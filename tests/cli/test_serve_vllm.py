@@ -343,7 +343,7 @@ def who_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve_command, "_serve_ourselves", ourselves)
 
 
-NEVER = "our own engine serves, and it has never run on a GPU; "
+NEVER = "using our own engine, which has never run on a GPU; "
 
 
 @pytest.mark.usefixtures("who_serves")

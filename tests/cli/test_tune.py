@@ -91,8 +91,8 @@ def _await(url: str, server: "subprocess.Popen[bytes]") -> None:
     ("arguments", "message"),
     [
         ((), "nothing to tune without a draft"),
-        (("--draft", "org/d", "--lookahead", "4"), "--lookahead is what tuning finds out"),
-        (("--draft", "org/d", "--acceptance", "ratio"), "tuning does not know --acceptance"),
+        (("--draft", "org/d", "--lookahead", "4"), "--lookahead is chosen by tuning"),
+        (("--draft", "org/d", "--acceptance", "ratio"), "tuning does not cover --acceptance"),
         (("--draft", "org/d", "--prompts", "missing.jsonl"), "no file"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`ssd bench report` and `ssd bench compare`: what runs say, as pages, as tables and as a verdict."""
+"""`ssd bench report` and `ssd bench compare`: show a run as pages and tables, and compare two runs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def report(
 @with_options
 def compare(
     before: Annotated[Path, typer.Argument(metavar="A", help=_RUN_HELP)],
-    after: Annotated[Path, typer.Argument(metavar="B", help="The one that may be faster.")],
+    after: Annotated[Path, typer.Argument(metavar="B", help="The run to compare with A.")],
 ) -> None:
     """Compare two runs of the same prompts: B over A, with a verdict that knows about noise.
 
@@ -63,7 +63,7 @@ def compare(
 
 
 def show_run(folder: Path) -> int:
-    """The exit code: 1 where a deterministic run has outputs that differ."""
+    """Show a run's tables. Returns the exit code: 1 if outputs of a deterministic run differ."""
     from ssd.bench.folder import RunFolder
     from ssd.bench.pages.columns import SHORT
     from ssd.bench.pages.words import RATIOS
@@ -81,7 +81,7 @@ def show_run(folder: Path) -> int:
 
 
 def _show_equality(console: Console, figures: RunFigures) -> int:
-    """Each difference with its gap; in red, and as exit code 1, where the run is deterministic."""
+    """Show differing outputs. In a deterministic run they are errors: red, and exit code 1."""
     deterministic, found = figures.manifest.settings.deterministic, figures.equality
     is_fault = deterministic and bool(found.differences)
     style = "bold white on red" if is_fault else "yellow" if found.differences else "green"

@@ -1,4 +1,4 @@
-"""`ssd bench run`: modes side by side on the same prompts, into a folder that can be gone on with."""
+"""`ssd bench run`: measures modes side by side on the same prompts, into a folder that can be resumed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _what = partial(typer.Option, rich_help_panel="What is measured")
 _INTERRUPTED = 130
-"""As a shell counts a program that Ctrl-C ended."""
+"""Exit code of a program that Ctrl-C ended."""
 _SAID_BY_CASES = {"mode": "ssd", "acceptance": "coupled", "saguaro": 1.0}
 
 
@@ -47,13 +47,13 @@ class BenchOptions:
     ] = None
     temperatures: Annotated[str, _what(help="Such as 0,0.7,1.")] = "0"
     batch_sizes: Annotated[str, _what(help="Prompts that run together, such as 1,4,16.")] = "1"
-    num_prompts: Annotated[int, _what(help="Of each data set.")] = 12
-    first_prompt: Annotated[int, _what(help="Skip so many.")] = 0
-    max_tokens: Annotated[int, _what(help="Written after each prompt.")] = 96
-    seed: Annotated[int, _what(help="Of the first prompt.")] = 1000
-    quiet: Annotated[bool, typer.Option("--quiet", help="No line for each text.")] = False
+    num_prompts: Annotated[int, _what(help="Prompts of each data set.")] = 12
+    first_prompt: Annotated[int, _what(help="Number of prompts to skip.")] = 0
+    max_tokens: Annotated[int, _what(help="Tokens to generate for each prompt.")] = 96
+    seed: Annotated[int, _what(help="Seed of the first prompt.")] = 1000
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not print a line for each text.")] = False
     mixed: Annotated[
-        bool, typer.Option("--mixed", help="Go on though source, versions or machine changed since.")
+        bool, typer.Option("--mixed", help="Resume even if source, versions or machine have changed.")
     ] = False
 
     def numbers(self) -> tuple[list[float], list[int]]:
@@ -73,7 +73,9 @@ def run(
     folder: Annotated[
         Path,
         typer.Option(
-            "--run", metavar="DIR", help="Where it is kept. Started again with the same, a run goes on."
+            "--run",
+            metavar="DIR",
+            help="Folder for the results. The same command resumes an interrupted run.",
         ),
     ],
     *,
@@ -100,7 +102,7 @@ def run(
 
 
 def _configs(engine: EngineOptions) -> tuple[EngineConfig, DraftConfig | None]:
-    """Of target and draft; how they work together is said by the cases."""
+    """Configs of target and draft. The cases set the mode."""
     from ssd.config import DraftConfig, EngineConfig
 
     settings = _without_cases(engine.settings())
@@ -112,7 +114,7 @@ def _configs(engine: EngineOptions) -> tuple[EngineConfig, DraftConfig | None]:
 
 
 def _possible_cases(options: BenchOptions, engine: EngineOptions) -> list[Case]:
-    """Before anything is fetched, loaded or even imported: what cannot run here is refused at once."""
+    """The cases. Refuses those that cannot run here before anything is downloaded or loaded."""
     from ssd.bench.cases import cases_of, refuse_cases
 
     config, draft = _configs(engine)
@@ -153,10 +155,10 @@ def _measure(folder: Path, options: BenchOptions, engine: EngineOptions, cases: 
 
 
 def _without_cases(said: dict[str, Any]) -> dict[str, Any]:
-    """What the cases say is not said twice; what comes along with a draft is no harm."""
+    """Settings without those that the cases set. Raises ValueError if a flag contradicts the cases."""
     for name, harmless in _SAID_BY_CASES.items():
         if said.get(name, harmless) != harmless:
-            raise ValueError(f"--{name} is said by the cases here: --cases ar,sd4,ssd+ratio+saguaro0.5 …")
+            raise ValueError(f"--{name} is set by the cases here: --cases ar,sd4,ssd+ratio+saguaro0.5 …")
     return {name: value for name, value in said.items() if name not in _SAID_BY_CASES}
 
 

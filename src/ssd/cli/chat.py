@@ -1,4 +1,4 @@
-"""`ssd chat`: a conversation in the terminal, with an engine of its own or with a server."""
+"""`ssd chat`: a conversation in the terminal, with an engine in this process or with a server."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,31 +19,33 @@ _WHO = "Who answers"
 
 @with_options
 def chat(
-    system: Annotated[str, typer.Option(help="How the model is to behave.")] = "",
+    system: Annotated[str, typer.Option(help="System message.")] = "",
     metrics: Annotated[
         bool, typer.Option("--metrics", help="After each answer: tokens, speed, hits, accepted a round.")
     ] = False,
     color_origins: Annotated[
         bool,
-        typer.Option("--color-origins", help="Colour each token by where it came from; with ssd only."),
+        typer.Option("--color-origins", help="Colour each token by its origin; ssd only."),
     ] = False,
     ssd: Annotated[
-        bool, typer.Option("--ssd", rich_help_panel=_WHO, help="This program itself, as by default.")
+        bool, typer.Option("--ssd", rich_help_panel=_WHO, help="An engine in this process (the default).")
     ] = False,
     vllm: Annotated[
-        str | None, typer.Option(metavar="URL", rich_help_panel=_WHO, help="A vLLM that runs there.")
+        str | None, typer.Option(metavar="URL", rich_help_panel=_WHO, help="Address of a running vLLM.")
     ] = None,
     sglang: Annotated[
-        str | None, typer.Option(metavar="URL", rich_help_panel=_WHO, help="An SGLang that runs there.")
+        str | None, typer.Option(metavar="URL", rich_help_panel=_WHO, help="Address of a running SGLang.")
     ] = None,
     url: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", rich_help_panel=_WHO, help="Any server of OpenAI's protocol: ssd serve …"
+            metavar="URL",
+            rich_help_panel=_WHO,
+            help="A server with OpenAI's API, such as ssd serve.",
         ),
     ] = None,
     api_key: Annotated[
-        str | None, typer.Option(envvar="SSD_API_KEY", rich_help_panel=_WHO, help="For that server.")
+        str | None, typer.Option(envvar="SSD_API_KEY", rich_help_panel=_WHO, help="API key for the server.")
     ] = None,
     *,
     engine: EngineOptions,
@@ -65,7 +67,7 @@ def chat(
     named = {name: place for name, place in servers.items() if place is not None}
     with user_errors():
         if len(named) + ssd > 1:
-            raise ValueError("--ssd, --vllm, --sglang and --url: one of them answers, so name one")
+            raise ValueError("--ssd, --vllm, --sglang and --url exclude each other: name one")
         if not named:
             engine.require_models()
         params = sampling.params(max_tokens=None)
@@ -87,14 +89,12 @@ def _remote(
 ) -> "Backend":
     from ssd.cli.chat_remote import RemoteBackend
 
-    # A mode that follows from a draft was not said.
+    # A mode that only follows from --draft was not given by the user.
     silent = {"hf_cache"} if "mode" in engine.said else {"hf_cache", "mode"}
     unheard = [name for name in engine.flags() if name not in silent]
     if unheard:
         flag = unheard[0].replace("_", "-")
-        raise ValueError(
-            f"--{flag} has no meaning with a server elsewhere, which was told when it started: leave it out"
-        )
+        raise ValueError(f"--{flag} has no meaning with a server, which has its own settings: leave it out")
     model = engine.named_model if engine.model or engine.model_argument else None
     return RemoteBackend(
         server, url, model=model, api_key=api_key, params=params, wants_origins=wants_origins

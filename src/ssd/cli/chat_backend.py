@@ -1,4 +1,4 @@
-"""What a chat needs of whoever answers: an engine in this process, or a server elsewhere."""
+"""The interface between the chat and its backend: an engine in this process, or a server."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text of an answer as it comes."""
+    """A part of a streamed answer."""
 
     text: str
     origin: str | None = None
-    """Where its tokens came from, where that is known: hit, backup or target."""
+    """Origin of its tokens: hit, backup or target; None: unknown."""
     num_tokens: int = 0
     is_thought: bool = False
-    """Reasoning that a server keeps apart from the answer: shown, but no part of the conversation."""
+    """Reasoning, which is shown but is not added to the conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerStats:
-    """What an answer took, as far as whoever made it says so."""
+    """Statistics of an answer, as far as the backend provides them."""
 
     num_tokens: int | None = None
     accepted_per_round: float | None = None
@@ -33,20 +33,20 @@ class AnswerStats:
 class Backend(Protocol):
     @property
     def title(self) -> str:
-        """Who answers, for people."""
+        """Description of the backend, for the user."""
         ...
 
     def answer(self, messages: list[Message]) -> Iterator[Piece]:
-        """The next message of the assistant. Ctrl-C ends it as KeyboardInterrupt, and only it."""
+        """Stream the assistant's next message. Ctrl-C raises KeyboardInterrupt and ends only this answer."""
         ...
 
     @property
     def usage(self) -> AnswerStats:
-        """Of the latest answer."""
+        """Statistics of the latest answer."""
         ...
 
     def switch_mode(self, mode: Mode, draft: str | None) -> None:
-        """ValueError, and nothing changes, where it cannot be done."""
+        """Change the mode. Raises ValueError and changes nothing if that is not possible."""
         ...
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The chat's own engine: answers in this process, and modes that change around the loaded target."""
+"""Chat backend with an engine in this process. The mode can change without reloading the target."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from ssd.sampling import SamplingParams
 
 _OF_DRAFTING = ("draft", "acceptance", "saguaro")
-"""Settings that mean nothing to a target alone."""
+"""Settings without meaning in mode ar."""
 
 
 class LocalBackend:
     def __init__(self, model: str, settings: dict[str, Any], params: SamplingParams) -> None:
-        """A draft named beside `--mode ar` is kept for later."""
+        """A draft that is given with `--mode ar` is kept for a later /mode."""
         self._params = params
         self._drafting = {name: settings[name] for name in _OF_DRAFTING if name in settings}
         self._hf_cache = settings.get("hf_cache")
@@ -80,9 +80,9 @@ class LocalBackend:
 
 @contextmanager
 def _interrupts() -> Iterator[list[int]]:
-    """Ctrl-C is noted, for the end of a step: the engine is not to be torn out of one.
+    """Defer Ctrl-C to the end of an engine step, which must not be interrupted.
 
-    The second one does not wait: a long prompt may take its time.
+    A second Ctrl-C raises KeyboardInterrupt at once, because a long prompt may take long.
     """
     noted: list[int] = []
 
@@ -99,7 +99,7 @@ def _interrupts() -> Iterator[list[int]]:
 
 
 class Pieces:
-    """An increment's text, cut where its tokens meet, so that each part has one origin."""
+    """Splits an increment's text at its tokens, so that each piece has one origin."""
 
     def __init__(self, tokenizer: Any, prompt: list[int]) -> None:
         from ssd.engine.detokenizer import Detokenizer
@@ -113,7 +113,7 @@ class Pieces:
             pieces.append(Piece(text[:length], origin, num_tokens=1))
             text = text[length:]
         if text:
-            # Held back so far, and released by what ended the answer.
+            # Text that the detokenizer held back until the answer ended.
             pieces.append(Piece(text, pieces[-1].origin if pieces else None))
         return pieces
 

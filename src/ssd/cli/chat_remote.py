@@ -1,7 +1,7 @@
-"""A chat with a server that speaks OpenAI's protocol: vLLM, SGLang, `ssd serve`, or any other.
+"""Chat backend for servers with OpenAI's API: vLLM, SGLang, `ssd serve` and others.
 
-Built on the official client: it knows the stream's format, retries and errors, and passes on fields that
-OpenAI does not have, such as the origins and the speculation statistics of `ssd serve`.
+Uses OpenAI's client, which also returns fields that OpenAI does not have, such as origins and speculation
+statistics of `ssd serve`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class RemoteBackend:
         params: SamplingParams,
         wants_origins: bool = False,
     ) -> None:
-        """`wants_origins`: of each token, which only `ssd serve` can tell."""
+        """`wants_origins`: ask for the origin of each token, which only `ssd serve` supports."""
         if wants_origins and server != "the server":
-            raise ValueError(f"--color-origins has no meaning with {server}: only ssd serve tells origins")
+            raise ValueError(f"--color-origins has no meaning with {server}: only ssd serve reports origins")
         self._server, self._url = server, url.rstrip("/").removesuffix("/v1")
         self._client = _client(f"{self._url}/v1", api_key)
         self._model = model or self._first_model()
@@ -102,7 +102,7 @@ def _client(url: str, api_key: str | None) -> OpenAI:
 
 
 def _request(params: SamplingParams, *, wants_origins: bool) -> dict[str, Any]:
-    """Only what was asked for: a server may refuse a field that it does not have."""
+    """Only fields that differ from the defaults: servers may refuse unknown fields."""
     standard: dict[str, Any] = {"temperature": params.temperature, "stream_options": {"include_usage": True}}
     optional = {
         "max_tokens": params.max_tokens,

@@ -1,4 +1,4 @@
-"""The chat's terminal: reads lines with editing and history, shows answers as they come."""
+"""The chat's terminal: reads lines with editing and history, and prints answers as they are streamed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Screen:
         self._session: PromptSession[str] | None = None
 
     def read(self, commands: list[str]) -> str | None:
-        """What the user typed; None at the end of the input."""
+        """The line that the user typed; None at the end of the input."""
         if not sys.stdin.isatty():
             return sys.stdin.readline() or None
         self._session = self._session or _session(commands)
@@ -39,7 +39,7 @@ class Screen:
                 self.note("Ctrl-D or /quit ends the chat")
 
     def answer(self, pieces: Iterator[Piece], usage: Callable[[], AnswerStats]) -> str:
-        """Shows an answer until it ends or Ctrl-C ends it; the text that was shown."""
+        """Print an answer until it ends or the user presses Ctrl-C. Returns the printed text."""
         shown, clock = [], _Clock()
         with suppress(KeyboardInterrupt):
             for piece in pieces:
@@ -65,7 +65,7 @@ class Screen:
 
 
 class _Clock:
-    """How fast an answer came, as its reader saw it."""
+    """Measures the speed of an answer as the user sees it."""
 
     def __init__(self) -> None:
         self._started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The conversation itself: messages, the commands that begin with a slash, and the loop around them."""
+"""The chat loop: the history of messages, and commands that begin with a slash."""
 
 import json
 from collections.abc import Callable
@@ -10,11 +10,11 @@ from ssd.cli.chat_screen import Screen
 from ssd.config import Mode
 
 COMMANDS = {
-    "/help": "what can be typed",
+    "/help": "list the commands",
     "/reset": "forget the conversation",
-    "/system": "TEXT: how the model is to behave; alone: as it likes",
+    "/system": "TEXT: set the system message; without TEXT: remove it",
     "/save": "FILE: write the conversation as JSON",
-    "/mode": "ar|sd|ssd [DRAFT]: decode another way from here on",
+    "/mode": "ar|sd|ssd [DRAFT]: change the decoding mode",
     "/quit": "end (so does Ctrl-D)",
 }
 
@@ -49,7 +49,7 @@ class Chat:
         self._backend, self._screen, self._conversation = backend, screen, conversation
 
     def run(self) -> None:
-        """Until /quit or the end of the input."""
+        """Read and answer lines until /quit or the end of the input."""
         self._screen.note(f"{self._backend.title}. /help lists commands, Ctrl-D ends.")
         while (line := self._screen.read(list(COMMANDS))) is not None:
             text = line.strip()
@@ -66,7 +66,7 @@ class Chat:
     def _answer(self, question: str) -> None:
         messages = [*self._conversation.messages, {"role": "user", "content": question}]
         shown = self._screen.answer(self._backend.answer(messages), lambda: self._backend.usage)
-        # An answer that was cut short is part of what was said; one that never began is not.
+        # An interrupted answer is part of the conversation; an empty one is not.
         if shown:
             self._conversation.add(question, shown)
 
@@ -89,7 +89,7 @@ class Chat:
 
     def _reset(self, _: str) -> None:
         self._conversation.reset()
-        self._screen.note("the conversation is forgotten")
+        self._screen.note("the conversation is reset")
 
     def _system(self, text: str) -> None:
         self._conversation.system = text

@@ -1,9 +1,8 @@
-"""`--config FILE` and `--speculative-config JSON`: settings from elsewhere, under those of the command line.
+"""`--config FILE` and `--speculative-config JSON`: settings that the command line overrides.
 
-What is read becomes the defaults of the command's options, so types, ranges and help stay those of the
-options, and whatever the command line says wins. The engine's settings and the command's own options stand at
-the top, those of draft and server under their owner. A section named after a command is laid over the rest,
-for that command alone:
+The file's values become defaults of the command's options, so that types and ranges are checked as those of
+flags are. Settings of the engine and options of the command are at the top level, those of draft and server
+in their sections. A section named after a command applies to that command only and overrides the rest:
 
     model: Qwen/Qwen3-8B
     draft:
@@ -14,7 +13,7 @@ for that command alone:
     chat:
       temperature: 0.7
 
-A key that is no option of any command is refused by name.
+A key that is no option of any command is an error.
 """
 
 import difflib
@@ -36,9 +35,9 @@ from ssd.config.server import ServerConfig
 
 _NEVER_IN_FILES = ("--config", "--help", "--help-all")
 _DRAFT = "draft"
-"""An owner in files, and the command that reads its section as its own."""
+"""Name of the draft's section in files, and of the command that reads this section."""
 _TAKEN_OVER = ("dtype", "kv_cache_bytes", "max_num_seqs", "hf_cache")
-"""What a draft has of its engine, if it says nothing else itself."""
+"""Settings that a draft inherits from its engine."""
 _VLLM_KEYS = {
     "model": "draft",
     "num_speculative_tokens": "lookahead",
@@ -51,7 +50,7 @@ def _take_file(context: typer.Context, path: Path | None) -> Path | None:
     if path is not None and not context.resilient_parsing:
         with user_errors():
             defaults = _defaults_from(path, context)
-        # Under what --speculative-config may have said already: that is the command line.
+        # --speculative-config is part of the command line and wins over the file.
         context.default_map = {**defaults, **(context.default_map or {})}
     return path
 
@@ -119,7 +118,7 @@ def _defaults_from(path: Path, context: typer.Context) -> dict[str, Any]:
     reader = _FileReader(command_of(context), places, path)
     names = {name.rpartition(" ")[2] for name in commands} - {_DRAFT}
     content = _read(path)
-    # `run: FOLDER` is an option, though there is a command of that name: a section has keys of its own.
+    # `run: FOLDER` is an option although `run` is also a command: a section is a mapping.
     sections = {
         key: value or {}
         for key, value in content.items()
@@ -130,14 +129,14 @@ def _defaults_from(path: Path, context: typer.Context) -> dict[str, Any]:
 
 
 def _commands_of(command: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """All commands with their names, those of groups (`bench run`) included."""
+    """All commands by name, including those of groups (`bench run`)."""
     for name, each in getattr(command, "commands", {}).items():
         yield f"{above}{name}", each
         yield from _commands_of(each, f"{above}{name} ")
 
 
 def _places_of(command_name: str, command: Any) -> dict[str, Any]:
-    """Where each option stands in a file, `draft.width` or `lookahead`, by every spelling that it has."""
+    """Options by their keys in a file, such as `draft.width` or `lookahead`, in every spelling."""
     options: dict[str, Any] = {}
     for option in getattr(command, "params", ()):
         flags = [flag for flag in option.opts if flag.startswith("--")]
@@ -157,7 +156,7 @@ def _places_of(command_name: str, command: Any) -> dict[str, Any]:
 
 
 class _FileReader:
-    """Of one file, for one command."""
+    """Reads one file for one command."""
 
     def __init__(self, command: str, places: Mapping[str, Mapping[str, Any]], path: Path) -> None:
         self.command, self._path = command, path
@@ -165,7 +164,7 @@ class _FileReader:
         self._of_all = {place for each in places.values() for place in each}
 
     def defaults(self, layer: Mapping[str, Any]) -> dict[str, Any]:
-        """By names of options."""
+        """Default values by option name."""
         found: dict[str, Any] = {}
         for place, key, value in self._entries(layer):
             option = self._places.get(place)
@@ -180,7 +179,7 @@ class _FileReader:
         return found
 
     def _entries(self, layer: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-        """Place, key and value; owners last: what a draft says itself is over what it takes over."""
+        """Place, key and value. Sections come last: the draft's own settings override inherited ones."""
         owners = {_DRAFT: layer.get(_DRAFT), "server": layer.get("server")}
         for key, value in layer.items():
             if key not in owners:
@@ -196,11 +195,11 @@ class _FileReader:
                 yield f"{owner}.{key}".replace("-", "_"), f"{owner}.{key}", value
 
     def _is_for_others(self, place: str) -> bool:
-        """Whether other commands read this from the same file."""
+        """Whether another command reads this key."""
         return place in self._of_all and ("." in place or self.command == _DRAFT)
 
     def _unknown(self, place: str, key: str) -> str:
-        """Names may lack their owner, or have it as flags do."""
+        """The error for an unknown key; suggests keys that differ in their section too."""
         named = {each.rpartition(".")[2]: each for each in self._places}
         named |= {each.replace(".", "_"): each for each in self._places}
         near = difflib.get_close_matches(place.replace(".", "_"), named, n=1)
@@ -222,14 +221,14 @@ def _read(path: Path) -> Mapping[str, Any]:
         why = " ".join(str(error).split())
         raise ValueError(f"--config {path} cannot be read ({why}): write `name: value` lines") from error
     if path.suffix not in (".yaml", ".yml", ".toml"):
-        raise ValueError(f"--config {path}: name it .yaml or .toml, so that it can be told which it is")
+        raise ValueError(f"--config {path}: name it .yaml or .toml, so that its format is known")
     if not isinstance(content or {}, Mapping):
         raise ValueError(f"--config {path}: write `name: value`, one option a line")
     return content or {}
 
 
 def _as_typed(value: Any, *, is_list: bool) -> Any:
-    """A list for an option that is given once, such as cores, is what one writes with commas."""
+    """A list for an option that takes one value, such as cores, is joined with commas."""
     if is_list:
         return value if isinstance(value, list) else [value]
     return ",".join(map(str, value)) if isinstance(value, list) else value

@@ -1,6 +1,6 @@
-"""What `ssd doctor` finds: packages, this machine, models at hand, and what would be used.
+"""Collects what `ssd doctor` shows: packages, this machine, downloaded models, device and number format.
 
-Looks, and says it as plain data; how that is shown is doctor's.
+Returns plain data; doctor.py shows it.
 """
 
 import os
@@ -60,11 +60,11 @@ class Diagnosis:
     hub_cache: str
     models: tuple[Model, ...]
     seats: Mapping[str, str]
-    """Of a target and a draft that were named."""
+    """Placement of the target and draft that the user named."""
 
 
 def diagnose(hf_cache: str | None, seats: Mapping[str, str], say: Say) -> Diagnosis:
-    """Takes a few seconds: how fast memory is read is measured. `say` is told what is under way."""
+    """Takes a few seconds, because memory bandwidth is measured. Calls `say` with progress messages."""
     from huggingface_hub import constants
 
     from ssd.runtime.host import resolve_device, resolve_dtype
@@ -103,7 +103,7 @@ def _version(name: str) -> str | None:
 
 
 def _vllm() -> InstalledPackage:
-    """Whether it can be the target, and if not, why."""
+    """Whether vLLM can run the target, and if not, why."""
     from ssd.cli.serve_vllm import is_installed, why_missing
 
     job = "ssd serve --engine vllm (pip install vllm)"
@@ -118,7 +118,7 @@ def _vllm() -> InstalledPackage:
 
 
 def _machine(say: Say, *, on_cpus: bool) -> dict[str, str]:
-    """By what it is about, in the order in which it is shown."""
+    """Facts about the machine by topic, in display order."""
     say("looking at the machine; measuring how fast memory is read")
     import torch
 
@@ -158,7 +158,7 @@ def _reading_rates(num_cores: int) -> str:
     rates = f"{alone:.1f} GB/s by one core, {together:.1f} by all {num_cores}"
     if together < _WORTH_ALL_CORES * alone:
         return rates
-    # A draft takes cores from the target: where cores bring much, it has to bring more.
+    # A draft takes cores from the target, so it must gain more than those cores do.
     return (
         f"{rates}: plain decoding on all cores gains up to {together / alone:.1f} ×, "
         "and `ssd tune` tells whether a draft gains more"

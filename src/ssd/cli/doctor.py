@@ -1,7 +1,6 @@
-"""`ssd doctor`: what is installed, which devices there are, which models, and what would be used.
+"""`ssd doctor`: shows installed packages, devices, models and what SSD would use.
 
-Shows one diagnosis, as tables for people or as JSON for programs and reports of faults; or tries things out
-(`--selftest`), with a verdict a line.
+Prints tables, or JSON for programs and bug reports. With `--selftest`, runs checks and prints a result each.
 """
 
 import json
@@ -35,25 +34,26 @@ def doctor(
         str | None, typer.Option(envvar="SSD_HF_CACHE", help="Where models of the hub are kept.")
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="The same as JSON: for programs, and for reports of faults.")
+        bool, typer.Option("--json", help="Print JSON, for programs and bug reports.")
     ] = False,
     selftest: Annotated[
         bool,
-        typer.Option("--selftest", help="Try kernels, captured steps, modes and times instead; a minute."),
+        typer.Option(
+            "--selftest", help="Check kernels, captured steps, modes and speed instead; takes a minute."
+        ),
     ] = False,
-    device: Annotated[str, typer.Option(help="Of the self-test: auto, cpu, cuda:0 …")] = "auto",
+    device: Annotated[str, typer.Option(help="Device of the self-test: auto, cpu, cuda:0 …")] = "auto",
     model: Annotated[
-        str | None, typer.Option(help="A target: show who would sit where, and whether it fits.")
+        str | None, typer.Option(help="A target: show which device it would use, and whether it fits.")
     ] = None,
     draft: Annotated[str | None, typer.Option(help="Its draft, in mode ssd.")] = None,
     record: Annotated[
-        Path | None, typer.Option(help="Where the self-test writes its figures, for ssd plan --measured.")
+        Path | None, typer.Option(help="File for the self-test's measurements, for ssd plan --measured.")
     ] = None,
 ) -> None:
-    """Show what is installed, what this machine and the cache of models have, and what SSD will use.
+    """Show what is installed, this machine, the downloaded models, and what SSD will use.
 
-    Takes a few seconds: how fast memory is read decides how fast a CPU decodes, and is measured. What is
-    under way is said on standard error.
+    Takes a few seconds, because memory bandwidth is measured. Progress is printed on standard error.
     """
     if selftest:
         with user_errors():
@@ -77,7 +77,7 @@ def doctor(
 
 
 def _selftest(device: str, record: Path | None, *, as_json: bool) -> None:
-    """Lines as they come; ends with 1 if something failed."""
+    """Print results as they arrive; exit code 1 if a check failed."""
     from ssd.runtime.host import resolve_device
     from ssd.selftest.run import SelfTest
 
@@ -86,7 +86,7 @@ def _selftest(device: str, record: Path | None, *, as_json: bool) -> None:
 
     test, console = SelfTest(resolve_device(device)), Console(highlight=False)
     if not as_json:
-        console.print(f"[bold]ssd {__version__}[/] tries itself on {test.device}: {_form(test.device.type)}")
+        console.print(f"[bold]ssd {__version__}[/], self-test on {test.device}: {_form(test.device.type)}")
     lines = []
     for line in test.results():
         lines.append(line)
@@ -114,7 +114,7 @@ def _selftest(device: str, record: Path | None, *, as_json: bool) -> None:
 
 
 def _placement(model: str | None, draft: str | None, hf_cache: str | None, say: Say) -> dict[str, str]:
-    """By who it is; empty where nobody was named. Reads headers, loads nothing."""
+    """Placement of target and draft by role; empty if no target was named. Reads headers, loads nothing."""
     from ssd.cli.machine import free_memory
     from ssd.config import DraftConfig, EngineConfig
     from ssd.engine.seating import seating
@@ -122,7 +122,7 @@ def _placement(model: str | None, draft: str | None, hf_cache: str | None, say: 
 
     if model is None:
         if draft is not None:
-            raise ValueError("--draft sits beside a target: name that too, with --model")
+            raise ValueError("--draft needs a target: name it with --model")
         return {}
     drafting = None if draft is None else DraftConfig(model=draft)
     config = EngineConfig(
@@ -135,7 +135,7 @@ def _placement(model: str | None, draft: str | None, hf_cache: str | None, say: 
 
 
 def _tokenizers(config: "EngineConfig") -> str:
-    """Whether a draft's tokens mean what the target's do, as an engine finds out when it starts."""
+    """Whether target and draft have the same tokenizer, by the engine's own check."""
     from ssd.engine.build import refuse_another_tokenizer
 
     try:
@@ -189,7 +189,7 @@ def _machine(found: Diagnosis) -> Table:
 
 
 def _placement_table(seats: Mapping[str, str]) -> Table:
-    table = Table("who", "where, and whether it fits", title="Who would sit where", title_justify="left")
+    table = Table("model", "device, and whether it fits", title="Placement", title_justify="left")
     for who, words in seats.items():
         table.add_row(who, escape(words), style="red" if "does not fit" in words else None)
     return table

@@ -1,4 +1,4 @@
-"""`ssd draft`: the draft service as a program of its own."""
+"""`ssd draft`: runs a draft server."""
 
 import logging
 import os
@@ -23,7 +23,7 @@ from ssd.processes.logs import usual_format
 logger = logging.getLogger(__name__)
 
 _SIGNALLED = 128
-"""A shell adds this to the number of the signal that ended a program."""
+"""A shell's exit code for a signal is this plus the signal's number."""
 
 
 @with_options
@@ -34,11 +34,11 @@ def draft(
     ] = "",
     make_keys: Annotated[
         Path | None,
-        typer.Option(help="Write new keys into this folder, and end. Move FOLDER/engine to the engine."),
+        typer.Option(help="Write new keys into this folder and exit. Move FOLDER/engine to the engine."),
     ] = None,
     tenant: Annotated[
         str | None,
-        typer.Option(help="With --make-keys: a further folder beside those, for engines of this name."),
+        typer.Option(help="With --make-keys: make keys for engines of this tenant."),
     ] = None,
     hf_cache: Annotated[
         str | None, typer.Option(envvar="SSD_HF_CACHE", help="Where models of the hub are kept.")
@@ -49,7 +49,7 @@ def draft(
         typer.Option(envvar=LOG_FORMAT_VARIABLE, help="text or json; text where a terminal reads along."),
     ] = None,
     lifeline: Annotated[
-        bool, typer.Option(hidden=True, help="End with standard input, socket included.")
+        bool, typer.Option(hidden=True, help="Exit and remove the socket when standard input is closed.")
     ] = False,
     *,
     options: Annotated[Said, SettingsOf(DraftConfig, without=("timeout",))],
@@ -63,7 +63,7 @@ def draft(
         ssd generate MODEL --draft ipc:///tmp/draft.sock -p "Once upon a time"
     """
     _stay_on(options.get("cores", ()))
-    # One that an engine started writes among the engine's own lines; a server says how.
+    # A draft that an engine started logs in text among the engine's lines, unless a server sets the format.
     with _start_log(log_format or ("text" if lifeline else usual_format())):
         if make_keys is not None:
             _make_keys(make_keys, tenant)
@@ -91,7 +91,7 @@ def draft(
             loading.pop_all()
         if not lifeline:
             typer.echo(f"drafting with {options['model']} on {listen}; stop with Ctrl-C")
-    # What goes wrong from here on is nobody's setting.
+    # Errors from here on are bugs, not wrong settings.
     try:
         service.run(signals.have_come)
     finally:
@@ -116,11 +116,11 @@ def _make_keys(folder: Path, tenant: str | None) -> None:
 
 
 def _stay_on(cores: tuple[int, ...]) -> None:
-    """Before torch is there: on import it visits each core that it may use, to count them.
+    """Pin the process before torch is imported: the import runs on each usable core to count them.
 
-    On one where a target computes it may have to wait for minutes until it is its turn.
+    On a core that is busy with a target this may take minutes.
     """
-    # Whatever is wrong with them is said later, by those who know what is usable.
+    # Invalid cores are reported later, when the model is loaded.
     with suppress(AttributeError):
         if cores and set(cores) <= os.sched_getaffinity(0):
             os.sched_setaffinity(0, cores)
@@ -128,7 +128,7 @@ def _stay_on(cores: tuple[int, ...]) -> None:
 
 @contextmanager
 def _start_log(form: LogFormat) -> Iterator[None]:
-    """From here on, what is logged and what is wrong is written so."""
+    """Start logging in this format; user errors are logged in it too."""
     from ssd.processes.logs import start_log
 
     start_log("draft", "warning", form)
@@ -141,5 +141,5 @@ def _start_log(form: LogFormat) -> Iterator[None]:
 
 
 def _end_now(number: int, _frame: object) -> None:
-    """A signal while the model loads: nobody drafts with it yet, so there is nothing to hand over."""
+    """Exit at once on a signal while the model is loading: no engine uses the draft yet."""
     raise SystemExit(_SIGNALLED + number)

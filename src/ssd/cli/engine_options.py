@@ -1,6 +1,6 @@
-"""What every command that runs an engine can be told: one definition, for generate, chat, serve, tune, bench.
+"""Options that all commands with an engine share: generate, chat, serve, tune and bench.
 
-The settings of EngineConfig and DraftConfig, and what belongs to the command line alone.
+The settings of EngineConfig and DraftConfig, and options that exist only on the command line.
 """
 
 from dataclasses import dataclass, field
@@ -50,17 +50,17 @@ class EngineOptions:
 
     @property
     def named_draft(self) -> str | None:
-        """Its model, or where it listens."""
+        """The draft's model or address."""
         return self.draft.get("model")
 
     def require_models(self) -> None:
-        """ValueError for a path that leads nowhere, before anything heavy is imported."""
+        """Raise ValueError if a model's path does not exist, before anything heavy is imported."""
         for model in (self.named_model, self.named_draft):
             if model is not None and "://" not in model:
                 found_here(model)
 
     def settings(self, *, for_vllm: bool = False) -> dict[str, Any]:
-        """What was said, as settings of EngineConfig; a draft alone means that it works ahead."""
+        """The given options as settings of EngineConfig. A draft without a mode means mode ssd."""
         if self.tensor_parallel_size != 1 and not for_vllm:
             raise ValueError(
                 f"--tensor-parallel-size {self.tensor_parallel_size}: our own target runs on one device so "
@@ -71,11 +71,11 @@ class EngineOptions:
         return {**mode, **self.said, **draft}
 
     def flags(self) -> dict[str, Any]:
-        """The same by names of flags, on one level."""
+        """The same as a flat dictionary by flag name."""
         settings = self.settings()
         draft = settings.pop("draft", {})
         return settings | {option_name("draft", name): value for name, value in draft.items()}
 
     def engine_config(self, **more: Any) -> EngineConfig:
-        """The whole of it; `more` are settings that a command takes by flags of its own."""
+        """The config; `more` are settings from a command's own flags."""
         return EngineConfig.from_settings(self.named_model, {**self.settings(), **more})

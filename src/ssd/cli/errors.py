@@ -1,4 +1,4 @@
-"""User errors on a terminal: one sentence with its remedy, no traceback, exit code 2."""
+"""Shows user errors as one sentence with a remedy, without a traceback; exit code 2."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -16,9 +16,9 @@ def _show(message: str) -> None:
 
 @contextmanager
 def user_errors(show: Callable[[str], None] = _show) -> Iterator[None]:
-    """Turns ValueError, which says what to do, into a message, and so a file that cannot be used.
+    """Show ValueError, and OSError about a file, as a message and exit.
 
-    Anything else is a bug and stays loud. `show`: how a message is written.
+    Anything else is a bug and keeps its traceback. `show` prints the message.
     """
     try:
         yield
@@ -33,7 +33,7 @@ def user_errors(show: Callable[[str], None] = _show) -> Iterator[None]:
 
 
 def require_place(flag: str, path: Path) -> None:
-    """For a file that is to be written: said before, not after, the work whose result goes there."""
+    """Check that a file can be written, before the work whose result it will hold."""
     folder = path.absolute().parent
     if not folder.is_dir():
         raise ValueError(f"{flag} {path}: there is no folder {folder}: make it, or name another place")

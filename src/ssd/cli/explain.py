@@ -1,4 +1,4 @@
-"""`--explain`: a text in which each token is coloured by where it came from, and what that brought."""
+"""`--explain`: colours each token by its origin, and shows statistics of speculation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def explain_outputs(outputs: Sequence[RequestOutput], tokenizer: Any, stats: Eng
 
 
 def explain_stream(llm: LLM, prompt: Any, params: SamplingParams) -> None:
-    """One text, coloured as it comes; of an engine that has written nothing else."""
+    """Stream one coloured text. The engine must not have generated anything before: its totals are shown."""
     from ssd.cli.chat_local import Pieces
 
     console = Console(soft_wrap=True, highlight=False)
@@ -64,7 +64,7 @@ def _show_end(console: Console, stats: EngineStats) -> None:
 
 
 def show_trees(console: Console, trees: Sequence[VerifiedTree], tokenizer: Any) -> None:
-    """The latest ones side by side: what was verified, and the branch that was taken."""
+    """Draw the latest verified trees side by side, with the accepted branch."""
     if not trees:
         return
     shown = len(trees[-_SHOWN_TREES:])
@@ -84,11 +84,11 @@ def drawn_tree(tree: VerifiedTree, text_of: TextOf) -> Text:
 
 
 def coloured(completion: CompletionOutput, tokenizer: Any) -> Text:
-    """The text piece by piece: a token's piece is what it adds to the text before it."""
+    """The text coloured by token: a token's piece is what it adds to the decoded text before it."""
     text, shown = Text(), ""
     for count, origin in enumerate(completion.origins, 1):
         decoded = tokenizer.decode(completion.token_ids[:count])
-        # A character may take several tokens: until it is whole, nothing is shown for them.
+        # A character may take several tokens: show it with the last one.
         if decoded.endswith("\ufffd") and count < len(completion.origins):
             continue
         text.append(escaped(decoded[len(shown) :]), STYLES[origin])

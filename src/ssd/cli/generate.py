@@ -41,13 +41,14 @@ def generate(
     n: Annotated[int, typer.Option("--n", help="Completions for each prompt.")] = 1,
     logprobs: Annotated[int | None, typer.Option(help="Top log-probabilities, with --json.")] = None,
     trace: Annotated[
-        Path | None, typer.Option(help="Write a Chrome trace: who computed when (ui.perfetto.dev shows it).")
+        Path | None,
+        typer.Option(help="Write a Chrome trace of target, draft and host (open it in ui.perfetto.dev)."),
     ] = None,
     explain: Annotated[
         bool,
         typer.Option(
             "--explain",
-            help="Colour each token by where it came from, draw verified trees, say what was won.",
+            help="Colour each token by its origin, draw verified trees, show statistics.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a prompt, on one line.")] = False,
@@ -101,7 +102,7 @@ def generate(
 def _prompts(given: list[str] | None) -> list[str]:
     if given is None and sys.stdin.isatty():
         Console(stderr=True).print("type a prompt, then Ctrl-D", style="dim")
-    # A line end at the end of the input belongs to the shell, not to the prompt.
+    # The last line end of the input comes from the shell, not from the prompt.
     prompts = given or [sys.stdin.read().removesuffix("\n")]
     if not all(prompts):
         raise ValueError("a prompt is empty: give some text with --prompt or on standard input")
@@ -113,7 +114,7 @@ def _input(llm: LLM, text: str, *, chat: bool) -> Any:
 
 
 def _stream(llm: LLM, text: str, prompt: Any, params: SamplingParams, *, echo: bool) -> None:
-    """Prints as tokens come, then says how fast they came."""
+    """Print the text as it is generated, then its speed."""
     if echo:
         typer.echo(text, nl=False)
     started, first, num_tokens, num_rounds = time.perf_counter(), 0.0, 0, 0
@@ -139,7 +140,7 @@ def as_dict(text: str, output: RequestOutput) -> dict[str, Any]:
 
 
 def _as_text(text: str, output: RequestOutput) -> str:
-    """Each completion under a heading that says which it is."""
+    """Each completion under a heading with its prompt and index."""
     return "\n".join(
         f"=== {text!r:.60} [{completion.index}]\n{for_terminal(completion.text)}"
         for completion in output.outputs

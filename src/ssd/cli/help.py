@@ -1,7 +1,6 @@
-"""`--help` on one screen, and `--help-all`: every command has both.
+"""`--help`, which fits on one screen, and `--help-all`, which shows every option.
 
-Knows which flags most people need; everything else about a flag is said where the flag is. A command that
-is not in the table is short by itself.
+Knows the most common flags of each command. Commands that are not in the table have few options.
 """
 
 import inspect
@@ -44,7 +43,7 @@ COMMON = {
         *("--batch-sizes", "--num-prompts", "--max-tokens", "--device", "--cores", "--draft-cores"),
     ),
 }
-"""By command: flags of its `--help`, in the order in which they are asked for. All else is `--help-all`'s."""
+"""By command: the flags that `--help` shows, in order. `--help-all` shows the rest."""
 
 
 def _show_all(context: typer.Context, value: bool) -> None:
@@ -72,15 +71,15 @@ class Command(TyperCommand):
         console.print(escape(self.get_usage(ctx)), style="bold", soft_wrap=True)
         for paragraph in _paragraphs(self.help or ""):
             console.print()
-            # A command is copied as one line.
+            # Example commands are not wrapped, so that they can be copied.
             console.print(escape(paragraph), soft_wrap=paragraph.startswith(" "))
         console.print()
         console.print(Padding(self._table(flags), (0, 0, 0, 2)))
         parameters: list[Any] = list(self.params)
         options = [each for each in parameters if each.param_type_name == "option" and not each.hidden]
-        # Itself not counted.
+        # --help-all itself is not counted.
         num_more = len(options) - len(flags) - 1
-        console.print(f"\n{num_more} options more: [bold]{ctx.command_path} --help-all[/]", end="")
+        console.print(f"\n{num_more} more options: [bold]{ctx.command_path} --help-all[/]", end="")
 
     def _table(self, flags: tuple[str, ...]) -> Table:
         table = Table.grid(padding=(0, 2))
@@ -94,7 +93,7 @@ class Command(TyperCommand):
 
 
 def command_of(context: Any) -> str:
-    """`bench run`, whatever the program itself is called."""
+    """The command's name without the program's, such as `bench run`."""
     names = []
     while context.parent is not None:
         names.append(context.info_name)
@@ -103,7 +102,7 @@ def command_of(context: Any) -> str:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """Of a docstring, with the lines of examples one below the other."""
+    """Paragraphs of a docstring; consecutive examples form one paragraph."""
     examples: list[str] = []
     for paragraph in inspect.cleandoc(text).split("\n\n"):
         if paragraph.startswith(" "):

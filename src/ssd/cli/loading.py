@@ -1,4 +1,4 @@
-"""An engine while it loads: where its models are found, and how far they are, on the terminal."""
+"""Loads an engine with progress bars on the terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def loading(what: str, then: str) -> Iterator[ShowProgress]:
-    """Bars for models as they load; between and after them, something that moves and says `then`."""
+    """Progress bars while models load; between and after them, a spinner with the text `then`."""
     if not sys.stderr.isatty():
         yield False
         return
@@ -34,7 +34,7 @@ def load_llm(model: str, settings: dict[str, Any]) -> LLM:
     """The engine that generate and chat run in their own process."""
     from ssd.models.hub import local_model
 
-    # First, because the hub shows its own bars while it downloads, and before torch is imported.
+    # Download first: the hub shows its own progress bars, and torch is not imported yet.
     path = local_model(model, hf_cache=settings.get("hf_cache"))
     then = "starting"
     if "draft" in settings:

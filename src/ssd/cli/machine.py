@@ -1,6 +1,6 @@
-"""Facts about the machine, as the system tells them: for people to read, not for the engine to use.
+"""Facts about the machine in words, for `ssd doctor` and reports; the engine does not use them.
 
-Whatever a system does not tell is left out. Linux tells most.
+Facts that a system does not provide are left out. Linux provides most.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def processor() -> str:
 
 
 def instructions() -> str:
-    """Those that matter for linear layers."""
+    """Instruction sets that matter for linear layers."""
     listed = _cpuinfo("flags")[:1] or _cpuinfo("Features")[:1]
     flags = set(listed[0].split()) if listed else set()
     return ", ".join(name for flag, name in _INSTRUCTIONS.items() if flag in flags) or "unknown"
 
 
 def kinds_of_cores(physical: Sequence[Sequence[int]]) -> str:
-    """`8, on 4 physical` of siblings, and which are fast where they differ."""
+    """Logical and physical cores, such as `8, on 4 physical`, and their kinds on hybrid processors."""
     parts = [f"{sum(map(len, physical))}, on {len(physical)} physical"]
     for kind, file in _HYBRID.items():
         if listed := _text(file):
@@ -60,7 +60,7 @@ def kinds_of_cores(physical: Sequence[Sequence[int]]) -> str:
 
 
 def core_split(split: CoreSplit, physical: Sequence[Sequence[int]], *, can_pin: bool) -> str:
-    """Who would compute where in mode `ssd`, in plain words."""
+    """Which cores target and draft would use in mode ssd."""
     if not split.draft:
         return "one for target and draft together: nothing is gained over mode sd"
     if not can_pin:
@@ -81,7 +81,7 @@ def _about_siblings(split: CoreSplit, physical: Sequence[Sequence[int]]) -> str:
 
 
 def compiler() -> str:
-    """The one with which Triton builds what launches its kernels: without it none of ours runs on a GPU."""
+    """The C compiler, which Triton needs to launch kernels on a GPU."""
     named = os.environ.get("CC")
     found = named or shutil.which("gcc") or shutil.which("clang")
     if found is None or shutil.which(found) is None:
@@ -93,7 +93,7 @@ def compiler() -> str:
 
 
 def gpu_names() -> list[str]:
-    """In a process of its own: asking here may make a CUDA context, which keeps memory of a GPU."""
+    """Names of the GPUs. Asks in a child process: a CUDA context in this one would take GPU memory."""
     import torch
 
     if not torch.cuda.device_count():
@@ -118,7 +118,7 @@ def total_memory() -> str:
 
 
 def reading_rate(num_threads: int) -> float:
-    """Bytes a second, by so many threads."""
+    """Bytes per second that this many threads read from memory."""
     import torch
 
     from ssd.runtime import bandwidth

@@ -1,4 +1,4 @@
-"""`ssd`: the program. Knows its commands; each lives in a file of its own."""
+"""The program `ssd` and its commands; each command is in its own module."""
 
 import typer
 
@@ -22,7 +22,7 @@ app = typer.Typer(
 )
 app.command(cls=Command)(generate)
 app.command(cls=Command)(chat)
-# What follows `--` is for vLLM.
+# Arguments after `--` are passed to vLLM.
 app.command(cls=Command, context_settings={"allow_extra_args": True})(serve)
 app.command(cls=Command)(draft)
 app.command(cls=Command)(doctor)

@@ -1,13 +1,13 @@
-"""Options that several commands share, written once: how a command takes a group of them.
+"""Groups of options that several commands share.
 
-A group is a dataclass whose fields are typer options, or the settings of a config (`Said`), of which each is
-a flag. A command names the group as the type of a parameter, and `with_options` spreads its fields over the
-command line and gathers them again:
+A group is a dataclass of typer options, or the settings of a config (`Said`), each of which becomes a flag. A
+command has the group as the type of a parameter. `with_options` adds the group's flags to the command and
+fills the parameter from them:
 
     @with_options
     def generate(prompt: …, *, engine: EngineOptions, sampling: SamplingOptions) -> None: ...
 
-What every command has, `--help-all`, comes along.
+It also adds `--help-all`.
 """
 
 import dataclasses
@@ -24,15 +24,14 @@ from ssd.cli.help import HelpAll
 from ssd.config.schema import Field, fields_of
 
 Said = dict[str, Any]
-"""Of a config's settings, those that were said."""
+"""The settings of a config that the user gave."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsOf:
-    """Stands beside `Said`: whose settings these are.
+    """Annotation of a `Said` parameter: the config whose settings become flags.
 
-    With an owner, flags begin with its name: `width` of the draft is --draft-width; its `model` is the owner
-    itself, --draft.
+    With an owner, flags begin with its name: the draft's `width` is --draft-width. Its `model` is --draft.
     """
 
     config: type
@@ -66,7 +65,7 @@ class SettingsOf:
         return Annotated[kind | None, option]
 
     def taken_from(self, said: Said) -> Said:
-        """What was said of them, by setting; taken out of `said`, which is by option."""
+        """Remove this config's options from `said`; returns the given ones by setting."""
         values = {field: said.pop(option_name(self.owner, field.name)) for field in self._fields()}
         return {field.name: _as_setting(field, value) for field, value in values.items() if value is not None}
 
@@ -87,7 +86,7 @@ _TUPLES = (tuple[int, ...], tuple[str, ...])
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with its groups spread: what typer reads, and what it then calls."""
+    """Wrap a command so that typer sees the flags of its groups."""
     hints = get_type_hints(command, include_extras=True)
     parameters = inspect.signature(command).parameters
     groups = {name: hints[name] for name in parameters if _is_group(hints[name])}
@@ -105,7 +104,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
             filled = {name: _filled(group, said) for name, group in groups.items()}
         command(**said, **filled)
 
-    # typer reads the signature; wraps would otherwise lead it to the command's own.
+    # typer would otherwise read the signature of the wrapped command.
     del gathered.__wrapped__
     gathered.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
     gathered.__annotations__ = {each.name: each.annotation for each in (*own, *shared)}
@@ -132,7 +131,7 @@ def _parameters_of(group: Any) -> list[inspect.Parameter]:
 
 
 def _filled(group: Any, said: Said) -> Any:
-    """The group with what was said, which is taken out of `said`."""
+    """The group with the given values, which are removed from `said`."""
     if settings := _settings_in(group):
         return settings.taken_from(said)
     hints = get_type_hints(group, include_extras=True)
@@ -145,7 +144,7 @@ def _filled(group: Any, said: Said) -> Any:
 
 
 def option_name(owner: str, setting: str) -> str:
-    """How a setting of an owner is called where there is but one level: draft.width is draft_width."""
+    """Flat name of an owner's setting: draft.width is draft_width."""
     if not owner:
         return setting
     return owner if setting == "model" else f"{owner}_{setting}"

@@ -1,4 +1,4 @@
-"""`ssd plan`: how fast AR, SD and SSD will be on given hardware, before any of it is there."""
+"""`ssd plan`: predicts the speed of AR, SD and SSD on given hardware."""
 
 import dataclasses
 import json
@@ -27,8 +27,8 @@ _load = partial(typer.Option, rich_help_panel="Load")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceOptions:
     hardware: Annotated[str, _devices(help="A device of the table (--list), or a .toml file.")] = "h100"
-    draft_hardware: Annotated[str | None, _devices(help="The draft's, if it is another.")] = None
-    devices: Annotated[int, _devices(min=1, help="At most so many for one replica.")] = 8
+    draft_hardware: Annotated[str | None, _devices(help="Device of the draft, if different.")] = None
+    devices: Annotated[int, _devices(min=1, help="Most devices for one replica.")] = 8
     measured: Annotated[
         Path | None,
         _devices(help="Host time, launches and bandwidth as ssd doctor --selftest measured them."),
@@ -54,15 +54,15 @@ class DeviceOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
     target: Annotated[str, _models(help="70B, qwen3-32b … or a config.json.")] = "70B"
-    draft: Annotated[str, _models(help="Likewise.")] = "1B"
-    target_weights: Annotated[Weights, _models(help="How its weights are kept.")] = "bf16"
-    draft_weights: Annotated[Weights, _models(help="Likewise.")] = "bf16"
+    draft: Annotated[str, _models(help="The draft, in the same form.")] = "1B"
+    target_weights: Annotated[Weights, _models(help="Number format of the target's weights.")] = "bf16"
+    draft_weights: Annotated[Weights, _models(help="Number format of the draft's weights.")] = "bf16"
     acceptance: Annotated[float, _models(help="How often the draft's first guess is right.")] = 0.8
     coverage: Annotated[float, _models(help="If it is wrong: how often one of the next three is right.")] = (
         0.75
     )
     batch: Annotated[int, _load(min=1, help="Sequences at a time.")] = 1
-    context: Annotated[int, _load(min=1, help="Tokens, on average.")] = 1024
+    context: Annotated[int, _load(min=1, help="Mean context length in tokens.")] = 1024
 
     def workload(self) -> "Workload":
         from ssd.planning.deployment import Workload
@@ -80,8 +80,8 @@ class ModelOptions:
 
 @with_options
 def plan(
-    show_list: Annotated[bool, typer.Option("--list", help="The devices and models that are known.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    show_list: Annotated[bool, typer.Option("--list", help="List the known devices and models.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     *,
     models: ModelOptions,
     devices: DeviceOptions,

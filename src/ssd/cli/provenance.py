@@ -1,4 +1,4 @@
-"""With what and on what something was measured: versions, the source's commit, the machine."""
+"""Versions, commit and machine of a measurement."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _hardware() -> dict[str, str]:
 
 
 def _commit() -> str | None:
-    """Of the source that runs, where it is a git work tree: with a mark if it was changed since."""
+    """Commit of the running source if it is a git work tree; marked if files were changed."""
     here = Path(__file__).parent
     said = _git(here, "rev-parse", "--short=12", "HEAD")
     if said is None or _git(here, "ls-files", "--error-unmatch", __file__) is None:

@@ -1,4 +1,4 @@
-"""How tokens are chosen, as flags: for the commands that ask for text themselves."""
+"""Sampling flags of `ssd generate` and `ssd chat`."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +15,10 @@ _PANEL = "Sampling"
 class SamplingOptions:
     max_tokens: Annotated[
         int | None,
-        typer.Option(help="Most tokens; 128, in a chat the room there is.", rich_help_panel=_PANEL),
+        typer.Option(
+            help="Most tokens; default 128, in a chat no limit.",
+            rich_help_panel=_PANEL,
+        ),
     ] = None
     temperature: Annotated[float, typer.Option(help="0 is greedy.", rich_help_panel=_PANEL)] = 0.0
     top_p: Annotated[
@@ -25,12 +28,18 @@ class SamplingOptions:
         int, typer.Option(help="Keep this many likeliest tokens; 0 keeps all.", rich_help_panel=_PANEL)
     ] = 0
     min_p: Annotated[
-        float, typer.Option(help="Keep tokens of this share of the likeliest.", rich_help_panel=_PANEL)
+        float,
+        typer.Option(
+            help="Keep tokens with at least this share of the likeliest one's probability.",
+            rich_help_panel=_PANEL,
+        ),
     ] = 0.0
     repetition_penalty: Annotated[
         float, typer.Option(help="Above 1 discourages repetition.", rich_help_panel=_PANEL)
     ] = 1.0
-    seed: Annotated[int | None, typer.Option(help="Repeats a sampled answer.", rich_help_panel=_PANEL)] = None
+    seed: Annotated[
+        int | None, typer.Option(help="Seed, to repeat a sampled answer.", rich_help_panel=_PANEL)
+    ] = None
     stop: Annotated[
         list[str] | None, typer.Option(help="Stop string; repeatable.", rich_help_panel=_PANEL)
     ] = None
@@ -39,7 +48,7 @@ class SamplingOptions:
     ] = False
 
     def params(self, *, max_tokens: int | None, n: int = 1, logprobs: int | None = None) -> "SamplingParams":
-        """`max_tokens` is what holds where nobody said."""
+        """`max_tokens` is the default if the user gave none."""
         from ssd.sampling import SamplingParams
 
         return SamplingParams(

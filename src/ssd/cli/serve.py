@@ -1,6 +1,6 @@
 """`ssd serve`: OpenAI's API over HTTP, by our own engine or by vLLM.
 
-What serves is imported when the command runs.
+The server is imported when the command runs.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ from ssd.version import how_to_install
 def serve(
     context: typer.Context,
     seed: Annotated[
-        int | None, typer.Option(help="Where seeds of requests without one come from.", show_default=False)
+        int | None, typer.Option(help="Base seed for requests that have none.", show_default=False)
     ] = None,
     *,
     engine: EngineOptions,
@@ -50,7 +50,7 @@ def serve(
             vllm.require_none()
             if flags:
                 raise ValueError(
-                    f"{flags[0]!r} is more than this command takes, and flags after `--` are vLLM's: leave "
+                    f"{flags[0]!r} is no argument of this command, and flags after `--` are vLLM's: leave "
                     "it out, or add --engine vllm"
                 )
             engine.require_models()
@@ -59,7 +59,7 @@ def serve(
 
 
 def _apart(engine: EngineOptions, rest: list[str]) -> tuple[EngineOptions, list[str]]:
-    """The flags of vLLM: with the model named by an option, the first of them came in its place."""
+    """Separate vLLM's flags: with --model, the first one was parsed as the MODEL argument."""
     if engine.model_argument is not None and engine.model_argument.startswith("-"):
         return replace(engine, model_argument=None), [engine.model_argument, *rest]
     return engine, rest
@@ -72,7 +72,7 @@ def _is_for_vllm(engine: EngineOptions, vllm: VllmOptions) -> bool:
         return False
     reason = serve_vllm.why_unreadable(engine.named_model) or serve_vllm.why_missing()
     if reason:
-        typer.echo(f"our own engine serves, and it has never run on a GPU; {reason}", err=True)
+        typer.echo(f"using our own engine, which has never run on a GPU; {reason}", err=True)
     return not reason
 
 

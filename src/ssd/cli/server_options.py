@@ -1,4 +1,4 @@
-"""What a server can be told on the command line; one definition, whoever verifies."""
+"""Server options of `ssd serve`, for both engines."""
 
 import os
 from typing import Annotated
@@ -12,7 +12,7 @@ ServerOptions = Annotated[Said, SettingsOf(ServerConfig)]
 
 
 def server_config(said: Said) -> ServerConfig:
-    """A variable that is set to nothing was meant to be a key, and would open the server: ValueError."""
+    """The server's config. Raises ValueError if SSD_API_KEY is set but empty: the server would be open."""
     variable = fields_of(ServerConfig)["api_keys"].about.variable
     if variable is not None and not said.get("api_keys") and os.environ.get(variable) == "":
         raise ValueError(f"{variable} is set but empty: give it a key, or unset it to serve without one")

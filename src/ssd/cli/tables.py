@@ -1,4 +1,4 @@
-"""Tables on the terminal, and how far a run is."""
+"""Tables and progress bars on the terminal."""
 
 import sys
 from typing import TypeVar
@@ -33,7 +33,7 @@ def shown(table: Table[_Row]) -> RichTable:
 
 
 def progress_of(things: str, console: Console) -> Progress:
-    """A bar with the time left, where there is a terminal to show it on."""
+    """A progress bar with the time left; disabled without a terminal."""
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(f"{things},"),
         TimeElapsedColumn(), TextColumn("gone,"), TimeRemainingColumn(), TextColumn("left"),

@@ -1,4 +1,4 @@
-"""`ssd tune`: the settings of a pair of models on this machine, for the user's own prompts."""
+"""`ssd tune`: finds the best settings for a target and a draft on this machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _what = partial(typer.Option, rich_help_panel="What is measured")
 _FOUND_OUT = ("mode", "lookahead", "draft_width", "draft_precision")
 _LEAST_PROMPTS, _NUM_PROMPTS = 4, 16
 _UNKNOWN = ("acceptance", "saguaro", "draft_children")
-"""Settings that its closed form of a round does not know."""
+"""Settings that the performance model does not cover."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +41,13 @@ class TuneOptions:
             min=_LEAST_PROMPTS, help=f"Half to tune with, half held out; all of --prompts, or {_NUM_PROMPTS}."
         ),
     ] = None
-    max_tokens: Annotated[int, _what(min=16, help="Written after each.")] = 96
+    max_tokens: Annotated[int, _what(min=16, help="Tokens to generate for each prompt.")] = 96
     temperature: Annotated[float, _what(min=0.0, help="0 is greedy.")] = 0.0
-    seed: Annotated[int, _what(help="Of the first prompt.")] = 1000
-    confirm: Annotated[int, _what(min=1, help="So many of the best are run on the engine.")] = 4
+    seed: Annotated[int, _what(help="Seed of the first prompt.")] = 1000
+    confirm: Annotated[int, _what(min=1, help="Number of predicted best cases to run on the engine.")] = 4
 
     def texts(self) -> tuple[list[str], list[str]]:
-        """To tune with, and held out; every other one, since files are often sorted."""
+        """Prompts to tune with, and held-out ones; alternating, because files are often sorted."""
         from ssd.bench.datasets import load_prompts, prompts_of
 
         if self.prompts is None:
@@ -77,7 +77,7 @@ def tune(
 
         ssd serve --config tuned.yaml
 
-    Where speculation does not pay it says so, and writes mode ar.
+    If speculation does not pay off, says so and writes mode ar.
     """
     with user_errors():
         engine.require_models()
@@ -98,7 +98,7 @@ def _tune(out: Path, options: TuneOptions, engine: EngineOptions) -> None:
     config = EngineConfig.from_settings(engine.named_model, given)
     require_place("--out", out)
     prompts, held_out = options.texts()
-    # The target's cores, and room for a draft beside it, are those of the mode that needs most.
+    # Cores and memory are planned for mode ssd, which needs most.
     engines = CaseEngines(config, DraftConfig.from_settings(draft), [Case(mode="ar"), Case(mode="ssd")])
     with engines:
         found = _find(engines, options, (prompts, held_out), console)
@@ -116,7 +116,7 @@ def _tune(out: Path, options: TuneOptions, engine: EngineOptions) -> None:
 
 
 def _given(engine: EngineOptions) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the user said of the engine, and of the draft."""
+    """The settings that the user gave for the engine and for the draft."""
     if engine.named_draft is None:
         raise ValueError(
             "nothing to tune without a draft: name a small model of the same family with --draft"
@@ -126,11 +126,11 @@ def _given(engine: EngineOptions) -> tuple[dict[str, Any], dict[str, Any]]:
         del settings["mode"], said["mode"]
     found_out = [name for name in _FOUND_OUT if name in said]
     if found_out:
-        raise ValueError(f"--{found_out[0].replace('_', '-')} is what tuning finds out: leave it out")
+        raise ValueError(f"--{found_out[0].replace('_', '-')} is chosen by tuning: leave it out")
     unknown = [name for name in _UNKNOWN if name in said]
     if unknown:
         raise ValueError(
-            f"tuning does not know --{unknown[0].replace('_', '-')}: leave it out, and try by hand"
+            f"tuning does not cover --{unknown[0].replace('_', '-')}: leave it out, and try by hand"
         )
     draft = settings.pop("draft")
     return settings, draft
@@ -139,7 +139,7 @@ def _given(engine: EngineOptions) -> tuple[dict[str, Any], dict[str, Any]]:
 def _find(
     engines: CaseEngines, options: TuneOptions, texts: tuple[list[str], list[str]], console: Console
 ) -> dict[str, Any]:
-    """The fields of Tuned that are found out; `texts`: to tune with, and held out."""
+    """Measure and choose; returns fields of Tuned. `texts`: prompts to tune with, and held-out ones."""
     from dataclasses import replace
 
     from ssd.bench.cases import Case

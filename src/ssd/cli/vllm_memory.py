@@ -1,7 +1,7 @@
-"""What vLLM and its draft get of this machine's memory: asks the machine and the models, and shares it out.
+"""Divides this machine's memory between vLLM and its draft.
 
-Flags of vLLM's memory that a user gives win: then nothing is said here. The division itself is
-`integrations/vllm/memory.py`'s.
+Reads the sizes of models and of free memory; `integrations/vllm/memory.py` computes the shares. If the user
+gives vLLM's own memory flags, nothing is changed.
 """
 
 import logging
@@ -19,7 +19,7 @@ from ssd.processes.host_memory import HostMemory, available_on_node_of, host_mem
 logger = logging.getLogger(__name__)
 
 CHOSEN = ("--gpu-memory-utilization", "--kv-cache-memory-bytes", "--num-gpu-blocks-override")
-"""Flags of vLLM's by which a user says what it takes."""
+"""vLLM's memory flags."""
 _CHOSEN_BY_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
 _LEAST_DRAFT_KV = 256 << 20
 _ASK_GPU = "import torch; print(*torch.cuda.mem_get_info())"
@@ -28,9 +28,10 @@ _ASK_GPU = "import torch; print(*torch.cuda.mem_get_info())"
 def with_memory(
     placement: Placement, *, ranks: int, flags: Sequence[str], max_num_seqs: int | None = None
 ) -> Placement:
-    """With budgets for both, where they share a machine or a GPU; ValueError with what to change.
+    """Add memory budgets for vLLM and the draft if they share a machine or a GPU.
 
-    `flags`: vLLM's own, as the user gave them. `max_num_seqs`: if the user said it.
+    `flags`: vLLM's own flags from the user. `max_num_seqs`: if the user gave it. Raises ValueError with a
+    remedy if memory does not suffice.
     """
     config = placement.config
     is_chosen = config.kv_cache_bytes is not None or any(value_of(flag, flags) for flag in CHOSEN)
@@ -38,14 +39,14 @@ def with_memory(
         return placement
     target = _target(config, flags, max_num_seqs)
     if target is None:
-        logger.warning("how large %s is cannot be told: vLLM takes memory as it does by itself", config.model)
+        logger.warning("the size of %s is unknown: vLLM uses its own memory defaults", config.model)
         return placement
     draft = None if config.own_draft is None else _draft(config.own_draft, config, placement)
     return _with_shares(placement, _shares(placement, target, draft, ranks=ranks))
 
 
 def value_of(flag: str, flags: Sequence[str]) -> str:
-    """What a user says by `--flag value` or `--flag=value`, with vLLM's underscores; empty: nothing."""
+    """Value of `--flag value` or `--flag=value`, with dashes or underscores; empty if not given."""
     for place, each in enumerate(flags):
         name, _, value = each.partition("=")
         if name.replace("_", "-") == flag:
@@ -114,22 +115,22 @@ def _draft(draft: DraftConfig, config: EngineConfig, placement: Placement) -> Dr
 
 
 def _kv_of_host_draft(draft: DraftConfig) -> int:
-    """On a GPU of its own a draft takes all that is left; on a shared one, what it would on a CPU."""
+    """KV memory of a draft on a shared GPU: what it would take on a CPU, not all that is left."""
     from ssd.runtime.needs import needs_of
 
     return needs_of("draft", draft.runner).kv
 
 
 def _host(cores: Sequence[int]) -> HostMemory:
-    """vLLM binds a rank's memory to the NUMA node of its first core."""
+    """Memory of the NUMA nodes of these cores: vLLM binds a rank's memory to the node of its first core."""
     memory = host_memory()
     on_nodes = [found for core in cores or (0,) if (found := available_on_node_of(core)) is not None]
-    # Cores of one node tell the same number: no more is counted than the largest node has.
+    # Cores of one node report the same number, so count at most the largest node.
     return replace(memory, available=min([memory.available, *([max(on_nodes)] if on_nodes else [])]))
 
 
 def _gpu_memory(gpu: str) -> tuple[int, int]:
-    """Free and total bytes. In a process of its own: asking makes a CUDA context, which takes memory."""
+    """Free and total bytes. Asks in a child process, because a CUDA context takes memory."""
     done = subprocess.run(
         [sys.executable, "-c", _ASK_GPU],
         env={**os.environ, "CUDA_VISIBLE_DEVICES": gpu},
@@ -139,5 +140,5 @@ def _gpu_memory(gpu: str) -> tuple[int, int]:
     )
     numbers = done.stdout.split()
     if done.returncode != 0 or len(numbers) != 2:
-        raise ValueError(f"GPU {gpu} does not tell its memory: {done.stderr.strip()[-200:]}; see nvidia-smi")
+        raise ValueError(f"cannot read the memory of GPU {gpu}: {done.stderr.strip()[-200:]}; see nvidia-smi")
     return int(numbers[0]), int(numbers[1])

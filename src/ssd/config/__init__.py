@@ -1,8 +1,8 @@
-"""Settings of engine, draft and server: frozen objects, validated once, in which an unknown key is an error.
+"""Settings of engine, draft and server: frozen dataclasses, validated on creation.
 
-Each is declared once (schema.py). Nested by owner: what the draft does is `EngineConfig.draft`, what the
-target's steps decide is the engine's. Does not know models, devices or files: whether a value fits the model
-at hand is checked where the model is loaded.
+Each setting is declared once (schema.py); unknown keys are errors. Settings of the draft are in
+`EngineConfig.draft`. Does not know models, devices or files: whether a value suits a model is checked when
+the model is loaded.
 """
 
 from ssd.config.draft import DEFAULT_WIDTH, MAX_CHILDREN, MAX_WIDTH, DraftConfig, GrowthPolicyName

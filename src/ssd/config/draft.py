@@ -1,4 +1,4 @@
-"""Settings of a draft: the same whether an engine starts it or `ssd draft` runs it alone."""
+"""Settings of a draft, whether an engine starts it or `ssd draft` does."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,19 +19,19 @@ _setting = partial(Setting, group="Drafting")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftConfig:
-    """Everything a draft can be told; None leaves a setting to the engine that starts it."""
+    """All settings of a draft; None means the engine's value."""
 
     model: Annotated[
         str,
         _setting(
-            "Small model of the same tokenizer; for engines also where an `ssd draft` listens.",
+            "Small model with the same tokenizer, or address of an `ssd draft`.",
             remedy="name a small model of the same family",
         ),
     ]
     name: Annotated[
         str | None,
         _setting(
-            "What requests call it: code, chat; the model's own name.",
+            "Name by which requests choose it, such as code or chat; default: the model's name.",
             most=_MAX_NAME,
             remedy=f"give a name of 1 to {_MAX_NAME} characters",
         ),
@@ -40,22 +40,24 @@ class DraftConfig:
     dtype: Annotated[DType | None, _setting("Number format of the draft's weights.")] = None
     cores: Annotated[tuple[int, ...], _setting("CPU cores of the draft, such as 1 or 2,3.")] = ()
     precision: Annotated[Precision, _setting("int8 makes the draft faster.")] = "auto"
-    head: Annotated[int | None, _setting("The draft guesses this many frequent tokens only.", least=1)] = None
+    head: Annotated[int | None, _setting("Draft only this many of the most frequent tokens.", least=1)] = None
     width: Annotated[int, _setting("Nodes processed in one step.", least=1, most=MAX_WIDTH)] = DEFAULT_WIDTH
     children: Annotated[int, _setting("Next tokens prepared for each node.", least=1, most=MAX_CHILDREN)] = 4
     lookup: Annotated[
-        int, _setting("Tokens it also computes from earlier text; 0: none.", least=0, most=MAX_WIDTH)
+        int, _setting("Tokens per step that are looked up in earlier text; 0: none.", least=0, most=MAX_WIDTH)
     ] = 4
-    growth: Annotated[GrowthPolicyName, _setting("Which nodes the draft processes first.")] = "value"
+    growth: Annotated[GrowthPolicyName, _setting("Policy that decides which nodes are processed first.")] = (
+        "value"
+    )
     kv_cache_bytes: Annotated[int | None, _setting("Memory for the draft's keys and values.", least=1)] = None
     max_num_seqs: Annotated[
         int | None, _setting("Sequences the draft speculates for at a time.", least=1)
     ] = None
     weights: Annotated[tuple[str, ...], _setting("Shares of tenants by name, such as alice=4,bob=2.")] = ()
     timeout: Annotated[
-        float, _setting("Seconds of silence until a draft counts as lost.", least=0.1, most=3600)
+        float, _setting("Idle timeout of the connection to a draft, in seconds.", least=0.1, most=3600)
     ] = 10.0
-    keys: Annotated[str | None, _setting("Folder with the keys of this side, for a draft on TCP.")] = None
+    keys: Annotated[str | None, _setting("Folder with this side's keys, for a draft on TCP.")] = None
 
     def __post_init__(self) -> None:
         schema.check(self, "draft.")
@@ -63,7 +65,7 @@ class DraftConfig:
 
     @classmethod
     def from_settings(cls, given: "str | Mapping[str, Any] | DraftConfig") -> "DraftConfig":
-        """A name is short for a draft of that model; a misspelt key is named with its nearest neighbour."""
+        """Make a config from a model's name or a mapping. An unknown key raises ValueError."""
         if isinstance(given, DraftConfig):
             return given
         settings = _settings_of(given)
@@ -72,7 +74,7 @@ class DraftConfig:
         return cls(**settings)
 
     def changed(self, given: "str | Mapping[str, Any] | DraftConfig") -> "DraftConfig":
-        """Another model, or other settings; what is not given stays."""
+        """A copy with other settings."""
         return given if isinstance(given, DraftConfig) else replace(self, **_settings_of(given))
 
     @property
@@ -81,7 +83,7 @@ class DraftConfig:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it runs already, at an address, and is somebody else's."""
+        """Whether `model` is the address of a draft that already runs."""
         return "://" in self.model
 
     @property

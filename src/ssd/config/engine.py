@@ -1,4 +1,4 @@
-"""Settings of the engine: the target, its memory, and what a step of the target decides about drafting."""
+"""Settings of the engine: the target, its memory, and how speculation is verified."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,9 +23,9 @@ Acceptance = Literal["coupled", "ratio"]
 MAX_LOOKAHEAD = 16
 DEFAULT_LOOKAHEAD = 8
 TREES_PER_STEP, TREE_SIZE = 16, 64
-"""Trees that a step of the target verifies at most, and nodes of one."""
+"""Most trees that a step of the target verifies, and most nodes of a tree."""
 _SHARE_BESIDE_A_DRAFT = 0.5
-"""Of the memory for KV that a GPU has left: the draft's weights and all its own come out of the rest."""
+"""The target's share of a GPU's free memory if the draft is loaded on the same GPU later."""
 _drafting = partial(Setting, group="Drafting")
 _batching = partial(Setting, group="Memory and batching")
 _machine = partial(Setting, group="Machine and numbers")
@@ -33,7 +33,7 @@ _machine = partial(Setting, group="Machine and numbers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Everything the engine can be told. Defaults suit a CPU or a single GPU."""
+    """All settings of the engine. The defaults suit a CPU or a single GPU."""
 
     model: Annotated[
         str,
@@ -46,33 +46,35 @@ class EngineConfig:
     mode: Annotated[
         Mode,
         _drafting(
-            "ar: alone; sd: in turns with a draft; ssd: it works ahead, as it does by default.",
+            "ar: no draft; sd: target and draft take turns; ssd: the draft works ahead.",
             tells_default=False,
         ),
     ] = "ar"
-    draft: Annotated[DraftConfig | None, Setting("Who guesses: its settings, or its name alone.")] = None
+    draft: Annotated[DraftConfig | None, Setting("The draft: its settings, or only its model.")] = None
     lookahead: Annotated[
         int | None,
         _drafting(
-            "Most tokens drafted for one verification, 8 if not given; sd keeps to it.",
+            "Most tokens drafted for one verification; default 8. Mode sd drafts exactly this many.",
             least=1,
             most=MAX_LOOKAHEAD,
         ),
     ] = None
     acceptance: Annotated[
-        Acceptance, _drafting("coupled: the seed's own tokens; ratio: the same distribution.")
+        Acceptance, _drafting("coupled: the same tokens as without a draft; ratio: the same distribution.")
     ] = "coupled"
-    enable_trees: Annotated[bool, _drafting("Several paths in one verification, where it pays.")] = True
-    saguaro: Annotated[float, _drafting("With ratio: weight of the draft's likeliest tokens.")] = 1.0
-    backup: Annotated[Backup, _drafting("What happens when the draft did not foresee a token.")] = "auto"
+    enable_trees: Annotated[bool, _drafting("Verify trees of several paths if that pays off.")] = True
+    saguaro: Annotated[float, _drafting("With ratio: weight that the draft gives its likeliest tokens.")] = (
+        1.0
+    )
+    backup: Annotated[Backup, _drafting("What to draft with after a miss.")] = "auto"
 
     max_model_len: Annotated[
-        int | None, _batching("Longest prompt plus output; the model's own limit.", least=1)
+        int | None, _batching("Longest prompt plus output; else the model's limit.", least=1)
     ] = None
     max_num_seqs: Annotated[int, _batching("Sequences that run at the same time.", least=1)] = MAX_NUM_SEQS
-    max_num_batched_tokens: Annotated[int, _batching("Query tokens in one forward.", least=1)] = 2048
-    enable_chunked_prefill: Annotated[bool, _batching("Long prompts in chunks.")] = True
-    enable_prefix_caching: Annotated[bool, _batching("Equal beginnings of prompts are kept.")] = True
+    max_num_batched_tokens: Annotated[int, _batching("Most tokens computed in one forward.", least=1)] = 2048
+    enable_chunked_prefill: Annotated[bool, _batching("Compute long prompts in chunks.")] = True
+    enable_prefix_caching: Annotated[bool, _batching("Reuse the KV cache of equal prompt prefixes.")] = True
     block_size: Annotated[int, _batching("Tokens in a KV block.", least=1)] = BLOCK_SIZE
     kv_cache_bytes: Annotated[
         int | None,
@@ -85,23 +87,23 @@ class EngineConfig:
     device: Annotated[str, _machine("Device: auto, cpu, cuda or cuda:N.")] = "auto"
     dtype: Annotated[DType, _machine("Number format of weights.")] = "auto"
     cores: Annotated[tuple[int, ...], _machine("CPU cores to run on, such as 0,1 or 0-3.")] = ()
-    deterministic: Annotated[bool, _machine("Bitwise the same whatever runs beside it.")] = False
+    deterministic: Annotated[bool, _machine("Bitwise equal results whatever else is in the batch.")] = False
     decode_tile: Annotated[
-        int, _machine("Rows of a tile of generated tokens, where deterministic.", least=16, multiple_of=16)
+        int, _machine("With deterministic: tile size for generated tokens.", least=16, multiple_of=16)
     ] = DECODE_TILE
     prefill_tile: Annotated[
-        int, _machine("Rows of a tile of prompts, where deterministic.", least=16, multiple_of=16)
+        int, _machine("With deterministic: tile size for prompts.", least=16, multiple_of=16)
     ] = PREFILL_TILE
     hf_cache: Annotated[
         str | None,
         _machine(
-            "Where models of the hub are kept; the hub's own cache.",
+            "Folder for models from the hub; default: the hub's own cache.",
             flags=("--hf-cache", "--download-dir"),
             variable="SSD_HF_CACHE",
         ),
     ] = None
 
-    seed: Annotated[int | None, Setting("Where seeds of requests without one come from.")] = None
+    seed: Annotated[int | None, Setting("Base seed for requests that have none.")] = None
 
     def __post_init__(self) -> None:
         schema.check(self)
@@ -139,17 +141,17 @@ class EngineConfig:
 
     @property
     def may_have_trees(self) -> bool:
-        """Whether this mode's verifications may take trees."""
+        """Whether verifications may have trees in this mode."""
         return self.enable_trees and self.mode != "ar" and self.acceptance == "coupled"
 
     @property
     def num_trees(self) -> int:
-        """Sequences of a step that may have one verified: where many run, rows are not free."""
+        """Most sequences of a step whose speculation may be a tree: extra rows cost time in large batches."""
         return min(self.max_num_seqs, TREES_PER_STEP) if self.may_have_trees else 0
 
     @property
     def _most_decided(self) -> int:
-        """Places of a step at which a token may be decided."""
+        """Most positions of a step at which a token is sampled."""
         return self.max_num_seqs * (self.max_lookahead + 1) + self.num_trees * TREE_SIZE
 
     @property
@@ -166,7 +168,7 @@ class EngineConfig:
 
     @property
     def runner(self) -> RunnerConfig:
-        """The target's."""
+        """Settings for loading the target."""
         return RunnerConfig(
             model=self.model,
             device=self.device,
@@ -188,7 +190,7 @@ class EngineConfig:
 
     @property
     def draft_runner(self) -> RunnerConfig:
-        """Of a draft that is here; one that takes turns with the target computes where it does."""
+        """Settings for loading the draft; in mode sd it runs on the target's device."""
         if (draft := self.own_draft) is None:
             raise ValueError("no draft is loaded here: name a small model of the same family")
         if self.mode != "sd":
@@ -204,20 +206,20 @@ class EngineConfig:
 
     @property
     def _has_its_draft_beside_it(self) -> bool:
-        """On the same device, whose memory is the target's first."""
+        """Whether target and draft share a device."""
         draft = self.own_draft
         return draft is not None and (self.mode == "sd" or self.device == draft.device)
 
     @classmethod
     def from_settings(cls, model: str, settings: Mapping[str, Any]) -> "EngineConfig":
-        """A config from keyword settings; a misspelt key is named with its nearest neighbour."""
+        """Make a config from keyword settings. An unknown key raises ValueError with a suggestion."""
         settings = _checked(settings)
         if settings.get("draft") is not None:
             settings["draft"] = DraftConfig.from_settings(settings["draft"])
         return cls(model=model, **settings)
 
     def changed(self, settings: Mapping[str, Any]) -> "EngineConfig":
-        """Other settings; what is not given stays, within the draft's too."""
+        """A copy with other settings; the draft's settings are merged too."""
         settings = _checked(settings)
         if settings.get("draft") is not None and self.draft is not None:
             settings["draft"] = self.draft.changed(settings["draft"])
@@ -227,6 +229,6 @@ class EngineConfig:
 
 
 def _checked(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """As they are, if all of them are known."""
+    """A copy of the settings; raises ValueError for an unknown one."""
     schema.refuse_unknown(settings, EngineConfig)
     return dict(settings)

@@ -1,14 +1,11 @@
-"""What it takes to load a model and give it memory: the part that engine and draft both have.
-
-Nobody writes one by hand: EngineConfig and DraftConfig make theirs.
-"""
+"""Settings for loading a model and its KV cache, made by EngineConfig and DraftConfig."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 Precision = Literal["auto", "model", "int8"]
-"""How a draft's weights are kept: in its own number format, or rounded to int8."""
+"""Number format of a draft's weights: the model's own, or int8."""
 MAX_NUM_SEQS = 64
 BLOCK_SIZE = 16
 KV_CACHE_BYTES = 2 << 30
@@ -22,25 +19,25 @@ class RunnerConfig:
     dtype: DType = "auto"
     cores: tuple[int, ...] = ()
     precision: Precision = "model"
-    """Rounded weights change logits: for drafts alone, which are only ever checked."""
+    """int8 changes logits, so it is for drafts only, whose tokens are verified."""
     head: int | None = None
-    """So many frequent tokens have logits; None: all. For drafts alone."""
+    """Number of frequent tokens for which logits are computed; None: all. For drafts only."""
     max_model_len: int | None = None
     max_num_seqs: int = MAX_NUM_SEQS
     num_trees: int = 0
-    """Sequences that may have a tree: of a draft that works ahead, or in one verification."""
+    """Most sequences with a tree: at a draft, or in one verification."""
     least_trees: int = 0
-    """A draft cannot do without; a target's texts come first."""
+    """Trees that must fit into memory: 1 for a draft, 0 for a target."""
     block_size: int = BLOCK_SIZE
     kv_cache_bytes: int | None = None
-    """None: `KV_CACHE_BYTES` on a CPU; on a GPU what is left."""
+    """None: `KV_CACHE_BYTES` on a CPU, the free memory on a GPU."""
     kv_share: float = 1.0
-    """Of what a GPU has left: less where another model is still to come."""
+    """Share of a GPU's free memory; less than 1 if another model will be loaded there."""
     num_blocks: int | None = None
     step_rows: int = 512
-    """Of the largest step: what memory is planned for."""
+    """Rows of the largest step, for which memory is reserved."""
     step_logits: int = MAX_NUM_SEQS
-    """Rows of it whose logits are wanted."""
+    """Rows of that step whose logits are computed."""
     deterministic: bool = False
     decode_tile: int = DECODE_TILE
     prefill_tile: int = PREFILL_TILE

@@ -1,8 +1,7 @@
-"""What a setting is: type, default and range, what it means, and how it is called on the command line.
+"""Declares settings: type, default, range, meaning and flag.
 
-A config is a frozen dataclass each of whose fields is annotated with a `Setting`. All that is said of a
-setting is said there: checks (here), flags and files (cli/options.py, cli/config_file.py) and the tables of
-docs/settings.md follow from it.
+A config is a frozen dataclass whose fields are annotated with a `Setting`. Checks (here), flags and files
+(cli/options.py, cli/config_file.py) and the tables of docs/settings.md are derived from it.
 """
 
 import dataclasses
@@ -17,42 +16,42 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 @dataclass(frozen=True, slots=True)
 class Setting:
     help: str
-    """One sentence, for `--help-all` and the page of settings."""
+    """One sentence for `--help-all` and docs/settings.md."""
     _: KW_ONLY
     group: str = ""
-    """Of flags: the heading in the help."""
+    """Heading in the command line's help."""
     least: float | None = None
     most: float | None = None
-    """Of a number; of a text its length."""
+    """Largest number, or longest text."""
     multiple_of: int | None = None
     remedy: str = ""
-    """What to do where the value is wrong; else its type and range are named."""
+    """Error message for an invalid value; default: its type and range."""
     flags: Sequence[str] = ()
-    """Where they are not made of the name alone."""
+    """Flags; default: one flag made from the name."""
     is_repeated: bool = False
-    """A flag for each of several values; else they stand in one, with commas."""
+    """Whether a tuple's flag is repeated for each value; otherwise values are separated by commas."""
     variable: str | None = None
-    """Of the environment: where the value comes from if nothing else gives it."""
+    """Environment variable that is read if neither flag nor file gives a value."""
     tells_default: bool = True
     """Whether the help names the default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A setting of a config, as it is declared there."""
+    """A declared setting of a config."""
 
     name: str
     kind: Any
-    """Its type; without None, which stands for "not said" wherever it is allowed."""
+    """Its type without None, which means "not given" where it is allowed."""
     allows_none: bool
     default: Any
-    """None where it has to be given."""
+    """None if the setting is required."""
     about: Setting
 
 
 @cache
 def fields_of(config: Any) -> dict[str, Field]:
-    """Of a config's class, by name."""
+    """The settings of a config class by name."""
     hints = get_type_hints(config, include_extras=True)
     return {each.name: _field(each, hints[each.name]) for each in dataclasses.fields(config)}
 
@@ -66,7 +65,7 @@ def _field(field: "dataclasses.Field[Any]", hint: Any) -> Field:
 
 
 def check(config: Any, owner: str = "") -> None:
-    """ValueError for the first setting whose value is of another type or out of its range."""
+    """Raise ValueError for the first setting with an invalid type or value."""
     for name, field in fields_of(config.__class__).items():
         value = getattr(config, name)
         if value is None and field.allows_none:
@@ -76,7 +75,7 @@ def check(config: Any, owner: str = "") -> None:
 
 
 def _what_is_wrong(value: Any, kind: Any, about: Setting) -> str:
-    """What it must be instead; empty: it is right."""
+    """What the value must be; empty if it is valid."""
     if get_origin(kind) is Literal:
         return "" if value in get_args(kind) else f"use one of {', '.join(get_args(kind))}"
     if kind == tuple[int, ...]:
@@ -118,7 +117,7 @@ def _range(kind: type, about: Setting) -> str:
 
 
 def refuse_unknown(given: Iterable[Any], config: type, owner: str = "") -> None:
-    """ValueError for the first name that is no setting of the config, with its nearest neighbour."""
+    """Raise ValueError for the first unknown name, with the most similar known one."""
     known = fields_of(config)
     for name in map(str, given):
         if name not in known:
@@ -127,13 +126,13 @@ def refuse_unknown(given: Iterable[Any], config: type, owner: str = "") -> None:
 
 
 def nearest(name: str, known: Iterable[str], *, otherwise: str) -> str:
-    """A hint: the known name that was meant, or else what to do without one."""
+    """A hint with the most similar known name, or `otherwise`."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"did you mean {near[0]!r}?" if near else otherwise
 
 
 def said(config: Any) -> dict[str, Any]:
-    """What differs from the defaults."""
+    """The settings that differ from their defaults."""
     fields = fields_of(config.__class__)
     values = {name: getattr(config, name) for name in fields}
     return {name: value for name, value in values.items() if value != fields[name].default}
