@@ -36,13 +36,13 @@ Line = dict[str, Any]
 
 @contextmanager
 def cut_paths(proposer: Proposer) -> Iterator[None]:
-    """Meanwhile the proposer is told of no grammar: the engine cuts what comes."""
-    told = proposer.propose
+    """Hides grammars from the proposer, so that the engine cuts its speculations."""
+    propose = proposer.propose
 
-    def untold(seq_ids: Sequence[int], context_of: Any, _places: object) -> list[Speculation]:
-        return told(seq_ids, context_of, {})
+    def without_grammars(seq_ids: Sequence[int], context_of: Any, _states: object) -> list[Speculation]:
+        return propose(seq_ids, context_of, {})
 
-    proposer.propose = untold  # type: ignore[assignment, method-assign]
+    proposer.propose = without_grammars  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:

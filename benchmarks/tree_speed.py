@@ -28,8 +28,8 @@ from benchmarks.ruled import BLOCK, NUM_BLOCKS, scheduler_of, shape_of
 from ssd.bench.statistics import paired_ratio
 from ssd.config import TREES_PER_STEP
 from ssd.decoding.ahead import DraftAhead
-from ssd.decoding.arenas import Arenas
 from ssd.decoding.decoder import Decoder
+from ssd.decoding.tree_slots import TreeSlots
 from ssd.draft.client.client import DraftClient
 from ssd.draft.client.connection import Connection
 from ssd.draft.client.sources import FixedSources
@@ -144,7 +144,7 @@ class Engine:
         client, clock = self.world.client(options.lookahead), self.world.clock
         speculator = Speculator(client, lookahead=options.lookahead, num_trees=num_trees, clock=clock)
         target = Target(text, self.world, options.free)
-        decoder = Decoder(target, DraftAhead(speculator), Arenas(range(num_trees), BLOCK))
+        decoder = Decoder(target, DraftAhead(speculator), TreeSlots(range(num_trees), BLOCK))
         limits = SchedulerLimits(batch, 16384, 4096)
         blocks = BlockManager(NUM_BLOCKS, BLOCK)
         self.core = EngineCore(decoder, blocks, limits, tiny_tokenizer(), clock)

@@ -4,7 +4,7 @@
         [--record FILE.jsonl]
 
 A proposer that knows the truth offers trees around it (`campaigns/oracle/tree_shapes.py`), through the real
-engine: alone, in batches, preempted, with prompts from the prefix cache, with few blocks and arenas, on steps
+engine: alone, in batches, preempted, with prompts from the prefix cache, with few blocks and slots, on steps
 that are replayed and on a runner that goes on by itself. Deterministic, every bit of every log-probability
 must be the same; loose, every token.
 """
@@ -23,10 +23,10 @@ from campaigns.oracle.tree_shapes import some_speculation
 from campaigns.record import Record
 from ssd.attention.paged import PagedBackend
 from ssd.config import RunnerConfig
-from ssd.decoding.arenas import Arenas
 from ssd.decoding.decoder import Decoder
-from ssd.decoding.proposer import ContextOf, Places, Proposer, Rounds
+from ssd.decoding.proposer import ContextOf, GrammarStates, Proposer, Rounds
 from ssd.decoding.rows import Decided, DecodeRow, Speculation, StepTimes
+from ssd.decoding.tree_slots import TreeSlots
 from ssd.draft.client.branching import first_path
 from ssd.engine.core import EngineCore
 from ssd.engine.grammar import Grammars
@@ -66,8 +66,8 @@ class Circumstance:
 
 CIRCUMSTANCES = (
     Circumstance("alone", batch=1),
-    Circumstance("batch of 8, fewer arenas than sequences", num_trees=2),
-    Circumstance("an arena for each", batch=NUM_TREES),
+    Circumstance("batch of 8, fewer tree slots than sequences", num_trees=2),
+    Circumstance("tree slots for each", batch=NUM_TREES),
     Circumstance("preempted", num_blocks=2 + MAX_MODEL_LEN // BLOCK),
     Circumstance("no prefix cache", prefix_caching=False),
     Circumstance("a budget of 12 tokens", budget=12),
@@ -101,7 +101,9 @@ class KnowsTheTruth(Proposer):
         self._num_asked = 0
         self.seen = Seen()
 
-    def propose(self, seq_ids: Sequence[int], context_of: ContextOf, places: Places) -> list[Speculation]:
+    def propose(
+        self, seq_ids: Sequence[int], context_of: ContextOf, states: GrammarStates
+    ) -> list[Speculation]:
         found = []
         for seq_id in seq_ids:
             row = context_of(seq_id).sampling
@@ -180,9 +182,9 @@ class Bench:
             for each in output.outputs:
                 truths[request.prompt_token_ids, mix_seed(request.seed, each.index)] = each.token_ids
         proposer = KnowsTheTruth(truths, self.vocab_size)
-        arenas = Arenas.of(self.loaded.pool)
-        arenas = replace(arenas, starts=arenas.starts[: how.num_trees])
-        decoder = Decoder(self._runner(how), proposer, arenas)
+        tree_slots = TreeSlots.of(self.loaded.pool)
+        tree_slots = replace(tree_slots, starts=tree_slots.starts[: how.num_trees])
+        decoder = Decoder(self._runner(how), proposer, tree_slots)
         outputs = [each for wave in self._waves(how, decoder, [requests, followers]) for each in wave]
         seen = proposer.seen
         seen.preemptions = sum(each.num_preemptions for each in outputs)

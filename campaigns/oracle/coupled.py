@@ -29,8 +29,8 @@ from torch import Tensor
 from campaigns.oracle.table_runner import BLOCK_SIZE, TableRunner
 from campaigns.oracle.tree_shapes import some_speculation
 from ssd.attention.rows import Row
-from ssd.decoding.arenas import Arenas
 from ssd.decoding.rows import DecodeRow, Speculation
+from ssd.decoding.tree_slots import TreeSlots
 from ssd.decoding.verification import verify
 from ssd.draft.client.branching import cut, parents_of, simplified
 from ssd.sampling import History, SamplingParams, SamplingRow
@@ -202,7 +202,7 @@ class Batch(RowRunner):
         self.num_trees = 0
         """Rounds in which nodes of one were accepted."""
         self._runners = [TableRunner(case.all_logits) for case in self.cases]
-        self._arenas = Arenas([BESIDE + MOST_NODES * i for i in range(size)], BLOCK_SIZE, self._move)
+        self._tree_slots = TreeSlots([BESIDE + MOST_NODES * i for i in range(size)], BLOCK_SIZE, self._move)
 
     def _move(self, sources: Tensor, destinations: Tensor) -> None:
         owners = destinations // (NUM_BLOCKS * BLOCK_SIZE)
@@ -230,8 +230,8 @@ class Batch(RowRunner):
             start = case.num_computed
             rows.append(case.row(case.tokens, drafts[-1], start, range(i * NUM_BLOCKS, (i + 1) * NUM_BLOCKS)))
         differing = set()
-        outcomes = verify(self, rows, arenas=self._arenas)
-        self._arenas.settle(rows, outcomes)
+        outcomes = verify(self, rows, tree_slots=self._tree_slots)
+        self._tree_slots.settle(rows, outcomes)
         self.num_trees += sum(bool(each.branch) for each in outcomes)
         for i, drafted, decided in zip(going, drafts, outcomes, strict=True):
             new = [token.token for token in decided.tokens]
@@ -269,9 +269,9 @@ def num_differing_outcomes(case: Case) -> tuple[int, int]:
     for place in range(LENGTH):
         truth, known = case.definition[place:], case.prompt + case.definition[:place]
         rows = [case.row(known, drafted, 0, range(NUM_BLOCKS)) for drafted in speculations]
-        arenas = Arenas([BESIDE + LOOKAHEAD * place for place in range(len(rows))])
+        tree_slots = TreeSlots([BESIDE + LOOKAHEAD * place for place in range(len(rows))])
         with injected_noise([case]):
-            outcomes = verify(TableRunner(case.all_logits), rows, arenas=arenas)
+            outcomes = verify(TableRunner(case.all_logits), rows, tree_slots=tree_slots)
         for drafted, decided in zip(speculations, outcomes, strict=True):
             differing += [each.token for each in decided.tokens] != expected_outcome(drafted, truth)
     return differing, len(speculations) * LENGTH

@@ -129,14 +129,16 @@ def test_whether_vllm_fits(
 def test_who_would_sit_where_before_anything_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = str(write_checkpoint("medium", tmp_path / "model"))
     monkeypatch.setattr(machine, "reading_rate", lambda cores: cores * 1e9)
-    monkeypatch.setattr(machine, "rooms", lambda: {"cuda:0": 800 << 30, "cuda:1": 1 << 20, "cpu": 8 << 30})
+    monkeypatch.setattr(
+        machine, "free_memory", lambda: {"cuda:0": 800 << 30, "cuda:1": 1 << 20, "cpu": 8 << 30}
+    )
     shown = doctor(tmp_path, "--model", model, "--draft", model)
     words = " ".join(re.sub("[│\n]", " ", shown).split())
     assert re.search(
         r"target cuda:0: 0\.\d\d GiB of weights, \d+\.\d\d GiB of KV; fits, \d+\.\d\d GiB to spare", words
     )
     assert re.search(
-        r"draft cuda:1: .* does not fit: 0\.\d\d GiB wanted, 0\.\d\d GiB of 0\.\d\d GiB to be had", words
+        r"draft cuda:1: .* does not fit: 0\.\d\d GiB wanted, 0\.\d\d GiB of 0\.\d\d GiB usable", words
     )
     alone = CliRunner().invoke(app, ["doctor", "--draft", model])
     assert alone.exit_code == 2

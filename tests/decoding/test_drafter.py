@@ -13,7 +13,7 @@ from ssd.draft.client.branching import path_to
 from ssd.engine.grammar import GrammarCompiler
 from ssd.kvcache.block_manager import BlockManager
 from ssd.sampling import Grammar, History, SamplingParams, SamplingRow
-from ssd.sampling.constraint import Place
+from ssd.sampling.constraint import GrammarState
 from tests.row_runner import RowRunner
 from tests.tiny import tiny_tokenizer
 
@@ -48,12 +48,12 @@ def context(*text: int, temperature: float = 0.0) -> DraftContext:
     return DraftContext(0, SamplingRow(params, 1, len(text), text, History(list(text), len(text))))
 
 
-def place_of(text: str) -> Mapping[int, Place]:
+def state_of(text: str) -> Mapping[int, GrammarState]:
     """At the start of a text that must be this one."""
     compiler = GrammarCompiler(tiny_tokenizer(), (1,), VOCAB)
-    place = compiler.constraints(Grammar("regex", text), 1)[0].here()
-    assert place is not None
-    return {0: place}
+    state = compiler.constraints(Grammar("regex", text), 1)[0].state()
+    assert state is not None
+    return {0: state}
 
 
 def test_a_tree_is_the_path_and_what_could_stand_in_each_tokens_stead() -> None:
@@ -79,7 +79,7 @@ def test_a_tree_is_the_path_and_what_could_stand_in_each_tokens_stead() -> None:
 def test_what_must_follow_costs_no_forward(ratio: RatioDrafting | None, temperature: float) -> None:
     tokens = tiny_tokenizer()("abcdefghij").input_ids
     made, chooser = drafter(ratio)
-    [found] = made.propose([context(3, 4, temperature=temperature)], None, place_of("abcdefghij"))
+    [found] = made.propose([context(3, 4, temperature=temperature)], None, state_of("abcdefghij"))
     assert list(found.tokens) == tokens[:LOOKAHEAD]
     assert chooser.num_forwards == 0
     assert (found.proposals is None) is (ratio is None)
@@ -89,16 +89,16 @@ def test_what_must_follow_costs_no_forward(ratio: RatioDrafting | None, temperat
 def test_guesses_keep_to_the_grammar(ratio: RatioDrafting | None) -> None:
     """Digits are hardly likely by the draft, but nothing else may follow; what is forced is read at once."""
     made, chooser = drafter(ratio)
-    places = place_of("[0-9]abcd[0-9][0-9]")
-    [found] = made.propose([context(3, 4)], None, places)
+    states = state_of("[0-9]abcd[0-9][0-9]")
+    [found] = made.propose([context(3, 4)], None, states)
     text = tiny_tokenizer().decode(found.tokens)
     assert text[0].isdigit()
     assert text[1:5] == "abcd"[: len(text) - 1]
     assert chooser.num_forwards < len(found.tokens)
-    place = places[0]
+    state = states[0]
     for token in found.tokens:
-        assert place.allows(token)
-        place = place.after(token)
+        assert state.allows(token)
+        state = state.after(token)
 
 
 @pytest.mark.parametrize("ratio", [None, RatioDrafting()])
@@ -106,5 +106,5 @@ def test_a_draft_without_any_allowed_token_gives_way(ratio: RatioDrafting | None
     made, _chooser = drafter(ratio)
     limits = DraftLimits(LOOKAHEAD, 256, 512, vocab_size=4)
     made = Drafter(Chooser(), BlockManager(64, 16), limits, ratio=ratio)
-    [found] = made.propose([context(3, 2)], None, place_of("[0-9]abcd"))
+    [found] = made.propose([context(3, 2)], None, state_of("[0-9]abcd"))
     assert found.tokens == ()

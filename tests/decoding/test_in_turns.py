@@ -33,7 +33,7 @@ class Turns(RowRunner):
         return ROOM
 
     def propose(
-        self, contexts: Sequence[DraftContext], lengths: Sequence[int] | None, places: object
+        self, contexts: Sequence[DraftContext], lengths: Sequence[int] | None, states: object
     ) -> list[Speculation]:
         wanted = [ROOM] * len(contexts) if lengths is None else lengths
         self.now += self.draft_seconds * max(wanted)

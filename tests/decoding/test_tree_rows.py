@@ -8,8 +8,8 @@ import torch
 
 from ssd.attention.rows import PlainRow
 from ssd.config import RunnerConfig
-from ssd.decoding.arenas import Arenas
 from ssd.decoding.rows import DecodeRow, Speculation
+from ssd.decoding.tree_slots import TreeSlots
 from ssd.decoding.verification import decided_positions, verify, worth_verifying
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.runtime.runner import forward
@@ -73,15 +73,15 @@ def tree_around(truth: Sequence[int]) -> tuple[list[int], list[int]]:
 
 def test_keys_of_the_accepted_path_are_those_of_plain_decoding(loaded: LoadedModel) -> None:
     """To the bit, at the same positions; and nobody else's page is touched."""
-    arenas = Arenas.of(loaded.pool)
+    tree_slots = TreeSlots.of(loaded.pool)
     for seed in range(12):
         plain, speculated = Text(loaded, seed, 0), Text(loaded, seed, TABLE)
         stranger = Text(loaded, seed + 100, 2 * TABLE)
         truth = plain.decode(4)
         rows = [stranger.row([1, 2], [-1, -1]), speculated.row(*tree_around(truth))]
         before = loaded.pool.keys.clone()
-        outcomes = verify(loaded.runner, rows, arenas=arenas)
-        arenas.settle(rows, outcomes)
+        outcomes = verify(loaded.runner, rows, tree_slots=tree_slots)
+        tree_slots.settle(rows, outcomes)
         new = [each.token for each in outcomes[1].tokens]
         assert (new, outcomes[1].branch) == (truth, (1, 4, 7))
         assert outcomes[0].branch == ()
@@ -103,7 +103,9 @@ def test_log_probabilities_are_those_of_plain_decoding(loaded: LoadedModel) -> N
         single += decided.tokens
         plain.tokens.append(decided.tokens[0].token)
         truth.append(decided.tokens[0].token)
-    [together] = verify(loaded.runner, [speculated.row(*tree_around(truth))], arenas=Arenas.of(loaded.pool))
+    [together] = verify(
+        loaded.runner, [speculated.row(*tree_around(truth))], tree_slots=TreeSlots.of(loaded.pool)
+    )
     assert list(together.tokens) == single
 
 
@@ -124,7 +126,7 @@ class OddsThenEvens:
     def __init__(self, last: int) -> None:
         self.last = last
 
-    def here(self) -> None: ...
+    def state(self) -> None: ...
 
     def masks(self, drafted: Sequence[int]) -> list[Allowed]:
         import numpy as np

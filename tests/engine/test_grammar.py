@@ -84,7 +84,7 @@ def test_what_must_follow_is_proposed_without_asking_the_draft(llm: LLM) -> None
 @pytest.mark.parametrize(
     ("grammar", "message"),
     [
-        (Grammar("json_schema", "{"), "no JSON"),
+        (Grammar("json_schema", "{"), "not JSON"),
         (Grammar("json_schema", '{"type": "nothing"}'), "cannot be used"),
         (Grammar("json_schema", '{"type": "array", "uniqueItems": true}'), "cannot be used"),
         (Grammar("regex", "("), "cannot be used"),
@@ -234,35 +234,35 @@ def allowed_ids(mask: Any) -> list[int]:
     return [token for token in range(512) if mask[token // 32] >> (token % 32) & 1]
 
 
-def test_a_place_knows_what_must_follow_and_what_may() -> None:
-    """Step by step along a text, a place says what masks say; the text itself stays where it was."""
+def test_a_grammar_state_knows_what_must_follow_and_what_may() -> None:
+    """Step by step along a text, a state says what masks say; the text itself stays where it was."""
     tokenizer = tiny_tokenizer()
     constraint = GrammarCompiler(tokenizer, (1,), 512).constraints(
         Grammar("json_schema", json.dumps(SCHEMA)), 1
     )[0]
     tokens = tokenizer('{"name": "fox", "sizes": [4], "kind": "a"}').input_ids
-    place, num_forced = constraint.here(), 0
-    assert place is not None
+    state, num_forced = constraint.state(), 0
+    assert state is not None
     for token, mask in zip(tokens, constraint.masks(tokens), strict=False):
         allowed = allowed_ids(mask)
-        assert place.mask().tolist() == mask.tolist()
-        assert place.only() == (allowed[0] if len(allowed) == 1 else None)
-        assert all(place.allows(each) for each in allowed)
-        num_forced += place.only() is not None
-        place = place.after(token)
+        assert state.mask().tolist() == mask.tolist()
+        assert state.only() == (allowed[0] if len(allowed) == 1 else None)
+        assert all(state.allows(each) for each in allowed)
+        num_forced += state.only() is not None
+        state = state.after(token)
     assert num_forced > 5
-    assert place.only() is None  # An end is never worth a guess: the row before it decides it.
-    before = constraint.here()
+    assert state.only() is None  # An end is never worth a guess: the row before it decides it.
+    before = constraint.state()
     assert before is not None
     assert before.mask().tolist() == constraint.masks([])[0].tolist()
 
 
-def test_where_nothing_can_follow_there_is_no_place() -> None:
+def test_where_nothing_can_follow_there_is_no_state() -> None:
     constraint = GrammarCompiler(tiny_tokenizer(), (1,), 512).constraints(DEAD_END, 1)[0]
-    place = constraint.here()
-    assert place is not None
+    state = constraint.state()
+    assert state is not None
     dead_end = tiny_tokenizer()("a").input_ids
-    assert place.after(dead_end[0]).only() is None
+    assert state.after(dead_end[0]).only() is None
     constraint.advance(dead_end)
     constraint.masks([])
-    assert constraint.here() is None
+    assert constraint.state() is None

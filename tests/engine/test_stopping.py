@@ -28,7 +28,7 @@ def joined(generation: Generation, tokens: list[SampledToken], size: int) -> tup
     text, taken = "", list[int]()
     for first in range(0, len(tokens), size):
         generation.sequence.tokens.extend(generation.settle(tokens[first : first + size], 4096))
-        increment = generation.tell(generation.take_untold())
+        increment = generation.increment(generation.take_results())
         text += increment.text
         taken += increment.token_ids
         if generation.stop is not None:

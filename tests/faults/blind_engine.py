@@ -82,14 +82,14 @@ BLIND = [
     ),
     BlindFault(
         "the folder of the sockets is left behind",
-        "src/ssd/worker/line.py",
+        "src/ssd/worker/engine_process.py",
         "        self._addresses.remove()\n",
         "",
         "Each server that ends leaves a folder in /tmp.",
     ),
     BlindFault(
         "an engine's last words are lost",
-        "src/ssd/worker/line.py",
+        "src/ssd/worker/engine_process.py",
         'self._die(self._failure or f"its process {self.child.ending}")',
         'self._die(f"its process {self.child.ending}")',
         "Callers hear that a process ended with code 1, and not why.",
@@ -97,7 +97,7 @@ BLIND = [
     BlindFault(
         "the pulse of a busy engine is not taken",
         "src/ssd/worker/loop.py",
-        "                self.pulse = self._take_pulse()\n                self._deliver(self._core.step())",
+        "                self.status = self._current_status()\n                self._deliver(self._core.step())",
         "                self._deliver(self._core.step())",
         "An engine that always has work is called stuck after some seconds, and its gauges stand still.",
     ),

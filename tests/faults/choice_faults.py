@@ -8,7 +8,7 @@ FAULTS = [
     Fault(
         "a forbidden child is proposed",
         f"{DRAFT}/client/proposals.py",
-        "[each for each in known if place.allows(each[1])]",
+        "[each for each in known if grammar.allows(each[1])]",
         "[each for each in known]",
         "tests/draft/test_guide.py::test_the_likeliest_that_is_allowed_goes_on_where_the_likeliest_of_all_is_forbidden",
     ),
@@ -57,7 +57,7 @@ FAULTS = [
     Fault(
         "guesses in turns forget the grammar",
         "src/ssd/decoding/drafter.py",
-        "allowed = None if self.place is None else self.place.mask()",
+        "allowed = None if self.state is None else self.state.mask()",
         "allowed = None",
         "tests/decoding/test_drafter.py::test_guesses_keep_to_the_grammar",
     ),

@@ -52,7 +52,7 @@ FAULTS = [
     Fault(
         "what is settled is lost when its request is aborted",
         "src/ssd/engine/core.py",
-        "            if bursts:\n",
+        "            if results:\n",
         "            if False:\n",
         "tests/engine/test_async_runner.py::test_what_is_settled_is_told_when_a_request_is_aborted",
     ),
@@ -114,7 +114,7 @@ FAULTS = [
     ),
     Fault(
         "a grammar that failed allows the end",
-        "src/ssd/engine/grammar_trial.py",
+        "src/ssd/engine/grammar_compile.py",
         "        bits.fill(0)\n",
         "        pass\n",
         "tests/engine/test_grammar.py::test_a_matcher_that_fails_allows_nothing",

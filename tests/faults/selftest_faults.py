@@ -15,10 +15,10 @@ FAULTS = [
     ),
     Fault(
         "who shares a device is not counted",
-        "src/ssd/engine/seating.py",
-        "int(_ROOM * rooms[each.device]) - left[each.device],",
-        "weights + kv,",
-        "tests/engine/test_seating.py::test_one_device_carries_both",
+        "src/ssd/engine/model_placement.py",
+        "int(_USABLE * free[each.device]) - left[each.device],",
+        "needs.weights + needs.kv,",
+        "tests/engine/test_model_placement.py::test_one_device_carries_both",
     ),
     Fault(
         "a mode that changes a token passes the self-test",

@@ -15,7 +15,7 @@ FAULTS = [
     ),
     Fault(
         "leaving a stream does not abort it",
-        "src/ssd/worker/line.py",
+        "src/ssd/worker/engine_process.py",
         "                inbox.is_abandoned = True\n                self.abort(request.request_id)\n",
         "                inbox.is_abandoned = True\n",
         f"{_CLIENT}test_leaving_a_stream_frees_its_blocks",
@@ -37,7 +37,7 @@ FAULTS = [
     ),
     Fault(
         "a dead engine leaves its callers waiting",
-        "src/ssd/worker/line.py",
+        "src/ssd/worker/engine_process.py",
         "            self._end(request_id, self.dead_error())\n",
         "            pass\n",
         f"{_CLIENT}test_a_killed_engine_tells_every_caller",
@@ -51,7 +51,7 @@ FAULTS = [
     ),
     Fault(
         "health is a process that exists",
-        "src/ssd/worker/line.py",
+        "src/ssd/worker/engine_process.py",
         "late = silent if silent > 2 * HEARTBEAT_SECONDS else 0.0",
         "late = 0.0",
         f"{_CLIENT}test_a_stopped_engine_is_seen_to_stand_still",
@@ -137,7 +137,7 @@ FAULTS = [
     Fault(
         "a grammar is compiled by the engine's thread",
         "src/ssd/worker/client.py",
-        "            await self._line.prepare(params.grammar)\n",
+        "            await self._process.prepare(params.grammar)\n",
         "            pass\n",
         "tests/server/test_structured.py::test_other_streams_go_on_while_a_large_schema_is_compiled",
     ),

@@ -15,7 +15,7 @@ _MINE, _OTHERS, _SICK = (
     "tests/e2e/test_b.py",
     "tests/vllm/test_a.py::test_y",
 )
-_LOGGED = "ERROR    ssd.worker.line:line.py:231 the engine is dead"
+_LOGGED = "ERROR    ssd.worker.engine_process:line.py:231 the engine is dead"
 """What pytest shows of a test that failed may begin as its summary does."""
 
 

@@ -4,7 +4,7 @@ from tests.faults.fault import Fault
 
 _BRANCHING = "src/ssd/draft/client/branching.py"
 _VERIFICATION = "src/ssd/decoding/verification.py"
-_ARENAS = "src/ssd/decoding/arenas.py"
+_TREE_SLOTS = "src/ssd/decoding/tree_slots.py"
 _SDPA = "src/ssd/attention/sdpa.py"
 _WALK = "tests/draft/test_branching.py::test_a_walk_goes_as_far_as_the_decided_tokens_do"
 _EVERY = "tests/oracle/test_coupled.py::test_every_speculation_at_every_place"
@@ -87,63 +87,63 @@ FAULTS = [
     ),
     Fault(
         "nodes of a tree see every node before them",
-        _ARENAS,
+        _TREE_SLOTS,
         "sum(1 << each for each in path_to(parents, node))",
         "(2 << node) - 1",
         _EVERY,
     ),
     Fault(
         "nodes of a tree do not see their parent",
-        _ARENAS,
+        _TREE_SLOTS,
         "sum(1 << each for each in path_to(parents, node))",
         "(1 << node) | sum(1 << each for each in path_to(parents, node)[:-2])",
         _EVERY,
     ),
     Fault(
         "nodes of a tree do not see the last known token",
-        _ARENAS,
+        _TREE_SLOTS,
         "        num_trunk=num_trunk,\n",
         "        num_trunk=num_trunk - 1,\n",
         _EVERY,
     ),
     Fault(
         "nodes of a tree stand one position too far",
-        _ARENAS,
+        _TREE_SLOTS,
         "num_trunk + depth - 1 for depth",
         "num_trunk + depth for depth",
         _KEYS,
     ),
     Fault(
         "keys of the first nodes of a tree are moved, not those of the path",
-        _ARENAS,
+        _TREE_SLOTS,
         "sources += [start + node for node in each.branch]",
         "sources += [start + place for place, _node in enumerate(each.branch)]",
         _KEYS,
     ),
     Fault(
         "keys of a tree's path are moved one position too far",
-        _ARENAS,
+        _TREE_SLOTS,
         "self._slot(row, first + place)",
         "self._slot(row, first + place + 1)",
         _KEYS,
     ),
     Fault(
         "keys of a tree's path stay where they are",
-        _ARENAS,
+        _TREE_SLOTS,
         "        if sources and self.move is not None:\n",
         "        if not sources and self.move is not None:\n",
         _ORACLE,
     ),
     Fault(
-        "keys of a tree's path are taken from another tree's arena",
-        _ARENAS,
+        "keys of a tree's path are taken from another tree's slots",
+        _TREE_SLOTS,
         "start, first = next(starts), row.start",
         "start, first = self.starts[0], row.start",
         _KEYS,
     ),
     Fault(
         "a block of the path is the last one's neighbour, not the text's",
-        _ARENAS,
+        _TREE_SLOTS,
         "row.blocks[position // self.block_size] * self.block_size",
         "(row.blocks[0] + position // self.block_size) * self.block_size",
         _KEYS,
@@ -198,7 +198,7 @@ FAULTS = [
         f"{_DRAFTS}::test_of_a_tree_only_the_accepted_path_enters_the_cache",
     ),
     Fault(
-        "there are more trees than arenas",
+        "there are more trees than tree slots",
         "src/ssd/engine/core.py",
         "            num_trees -= parents is not None\n",
         "",

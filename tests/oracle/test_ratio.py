@@ -118,7 +118,7 @@ class OnlySome:
     def __init__(self, *tokens: int) -> None:
         self._tokens = tokens
 
-    def here(self) -> None: ...
+    def state(self) -> None: ...
 
     def num_allowed(self, drafted: Sequence[int]) -> int:
         return next((i for i, token in enumerate(drafted) if token not in self._tokens), len(drafted))

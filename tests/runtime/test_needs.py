@@ -9,7 +9,7 @@ from ssd.config import DraftConfig, EngineConfig
 from ssd.draft.protocol.sockets import Heard
 from ssd.draft.server import main as program
 from ssd.engine import build
-from ssd.engine.seating import refuse_without_memory
+from ssd.engine.model_placement import refuse_without_memory
 from ssd.processes.host_memory import HostMemory
 from ssd.runtime.needs import needs_of, refuse_what_memory_lacks
 from tests.tiny import write_checkpoint

@@ -16,7 +16,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from ssd.config.server import ServerConfig
 from ssd.server import protocol
 from ssd.server.middleware import ApiKeys
-from ssd.worker import grammar_desk
+from ssd.worker import compile_queue
 from tests.server.process import ServerProcess, until
 
 ROOT = Path(__file__).parents[2]
@@ -60,8 +60,8 @@ HELD: dict[str, tuple[str, ...]] = {
     ),
     "Grammars are tried in another process with limits on time and memory, and a request whose grammar takes "
     "too much of the engine's time ends alone.": (
-        "tests/worker/test_trials.py::test_processor_time_has_an_end",
-        "tests/worker/test_trials.py::test_memory_has_an_end",
+        "tests/worker/test_compile_sandbox.py::test_processor_time_has_an_end",
+        "tests/worker/test_compile_sandbox.py::test_memory_has_an_end",
         "tests/engine/test_grammar_time.py::test_a_request_whose_time_is_used_up_ends_alone",
         "tests/engine/test_grammar_time.py::test_requests_do_not_pay_for_each_other_with_the_time_they_take",
     ),
@@ -174,5 +174,5 @@ def test_limits_are_the_ones_that_docs_name() -> None:
     assert f"more than {protocol._MOST_UNREAD >> 20} MiB" in page
     assert protocol._MOST_UNREAD == 256 << 20
     page = " ".join((ROOT / "docs" / "sampling.md").read_text().split())
-    assert f"{grammar_desk._MOST_BYTES >> 20} MB" in page
-    assert grammar_desk._MOST_BYTES == 128 << 20
+    assert f"{compile_queue._MOST_BYTES >> 20} MB" in page
+    assert compile_queue._MOST_BYTES == 128 << 20

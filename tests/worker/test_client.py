@@ -20,7 +20,7 @@ from ssd.engine.prompts import Prompt
 from ssd.sampling import Grammar
 from ssd.sampling.constraint import GrammarBusyError
 from ssd.worker.client import EngineClient
-from ssd.worker.grammar_desk import PREPARE_SECONDS
+from ssd.worker.compile_queue import PREPARE_SECONDS
 from ssd.worker.preparations import Preparations
 from tests.alive import is_alive
 

@@ -1,4 +1,4 @@
-"""The engine's loop in a thread of this process: its pulse says when it stands still."""
+"""The worker's loop in a thread of this process: its status says when it stands still."""
 
 import threading
 import time
@@ -17,8 +17,8 @@ from ssd.engine.build import Engine, build_engine
 from ssd.engine.core import StepOutput
 from ssd.engine.request import Request
 from ssd.errors import InvalidRequestError
-from ssd.worker.link import Addresses, WorkerLink
-from ssd.worker.loop import Beats, EngineLoop
+from ssd.worker.engine_sockets import Addresses, WorkerSocket
+from ssd.worker.loop import HeartbeatEncoder, WorkerLoop
 from ssd.worker.messages import Add, Heartbeat, Refused, decode_events, encode
 
 
@@ -35,15 +35,15 @@ def addresses() -> Iterator[Addresses]:
 
 
 @pytest.fixture
-def link(addresses: Addresses) -> Iterator[WorkerLink]:
+def socket(addresses: Addresses) -> Iterator[WorkerSocket]:
     """Closed, or what it could not deliver would keep whoever collects garbage waiting."""
-    found = WorkerLink(addresses)
+    found = WorkerSocket(addresses)
     yield found
     found.close()
 
 
 def test_a_first_step_that_hangs_shows(
-    engine: Engine, addresses: Addresses, link: WorkerLink, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, addresses: Addresses, socket: WorkerSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The usual way for a device to hang: on the first request after a quiet night."""
     goes_on, step = threading.Event(), engine.core.step
@@ -57,7 +57,7 @@ def test_a_first_step_that_hangs_shows(
     commands, events = context.socket(zmq.PUSH), context.socket(zmq.PULL)
     commands.bind(addresses.commands)
     events.bind(addresses.events)
-    loop, is_over = EngineLoop(engine, link), threading.Event()
+    loop, is_over = WorkerLoop(engine, socket), threading.Event()
     thread = threading.Thread(target=loop.run, args=(is_over.is_set,))
     thread.start()
     try:
@@ -66,7 +66,7 @@ def test_a_first_step_that_hangs_shows(
         params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
         commands.send(encode([Add(engine.requests.request("Hi", params))]))
         until(lambda: standstill(loop) > 0.4)
-        assert loop.pulse.figures.num_waiting + loop.pulse.figures.num_running == 1
+        assert loop.status.figures.num_waiting + loop.status.figures.num_running == 1
         goes_on.set()
         until(lambda: standstill(loop) == 0)
     finally:
@@ -77,7 +77,7 @@ def test_a_first_step_that_hangs_shows(
 
 
 def test_a_long_forward_that_moves_is_no_standstill(
-    engine: Engine, link: WorkerLink, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, socket: WorkerSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long prompt on a slow machine is work, and the probe can tell."""
     model, longest = engine.loaded.runner.model, 0.0
@@ -90,7 +90,7 @@ def test_a_long_forward_that_moves_is_no_standstill(
         return layer(*args)
 
     monkeypatch.setattr(model, "_layers", [slow] * 8)
-    loop = EngineLoop(engine, link)
+    loop = WorkerLoop(engine, socket)
     engine.core.add(engine.requests.request("Hi", SamplingParams(max_tokens=1)))
     began = time.monotonic()
     loop.run(lambda: not engine.core.has_work)
@@ -103,7 +103,7 @@ def test_a_long_forward_that_moves_is_no_standstill(
 def test_a_request_that_cannot_be_added_ends_alone(
     engine: Engine,
     addresses: Addresses,
-    link: WorkerLink,
+    socket: WorkerSocket,
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
     is_defect: bool,
@@ -119,7 +119,7 @@ def test_a_request_that_cannot_be_added_ends_alone(
     commands.bind(addresses.commands)
     events.bind(addresses.events)
     request, is_over = engine.requests.request("Hi", SamplingParams()), threading.Event()
-    thread = threading.Thread(target=EngineLoop(engine, link).run, args=(is_over.is_set,))
+    thread = threading.Thread(target=WorkerLoop(engine, socket).run, args=(is_over.is_set,))
     thread.start()
     try:
         commands.send(encode([Add(request)]))
@@ -132,8 +132,8 @@ def test_a_request_that_cannot_be_added_ends_alone(
     assert (event.request_id, event.is_defect) == (request.request_id, is_defect)
 
 
-def standstill(loop: EngineLoop) -> float:
-    return loop.pulse.heartbeat(time.monotonic()).seconds_without_progress
+def standstill(loop: WorkerLoop) -> float:
+    return loop.status.heartbeat(time.monotonic()).seconds_without_progress
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -144,19 +144,21 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def test_figures_that_cannot_be_sent_do_not_end_the_heartbeat(
-    engine: Engine, link: WorkerLink, caplog: pytest.LogCaptureFixture
+    engine: Engine, socket: WorkerSocket, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A draft's nonsense made a number of more than 64 bits: the thread ended, and an idle server was taken
     for a stuck one."""
-    loop, beats = EngineLoop(engine, link), Beats()
-    [sound] = decode_events(beats.frame(loop.pulse, 0.0))
-    stats = replace(loop.pulse.figures.stats, num_steps=1 << 70)
-    bad = replace(loop.pulse, figures=msgspec.structs.replace(loop.pulse.figures, stats=stats, num_waiting=3))
+    loop, encoder = WorkerLoop(engine, socket), HeartbeatEncoder()
+    [sound] = decode_events(encoder.frame(loop.status, 0.0))
+    stats = replace(loop.status.figures.stats, num_steps=1 << 70)
+    bad = replace(
+        loop.status, figures=msgspec.structs.replace(loop.status.figures, stats=stats, num_waiting=3)
+    )
     for _ in range(3):
-        [found] = decode_events(beats.frame(bad, 0.0))
+        [found] = decode_events(encoder.frame(bad, 0.0))
         assert isinstance(found, Heartbeat)
         assert isinstance(sound, Heartbeat)
         assert (found.num_waiting, found.stats) == (3, sound.stats)
-    assert beats.num_failed == 3
+    assert encoder.num_failed == 3
     assert len(caplog.records) == 1
-    assert decode_events(beats.frame(loop.pulse, 0.0)) == [sound]
+    assert decode_events(encoder.frame(loop.status, 0.0)) == [sound]

@@ -133,7 +133,7 @@ class BatchMeter:
 
     def _prepares_from(self, step: _TimedStep) -> float:
         """In turns, the host's own work begins when the draft is done."""
-        if self._core.decoder.proposer.line_stats is not None:
+        if self._core.decoder.proposer.draft_stats is not None:
             return step.started
         mine = [each.ended for each in self._draft_steps if step.started <= each.started < step.ended]
         return max(mine, default=step.started)

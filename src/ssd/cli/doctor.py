@@ -117,7 +117,7 @@ def _placement(model: str | None, draft: str | None, hf_cache: str | None, say: 
     """Placement of target and draft by role; empty if no target was named. Reads headers, loads nothing."""
     from ssd.cli.machine import free_memory
     from ssd.config import DraftConfig, EngineConfig
-    from ssd.engine.seating import seating
+    from ssd.engine.model_placement import place_models
     from ssd.models.hub import with_local_models
 
     if model is None:
@@ -130,7 +130,7 @@ def _placement(model: str | None, draft: str | None, hf_cache: str | None, say: 
     )
     config = with_local_models(config)
     say("reading headers and tokenizers")
-    found = {seat.who: seat.words for seat in seating(config, free_memory())}
+    found = {each.who: each.words for each in place_models(config, free_memory())}
     return found if drafting is None else {**found, "tokenizers": _tokenizers(config)}
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ssd.config import Acceptance
-from ssd.decoding.proposer import ContextOf, Places, Proposer, Rounds
+from ssd.decoding.proposer import ContextOf, GrammarStates, Proposer, Rounds
 from ssd.decoding.rows import Decided, DecodeRow, DraftContext, DraftStep, Speculation, StepTimes
 from ssd.draft.client.client import Path
 from ssd.draft.client.pool import PoolStats
@@ -17,7 +17,7 @@ from ssd.draft.protocol.messages import Sampling
 from ssd.sampling import DraftDistribution, Proposal, SamplingRow
 
 _LOOK_UP_SECONDS = 0.00005
-"""How often the end of a forward is looked for, and words of the draft."""
+"""Poll interval for the end of a forward and for the draft's messages."""
 
 
 _NOTHING = Speculation()
@@ -37,7 +37,7 @@ class DraftAhead(Proposer):
         return self.speculator.proposed
 
     @property
-    def line_stats(self) -> PoolStats:
+    def draft_stats(self) -> PoolStats:
         return self.speculator.stats
 
     def begin(self, context: DraftContext) -> None:
@@ -49,13 +49,15 @@ class DraftAhead(Proposer):
                 context.seq_id, row.prompt, row.output, sampling, context.max_len, draft_name=name
             )
 
-    def propose(self, seq_ids: Sequence[int], context_of: ContextOf, places: Places) -> list[Speculation]:
+    def propose(
+        self, seq_ids: Sequence[int], context_of: ContextOf, states: GrammarStates
+    ) -> list[Speculation]:
         for seq_id in self.speculator.unknown_among(seq_ids):
             self.begin(context_of(seq_id))
-        return [_speculation(path) for path in self.speculator.propose(seq_ids, places)]
+        return [_speculation(path) for path in self.speculator.propose(seq_ids, states)]
 
     def take_in(self, is_done: Callable[[], bool]) -> None:
-        """What the draft says during a forward is in the mirrors when it ends."""
+        """Reads the draft's messages into the mirrors until the forward is done."""
         self.speculator.take_in()
         while not is_done():
             time.sleep(_LOOK_UP_SECONDS)
@@ -92,7 +94,7 @@ def _speculation(path: Path) -> Speculation:
 
 
 def _wire_sampling(row: SamplingRow, *, ratio: bool = False, saguaro: float = 1.0) -> Sampling:
-    """The parameters that decide tokens, as they are sent to a draft."""
+    """The sampling parameters that a draft needs, as they are sent to it."""
     params = row.params
     return Sampling(
         seed=row.seed,

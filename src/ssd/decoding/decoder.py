@@ -1,37 +1,36 @@
-"""One step of the target: a forward is started, and later its decided tokens are collected.
+"""One step of the target: `launch` starts a forward, `collect` returns the tokens it decided.
 
-Between the two the host does what can wait. Who guesses the tokens that are verified is the proposer's
-affair: with none, with one that takes turns with the target and with one that works ahead, the target's
-step is the same.
+Between the two the host can do other work. The proposer supplies the tokens to verify; the target's step is
+the same in all modes.
 """
 
 import time
 from collections.abc import Sequence
 
-from ssd.decoding.arenas import Arenas
 from ssd.decoding.proposer import Proposer
 from ssd.decoding.rows import Decided, DecodeRow, StepTimes
+from ssd.decoding.tree_slots import TreeSlots
 from ssd.decoding.verification import launch
 from ssd.runtime.runner import Flight, Runner
 
 
 class Decoder:
     def __init__(
-        self, runner: Runner, proposer: Proposer | None = None, arenas: Arenas | None = None
+        self, runner: Runner, proposer: Proposer | None = None, tree_slots: TreeSlots | None = None
     ) -> None:
-        """`arenas`: where trees have their keys; None: only paths are verified."""
+        """`tree_slots`: KV slots for trees; None: only paths are verified."""
         self._runner = runner
-        self._arenas = Arenas() if arenas is None else arenas
+        self._tree_slots = TreeSlots() if tree_slots is None else tree_slots
         self.proposer = Proposer() if proposer is None else proposer
         self.times = StepTimes()
         """Of the latest step."""
-        self._under_way: tuple[Sequence[DecodeRow], Flight[list[Decided]], float, float]
-        """A step's rows, its forward, and when the launch of it began and ended."""
+        self._in_flight: tuple[Sequence[DecodeRow], Flight[list[Decided]], float, float]
+        """The rows and the forward of the step in flight, and when its launch began and ended."""
 
     @property
     def num_trees(self) -> int:
-        """Sequences of a step that may have a tree verified."""
-        return len(self._arenas.starts)
+        """How many sequences of a step may have a tree."""
+        return len(self._tree_slots.starts)
 
     @property
     def is_async(self) -> bool:
@@ -40,28 +39,28 @@ class Decoder:
 
     @property
     def num_uncaptured(self) -> int:
-        """Steps of the target that no captured one held."""
+        """Steps of the target that no captured graph covers."""
         return self._runner.num_uncaptured
 
     def launch(self, rows: Sequence[DecodeRow]) -> None:
-        """Starts the forward of a step; one that holds the host is over when this returns."""
+        """Starts the forward of a step; a forward that blocks the host is done when this returns."""
         started = time.monotonic()
-        flight = launch(self._runner, rows, arenas=self._arenas)
-        self._under_way = rows, flight, started, time.monotonic()
+        flight = launch(self._runner, rows, tree_slots=self._tree_slots)
+        self._in_flight = rows, flight, started, time.monotonic()
 
     def collect(self, away: float = 0.0) -> list[Decided]:
-        """What the forward under way decided, after everything that the draft said meanwhile.
+        """The tokens that the forward in flight decided. Reads the draft's messages until it is done.
 
-        `away`: how long nobody cared for it, since the engine's caller was busy or idle.
+        `away`: seconds since the engine last returned to its caller.
         """
-        rows, flight, started, launched = self._under_way
+        rows, flight, started, launched = self._in_flight
         was_over = flight.is_done()
         self.proposer.take_in(flight.is_done)
         resumed = time.monotonic()
         decided = flight.collect()
-        self._arenas.settle(rows, decided)
-        # A forward that goes on by itself shares the host's time since; one that held the host was over.
-        # Where it ended while the caller was away, it is not known when.
+        self._tree_slots.settle(rows, decided)
+        # An asynchronous forward ran while the host did other work; a synchronous one ended at the launch. If
+        # it ended while the caller was away, the time of its end is unknown, so that time is left out.
         aside = (away if was_over else 0.0) if self.is_async else resumed - launched
         proposed = self.proposer.proposed
         self.times = StepTimes(

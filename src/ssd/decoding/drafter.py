@@ -1,11 +1,10 @@
-"""A draft model in the same process: guesses the next tokens of a batch of sequences.
+"""A draft model in the same process: drafts the next tokens of a batch of sequences.
 
-Knows the draft's own KV blocks and how far it has read each sequence. It applies the
-sequence's own sampling parameters, seed and noise: under coupled acceptance that is what
-makes its guesses equal the target's tokens as often as they can be. Under ratio acceptance
-it draws tokens by numbers of its own and hands over what it drew them from. A sequence for
-which it has no room is declined and goes on without guesses. Guesses keep to a request's
-grammar; a token that must follow by it costs no forward of its own.
+Knows the draft's own KV blocks and how much of each sequence it has computed. Under coupled acceptance it
+uses the sequence's sampling parameters, seed and noise, so that drafted tokens equal the target's as often as
+possible. Under ratio acceptance it samples with random numbers of its own and passes on the distribution of
+each token. Declines a sequence for which it has no blocks; that one continues without a draft. Drafted tokens
+satisfy the request's grammar; tokens that the grammar forces need no forward.
 """
 
 import math
@@ -26,53 +25,53 @@ from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
 from ssd.models.head_tokens import whole_vocabulary
 from ssd.runtime.runner import Runner, forward
 from ssd.sampling import ChooserOf, PhiloxChooser, Proposal, SamplingRow, sample
-from ssd.sampling.constraint import Place
+from ssd.sampling.constraint import GrammarState
 from ssd.sampling.processors import edit_logits, leaves_nothing
 from ssd.sampling.ratio import certain, draft_distribution, propose, saguaro
 
-_NO_PLACES: Mapping[int, Place] = {}
+_NO_STATES: Mapping[int, GrammarState] = {}
 _NUM_OTHERS = 3
-"""As many as a draft that works ahead prepares by default."""
+"""Alternatives beside each drafted token: the default of a draft that works ahead."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftLimits:
     lookahead: int
     max_model_len: int
-    """The draft's own longest sequence; beyond it a sequence is declined."""
+    """The draft's longest sequence; a longer one is declined."""
     max_num_batched_tokens: int
     vocab_size: int
-    """The smaller of the two vocabularies: what lies beyond is padding and never guessed."""
+    """The smaller of the two vocabularies: ids beyond it are padding and never drafted."""
 
 
 @dataclass(frozen=True, slots=True)
 class RatioDrafting:
-    """How tokens are drawn for ratio acceptance."""
+    """How tokens are sampled for ratio acceptance."""
 
     saguaro: float = 1.0
     fan_out: int = 4
-    """How many of the likeliest tokens saguaro sampling lightens."""
+    """How many of the likeliest tokens saguaro sampling makes less likely."""
     chooser_of: ChooserOf = PhiloxChooser
 
 
 @dataclass(slots=True)
 class _Guess:
-    """A sequence while its tokens are guessed."""
+    """A sequence while its tokens are drafted."""
 
     context: DraftContext
     most: int
-    """Tokens worth guessing: the target adds the last one of a text itself."""
-    place: Place | None
-    """After the guessed tokens, in a text that keeps to a grammar."""
+    """The most tokens to draft: the target decides the last token of a text itself."""
+    state: GrammarState | None
+    """The grammar state after the drafted tokens; None: no grammar."""
     tokens: list[int] = field(default_factory=list)
     drawn: dict[int, Proposal] = field(default_factory=dict)
-    """Under ratio acceptance, by its place, what a token was drawn from; others were not drawn."""
+    """Under ratio acceptance, proposals of sampled tokens by their index; forced tokens have none."""
     num_read: int = 0
-    """Of the guessed tokens, those that the draft has read."""
+    """Drafted tokens whose keys the draft has computed."""
     chances: list[float] = field(default_factory=list)
-    """That the text runs through each token, where that was asked for."""
+    """The probability that the text contains each drafted token; only for trees."""
     others: list[tuple[float, int, int]] = field(default_factory=list)
-    """What could stand in a token's stead: its chance, the token's place, and what."""
+    """Alternatives to drafted tokens: probability, index of the drafted token, alternative token."""
 
     def known(self) -> list[int]:
         return [*self.context.sampling.prompt, *self.context.sampling.output]
@@ -80,17 +79,17 @@ class _Guess:
     def sampling(self) -> SamplingRow:
         known = self.context.sampling
         position = known.position + len(self.tokens)
-        allowed = None if self.place is None else self.place.mask()
+        allowed = None if self.state is None else self.state.mask()
         output = known.output.followed_by(self.tokens)
         return replace(known, position=position, output=output, allowed=allowed)
 
     def add(self, token: int) -> None:
         self.tokens.append(token)
-        if self.place is not None:
-            self.place = self.place.after(token) if self.place.allows(token) else None
+        if self.state is not None:
+            self.state = self.state.after(token) if self.state.allows(token) else None
 
     def add_likeliest(self, children: Children) -> None:
-        """The first of them follows, and the others could have."""
+        """Adds the likeliest child, and keeps the others as alternatives."""
         allowed = children.raws > -math.inf
         tokens, shares = children.tokens[allowed].tolist(), np.exp(children.raws[allowed]).tolist()
         if not tokens:
@@ -103,7 +102,7 @@ class _Guess:
         self.add(tokens[0])
 
     def tree(self) -> Path:
-        """Tokens and what could stand in their stead, by chance; a token's place among them is its parent."""
+        """The drafted tokens and their alternatives as a tree, in order of falling probability."""
         pairs = zip(self.chances, self.tokens, strict=True)
         nodes = [(-chance, place, 0, token) for place, (chance, token) in enumerate(pairs)]
         nodes += [(-chance, place, 1, token) for chance, place, token in self.others]
@@ -117,12 +116,12 @@ class _Guess:
         self.add(proposal.token)
 
     def end(self) -> None:
-        """The draft knows no token that the grammar allows."""
+        """Stops drafting: the draft has no token that the grammar allows."""
         self.most = len(self.tokens)
 
     def add_forced(self) -> None:
-        """The tokens that must follow by the grammar."""
-        while not self.is_over() and self.place is not None and (only := self.place.only()) is not None:
+        """Adds the tokens that the grammar forces."""
+        while not self.is_over() and self.state is not None and (only := self.state.only()) is not None:
             self.chances.append(self.chances[-1] if self.chances else 1.0)
             self.add(only)
 
@@ -131,7 +130,7 @@ class _Guess:
         return unread
 
     def is_over(self) -> bool:
-        """After an end token nothing is worth guessing."""
+        """Whether enough tokens are drafted; none is drafted after an end token."""
         ends = bool(self.tokens) and self.tokens[-1] in self.context.sampling.end_ids
         return ends or len(self.tokens) >= self.most
 
@@ -152,46 +151,47 @@ class Drafter:
         self._limits = limits
         self._ratio = ratio
         self._num_others = 0
-        """Guesses beside each token, for the proposals under way."""
+        """Alternatives beside each token, in the current call of `_guess`."""
         self._read: dict[int, list[int]] = {}
-        """Of each sequence, the tokens whose keys and values are in its blocks."""
+        """The tokens of each sequence whose keys and values are in its blocks."""
         self.has_read_texts = False
-        """The latest proposals took in more of a text than a verification adds."""
+        """For the latest proposals more tokens were computed than a verification adds, such as a prompt."""
 
     def propose(
         self,
         contexts: Sequence[DraftContext],
         lengths: Sequence[int] | None = None,
-        places: Mapping[int, Place] = _NO_PLACES,
+        states: Mapping[int, GrammarState] = _NO_STATES,
     ) -> list[Speculation]:
-        """At most so many tokens for each sequence; None: the lookahead, for all.
+        """Drafts a path for each sequence.
 
-        `places`: where the texts stand that keep to a grammar.
+        `lengths`: the most tokens for each; None: the lookahead for all. `states`: grammar states of the
+        sequences that have a grammar.
         """
-        return [self._speculation(each) for each in self._guess(contexts, lengths, places, num_others=0)]
+        return [self._speculation(each) for each in self._guess(contexts, lengths, states, num_others=0)]
 
     def propose_trees(
         self,
         contexts: Sequence[DraftContext],
         lengths: Sequence[int],
-        places: Mapping[int, Place] = _NO_PLACES,
+        states: Mapping[int, GrammarState] = _NO_STATES,
     ) -> list[Path]:
-        """The same, each token with what could stand in its stead: no more forwards than a path takes."""
-        guesses = self._guess(contexts, lengths, places, num_others=_NUM_OTHERS)
+        """Drafts a tree for each sequence: a path, and alternatives that need no further forward."""
+        guesses = self._guess(contexts, lengths, states, num_others=_NUM_OTHERS)
         return [Path() if guess is None else guess.tree() for guess in guesses]
 
     def _guess(
         self,
         contexts: Sequence[DraftContext],
         lengths: Sequence[int] | None,
-        places: Mapping[int, Place],
+        states: Mapping[int, GrammarState],
         *,
         num_others: int,
     ) -> list[_Guess | None]:
         self._num_others = num_others
         wanted = [self._limits.lookahead] * len(contexts) if lengths is None else lengths
         begun = (
-            _Guess(_unscored(context), min(length, self.room(context)), places.get(context.seq_id))
+            _Guess(_unscored(context), min(length, self.room(context)), states.get(context.seq_id))
             for context, length in zip(contexts, wanted, strict=True)
         )
         guesses = {
@@ -214,11 +214,11 @@ class Drafter:
             raise RuntimeError("the draft holds blocks of sequences it does not know")
 
     def room(self, context: DraftContext) -> int:
-        """How many tokens may be guessed at most."""
+        """The most tokens that may be drafted."""
         return max(0, min(self._limits.lookahead, context.max_len - context.sampling.position - 1))
 
     def _prepare(self, context: DraftContext) -> bool:
-        """Blocks for what is known and what will be guessed; False declines the sequence."""
+        """Allocates blocks for known and drafted tokens. False: the sequence is declined."""
         known = [*context.sampling.prompt, *context.sampling.output]
         needed = len(known) + self._limits.lookahead
         if needed > self._limits.max_model_len:
@@ -232,14 +232,14 @@ class Drafter:
         except OutOfBlocks:
             self.forget(context.seq_id)
             return False
-        # Guesses that were not accepted were read too; their slots are simply written again. The last
-        # token is read in any case, for its logits.
+        # Keys of rejected tokens are overwritten. The last known token is always computed again, for its
+        # logits.
         read = self._read[context.seq_id]
         del read[min(self._num_confirmed(read, known), len(known) - 1) :]
         return True
 
     def _catch_up(self, guesses: Sequence[_Guess]) -> None:
-        """Reads what the sequences have gained, within the budget of a forward, and guesses first tokens."""
+        """Computes the sequences' new tokens, within a forward's budget, and drafts their first tokens."""
         group: list[_Guess] = []
         unread: list[list[int]] = []
         budget = self._limits.max_num_batched_tokens
@@ -260,7 +260,7 @@ class Drafter:
             self._extend(group, unread)
 
     def _extend(self, guesses: Sequence[_Guess], unread: Sequence[Sequence[int]]) -> None:
-        """One forward; each sequence gains the token the draft would decide."""
+        """Runs one forward and adds the draft's next token to each sequence."""
         logits = self._forward(guesses, unread, num_logits=1)
         if self._head_tokens is not None:
             logits = whole_vocabulary(logits, self._head_tokens)
@@ -303,7 +303,7 @@ class Drafter:
         return forward(self._runner, rows)
 
     def _num_confirmed(self, read: Sequence[int], known: Sequence[int]) -> int:
-        """How many of the tokens it read are the sequence's; only the latest were guesses."""
+        """How many of the computed tokens are the sequence's; only the latest may be rejected drafts."""
         length = max(0, len(read) - self._limits.lookahead)
         while length < min(len(read), len(known)) and read[length] == known[length]:
             length += 1
@@ -311,7 +311,7 @@ class Drafter:
 
 
 def _unscored(context: DraftContext) -> DraftContext:
-    """Nobody asks how likely a guess is."""
+    """Without log-probabilities: nobody needs those of drafted tokens."""
     row = context.sampling
     if row.params.logprobs is None:
         return context

@@ -1,15 +1,15 @@
 """Speculative decoding (SD): draft and target take turns on the same hardware.
 
-The honest baseline for decoding in which the draft works ahead: how much is guessed is decided by the same
-controller. Only that here the time of a step is that of its guesses too, and chances are those of earlier
-guesses, since they are needed before anything is guessed. Where a number of guesses is asked for, it is kept.
+A fair baseline for SSD: the same controller decides how many tokens to draft. The differences: the time of a
+step includes drafting, and acceptance probabilities come from earlier steps, because they are needed before
+drafting. A fixed lookahead in the settings is always used in full.
 """
 
 import time
 from collections.abc import Sequence
 
 from ssd.decoding.drafter import Drafter
-from ssd.decoding.proposer import ContextOf, Places, Proposer, Rounds
+from ssd.decoding.proposer import ContextOf, GrammarStates, Proposer, Rounds
 from ssd.decoding.rows import Decided, DecodeRow, DraftContext, DraftStep, Speculation, StepTimes
 from ssd.draft.client.auto_disable import AutoDisable
 from ssd.draft.client.branching import depths_of
@@ -18,7 +18,7 @@ from ssd.draft.client.controller import Controller
 from ssd.draft.client.proposals import num_forced
 
 HOPED_RATE = 0.7
-"""How often a draft is taken to be right until it has shown it."""
+"""The acceptance rate assumed before any is measured."""
 
 
 class DraftInTurns(Proposer):
@@ -28,36 +28,38 @@ class DraftInTurns(Proposer):
     def __init__(self, drafter: Drafter, controller: Controller | None = None, *, num_trees: int = 0) -> None:
         """Without a controller every sequence gets the whole lookahead in every step, as one path.
 
-        `num_trees`: as many sequences as a verification can take several paths of.
+        `num_trees`: how many sequences of a step may have a tree.
         """
         self._drafter = drafter
         self._controller = controller
         self.num_trees = num_trees
         """May change between two proposals."""
         self._verifying = Controller()
-        """By the times of verifications alone, for when all guesses are there."""
+        """Learns from verification times alone: chooses what to verify once all tokens are drafted."""
         self._num_others = 0
-        """Of the latest proposals, nodes beside the likeliest paths."""
+        """Nodes of the latest proposals beside the likeliest paths."""
         self._num_forced: dict[int, int] = {}
-        """Likewise, how many tokens each began with that had to follow by its grammar."""
-        self._worth = AutoDisable()
+        """How many tokens at the start of each of the latest proposals the grammar forced, by sequence."""
+        self._auto_disable = AutoDisable()
         self._draft_steps: list[DraftStep] = []
 
-    def propose(self, seq_ids: Sequence[int], context_of: ContextOf, places: Places) -> list[Speculation]:
+    def propose(
+        self, seq_ids: Sequence[int], context_of: ContextOf, states: GrammarStates
+    ) -> list[Speculation]:
         started = time.monotonic()
         contexts = [context_of(each) for each in seq_ids]
-        lengths = self._lengths(contexts, places)
+        lengths = self._lengths(contexts, states)
         self._num_others = 0
         if lengths is not None and any(lengths) and len(contexts) <= self.num_trees:
-            paths = self._drafter.propose_trees(contexts, lengths, places)
+            paths = self._drafter.propose_trees(contexts, lengths, states)
             proposed = self._worth_verifying(paths, time.monotonic() - started)
         else:
-            proposed = self._drafter.propose(contexts, lengths, places)
+            proposed = self._drafter.propose(contexts, lengths, states)
         self._draft_steps = [DraftStep(started, time.monotonic(), len(contexts))] if contexts else []
         return proposed
 
     def _worth_verifying(self, paths: Sequence[Path], spent: float) -> list[Speculation]:
-        """Of all guesses, after so many seconds for them, those that yield most."""
+        """The drafted tokens that are worth verifying. `spent`: seconds that drafting took."""
         chains = [path.chain() for path in paths]
         lengths, has_trees = self._verifying.choose_form(
             [path.chances for path in paths], [path.chances for path in chains], len(paths), spent=spent
@@ -81,13 +83,13 @@ class DraftInTurns(Proposer):
     def draft_steps(self) -> list[DraftStep]:
         return self._draft_steps
 
-    def _lengths(self, contexts: Sequence[DraftContext], places: Places) -> list[int] | None:
+    def _lengths(self, contexts: Sequence[DraftContext], states: GrammarStates) -> list[int] | None:
         if self._controller is None:
             return None
         rooms = {each.seq_id: self._drafter.room(each) for each in contexts}
-        self._num_forced = {each: num_forced(places[each], rooms[each]) for each in places if each in rooms}
+        self._num_forced = {each: num_forced(states[each], rooms[each]) for each in states if each in rooms}
         forced = [self._num_forced.get(each, 0) for each in rooms]
-        if self._worth.is_resting:
+        if self._auto_disable.is_resting:
             return forced
         chances = [
             [1.0] * count + self._controller.guess_chances(room - count)
@@ -96,9 +98,9 @@ class DraftInTurns(Proposer):
         return self._controller.choose(chances, len(contexts))
 
     def _guessed(self, rows: Sequence[DecodeRow], decided: Sequence[Decided]) -> list[tuple[int, int]]:
-        """Of each row that had guesses how many tokens deep they were, and how many were accepted.
+        """Of each row with drafted tokens, their depth and how many were accepted.
 
-        What had to follow by a grammar was no guess.
+        Tokens that a grammar forces do not count.
         """
         found = []
         for row, each in zip(rows, decided, strict=True):
@@ -115,15 +117,15 @@ class DraftInTurns(Proposer):
         rows: Sequence[DecodeRow],
         times: StepTimes,
     ) -> None:
-        """How often guesses are right and what they cost."""
+        """Learns acceptance rates and the time of steps."""
         for depth, num_accepted in guessed:
             for place in range(min(depth, num_accepted + 1)):
                 controller.note_guess(accepted=place < num_accepted)
         if guessed:
-            self._worth.note_round(sum(num for _, num in guessed) / len(guessed))
+            self._auto_disable.note_round(sum(num for _, num in guessed) / len(guessed))
         else:
             controller.note_no_guess()
-        self._worth.note_step()
+        self._auto_disable.note_step()
         if not times.is_generating:
             return
         is_speculating = any(row.num_drafted for row in rows)
@@ -131,7 +133,7 @@ class DraftInTurns(Proposer):
             times.num_rows, times.verify, is_speculating=is_speculating, has_trees=self._num_others > 0
         )
         if not (guessed and self._drafter.has_read_texts):
-            # What only stands beside the path took no time to guess.
+            # Alternatives beside the path took no forward to draft.
             seconds = times.verify + sum(each.ended - each.started for each in self._draft_steps)
             num_rows = times.num_rows - self._num_others
             controller.times.note(num_rows, seconds, is_speculating=is_speculating)

@@ -1,6 +1,6 @@
-"""Who guesses the tokens that a step verifies: what the engine asks, and the answers where nobody guesses.
+"""The interface of proposers, which draft the tokens that a step verifies. The base class drafts none.
 
-A proposer knows sequences and what became of its guesses. It does not know the target's runner.
+A proposer knows sequences and the outcomes of its proposals. It does not know the target's runner.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -8,57 +8,59 @@ from collections.abc import Callable, Mapping, Sequence
 from ssd.decoding.rows import Decided, DecodeRow, DraftContext, DraftStep, Speculation, StepTimes
 from ssd.draft.client.pool import PoolStats
 from ssd.draft.client.speculator import Proposed, Round
-from ssd.sampling.constraint import Place
+from ssd.sampling.constraint import GrammarState
 
 ContextOf = Callable[[int], DraftContext]
-"""What there is to know of a sequence, for whoever needs more than its tokens so far."""
-Places = Mapping[int, Place]
-"""Where the texts stand that must keep to a grammar: at their ends."""
+"""The context of a sequence by its id, for proposers that need it."""
+GrammarStates = Mapping[int, GrammarState]
+"""Grammar states at the ends of sequences that have a grammar, by sequence id."""
 Rounds = Sequence[Round | None]
-"""How the round of each row came about, where that is known."""
+"""The cause and source of each row's round; None: unknown."""
 
 
 class Proposer:
-    """Guesses nothing: mode `ar`. Those that guess must lead to the tokens that this one leads to."""
+    """Drafts nothing: mode `ar`. With any other proposer the decided tokens must be the same."""
 
     is_drafting = False
-    """Whether it is worth asking."""
+    """Whether `propose` ever returns tokens."""
     takes_turns = False
-    """Its forwards come before the target's next one: text would wait for all of them."""
+    """It runs forwards on the host before the target's: outputs must be delivered before those."""
 
     @property
     def proposed(self) -> Proposed:
-        """How the latest proposals came about."""
+        """Waiting time and hits of the latest proposals."""
         return Proposed()
 
     @property
-    def line_stats(self) -> PoolStats | None:
-        """The line to a draft elsewhere, where there is one."""
+    def draft_stats(self) -> PoolStats | None:
+        """Statistics of the pool of drafts; None: there is none."""
         return None
 
     def begin(self, context: DraftContext) -> None:
-        """The sequence's prompt is about to be computed: a draft can read it at the same time."""
+        """Called when the sequence's prompt is about to be computed, so that a draft can compute it too."""
 
-    def propose(self, seq_ids: Sequence[int], context_of: ContextOf, places: Places) -> list[Speculation]:
-        """Tokens guessed to come next in each sequence; none where there is no guess.
+    def propose(
+        self, seq_ids: Sequence[int], context_of: ContextOf, states: GrammarStates
+    ) -> list[Speculation]:
+        """Drafted tokens for each sequence, possibly none.
 
-        A guess need not keep to its grammar: what it forbids is cut.
+        They may violate the grammar: the engine cuts what it forbids.
         """
         return [Speculation()] * len(seq_ids)
 
     def take_in(self, is_done: Callable[[], bool]) -> None:
-        """While a forward computes: what a draft says, until it is done."""
+        """Reads a draft's messages until the forward is done."""
 
     def settle(self, rows: Sequence[DecodeRow], decided: Sequence[Decided], times: StepTimes) -> Rounds:
-        """What became of the guesses; how each row's round came about."""
+        """Takes in the outcomes of a step; returns the cause and source of each row's round."""
         return [None] * len(rows)
 
     def forget(self, seq_id: int) -> None:
-        """The sequence has ended or given way: whatever is kept for it can go."""
+        """Called when the sequence has ended or was preempted: drops its state."""
 
     def draft_steps(self) -> list[DraftStep]:
-        """What the draft computed since the last call."""
+        """The draft's steps since the last call."""
         return []
 
     def close(self) -> None:
-        """The engine ends."""
+        """Called when the engine ends."""

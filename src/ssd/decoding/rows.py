@@ -1,7 +1,8 @@
-"""What a step is given and gives back: rows in, decided tokens out.
+"""Input and output of a step: rows in, decided tokens out.
 
-Knows the words between engine, decoder and proposers. Does not know requests, queues or text. What is made
-for every sequence of every step is a msgspec struct: a frozen dataclass takes several times as long to make.
+Defines the values that engine, decoder and proposers exchange. Does not know requests, queues or text. Values
+made for every sequence of every step are msgspec structs: frozen dataclasses take several times as long to
+create.
 """
 
 from collections.abc import Sequence
@@ -16,33 +17,33 @@ from ssd.sampling import Proposal, SampledToken, SamplingRow, TokenLogprobs
 
 @dataclass(frozen=True, slots=True)
 class PromptScoring:
-    """Prompt log-probabilities wanted from a row: of `tokens`, each given what stands before it."""
+    """Prompt log-probabilities wanted from a row: of each of `tokens`, given the tokens before it."""
 
     tokens: Sequence[int]
     num_top: int
 
 
 class Speculation(msgspec.Struct, frozen=True):
-    """Tokens drafted to follow a sequence; under ratio acceptance with what each was drawn from."""
+    """Tokens drafted to follow a sequence; under ratio acceptance with the distribution of each."""
 
     tokens: tuple[int, ...] = ()
     proposals: tuple[Proposal, ...] | None = None
     parents: tuple[int, ...] | None = None
-    """Of each token, the place of the one it follows, or -1: the text's end. Parents come before their
-    children, the likelier of siblings first. None: a chain, the only form under ratio acceptance."""
+    """The index of each token's parent, or -1 for the text's end. Parents come before their children,
+    likelier siblings first. None: a chain, the only form under ratio acceptance."""
 
     def __post_init__(self) -> None:
         check_tree(self.tokens, self.parents)
         if self.parents is not None and self.proposals is not None:
-            raise ValueError("a tree with proposals: ratio acceptance verifies one path, so cut it to one")
+            raise ValueError("a tree with proposals: ratio acceptance verifies one path, so pass one path")
 
     def first_proposals(self, count: int) -> tuple[Proposal, ...] | None:
-        """Those of the first tokens, where the rest was cut."""
+        """The proposals of the first `count` tokens, after the rest was cut."""
         return None if self.proposals is None else self.proposals[:count]
 
 
 class DecodeRow(msgspec.Struct, frozen=True):
-    """One sequence's share of a step: what its batch is written from, and how its tokens are decided."""
+    """One sequence's part of a step: its tokens and blocks, and how new tokens are decided."""
 
     tokens: Sequence[int]
     """Known tokens, then drafted ones."""
@@ -50,21 +51,21 @@ class DecodeRow(msgspec.Struct, frozen=True):
     blocks: Sequence[int]
     generated: bool
     sampling: SamplingRow | None
-    """How the token after the last known one is decided; None: the row decides nothing (a prompt chunk)."""
+    """How the token after the last known one is decided; None: none is decided (a prompt chunk)."""
     num_drafted: int = 0
     scoring: PromptScoring | None = None
     seq_id: int = -1
     acceptance: Acceptance = "coupled"
     proposals: Sequence[Proposal] | None = None
-    """Under ratio acceptance, of each drafted token; None: the tokens are guesses without a distribution."""
+    """Under ratio acceptance, of each drafted token; None: drafted without a distribution."""
     parents: Sequence[int] | None = None
-    """Of each drafted token, the place among them of the one it follows, or -1; None: a chain."""
+    """The index of each drafted token's parent among them, or -1; None: a chain."""
 
     def __post_init__(self) -> None:
         if self.parents is not None and self.acceptance == "ratio":
-            raise ValueError("a tree under ratio acceptance, which verifies one path: cut it to one")
+            raise ValueError("a tree under ratio acceptance, which verifies one path: pass one path")
         if self.proposals is not None and [each.token for each in self.proposals] != list(self.drafted):
-            raise ValueError("the proposals are not those of the drafted tokens: cut both alike")
+            raise ValueError("the proposals do not match the drafted tokens: cut both alike")
 
     @property
     def drafted(self) -> Sequence[int]:
@@ -72,25 +73,25 @@ class DecodeRow(msgspec.Struct, frozen=True):
 
     @property
     def num_decided(self) -> int:
-        """Places at which a token is decided."""
+        """The number of positions at which a token is decided."""
         return 0 if self.sampling is None else self.num_drafted + 1
 
     @property
     def num_logits(self) -> int:
-        """Of its last tokens, how many have logits that are wanted."""
+        """The number of its last tokens whose logits are wanted."""
         return self.num_decided if self.scoring is None else len(self.tokens)
 
     @property
     def branches(self) -> None:
-        """A text's next tokens, drafted or not; rows of a tree are made in `arenas.py`."""
+        """None: not a row of tree nodes. Those are made in `tree_slots.py`."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedTree:
-    """A speculation of several paths as it was verified: for people, and for the keys of the path taken."""
+    """A verified speculation of several paths: for display, and to move the accepted path's keys."""
 
     start: int
-    """Tokens of the output before it."""
+    """The number of output tokens before it."""
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     branch: tuple[int, ...]
@@ -99,29 +100,29 @@ class VerifiedTree:
 
 class Decided(msgspec.Struct, frozen=True):
     tokens: tuple[SampledToken, ...] = ()
-    """New tokens: none for a prompt chunk; else the accepted drafted ones and the target's own."""
+    """New tokens: the accepted drafted ones and the target's own; none for a prompt chunk."""
     tree: VerifiedTree | None = None
-    """What was verified, if that was no chain."""
+    """The verified tree; None: it was a chain."""
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
     @property
     def branch(self) -> tuple[int, ...]:
-        """Of a tree, the nodes that were accepted."""
+        """The accepted nodes of the tree."""
         return () if self.tree is None else self.tree.branch
 
 
 class DraftContext(msgspec.Struct, frozen=True):
-    """A sequence that is about to decide its next token, or will when its prompt is computed."""
+    """What a proposer needs to know of a sequence."""
 
     seq_id: int
     sampling: SamplingRow
     max_len: int = 1 << 30
-    """Its prompt and the most it may generate."""
+    """The longest it may become, prompt included."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftStep:
-    """When a draft computed, by the engine's clock, and how many rows."""
+    """The time span of a draft step, by the engine's clock, and its number of rows."""
 
     started: float
     ended: float
@@ -130,20 +131,20 @@ class DraftStep:
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Where the seconds of a step went, beside host work."""
+    """Durations of a step in seconds, and its counts."""
 
     verify_started: float = 0.0
     verify: float = 0.0
     wait: float = 0.0
     num_rows: int = 0
-    """Query rows of the verification."""
+    """Query tokens of the verification."""
     num_sequences: int = 0
     num_speculated: int = 0
-    """Sequences of it that had drafted tokens."""
+    """Sequences with drafted tokens."""
     num_ready: int = 0
-    """Sequences whose drafted tokens were there without waiting, from a draft that works ahead."""
+    """Sequences whose drafted tokens were ready without waiting, in mode `ssd`."""
     is_generating: bool = False
-    """Every row of it was generated or drafted: no prompt was read."""
+    """All rows have generated tokens: no prompt was computed."""
     aside: float = 0.0
-    """Between launch and end, what was the time of neither: the engine's caller was busy or idle."""
+    """Time between launch and end while the engine's caller had control; not part of the step."""
     trees: tuple[VerifiedTree, ...] = ()

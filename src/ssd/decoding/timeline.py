@@ -1,7 +1,7 @@
-"""A record of who computed when, written as a Chrome trace (chrome://tracing, ui.perfetto.dev).
+"""Records when target, host and draft compute, and writes a Chrome trace (chrome://tracing, ui.perfetto.dev).
 
-Knows spans of time on named tracks. One clock serves all: the machine's monotonic one, which the
-draft process on the same machine shares.
+Knows time spans on named tracks. All use the machine's monotonic clock, which a draft process on the same
+machine shares.
 """
 
 import json
@@ -30,7 +30,7 @@ class Timeline:
         self._spans: list[_Span] = []
 
     def add_step(self, started: float, ended: float, times: StepTimes, draft_steps: list[DraftStep]) -> None:
-        """One step of the engine: host work around a verification, waits, and the draft meanwhile."""
+        """Adds one step of the engine: host work, waiting, verification, and the draft's steps."""
         verify_ended = times.verify_started + times.verify
         prepared = times.verify_started - times.wait
         self._add("host", "prepare", started, prepared)
@@ -49,7 +49,7 @@ class Timeline:
             self._add("draft", "draft step", step.started, step.ended, rows=step.num_rows)
 
     def write(self, path: Path, text_of: TextOf = str) -> None:
-        """`text_of`: the text of a token, for the trees; without it they are drawn with its number."""
+        """Writes the trace. `text_of` gives the text of a token in drawn trees; default: its id."""
         origin = min((span.started for span in self._spans), default=0.0)
         events: list[dict[str, Any]] = [
             {"ph": "M", "pid": 1, "tid": number, "name": "thread_name", "args": {"name": track}}
@@ -83,7 +83,7 @@ class Timeline:
 
 
 def _drawn(trees: tuple[VerifiedTree, ...], text_of: TextOf) -> dict[str, list[str]]:
-    """Each tree under its number: ● are the nodes that were accepted."""
+    """Each tree by its number, as lines; ● marks accepted nodes."""
     return {
         f"tree {number}": [str(line) for line in lines_of(tree, text_of)]
         for number, tree in enumerate(trees, 1)

@@ -1,4 +1,4 @@
-"""A verified tree as lines of text, for a terminal and for traces: nodes and their texts, no colours."""
+"""Draws a verified tree as lines of text, for terminals and traces."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ TextOf = Callable[[int], str]
 @dataclass(frozen=True, slots=True)
 class NodeLine:
     before: str
-    """What leads to the node."""
+    """The branches left of the node."""
     text: str
     is_accepted: bool
 
@@ -21,23 +21,23 @@ class NodeLine:
 
 
 def lines_of(tree: VerifiedTree, text_of: TextOf) -> list[NodeLine]:
-    """A line for each node, children below their parent, in the order they were offered."""
+    """A line for each node, children below their parent, in their order in the tree."""
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(tree.parents):
         children.setdefault(parent, []).append(node)
     accepted, found = set(tree.branch), list[NodeLine]()
-    # Without recursion: a path may be as long as a tree is large.
+    # No recursion: a path may be as long as the tree.
     waiting = _siblings(children.get(-1, []), "")
     while waiting:
         node, before, below = waiting.pop()
-        # A line's end or a tab in a token would break the drawing.
+        # Escape: a newline or a tab in a token would break the drawing.
         found.append(NodeLine(before, repr(text_of(tree.tokens[node]))[1:-1], node in accepted))
         waiting += _siblings(children.get(node, []), below)
     return found
 
 
 def _siblings(nodes: list[int], above: str) -> list[tuple[int, str, str]]:
-    """Each with what leads to it and what leads past it to its children, the first one last."""
+    """Each node with the branches left of it and of its children, in reverse order, for a stack."""
     lasts = [node == nodes[-1] for node in nodes]
     rows = zip(nodes, lasts, strict=True)
     return [

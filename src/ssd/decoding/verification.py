@@ -1,19 +1,19 @@
-"""One forward of the target that decides tokens, with or without drafted ones: the heart of every mode.
+"""One forward of the target that decides tokens, with or without drafted ones, in every mode.
 
-The forward gives the target's logits z at the last known token and after each drafted one, so every place
-that the drafted tokens lead to can be decided, and drafted tokens are accepted while they equal the decided:
+The forward gives the target's logits z at the last known token and at each drafted one, so a token is decided
+at each of these positions. Drafted tokens are accepted while they equal the decided ones:
 
     known: … x      drafted: s1 s2 s3      decided: y0 y1 y2 y3
     y0 = s1, y1 = s2, y2 ≠ s3   →   new tokens y0 y1 y2, outcome (2, y2)
 
 Drafted tokens may be a tree (`draft/client/branching.py`): then each node has its y, and the path continues
-at the child that is y. A chain is the tree in which nobody has two children.
+at the child whose token is y. A chain is a tree without siblings.
 
 Two rules say what y is. **Coupled acceptance**: y = argmax(z/T + g), defined by the target's logits and the
 noise at that position alone. Every emitted token is the target's own, so a draft can cost time but never
 change a token. **Ratio acceptance**: y is the drafted token with probability min(1, p/q), or else drawn from
-max(p − q, 0) (`sampling/ratio.py`). It has the target's distribution if the draft says truly what it drew
-from. At T = 0 the two rules are one.
+max(p − q, 0) (`sampling/ratio.py`). It has the target's distribution if the draft reports its own
+distributions truthfully. At T = 0 the two rules are the same.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,8 +26,8 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from ssd.config import Acceptance
-from ssd.decoding.arenas import Arenas
 from ssd.decoding.rows import Decided, DecodeRow, PromptScoring, Speculation, VerifiedTree
+from ssd.decoding.tree_slots import TreeSlots
 from ssd.draft.client.branching import Parents, Tree, depths_of, leaves_of, parents_of, path_to, subtree, walk
 from ssd.runtime.runner import Flight, Runner
 from ssd.sampling import (
@@ -50,23 +50,23 @@ from ssd.sampling.processors import edit_logits, leaves_nothing
 from ssd.sampling.ratio import certain, decide, target_probabilities
 
 T = TypeVar("T")
-_NO_ARENAS = Arenas()
+_NO_TREE_SLOTS = TreeSlots()
 _NOTHING = Decided()
 
 
 @dataclass(frozen=True, slots=True)
 class _Deciding(Generic[T]):
-    """A forward that was launched with the decision of its tokens behind it."""
+    """A launched forward with the decision of its tokens queued behind it."""
 
     flight: Flight[T]
-    """Gives what was decided, where the logits are."""
+    """Returns the decisions, on the device of the logits."""
     read: Callable[[T], list[Decided]]
 
     def is_done(self) -> bool:
         return self.flight.is_done()
 
     def collect(self) -> list[Decided]:
-        """What was decided; waits for the end."""
+        """Waits for the end and returns what was decided."""
         return self.read(self.flight.collect())
 
 
@@ -74,9 +74,9 @@ def launch(
     runner: Runner,
     rows: Sequence[DecodeRow],
     chooser_of: ChooserOf = PhiloxChooser,
-    arenas: Arenas = _NO_ARENAS,
+    tree_slots: TreeSlots = _NO_TREE_SLOTS,
 ) -> Flight[list[Decided]]:
-    batch, decision = runner.batch(arenas.laid_out(rows)), _by_draws_alone(rows)
+    batch, decision = runner.batch(tree_slots.laid_out(rows)), _by_draws_alone(rows)
     if decision is not None:
         return _Deciding(runner.launch(batch, decision), partial(_accepted, rows))
     return _Deciding(runner.launch(batch, partial(_decide, rows)), partial(_read, rows, chooser_of))
@@ -86,13 +86,13 @@ def verify(
     runner: Runner,
     rows: Sequence[DecodeRow],
     chooser_of: ChooserOf = PhiloxChooser,
-    arenas: Arenas = _NO_ARENAS,
+    tree_slots: TreeSlots = _NO_TREE_SLOTS,
 ) -> list[Decided]:
-    return launch(runner, rows, chooser_of, arenas).collect()
+    return launch(runner, rows, chooser_of, tree_slots).collect()
 
 
 def _by_draws_alone(rows: Sequence[DecodeRow]) -> CoupledDecision | None:
-    """The decision of rows that want nothing but their tokens, each by its own seed and position."""
+    """The decision on the device, if all rows only need tokens by their seeds and positions; else None."""
     wanting = [(row.sampling, row) for row in rows if row.sampling is not None]
     if any(row.scoring is not None for row in rows) or not all(
         is_drawn_alone(sampling) and not _takes_a_ratio(row) for sampling, row in wanting
@@ -115,7 +115,7 @@ def _accepted(rows: Sequence[DecodeRow], made: Tensor) -> list[Decided]:
 
 
 def _taken(row: DecodeRow, decided: Sequence[int]) -> list[int]:
-    """Places of its decided tokens that count."""
+    """Indices of the row's decided tokens that are accepted."""
     return accepted_places(decided, row.drafted, row.parents) if decided else []
 
 
@@ -128,13 +128,13 @@ def _tree(row: DecodeRow, places: Sequence[int]) -> VerifiedTree | None:
 
 @dataclass(frozen=True, slots=True)
 class _Decisions:
-    """Where rows want more: what was decided at once, and the logits for what is still to be."""
+    """Decisions of rows that need more than draws: those already made, and logits for the others."""
 
     logits: Tensor
     places: list[range]
-    """Of each row, its decided positions in the logits."""
+    """The rows of the logits at which each row decides tokens."""
     drawn: list[int]
-    """Rows that follow their draws; the others follow the ratio of chances, one token after the other."""
+    """Rows with coupled acceptance; the others use ratio acceptance, one token after the other."""
     tokens: Drawn | None
 
 
@@ -181,7 +181,7 @@ def _takes_a_ratio(row: DecodeRow) -> bool:
 
 
 def decided_positions(row: DecodeRow) -> list[SamplingRow]:
-    """The position after the last known token, and those after each drafted one as if its path were right."""
+    """Sampling rows after the last known token, and after each drafted one as if its path were accepted."""
     if row.sampling is None:
         return []
     known, drafted = row.sampling, row.drafted
@@ -197,8 +197,8 @@ def decided_positions(row: DecodeRow) -> list[SamplingRow]:
 
 
 def _masks(drafted: Sequence[int], parents: Sequence[int], constraint: Constraint) -> list[Allowed | None]:
-    """What may follow the text, and each node. After a token that is not allowed nothing is decided any more:
-    there no mask is needed."""
+    """The masks after the text and after each node; None after a token that is not allowed, where no token is
+    decided any more."""
     found: list[Allowed | None] = [None] * (len(drafted) + 1)
     for leaf in leaves_of(parents) or [-1]:
         path = path_to(parents, leaf)
@@ -209,15 +209,15 @@ def _masks(drafted: Sequence[int], parents: Sequence[int], constraint: Constrain
 
 
 def _distances(row: DecodeRow) -> Sequence[int]:
-    """How far behind the text's end each decided token stands."""
+    """The distance of each decided position from the text's end."""
     return [0, *depths_of(row.parents, row.num_drafted)]
 
 
 def worth_verifying(speculation: Speculation, constraint: Constraint | None, acceptance: Acceptance) -> Tree:
-    """Each path as far as the grammar takes it: drafts do not know it.
+    """The speculation, each path cut where the grammar forbids it: drafts do not know the grammar.
 
-    Under ratio acceptance a drawn token may not be left out for what it is, or its place would be drawn anew
-    from p. It stays, is rejected, and what follows comes from the residual.
+    Under ratio acceptance the first forbidden token stays: dropping sampled tokens by value would bias
+    acceptance. It is rejected, and the token is drawn from the residual distribution.
     """
     drafted, parents = speculation.tokens, speculation.parents
     if constraint is None:
@@ -228,7 +228,7 @@ def worth_verifying(speculation: Speculation, constraint: Constraint | None, acc
 
 
 def _allowed_nodes(drafted: Sequence[int], parents: Sequence[int], constraint: Constraint) -> list[bool]:
-    """Whether the grammar takes the path to each node: paths are asked for from their ends."""
+    """Whether the grammar allows the path to each node; checks the path to each leaf."""
     allowed = [False] * len(drafted)
     for leaf in leaves_of(parents):
         path = path_to(parents, leaf)
@@ -238,16 +238,16 @@ def _allowed_nodes(drafted: Sequence[int], parents: Sequence[int], constraint: C
 
 
 def accepted_places(decided: Sequence[int], drafted: Sequence[int], parents: Parents = None) -> list[int]:
-    """Which of the decided tokens count: up to and including the first that no drafted token foretold."""
+    """Indices of accepted decided tokens: up to and including the first that was not drafted."""
     return [0, *(node + 1 for node in walk(decided, drafted, parents))]
 
 
 def accept_by_ratio(
     logits: Tensor, positions: Sequence[SamplingRow], proposals: Sequence[Proposal], chooser: Chooser
 ) -> tuple[SampledToken, ...]:
-    """Decides one place after the other, up to and including the first that does not take the proposal.
+    """Decides one position after the other, up to and including the first that rejects its proposal.
 
-    The places after it hold logits for a future that is not, and no choice may be spent on them.
+    Later positions have logits of a text that was rejected; no random number may be used for them.
     """
     tokens: list[SampledToken] = []
     for scores, row, proposal in zip_longest(logits, positions, proposals):
@@ -264,7 +264,7 @@ def accept_by_ratio(
 
 
 def _at(logits: Tensor, places: Sequence[range]) -> Tensor:
-    """Some rows of the logits; where it is all of them, as nearly always, none is copied."""
+    """Some rows of the logits; without a copy if they are all rows, as nearly always."""
     if sum(map(len, places)) == len(logits):
         return logits
     return logits[[place for each in places for place in each]]

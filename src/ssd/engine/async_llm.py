@@ -1,10 +1,9 @@
 """`AsyncLLM`: the engine for servers. Many requests at once, streamed as they grow.
 
-Knows one thread, which owns the engine, and any number of asyncio callers. Callers send
-typed commands and receive increments; nothing of the engine is touched from outside its
-thread, which publishes what others may read. Prompts become requests before that, in the
-caller or a helper thread, and grammars are compiled: that takes the RequestFactory, not the
-engine. However the thread ends, every caller is told, with the cause where there is one.
+Knows one thread, which owns the engine, and any number of asyncio callers. Callers send typed commands and
+receive increments; only the engine thread touches the engine, and it publishes what others may read.
+Requests are made, and grammars compiled, by the RequestFactory in the caller or a helper thread. When the
+engine thread ends, every caller gets an error, with the cause if there is one.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ class EngineDeadError(RuntimeError):
 
 
 _LONG_TEXT = 10_000
-"""Characters from which tokenising would hold up the event loop for milliseconds."""
+"""Characters. Tokenising a longer text would block the event loop for milliseconds."""
 
 Event = Increment | RequestOutput | Exception
 
@@ -39,14 +38,14 @@ Event = Increment | RequestOutput | Exception
 class _Subscriber:
     """Where a request's events go: a queue on its caller's event loop.
 
-    There is one for each submission, so it also tells apart requests that share an id.
+    Each submission has its own, so it also distinguishes requests with the same id.
     """
 
     loop: asyncio.AbstractEventLoop
     events: "asyncio.Queue[Event]"
 
     def send(self, event: Event) -> None:
-        # Once the caller's loop is closed, nobody is left to tell.
+        # The caller's event loop may be closed.
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self.events.put_nowait, event)
 
@@ -61,7 +60,7 @@ class _Add:
 class _Abort:
     request_id: str
     owner: _Subscriber | None = None
-    """Only if the id is still this one's; None ends whatever runs under the id."""
+    """Abort only if this subscriber's request has the id; None: any request with the id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +76,10 @@ class AsyncLLM:
         config = EngineConfig.from_settings(str(model), settings)
         self._engine: Engine = build_engine(config, show_progress=show_progress)
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
-        self._running: dict[str, _Subscriber] = {}  # Of the engine thread alone.
-        # Published by the engine thread: when it last came round to its work, None when idle.
+        self._running: dict[str, _Subscriber] = {}  # Only the engine thread uses it.
+        # Published by the engine thread: when its current iteration began; None when idle.
         self._busy_since: float | None = None
-        # Guards the end: no request enters the queue once the engine thread has said it is over.
+        # No request enters the queue once the engine thread has set `_is_over`.
         self._end_lock = threading.Lock()
         self._is_over = False
         self._failure: BaseException | None = None
@@ -127,7 +126,7 @@ class AsyncLLM:
         return self._engine.requests.chat_prompt(messages)
 
     def abort(self, request_id: str) -> None:
-        """Ends what now runs under this id; its stream closes with finish_reason `abort`."""
+        """Ends the request with this id; its stream closes with finish_reason `abort`."""
         self._commands.put(_Abort(request_id))
 
     def close(self) -> None:
@@ -153,7 +152,7 @@ class AsyncLLM:
                 if isinstance(event, RequestOutput):
                     return
         finally:
-            # Callers may leave at the last finish_reason: nothing is left to abort then.
+            # After the last finish_reason there is nothing to abort.
             if num_open:
                 self._commands.put(_Abort(request.request_id, subscriber))
 
@@ -164,7 +163,7 @@ class AsyncLLM:
         return make(prompt, params, request_id)
 
     def _submit(self, command: _Add) -> None:
-        """Queues a request that will be answered, if only by the engine's end."""
+        """Queues a request. It is always answered, with an error if the engine ends."""
         with self._end_lock:
             if self._is_over:
                 raise self._dead_error()
@@ -179,15 +178,15 @@ class AsyncLLM:
         return error
 
     def _serve(self) -> None:
-        """The engine thread: take commands, step, deliver; sleep only without work."""
+        """The engine thread: take commands, step, deliver; blocks only when idle."""
         failure: BaseException | None = None
         try:
             while self._take_commands():
                 self._deliver(self._engine.core.step())
-        except BaseException as error:  # Whatever it is, callers must hear of it rather than wait.
+        except BaseException as error:  # Callers must get an error rather than wait for ever.
             failure = error
-        with suppress(Exception):  # Whoever has all its tokens gets them; the rest hear of the end.
-            self._deliver(self._engine.core.tell())
+        with suppress(Exception):  # Deliver outputs that are complete; other callers get an error below.
+            self._deliver(self._engine.core.flush())
         try:
             self._engine.close()
         except BaseException as error:
@@ -206,7 +205,7 @@ class AsyncLLM:
                     yield command.subscriber
 
     def _take_commands(self) -> bool:
-        """Carries out what has been asked; blocks until there is something to step. False: stop."""
+        """Executes queued commands; blocks until there is work. False: stop."""
         while True:
             has_work = self._engine.core.has_work
             self._busy_since = time.monotonic() if has_work else None
@@ -227,7 +226,7 @@ class AsyncLLM:
         except ValueError as error:
             command.subscriber.send(error)
         except BaseException:
-            # The engine is about to end: back into the queue, where the end finds the unanswered.
+            # The engine is about to end: requeue the command, so that `_unanswered` finds it.
             self._commands.put(command)
             raise
         else:
@@ -235,7 +234,7 @@ class AsyncLLM:
 
     def _abort(self, command: _Abort) -> None:
         running = self._running.get(command.request_id)
-        # A late abort must not hit another request: one refused never owned its id, one done lost it.
+        # A late abort must not end another request: a refused or finished request does not own its id.
         if running is not None and (command.owner is None or command.owner is running):
             self._deliver(self._engine.core.abort(command.request_id))
 

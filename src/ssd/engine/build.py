@@ -1,22 +1,22 @@
-"""An engine from a configuration: model, blocks, decoder and core put together."""
+"""Builds an engine from a configuration: model, blocks, decoder and core."""
 
 import random
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ssd.config import EngineConfig
-from ssd.decoding.arenas import Arenas
 from ssd.decoding.decoder import Decoder
 from ssd.decoding.drafter import Drafter, DraftLimits, RatioDrafting
 from ssd.decoding.in_turns import HOPED_RATE, DraftInTurns
 from ssd.decoding.proposer import Proposer
+from ssd.decoding.tree_slots import TreeSlots
 from ssd.draft.client.controller import Controller
 from ssd.engine.core import EngineCore
 from ssd.engine.drafting import draft_ahead, with_own_cores, with_own_device
 from ssd.engine.grammar import Grammars
+from ssd.engine.model_placement import refuse_a_draft_without_room, refuse_without_memory
 from ssd.engine.prompts import RequestFactory
 from ssd.engine.scheduler import SchedulerLimits
-from ssd.engine.seating import refuse_a_draft_without_room, refuse_without_memory
 from ssd.kvcache.block_manager import BlockManager
 from ssd.models.checkpoint import open_checkpoint
 from ssd.models.hub import with_local_models
@@ -40,7 +40,7 @@ class Engine:
     grammars: Grammars
 
     def close(self) -> None:
-        """Ends the draft; the process, and what it starts from now on, has all its cores again."""
+        """Ends the draft, and gives the process all its cores back."""
         self.core.close()
         if self.config.cores:
             move_to_cores(())
@@ -49,9 +49,9 @@ class Engine:
 def build_engine(
     config: EngineConfig, *, num_trees: int | None = None, show_progress: ShowProgress = False
 ) -> Engine:
-    """Of a start that fails nothing remains: no draft, and no core less.
+    """Loads the models and starts the draft. If that fails, ends the draft and restores the cores.
 
-    `num_trees`: room for trees of modes that the target will serve later; None: what its own mode needs.
+    `num_trees`: tree slots for modes that the target will serve later; None: what its own mode needs.
     """
     config = _fitting(config)
     refuse_without_memory(config, host_memory(), gpus_here())
@@ -81,7 +81,7 @@ def _engine_on_its_cores(
 
 
 def _fitting(config: EngineConfig) -> EngineConfig:
-    """With models that are here, and cores for everyone; what cannot be is refused before anything loads."""
+    """The configuration with local models, a draft device and cores; refuses one that cannot work."""
     refuse_what_the_machine_lacks(config)
     config = with_local_models(config)
     refuse_another_tokenizer(config)
@@ -89,15 +89,15 @@ def _fitting(config: EngineConfig) -> EngineConfig:
 
 
 def refuse_another_tokenizer(config: EngineConfig) -> None:
-    """ValueError if draft and target mean different things by a token, from their headers alone."""
+    """ValueError if the vocabularies of draft and target differ; reads headers only."""
     if (draft := config.own_draft) is not None:
         common_vocabulary(open_checkpoint(config.model), open_checkpoint(draft.model))
 
 
 def with_mode(engine: Engine, config: EngineConfig, *, show_progress: ShowProgress = False) -> Engine:
-    """The same target and cache under another decoder; the engine given ends, unless the new one fails.
+    """An engine with the same target and KV cache and another decoder. Closes the old draft on success.
 
-    Only for an engine without requests: what runs knows its decoder.
+    ValueError if the engine has requests: they depend on their decoder.
     """
     if engine.core.has_work:
         raise ValueError("the mode cannot change while requests run: let them end, or abort them")
@@ -126,7 +126,7 @@ def _core_around(
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=loaded.max_model_len,
         enable_chunked_prefill=config.enable_chunked_prefill,
-        # There the bits of a token's keys depend on whether it was prompt or generated.
+        # In deterministic mode the bits of a token's keys depend on whether it was prompt or generated.
         cache_generated=not config.deterministic,
     )
     return EngineCore(
@@ -142,9 +142,9 @@ def _core_around(
 def make_decoder(
     config: EngineConfig, target: LoadedModel, tokenizer: Any, *, show_progress: ShowProgress = False
 ) -> Decoder:
-    """The decoder of the mode, with its draft, around a target that is loaded."""
-    arenas = _arenas(config, target)
-    num_trees = 0 if arenas is None else len(arenas.starts)
+    """The decoder of the mode, with its draft, for a loaded target."""
+    tree_slots = _tree_slots(config, target)
+    num_trees = 0 if tree_slots is None else len(tree_slots.starts)
     match config.mode:
         case "ar":
             return Decoder(target.runner)
@@ -152,13 +152,15 @@ def make_decoder(
             proposer = _draft_in_turns(config, target, num_trees, show_progress=show_progress)
         case "ssd":
             proposer = draft_ahead(config, target, tokenizer, num_trees=num_trees)
-    return Decoder(target.runner, proposer, arenas)
+    return Decoder(target.runner, proposer, tree_slots)
 
 
-def _arenas(config: EngineConfig, target: LoadedModel) -> Arenas | None:
-    """None where only paths are verified. On GPUs no deterministic attention has a tree's keys in order."""
+def _tree_slots(config: EngineConfig, target: LoadedModel) -> TreeSlots | None:
+    """None: only paths are verified. On GPUs, deterministic attention does not support trees."""
     on_gpu = target.pool.shape.device.type != "cpu"
-    return None if not config.may_have_trees or (config.deterministic and on_gpu) else Arenas.of(target.pool)
+    return (
+        None if not config.may_have_trees or (config.deterministic and on_gpu) else TreeSlots.of(target.pool)
+    )
 
 
 def _draft_in_turns(

@@ -1,7 +1,7 @@
-"""The step loop: requests in, increments and outputs out.
+"""The engine's step: propose, schedule, launch, finish, settle, deliver. Requests in, outputs out.
 
-Knows how scheduler, decoder and requests meet. Does not know threads, prompts as text or
-HTTP. A step computes first and commits after, so a failed forward changes no token.
+Knows how scheduler, decoder and requests work together. Does not know threads, prompts as text or
+HTTP. A step computes first and commits afterwards, so a failed forward changes no token.
 """
 
 import time
@@ -17,16 +17,15 @@ from ssd.decoding.timeline import Timeline
 from ssd.decoding.verification import worth_verifying
 from ssd.draft.client.branching import cut, first_path
 from ssd.draft.client.speculator import Round
-from ssd.engine.burst import Burst
 from ssd.engine.outputs import EngineStats, Increment, RequestOutput, SpeculationStats
-from ssd.engine.pace import Pace
-from ssd.engine.request import Generation, Request, RunningRequest
+from ssd.engine.prefill_budget import PrefillBudget
+from ssd.engine.request import Generation, Request, RunningRequest, StepResult
 from ssd.engine.scheduler import Schedule, ScheduledRow, Scheduler, SchedulerLimits
 from ssd.engine.sequence import Sequence
 from ssd.errors import InvalidRequestError
 from ssd.kvcache.block_manager import BlockManager
 from ssd.sampling import History, SamplingParams, SamplingRow, mix_seed
-from ssd.sampling.constraint import Constraint, Grammar, Place
+from ssd.sampling.constraint import Constraint, Grammar, GrammarState
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class StepOutput:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A forward that was started."""
+    """A step whose forward was launched."""
 
     started: float
     schedule: Schedule
@@ -65,26 +64,26 @@ class EngineCore:
         self._grammars = grammars
         self._requests: dict[str, RunningRequest] = {}
         self._generations: dict[int, Generation] = {}
-        self._flying: _Step | None = None
-        """Whose forward was started, and is not settled."""
+        self._in_flight: _Step | None = None
+        """The step whose forward was launched and not finished yet."""
         self._left_at = 0.0
-        """When the latest step returned."""
-        self._untold: list[Generation] = []
-        """Whose latest tokens are settled, but not yet text."""
-        self._told: list[StepOutput] = []
-        """What is text, but has not left: a step that fails takes nothing with it."""
+        """When `step` last returned."""
+        self._without_text: list[Generation] = []
+        """Generations whose latest tokens are settled, but not detokenized."""
+        self._outputs: list[StepOutput] = []
+        """Outputs that are ready, but not returned yet; kept if a step fails."""
         self._speculation = SpeculationStats()
         self._lengths: Counter[int] = Counter()
-        """Rounds by the number of drafted tokens they verified."""
+        """Number of rounds by how many drafted tokens they verified."""
         self._num_steps, self._step_seconds, self._verify_seconds, self._wait_seconds = 0, 0.0, 0.0, 0.0
         self._num_uncaptured_before = decoder.num_uncaptured
         self.timeline: Timeline | None = None
-        """Given one, every step is written into it."""
-        self._pace: Pace | None = None
+        """If set, records every step."""
+        self._prefill_budget: PrefillBudget | None = None
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work or bool(self._flying or self._untold or self._told)
+        return self._scheduler.has_work or bool(self._in_flight or self._without_text or self._outputs)
 
     @property
     def decoder(self) -> Decoder:
@@ -103,41 +102,43 @@ class EngineCore:
         """The share of KV blocks held by sequences, 0 to 1."""
         return self._blocks.usage
 
-    def share_fairly(self, pace: Pace | None = None) -> None:
-        """For callers who do not know each other: none waits long for what another asks for.
+    def share_fairly(self, prefill_budget: PrefillBudget | None = None) -> None:
+        """Keeps one caller's requests from delaying other callers. For servers.
 
-        Prompts are read at a pace. Of many texts that are asked for at once all but the first have half of
-        the seats, and move at a pace too.
+        The prefill budget limits the prompt tokens and the further sequences of a step. Sequences beyond
+        the first of each group may take half of max_num_seqs.
         """
         limits = self._limits
         self._scheduler.max_num_further = max(1, limits.max_num_seqs // 2)
-        self._pace = pace or Pace(limits.max_num_batched_tokens, self._scheduler.max_num_further)
+        self._prefill_budget = prefill_budget or PrefillBudget(
+            limits.max_num_batched_tokens, self._scheduler.max_num_further
+        )
 
     def add(self, request: Request) -> None:
         """Queues a request, or raises InvalidRequestError if it can never run."""
         if request.request_id in self._requests:
             raise InvalidRequestError(f"request id {request.request_id!r} is already running: choose another")
         generations = self._generations_of(request)
-        # The first sequence is the largest demand of the n, so its check speaks for the others.
+        # The first sequence needs the most of the n: if it is admissible, all are.
         for generation in generations:
             self._scheduler.add(generation.sequence)
         self._requests[request.request_id] = RunningRequest(request, generations)
         self._generations.update({each.sequence.seq_id: each for each in generations})
 
     def abort(self, request_id: str) -> StepOutput:
-        """Ends a request now; an unknown id may have ended just before, and changes nothing."""
+        """Ends a request now. Ignores an unknown id: the request may have just ended."""
         running = self._requests.get(request_id)
         if running is None:
             return StepOutput((), ())
-        self._untold = [each for each in self._untold if each not in running.generations]
+        self._without_text = [each for each in self._without_text if each not in running.generations]
         for generation in running.generations:
-            # Ended or not: an error in the middle of a step may have left it with the scheduler.
+            # Also if it has stopped: after an error in a step the scheduler may still hold it.
             self._end(generation.sequence)
         increments = []
         for generation in running.generations:
-            bursts = generation.take_untold()
-            if bursts:
-                increments.append(self._tell_one(generation, bursts))
+            results = generation.take_results()
+            if results:
+                increments.append(self._increment(generation, results))
             if generation.stop is None:
                 increments.append(generation.abort())
         return StepOutput(tuple(increments), self._collect_finished([running]))
@@ -150,31 +151,30 @@ class EngineCore:
             self._step_seconds,
             self._verify_seconds,
             self._wait_seconds,
-            self._decoder.proposer.line_stats,
+            self._decoder.proposer.draft_stats,
             dict(self._lengths),
             self._decoder.num_uncaptured - self._num_uncaptured_before,
         )
 
     def step(self) -> StepOutput:
-        """Settles the forward that is under way, if there is one, and starts that of everything that is due.
+        """Finishes the step in flight, if there is one, and launches the next.
 
-        Where a forward holds the host it is settled at once. Otherwise this returns while it computes: what
-        callers see of its tokens comes out with the next call, and nothing that can wait, such as text,
-        stands between two forwards.
+        A forward that blocks the host is finished at once. Otherwise this returns while the forward
+        computes, and the next call returns its tokens: detokenizing overlaps with the forward.
         """
-        self._land()
+        self._finish_step()
         if self._scheduler.has_work:
-            self._flying = self._take_off()
+            self._in_flight = self._launch_step()
             if not self._decoder.is_async:
-                self._land()
-        self._tell()
+                self._finish_step()
+        self._make_outputs()
         self._left_at = self._clock()
-        return self._take_told()
+        return self._take_outputs()
 
-    def _take_off(self) -> _Step:
+    def _launch_step(self) -> _Step:
         started = self._clock()
-        if self._pace is not None:
-            self._scheduler.max_moving_further = self._pace.num_further
+        if self._prefill_budget is not None:
+            self._scheduler.max_moving_further = self._prefill_budget.num_further
         speculations = self._draft()
         schedule = self._scheduler.schedule(self._prompt_budget)
         for sequence in schedule.preempted:
@@ -186,9 +186,9 @@ class EngineCore:
         self._decoder.launch(rows)
         return _Step(started, schedule, rows)
 
-    def _land(self) -> None:
-        """Settles the forward that is under way, if there is one."""
-        step, self._flying = self._flying, None  # whatever comes of it
+    def _finish_step(self) -> None:
+        """Collects and settles the step in flight, if there is one. If that fails, the step is dropped."""
+        step, self._in_flight = self._in_flight, None
         if step is None:
             return
         decided = self._decoder.collect(self._clock() - self._left_at)
@@ -199,45 +199,47 @@ class EngineCore:
         self._note_step(step.started, step.schedule)
 
     def _begin(self, sequence: Sequence) -> None:
-        """A prompt is about to be computed, or a part of it."""
+        """Called before a chunk of the sequence's prompt is computed."""
         self._requests[sequence.request_id].note_scheduled(self._clock())
         if self._is_speculated(sequence):
             self._decoder.proposer.begin(self._context(sequence.seq_id))
 
-    def tell(self) -> StepOutput:
-        """What is decided and has not left yet; nothing more is started."""
-        self._land()
-        self._tell()
-        return self._take_told()
+    def flush(self) -> StepOutput:
+        """Finishes the step in flight and returns all outputs; launches nothing."""
+        self._finish_step()
+        self._make_outputs()
+        return self._take_outputs()
 
-    def _take_told(self) -> StepOutput:
-        told, self._told = self._told, []
+    def _take_outputs(self) -> StepOutput:
+        outputs, self._outputs = self._outputs, []
         return StepOutput(
-            tuple(increment for each in told for increment in each.increments),
-            tuple(output for each in told for output in each.finished),
+            tuple(increment for each in outputs for increment in each.increments),
+            tuple(output for each in outputs for output in each.finished),
         )
 
-    def _tell(self) -> None:
-        """Makes text of what is settled, and outputs of what has ended."""
-        if not self._untold:
+    def _make_outputs(self) -> None:
+        """Detokenizes settled tokens, and makes outputs of requests that have ended."""
+        if not self._without_text:
             return
-        untold, self._untold = self._untold, []
-        # Taken from all before any is told: where making text fails, nothing is left to fail again.
-        bursts = [generation.take_untold() for generation in untold]
-        increments = [self._tell_one(*each) for each in zip(untold, bursts, strict=True)]
-        touched = {each.request.request_id: self._requests[each.request.request_id] for each in untold}
-        self._told.append(StepOutput(tuple(increments), self._collect_finished(list(touched.values()))))
+        waiting, self._without_text = self._without_text, []
+        # Take all results first: if detokenizing fails, it is not tried again with the same tokens.
+        results = [generation.take_results() for generation in waiting]
+        increments = [self._increment(*each) for each in zip(waiting, results, strict=True)]
+        touched = {each.request.request_id: self._requests[each.request.request_id] for each in waiting}
+        self._outputs.append(StepOutput(tuple(increments), self._collect_finished(list(touched.values()))))
 
     @property
     def _prompt_budget(self) -> int | None:
-        if self._pace is None or not self._limits.enable_chunked_prefill:
+        if self._prefill_budget is None or not self._limits.enable_chunked_prefill:
             return None
-        return self._pace.num_prompt_tokens
+        return self._prefill_budget.num_prompt_tokens
 
     def _note_step(self, started: float, schedule: Schedule) -> None:
         ended, times = self._clock(), self._decoder.times
-        if self._pace is not None:
-            self._pace.note(schedule.num_prompt_tokens, schedule.num_further, ended - started - times.aside)
+        if self._prefill_budget is not None:
+            self._prefill_budget.note(
+                schedule.num_prompt_tokens, schedule.num_further, ended - started - times.aside
+            )
         self._num_steps += 1
         self._step_seconds += ended - started - times.aside
         self._verify_seconds += times.verify
@@ -246,14 +248,14 @@ class EngineCore:
             self.timeline.add_step(started, ended, times, self._decoder.proposer.draft_steps())
 
     def _draft(self) -> dict[int, Speculation]:
-        """Asks for speculations and tells the scheduler their tokens, of which it may cut some."""
+        """Asks the proposer for speculations and offers them to the scheduler, which may cut them."""
         if not self._decoder.proposer.is_drafting:
             return {}
         generations = self._generations
         self._scheduler.forget_offers()
         drafted = [each for each in self._scheduler.decoding if generations[each.seq_id].request.speculation]
         seq_ids = [each.seq_id for each in drafted]
-        speculations = self._decoder.proposer.propose(seq_ids, self._context, self._places(seq_ids))
+        speculations = self._decoder.proposer.propose(seq_ids, self._context, self._grammar_states(seq_ids))
         num_trees = self._decoder.num_trees if self._acceptance == "coupled" else 0
         for sequence, speculation in zip(drafted, speculations, strict=True):
             constraint = generations[sequence.seq_id].constraint
@@ -266,11 +268,11 @@ class EngineCore:
             sequence.offer(tokens, parents)
         return dict(zip(seq_ids, speculations, strict=True))
 
-    def _places(self, seq_ids: list[int]) -> dict[int, Place]:
-        """Of the sequences that keep to a grammar, where they stand."""
+    def _grammar_states(self, seq_ids: list[int]) -> dict[int, GrammarState]:
+        """Grammar states of the sequences that have a grammar and can go on."""
         constrained = [(each, self._generations[each].constraint) for each in seq_ids]
-        found = [(each, constraint.here()) for each, constraint in constrained if constraint is not None]
-        return {each: place for each, place in found if place is not None}
+        found = [(each, constraint.state()) for each, constraint in constrained if constraint is not None]
+        return {each: state for each, state in found if state is not None}
 
     def _is_speculated(self, sequence: Sequence) -> bool:
         return self._decoder.proposer.is_drafting and self._generations[sequence.seq_id].request.speculation
@@ -286,8 +288,8 @@ class EngineCore:
         self._decoder.proposer.forget(sequence.seq_id)
 
     def use(self, decoder: Decoder, *, acceptance: Acceptance) -> None:
-        """Another decoder around the same target, between requests; the one before is not closed."""
-        self._land()  # of those that were aborted
+        """Replaces the decoder, for the same target, between requests; does not close the old one."""
+        self._finish_step()  # Its requests were aborted.
         if self.has_work:
             raise ValueError("the decoder cannot change while requests run: let them end, or abort them")
         self._decoder, self._acceptance = decoder, acceptance
@@ -371,7 +373,7 @@ class EngineCore:
         sequence = row.sequence
         generation = self._generations.get(sequence.seq_id)
         if generation is None:
-            return  # aborted while the forward was under way
+            return  # Discard an in-flight step's results for aborted requests.
         if decided.prompt_logprobs:
             generation.score_prompt(row.start, decided.prompt_logprobs)
         if not row.samples:
@@ -380,20 +382,20 @@ class EngineCore:
         if not row.generated:
             sequence.wants_prompt_logits = False
             self._requests[sequence.request_id].note_token(now)
-        how = how if generation.request.speculation else None  # nobody missed what nobody drafted
+        how = how if generation.request.speculation else None  # Without speculation there are no misses.
         longest = self._limits.max_model_len
         tokens = generation.settle(decided.tokens, longest, row.num_drafted, how, decided.tree)
-        if tokens:  # Otherwise it has ended: no token was left to choose.
+        if tokens:  # None: the grammar allowed no token, and the sequence has ended.
             self._scheduler.commit(row, tokens)
-        self._untold.append(generation)
+        self._without_text.append(generation)
         if generation.stop is not None:
             self._end(sequence)
 
-    def _tell_one(self, generation: Generation, bursts: list[Burst]) -> Increment:
-        for burst in bursts:
-            self._lengths[burst.num_drafted] += 1
-            burst.note_in(self._speculation)
-        return generation.tell(bursts)
+    def _increment(self, generation: Generation, results: list[StepResult]) -> Increment:
+        for result in results:
+            self._lengths[result.num_drafted] += 1
+            result.note_in(self._speculation)
+        return generation.increment(results)
 
     def _collect_finished(self, candidates: list[RunningRequest]) -> tuple[RequestOutput, ...]:
         now = self._clock()

@@ -1,17 +1,17 @@
-"""Text out of tokens, as they come.
+"""Turns tokens into text as they arrive.
 
-Knows that a character may take several tokens and that a token's text may depend on its
-left neighbours. Text is released once later tokens can no longer change it.
+A character may take several tokens, and a token's text may depend on the tokens before it. Releases text
+once later tokens can no longer change it.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 _CONTEXT_TOKENS = 6
-"""Prompt tokens decoded along at first: enough for a tokenizer's rules about leading spaces."""
+"""Prompt tokens decoded along with the first tokens: enough for rules about leading spaces."""
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 _MOST_HELD = 16
-"""No character takes that many tokens: what is still incomplete then never gets complete."""
+"""No character takes that many tokens, so text that is still incomplete then is released."""
 
 
 class Detokenizer:
@@ -32,7 +32,7 @@ class Detokenizer:
         return self._release(before, text)
 
     def flush(self) -> str:
-        """What is left at the end, complete or not."""
+        """The remaining text at the end, complete or not."""
         before, text = self._texts()
         return self._release(before, text)
 
@@ -41,7 +41,7 @@ class Detokenizer:
 
     def _release(self, before: str, text: str) -> str:
         released = text[len(before) :]
-        # The tokens released last stay as context for the next ones; silent ones are no context.
+        # Keep the tokens released last as context, unless they have no text.
         if released:
             self._window = self._window[self._num_released :]
         elif len(self._window) > _MOST_HELD:
@@ -54,7 +54,7 @@ class Detokenizer:
 
 
 def _decoder(tokenizer: Any) -> Callable[..., str]:
-    """The Rust tokenizer's own decode where transformers would add nothing to it: a third of the time."""
+    """The Rust tokenizer's decode if transformers adds nothing to it: takes a third of the time."""
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     adds_nothing = backend is not None and not getattr(tokenizer, "clean_up_tokenization_spaces", True)
     decode: Callable[..., str] = (backend if adds_nothing else tokenizer).decode

@@ -1,7 +1,7 @@
-"""The engine's draft in mode `ssd`: who runs it, where, and what a missing one means at start.
+"""The engine's draft in mode `ssd`: its device and cores, how it is started or found, and errors at start.
 
-Knows settings and processes. A draft that cannot be had at start is an error with a remedy; one that
-is lost later costs speed only.
+Knows settings and processes. A draft that is missing at start is an error with a remedy; one that is lost
+later costs speed only.
 """
 
 import logging
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 def with_own_cores(config: EngineConfig) -> EngineConfig:
-    """On CPUs alone, target and draft get cores of their own; those that someone named are kept."""
+    """If target and draft both run on CPUs, gives each its own cores; keeps cores that the settings name."""
     draft = config.draft
     if (
         config.mode != "ssd"
@@ -42,19 +42,19 @@ def with_own_cores(config: EngineConfig) -> EngineConfig:
         return config
     split = share_out(target=config.cores, draft=draft.cores)
     if not (split.target and split.draft):
-        logger.warning("no core is left for one of target and draft: nothing is gained over mode 'sd'")
+        logger.warning("no core is left for the target or the draft: expect no gain over mode 'sd'")
         return config
     if split.shares_physical_cores:
         logger.warning(
             "target (cores %s) and draft (%s) share a physical core and slow each other: "
-            "give them others, if there are any, or use mode 'sd'",
+            "give them other cores, or use mode 'sd'",
             *(",".join(map(str, cores)) for cores in (split.target, split.draft)),
         )
     return replace(config, cores=split.target, draft=replace(draft, cores=split.draft))
 
 
 def with_own_device(config: EngineConfig, gpus: Sequence[str] | None = None) -> EngineConfig:
-    """In mode `ssd` a draft goes to a GPU that the target leaves, where there is one."""
+    """In mode `ssd`, places the draft on a GPU that the target does not use, if there is one."""
     draft = config.own_draft
     if config.mode != "ssd" or config.draft is None or draft is None:
         return config
@@ -63,7 +63,7 @@ def with_own_device(config: EngineConfig, gpus: Sequence[str] | None = None) -> 
     device = draft_device(draft.device, gpus, target=target)
     if device == target:
         logger.warning("target and draft share %s and slow each other: give them two GPUs", target)
-        # By one name, whatever they were called: the target leaves the draft its half.
+        # Use one name for the shared GPU, so that the target is seen to leave the draft half.
         return replace(config, device=target, draft=replace(config.draft, device=target))
     if device == "cpu":
         return config
@@ -71,7 +71,7 @@ def with_own_device(config: EngineConfig, gpus: Sequence[str] | None = None) -> 
 
 
 def draft_ahead(config: EngineConfig, target: LoadedModel, tokenizer: Any, *, num_trees: int = 0) -> Proposer:
-    """`num_trees`: as many sequences as the target can verify several paths of."""
+    """The proposer of mode `ssd`, with its draft. `num_trees`: sequences of a step that may have a tree."""
     client = DraftClient(draft_sources(config, _hello(target, tokenizer)), lookahead=config.max_lookahead)
     speculator = Speculator(client, lookahead=config.max_lookahead, backup=config.backup, num_trees=num_trees)
     try:
@@ -84,9 +84,9 @@ def draft_ahead(config: EngineConfig, target: LoadedModel, tokenizer: Any, *, nu
 
 
 def replace_draft(proposer: Proposer, config: EngineConfig, target: LoadedModel, tokenizer: Any) -> None:
-    """Starts or finds the draft that the settings name; it takes over as soon as it is ready."""
+    """Starts or connects to the draft that the settings name; it takes over as soon as it is ready."""
     if not isinstance(proposer, DraftAhead):
-        raise ValueError("only mode 'ssd' has a draft that can be replaced while it runs")
+        raise ValueError("only in mode 'ssd' can the draft be replaced while the engine runs")
     proposer.speculator.replace(draft_sources(config, _hello(target, tokenizer)))
 
 
@@ -101,7 +101,7 @@ def _hello(target: LoadedModel, tokenizer: Any) -> Hello:
 
 
 def draft_sources(config: EngineConfig, hello: Hello) -> Sources:
-    """Of the drafts that the settings name: addresses, or a process of our own."""
+    """Where to find the drafts that the settings name: addresses, or a child process."""
     draft, own = config.draft, config.own_draft
     if draft is None:
         raise ValueError(f"mode={config.mode!r} needs a draft: name a small model of the same family")
@@ -113,13 +113,15 @@ def draft_sources(config: EngineConfig, hello: Hello) -> Sources:
 
 
 def draft_arguments(draft: DraftConfig, *, hf_cache: str | None = None) -> list[str]:
-    """What `ssd draft` is told when somebody starts it: a flag for each setting, by its name."""
-    said = [word for name, value in _told(draft) for word in (f"--{name.replace('_', '-')}", str(value))]
+    """Arguments of `ssd draft`: a flag for each setting, by its name."""
+    said = [
+        word for name, value in _draft_flags(draft) for word in (f"--{name.replace('_', '-')}", str(value))
+    ]
     return said if hf_cache is None else [*said, "--hf-cache", hf_cache]
 
 
-def _told(draft: DraftConfig) -> Iterator[tuple[str, object]]:
-    """Keys and patience belong to the line: whoever listens and whoever calls have their own."""
+def _draft_flags(draft: DraftConfig) -> Iterator[tuple[str, object]]:
+    """Settings and their values, without `keys` and `timeout`, which concern the connection."""
     for field in fields(draft):
         value = getattr(draft, field.name)
         if isinstance(value, tuple):
@@ -128,13 +130,13 @@ def _told(draft: DraftConfig) -> Iterator[tuple[str, object]]:
             yield field.name, value
 
 
-def _require_ready(line: DraftPool) -> None:
-    if line.refusal:
-        raise ValueError(line.refusal)
-    if not line.is_ready:
-        reason = line.last_loss or f"it did not answer within {START_SECONDS:.0f} s"
+def _require_ready(pool: DraftPool) -> None:
+    if pool.refusal:
+        raise ValueError(pool.refusal)
+    if not pool.is_ready:
+        reason = pool.last_loss or f"it did not answer within {START_SECONDS:.0f} s"
         raise ValueError(
-            f"the draft did not start: {reason}: see what it says above; if it listens elsewhere, whether "
+            f"the draft did not start: {reason}: see its messages above; if it runs elsewhere, check that "
             "`ssd draft --listen` runs at that address"
         )
 

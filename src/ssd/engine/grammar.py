@@ -1,11 +1,11 @@
-"""Texts that keep to a grammar: JSON schemas, regular expressions, choices and Lark grammars, by llguidance.
+"""Grammars by llguidance: JSON schemas, regular expressions, choices and Lark grammars.
 
-Knows the library and the tokenizer. A constraint follows one text; drafted tokens are tried on a copy,
-so that every position of a verification has the mask it would have without a draft.
+Knows the library and the tokenizer. A constraint follows one sequence; masks behind drafted tokens are
+computed on a copy, so every position of a verification has the mask it would have without a draft.
 
-Compiling may take seconds. It lets other threads go on, so whoever has an engine to keep going does it
-elsewhere (`Grammars.prepare`), before the request is added; the engine then finds it compiled. Whoever takes
-grammars from strangers has them tried in another process first (`worker/trials.py`).
+Compiling may take seconds, but does not block other threads. So call `Grammars.prepare` in another thread
+before adding a request; the engine then finds the grammar in the cache. Servers compile untrusted grammars in
+a sandbox process first (`worker/compile_sandbox.py`).
 """
 
 import threading
@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from llguidance import LLMatcher
 
-from ssd.engine.grammar_shelf import Shelf
+from ssd.engine.grammar_cache import GrammarCache
+from ssd.engine.grammar_compile import compile_source, mask_of, no_token, trie_of
 from ssd.engine.grammar_source import source_of
 from ssd.engine.grammar_time import EngineTime, GrammarTime
-from ssd.engine.grammar_trial import attempt, mask_of, no_token, trie_of
 from ssd.sampling.constraint import Allowed, Constraint, Grammar, GrammarError
 
 
@@ -27,24 +27,24 @@ class GrammarCompiler:
     def __init__(self, tokenizer: Any, end_ids: Sequence[int], vocab_size: int) -> None:
         self._trie = trie_of(tokenizer_text(tokenizer), end_ids, vocab_size)
         self._vocab_size = vocab_size
-        self._shelf: Shelf[Grammar, LLMatcher] = Shelf()
+        self._cache: GrammarCache[Grammar, LLMatcher] = GrammarCache()
         self._time = EngineTime()
 
     def is_compiled(self, grammar: Grammar) -> bool:
-        return self._shelf.get(grammar) is not None
+        return self._cache.get(grammar) is not None
 
     def compiled(self, grammar: Grammar, num_bytes: int = 0) -> LLMatcher:
-        """GrammarError where a grammar makes no sense. `num_bytes`: what it takes, as far as is known."""
-        found = self._shelf.get(grammar)
+        """The grammar's matcher. GrammarError: it cannot be used. `num_bytes`: its memory, if known."""
+        found = self._cache.get(grammar)
         if found is None:
-            found, refusal = attempt(self._trie, source_of(grammar), self._vocab_size)
+            found, refusal = compile_source(self._trie, source_of(grammar), self._vocab_size)
             if refusal:
                 raise unusable(grammar, refusal)
-            self._shelf.put(grammar, found, num_bytes)
+            self._cache.put(grammar, found, num_bytes)
         return found
 
     def constraints(self, grammar: Grammar, count: int) -> list[Constraint]:
-        """For the new texts of one request."""
+        """Constraints for the `count` sequences of one request."""
         matcher, spent = self.compiled(grammar), GrammarTime(self._time)
         return [GrammarConstraint(matcher.deep_copy(), self._vocab_size, spent) for _ in range(count)]
 
@@ -63,7 +63,7 @@ def unusable(grammar: Grammar, reason: str) -> GrammarError:
 
 
 class Grammars:
-    """Constraints by grammar, for any thread."""
+    """Compiles grammars and makes constraints; thread-safe."""
 
     def __init__(self, tokenizer: Any, end_ids: Sequence[int], vocab_size: int) -> None:
         self._settings = tokenizer, end_ids, vocab_size
@@ -71,7 +71,7 @@ class Grammars:
         self._lock = threading.Lock()
 
     def load(self) -> "GrammarCompiler":
-        """The compiler, made once: for a large vocabulary that takes seconds, and no thread moves."""
+        """The compiler, made once. That takes seconds for a large vocabulary and blocks all threads."""
         with self._lock:
             if self._compiler is None:
                 self._compiler = GrammarCompiler(*self._settings)
@@ -83,15 +83,15 @@ class Grammars:
         return self._settings
 
     def is_prepared(self, grammar: Grammar) -> bool:
-        """Whether it is compiled, and stays so for the moment."""
+        """Whether it is compiled; it then stays in the cache for some seconds."""
         return self.load().is_compiled(grammar)
 
     def prepare(self, grammar: Grammar, num_bytes: int = 0) -> None:
-        """Compiles what is not compiled; GrammarError where a grammar makes no sense."""
+        """Compiles the grammar unless it is in the cache. GrammarError: it cannot be used."""
         self.load().compiled(grammar, num_bytes)
 
     def constraints(self, grammar: Grammar, count: int) -> list[Constraint]:
-        """For the new texts of one request."""
+        """Constraints for the `count` sequences of one request."""
         return self.load().constraints(grammar, count)
 
 
@@ -112,12 +112,12 @@ class GrammarConstraint:
     def most_drafted(self) -> int:
         return self._spent.most_drafted
 
-    def here(self) -> "GrammarPlace | None":
+    def state(self) -> "MatcherState | None":
         if self._is_over:
             return None
         with self._spent.counted():
-            # A copy: nothing that a guess asks may ever touch what decides.
-            return GrammarPlace(self._matcher.deep_copy(), self._vocab_size, self._spent)
+            # A copy: proposing must not change the matcher that decides tokens.
+            return MatcherState(self._matcher.deep_copy(), self._vocab_size, self._spent)
 
     def masks(self, drafted: Sequence[int]) -> list[Allowed]:
         if self._is_lost or self._spent.is_used_up:
@@ -125,7 +125,7 @@ class GrammarConstraint:
         tokens = list(drafted[: self.num_allowed(drafted)])
         with self._spent.counted(len(tokens) + 1):
             found = [mask_of(self._matcher, self._vocab_size)]
-            # On a copy: a token that is allowed but leads nowhere spoils a matcher for good.
+            # On a copy: a token that is allowed but leads to a dead end puts the matcher into an error state.
             ahead = self._matcher.deep_copy() if tokens else self._matcher
             for token in tokens:
                 ahead.consume_token(token)
@@ -141,8 +141,8 @@ class GrammarConstraint:
     def advance(self, tokens: Sequence[int]) -> None:
         with self._spent.counted():
             taken = self._matcher.try_consume_tokens(list(tokens))
-        # An end token that was to be ignored may be refused; no mask had allowed it. But an added token that
-        # spells what must come is allowed, and then not taken for that text: it would come for ever.
+        # With ignore_eos the matcher may refuse an end token, which no mask had allowed. But it allows a
+        # special token that spells the text to come, and then refuses it: it would be sampled for ever.
         is_over = self._matcher.is_error() or self._matcher.is_stopped()
         refused = tokens[taken] if taken < len(tokens) and not is_over else None
         self._is_lost |= refused is not None and _allows(mask_of(self._matcher, self._vocab_size), refused)
@@ -152,9 +152,9 @@ class GrammarConstraint:
         return self._is_lost or self._spent.is_used_up or self._matcher.is_error()
 
 
-class GrammarPlace:
-    """What a guess asks of a grammar, between two forwards: a token's permission takes a microsecond, a mask
-    up to a hundred. So a mask is only made where bytes must follow, and may leave a single token."""
+class MatcherState:
+    """A grammar state for proposals. Checking a token takes a microsecond, a mask up to a hundred; so `only`
+    computes a mask only if the grammar forces bytes, and a single token may be left."""
 
     def __init__(self, matcher: LLMatcher, vocab_size: int, spent: GrammarTime) -> None:
         self._matcher = matcher
@@ -176,20 +176,20 @@ class GrammarPlace:
         with self._spent.counted():
             return self._matcher.validate_tokens([token]) == 1
 
-    def after(self, token: int) -> "GrammarPlace":
+    def after(self, token: int) -> "MatcherState":
         with self._spent.counted():
             ahead = self._matcher.deep_copy()
             ahead.consume_token(token)
-        return GrammarPlace(ahead, self._vocab_size, self._spent)
+        return MatcherState(ahead, self._vocab_size, self._spent)
 
 
 def _only_one(mask: Allowed) -> int | None:
-    """The token of a mask that holds one."""
-    places = np.flatnonzero(mask)
-    if len(places) != 1:
+    """The only token that a mask allows; None if it allows none or several."""
+    found = np.flatnonzero(mask)
+    if len(found) != 1:
         return None
-    word = int(mask[places[0]]) & 0xFFFFFFFF
-    return None if word & (word - 1) else int(places[0]) * 32 + word.bit_length() - 1
+    word = int(mask[found[0]]) & 0xFFFFFFFF
+    return None if word & (word - 1) else int(found[0]) * 32 + word.bit_length() - 1
 
 
 def _allows(mask: Allowed, token: int) -> bool:

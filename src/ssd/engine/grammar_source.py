@@ -1,6 +1,6 @@
-"""From a grammar as callers write it to llguidance's own form; what would take long to compile is refused.
+"""Translates callers' grammars to llguidance's form, and refuses those that would take long to compile.
 
-Knows the kinds of grammars and their bounds. Does not know tokens: what may follow what is grammar.py's.
+Knows the kinds of grammars and their limits. Does not know tokens (grammar.py).
 """
 
 import json
@@ -13,21 +13,21 @@ from llguidance import LLMatcher
 from ssd.sampling.constraint import Grammar, GrammarError
 
 MAX_SCHEMA_OBJECTS = 1_000
-"""JSON objects in a schema, itself and each property among them. So many take up to a second to compile,
-and ten times as many a minute: the properties of one object cost time by their square."""
+"""JSON objects in a schema, including itself and each property. 1,000 take up to a second to compile, 10,000
+a minute: time grows with the square of an object's properties."""
 MAX_PATTERN_PROPERTIES = 20
-"""Each is compared with each other one, and that is slow: 300 take 17 s."""
+"""The compiler compares all pairs of patterns: 300 take 17 s."""
 
 MAX_SCHEMAS_IN_LARK = 100
-"""Each is read from where it begins, and may be all of the text."""
+"""Each is parsed separately, and may be as long as the whole text."""
 
 _JSON_OPTIONS: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""Fixed spacing: a text that may hold any number of spaces need never end."""
+"""Fixed spacing: a text that may contain any number of spaces might never end."""
 _SCHEMA_IN_LARK = re.compile(r"%json\s*")
 
 
 def source_of(grammar: Grammar) -> str:
-    """What llguidance compiles; GrammarError where it cannot or should not."""
+    """The grammar in llguidance's form. GrammarError: it is invalid or too large."""
     match grammar.kind:
         case "json_object":
             return _from_schema({"type": "object"})
@@ -49,7 +49,7 @@ def source_of(grammar: Grammar) -> str:
 def _from_schema(schema: Any) -> str:
     try:
         return LLMatcher.grammar_from_json_schema(schema, overrides=_JSON_OPTIONS)
-    except ValueError as error:  # a number of more than 64 bits, for one
+    except ValueError as error:  # for example a number of more than 64 bits
         raise GrammarError(f"the json_schema cannot be used: {str(error)[:200]}") from error
 
 
@@ -90,14 +90,14 @@ def _schemas_in_lark(text: str) -> Iterator[Any]:
         try:
             yield decoder.raw_decode(text, found.end())[0]
         except (ValueError, RecursionError):
-            continue  # No schema, or a broken one: llguidance says so, and where.
+            continue  # Not valid JSON: llguidance reports where.
 
 
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise GrammarError(f"the grammar's text is no JSON: {error}") from error
+        raise GrammarError(f"the grammar's text is not JSON: {error}") from error
 
 
 def _choices(text: str) -> list[str]:

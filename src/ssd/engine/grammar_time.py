@@ -1,9 +1,9 @@
-"""Processor time that grammars take of the engine's thread, and which request has taken too much of it.
+"""Limits the processor time that grammars take in the engine's thread.
 
-All streams wait while a mask is made. A grammar of a few kilobytes can make each mask take milliseconds, and
-a request may ask for many texts with it. So the time of all texts of a request is counted together, and that
-of all requests too: together they may take a share of the time that passes, and a little at once. Where they
-take more, whoever has more than an equal part of that share ends. Knows seconds only.
+All streams wait while a mask is computed. A grammar of a few kilobytes can make each mask take milliseconds,
+and a request may ask for many sequences with it. So time is counted by request, over all its sequences, and
+for all requests together: in total they may take a share of the elapsed time, plus a short excess. If they
+take more, a request that used more than an equal part of the share is ended. Knows seconds only.
 """
 
 import time
@@ -14,21 +14,21 @@ from weakref import WeakSet
 from ssd.moving_average import MovingAverage
 
 AT_ONCE_SECONDS = 0.5
-"""Ten thousand masks of a common schema, or some hundred of the dearest that are of use."""
+"""Allowed excess: 10,000 masks of a common schema, or some hundred of the most expensive useful ones."""
 _SHARE = 0.5
-"""Of the time that passes, for all requests together. A request with a common schema takes a hundredth."""
+"""Share of the elapsed time for all requests together. A request with a common schema takes 0.01."""
 _DRAFTED_SECONDS = 0.004
-"""For the masks of one text's drafted tokens in a step: more would cost other texts more than they save."""
+"""Limit for the masks of one sequence's drafted tokens in a step: more delays others more than it saves."""
 _MOST_DRAFTED = 1 << 20
 _MASK_WEIGHT = 0.1
-"""Of the newest masks, in the average time of a mask."""
+"""Weight of the newest masks in the moving average."""
 
 
 class EngineTime:
-    """What the masks of all requests took, beyond their share of the time that passed.
+    """The time that masks of all requests took beyond their share of the elapsed time.
 
-    Were each request's debt paid by the time that passes, masks of others would be part of that time: two
-    dear requests would let each other go on for ever.
+    The share is counted for all requests together. If each request had its own, other requests' masks would
+    count as elapsed time, and two expensive requests would keep each other alive for ever.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -37,7 +37,7 @@ class EngineTime:
         self.requests: WeakSet[GrammarTime] = WeakSet()
         self.owed = 0.0
         self.paid_each = 0.0
-        """An equal part, for each request, of the share of the time since the start."""
+        """Each request's equal part of the share, summed since the start."""
 
     def note(self, seconds: float) -> None:
         now = self._clock()
@@ -48,7 +48,7 @@ class EngineTime:
 
 
 class GrammarTime:
-    """Of one request."""
+    """The time that one request's grammar takes."""
 
     def __init__(self, engine: EngineTime, processor: Callable[[], float] = time.thread_time) -> None:
         self._engine, self._processor = engine, processor
@@ -56,18 +56,18 @@ class GrammarTime:
         self._owed = 0.0
         engine.requests.add(self)
         self.is_used_up = False
-        """For good: no mask is made for any text of the request any more."""
+        """Set for good: no more masks are computed for the request."""
         self._mask_seconds = MovingAverage(_MASK_WEIGHT, 0.0)
 
     @property
     def most_drafted(self) -> int:
-        """How many drafted tokens of one text are worth their masks."""
+        """How many drafted tokens of one sequence are worth their masks."""
         seconds = self._mask_seconds.value
         return int(_DRAFTED_SECONDS / seconds) if seconds else _MOST_DRAFTED
 
     @contextmanager
     def counted(self, num_masks: int = 0) -> Iterator[None]:
-        """What the block takes, to make so many masks."""
+        """Counts the time of the block, which computes `num_masks` masks."""
         began = self._processor()
         try:
             yield
@@ -79,11 +79,11 @@ class GrammarTime:
         engine.note(seconds)
         owed = max(0.0, self._owed - (engine.paid_each - self._paid_before)) + seconds
         self._paid_before = engine.paid_each
-        # While all together keep to their share, nobody owes anything.
+        # While all requests together stay within their share, none owes anything.
         self._owed = min(owed, engine.owed)
         if self._owed > AT_ONCE_SECONDS:
             self.is_used_up = True
-            engine.owed -= self._owed  # Its masks are no more: others need not end for them.
+            engine.owed -= self._owed  # It computes no more masks, so others need not end because of them.
             self._owed = 0.0
         if num_masks:
             self._mask_seconds.note(seconds / num_masks)

@@ -9,8 +9,8 @@ from ssd.config import EngineConfig, Mode
 from ssd.decoding.timeline import Timeline
 from ssd.engine.build import build_engine, with_mode
 from ssd.engine.drafting import replace_draft
+from ssd.engine.engine_loop import EngineLoop
 from ssd.engine.outputs import EngineStats, Increment, RequestOutput
-from ssd.engine.post import Post
 from ssd.engine.prompts import Message, Prompt
 from ssd.models.hub import with_local_models
 from ssd.models.weights import ShowProgress
@@ -25,11 +25,11 @@ class LLM:
     """
 
     def __init__(self, model: str, *, show_progress: ShowProgress = True, **settings: Any) -> None:
-        """`settings` are those of EngineConfig; an unknown one is an error."""
+        """`settings` are those of EngineConfig; an unknown name is an error."""
         self._asked = EngineConfig.from_settings(str(model), settings)
-        """What modes with a draft are built from, should the mode change."""
+        """The settings that `switch_mode` starts from."""
         self._engine = build_engine(self._asked, show_progress=show_progress)
-        self._post = Post(self._engine.core)
+        self._loop = EngineLoop(self._engine.core)
 
     def __enter__(self) -> "LLM":
         return self
@@ -38,32 +38,33 @@ class LLM:
         self.close()
 
     def close(self) -> None:
-        """Ends the draft process, where there is one, and gives back the cores chosen for the target.
+        """Ends the draft process, if there is one, and gives back the cores chosen for the target.
 
-        An LLM that is simply dropped takes its draft along too.
+        The draft process also ends when the LLM is garbage-collected.
         """
         self._engine.close()
 
     def replace_draft(self, draft: str, **settings: Any) -> None:
-        """Another draft (a model or an address) takes over as soon as it is ready; requests go on meanwhile.
+        """Replaces the draft by another model or address, as soon as that is ready; requests go on.
 
-        `settings` of the draft change with it, such as its width. It is looked after while requests run.
+        `settings` are settings of the new draft, such as its width. It is started and connected while
+        requests run.
         """
         engine = self._engine
         config = with_local_models(engine.config.changed({"draft": {"model": draft, **settings}}))
         replace_draft(engine.core.decoder.proposer, config, engine.loaded, engine.requests.tokenizer)
 
     def switch_mode(self, mode: Mode, *, show_progress: ShowProgress = False, **settings: Any) -> None:
-        """Another way to decode around the target that is loaded, between requests.
+        """Changes the decoding mode of the loaded target, between requests.
 
-        `settings` change with it, such as the draft: llm.switch_mode("ssd", draft="small-model"); a draft
-        once named is remembered, its own settings too. If it cannot be had, everything stays as it was.
-        Statistics begin anew.
+        `settings` change with it, such as the draft: llm.switch_mode("ssd", draft="small-model"). The draft
+        and its settings are remembered for later calls. If the new mode fails to start, nothing changes.
+        Statistics start again.
         """
         alone: dict[str, Any] = {"draft": None, "acceptance": "coupled", "saguaro": 1.0}
         config = self._asked.changed((alone if mode == "ar" else {}) | settings | {"mode": mode})
         self._engine = with_mode(self._engine, config, show_progress=show_progress)
-        self._post = Post(self._engine.core)
+        self._loop = EngineLoop(self._engine.core)
         if mode != "ar":
             self._asked = config
 
@@ -73,11 +74,11 @@ class LLM:
 
     @property
     def stats(self) -> EngineStats:
-        """What the engine has done since it started."""
+        """Counters since the engine started."""
         return self._engine.core.stats
 
     def record(self) -> Timeline:
-        """From here on, who computed when: see Timeline.write."""
+        """Records from now on when target, host and draft compute: see Timeline.write."""
         timeline = Timeline()
         self._engine.core.timeline = timeline
         return timeline
@@ -117,19 +118,19 @@ class LLM:
     def stream(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None
     ) -> Generator[Increment, None, None]:
-        """Increments of one request as they are decided. Leaving the loop early ends the request.
+        """Increments of one request as they are decided. Leaving the loop early aborts the request.
 
-        Others may be streamed or generated meanwhile: each gets its own.
+        Other requests may be streamed or generated meanwhile.
         """
-        post = self._post
+        loop = self._loop
         request = self._engine.requests.request(prompt, sampling_params or SamplingParams())
-        post.add(request)
+        loop.add(request)
         try:
-            for each in post.receive([request.request_id]):
+            for each in loop.receive([request.request_id]):
                 if isinstance(each, Increment):
                     yield each
         finally:
-            post.leave(request.request_id)
+            loop.leave(request.request_id)
 
     def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a conversation, to pass to `stream` or `generate`."""
@@ -138,23 +139,23 @@ class LLM:
     def _run(
         self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], *, use_tqdm: bool
     ) -> list[RequestOutput]:
-        post = self._post
+        loop = self._loop
         requests = [
             self._engine.requests.request(prompt, each) for prompt, each in zip(prompts, params, strict=True)
         ]
         done: dict[str, RequestOutput] = {}
         try:
             for request in requests:
-                post.add(request)
+                loop.add(request)
             with tqdm(total=len(requests), desc="generating", unit="req", disable=not use_tqdm) as bar:
-                for each in post.receive([request.request_id for request in requests]):
+                for each in loop.receive([request.request_id for request in requests]):
                     if isinstance(each, RequestOutput):
                         done[each.request_id] = each
                         bar.update(1)
         finally:
-            # An error or Ctrl-C leaves nothing behind for the next call to stumble over.
+            # After an error or Ctrl-C, no request of this call keeps running.
             for request in requests:
-                post.leave(request.request_id)
+                loop.leave(request.request_id)
         return [done[request.request_id] for request in requests]
 
 

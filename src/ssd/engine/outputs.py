@@ -1,7 +1,4 @@
-"""What callers receive: increments while a request runs, one output when it ends.
-
-Plain values; they know nothing of how they came about.
-"""
+"""What callers receive: increments while a request runs, one output when it ends. Plain values."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -12,16 +9,17 @@ from ssd.draft.client.speculator import Round
 from ssd.sampling import TokenLogprobs
 
 FinishReason = Literal["stop", "length", "abort", "error"]
-"""`error`: the text cannot keep to its grammar, `stop_reason` says why; it is no answer."""
+"""`error`: the text cannot satisfy its grammar and is no answer; `stop_reason` says why."""
 Origin = Literal["hit", "backup", "target"]
-"""Accepted from a speculation that was ready, accepted from one made after a miss, or the target's own."""
+"""hit: accepted from a speculation that was ready. backup: accepted from one made after a miss. target: the
+target's own token."""
 
 MOST_KEPT_TREES = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds, as the engine saw them."""
+    """Durations in seconds, measured by the engine."""
 
     queued: float
     """From arrival to the first forward."""
@@ -29,11 +27,11 @@ class Timings:
     """From arrival to the first token."""
     total: float
     num_output_tokens: int
-    """Of the longest of the request's sequences."""
+    """Of the request's longest sequence."""
 
     @property
     def per_output_token(self) -> float | None:
-        """Mean time of a token after the first; None where there is none."""
+        """Mean time of a token after the first; None if there is none."""
         if self.num_output_tokens < 2:
             return None
         return (self.total - self.first_token) / (self.num_output_tokens - 1)
@@ -41,25 +39,25 @@ class Timings:
 
 @dataclass(slots=True)
 class SpeculationStats:
-    """What drafting brought, of one sequence or in total. A round is one verification that decided tokens."""
+    """Results of drafting, for one sequence or in total. A round is one verification that decided tokens."""
 
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
     hits: int = 0
-    """Rounds whose first token and what may follow it were known when the round before ended."""
+    """Rounds whose first token, with continuations, was known when the round before ended."""
     late: int = 0
-    """Misses: the draft was behind: it had not said yet what may follow."""
+    """Misses: the draft was behind and had not sent continuations yet."""
     unknown: int = 0
-    """Misses: the draft had said what may follow, and the token was not among it."""
+    """Misses: the draft had sent continuations, and the token was not among them."""
     unheard: int = 0
-    """Misses: no draft had anything to say (it reads the prompt, declined, or is away)."""
+    """Misses: no draft took part (it reads the prompt, declined, or is not connected)."""
     ngram: int = 0
-    """Of the rounds, those whose speculation was guessed from the text: a backup."""
+    """Rounds whose speculation came from n-grams of the text: a backup."""
     jit: int = 0
-    """Of the misses, those for which the draft's tokens came in time after all: the other backup."""
+    """Misses for which the draft's tokens arrived during a wait: the other backup."""
     trees: int = 0
-    """Of the rounds, those that verified more than one path."""
+    """Rounds that verified more than one path."""
 
     def note(self, *, drafted: int, accepted: int, how: Round | None, is_tree: bool = False) -> None:
         self.rounds += 1
@@ -81,14 +79,14 @@ class SpeculationStats:
 
     @property
     def hit_rate(self) -> float | None:
-        """Of the rounds that could have been foreseen; None where there were none."""
+        """Share of hits among rounds that could have been hits; None if there were none."""
         foreseeable = self.hits + self.late + self.unknown + self.unheard
         return self.hits / foreseeable if foreseeable else None
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """What the engine has done since it started."""
+    """Counters since the engine started."""
 
     speculation: SpeculationStats
     num_steps: int
@@ -96,20 +94,20 @@ class EngineStats:
     verify_seconds: float
     wait_seconds: float
     draft: PoolStats | None
-    """The line to the draft, in mode `ssd`."""
+    """Of the pool of drafts, in mode `ssd`."""
     lengths: dict[int, int] = field(default_factory=dict)
-    """How many rounds verified so many drafted tokens; those without a draft are under 0."""
+    """Number of rounds by how many drafted tokens they verified; 0: rounds without a draft."""
     num_uncaptured: int = 0
-    """Steps of the target that no captured step held, where steps are captured."""
+    """Steps of the target that no captured graph covers, if graphs are used."""
 
     @property
     def num_drafts(self) -> int:
-        """Rounds that had a draft."""
+        """Rounds with drafted tokens."""
         return sum(count for length, count in self.lengths.items() if length)
 
     @property
     def host_seconds(self) -> float:
-        """Of the steps, what was neither verifying nor waiting."""
+        """Time of steps that was neither verification nor waiting for a draft."""
         return self.step_seconds - self.verify_seconds - self.wait_seconds
 
 
@@ -127,9 +125,9 @@ class CompletionOutput:
     speculation: SpeculationStats = field(default_factory=SpeculationStats, compare=False)
     """Not part of equality: the same tokens may take more or fewer rounds."""
     origins: tuple[Origin, ...] = field(default=(), compare=False)
-    """Of each token, where it came from."""
+    """Of each token, its origin."""
     trees: tuple[VerifiedTree, ...] = field(default=(), compare=False)
-    """The latest that were verified, `MOST_KEPT_TREES` of them."""
+    """The latest verified trees, at most `MOST_KEPT_TREES`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,17 +139,17 @@ class RequestOutput:
     """One entry for each prompt token; the first has none."""
     outputs: tuple[CompletionOutput, ...]
     seed: int
-    """The seed that was used, the caller's or the one drawn: with it the request can be repeated."""
+    """The caller's seed, or the one that was drawn; it reproduces the request."""
     num_cached_tokens: int
-    """Prompt tokens whose keys and values were found in the prefix cache."""
+    """Prompt tokens found in the prefix cache."""
     num_preemptions: int
-    """How often a sequence of the request gave way and was computed again."""
+    """How often a sequence of the request was preempted and computed again."""
     timings: Timings
 
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """What one step added to one sequence. Texts joined in order are the output's text."""
+    """What one step added to one sequence. The texts joined in order are the output's text."""
 
     request_id: str
     index: int
@@ -161,6 +159,6 @@ class Increment:
     finish_reason: FinishReason | None
     stop_reason: int | str | None
     origins: tuple[Origin, ...] = ()
-    """Of each token, where it came from."""
+    """Of each token, its origin."""
     trees: tuple[VerifiedTree, ...] = ()
-    """What was verified for these tokens, where that had several paths."""
+    """The trees verified for these tokens, if speculations had several paths."""

@@ -1,4 +1,4 @@
-"""From what a caller passes to a request: text, token ids or chat messages.
+"""Makes requests from callers' prompts: text, token ids or chat messages.
 
 Knows the tokenizer and the model's limits; draws the seed of a request without one.
 """
@@ -15,17 +15,17 @@ from ssd.errors import InvalidRequestError
 from ssd.sampling import SamplingParams
 
 Prompt = str | Sequence[int]
-"""Text, or token ids that are taken as they are."""
+"""Text, or token ids, which are used unchanged."""
 Message = dict[str, Any]
-"""A chat message as OpenAI's API has it: role, content."""
+"""A chat message as in OpenAI's API: role, content."""
 _LONG_CHARACTERS = 16
-"""Of a token: a text with fewer for each token it may have is tokenised without further ado."""
+"""Characters per token: a text below max_model_len times this is tokenised without a length check."""
 _PIECE = 1 << 16
-"""Characters that are tokenised at a time, to see whether a text is too long."""
+"""Characters tokenised at a time when checking whether a text is too long."""
 
 
 class PromptTooLongError(InvalidRequestError):
-    """The prompt leaves no room for an answer."""
+    """The prompt leaves no room for output tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class RequestFactory:
     vocab_size: int
     seeds: random.Random
     grammars: Grammars | None = None
-    """Compiles a request's grammar before the engine sees it; None: whoever has the engine does."""
+    """Compiles a request's grammar before the engine gets it; None: the engine's process does."""
     max_model_len: int | None = None
-    """Text that is far longer is refused before all of it is tokenised; None: none is."""
+    """A text that is far longer is refused before it is tokenised completely; None: no limit."""
 
     def request(
         self,
@@ -80,7 +80,7 @@ class RequestFactory:
         raise InvalidRequestError(f"a prompt is text or a list of token ids, not {prompt!r:.60}")
 
     def encoded(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text. PromptTooLongError where it is far longer than any prompt may be."""
+        """Token ids of a text. PromptTooLongError: it is far longer than any prompt may be."""
         try:
             self._refuse_far_too_long(text)
             ids: list[int] = self.tokenizer(text, add_special_tokens=add_special_tokens).input_ids
@@ -89,7 +89,7 @@ class RequestFactory:
         return ids
 
     def _refuse_far_too_long(self, text: str) -> None:
-        """Piece by piece, up to twice the tokens that would be too many: cuts add a few, and merge none."""
+        """Tokenises in pieces and refuses beyond twice the limit: cutting a text can add a few tokens."""
         if self.max_model_len is None or len(text) <= _LONG_CHARACTERS * self.max_model_len:
             return
         num_tokens = 0
@@ -104,18 +104,18 @@ class RequestFactory:
 
     def chat_prompt(self, messages: Sequence[Message], **template_options: Any) -> list[int]:
         """Token ids of a conversation; `template_options` (tools, …) are for the model's chat template."""
-        # What the tokenizer would add at the start is the template's affair.
+        # The template already contains the tokens that the tokenizer would add at the start.
         return self.encoded(self.chat_text(messages, **template_options), add_special_tokens=False)
 
     def chat_text(self, messages: Sequence[Message], **template_options: Any) -> str:
-        """What the model's chat template makes of a conversation."""
+        """A conversation rendered by the model's chat template."""
         self.check_chat(messages)
         options = {"add_generation_prompt": True, **template_options}
         text: str = self.tokenizer.apply_chat_template(list(messages), tokenize=False, **options)
         return text
 
     def check_chat(self, messages: Sequence[Message]) -> None:
-        """InvalidRequestError unless the tokenizer's template can be asked for these."""
+        """InvalidRequestError if the messages are malformed or the tokenizer has no chat template."""
         if isinstance(messages, str) or not all(
             isinstance(message, dict) and "role" in message for message in messages
         ):
@@ -135,7 +135,7 @@ class RequestFactory:
             raise InvalidRequestError(f"token id {wrong[0]} is outside the vocabulary of {self.vocab_size}")
 
     def _bad_word_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """A word's tokens at the start of a text and after a space: they usually differ."""
+        """Token ids of each word at the start of a text and after a space, which usually differ."""
         spellings = [spelling for word in words for spelling in (word, f" {word.lstrip()}")]
         encoded = [
             tuple(self.tokenizer(spelling, add_special_tokens=False).input_ids) for spelling in spellings

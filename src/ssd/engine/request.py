@@ -1,4 +1,4 @@
-"""A request and its sequences as they run: tokens turn into text, text into increments.
+"""A running request and its sequences: turns tokens into text, and text into increments.
 
 Knows one request. Does not know the scheduler, the model or other requests.
 """
@@ -9,9 +9,10 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
+
 from ssd.decoding.rows import VerifiedTree
 from ssd.draft.client.speculator import Round
-from ssd.engine.burst import Burst
 from ssd.engine.detokenizer import Detokenizer
 from ssd.engine.outputs import (
     MOST_KEPT_TREES,
@@ -30,27 +31,54 @@ from ssd.sampling.constraint import Constraint
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a caller asked for, once and for all."""
+    """What a caller asked for; never changes."""
 
     request_id: str
     prompt: str | None
     prompt_token_ids: tuple[int, ...]
     params: SamplingParams
     seed: int
-    """Drawn at admission where the caller gave none, so that it survives preemption."""
+    """The caller's, or drawn when the request is made, so that preemption does not change it."""
     end_ids: tuple[int, ...]
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
     speculation: bool = True
-    """False: nobody drafts for it. The tokens are the same."""
+    """False: no draft is used. The tokens are the same."""
     cache_key: str = ""
-    """Only requests with the same one share prompts in the prefix cache."""
+    """Only requests with the same key share prompts in the prefix cache."""
     group: str = ""
-    """Those of one group were asked for at once; empty: it alone."""
+    """Requests that one caller sent together share a group; empty: a group of its own."""
     arrival: float = field(default_factory=time.perf_counter)
 
 
+class StepResult(msgspec.Struct, frozen=True):
+    """The tokens that one step decided for one sequence, up to the sequence's end."""
+
+    tokens: Tokens[SampledToken]
+    num_accepted: int
+    num_drafted: int
+    how: Round | None
+    text: str | None
+    """None: the tokens have not been detokenized yet."""
+    tree: VerifiedTree | None = None
+    """The verified speculation, if it had several paths."""
+
+    def note_in(self, stats: SpeculationStats) -> None:
+        stats.note(
+            drafted=self.num_drafted,
+            accepted=self.num_accepted,
+            how=self.how,
+            is_tree=self.tree is not None,
+        )
+
+    @property
+    def origins(self) -> list[Origin]:
+        accepted_from: Origin = "hit" if self.how is None or self.how.cause == "hit" else "backup"
+        own: list[Origin] = ["target"] * (len(self.tokens) - self.num_accepted)
+        return [accepted_from] * self.num_accepted + own
+
+
 class Generation:
-    """One sequence's text and end."""
+    """One sequence's tokens, text and end."""
 
     def __init__(
         self,
@@ -69,11 +97,11 @@ class Generation:
         )
         self._stop_text = StopText(params.stop, include_stop=params.include_stop_str_in_output)
         self._reads_at_once = bool(params.stop)
-        """Whether a sequence has ended may depend on its text: then the text cannot wait."""
+        """There are stop strings, so the end may depend on the text: detokenize at once."""
         self.forbidden_ends = (*request.end_ids, *params.stop_token_ids)
-        """Until min_tokens."""
+        """Tokens that may not be sampled before min_tokens."""
         self._end_ids = frozenset(params.stop_token_ids).union(() if params.ignore_eos else request.end_ids)
-        self._untold: list[Burst] = []
+        self._results: list[StepResult] = []
         self._texts: list[str] = []
         self._logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
         self._num_taken = 0
@@ -93,33 +121,33 @@ class Generation:
         how: Round | None = None,
         tree: VerifiedTree | None = None,
     ) -> tuple[int, ...]:
-        """Takes in new tokens up to the one that ends the sequence; later ones do not count.
+        """Takes in new tokens up to the one that ends the sequence, and returns those.
 
-        Their text can be made later (`tell`), while the next step computes.
+        `increment` makes their text later, while the next step computes.
         """
         taken, text = self._until_end(tokens, self.sequence.num_remaining(max_model_len))
         num_accepted = min(len(taken), len(tokens) - 1)
-        self._untold.append(Burst(taken, num_accepted, num_drafted, how, text, tree))
+        self._results.append(StepResult(taken, num_accepted, num_drafted, how, text, tree))
         ids = tuple([token.token for token in taken])
         if self.constraint is not None:
             self.constraint.advance(ids)
         return ids
 
-    def take_untold(self) -> list[Burst]:
-        """What was settled since the last time."""
-        untold, self._untold = self._untold, []
-        return untold
+    def take_results(self) -> list[StepResult]:
+        """Results settled since the last call."""
+        results, self._results = self._results, []
+        return results
 
-    def tell(self, bursts: Tokens[Burst]) -> Increment:
-        """What was settled, as callers see it."""
-        text = "".join(self._text_of(burst, is_last=burst is bursts[-1]) for burst in bursts)
+    def increment(self, results: Tokens[StepResult]) -> Increment:
+        """The increment that callers get for these results."""
+        text = "".join(self._text_of(result, is_last=result is results[-1]) for result in results)
         origins: list[Origin] = []
-        for burst in bursts:
-            burst.note_in(self.speculation)
-            origins += burst.origins
-        trees = tuple([burst.tree for burst in bursts if burst.tree is not None])
+        for result in results:
+            result.note_in(self.speculation)
+            origins += result.origins
+        trees = tuple([result.tree for result in results if result.tree is not None])
         self._trees.extend(trees)
-        tokens = [token for burst in bursts for token in burst.tokens]
+        tokens = [token for result in results for token in result.tokens]
         return self._record(tokens, text, tuple(origins), trees)
 
     def abort(self) -> Increment:
@@ -127,7 +155,7 @@ class Generation:
         return self._record([], self._stop_text.pass_by(""))
 
     def score_prompt(self, start: int, logprobs: Tokens[TokenLogprobs]) -> None:
-        """Scores of the tokens after position `start`; a recomputed chunk replaces its earlier scores."""
+        """Takes in scores of the tokens after `start`; a recomputed chunk replaces its earlier scores."""
         self.prompt_logprobs[start:] = logprobs
 
     def output(self) -> CompletionOutput:
@@ -145,7 +173,7 @@ class Generation:
         )
 
     def _until_end(self, tokens: Tokens[SampledToken], room: int) -> tuple[Tokens[SampledToken], str | None]:
-        """The tokens that count; and their text, where it had to be looked at."""
+        """The tokens up to the sequence's end, and their text if there are stop strings."""
         may_end = len(tokens) >= room or not self._end_ids.isdisjoint([token.token for token in tokens])
         may_end = may_end or (self.constraint is not None and any(token.is_void for token in tokens))
         if not self._reads_at_once and not may_end:
@@ -170,21 +198,21 @@ class Generation:
     def _token_stop(self, token: int, *, num_remaining: int) -> Stop | None:
         params, end_ids = self.request.params, self.request.end_ids
         if self.constraint is not None and token in end_ids and not params.ignore_eos:
-            return Stop("stop")  # Also before min_tokens: there only a complete text comes to its end.
+            return Stop("stop")  # Even before min_tokens: a grammar allows it only after a complete text.
         return token_stop(token, params, end_ids, num_generated=self._num_taken, num_remaining=num_remaining)
 
-    def _text_of(self, burst: Burst, *, is_last: bool) -> str:
-        if burst.text is not None:
-            return burst.text
-        if not burst.tokens:
+    def _text_of(self, result: StepResult, *, is_last: bool) -> str:
+        if result.text is not None:
+            return result.text
+        if not result.tokens:
             return self._stop_text.pass_by("")
         ends_here = is_last and self.stop is not None
-        *before, last = burst.tokens
+        *before, last = result.tokens
         text = "".join([self._detokenizer.add(token.token) for token in before])
         return text + (self._read(last.token) if ends_here else self._detokenizer.add(last.token))
 
     def _read(self, token: int) -> str:
-        """The text a token brings, and the end that the text brings about."""
+        """The text that a token releases; sets `stop` if it completes a stop string."""
         params, stop = self.request.params, self.stop
         ends_by_token = stop is not None and stop.finish_reason == "stop"
         is_silent = ends_by_token and not params.include_stop_str_in_output
@@ -228,7 +256,7 @@ class Generation:
 
 
 class RunningRequest:
-    """A request with its n generations, until the last one ends."""
+    """A request and its n generations, until the last one ends."""
 
     def __init__(self, request: Request, generations: Tokens[Generation]) -> None:
         self.request = request

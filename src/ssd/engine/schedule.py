@@ -1,6 +1,6 @@
-"""What goes into and comes out of scheduling: the limits, the rows of one step, and what a row may result in.
+"""Data of scheduling: the limits, the rows of a step, and the check of a row's outcome.
 
-Data and its checks only; the decisions are in scheduler.py.
+Scheduling decisions are in scheduler.py.
 """
 
 from collections.abc import Sequence as Tokens
@@ -18,9 +18,8 @@ class SchedulerLimits:
     max_num_batched_tokens: int
     max_model_len: int
     enable_chunked_prefill: bool = True
-    # False where a token's keys depend on whether it was prompt or generated (deterministic mode): then only
-    # prompt blocks are shared, and only as prompts: what another computed as its prompt is no substitute for
-    # what this sequence has generated.
+    # False in deterministic mode, where a token's keys depend on whether it was prompt or generated. Then
+    # only prompt blocks are shared, and only as prompts: a prompt's blocks cannot replace generated ones.
     cache_generated: bool = True
 
     def __post_init__(self) -> None:
@@ -33,7 +32,7 @@ class SchedulerLimits:
             )
 
     def check_admissible(self, sequence: Sequence, *, num_slots: int) -> None:
-        """Refuse what could never run to its end, alone in a KV cache of num_slots tokens."""
+        """Refuse a sequence that could not run to its end alone in a KV cache of num_slots tokens."""
         if not sequence.num_prompt:
             raise InvalidRequestError("the prompt is empty: pass at least one token, for example BOS")
         if sequence.num_prompt >= self.max_model_len:
@@ -57,8 +56,8 @@ class ScheduledRow(NamedTuple):
     tokens: tuple[int, ...]  # known tokens, then drafted ones
     num_known: int
     samples: bool  # reaches the end of the known tokens: the logits from there on decide new tokens
-    generated: bool  # generated tokens (and drafted ones); otherwise prompt tokens. Never both
-    parents: tuple[int, ...] | None = None  # of each drafted token, whom it follows; None: a chain
+    generated: bool  # True: generated and drafted tokens; False: prompt tokens. Never both
+    parents: tuple[int, ...] | None = None  # index of each drafted token's predecessor, or -1; None: a chain
 
     @property
     def num_drafted(self) -> int:
@@ -70,15 +69,15 @@ class ScheduledRow(NamedTuple):
 
     @property
     def depth(self) -> int:
-        """Positions that its drafted tokens may come to: of a tree, those of its longest path."""
+        """Positions that its drafted tokens take: of a tree, the length of its longest path."""
         return max(depths_of(self.parents, self.num_drafted), default=0)
 
     def with_drafts(self, drafted: tuple[int, ...], parents: tuple[int, ...] | None) -> "ScheduledRow":
-        """Others instead."""
+        """The same row with other drafted tokens."""
         return self._replace(tokens=self.tokens[: self.num_known] + drafted, parents=parents)
 
     def check_outcome(self, new_tokens: Tokens[int], max_model_len: int) -> None:
-        """Refuse an outcome that would leave tokens and computed keys out of step, or never end."""
+        """ValueError if the outcome does not follow from this row, or exceeds the sequence's length."""
         sequence, num_new = self.sequence, len(new_tokens)
         if self.start != sequence.num_computed or sequence.status is not SequenceStatus.RUNNING:
             raise ValueError(f"the row at {self.start} of {sequence} is not from the latest schedule")
@@ -106,20 +105,20 @@ class Schedule(NamedTuple):
 
     @property
     def num_further(self) -> int:
-        """Rows beside the first of each group."""
+        """Rows beyond the first of each group."""
         return len(self.rows) - len({row.sequence.group for row in self.rows})
 
 
 @dataclass(slots=True)
 class RowsToBe:
-    """The rows of a step while the scheduler puts it together."""
+    """The rows of a step while the scheduler builds it."""
 
     rows: list[ScheduledRow]
     budget: int  # query tokens that still fit
-    most: int  # as many fitted at first
-    may_run_alone: bool  # whether a prompt that does not fit beside `rows` may take their place
-    num_unfinished: int = 0  # prompts that are read in part
+    most: int  # the initial budget
+    may_run_alone: bool  # whether a prompt that does not fit beside `rows` may replace them
+    num_unfinished: int = 0  # prompts of which this step computes only a part
 
     def share_of(self, num_wanted: int) -> int:
-        """What the next prompt takes: all of it, or a part that leaves room for short ones behind it."""
+        """Tokens for the next prompt: all it wants if they fit, else a quarter, to leave room for others."""
         return num_wanted if num_wanted <= self.budget else (self.budget + 3) // 4

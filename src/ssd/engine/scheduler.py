@@ -1,17 +1,17 @@
-"""What the target computes in the next step: which tokens of which sequences; who waits, who gives way.
+"""Decides which tokens of which sequences the target computes in the next step, and which are preempted.
 
-Knows sequences, limits and the block manager. Knows no tensors, no sampling and no draft: it is told which
-tokens are drafted and which tokens came out.
+Knows sequences, limits and the block manager. Does not know tensors, sampling or drafts: callers pass the
+drafted tokens and the decided ones.
 
 Both queues are in order of arrival. Decoding sequences come first, each with the one token it needs; drafted
-tokens and prompts share what is left. A prompt that does not fit leaves most of it to those behind, and only
-two are read in parts at a time, so a short one does not wait for long ones before it. When blocks run out,
-the latest arrival is preempted and computes its tokens again later. So the oldest running sequence moves on
-in every step.
+tokens and prompts share the remaining budget. A prompt that does not fit takes a quarter of it, and at most
+two prompts are computed in parts at a time, so a short prompt does not wait for long ones before it. When
+blocks run out, the latest arrival is preempted and computes its tokens again later. So the oldest running
+sequence advances in every step.
 
-Drafts get blocks last, and for one step: those that no known token needed, neither of those who run nor of
-those just let in. So no one is preempted for a guess. A cached prefix may be evicted for one, but only once:
-the block comes back plain and serves the next.
+Drafted tokens get blocks last, and for one step only: blocks that no known token of a running or newly
+admitted sequence needs. So no sequence is preempted for a draft. A cached prefix may be evicted for drafted
+tokens, but only once: the block is then free of cached tokens, and later drafts reuse it.
 """
 
 from bisect import insort
@@ -27,16 +27,16 @@ __all__ = ["Schedule", "ScheduledRow", "Scheduler", "SchedulerLimits"]
 
 _by_arrival = attrgetter("arrival")
 _MOST_IN_PARTS = 2
-"""Prompts that do not fit into a step, and are read at the same time."""
+"""Prompts too long for one step that may be computed at the same time."""
 
 
 class Scheduler:
     def __init__(self, limits: SchedulerLimits, block_manager: BlockManager) -> None:
         self.limits = limits
         self.max_num_further = limits.max_num_seqs
-        """Of those that run, how many may be beside the oldest of their group."""
+        """How many running sequences may be beyond the oldest of their group."""
         self.max_moving_further = limits.max_num_seqs
-        """And of these, how many move in a step where there are other groups."""
+        """How many of these take part in a step while there are other groups."""
         self._blocks = block_manager
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
@@ -55,17 +55,17 @@ class Scheduler:
 
     @property
     def decoding(self) -> list[Sequence]:
-        """Those whose next step decides a token after generated ones: those a draft can help."""
+        """The sequences of the next step that have generated a token: those that can be drafted for."""
         return [sequence for sequence in self._moving if sequence.is_decoding]
 
     def forget_offers(self) -> None:
-        """What steps left unchecked that failed, or that read a prompt instead."""
+        """Drops drafted tokens that were not verified, because a step failed or left the sequence out."""
         for sequence in self._running:
             sequence.offer()
 
     @property
     def _moving(self) -> list[Sequence]:
-        """Who runs in the next step: of each group the oldest, and of others as many as may."""
+        """The sequences of the next step: the oldest of each group, and a limited number of others."""
         if self.max_moving_further >= len(self._running):
             return self._running
         is_alone = len({each.group for each in self._sequences.values()}) == 1
@@ -92,16 +92,16 @@ class Scheduler:
         self._waiting.append(sequence)
 
     def schedule(self, prompt_budget: int | None = None) -> Schedule:
-        """Choose the rows of the next step. Each row is to be given back to `commit` before the next call.
+        """Choose the rows of the next step. Pass each row to `commit` before the next call.
 
-        `prompt_budget`: how much of prompts it may hold, if that is less than fits into it.
+        `prompt_budget`: the most prompt tokens of the step, if fewer than fit.
         """
         preempted = self._secure_known_tokens()
         decoding = self.decoding
         filling = _oldest_then_shortest([each for each in self._moving if not each.is_decoding])
         may_admit = not preempted and len(self._running) < self.limits.max_num_seqs
         spare = self.limits.max_num_batched_tokens - len(decoding)
-        # Where prompts want to move too, drafts leave them half: a new user does not wait for guesses.
+        # Drafts leave prompts half of the budget: a new user does not wait for drafted tokens.
         draft_budget = spare // 2 if filling or (may_admit and self._waiting) else spare
         rows = []
         for sequence in decoding:
@@ -119,13 +119,13 @@ class Scheduler:
         return Schedule(tuple(self._cover_drafts(row) for row in batch.rows), tuple(preempted))
 
     def commit(self, row: ScheduledRow, new_tokens: Tokens[int]) -> None:
-        """Take in the outcome of a row: if it samples, accepted drafts and the target's own token; else none.
+        """Take in a row's outcome: accepted drafts and the target's own token; none if it does not sample.
 
-        A burst that is cut short (a stop string) is passed as far as it counts, before `finish`.
+        If a stop string cuts the new tokens short, pass only those before the cut, then call `finish`.
         """
         sequence = row.sequence
         if sequence.status is SequenceStatus.FINISHED:
-            return  # aborted while the step was under way: the outcome has no owner
+            return  # aborted while the step was in flight
         row.check_outcome(new_tokens, self.limits.max_model_len)
         num_computed = row.start + row.num_known + max(0, len(new_tokens) - 1)
         sequence.num_computed = num_computed
@@ -136,7 +136,7 @@ class Scheduler:
             self._blocks.commit(sequence.seq_id, sequence.tokens, num_computed, num_cacheable)
 
     def finish(self, sequence: Sequence) -> None:
-        """Forget a sequence, whatever its state, and free its blocks."""
+        """Forget a sequence in any state, and free its blocks."""
         if self._sequences.pop(sequence.seq_id, None) is None:
             return
         if sequence.status is SequenceStatus.RUNNING:
@@ -151,11 +151,11 @@ class Scheduler:
         """Raise IntegrityError unless queues, sequences and blocks agree."""
         self._blocks.check_integrity()
         if set(self._blocks.seq_ids) != {sequence.seq_id for sequence in self._running}:
-            raise IntegrityError("blocks are held by others than the running sequences")
+            raise IntegrityError("the sequences that hold blocks are not the running ones")
         queues = [(SequenceStatus.WAITING, self._waiting), (SequenceStatus.RUNNING, self._running)]
         for status, queue in queues:
             if queue != [each for each in self._sequences.values() if each.status is status]:
-                raise IntegrityError(f"the {status.value} queue lacks or repeats someone, or is out of order")
+                raise IntegrityError(f"the {status.value} queue lacks or repeats sequences, or is unordered")
         if len(self._sequences) != self.num_waiting + self.num_running:
             raise IntegrityError("a sequence is in no queue")
         if self.num_running > self.limits.max_num_seqs:
@@ -176,8 +176,8 @@ class Scheduler:
             raise ValueError(f"{sequence} and its parent {parent} differ in prompt or cache_key")
 
     def _secure_known_tokens(self) -> list[Sequence]:
-        """Give every running sequence blocks for its known tokens, oldest first; the youngest give way."""
-        # Not in commit: a step that failed has drafts to clear away too.
+        """Give running sequences blocks for known tokens, oldest first; preempt the youngest if needed."""
+        # Not in commit: blocks of drafted tokens must be trimmed after a failed step too.
         fits = self._blocks.fits
         misfits = [each for each in self._running if not fits(each.seq_id, len(each.tokens))]
         for sequence in misfits:
@@ -203,7 +203,7 @@ class Scheduler:
         return sequence
 
     def _take_row(self, sequence: Sequence, budget: int) -> ScheduledRow:
-        """The next known tokens, never prompt and generated ones together; then drafts, as yet blockless."""
+        """A row of the next known tokens, prompt or generated, then of drafted ones, still without blocks."""
         start, num_prompt, num_tokens = sequence.num_computed, sequence.num_prompt, len(sequence.tokens)
         generated = start >= num_prompt
         stop = min(num_tokens if generated else num_prompt, start + budget)
@@ -212,12 +212,12 @@ class Scheduler:
         row = ScheduledRow(sequence, start, tokens, stop - start, samples, generated)
         if not (samples and generated and sequence.drafted):
             return row
-        num_useful = sequence.num_remaining(self.limits.max_model_len) - 1  # the target adds its own
+        num_useful = sequence.num_remaining(self.limits.max_model_len) - 1  # the target adds the last token
         most = budget - len(tokens)
         return row.with_drafts(*cut(sequence.drafted, sequence.parents, count=most, depth=num_useful))
 
     def _cover_drafts(self, row: ScheduledRow) -> ScheduledRow:
-        """Give the drafts of a row blocks, and drop those for which none is left."""
+        """Allocate blocks for the drafted tokens of a row, and drop those for which none is left."""
         seq_id, num_known = row.sequence.seq_id, row.start + row.num_known
         if num_known + row.depth <= self._blocks.num_covered(seq_id):
             return row
@@ -226,7 +226,7 @@ class Scheduler:
         return row.with_drafts(*cut(row.drafted, row.parents, count=row.num_drafted, depth=depth))
 
     def _fill(self, sequence: Sequence, batch: RowsToBe) -> bool:
-        """Add the next chunk of a sequence that is not decoding yet. False: nothing fits behind it."""
+        """Add the next chunk of a sequence that is not decoding yet. False: the step is full."""
         num_prompt_left = sequence.num_prompt - sequence.num_computed
         if num_prompt_left > batch.budget and not self.limits.enable_chunked_prefill:
             # A whole prompt that does not fit beside the others gets a step of its own, but never two steps
@@ -248,16 +248,16 @@ class Scheduler:
         return batch.budget > 0
 
     def _use_up(self, batch: RowsToBe, *, num_decoding: int) -> None:
-        """What no one else needed goes to the prompts that took their share, the oldest first."""
+        """Give the remaining budget to prompts that were computed in part, the oldest first."""
         for index in range(num_decoding, len(batch.rows)):
             row = batch.rows[index]
             batch.rows[index] = self._take_row(row.sequence, len(row.tokens) + batch.budget)
             batch.budget -= len(batch.rows[index].tokens) - len(row.tokens)
 
     def _admit(self, batch: RowsToBe) -> None:
-        """Admit waiting sequences in order of arrival while seats, budget and blocks last.
+        """Admit waiting sequences in order of arrival while max_num_seqs, budget and blocks allow.
 
-        Some of them have to wait for others of their kind; those behind these need not.
+        Passes over sequences that must wait for their parent, their group or other long prompts.
         """
         index, groups = 0, {sequence.group for sequence in self._running}
         while index < len(self._waiting) and len(self._running) < self.limits.max_num_seqs:
@@ -278,14 +278,14 @@ class Scheduler:
                 return
 
     def _is_held_up(self, sequence: Sequence, parent: Sequence | None, batch: RowsToBe) -> bool:
-        """By the prompt of its parent, or as one of many long ones."""
+        """Whether it must wait for its parent's prompt, or for other long prompts."""
         if parent is not None:
             return parent.num_computed < parent.num_prompt
         is_long = self.limits.enable_chunked_prefill and sequence.num_tokens > batch.most
         return is_long and batch.num_unfinished >= _MOST_IN_PARTS
 
     def _fork_source(self, sequence: Sequence) -> Sequence | None:
-        """The running parent whose prompt blocks a sequence can share; None: it allocates for itself."""
+        """The running parent whose prompt blocks a sequence can share; None: it allocates its own."""
         if sequence.wants_prompt_logits or sequence.num_generated:
             return None
         parent = self._parent_of(sequence)
@@ -296,8 +296,8 @@ class Scheduler:
 
     def _place(self, sequence: Sequence, parent: Sequence | None) -> bool:
         """Get blocks for all known tokens of a waiting sequence; False if there are too few."""
-        # A long prompt is hashed to find out what it can share: not again until more blocks are free. Nothing
-        # stalls, since blocks do become free when those who hold them end.
+        # Finding shared blocks hashes the whole prompt, so do not retry until more blocks are free. Nothing
+        # stalls: running sequences free their blocks when they end.
         seq_id, num_free = sequence.seq_id, self._blocks.num_free
         if self._refusal[0] == seq_id and num_free <= self._refusal[1]:
             return False
@@ -318,10 +318,10 @@ class Scheduler:
         return True
 
     def _num_cacheable(self, sequence: Sequence) -> int:
-        """The leading tokens that may enter the prefix cache, and the only ones that may come from it."""
+        """The number of leading tokens that may enter the prefix cache or be taken from it."""
         return sequence.num_tokens if self.limits.cache_generated else sequence.num_prompt
 
 
 def _oldest_then_shortest(filling: list[Sequence]) -> list[Sequence]:
-    """In which order prompts are read on: the oldest moves in every step, and short ones soon decode."""
+    """Prompts in the order to compute: the oldest, which advances in every step, then the shortest."""
     return filling[:1] + sorted(filling[1:], key=lambda each: each.num_prompt - each.num_computed)

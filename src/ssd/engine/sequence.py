@@ -1,7 +1,7 @@
-"""One generated sequence: its tokens and how far its keys and values have been computed.
+"""One sequence: its tokens, and how many have computed keys and values.
 
-Knows nothing of sampling, text or blocks. The scheduler is the only one that changes its progress; a decoder
-offers drafted tokens before a step.
+Does not know sampling, text or blocks. Only the scheduler changes its progress; the engine offers drafted
+tokens before a step.
 """
 
 from collections.abc import Iterable
@@ -50,12 +50,12 @@ class Sequence:
         wants_prompt_logits: bool = False,
         cache_key: str = "",
     ) -> None:
-        # Drawn here and nowhere else: an id is never used twice, so nothing late can answer for a successor.
+        # Only assigned here, so an id is never reused: a late message cannot concern another sequence.
         self.seq_id = _next_seq_id()
         self.request_id = request_id
         self.index = index  # which of the n sequences of its request
         self.parent_id = parent_id  # the sequence whose prompt blocks it may share
-        self.group = group or request_id  # those of one group were asked for at once
+        self.group = group or request_id  # shared by requests that one caller sent together
         self.tokens = list(prompt)  # known tokens: the prompt, then what has been generated
         self.num_prompt = len(self.tokens)
         self.max_tokens = max_tokens
@@ -67,7 +67,7 @@ class Sequence:
         self.num_cached = 0  # leading tokens that its first admission found computed
         self.num_preemptions = 0
         self.drafted: tuple[int, ...] = ()  # proposed to follow `tokens`; checked in the next step
-        self.parents: tuple[int, ...] | None = None  # of each drafted token, whom it follows; None: a chain
+        self.parents: tuple[int, ...] | None = None  # of each drafted token, an index or -1; None: a chain
 
     @property
     def prompt(self) -> list[int]:
@@ -87,11 +87,11 @@ class Sequence:
 
     @property
     def is_decoding(self) -> bool:
-        """Only its newest token is left to compute, and that is a generated one."""
+        """Only its newest token is left to compute, and that token was generated."""
         return self.num_prompt <= self.num_computed == len(self.tokens) - 1
 
     def offer(self, drafted: tuple[int, ...] = (), parents: tuple[int, ...] | None = None) -> None:
-        """What the next step checks, instead of what was proposed before."""
+        """Sets the drafted tokens that the next step verifies."""
         self.drafted, self.parents = drafted, parents
 
     def num_remaining(self, max_model_len: int) -> int:

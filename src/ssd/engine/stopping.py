@@ -1,7 +1,7 @@
 """When a sequence ends, and where its text is cut.
 
-Knows stop strings, stop tokens, the model's end tokens and lengths. Looks at one token
-at a time, so an end inside a burst of accepted tokens is found at its own token.
+Knows stop strings, stop tokens, the model's end tokens and lengths. Looks at one token at a time,
+so an end among several accepted tokens is found at the right token.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ NO_TOKEN_LEFT = Stop(
 
 
 def no_token_left(problem: str) -> Stop:
-    """The end of a text where no token may follow. `problem`: why, where that is known."""
+    """The stop of a sequence after which no token is allowed. `problem`: the reason, if known."""
     return Stop("error", problem) if problem else NO_TOKEN_LEFT
 
 
@@ -65,7 +65,7 @@ class StopText:
 def token_stop(
     token: int, params: SamplingParams, end_ids: Sequence[int], *, num_generated: int, num_remaining: int
 ) -> Stop | None:
-    """The end that a token brings about by itself, counting itself; text is looked at elsewhere."""
+    """The stop that a token causes, regardless of its text. The counts include this token."""
     if num_generated >= params.min_tokens:
         if token in params.stop_token_ids:
             return Stop("stop", token)

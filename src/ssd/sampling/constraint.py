@@ -1,7 +1,7 @@
-"""What a text may be, as callers ask for it, and what that leaves of the next token.
+"""Grammars as callers write them, and the interface of constraints on the next token.
 
-Knows masks over the vocabulary. Does not know grammars: whoever does (`engine/grammar.py`) says after
-which tokens which others are allowed.
+Knows masks over the vocabulary. Does not know which tokens a grammar allows: `engine/grammar.py` implements
+the interface.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class GrammarError(InvalidRequestError):
 
 
 class GrammarBusyError(GrammarError):
-    """It could not be found out in time whether it can: later it may be."""
+    """The grammar was not compiled in time; another attempt may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,58 +46,58 @@ class Grammar:
             raise GrammarError(f"a grammar is text of at most {MAX_GRAMMAR_CHARS} characters: shorten it")
 
 
-class Place(Protocol):
-    """Somewhere in a text that must keep to a grammar: at its end, or after tokens that are only guessed."""
+class GrammarState(Protocol):
+    """A text's position in its grammar: at the text's end, or after drafted tokens."""
 
     def mask(self) -> Allowed:
-        """What may follow."""
+        """The tokens that may follow."""
         ...
 
     def only(self) -> int | None:
-        """The token that must follow, where no other may."""
+        """The only token that may follow; None if there are several or none."""
         ...
 
     def allows(self, token: int) -> bool:
-        """Far cheaper than a mask, and now and then more generous."""
+        """Whether a token may follow. Far cheaper than a mask, and sometimes more permissive."""
         ...
 
-    def after(self, token: int) -> Place:
-        """Behind a token that is allowed."""
+    def after(self, token: int) -> GrammarState:
+        """The state after an allowed token."""
         ...
 
 
 class Constraint(Protocol):
-    """A text under way that must keep to a grammar."""
+    """Follows a growing text that must satisfy a grammar."""
 
     @property
     def problem(self) -> str:
-        """Why nothing may follow, where that is not the text's fault; empty: it would be."""
+        """Why no token is allowed, if the text is not the reason; else empty."""
         ...
 
     @property
     def most_drafted(self) -> int:
-        """How many drafted tokens are worth the masks that verifying them takes."""
+        """The most drafted tokens that are worth their masks."""
         ...
 
-    def here(self) -> Place | None:
-        """At its end, as long as nothing is added; None: nothing can follow."""
+    def state(self) -> GrammarState | None:
+        """The state at the text's end, valid until `advance`; None: no token can follow."""
         ...
 
     def masks(self, drafted: Sequence[int]) -> list[Allowed]:
-        """What may follow now, and after each drafted token, up to the first one that is not allowed."""
+        """Masks at the text's end and after each drafted token, up to the first that is not allowed."""
         ...
 
     def num_allowed(self, drafted: Sequence[int]) -> int:
-        """How many of these tokens, from the first, may follow."""
+        """How many of these tokens, from the first, are allowed."""
         ...
 
     def advance(self, tokens: Sequence[int]) -> None:
-        """The tokens are decided."""
+        """Takes in decided tokens."""
         ...
 
 
 def allowed_tokens(masks: Sequence[Allowed], width: int) -> NDArray[np.bool_]:
-    """Whether each token may stand [R, width], of masks of one length."""
+    """Whether each token is allowed [R, width], from masks of equal length."""
     bits = np.unpackbits(np.stack(masks).view(np.uint8), axis=1, bitorder="little")[:, :width]
-    # A row longer than its mask has padding at its end, which no text holds.
+    # Columns beyond a mask are padding of the vocabulary: never allowed.
     return np.pad(bits, ((0, 0), (0, width - bits.shape[1]))).view(np.bool_)

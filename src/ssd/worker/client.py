@@ -1,8 +1,8 @@
 """`EngineClient`: AsyncLLM's interface to an engine in another process.
 
-Prompts become requests here, with the tokenizer; the engine sees token ids only. Lives on one event
-loop, and differs from AsyncLLM where that shows: it is made by `await EngineClient.start(…)`, answers
-once `await ready()` returns, and `close` is awaited.
+Turns prompts into requests with the tokenizer; the engine sees token ids only. Belongs to one event loop.
+Unlike AsyncLLM it is created by `await EngineClient.start(…)`, answers once `await ready()` returns, and
+`close` is awaited.
 """
 
 import asyncio
@@ -20,22 +20,22 @@ from ssd.engine.prompts import Message, Prompt, RequestFactory
 from ssd.engine.request import Request
 from ssd.models.checkpoint import open_checkpoint
 from ssd.sampling import SamplingParams
-from ssd.worker.line import EngineLine
+from ssd.worker.engine_process import EngineProcess
 from ssd.worker.messages import Heartbeat
 from ssd.worker.templates import Templates
 
 _LONG_TEXT = 10_000
-"""Characters from which tokenising would hold up the event loop for milliseconds."""
+"""Characters. Tokenising a longer text would block the event loop for milliseconds."""
 
 ClientState = Literal["loading", "ready", "dead"]
 
 
 class EngineClient:
-    def __init__(self, config: EngineConfig, line: EngineLine) -> None:
+    def __init__(self, config: EngineConfig, process: EngineProcess) -> None:
         self.config = config
-        self._line = line
+        self._process = process
         self._factory: RequestFactory | None = None
-        self._templates = Templates()  # Its process starts while the engine loads.
+        self._templates = Templates()  # Start its process while the engine loads.
         self._preparing = asyncio.create_task(self._prepare())
 
     @classmethod
@@ -47,38 +47,40 @@ class EngineClient:
         log_format: LogFormat = "json",
         on_increment: Callable[[Increment], None] | None = None,
     ) -> "EngineClient":
-        """Starts the process; loading goes on. `on_increment` sees every step of every sequence."""
-        line = EngineLine.start(config, log_level=log_level, log_format=log_format, on_increment=on_increment)
-        return cls(config, line)
+        """Starts the process and returns while it loads. `on_increment` gets every increment."""
+        process = EngineProcess.start(
+            config, log_level=log_level, log_format=log_format, on_increment=on_increment
+        )
+        return cls(config, process)
 
     @property
     def state(self) -> ClientState:
-        if self._line.is_dead:
+        if self._process.is_dead:
             return "dead"
         return "loading" if self._factory is None else "ready"
 
     @property
     def pid(self) -> int | None:
-        """None once it is closed."""
-        return self._line.child.pid
+        """The engine process's id; None once the client is closed."""
+        return self._process.child.pid
 
     @property
     def heartbeat(self) -> Heartbeat | None:
-        """What the engine last said of itself."""
-        return self._line.heartbeat
+        """The engine's latest heartbeat."""
+        return self._process.heartbeat
 
     @property
     def seconds_without_progress(self) -> float:
-        """How long work has been waiting, or nothing was heard. 0 when idle, infinite once it is dead."""
-        return self._line.seconds_without_progress
+        """How long work has been waiting, or heartbeats are missing. 0 when idle, infinite once dead."""
+        return self._process.seconds_without_progress
 
     @property
     def requests(self) -> RequestFactory:
-        """Makes requests; knows the tokenizer and the vocabulary."""
-        if self._line.is_dead:
-            raise self._line.dead_error()
+        """Makes requests. EngineDeadError while the engine loads and once it is dead."""
+        if self._process.is_dead:
+            raise self._process.dead_error()
         if self._factory is None:
-            raise EngineDeadError("the engine still loads: wait for ready()")
+            raise EngineDeadError("the engine is still loading: wait for ready()")
         return self._factory
 
     @property
@@ -87,15 +89,15 @@ class EngineClient:
 
     @property
     def max_model_len(self) -> int:
-        return self._line.ready.max_model_len if self._line.ready else 0
+        return self._process.ready.max_model_len if self._process.ready else 0
 
     async def ready(self) -> None:
-        """Until the model is loaded. ValueError: the settings cannot work, and it says what to change."""
+        """Waits until the model is loaded. ValueError: the settings cannot work; it says what to change."""
         await asyncio.shield(self._preparing)
 
     async def dead(self) -> None:
-        """Until the engine is dead."""
-        await self._line.dead()
+        """Waits until the engine is dead."""
+        await self._process.dead()
 
     async def stream(
         self,
@@ -135,7 +137,7 @@ class EngineClient:
         return self.requests.chat_prompt(messages, **template_options)
 
     async def chat_text(self, messages: Sequence[Message], **template_options: Any) -> str:
-        """What the model's chat template makes of a conversation, within limits. TemplateError: nothing."""
+        """A conversation rendered by the model's chat template, within limits. TemplateError: it failed."""
         requests = self.requests
         requests.check_chat(messages)
         options = {"add_generation_prompt": True, **template_options}
@@ -151,13 +153,13 @@ class EngineClient:
         cache_key: str = "",
         group: str = "",
     ) -> Request:
-        """A request, checked, that `run` can take; its grammar is compiled by then."""
+        """A checked request for `run`; returns once its grammar is compiled."""
         more: dict[str, Any] = {"speculation": speculation, "cache_key": cache_key, "group": group}
         make = partial(self.requests.request, prompt, params, request_id, **more)
         is_long = isinstance(prompt, str) and len(prompt) > _LONG_TEXT
         request = await asyncio.to_thread(make) if is_long else make()
         if params.grammar is not None:
-            await self._line.prepare(params.grammar)
+            await self._process.prepare(params.grammar)
         return request
 
     def run(
@@ -165,29 +167,29 @@ class EngineClient:
     ) -> AsyncGenerator[Increment | RequestOutput, None]:
         """Increments, then the output. Closing it early aborts the request.
 
-        `on_end` is called once the engine has finished it, whatever has been read by then.
+        `on_end` is called once the engine has finished the request, even if nothing has been read.
         """
-        return self._line.run(request, on_end=on_end)
+        return self._process.run(request, on_end=on_end)
 
     def abort(self, request_id: str) -> None:
-        """Ends what now runs under this id; its stream closes with finish_reason `abort`."""
-        self._line.abort(request_id)
+        """Ends the request with this id; its stream closes with finish_reason `abort`."""
+        self._process.abort(request_id)
 
     async def close(self) -> None:
-        """Ends the process, and its draft with it; requests that have not ended get EngineDeadError."""
-        await self._line.close()
+        """Ends the engine process and its draft; requests that are still running get EngineDeadError."""
+        await self._process.close()
         await asyncio.to_thread(self._templates.end)
         self._preparing.cancel()
         await asyncio.gather(self._preparing, return_exceptions=True)
 
     async def _prepare(self) -> None:
-        await self._line.loaded()
-        if self._line.refusal:
-            raise ValueError(self._line.refusal)
-        ready = self._line.ready
+        await self._process.loaded()
+        if self._process.refusal:
+            raise ValueError(self._process.refusal)
+        ready = self._process.ready
         if ready is None:
-            raise self._line.dead_error()
-        # The engine has loaded by now, so what a GGUF file is extracted to is in place.
+            raise self._process.dead_error()
+        # The engine has loaded, so the tokenizer of a GGUF file has been extracted.
         tokenizer = await asyncio.to_thread(lambda: open_checkpoint(ready.model).tokenizer())
         await asyncio.to_thread(self._templates.wait_until_ready)
         seeds = random.SystemRandom() if self.config.seed is None else random.Random(self.config.seed)

@@ -1,9 +1,10 @@
-"""A process that works for this one behind sockets: started, asked, and started again if it is gone.
+"""A helper process that answers requests over sockets, and is restarted when it dies.
 
-What strangers write (grammars, messages for a chat template) may take any time or memory, so it is worked on
-elsewhere, in forks with limits. Such a program takes one file descriptor for each link, and forks for it;
-says a line over each once it is ready; and answers each line with a line. It is no `Child`: it inherits
-sockets that are made anew with each start, and is started again at once by whoever asks.
+Untrusted input (grammars, messages for a chat template) may take any time or memory to process, so separate
+programs process it in forks with limits. Such a program gets one socket for each channel as a file
+descriptor and forks a process for it. It sends an empty line over each channel when it is ready, and answers
+each line with a line. It is not a `Child`: it inherits new sockets with each start, and the next request
+restarts it.
 """
 
 import logging
@@ -20,17 +21,17 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class _Process:
     process: "subprocess.Popen[bytes]"
-    links: tuple[socket.socket, ...]
+    channels: tuple[socket.socket, ...]
     files: tuple[BinaryIO, ...]
 
     @classmethod
-    def start(cls, module: str, settings: bytes, num_links: int) -> "_Process":
-        pairs = [socket.socketpair() for _ in range(num_links)]
+    def start(cls, module: str, settings: bytes, num_channels: int) -> "_Process":
+        pairs = [socket.socketpair() for _ in range(num_channels)]
         theirs = [str(each.fileno()) for _, each in pairs]
         process = subprocess.Popen(
             [sys.executable, "-m", module, *theirs],
             stdin=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # A library that panics writes what is no line of a log.
+            stderr=subprocess.DEVNULL,  # A library's panic message is no log line.
             pass_fds=[each.fileno() for _, each in pairs],
         )
         for _, each in pairs:
@@ -46,61 +47,61 @@ class _Process:
             if not file.readline():
                 raise EOFError
 
-    def ask(self, link: int, line: bytes) -> bytes:
-        self.links[link].sendall(line + b"\n")
-        said = self.files[link].readline()
+    def ask(self, channel: int, line: bytes) -> bytes:
+        self.channels[channel].sendall(line + b"\n")
+        said = self.files[channel].readline()
         if not said:
             raise EOFError
         return said
 
     def end(self) -> None:
-        """Also wakes whoever waits for an answer."""
-        for link in self.links:
-            link.shutdown(socket.SHUT_RDWR)
+        """Kills the process and wakes threads that wait for an answer."""
+        for channel in self.channels:
+            channel.shutdown(socket.SHUT_RDWR)
         self.process.kill()
         self.process.wait()
 
 
 class ForkingProcess:
-    """Each link is for one thread at a time."""
+    """Each channel may be used by one thread at a time."""
 
-    def __init__(self, module: str, what: str, settings: bytes, num_links: int) -> None:
-        """`what`: what it is, for the log."""
+    def __init__(self, module: str, what: str, settings: bytes, num_channels: int) -> None:
+        """`what` describes the process in log lines and errors."""
         self._module, self._what = module, what
-        self._settings, self._num_links = settings, num_links
+        self._settings, self._num_channels = settings, num_channels
         self._lock = threading.Lock()
         self._is_ended = False
-        self._current = _Process.start(module, settings, num_links)
+        self._current = _Process.start(module, settings, num_channels)
 
     @property
     def pid(self) -> int:
         return self._current.process.pid
 
     def end(self) -> None:
-        """For good: whoever still asks is told so."""
+        """Ends the process for good; later requests raise RuntimeError."""
         with self._lock:
             self._is_ended = True
             self._current.end()
 
     def wait_until_ready(self) -> None:
-        """RuntimeError: it cannot be had."""
+        """RuntimeError: the process does not start."""
         try:
             self._current.wait_until_ready()
         except (OSError, EOFError) as error:
             raise RuntimeError(f"{self._what} does not start") from error
 
-    def ask(self, link: int, line: bytes) -> bytes | None:
-        """Its answer; None where it ended twice over this question. RuntimeError: it was ended for good."""
+    def ask(self, channel: int, line: bytes) -> bytes | None:
+        """The answer to a line; None if the process died twice on it. RuntimeError: `end` was called."""
         for _ in range(2):
             current = self._current
             try:
-                return current.ask(link, line)
+                return current.ask(channel, line)
             except (OSError, EOFError):
                 self._replace(current)
         return None
 
     def restart(self) -> None:
-        """Whatever is on its links is lost."""
+        """Replaces the process; lines in its channels are lost."""
         self._replace(self._current)
 
     def _replace(self, gone: _Process) -> None:
@@ -108,7 +109,7 @@ class ForkingProcess:
             if self._is_ended:
                 raise RuntimeError(f"{self._what} was ended")
             if self._current is gone:
-                logger.warning("%s is gone: it is started again", self._what)
+                logger.warning("%s died: restarting it", self._what)
                 gone.end()
-                self._current = _Process.start(self._module, self._settings, self._num_links)
+                self._current = _Process.start(self._module, self._settings, self._num_channels)
                 self._current.wait_until_ready()

@@ -1,7 +1,7 @@
-"""What one caller has yet to read: bounded, however slow the caller is.
+"""Unread increments of one caller, in bounded memory however slow the caller is.
 
-Increments that are not read in time are joined to one for each sequence, so at most the request's own
-output is kept. Knows increments and the end of a request; nothing of processes.
+Unread increments of a sequence are joined into one, so at most the request's output is kept. Knows
+increments and the end of a request. Does not know processes.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ class Inbox:
         self._pending: dict[int, Increment] = {}
         self._end: RequestOutput | Exception | None = None
         self._on_end = on_end
-        """Called when the end is here, though nobody may have read it."""
+        """Called when the request has ended, before anything is read."""
         self._news = asyncio.Event()
         self.is_abandoned = False
-        """Its caller is gone, and the engine has been told."""
+        """The caller has left, and the request was aborted."""
 
     def put(self, increment: Increment) -> None:
         earlier = self._pending.get(increment.index)
@@ -33,7 +33,7 @@ class Inbox:
             self._on_end()
 
     async def get(self) -> Increment | RequestOutput:
-        """The next increment, or the output once all have been read; raises what ended the request."""
+        """The next increment, or the output once all are read; raises the error that ended the request."""
         while not self._pending:
             if isinstance(self._end, Exception):
                 raise self._end
@@ -45,7 +45,7 @@ class Inbox:
 
 
 def joined(first: Increment, second: Increment) -> Increment:
-    """Two increments of one sequence, as if they had come in one."""
+    """Two successive increments of one sequence as one."""
     scored = first.logprobs is not None and second.logprobs is not None
     return replace(
         second,

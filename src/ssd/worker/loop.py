@@ -1,7 +1,7 @@
-"""The engine's loop: commands in, steps, events out; and the pulse that says it moves.
+"""The loop of an engine process: takes commands, steps the engine, sends events and heartbeats.
 
-Owns the engine: nothing else in the process touches it. What others may read, the pulse, is
-published as one value that never changes.
+Owns the engine: no other thread touches it. Publishes its status as one immutable value, which the
+heartbeat thread reads.
 """
 
 import logging
@@ -17,7 +17,7 @@ from ssd.engine.build import Engine
 from ssd.engine.core import StepOutput
 from ssd.engine.outputs import EngineStats, SpeculationStats
 from ssd.errors import InvalidRequestError
-from ssd.worker.link import EventLink, WorkerLink
+from ssd.worker.engine_sockets import EventSocket, WorkerSocket
 from ssd.worker.messages import (
     Abort,
     Add,
@@ -36,12 +36,12 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 0.5
 _IDLE_SECONDS = 0.1
-"""How long an idle engine waits for a command before it looks whether it is over."""
+"""How long an idle engine waits for a command before it checks whether to stop."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
-    """What the engine last published: when it came round to its work (None: idle), and its figures."""
+class EngineStatus:
+    """The engine's status: since when it has been busy without progress (None: idle), and its figures."""
 
     busy_since: float | None
     figures: Heartbeat
@@ -54,34 +54,34 @@ class Pulse:
         )
 
 
-class EngineLoop:
-    def __init__(self, engine: Engine, link: WorkerLink) -> None:
+class WorkerLoop:
+    def __init__(self, engine: Engine, socket: WorkerSocket) -> None:
         self._core = engine.core
-        self._link = link
+        self._socket = socket
         self._is_over = False
-        self.pulse = self._take_pulse()
+        self.status = self._current_status()
         engine.loaded.runner.model.on_layer = self._note_layer
 
     def run(self, is_over: Callable[[], bool]) -> None:
         while not self._is_over and not is_over():
             has_work = self._core.has_work
             if not has_work:
-                self.pulse = self._take_pulse()
+                self.status = self._current_status()
             self._take_commands(0.0 if has_work else _IDLE_SECONDS)
             if self._core.has_work:
-                self.pulse = self._take_pulse()
+                self.status = self._current_status()
                 self._deliver(self._core.step())
-        self._deliver(self._core.tell())
+        self._deliver(self._core.flush())
 
     def _take_commands(self, timeout: float) -> None:
-        frame = self._link.receive(timeout)
+        frame = self._socket.receive(timeout)
         if frame is not None:
-            # An idle engine is expected to move from here on, and taking the commands is part of it.
-            self.pulse = replace(self.pulse, busy_since=time.monotonic())
+            # An idle engine counts as busy from here on: taking commands may hang too.
+            self.status = replace(self.status, busy_since=time.monotonic())
         while frame is not None:
             for command in decode_commands(frame):
                 self._carry_out(command)
-            frame = self._link.receive(0.0)
+            frame = self._socket.receive(0.0)
 
     def _carry_out(self, command: Command) -> None:
         match command:
@@ -90,7 +90,7 @@ class EngineLoop:
                     self._core.add(request)
                 except InvalidRequestError as error:
                     self._say(Refused(request.request_id, str(error)))
-                except ValueError as error:  # One request's, whatever it is: others go on.
+                except ValueError as error:  # A defect that concerns one request: others go on.
                     logger.exception("a request could not be added")
                     self._say(Refused(request.request_id, repr(error), is_defect=True))
             case Abort(request_id):
@@ -105,54 +105,54 @@ class EngineLoop:
             self._say(*events)
 
     def _say(self, *events: Event) -> None:
-        self._link.send(encode(events))
+        self._socket.send(encode(events))
 
     def _note_layer(self) -> None:
-        """A step may take longer than anyone would wait for a sign of life; no layer does."""
-        if self.pulse.busy_since is not None:
-            self.pulse = Pulse(time.monotonic(), self.pulse.figures)
+        """Reports progress after each layer: a step may take longer than the watchdog's patience."""
+        if self.status.busy_since is not None:
+            self.status = EngineStatus(time.monotonic(), self.status.figures)
 
-    def _take_pulse(self) -> Pulse:
+    def _current_status(self) -> EngineStatus:
         core = self._core
         proposer = core.decoder.proposer
         is_draft_ready = proposer.speculator.client.is_ready if isinstance(proposer, DraftAhead) else None
         figures = Heartbeat(
             0.0, core.num_running, core.num_waiting, core.kv_usage, is_draft_ready, core.stats
         )
-        return Pulse(time.monotonic() if core.has_work else None, figures)
+        return EngineStatus(time.monotonic() if core.has_work else None, figures)
 
 
-class Beats:
-    """Heartbeats as frames. Figures that cannot be sent are left out: the engine lives all the same."""
+class HeartbeatEncoder:
+    """Encodes heartbeats. Replaces statistics that cannot be encoded by the latest that could."""
 
     def __init__(self) -> None:
         self._stats = EngineStats(SpeculationStats(), 0, 0.0, 0.0, 0.0, None)
-        """The latest that could be sent."""
+        """The latest that could be encoded."""
         self.num_failed = 0
 
-    def frame(self, pulse: Pulse, now: float) -> bytes:
+    def frame(self, status: EngineStatus, now: float) -> bytes:
         try:
-            beat = pulse.heartbeat(now)
+            beat = status.heartbeat(now)
             frame = encode([beat])
             self._stats = beat.stats
-        except Exception:  # Whatever it is: without heartbeats an idle engine would be taken for a stuck one.
+        except Exception:  # Without heartbeats the server would take a healthy engine for a stuck one.
             self.num_failed += 1
             if self.num_failed == 1:
-                logger.exception("the engine's figures cannot be sent: the latest ones stand in for them")
-            frame = encode([replace(pulse, figures=self._without_news(pulse.figures)).heartbeat(now)])
+                logger.exception("the engine's statistics cannot be sent: sending the latest ones that could")
+            frame = encode([replace(status, figures=self._with_old_stats(status.figures)).heartbeat(now)])
         return frame
 
-    def _without_news(self, figures: Heartbeat) -> Heartbeat:
+    def _with_old_stats(self, figures: Heartbeat) -> Heartbeat:
         return msgspec.structs.replace(figures, stats=self._stats)
 
 
-def start_heartbeat(loop: EngineLoop, link: EventLink) -> None:
-    """A thread that passes the pulse on, also while a forward takes long."""
+def start_heartbeat(loop: WorkerLoop, socket: EventSocket) -> None:
+    """Starts a thread that sends the engine's status, also during a long forward."""
 
     def beat() -> None:
-        beats = Beats()
+        encoder = HeartbeatEncoder()
         while True:
-            link.try_send(beats.frame(loop.pulse, time.monotonic()))
+            socket.try_send(encoder.frame(loop.status, time.monotonic()))
             time.sleep(HEARTBEAT_SECONDS)
 
     threading.Thread(target=beat, name="ssd-heartbeat", daemon=True).start()

@@ -1,12 +1,12 @@
-"""What a server and its engine process say to each other: typed, checked on arrival.
+"""Messages between a server and its engine process: typed, checked on arrival.
 
-A frame is a msgpack list of messages. Requests and outputs travel as the dataclasses they are
-everywhere else; their own checks run when they are decoded. Nothing here knows sockets.
+A frame is a msgpack list of messages. Requests and outputs are sent as the dataclasses used everywhere
+else; decoding runs their checks. Does not know sockets.
 
-    client → worker   ADD, ABORT, SHUTDOWN; over a link of its own PREPARE
+    client → worker   ADD, ABORT, SHUTDOWN; over a socket of its own PREPARE
     worker → client   READY or FAILED, INCREMENTS, FINISHED, REFUSED, PREPARED, HEARTBEAT
 
-Every ADD is answered by one FINISHED or REFUSED, also when it was aborted; every PREPARE by one PREPARED.
+Every ADD is answered by one FINISHED or REFUSED, even if it is aborted; every PREPARE by one PREPARED.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from ssd.sampling import Grammar
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """The common root; a message is an array whose first entry is its tag."""
+    """Base class; a message is an array whose first entry is its tag."""
 
 
 class Add(Message, frozen=True, tag="add"):
@@ -27,13 +27,13 @@ class Add(Message, frozen=True, tag="add"):
 
 
 class Abort(Message, frozen=True, tag="abort"):
-    """Ends a request; one that is unknown has just ended."""
+    """Ends a request. An unknown id is ignored: the request has just ended."""
 
     request_id: str
 
 
 class Shutdown(Message, frozen=True, tag="shutdown"):
-    """Ends the engine, and whatever still runs."""
+    """Ends the engine and all its requests."""
 
 
 class Prepare(Message, frozen=True, tag="prepare"):
@@ -42,25 +42,25 @@ class Prepare(Message, frozen=True, tag="prepare"):
     ticket: int
     grammar: Grammar
     asked_at: float
-    """By time.monotonic(), which both processes share: an answer that nobody waits for is not worked out."""
+    """By time.monotonic(), which both processes share: requests whose caller timed out are skipped."""
 
 
 class Ready(Message, frozen=True, tag="ready"):
-    """The model is loaded; with what is needed to make requests elsewhere."""
+    """The model is loaded. Carries what the server needs to make requests."""
 
     model: str
-    """Its folder or file: a name on the hub stands for a path that only the engine has looked up."""
+    """Its folder or file: only the engine has resolved a name on the hub."""
     end_ids: tuple[int, ...]
     vocab_size: int
     max_model_len: int
 
 
 class Failed(Message, frozen=True, tag="failed"):
-    """The engine's last word."""
+    """The engine has ended with an error: its last message."""
 
     reason: str
     is_refusal: bool = False
-    """The settings cannot work, and the reason says what to change; otherwise it is a defect."""
+    """True: the settings cannot work, and the reason says what to change. False: a defect."""
 
 
 class Increments(Message, frozen=True, tag="increments"):
@@ -77,7 +77,7 @@ class Refused(Message, frozen=True, tag="refused"):
     request_id: str
     reason: str
     is_defect: bool = False
-    """It should have run: the reason is for the log."""
+    """The request was valid: the reason is for the log, not for the caller."""
 
 
 class Prepared(Message, frozen=True, tag="prepared"):
@@ -85,11 +85,11 @@ class Prepared(Message, frozen=True, tag="prepared"):
     refusal: str = ""
     """Why the grammar cannot be used; empty: it can."""
     is_final: bool = True
-    """False: not now, later it may be."""
+    """False: another attempt may succeed."""
 
 
 class Heartbeat(Message, frozen=True, tag="heartbeat"):
-    """The process lives; whether the engine in it moves, and what it has done."""
+    """The process is alive; with the engine's progress and statistics."""
 
     seconds_without_progress: float
     """How long work has been waiting for the engine; 0 when idle."""

@@ -1,4 +1,4 @@
-"""Grammars that callers wait for, by ticket. Lives on one event loop; does not know sockets."""
+"""Grammars that callers are waiting for, by ticket. Belongs to one event loop; does not know sockets."""
 
 import asyncio
 import time
@@ -7,7 +7,7 @@ from itertools import count
 
 from ssd.sampling import Grammar
 from ssd.sampling.constraint import GrammarBusyError, GrammarError
-from ssd.worker.grammar_desk import PREPARE_SECONDS
+from ssd.worker.compile_queue import PREPARE_SECONDS
 from ssd.worker.messages import Prepare, Prepared, encode
 
 
@@ -18,7 +18,10 @@ class Preparations:
         self._waiting: dict[int, asyncio.Future[Prepared]] = {}
 
     async def ask(self, grammar: Grammar) -> None:
-        """Until the engine has the grammar compiled. GrammarError: it cannot be used, or not now."""
+        """Waits until the engine has compiled the grammar.
+
+        GrammarError: it cannot be used. GrammarBusyError: not now.
+        """
         ticket = next(self._tickets)
         prepared = self._waiting[ticket] = asyncio.get_running_loop().create_future()
         try:
@@ -39,7 +42,7 @@ class Preparations:
             waiting.set_result(prepared)
 
     def fail(self, error: Callable[[], Exception]) -> None:
-        """Nobody will answer any more."""
+        """Ends all waits with an error: the engine is dead."""
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(error())

@@ -1,7 +1,8 @@
 """The engine process: `python -m ssd.worker.program FOLDER`, started by EngineClient.
 
-Standard input is its lifeline: the first line brings the settings, the end of it ends the process.
-Knows how the parts come together, and how its parent starts it; what the engine does is the loop's affair.
+Standard input is its lifeline: the first line holds the settings, and its end ends the process.
+Knows how a parent starts the process and how its parts are put together. Does not know what the engine does
+(loop.py).
 """
 
 import logging
@@ -20,17 +21,17 @@ from ssd.processes.lifeline import end_with_parent
 from ssd.processes.logs import start_log
 from ssd.processes.signals import Signals
 from ssd.runtime.cores import cores_beside
-from ssd.worker.grammar_desk import GrammarDesk
-from ssd.worker.link import Addresses, EventLink, WorkerLink
-from ssd.worker.loop import EngineLoop, start_heartbeat
+from ssd.worker.compile_queue import CompileQueue
+from ssd.worker.engine_sockets import Addresses, EventSocket, WorkerSocket
+from ssd.worker.loop import WorkerLoop, start_heartbeat
 from ssd.worker.messages import Failed, Ready, encode
 
 logger = logging.getLogger(__name__)
 
 _STEP_GRACE = 3.0
-"""Seconds for the step under way, once the lifeline is cut."""
+"""Seconds for the step in flight, once the parent is gone."""
 _GRACE = 5.0
-"""Seconds for an engine that was asked to end; a stopped process hears nothing and is killed then."""
+"""Seconds for an engine to end when asked; then it is killed, for example if it is stopped."""
 _NO_BARS = {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 """For the engine and the draft it starts: both write to the standard error of their parent."""
 
@@ -44,7 +45,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def engine_child(
     config: EngineConfig, addresses: Addresses, *, log_level: str, log_format: LogFormat
 ) -> Child:
-    """This program, as a server starts it."""
+    """The child process that runs this program; not started yet."""
     return Child(
         [sys.executable, "-m", "ssd.worker.program", str(addresses.folder)],
         name="an engine",
@@ -61,37 +62,39 @@ def main() -> int:
     signals = Signals([signal.SIGTERM])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(addresses.remove, grace=_STEP_GRACE)
-    link = WorkerLink(addresses)
+    socket = WorkerSocket(addresses)
     try:
-        return _run(settings.engine, addresses, link, signals.have_come)
+        return _run(settings.engine, addresses, socket, signals.have_come)
     except ValueError as error:
-        link.send(encode([Failed(str(error), is_refusal=True)]))
+        socket.send(encode([Failed(str(error), is_refusal=True)]))
     except Exception as error:
         logger.exception("the engine failed")
-        link.send(encode([Failed(repr(error))]))
+        socket.send(encode([Failed(repr(error))]))
     finally:
-        link.close()
+        socket.close()
     return 1
 
 
-def _run(config: EngineConfig, addresses: Addresses, link: WorkerLink, is_over: Callable[[], bool]) -> int:
+def _run(
+    config: EngineConfig, addresses: Addresses, socket: WorkerSocket, is_over: Callable[[], bool]
+) -> int:
     engine = build_engine(config)
     requests = engine.requests
     engine.core.share_fairly()
-    loop = EngineLoop(engine, link)
+    loop = WorkerLoop(engine, socket)
     draft = engine.config.draft
     taken = (*engine.config.cores, *(draft.cores if draft else ()))
-    desk = GrammarDesk(engine.grammars, cores_beside(taken))
-    engine.grammars.load()  # Nothing else moves meanwhile: better before there are streams than among them.
-    desk.wait_until_ready()
-    desk.open(addresses)
+    compile_queue = CompileQueue(engine.grammars, cores_beside(taken))
+    engine.grammars.load()  # Blocks all threads for seconds, so do it before there are streams.
+    compile_queue.wait_until_ready()
+    compile_queue.open(addresses)
     model, max_model_len = engine.config.model, engine.loaded.max_model_len
-    link.send(encode([Ready(model, requests.end_ids, requests.vocab_size, max_model_len)]))
-    start_heartbeat(loop, EventLink(addresses))
+    socket.send(encode([Ready(model, requests.end_ids, requests.vocab_size, max_model_len)]))
+    start_heartbeat(loop, EventSocket(addresses))
     try:
         loop.run(is_over)
     except ValueError as error:
-        # Past loading, settings are no longer to blame.
+        # Once loaded, a ValueError is a defect, not a wrong setting.
         raise RuntimeError(str(error)) from error
     finally:
         engine.core.close()

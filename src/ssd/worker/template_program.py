@@ -1,9 +1,9 @@
 """A process that renders chat templates: `python -m ssd.worker.template_program FD FD`, started by Templates.
 
-A template is a program that a model folder brings, and strangers write the messages it goes through: it may
-loop for ever, or take memory without end. The sandbox of transformers keeps it from the machine, not from
-that. So each link has a fork with limits on processor time and memory; one that passes them ends, whoever
-asked is told so, and a new fork, made at once, serves the link. A link's end ends what serves it.
+A chat template is a program from the model folder that processes messages from strangers: it may loop for
+ever or use up memory. Jinja's sandbox in transformers prevents access to the machine, but not that. So each
+channel is served by a fork with limits on processor time and memory. A fork that exceeds them is killed, the
+conversation is refused, and a new fork serves the channel. A fork ends when its channel is closed.
 
 Knows templates and the limits. Does not know tokenizers.
 """
@@ -21,11 +21,11 @@ import msgspec
 from transformers.utils.chat_template_utils import render_jinja_template
 
 PROCESSOR_SECONDS = 2.0
-"""For one conversation: some ten thousand messages."""
+"""For one conversation; enough for some ten thousand messages."""
 _MEMORY_BYTES = 512 << 20
-"""Beyond what a fork has at its start."""
+"""Limit for what a fork allocates after its start."""
 _MEMORY_NOW = Path("/proc/self/statm")
-"""Where there is none (macOS), memory cannot be limited, and the time alone bounds it."""
+"""Missing on macOS: memory is not limited there, only processor time."""
 
 
 NO_NUMBER = -1
@@ -33,77 +33,77 @@ NO_NUMBER = -1
 
 class Conversation(msgspec.Struct, frozen=True):
     number: int
-    """By which its answer is known."""
+    """Identifies the answer."""
     template: str
     messages: list[dict[str, Any]]
     options: dict[str, Any]
-    """What render_jinja_template takes beside them, and what the template itself is told."""
+    """Further arguments of render_jinja_template, among them the template's variables."""
 
 
 class Rendered(msgspec.Struct, frozen=True):
     number: int = NO_NUMBER
-    """Of the conversation; none: whichever its process was at when it ended."""
+    """Of the conversation; NO_NUMBER: the one being rendered when the fork was killed."""
     text: str = ""
     refusal: str | None = None
-    """Why there is no text."""
+    """Why rendering failed; None: it did not."""
 
 
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.stdin.buffer.readline()
-    links = [socket.socket(fileno=int(each)) for each in sys.argv[1:]]
-    served = {_forked(link): link for link in links}
-    for link in links:
-        link.sendall(b"\n")  # It is ready.
+    channels = [socket.socket(fileno=int(each)) for each in sys.argv[1:]]
+    served = {_forked(channel): channel for channel in channels}
+    for channel in channels:
+        channel.sendall(b"\n")  # Ready.
     while served:
         pid, status = os.wait()
-        link, ended_by = served.pop(pid), -os.waitstatus_to_exitcode(status)
-        if ended_by and _is_told(link, _verdict_on_end(ended_by)):
-            served[_forked(link)] = link
+        channel, ended_by = served.pop(pid), -os.waitstatus_to_exitcode(status)
+        if ended_by and _was_sent(channel, _verdict_on_end(ended_by)):
+            served[_forked(channel)] = channel
     return 0
 
 
-def _is_told(link: socket.socket, rendered: Rendered) -> bool:
-    with contextlib.suppress(OSError):  # Whoever asked is gone.
-        link.sendall(msgspec.json.encode(rendered) + b"\n")
+def _was_sent(channel: socket.socket, rendered: Rendered) -> bool:
+    with contextlib.suppress(OSError):  # The server is gone.
+        channel.sendall(msgspec.json.encode(rendered) + b"\n")
         return True
     return False
 
 
-def _forked(link: socket.socket) -> int:
-    """The process that serves a link, until the link ends: then its code is 0."""
+def _forked(channel: socket.socket) -> int:
+    """Starts the process that serves a channel; it exits with 0 when the channel is closed."""
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            _serve(link)
+            _serve(channel)
             code = 0
         finally:
             os._exit(code)
     return pid
 
 
-def _serve(link: socket.socket) -> None:
+def _serve(channel: socket.socket) -> None:
     _limit_memory()
-    # The signal ends the process: nothing in it is asked, whatever it is at.
+    # The default action of SIGPROF ends the process even inside a library.
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    for asked in link.makefile("rb"):
+    for asked in channel.makefile("rb"):
         signal.setitimer(signal.ITIMER_PROF, PROCESSOR_SECONDS)
         said = msgspec.json.encode(_rendered(asked)) + b"\n"
         signal.setitimer(signal.ITIMER_PROF, 0)
-        link.sendall(said)
+        channel.sendall(said)
 
 
 def _rendered(asked: bytes) -> Rendered:
     ask = msgspec.json.decode(asked, type=Conversation)
     try:
-        # As the tokenizer does: many templates fail on a field that is there and holds nothing.
+        # As the tokenizer does: many templates fail on a field that is None.
         messages = [{k: v for k, v in each.items() if v is not None} for each in ask.messages]
         texts, _ = render_jinja_template([messages], chat_template=ask.template, **ask.options)
         return Rendered(ask.number, texts[0])
     except MemoryError:
         return Rendered(ask.number, refusal=_TOO_MUCH_MEMORY)
-    except Exception as error:  # Whatever a template makes of unusual messages or options.
+    except Exception as error:  # A template may raise anything on unusual messages or options.
         return Rendered(ask.number, refusal=str(error)[:1000] or type(error).__name__)
 
 

@@ -56,8 +56,8 @@ def path_to(parents: Parents, node: int) -> Sequence[int]:
 
 def leaves_of(parents: Sequence[int]) -> list[int]:
     """The nodes that nobody follows."""
-    session = {*parents}
-    return [node for node in range(len(parents)) if node not in session]
+    followed = {*parents}
+    return [node for node in range(len(parents)) if node not in followed]
 
 
 def subtree(tokens: Sequence[int], parents: Parents, kept: Sequence[bool]) -> Tree:

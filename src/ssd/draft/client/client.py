@@ -21,7 +21,7 @@ import numpy as np
 from ssd.draft.client.branching import first_nodes, parents_of, simplified
 from ssd.draft.client.mirrors import Distribution, Knowledge, Mirrors
 from ssd.draft.client.pool import DraftPool, PoolStats
-from ssd.draft.client.proposals import Bounds, Place, likely_nodes, num_certain, path_under
+from ssd.draft.client.proposals import Bounds, GrammarView, likely_nodes, num_certain, path_under
 from ssd.draft.client.replica import Replica, Sources
 from ssd.draft.client.router import SessionRouter
 from ssd.draft.client.session import ROUNDS_BETWEEN_RESYNCS, UNKNOWN_TOKENS, ClientSession, largest
@@ -86,9 +86,9 @@ class Path(msgspec.Struct, frozen=True):
 
 
 _NO_PATH = Path()
-Places = Mapping[Any, Place]
+GrammarViews = Mapping[Any, GrammarView]
 """Grammar states of the texts that have a grammar."""
-UNGUIDED: Places = {}
+NO_GRAMMARS: GrammarViews = {}
 
 
 class DraftClient:
@@ -233,7 +233,7 @@ class DraftClient:
         self,
         keys: Sequence[Hashable],
         limit: int,
-        places: Places = UNGUIDED,
+        grammars: GrammarViews = NO_GRAMMARS,
         *,
         trees: Bounds | None = None,
     ) -> list[Path]:
@@ -243,29 +243,29 @@ class DraftClient:
         """
         with self.pool.lock:
             asked = [*map(self._sessions.get, keys)]
-            if places or trees is not None:
-                pairs = zip(asked, map(places.get, keys), strict=True)
-                return [self._offer(session, limit, place, trees) for session, place in pairs]
+            if grammars or trees is not None:
+                pairs = zip(asked, map(grammars.get, keys), strict=True)
+                return [self._offer(session, limit, grammar, trees) for session, grammar in pairs]
             return [self._path(session, limit) for session in asked]
 
     def _offer(
-        self, session: ClientSession | None, limit: int, place: Place | None, trees: Bounds | None
+        self, session: ClientSession | None, limit: int, grammar: GrammarView | None, trees: Bounds | None
     ) -> Path:
         """Under ratio acceptance, do not filter sampled tokens by value: that would bias acceptance."""
-        if session is None or session.sampling.ratio or (place is None and trees is None):
+        if session is None or session.sampling.ratio or (grammar is None and trees is None):
             return self._path(session, limit)
         row, forced = session.row, session.forced[: min(limit, session.room)]
         limit = min(limit, session.room) - len(forced)
         for token in forced:
-            place = None if place is None else place.after(token)
+            grammar = None if grammar is None else grammar.after(token)
         node = self._mirrors.end_of(row) if session.is_open else None
         if trees is not None:
             bounds = replace(trees, depth=limit)
-            tokens, chances, parents = likely_nodes(self._mirrors, row, node, place, bounds)
+            tokens, chances, parents = likely_nodes(self._mirrors, row, node, grammar, bounds)
         else:
-            found = ([], []) if place is None else path_under(self._mirrors, row, node, limit, place)
+            found = ([], []) if grammar is None else path_under(self._mirrors, row, node, limit, grammar)
             (tokens, chances), parents = found, [*range(-1, len(found[0]) - 1)]
-        certain = 0 if place is None else num_certain(chances)
+        certain = 0 if grammar is None else num_certain(chances)
         return Path(tokens, chances, None, simplified(parents), certain).behind(forced)
 
     def _path(self, session: ClientSession | None, limit: int) -> Path:

@@ -22,17 +22,17 @@ from typing import Protocol
 from ssd.draft.client.mirrors import Mirrors
 
 
-class Place(Protocol):
-    """Somewhere in a text: at its end, or behind tokens that are only guessed."""
+class GrammarView(Protocol):
+    """What proposals need of a grammar state: at the text's end, or after drafted tokens."""
 
     def only(self) -> int | None:
-        """The token that must follow, where no other may."""
+        """The only token that may follow; None if there are several or none."""
         ...
 
     def allows(self, token: int) -> bool: ...
 
-    def after(self, token: int) -> "Place":
-        """Behind a token that is allowed."""
+    def after(self, token: int) -> "GrammarView":
+        """The state after an allowed token."""
         ...
 
 
@@ -42,15 +42,15 @@ Child = tuple[int | None, int, float]
 """A node, or None behind the draft's tree; its token; the chance that it follows its parent."""
 
 
-def children_under(mirrors: Mirrors, row: int, node: int | None, place: Place) -> list[Child]:
+def children_under(mirrors: Mirrors, row: int, node: int | None, grammar: GrammarView) -> list[Child]:
     """What may follow a node, the likeliest first."""
-    only = place.only()
+    only = grammar.only()
     if only is not None:
         return [(None if node is None else mirrors.child(row, node, only), only, 1.0)]
     if node is None:
         return []
     known = [(child, token, math.exp(value)) for child, token, value in mirrors.children(row, node)]
-    allowed = [each for each in known if place.allows(each[1])]
+    allowed = [each for each in known if grammar.allows(each[1])]
     total = sum(chance for _child, _token, chance in allowed)
     # Of what the draft did not name, as much is forbidden as of what it named.
     share = sum(chance for _child, _token, chance in known) / total if total else 0.0
@@ -58,24 +58,24 @@ def children_under(mirrors: Mirrors, row: int, node: int | None, place: Place) -
 
 
 def path_under(
-    mirrors: Mirrors, row: int, node: int | None, limit: int, place: Place
+    mirrors: Mirrors, row: int, node: int | None, limit: int, grammar: GrammarView
 ) -> tuple[list[int], list[float]]:
     """The likeliest continuation of a node that the grammar allows: its tokens, and the chance of each."""
     tokens, chances, chance = list[int](), list[float](), 1.0
-    while len(tokens) < limit and (children := children_under(mirrors, row, node, place)):
+    while len(tokens) < limit and (children := children_under(mirrors, row, node, grammar)):
         node, token, share = children[0]
-        place = place.after(token)
+        grammar = grammar.after(token)
         chance *= share
         tokens.append(token)
         chances.append(chance)
     return tokens, chances
 
 
-def num_forced(place: Place, limit: int) -> int:
+def num_forced(grammar: GrammarView, limit: int) -> int:
     """How many tokens must follow, one after the other."""
     count = 0
-    while count < limit and (only := place.only()) is not None:
-        place = place.after(only)
+    while count < limit and (only := grammar.only()) is not None:
+        grammar = grammar.after(only)
         count += 1
     return count
 
@@ -104,28 +104,30 @@ class Bounds:
     """Chance of a node."""
 
 
-def likely_nodes(mirrors: Mirrors, row: int, node: int | None, place: Place | None, bounds: Bounds) -> Nodes:
+def likely_nodes(
+    mirrors: Mirrors, row: int, node: int | None, grammar: GrammarView | None, bounds: Bounds
+) -> Nodes:
     """The likeliest nodes below one, within bounds. None: one that is not in the draft's tree."""
     tokens, chances, parents = list[int](), list[float](), list[int]()
-    waiting, number = list[tuple[float, int, int | None, int, int, int, Place | None]](), count()
+    waiting, number = list[tuple[float, int, int | None, int, int, int, GrammarView | None]](), count()
     chance, parent, depth = 1.0, -1, 0
     while True:
-        for child, token, share in _children(mirrors, row, node, place) if depth < bounds.depth else ():
+        for child, token, share in _children(mirrors, row, node, grammar) if depth < bounds.depth else ():
             if chance * share > bounds.least:
-                heappush(waiting, (-chance * share, next(number), child, token, parent, depth + 1, place))
+                heappush(waiting, (-chance * share, next(number), child, token, parent, depth + 1, grammar))
         if not waiting or len(tokens) == bounds.most:
             return tokens, chances, parents
         negative, _number, node, token, above, depth, before = heappop(waiting)
-        place = None if before is None else before.after(token)
+        grammar = None if before is None else before.after(token)
         chance, parent = -negative, len(tokens)
         tokens.append(token)
         chances.append(chance)
         parents.append(above)
 
 
-def _children(mirrors: Mirrors, row: int, node: int | None, place: Place | None) -> list[Child]:
-    if place is not None:
-        return children_under(mirrors, row, node, place)
+def _children(mirrors: Mirrors, row: int, node: int | None, grammar: GrammarView | None) -> list[Child]:
+    if grammar is not None:
+        return children_under(mirrors, row, node, grammar)
     if node is None:
         return []
     children = mirrors.children(row, node)

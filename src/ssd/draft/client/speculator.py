@@ -24,7 +24,7 @@ import msgspec
 
 from ssd.config import TREE_SIZE, Backup
 from ssd.draft.client.auto_disable import AutoDisable
-from ssd.draft.client.client import UNGUIDED, DraftClient, Path, Places
+from ssd.draft.client.client import NO_GRAMMARS, DraftClient, GrammarViews, Path
 from ssd.draft.client.controller import Controller
 from ssd.draft.client.mirrors import Knowledge
 from ssd.draft.client.pool import PoolStats
@@ -53,7 +53,7 @@ class Round:
     cause: str = "first"
     """What was known when the sequence's last verification ended: hit, late, unknown, unheard or first."""
     source: str = "none"
-    """Where the drafted tokens came from: draft, ngram, grammar (no other could have session) or none."""
+    """Where the drafted tokens came from: draft, ngram, grammar (forced tokens only) or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,18 +146,18 @@ class Speculator:
         """For the time in which a verification computes: what the draft says is known when it ends."""
         self.client.pool.read()
 
-    def propose(self, request_ids: Sequence[Hashable], places: Places = UNGUIDED) -> list[Path]:
+    def propose(self, request_ids: Sequence[Hashable], grammars: GrammarViews = NO_GRAMMARS) -> list[Path]:
         """Of each sequence the tokens that are worth verifying next; none where there is no guess.
 
-        `places`: of those whose texts keep to a grammar that is known here, where they stand.
+        `grammars`: grammar states of the sequences that have a grammar.
         """
         self.client.pool.read()
-        paths = self._paths(request_ids, places)
+        paths = self._paths(request_ids, grammars)
         num_ready, waited = sum(bool(path.tokens) for path in paths), 0.0
         # Rows that hit never wait for rows that miss.
         has_waited = not num_ready and (waited := self._wait(request_ids)) > 0
         if has_waited:
-            paths = self._paths(request_ids, places)
+            paths = self._paths(request_ids, grammars)
         self.proposed = Proposed(waited, num_ready)
         pairs = zip(request_ids, paths, strict=True)
         self._sources = {
@@ -172,7 +172,7 @@ class Speculator:
             # What is not even worth verifying was not worth waiting for either.
             self.controller.note_first(accepted=False)
         self._has_trees = any(path.parents is not None for path in chosen)
-        if places:
+        if grammars:
             offers = [*zip(request_ids, paths, strict=True)]
             self.client.send_forced([(each, path.tokens[: path.num_certain]) for each, path in offers])
             self._certain = {each: path.num_certain for each, path in offers}
@@ -245,11 +245,11 @@ class Speculator:
         elif self.client.is_paused and not self._worth.is_resting:
             self.client.resume()
 
-    def _paths(self, request_ids: Sequence[Hashable], places: Places) -> list[Path]:
+    def _paths(self, request_ids: Sequence[Hashable], grammars: GrammarViews) -> list[Path]:
         trees = None
         if len(request_ids) <= self.num_trees:
             trees = Bounds(TREE_SIZE, self._lookahead, self.controller.least_chance(len(request_ids)))
-        return self.client.paths(request_ids, self._lookahead, places, trees=trees)
+        return self.client.paths(request_ids, self._lookahead, grammars, trees=trees)
 
     def _worthwhile(self, paths: Sequence[Path]) -> list[Path]:
         """Of each sequence so many nodes, of all its tree or of the likeliest path, as yield most."""

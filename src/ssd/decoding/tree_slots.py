@@ -1,8 +1,8 @@
-"""Where a step's trees have their keys: beside the pages, and an accepted path in its pages afterwards.
+"""KV slots for the trees of a step, beside the pages; keys of an accepted path are copied to its pages.
 
-A sequence with a tree is two rows of a batch: what is known of its text, and the nodes behind it, each of
-which sees the text and its own path. Arenas are lent for one step, in the order of the rows. Knows slots.
-Does not know what was decided by whom, or who owns a block.
+A sequence with a tree is two rows of a batch: its known tokens, and the tree's nodes, each of which attends
+to the text and its own path. Slots are lent for one step, in the order of the rows. Knows slots. Does not
+know how tokens are decided or which sequence owns a block.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,22 +21,22 @@ Move = Callable[[Tensor, Tensor], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Arenas:
+class TreeSlots:
     starts: Sequence[int] = ()
-    """Of each, its first slot."""
+    """The first slot of each tree."""
     block_size: int = 1
     move: Move | None = None
-    """Copies keys and values from slots to others."""
+    """Copies keys and values from slots to other slots."""
     device: torch.device | str = "cpu"
 
     @classmethod
-    def of(cls, pool: KVPool) -> "Arenas":
+    def of(cls, pool: KVPool) -> "TreeSlots":
         shape = pool.shape
         starts = [shape.tree_start(index) for index in range(shape.num_trees)]
         return cls(starts, shape.block_size, mover(pool), shape.device)
 
     def laid_out(self, rows: Sequence[DecodeRow]) -> Sequence[Row]:
-        """What a batch is written from; places of wanted logits are in the order of the rows' decisions."""
+        """Rows of the batch: two for a sequence with a tree. Wanted logits are in the order of decisions."""
         if all(row.parents is None for row in rows):
             return rows
         starts = iter(self.starts)
@@ -46,7 +46,7 @@ class Arenas:
         return found
 
     def settle(self, rows: Sequence[DecodeRow], decided: Sequence[Decided]) -> None:
-        """Keys of the accepted paths go where a text has them; those of other nodes are forgotten."""
+        """Copies keys of accepted paths to their sequences' pages; keys of other nodes are dropped."""
         starts = iter(self.starts)
         sources, destinations = list[int](), list[int]()
         for row, each in zip(rows, decided, strict=True):

@@ -1,10 +1,10 @@
-"""A process that tries grammars for an engine: `python -m ssd.worker.trial_program FD FD`, started by Trials.
+"""The grammar sandbox process: `python -m ssd.worker.sandbox_program FD FD`, started by CompileSandbox.
 
-Each grammar is compiled in a fork of its own, with limits on processor time and memory: whatever comes of it
-ends with the fork. There is one link for each file descriptor, so that a slow grammar holds up its own link
-only. A link's end, like that of the engine, ends what serves it.
+Compiles each grammar in a fork of its own, with limits on processor time and memory, so that nothing remains
+of it. There is one channel for each file descriptor: a slow grammar blocks only its own channel. A process
+that serves a channel ends when the channel is closed, also by the engine's death.
 
-Knows llguidance and the limits. Imports little: it holds the vocabulary once more as it is.
+Knows llguidance and the limits. Imports little, because it holds a second copy of the vocabulary.
 """
 
 import os
@@ -19,82 +19,81 @@ from pathlib import Path
 import msgspec
 from llguidance import LLTokenizer
 
-from ssd.engine.grammar_trial import attempt, trie_of
+from ssd.engine.grammar_compile import compile_source, trie_of
 
 _STACK_BYTES = 4 << 20
-"""Half of what a thread of the engine has, so that what passes here does not overflow there."""
+"""Half the stack of an engine thread: a grammar that compiles here cannot overflow the stack there."""
 _MEMORY_NOW = Path("/proc/self/statm")
-"""Where there is none (macOS), memory cannot be limited, and the time alone bounds it."""
+"""Missing on macOS: memory is not limited there, only processor time."""
 
 
-class TrialSettings(msgspec.Struct, frozen=True):
+class SandboxSettings(msgspec.Struct, frozen=True):
     tokenizer: str
-    """Its JSON."""
+    """As JSON."""
     end_ids: tuple[int, ...]
     vocab_size: int
     cores: tuple[int, ...] = ()
-    """Where it runs, so that it is not in the way of the engine; empty: where it was started."""
+    """Cores to run on, away from the engine's; empty: no change."""
 
 
 class Ask(msgspec.Struct, frozen=True):
     source: str
     processor_seconds: float
     seconds: float
-    """By the clock: on a machine that is busy, a little work takes long."""
+    """Wall-clock limit; on a busy machine it is reached before the processor limit."""
     num_bytes: int
     niceness: int
 
 
 class Verdict(msgspec.Struct, frozen=True):
     refusal: str = ""
-    """Why the grammar cannot be used; empty: it can, unless it was late."""
+    """Why the grammar cannot be used; empty: it can, unless `is_late`."""
     is_late: bool = False
-    """The time was used up."""
+    """A time limit was exceeded."""
     is_certain: bool = True
-    """Another attempt would end like this one."""
+    """Another attempt would have the same result."""
     num_bytes: int = 0
-    """What it took."""
+    """Memory that compiling took."""
 
 
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    warnings.simplefilter(
-        "ignore", DeprecationWarning
-    )  # About forks beside threads: those of the library rest.
-    settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=TrialSettings)
+    # Python warns of forks beside threads; the library's threads are idle here.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=SandboxSettings)
     if settings.cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, settings.cores)
     trie = trie_of(settings.tokenizer, settings.end_ids, settings.vocab_size)
-    links = [socket.socket(fileno=int(each)) for each in sys.argv[1:]]
-    for link in links:
+    channels = [socket.socket(fileno=int(each)) for each in sys.argv[1:]]
+    for channel in channels:
         if os.fork() == 0:
-            for other in links:
-                if other is not link:
+            for other in channels:
+                if other is not channel:
                     other.close()
-            _serve(link, trie, settings.vocab_size)
+            _serve(channel, trie, settings.vocab_size)
             return 0
-    for link in links:
-        link.close()
-    for _ in links:
+    for channel in channels:
+        channel.close()
+    for _ in channels:
         os.wait()
     return 0
 
 
-def _serve(link: socket.socket, trie: LLTokenizer, vocab_size: int) -> None:
-    link.sendall(b"\n")  # It is ready.
-    for asked in link.makefile("rb"):
-        verdict = _tried(msgspec.json.decode(asked, type=Ask), link, trie, vocab_size)
-        link.sendall(msgspec.json.encode(verdict) + b"\n")
+def _serve(channel: socket.socket, trie: LLTokenizer, vocab_size: int) -> None:
+    channel.sendall(b"\n")  # It is ready.
+    for asked in channel.makefile("rb"):
+        verdict = _tried(msgspec.json.decode(asked, type=Ask), channel, trie, vocab_size)
+        channel.sendall(msgspec.json.encode(verdict) + b"\n")
 
 
-def _tried(ask: Ask, link: socket.socket, trie: LLTokenizer, vocab_size: int) -> Verdict:
+def _tried(ask: Ask, channel: socket.socket, trie: LLTokenizer, vocab_size: int) -> Verdict:
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
         _try_and_exit(ask, trie, vocab_size, write_end)
     os.close(write_end)
-    # The engine asks one thing at a time: what comes over the link meanwhile can only be its end.
-    done, _, _ = select.select([read_end, link.fileno()], [], [], ask.seconds)
+    # The engine sends one request at a time, so a readable channel has been closed.
+    done, _, _ = select.select([read_end, channel.fileno()], [], [], ask.seconds)
     said = os.read(read_end, 1 << 16) if read_end in done else b""
     os.close(read_end)
     os.kill(pid, signal.SIGKILL)
@@ -108,7 +107,7 @@ def _tried(ask: Ask, link: socket.socket, trie: LLTokenizer, vocab_size: int) ->
 
 
 def _verdict_on_end(ended_by: int, ask: Ask) -> Verdict:
-    """On a grammar whose fork ended without a word, by a signal or otherwise."""
+    """For a grammar whose fork ended without a verdict."""
     if ended_by == signal.SIGPROF:
         reason = f"compiling it takes more than {ask.processor_seconds:g} s of processor time: simplify it"
         return Verdict(reason, is_late=True)
@@ -121,7 +120,7 @@ def _try_and_exit(ask: Ask, trie: LLTokenizer, vocab_size: int, write_end: int) 
     try:
         _limit(ask)
         before = _resident_bytes()
-        _, refusal = attempt(trie, ask.source, vocab_size)
+        _, refusal = compile_source(trie, ask.source, vocab_size)
         verdict = Verdict(refusal, num_bytes=_resident_bytes() - before)
         os.write(write_end, msgspec.json.encode(verdict))
     finally:
@@ -135,13 +134,13 @@ def _limit(ask: Ask) -> None:
     if _MEMORY_NOW.exists():
         mapped = int(_MEMORY_NOW.read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (mapped + ask.num_bytes, resource.RLIM_INFINITY))
-    # The signal ends the process: nothing in it is asked, whatever it is at.
+    # The default action of SIGPROF ends the process even inside the library.
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, ask.processor_seconds)
 
 
 def _resident_bytes() -> int:
-    """The most so far."""
+    """Peak resident memory so far."""
     found = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return found if sys.platform == "darwin" else found * 1024
 

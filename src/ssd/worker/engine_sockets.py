@@ -1,7 +1,7 @@
-"""Links between a server and its engine process: one-way sockets in a private folder.
+"""Sockets between a server and its engine process: one-way, in a private folder.
 
-Knows addresses and bytes; does not know messages. A ZeroMQ socket belongs to one thread: each thread
-that speaks gets its own end of `events`, and each that is spoken to a link of its own.
+Knows addresses and bytes; does not know messages. A ZeroMQ socket belongs to one thread: each thread that
+sends events has its own socket for `events`, and each thread that receives has an address of its own.
 """
 
 from contextlib import suppress
@@ -14,7 +14,7 @@ import zmq.asyncio
 from ssd.processes.sockets import address_in, private_folder, remove_folder
 
 _QUEUED_FRAMES = 1000
-"""Then whoever sends waits: a server that does not read holds the engine up instead of filling memory."""
+"""A full queue blocks the sender: a server that does not read stops the engine instead of filling memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,14 @@ class Addresses:
         remove_folder(self.folder)
 
 
-class ServerLink:
-    """The server's end of all three, on its event loop. It was there first: engines connect to it."""
+class ServerSocket:
+    """The server's end of all three addresses, on its event loop. It binds; the engine process connects."""
 
     def __init__(self, addresses: Addresses) -> None:
         self._context = zmq.asyncio.Context()
         plain = zmq.Context(self._context)
         self._commands = plain.socket(zmq.PUSH)
-        self._commands.sndhwm = 0  # What is under way is bounded by whoever admits requests.
+        self._commands.sndhwm = 0  # Unlimited: the server limits the number of requests.
         self._commands.bind(addresses.commands)
         self._grammars = plain.socket(zmq.PUSH)
         self._grammars.bind(addresses.grammars)
@@ -73,51 +73,51 @@ class ServerLink:
         self._context.destroy(linger=0)
 
     def _send(self, frame: bytes, socket: "zmq.Socket[bytes]") -> None:
-        # Without a limit on its queue the socket makes nobody wait. It is full only where no engine has come
-        # yet, or none is left: then its end, which answers everyone, is near.
+        # The queue is unlimited, so sending never blocks. It fails only while no engine is connected; then
+        # the engine's end is about to be noticed, and all callers get an error.
         with suppress(zmq.ZMQError):
             socket.send(frame, zmq.NOBLOCK)
 
 
-class WorkerLink:
+class WorkerSocket:
     """The engine thread's end."""
 
     def __init__(self, addresses: Addresses) -> None:
         self._context = zmq.Context()
         self._commands = self._context.socket(zmq.PULL)
         self._commands.connect(addresses.commands)
-        self._events = EventLink(addresses, self._context)
+        self._events = EventSocket(addresses, self._context)
 
     def send(self, frame: bytes) -> None:
         self._events.send(frame)
 
     def receive(self, timeout: float) -> bytes | None:
-        """The next frame of commands; None if none comes within so many seconds."""
+        """The next frame of commands; None if none arrives within `timeout` seconds."""
         if not self._commands.poll(int(timeout * 1000)):
             return None
         return self._commands.recv(zmq.NOBLOCK)
 
     def close(self) -> None:
-        """Last words still go out, as long as someone takes them."""
+        """Delivers events that are queued, if the server reads them within a second."""
         self._commands.close(linger=0)
         self._events.close()
         self._context.term()
 
 
-class GrammarLink:
-    """The end of the thread that compiles grammars."""
+class GrammarSocket:
+    """The receiving end of `grammars`, for the compile queue's thread."""
 
     def __init__(self, addresses: Addresses) -> None:
         self._socket = zmq.Context().socket(zmq.PULL)
         self._socket.connect(addresses.grammars)
 
     def receive(self) -> bytes:
-        """The next frame, however long it takes to come."""
+        """The next frame; blocks until it arrives."""
         return self._socket.recv()
 
 
-class EventLink:
-    """One thread's end of `events`."""
+class EventSocket:
+    """One thread's sending end of `events`."""
 
     def __init__(self, addresses: Addresses, context: "zmq.Context[zmq.Socket[bytes]] | None" = None) -> None:
         self._socket = (context or zmq.Context()).socket(zmq.PUSH)
@@ -128,7 +128,7 @@ class EventLink:
         self._socket.send(frame)
 
     def try_send(self, frame: bytes) -> None:
-        """Drops the frame where nobody reads: the next one says the same, only later."""
+        """Drops the frame if the queue is full: for heartbeats, where a later one replaces it."""
         try:
             self._socket.send(frame, zmq.NOBLOCK)
         except zmq.Again:

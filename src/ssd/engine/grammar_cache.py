@@ -1,7 +1,7 @@
-"""What was compiled and stays so: the latest, within a number and a size, for any thread.
+"""A thread-safe LRU cache for grammars, limited by number and by size.
 
-Whatever was asked for in the last seconds is not dropped: somebody is about to use it, and the engine itself
-would have to compile it again.
+Keeps entries that were used in the last seconds even beyond the limits: a request is about to need them, and
+the engine's thread would have to compile them again.
 """
 
 import threading
@@ -15,7 +15,8 @@ Value = TypeVar("Value")
 
 _MOST = 64
 _MOST_BYTES = 128 << 20
-_SURE_SECONDS = 5.0
+_KEEP_SECONDS = 5.0
+"""After its last use an entry is kept at least this long."""
 
 
 @dataclass(slots=True)
@@ -25,10 +26,10 @@ class _Kept(Generic[Value]):
     asked_at: float
 
 
-class Shelf(Generic[Key, Value]):
+class GrammarCache(Generic[Key, Value]):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._kept: dict[Key, _Kept[Value]] = {}  # The longest unused first.
+        self._kept: dict[Key, _Kept[Value]] = {}  # Least recently used first.
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -55,7 +56,7 @@ class Shelf(Generic[Key, Value]):
 
     def _drop_oldest(self) -> bool:
         key, oldest = next(iter(self._kept.items()))
-        if self._clock() - oldest.asked_at < _SURE_SECONDS:
+        if self._clock() - oldest.asked_at < _KEEP_SECONDS:
             return False
         del self._kept[key]
         return True

@@ -1,8 +1,8 @@
-"""The line to an engine process: requests out, events sorted by request, the process watched.
+"""An engine process as the server sees it: sends requests, sorts events by request, watches the process.
 
-Lives on one event loop. Knows messages, inboxes and the child. Does not know prompts or tokenizers.
-Unlike the line to a draft it is not mended: however the process ends, every inbox is told, with what is
-known of the cause.
+Belongs to one event loop. Knows messages, inboxes and the child process. Does not know prompts or tokenizers.
+Unlike a draft, an engine is not restarted: when its process ends, every inbox gets an error with the cause,
+as far as it is known.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from ssd.engine.request import Request
 from ssd.errors import InvalidRequestError
 from ssd.processes.child import Child
 from ssd.sampling import Grammar
+from ssd.worker.engine_sockets import Addresses, ServerSocket
 from ssd.worker.inbox import Inbox
-from ssd.worker.link import Addresses, ServerLink
 from ssd.worker.loop import HEARTBEAT_SECONDS
 from ssd.worker.messages import (
     Abort,
@@ -43,23 +43,23 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.05
 _LAST_WORDS_SECONDS = 0.3
-"""What a dead process said last may still be on its way."""
+"""Time to receive the last messages of a process that has ended."""
 
 
-class EngineLine:
+class EngineProcess:
     def __init__(
         self, addresses: Addresses, child: Child, on_increment: Callable[[Increment], None] | None
     ) -> None:
         self.child = child
         self.heartbeat: Heartbeat | None = None
-        """The latest."""
+        """The latest one."""
         self.ready: Ready | None = None
         self.refusal = ""
-        """Why the settings cannot work, if the engine said so while it loaded."""
+        """Why the settings cannot work, if the engine reported that while loading."""
         self._addresses = addresses
         self._on_increment = on_increment
-        self._link = ServerLink(addresses)
-        self._preparations = Preparations(self._link.send_grammars)
+        self._socket = ServerSocket(addresses)
+        self._preparations = Preparations(self._socket.send_grammars)
         self._inboxes: dict[str, Inbox] = {}
         self._heard_at = time.monotonic()
         self._failure = ""
@@ -76,7 +76,7 @@ class EngineLine:
         log_level: str,
         log_format: LogFormat,
         on_increment: Callable[[Increment], None] | None,
-    ) -> "EngineLine":
+    ) -> "EngineProcess":
         addresses = Addresses.private()
         child = engine_child(config, addresses, log_level=log_level, log_format=log_format)
         child.start()
@@ -88,26 +88,26 @@ class EngineLine:
 
     @property
     def seconds_without_progress(self) -> float:
-        """How long work has been waiting, or nothing was heard. 0 when idle, infinite once it is dead."""
+        """How long work has been waiting, or heartbeats are missing. 0 when idle, infinite once dead."""
         if self.is_dead:
             return float("inf")
         if self.heartbeat is None:
-            return 0.0  # It loads; its process is watched.
+            return 0.0  # Still loading; `_watch` notices if the process dies.
         silent = time.monotonic() - self._heard_at
         late = silent if silent > 2 * HEARTBEAT_SECONDS else 0.0
         return max(self.heartbeat.seconds_without_progress, late)
 
     async def loaded(self) -> None:
-        """Until the engine is ready or dead."""
+        """Waits until the engine is ready or dead."""
         await self._loaded.wait()
 
     async def dead(self) -> None:
         await self._dead.wait()
 
     async def prepare(self, grammar: Grammar) -> None:
-        """Has the engine compile a grammar beside its work, so that no stream stands still for it.
+        """Has the engine's process compile a grammar while streams go on.
 
-        GrammarError: it cannot be used.
+        GrammarError: the grammar cannot be used.
         """
         if self.is_dead:
             raise self.dead_error()
@@ -121,10 +121,10 @@ class EngineLine:
             raise self.dead_error()
         if request.request_id in self._inboxes:
             raise InvalidRequestError(f"request id {request.request_id!r} is already running: choose another")
-        frame = encode([Add(request)])  # What cannot be said fails here, before anyone waits for an answer.
+        frame = encode([Add(request)])  # Fails here, before an inbox exists, if it cannot be encoded.
         inbox = self._inboxes[request.request_id] = Inbox(on_end)
         try:
-            self._link.send(frame)
+            self._socket.send(frame)
             while True:
                 event = await inbox.get()
                 yield event
@@ -132,25 +132,25 @@ class EngineLine:
                     return
         finally:
             if self._inboxes.get(request.request_id) is inbox:
-                # Kept until the engine confirms the end, so that nobody else answers to its id.
+                # Keep the inbox until the engine confirms the end, so that its id is not reused before.
                 inbox.is_abandoned = True
                 self.abort(request.request_id)
 
     def abort(self, request_id: str) -> None:
         if request_id in self._inboxes and not self._is_closing:
-            self._link.send(encode([Abort(request_id)]))
+            self._socket.send(encode([Abort(request_id)]))
 
     async def close(self) -> None:
         if self._is_closing:
             return
-        self._link.send(encode([Shutdown()]))
+        self._socket.send(encode([Shutdown()]))
         self._is_closing = True
         await asyncio.to_thread(self.child.end)
         self._die("")
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._link.close()
+        self._socket.close()
         self._addresses.remove()
 
     def dead_error(self) -> EngineDeadError:
@@ -162,10 +162,10 @@ class EngineLine:
     async def _read(self) -> None:
         try:
             while True:
-                for event in decode_events(await self._link.receive()):
+                for event in decode_events(await self._socket.receive()):
                     self._take(event)
-        except Exception as error:  # Whatever it is, callers must hear of it rather than wait.
-            logger.exception("the line to the engine failed")
+        except Exception as error:  # Callers must get an error rather than wait for ever.
+            logger.exception("reading events of the engine failed")
             self._die(repr(error))
 
     def _take(self, event: Event) -> None:

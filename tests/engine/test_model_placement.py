@@ -6,7 +6,7 @@ import pytest
 
 from ssd.config import DraftConfig, EngineConfig
 from ssd.engine.drafting import with_own_device
-from ssd.engine.seating import refuse_a_draft_without_room, seating
+from ssd.engine.model_placement import place_models, refuse_a_draft_without_room
 from ssd.kvcache.pool import NODES_PER_TREE
 from ssd.models.checkpoint import open_checkpoint
 from tests.tiny import write_checkpoint
@@ -16,7 +16,7 @@ GIB = 1 << 30
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_checkpoint("medium", tmp_path_factory.mktemp("seated")))
+    return str(write_checkpoint("medium", tmp_path_factory.mktemp("placed")))
 
 
 def config(model: str, device: str = "auto", kv: int | None = GIB) -> EngineConfig:
@@ -25,7 +25,7 @@ def config(model: str, device: str = "auto", kv: int | None = GIB) -> EngineConf
 
 
 def test_two_gpus_part_target_and_draft(model: str) -> None:
-    target, draft = seating(config(model), {"cuda:0": 8 * GIB, "cuda:1": 4 * GIB, "cpu": GIB})
+    target, draft = place_models(config(model), {"cuda:0": 8 * GIB, "cuda:1": 4 * GIB, "cpu": GIB})
     assert (target.device, draft.device) == ("cuda:0", "cuda:1")
     assert target.fits
     assert draft.fits
@@ -34,20 +34,20 @@ def test_two_gpus_part_target_and_draft(model: str) -> None:
 
 
 def test_one_device_carries_both(model: str) -> None:
-    both = seating(config(model), {"cuda:0": int(1.5 * GIB), "cpu": 64 * GIB})
+    both = place_models(config(model), {"cuda:0": int(1.5 * GIB), "cpu": 64 * GIB})
     assert [each.device for each in both] == ["cuda:0", "cuda:0"]
     assert not any(each.fits for each in both)
     assert "does not fit: 2.01 GiB wanted" in both[0].verdict
-    small = seating(config(model, kv=GIB // 4), {"cuda:0": int(1.5 * GIB), "cpu": 64 * GIB})
+    small = place_models(config(model, kv=GIB // 4), {"cuda:0": int(1.5 * GIB), "cpu": 64 * GIB})
     assert all(each.fits for each in small)
 
 
 def test_without_a_word_kv_takes_what_is_left_as_far_as_texts_can_fill_it(model: str) -> None:
     """As the engine plans it: of a shared card the target leaves the draft half; on a CPU 2 GiB at most."""
     plain = config(model, kv=None)
-    roomy = seating(plain, {"cuda:0": 800 * GIB, "cuda:1": 800 * GIB, "cpu": GIB})
-    tight = seating(plain, {"cuda:0": 24 << 20, "cuda:1": 24 << 20, "cpu": GIB})
-    shared = seating(plain, {"cuda:0": 24 << 20, "cpu": GIB})
+    roomy = place_models(plain, {"cuda:0": 800 * GIB, "cuda:1": 800 * GIB, "cpu": GIB})
+    tight = place_models(plain, {"cuda:0": 24 << 20, "cuda:1": 24 << 20, "cpu": GIB})
+    shared = place_models(plain, {"cuda:0": 24 << 20, "cpu": GIB})
     assert all(each.fits for each in (*roomy, *tight, *shared))
     full = open_checkpoint(model).config
     slot = 2 * full.num_layers * full.num_kv_heads * full.head_dim * 2
@@ -57,7 +57,7 @@ def test_without_a_word_kv_takes_what_is_left_as_far_as_texts_can_fill_it(model:
     assert tight[0].kv + tight[0].weights == pytest.approx(0.9 * (24 << 20), rel=0.02)
     assert shared[0].kv == pytest.approx(tight[0].kv / 2, rel=0.02)
     assert shared[1].taken == pytest.approx(0.9 * (24 << 20), rel=0.02)
-    here, _ = seating(plain, {"cpu": 64 * GIB})
+    here, _ = place_models(plain, {"cpu": 64 * GIB})
     assert here.kv <= 2 * GIB
 
 

@@ -1,11 +1,11 @@
-"""Threads that get grammars compiled while the engine goes on.
+"""Threads that compile grammars while the engine runs.
 
-What is compiled is answered at once, whatever else is being compiled. The rest is tried in another process
-first, and compiled here if that went well: in the quick lane, or, once it has used up the little time there,
-in the slow one. So nobody waits behind a grammar that takes long but others like it.
+A grammar that is in the cache is answered at once. Any other is compiled in the sandbox process first, and
+here only if that succeeded. It goes through the quick queue and, if it exceeds the quick queue's time limit,
+through the slow queue, so only slow grammars wait behind a slow grammar.
 
-Knows the compiler and the messages about it. Does not know requests: those that need a grammar are added
-once it is prepared, and the engine finds it compiled.
+Knows the compiler and its messages. Does not know requests: the server adds a request once its grammar is
+prepared, and the engine then finds it in the cache.
 """
 
 import logging
@@ -17,32 +17,32 @@ from functools import partial
 from queue import SimpleQueue
 
 from ssd.engine.grammar import Grammars, tokenizer_text, unusable
-from ssd.engine.grammar_shelf import Shelf
+from ssd.engine.grammar_cache import GrammarCache
 from ssd.engine.grammar_source import source_of
 from ssd.sampling.constraint import Grammar, GrammarError
-from ssd.worker.link import Addresses, EventLink, GrammarLink
+from ssd.worker.compile_sandbox import CompileSandbox
+from ssd.worker.engine_sockets import Addresses, EventSocket, GrammarSocket
 from ssd.worker.messages import Prepare, Prepared, decode_prepares, encode
-from ssd.worker.trial_program import Ask, TrialSettings
-from ssd.worker.trials import Trials
+from ssd.worker.sandbox_program import Ask, SandboxSettings
 
 logger = logging.getLogger(__name__)
 
 PREPARE_SECONDS = 30.0
-"""How long a caller waits for its grammar; behind many others even a small one may take longer."""
+"""How long a caller waits for its grammar. Behind many others even a small grammar may take longer."""
 _MOST_BYTES = 128 << 20
-"""Of memory for one grammar; the largest that are of use take 20 MB."""
+"""Memory limit for one grammar; the largest useful ones take 20 MB."""
 _MOST_WAITING = 16
-"""In a lane. One more is told to come again, rather than after its time is up."""
+"""Queue length. A request beyond it is refused at once instead of timing out."""
 _NICENESS = 5
-"""What is tried gives way to the engine, which then has three quarters of a core that both want."""
+"""Of the sandbox: on a shared core the engine then gets three quarters of the time."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Lane:
+class _Queue:
     number: int
     processor_seconds: float
     seconds: float
-    """By the clock."""
+    """Wall-clock limit."""
     waiting: "SimpleQueue[Prepare]"
 
     def ask(self, source: str, seconds_left: float) -> Ask:
@@ -50,67 +50,68 @@ class _Lane:
         return Ask(source, self.processor_seconds, seconds, _MOST_BYTES, _NICENESS)
 
 
-class GrammarDesk:
+class CompileQueue:
     def __init__(self, grammars: Grammars, cores: Sequence[int] = ()) -> None:
-        """`cores`: where grammars are tried."""
+        """`cores`: where the sandbox runs."""
         tokenizer, end_ids, vocab_size = grammars.settings
         self._grammars = grammars
-        self._refused: Shelf[Grammar, str] = Shelf()
-        self._quick = _Lane(0, 0.3, 3.0, SimpleQueue())
-        self._slow = _Lane(1, 4.0, PREPARE_SECONDS, SimpleQueue())
-        self._trials = Trials(
-            TrialSettings(tokenizer_text(tokenizer), tuple(end_ids), vocab_size, tuple(cores)), num_links=2
+        self._refused: GrammarCache[Grammar, str] = GrammarCache()
+        self._quick = _Queue(0, 0.3, 3.0, SimpleQueue())
+        self._slow = _Queue(1, 4.0, PREPARE_SECONDS, SimpleQueue())
+        self._sandbox = CompileSandbox(
+            SandboxSettings(tokenizer_text(tokenizer), tuple(end_ids), vocab_size, tuple(cores)),
+            num_channels=2,
         )
 
     def wait_until_ready(self) -> None:
-        self._trials.wait_until_ready()
+        self._sandbox.wait_until_ready()
 
     def open(self, addresses: Addresses) -> None:
-        self._start("desk", lambda: self._listen(addresses))
-        for lane in (self._quick, self._slow):
-            self._start(f"lane-{lane.number}", partial(self._work, lane, addresses))
+        self._start("listen", lambda: self._listen(addresses))
+        for queue in (self._quick, self._slow):
+            self._start(f"queue-{queue.number}", partial(self._work, queue, addresses))
 
     def _start(self, name: str, work: Callable[[], None]) -> None:
         threading.Thread(target=work, name=f"ssd-grammars-{name}", daemon=True).start()
 
     def _listen(self, addresses: Addresses) -> None:
-        asking, answering = GrammarLink(addresses), EventLink(addresses)
+        asking, answering = GrammarSocket(addresses), EventSocket(addresses)
         while True:
             for asked in decode_prepares(asking.receive()):
-                answer = self._known(asked) or self._queue(asked, self._quick)
+                answer = self._known(asked) or self._enqueue(asked, self._quick)
                 if answer is not None:
                     answering.send(encode([answer]))
 
-    def _work(self, lane: _Lane, addresses: Addresses) -> None:
-        answering = EventLink(addresses)
+    def _work(self, queue: _Queue, addresses: Addresses) -> None:
+        answering = EventSocket(addresses)
         while True:
-            asked = lane.waiting.get()
-            answer = self._known(asked) or self._prepared(asked, lane) or self._queue(asked, self._slow)
+            asked = queue.waiting.get()
+            answer = self._known(asked) or self._prepared(asked, queue) or self._enqueue(asked, self._slow)
             if answer is not None:
                 answering.send(encode([answer]))
 
-    def _queue(self, asked: Prepare, lane: _Lane) -> Prepared | None:
-        if lane.waiting.qsize() < _MOST_WAITING:
-            lane.waiting.put(asked)
+    def _enqueue(self, asked: Prepare, queue: _Queue) -> Prepared | None:
+        if queue.waiting.qsize() < _MOST_WAITING:
+            queue.waiting.put(asked)
             return None
         return Prepared(asked.ticket, "many grammars are being compiled: try again soon", is_final=False)
 
     def _known(self, asked: Prepare) -> Prepared | None:
-        """The answer, where it takes no work; perhaps somebody else has asked for the same before."""
+        """The answer if the grammar is in the cache, compiled or refused."""
         if self._grammars.is_prepared(asked.grammar):
             return Prepared(asked.ticket)
         refusal = self._refused.get(asked.grammar)
         return None if refusal is None else Prepared(asked.ticket, refusal)
 
-    def _prepared(self, asked: Prepare, lane: _Lane) -> Prepared | None:
-        """None: it takes longer than this lane has."""
+    def _prepared(self, asked: Prepare, queue: _Queue) -> Prepared | None:
+        """Compiles a grammar; None: it exceeds this queue's time limit."""
         grammar, left = asked.grammar, PREPARE_SECONDS - (time.monotonic() - asked.asked_at)
         if left <= 0:
-            # As its caller has found out by itself.
+            # Its caller has timed out as well.
             return Prepared(asked.ticket, "it waited too long", is_final=False)
         try:
-            verdict = self._trials.ask(lane.number, lane.ask(source_of(grammar), left))
-            if verdict.is_late and lane is self._quick:
+            verdict = self._sandbox.ask(queue.number, queue.ask(source_of(grammar), left))
+            if verdict.is_late and queue is self._quick:
                 return None
             if verdict.refusal:
                 return self._refuse(
@@ -119,7 +120,7 @@ class GrammarDesk:
             self._grammars.prepare(grammar, verdict.num_bytes)
         except GrammarError as error:
             return self._refuse(asked, str(error), for_good=True)
-        except BaseException:  # A panic of the library is one, and no grammar may end the thread.
+        except BaseException:  # Includes panics of the library: no grammar may end the thread.
             logger.exception("a grammar could not be compiled")
             return Prepared(asked.ticket, "the grammar cannot be used: its compiler failed on it")
         return Prepared(asked.ticket)
