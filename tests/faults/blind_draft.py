@@ -69,7 +69,7 @@ BLIND = [
     BlindFault(
         "a request id that comes again draws with its predecessor's seed",
         "src/ssd/integrations/vllm/batch_rows.py",
-        "                self._ids = []  # Other seeds, even where the ids are the same.\n",
+        "                self._ids = []  # The seeds may have changed although the ids have not.\n",
         "",
         "The second request under an id gets the tokens of another seed than it brought.",
     ),

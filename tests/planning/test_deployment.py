@@ -45,7 +45,7 @@ def test_no_room_for_the_target_is_an_error_with_a_remedy(site: Site) -> None:
 
 
 def test_what_is_missing_is_said(site: Site) -> None:
-    assert about_room(site, 5) == ["No sd on 2: target and draft have no room there together."]
+    assert about_room(site, 5) == ["No sd on 2: target and draft do not fit there together."]
     (said,) = about_room(site_of("8B", "1B", Pair(0.8, 0.75), device="spr-core"), 2)
     assert "no link between them is known" in said
 

@@ -1,1 +1,1 @@
-"""SSD inside engines of others: they verify, our draft works ahead."""
+"""SSD inside other engines: they verify, and our draft works ahead."""

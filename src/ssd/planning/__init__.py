@@ -1,1 +1,1 @@
-"""How fast a target and its draft will be, before they run: rounds in closed form, devices by data sheet."""
+"""Predicts the speed of a target and a draft from data sheets and a closed-form model of a round."""

@@ -1,4 +1,4 @@
-"""A plan in words: what the figures of a site say about an extra device for the draft. Knows numbers only."""
+"""Describes a plan in sentences: what an extra device for the draft gains. Knows numbers only."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from ssd.planning.deployment import Offer, Site
 
 
 def about_extra_device(offers: Sequence[Offer]) -> list[str]:
-    """What the draft's device brings to the fastest SSD, beside what else it could have been used for."""
+    """What the draft's device gains, compared with other uses of it."""
     working_ahead = [each for each in offers if each.way == "ssd"]
     if not working_ahead:
         return ["No SSD: there is no device left for the draft beside the target's."]
@@ -33,11 +33,11 @@ def about_extra_device(offers: Sequence[Offer]) -> list[str]:
 
 
 def about_room(site: Site, num_devices: int) -> list[str]:
-    """Which ways a reader would look for, and why they are not there."""
+    """Why some ways are not offered."""
     if num_devices > 1 and not site.device.link:
         return [f"Several {site.device.name} for one target: not offered, no link between them is known."]
     said = [
-        f"No sd on {tp}: target and draft have no room there together." for tp in site.without_sd(num_devices)
+        f"No sd on {tp}: target and draft do not fit there together." for tp in site.without_sd(num_devices)
     ]
     if not site.draft_fits:
         said.append(f"No ssd: {site.workload.draft.name} has no room on {site.draft_device.name}.")
@@ -45,13 +45,13 @@ def about_room(site: Site, num_devices: int) -> list[str]:
 
 
 def about_times(site: Site) -> list[str]:
-    """Where times come from that no data sheet has."""
+    """Sources of times that data sheets do not contain."""
     host = f"{1e3 * site.workload.host:.2f} ms a round" if site.workload.host else "not counted apart"
     return [f"Beside data sheets: {site.overheads.words}; the host {host}."]
 
 
 def about_engines(offers: Sequence[Offer]) -> list[str]:
-    """Which engine each kind of row stands for: a plan must not promise what no engine does."""
+    """Which engine each kind of row applies to."""
     if all(each.tp == 1 for each in offers):
         return []
     return [

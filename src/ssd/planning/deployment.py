@@ -1,6 +1,6 @@
-"""What a target and a draft yield on given devices: AR, SD and SSD side by side, for every split of them.
+"""Predicts AR, SD and SSD on given devices, for every split between target and draft.
 
-`Offer` is one way to spend devices on one replica. Knows hardware by its data sheet.
+An `Offer` is one way to use devices for one replica. Knows hardware by its data sheet.
 """
 
 from dataclasses import dataclass, replace
@@ -19,28 +19,28 @@ TENSOR_PARALLEL = (1, 2, 4, 8)
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Two models, how well they agree, and what is asked of them."""
+    """Two models, their agreement, batch size and context."""
 
     target: ModelSize
     draft: ModelSize
     pair: Pair
     batch: int = 1
-    """Sequences at a time."""
+    """Sequences in a batch."""
     context: int = 1024
     host: float = 0.0
-    """Seconds of a round in which the target waits for the host."""
+    """Seconds per round in which the target waits for the host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One replica: how it decodes, what it takes, what comes out."""
+    """One replica: its decoding mode, devices and predicted speed."""
 
     way: Way
     tp: int
     num_devices: int
     batch: int
     rate: float
-    """Tokens a second of the whole batch."""
+    """Tokens per second of the whole batch."""
     roof: float
     lookahead: int = 0
 
@@ -55,7 +55,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Devices to spend: the target's kind, and the draft's, which may be another."""
+    """The kinds of devices for target and draft, and the workload."""
 
     workload: Workload
     device: Device
@@ -63,7 +63,7 @@ class Site:
     overheads: Overheads = PUBLISHED
 
     def offers(self, num_devices: int) -> list[Offer]:
-        """Every way to give one replica at most so many devices."""
+        """Every way to run one replica on at most `num_devices`."""
         found: list[Offer] = []
         for tp in self._sizes(num_devices):
             if self.fits(tp, beside_draft=False):
@@ -80,7 +80,7 @@ class Site:
         return found
 
     def without_sd(self, num_devices: int) -> list[int]:
-        """Sizes on which the target has room, but not with the draft beside it."""
+        """Tensor-parallel sizes on which the target fits, but not together with the draft."""
         return [
             tp
             for tp in self._sizes(num_devices)
@@ -91,7 +91,7 @@ class Site:
         return [tp for tp in TENSOR_PARALLEL if tp <= num_devices and (tp == 1 or self.device.link)]
 
     def fits(self, tp: int, *, beside_draft: bool) -> bool:
-        """`beside_draft`: in SD the draft lives on the target's devices too."""
+        """`beside_draft`: the draft is on the target's devices too, as in SD."""
         work = self.workload
         held = work.target
         if beside_draft:
@@ -100,7 +100,7 @@ class Site:
 
     @property
     def draft_fits(self) -> bool:
-        """In SSD the draft has a device of its own, which may be a smaller one."""
+        """Whether the draft fits on its own device, as in SSD."""
         work = self.workload
         return DeviceGroup(self.draft_device).fits(work.draft, sequences=work.batch, context=work.context)
 
@@ -110,7 +110,7 @@ class Site:
         return Offer("ar", tp, tp, batch, rate, rate)
 
     def sd(self, tp: int) -> Offer:
-        """The draft takes turns with the target, on one of its devices."""
+        """Target and draft take turns on the same devices."""
         batch, acceptance = self.workload.batch, self.workload.pair.acceptance
         times = self._times(tp, self.device)
         best = best_sd(times, acceptance, batch=batch)

@@ -1,6 +1,6 @@
-"""Devices by name: what a data sheet says of bandwidth, arithmetic, memory and links.
+"""Data sheets of devices by name: bandwidth, arithmetic, memory and links.
 
-The built-in table is `data/hardware.toml`, with its sources; a file of the same form takes its place.
+The built-in table is `data/hardware.toml`, with its sources; users may give a file of the same format.
 """
 
 import difflib
@@ -19,13 +19,13 @@ _FIELDS = ("bandwidth", "flops", "memory", "link", "reduce")
 class Device:
     name: str
     bandwidth: float
-    """Bytes a second from its memory."""
+    """Memory bandwidth in bytes per second."""
     flops: float
-    """Operations a second in bfloat16."""
+    """bfloat16 operations per second."""
     memory: float
     """Bytes."""
     link: float
-    """Bytes a second to another device of the same host."""
+    """Bytes per second to another device of the same host."""
     reduce: float
     """Seconds of an all-reduce of a few kilobytes within the host."""
 
@@ -37,14 +37,14 @@ def built_in() -> Mapping[str, Device]:
 
 
 def called_like(name: str) -> Device | None:
-    """The device of the table whose key is part of what a machine calls one; the longest such key."""
+    """The built-in device whose key is part of the driver's `name`; the longest key wins."""
     plain = name.lower().replace(" ", "")
     keys = sorted((key for key in built_in() if key in plain), key=len)
     return built_in()[keys[-1]] if keys else None
 
 
 def find_device(name: str) -> Device:
-    """By a name of the table, or the only device of a TOML file (`FILE:KEY` names one of several)."""
+    """A device by its name in the table, or from a TOML file (`FILE:KEY` if it has several)."""
     known = built_in()
     if name.lower() in known:
         return known[name.lower()]

@@ -1,4 +1,4 @@
-"""What a self-test measured on a machine, as a file: figures that a plan can take instead of assumed ones.
+"""A file with a self-test's measurements, which a plan uses instead of assumed values.
 
 `ssd doctor --selftest --record FILE` writes it, `ssd plan --measured FILE` reads it. Knows no torch.
 """
@@ -15,24 +15,24 @@ from ssd.planning.roofline import PUBLISHED, Overheads
 
 class SelfTestRecord(msgspec.Struct, frozen=True, kw_only=True):
     device: str
-    """What the machine calls it."""
+    """The device's name from the driver."""
     bandwidth: float
-    """Bytes a second, read."""
+    """Measured bytes per second."""
     launch: float
-    """Seconds of one small operation among many."""
+    """Seconds per small operation."""
     captured_launch: float | None
-    """The same within a captured graph; None: not measured, there are none on a CPU."""
+    """The same within a CUDA graph; None on a CPU."""
     launches_per_layer: int
     launches_beside: int
-    """Of a forward, beside its layers: embedding, rotary table, last norm, head."""
+    """Launches of a forward outside its layers: embedding, rotary table, last norm, head."""
     host: float
-    """Seconds of a step in which the target waits for the host, of one sequence with a draft."""
+    """Seconds per step in which the target waits for the host, in mode ssd."""
     target_seconds: Mapping[int, float]
-    """Forwards of a made-up target, by rows."""
+    """Seconds of a forward of a random target, by rows."""
     draft_seconds: Mapping[int, float]
 
     def overheads(self) -> Overheads:
-        """A GPU's: each launch as a captured step has it. What a CPU's took says nothing of a GPU's."""
+        """Measured launch overheads of a GPU; after a self-test on a CPU, the published ones."""
         if self.captured_launch is None:
             return PUBLISHED
         return Overheads(
@@ -40,7 +40,7 @@ class SelfTestRecord(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def as_measured(self, device: Device) -> Device:
-        """With the rate at which this very kind was seen to read; another stays as its data sheet has it."""
+        """The device with the measured bandwidth if it is the measured kind; otherwise unchanged."""
         sheet = called_like(self.device)
         return (
             replace(device, bandwidth=self.bandwidth)

@@ -1,6 +1,6 @@
-"""Models as sizes: how many weights a forward reads, in how many layers, and what a token's KV takes.
+"""Sizes of dense decoders: weights, layers and KV cache per token.
 
-By a name of `data/models.toml`, by a size alone (`70B`), or from a model's own config.json. Dense decoders.
+By a name in `data/models.toml`, by a size alone (`70B`), or from a model's config.json.
 """
 
 import difflib
@@ -21,13 +21,13 @@ BYTES: Mapping[Weights, float] = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 
 class ModelSize:
     name: str
     params: float
-    """All weights, which memory must hold."""
+    """Number of all weights."""
     read: float
-    """Weights that a forward reads, and multiplies with each row."""
+    """Number of weights that a forward reads: without the embedding table."""
     layers: int
     hidden: int
     kv: int
-    """Numbers kept for each token and layer."""
+    """KV cache entries per token and layer."""
     weights: Weights = "bf16"
 
     @property

@@ -1,4 +1,4 @@
-"""How long a forward takes on a device, from its data sheet and one overhead that is the same for all.
+"""Predicts the time of a forward from a device's data sheet and the overhead of kernel launches.
 
     seconds = max(bytes / bandwidth, operations / flops) + launches × their time + layers × two all-reduces
 
@@ -20,15 +20,15 @@ LAYER_OVERHEAD = 78e-6
 github.com/Weili-0234/ssd-wl, REPRODUCE.md. That is none of the rows it is validated against. It is of a whole
 step, so the host's part is in it."""
 _FREE_MEMORY = 0.9
-"""Of a device, for weights and KV."""
+"""Share of a device's memory for weights and KV cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """What a forward takes beside weights and arithmetic, and where that is known from."""
+    """Launch overheads of a forward, and their source."""
 
     launch: float = LAYER_OVERHEAD / LAUNCHES_PER_LAYER
-    """Seconds of each."""
+    """Seconds per launch."""
     per_layer: int = LAUNCHES_PER_LAYER
     beside: int = 0
     """Launches beside all layers; of a published step they are counted with these."""
@@ -48,7 +48,7 @@ PUBLISHED = Overheads()
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
-    """Where a model runs: so many devices of a kind, tensor-parallel."""
+    """Devices of one kind that run a model with tensor parallelism."""
 
     device: Device
     tp: int = 1
@@ -72,7 +72,7 @@ def forward_on(
     context: int = 1024,
     overheads: Overheads = PUBLISHED,
 ) -> Forward:
-    """Seconds by rows, of a batch of so many sequences of a context; keys and values are read once each."""
+    """Seconds of a forward by rows, for a batch of sequences with this context."""
     device, tp = place.device, place.tp
     kv = sequences * context * model.kv_bytes
     moved = 2 * 2 * model.hidden * 2 * (tp - 1) / tp

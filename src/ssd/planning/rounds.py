@@ -1,4 +1,4 @@
-"""What a round yields and takes, in closed form: plain decoding, SD and SSD, and SSD's roof.
+"""Closed-form model of a round: tokens and seconds of plain decoding, SD and SSD, and SSD's upper bound.
 
 A drafted token is accepted with one chance, independently of the others. In SSD the draft prepares the next
 speculation while the target verifies: K + 1 steps, one of which reads the last outcome (arXiv:2603.03251).
@@ -12,9 +12,9 @@ from ssd.config import MAX_LOOKAHEAD, MAX_WIDTH
 from ssd.planning.times import PairTimes
 
 FAN_OUT = 3
-"""Guesses beside the first that a draft prepares for, at each token of a speculation."""
+"""Alternatives that a draft prepares for at each token of a speculation, besides its first guess."""
 _DECAY = 0.5
-"""How much of a chance the next guess has, relative to the one before it."""
+"""Probability of each further guess relative to the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class Pair:
     """How well a draft guesses its target's tokens."""
 
     acceptance: float
-    """How often its first guess is right."""
+    """Probability that the first guess is right."""
     coverage: float
-    """Where that is wrong: how often one of the next three is right."""
+    """Probability that one of the next three is right if the first one is wrong."""
 
     def __post_init__(self) -> None:
         for name, rate in (("acceptance", self.acceptance), ("coverage", self.coverage)):
@@ -44,7 +44,7 @@ class Best:
 
 
 def tokens_a_round(acceptance: float, lookahead: int) -> float:
-    """Accepted tokens and the target's own: 1 + a + a² + … + a^K."""
+    """Mean tokens per round, including the target's own: 1 + a + a² + … + a^K."""
     return float(sum(acceptance**k for k in range(lookahead + 1)))
 
 

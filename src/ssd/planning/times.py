@@ -1,6 +1,6 @@
-"""How long forwards take, as the round model needs it: by rows, alone and beside the other one.
+"""Times of forwards for the round model: by rows, alone and while the other model runs.
 
-Where the numbers come from, a measurement or a data sheet, is not known here.
+Does not know whether they come from measurements or data sheets.
 """
 
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Seconds by rows: `floor` while memory is the limit, beyond that in proportion to the rows."""
+    """Seconds by rows: `floor` while memory is the limit, then proportional to the rows."""
 
     floor: float
     per_row: float = 0.0
     overhead: float = 0.0
-    """Added to both: what a forward takes however small it is."""
+    """Fixed time that every forward takes."""
     slope: float = 0.0
-    """Added for each row after the first."""
+    """Additional time for each row after the first."""
 
     def __post_init__(self) -> None:
         if self.floor + self.overhead <= 0:
@@ -26,7 +26,7 @@ class Forward:
 
 
 def line_through(rows: int, seconds: float, more_rows: int, more_seconds: float) -> Forward:
-    """From two measurements; noise that would make more rows cheaper is taken as flat."""
+    """A linear model from two measurements, with a slope of at least 0."""
     slope = max(0.0, (more_seconds - seconds) / (more_rows - rows))
     return Forward(floor=max(seconds - slope * (rows - 1), 1e-9), slope=slope)
 
@@ -38,6 +38,6 @@ class PairTimes:
     host: float = 0.0
     """Seconds between two verifications in which the target waits for the host."""
     target_beside: float = 1.0
-    """How much longer a verification takes while a draft works beside it: memory that both read."""
+    """Slowdown of a verification while the draft runs: both read the same memory."""
     draft_beside: float = 1.0
-    """How much longer a draft's step takes beside a busy target."""
+    """Slowdown of a draft step while the target runs."""

@@ -1,1 +1,1 @@
-"""A machine that is met for the first time: whether what runs there is right, and about how fast it is."""
+"""Self-test for a new machine: checks results of kernels and modes, and measures speed."""

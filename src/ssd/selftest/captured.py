@@ -1,6 +1,6 @@
-"""Captured steps beside the same work done again, and beside the eager runner.
+"""Compares captured steps with uncaptured ones and with the eager runner.
 
-On a GPU they are graphs, elsewhere recordings.
+Captured steps are CUDA graphs on a GPU and recordings elsewhere.
 """
 
 from collections.abc import Iterator
@@ -59,12 +59,12 @@ def _captured(loaded: LoadedModel, capture: Capture) -> CapturedRunner:
     assert isinstance(loaded.runner, EagerRunner)
     attention = captured_backend(loaded.pool, loaded.runner.model.config.num_heads)
     if attention is None:
-        raise ValueError("no kernel of ours for attention runs here: see the lines on kernels")
+        raise ValueError("no kernel of ours for attention runs here: see the results for kernels")
     return CapturedRunner(loaded.runner, attention, loaded.pool, Buckets(_TABLE, _SIZES), capture)
 
 
 def _rows(size: int) -> Iterator[list[PlainRow]]:
-    """One sequence that verifies, and as many that decode."""
+    """A step with one verification of `size` rows, and one with `size` decoding sequences."""
     yield [PlainRow(list(range(2, 2 + size)), _CONTEXT, list(range(_TABLE)), size, generated=True)]
     assert _CONTEXT < 2 * BLOCK
     blocks = [[2 * index, 2 * index + 1] for index in range(size)]

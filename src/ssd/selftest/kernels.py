@@ -1,4 +1,4 @@
-"""Kernels beside their torch forms: on a GPU over a grid, on a CPU a few in Triton's interpreter."""
+"""Compares kernels with their torch implementations: many shapes on a GPU, a few interpreted on a CPU."""
 
 import json
 import os
@@ -72,7 +72,7 @@ GRID: tuple[Scene | Words, ...] = (
 
 
 def kernel_results(device: torch.device) -> Iterator[CheckResult]:
-    """A line for each kernel. What fails is torch's from here on, in this process."""
+    """A result for each kernel. Kernels that fail are replaced by torch in this process."""
     if find_spec("triton") is None:
         yield CheckResult(_PART, "all", "Triton is not installed: torch computes everything", "not run")
     elif device.type == "cpu":

@@ -1,7 +1,6 @@
-"""AR, SD and SSD on a small random pair: the same tokens, with a draft that is right now and then.
+"""Checks that AR, SD and SSD generate the same tokens with a small random target and draft.
 
-In deterministic mode and float32, so that not even a tie may fall otherwise. The host's time of a step is
-read off the same runs.
+Uses deterministic mode and float32, so that ties are resolved equally. Also measures the host time of a step.
 """
 
 import tempfile
@@ -30,12 +29,12 @@ class ModeRun:
 
     @property
     def host_seconds(self) -> float:
-        """Of a step, what is neither the forward nor waiting."""
+        """Mean time of a step without its forward and waiting."""
         return self.stats.host_seconds / max(1, self.stats.num_steps)
 
 
 def run_modes(device: str) -> dict[Mode, ModeRun]:
-    """Each mode on the same prompts and seeds, around one target."""
+    """Run each mode on the same prompts and seeds with one loaded target."""
     with tempfile.TemporaryDirectory(prefix="ssd-selftest-") as folder:
         target, draft = write_pair(Path(folder))
         settings: dict[str, Any] = {"device": device, "dtype": "float32", "deterministic": True}

@@ -1,4 +1,4 @@
-"""What a self-test says: a line for each thing that was tried, with a verdict. Knows no tests."""
+"""Results of the self-test's checks. Knows no checks."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class CheckResult:
     found: str
     verdict: Verdict = "ok"
     why: str = ""
-    """Of any verdict but ok; or what was expected."""
+    """Reason for a verdict other than ok, or what was expected."""
 
     @property
     def is_failure(self) -> bool:
@@ -22,7 +22,7 @@ class CheckResult:
 
 
 def at_most(part: str, what: str, seconds: float, expected: float, why: str) -> CheckResult:
-    """A time beside what was expected of it; noise is no news."""
+    """The result for a measured time and its expected value, with a tolerance."""
     found = f"{in_words(seconds)}, expected about {in_words(expected)}"
     return CheckResult(
         part, what, found, "ok" if seconds <= _TOLERANCE * expected else "slower than expected", why
@@ -30,7 +30,7 @@ def at_most(part: str, what: str, seconds: float, expected: float, why: str) -> 
 
 
 _TOLERANCE = 2.0
-"""A machine that others use has bad moments; what matters is more than twofold."""
+"""Tolerated slowdown: other programs may use the machine."""
 
 
 def in_words(seconds: float) -> str:
@@ -41,8 +41,8 @@ def in_words(seconds: float) -> str:
 
 
 def tried(part: str, results: Callable[[], Iterable[CheckResult]]) -> Iterator[CheckResult]:
-    """A part's lines; should it fail altogether, one that says so, and the others go on."""
+    """A part's results. If the part raises, a failed result, so that other parts still run."""
     try:
         yield from results()
-    except Exception as error:  # Whatever it is: the page is for those who look for it.
+    except Exception as error:  # Any error is a result here.
         yield CheckResult(part, "ended early", "", "failed", f"{type(error).__name__}: {error}"[:300])

@@ -1,4 +1,4 @@
-"""The whole self-test, part by part: lines as they come, and at the end the figures that a plan can use."""
+"""Runs the whole self-test: yields results, and keeps measurements for `ssd plan`."""
 
 from collections.abc import Callable, Iterator
 
@@ -14,11 +14,11 @@ from ssd.selftest.modes import mode_results, run_modes
 from ssd.selftest.results import CheckResult, at_most, tried
 
 HOST_SECONDS = 2e-3
-"""Of a step of a few sequences: more than that is felt beside a verification on a GPU."""
+"""Expected host time of a step: more would be noticeable next to a verification on a GPU."""
 
 
 class SelfTest:
-    """On one device. `measured` is there once every part that measures has ended well."""
+    """The self-test on one device. `measured` is set after all measurements have succeeded."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

@@ -1,1 +1,1 @@
-"""The settings for a pair of models on a machine: measured, searched in a model of the round, confirmed."""
+"""Finds settings for a target and a draft: measure, search in a performance model, confirm."""

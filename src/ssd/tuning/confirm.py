@@ -1,6 +1,6 @@
-"""Candidates on the real engine, in turns, prompt by prompt: who is fastest, as far as noise lets one say.
+"""Runs candidate cases on the engine in turns, and chooses one that is significantly faster.
 
-Knows cases and rates; not where the cases came from.
+Knows cases and rates, not where the cases come from.
 """
 
 import statistics
@@ -13,11 +13,11 @@ from ssd.bench.statistics import Estimate, joint_confidence, paired_ratio
 from ssd.bench.turns import in_turn
 
 _CLEARLY = 1.02
-"""Where there were too few prompts for an interval: speculation must be so much faster, on none slower."""
+"""With too few prompts for an interval: required median speed-up, with no prompt slower."""
 
 
 OnText = Callable[[], None]
-"""Told of each text that was measured."""
+"""Called after each measured text."""
 
 
 def _unwatched() -> None:
@@ -28,11 +28,11 @@ def _unwatched() -> None:
 class CaseRates:
     case: Case
     rates: Sequence[float]
-    """Tokens a second, by prompt."""
+    """Tokens per second, by prompt."""
 
     @property
     def rate(self) -> float:
-        """Over all prompts, each of the same length: total tokens by total time."""
+        """Total tokens by total time; all texts have the same length."""
         return statistics.harmonic_mean(self.rates)
 
     def over(self, other: "CaseRates", *, among: int = 1) -> Estimate:
@@ -52,7 +52,7 @@ def run_in_turns(
     seed: int,
     on_text: OnText = _unwatched,
 ) -> list[CaseRates]:
-    """Every case on every prompt, in an order that changes with each. Warm-up is outside the clock."""
+    """Run every case on every prompt, in an order that changes with each prompt, after a warm-up."""
     engines.warm_up(cases, prompts[0])
     rates: dict[Case, list[float]] = {case: [] for case in cases}
     for place, prompt in enumerate(prompts):

@@ -1,4 +1,4 @@
-"""Whether what was measured can be believed: ratios that no machine has by itself, and load beside tuning.
+"""Detects unreliable measurements: impossible ratios, and load from other programs.
 
 Knows facts and what Linux says of its load; measures nothing. A ratio of forwards that take next to no time
 is one of the host's work beside them, so only longer ones are judged.
@@ -50,14 +50,14 @@ def _is_long(facts: Facts) -> bool:
 
 
 class LoadWatch:
-    """From before tuning until it is asked: did others compute on this machine?"""
+    """Watches for load from other programs while tuning runs."""
 
     def __init__(self) -> None:
         self._busy = os.getloadavg()[0] / (os.cpu_count() or 1) if hasattr(os, "getloadavg") else 0.0
         self._times = _processor_times()
 
     def at_the_start(self) -> str:
-        """Empty: the machine was quiet."""
+        """A warning about load before tuning; empty if the machine was idle."""
         if self._busy <= _BUSY:
             return ""
         return (
@@ -66,7 +66,7 @@ class LoadWatch:
         )
 
     def meanwhile(self) -> str:
-        """Empty: nothing was stolen, or the system does not tell."""
+        """A warning about stolen CPU time during tuning; empty if there was none or it is unknown."""
         before, now = self._times, _processor_times()
         passed = sum(now) - sum(before)
         stolen = (now[_STEAL] - before[_STEAL]) / passed if passed > 0 and len(now) > _STEAL else 0.0

@@ -1,4 +1,4 @@
-"""The best settings by the closed form of a round: each setting in turn, around the best found so far.
+"""Searches for the best settings in the closed-form model, by coordinate ascent.
 
 A candidate is a case of the bench, so that what was searched is what is run. Knows no engine.
 """
@@ -20,14 +20,14 @@ _CHOICES: dict[str, Sequence[Any]] = {
     "lookahead": (4, 6, 8, 12, 16),
 }
 _WORTH = 1.005
-"""A change must promise so much: below that the model cannot tell, and the defaults stay."""
+"""Required predicted gain of a change: smaller gains are within the model's error."""
 
 
 @dataclass(frozen=True, slots=True)
 class PredictedCase:
     case: Case
     rate: float
-    """Tokens a second, predicted."""
+    """Predicted tokens per second."""
 
 
 def predicted_rate(facts: Facts, case: Case) -> float:
@@ -60,7 +60,7 @@ def _ahead(guesses: Guesses, times: PairTimes, width: int, lookahead: int) -> fl
 
 
 def search(facts: Facts) -> list[PredictedCase]:
-    """All that was looked at, the best first; one of each mode and precision at least."""
+    """All evaluated cases, best first, with at least one of each mode and precision."""
     found = {case: PredictedCase(case, predicted_rate(facts, case)) for case in _simple_cases(facts.drafts)}
     for precision in facts.drafts:
         for candidate in _climb(facts, _default_ssd(precision)):
@@ -81,7 +81,7 @@ def _simple_cases(precisions: Iterable[Precision]) -> Iterator[Case]:
 
 
 def _climb(facts: Facts, start: Case) -> Iterator[PredictedCase]:
-    """Setting by setting, until a whole round of them brings nothing."""
+    """Improve one setting after another until no change helps."""
     known: dict[Case, float] = {}
 
     def rate(case: Case) -> float:

@@ -1,10 +1,10 @@
-"""SSD inside stock vLLM: what to name in its settings so that it verifies what our draft prepared.
+"""SSD inside stock vLLM: the settings with which vLLM verifies the speculation of our draft.
 
     llm = vllm.LLM(MODEL, **arguments("ipc:///run/ssd/draft.sock"))
 
 vLLM's own worker is extended by `worker.SSDWorker`, which talks to the draft and decides tokens by seed and
-position; `proposer.SilentProposer` only switches speculation on. Needs no vLLM to be imported, and imports
-neither models nor an engine of ours.
+position; `proposer.SilentProposer` only switches speculation on. Imports no vLLM, and neither our
+models nor our engine.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
-"""Of each row of vLLM's batch: the seed it draws with and the position it decides next.
+"""Seed and position of each row of vLLM's batch.
 
-Seeds go by request id, positions are vLLM's own count of tokens. While the same requests run, nothing is done
-row by row in Python, and nothing is read from a device. Knows ids and numbers; needs no vLLM.
+Seeds belong to request ids; positions are vLLM's token counts. While the same requests run, there is no
+Python loop over rows, and nothing is read from a device. Knows ids and numbers; needs no vLLM.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ _SEED_MASK = 2**64 - 1
 
 
 class InputBatch(Protocol):
-    """vLLM's InputBatch, as far as it matters here."""
+    """The part of vLLM's InputBatch that is used here."""
 
     @property
     def req_ids(self) -> Sequence[str]: ...
 
     @property
     def num_tokens_no_spec(self) -> NDArray[np.integer]:
-        """Tokens of each row's text, drafted ones left out; longer than there are rows."""
+        """Number of tokens of each row without drafted ones; the array is longer than the batch."""
         ...
 
 
@@ -34,16 +34,16 @@ class BatchRows:
         self._seeds: dict[str, int] = {}
         self._ids: list[str] = []
         self._of_ids = np.empty(0, np.int64)
-        """Seeds of the batch that `_ids` names."""
+        """Seeds of the requests in `_ids`."""
 
     def follow(self, scheduled: Any) -> None:
-        """What the scheduler says before a forward; those who are gone come first, for ids may come again."""
+        """Take in the scheduler's output. Finished requests come first, because ids may be reused."""
         for request_id in scheduled.finished_req_ids:
             self._seeds.pop(request_id, None)
         for new in scheduled.scheduled_new_reqs:
             if new.sampling_params is not None:
                 self._seeds[new.req_id] = self._seed(new.req_id, new.sampling_params.seed)
-                self._ids = []  # Other seeds, even where the ids are the same.
+                self._ids = []  # The seeds may have changed although the ids have not.
 
     def seed_of(self, request_id: str) -> int:
         return self._seeds[request_id]
@@ -56,7 +56,7 @@ class BatchRows:
         ids = batch.req_ids
         if ids != self._ids:
             self._ids = list(ids)
-            words = [self._seeds.get(each, 0) for each in ids]  # None has a request that only pools.
+            words = [self._seeds.get(each, 0) for each in ids]  # Pooling requests have no seed.
             self._of_ids = np.array(words, dtype=np.uint64).view(np.int64)
         lengths = np.asarray(batch.num_tokens_no_spec[: len(ids)], dtype=np.int64)
         owners = np.arange(len(ids))
@@ -68,5 +68,5 @@ class BatchRows:
         return np.stack((owners, lengths[owners] + ahead, self._of_ids[owners]))
 
     def _seed(self, request_id: str, brought: int | None) -> int:
-        """Its own, or one that every rank makes alike from its id."""
+        """The request's own seed, or one derived from its id, which is the same on every rank."""
         return seed_of(request_id, self._salt) if brought is None else brought & _SEED_MASK

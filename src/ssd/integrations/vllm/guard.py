@@ -1,4 +1,4 @@
-"""Asks for an API key on every route of vLLM's server, by vLLM's `--middleware`.
+"""Requires an API key on every route of vLLM's server, as a `--middleware` of vLLM.
 
 vLLM's own check covers /v1 and a few more prefixes; /invocations, /tokenize, /metrics and others stay open.
 Plain ASGI: needs neither vLLM nor a web framework. Keys come by the environment, never by an argument, which
@@ -17,7 +17,7 @@ KEYS = "SSD_VLLM_API_KEYS"
 """A JSON list of keys; without it, vLLM's own variable holds the one key."""
 KEY = "VLLM_API_KEY"
 OPEN_PATHS = ("/health",)
-"""vLLM has no other path that tells only whether it works."""
+"""vLLM's only path for health checks."""
 
 _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -41,7 +41,7 @@ _HEADERS = [
 
 
 def keys_in(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """ValueError if there are none: a guard that lets everybody in would be worse than none."""
+    """The keys in the environment. Raises ValueError if there are none, which would leave the server open."""
     listed = json.loads(environment[KEYS]) if environment.get(KEYS) else [environment.get(KEY, "")]
     if not listed or not all(isinstance(key, str) and key for key in listed):
         raise ValueError(f"{GUARD} knows no key: set {KEY}, or {KEYS} to a JSON list of keys")
@@ -49,7 +49,7 @@ def keys_in(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def keys_after(flags: Sequence[str]) -> tuple[str, ...]:
-    """Those that a user gives to vLLM itself: `--api-key ONE TWO`."""
+    """Keys in vLLM's own flags: `--api-key ONE TWO`."""
     found: list[str] = []
     is_key = False
     for word in flags:
@@ -75,7 +75,7 @@ class ApiKeyGuard:
         elif "websocket.http.response" in (scope.get("extensions") or {}):
             await _refuse(send, "websocket.http.response")
         else:
-            # Before it was accepted: servers answer that with 403.
+            # Closing before accepting: servers answer with 403.
             await send({"type": "websocket.close", "code": 1008, "reason": "an API key is needed"})
 
     def _may_pass(self, scope: _Scope) -> bool:
@@ -84,13 +84,13 @@ class ApiKeyGuard:
         if scope["type"] == "http" and (path in OPEN_PATHS or _is_preflight(scope["method"], headers)):
             return True
         offered = _digest(_offered(headers))
-        # All are compared, in constant time: how long it takes says nothing about any of them.
+        # Compare with all keys in constant time, so that the time reveals nothing about them.
         matches = [hmac.compare_digest(offered, known) for known in self._known]
         return any(matches)
 
 
 def _digest(key: bytes) -> bytes:
-    """Of one length: a comparison does not tell how long a key is."""
+    """A digest of fixed length, so that comparing does not reveal a key's length."""
     return hashlib.sha256(key).digest()
 
 
@@ -101,7 +101,7 @@ def _offered(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def _is_preflight(method: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """What a browser asks before a page of another site may send a key; it reaches no route."""
+    """Whether this is a CORS preflight, which browsers send without a key and which reaches no route."""
     names = {name.lower() for name, _ in headers}
     return method == "OPTIONS" and {b"origin", b"access-control-request-method"} <= names
 

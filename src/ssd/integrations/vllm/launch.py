@@ -1,8 +1,8 @@
-"""`vllm serve` on a lifeline: stock vLLM in this process, gone with whoever started it.
+"""Runs `vllm serve` in this process, and exits when the parent process does.
 
     python -m ssd.integrations.vllm.launch FOLDER serve MODEL …        as vllm serve MODEL …
 
-`FOLDER` was made for this run, and goes with it. Adds nothing else to vLLM's command.
+`FOLDER` is removed at the end. Changes nothing else about vLLM's command.
 """
 
 import sys
@@ -22,6 +22,6 @@ def main() -> None:
     run_vllm()
 
 
-# vLLM starts its processes anew, and they read this file again.
+# vLLM's child processes import this file again.
 if __name__ == "__main__":
     main()

@@ -1,7 +1,7 @@
-"""Memory of one machine or one GPU, shared out between vLLM and the draft beside it. Pure.
+"""Divides the memory of a machine or a GPU between vLLM and its draft. Pure functions.
 
-vLLM by itself takes 92 % of all memory, and ends if that is not free: it does not know of the draft. Sizes
-of models and of free memory come in; budgets in bytes come out, or a ValueError that says what to change.
+By default vLLM takes 92 % of all memory and fails if that is not free. Input: sizes of models and free
+memory. Output: budgets in bytes, or a ValueError with a remedy.
 """
 
 from dataclasses import dataclass
@@ -10,23 +10,23 @@ from ssd.processes.host_memory import gib
 
 _GIB = 1 << 30
 _HEADROOM = 0.05
-"""Of all memory: for other programs, and for memory that is free in pieces only."""
+"""Share of all memory for other programs and fragmentation."""
 _VLLM = int(2.5 * _GIB)
-"""What vLLM's processes take beside weights and KV: server, engine, worker and the compilation of steps."""
+"""Memory of vLLM's processes without weights and KV cache: server, engine, worker, compilation."""
 _RANK = _GIB
-"""Of it for each further rank."""
+"""The same for each further rank."""
 _DRAFT = int(0.75 * _GIB)
-"""What a draft's process takes beside weights and KV."""
+"""Memory of a draft's process without weights and KV cache."""
 _ON_GPU = int(1.5 * _GIB)
-"""A draft's CUDA context, captured steps and largest step."""
+"""Memory of a draft's CUDA context, captured steps and largest step."""
 _DRAFTS_PART = 4
-"""A draft's KV gets at most one part in so many of what weights leave."""
+"""A draft's KV cache gets at most one in this many parts of the remaining memory."""
 _USUAL_KV = 4 * _GIB
-"""KV of vLLM on CPUs, which read few texts at a time: more only if one text of full length needs it."""
+"""KV cache of vLLM on CPUs, which run few texts at a time; more only if one full-length text needs it."""
 _MOST_OF_GPU = 0.92
-"""vLLM's own default for a GPU that it has alone."""
+"""vLLM's default share of a GPU."""
 _TOKENS = 128
-"""Lengths of texts are named in multiples of vLLM's blocks on CPUs."""
+"""Suggested lengths are multiples of this: vLLM's block size on CPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,15 +34,15 @@ class Target:
     name: str
     weights: int
     kv_per_token: int = 0
-    """0: not known."""
+    """0: unknown."""
     longest: int = 0
-    """Tokens that one text may have: vLLM does not start if they do not fit. 0: not known."""
+    """Longest text in tokens: vLLM does not start if its KV cache is smaller. 0: unknown."""
     most_texts: int = 0
-    """At a time, if somebody said so."""
+    """Most texts at a time if the user gave it, else 0."""
 
     @property
     def usual_kv(self) -> int:
-        """Bytes of KV cache to take on CPUs if there are enough."""
+        """Preferred KV cache on CPUs in bytes."""
         one = self.kv_per_token * self.longest
         return one * self.most_texts or max(_USUAL_KV, one)
 
@@ -52,7 +52,7 @@ class Draft:
     name: str
     weights: int
     kv: int
-    """Bytes that it would take if there were enough."""
+    """Preferred KV cache in bytes."""
     least_kv: int
 
 
@@ -60,14 +60,14 @@ class Draft:
 class MemoryShares:
     draft_kv: int | None
     target_kv: int | None = None
-    """Of each rank; None: by utilisation."""
+    """Bytes for each rank; None: use `utilisation`."""
     utilisation: float | None = None
 
 
 def share_host(
     total: int, available: int, target: Target, draft: Draft | None, *, ranks: int = 1
 ) -> MemoryShares:
-    """Both on CPUs. vLLM is told bytes: then it does not ask for a part of all memory that may be taken."""
+    """Shares on CPUs. vLLM gets a size in bytes: a share of all memory might not be free."""
     needed = target.weights + _VLLM + (ranks - 1) * _RANK
     needed += 0 if draft is None else draft.weights + _DRAFT + draft.least_kv
     spare = available - int(_HEADROOM * total) - needed
@@ -86,7 +86,7 @@ def share_host(
 
 
 def share_gpu(total: int, free: int, target: Target, draft: Draft) -> MemoryShares:
-    """Both on one GPU. vLLM takes a part of all its memory, which the draft's budget must leave free."""
+    """Shares on one GPU. vLLM takes a share of its memory, which the draft's budget must leave free."""
     budget = draft.weights + _ON_GPU
     left = free - budget - draft.least_kv - int(_HEADROOM * total) - target.weights
     if left <= 0:

@@ -1,8 +1,7 @@
-"""What the worker counts, by the names of our own server's metrics, for Prometheus and for a report.
+"""Metrics of the worker, named as those of our own server, for Prometheus and for a report.
 
-A worker is a process of its own: its figures reach vLLM's /metrics only through the files that
-prometheus_client writes where PROMETHEUS_MULTIPROC_DIR was set before the start. Without prometheus_client
-the counts are kept all the same.
+The worker is a separate process: its metrics reach vLLM's /metrics through files of prometheus_client, if
+PROMETHEUS_MULTIPROC_DIR was set before the start. Without prometheus_client, only the report has them.
 """
 
 from collections import Counter
@@ -10,37 +9,37 @@ from collections.abc import Mapping
 from typing import Any
 
 COUNTERS: Mapping[str, tuple[str, str]] = {
-    "rounds": ("Verifications that decided tokens, of one sequence each.", ""),
+    "rounds": ("Verifications of one sequence.", ""),
     "spec_hits": ("Rounds whose speculation was ready.", ""),
     "spec_misses": ("Rounds without a ready speculation.", "cause"),
-    "spec_decode_num_draft_tokens": ("Tokens proposed and verified, by who guessed them.", "source"),
-    "spec_decode_num_accepted_tokens": ("Of these, accepted.", "source"),
-    "spec_padding_tokens": ("Tokens that only made proposals equally long.", ""),
-    "spec_sessions_opened": ("Requests the draft was told of.", ""),
-    "spec_sessions_reopened": ("Of these, live ones that came again as new.", ""),
+    "spec_decode_num_draft_tokens": ("Drafted tokens that were verified, by source.", "source"),
+    "spec_decode_num_accepted_tokens": ("Drafted tokens that were accepted, by source.", "source"),
+    "spec_padding_tokens": ("Padding tokens in proposals.", ""),
+    "spec_sessions_opened": ("Requests that were opened at the draft.", ""),
+    "spec_sessions_reopened": ("Running requests that were opened again.", ""),
     "spec_declined": ("Requests that run without a draft, by reason.", "reason"),
-    "draft_rows": ("Rows of draft steps, for this tenant.", ""),
-    "drafting_errors": ("Errors of the worker's own drafting; each pauses it for a while.", ""),
+    "draft_rows": ("Rows of draft steps that were for this tenant.", ""),
+    "drafting_errors": ("Errors in the worker's drafting; each one pauses drafting.", ""),
     "wait_seconds": ("Seconds spent waiting for the draft.", ""),
-    "host_seconds": ("Seconds of the worker's own work, by what for.", "part"),
+    "host_seconds": ("Seconds of the worker's host work, by part.", "part"),
 }
 NAMES: Mapping[str, tuple[str, str]] = {
-    "draft_tenant": ("1: whose share of drafts this is.", "tenant"),
+    "draft_tenant": ("1 for the tenant that this engine uses at its drafts.", "tenant"),
 }
-"""Gauges that are 1 at the name that holds, and 0 at those that did."""
+"""Gauges that are 1 for the current label and 0 for earlier ones."""
 GAUGES: Mapping[str, str] = {
-    "spec_sessions": "Requests that are session now.",
-    "draft_up": "1 while the draft is there.",
-    "drafting_paused": "1 while drafting pauses after an error.",
-    "draft_resting": "1 while the draft rests: hardly any of its tokens was accepted.",
-    "draft_connects": "Times the draft became ready.",
-    "draft_losses": "Times the draft was lost.",
-    "draft_declined": "Sequences the draft declined.",
-    "drafts_ready": "Drafts that are there.",
-    "draft_moved": "Times a sequence went from one draft to another.",
-    "draft_resyncs": "Times a tree was sent again.",
-    "draft_frames": "Messages of the draft that brought nodes.",
-    "draft_step_seconds": "Of the draft's latest steps, one.",
+    "spec_sessions": "Running requests that are open at the draft.",
+    "draft_up": "1 while a draft is connected.",
+    "drafting_paused": "1 while drafting is paused after an error.",
+    "draft_resting": "1 while drafting is switched off because too few tokens were accepted.",
+    "draft_connects": "Times a draft became ready.",
+    "draft_losses": "Times the connection to a draft was lost.",
+    "draft_declined": "Sequences that a draft declined.",
+    "drafts_ready": "Number of connected drafts.",
+    "draft_moved": "Times a sequence moved from one draft to another.",
+    "draft_resyncs": "Times a draft sent a whole tree again.",
+    "draft_frames": "Messages of the draft with new tree nodes.",
+    "draft_step_seconds": "Duration of a recent draft step in seconds.",
 }
 
 
@@ -66,7 +65,7 @@ class Meter:
                     self._gauges[name].set(value)
 
     def name(self, **names: str) -> None:
-        """Which name holds from here on."""
+        """Set the current label of name gauges."""
         for name, label in names.items():
             before, self.names[name] = self.names.get(name), label
             if name in self._names and before != label:
@@ -75,7 +74,7 @@ class Meter:
                     self._names[name].labels(before).set(0)
 
     def report(self) -> dict[str, float]:
-        """Everything, as `name` or `name.label`."""
+        """All values by `name` or `name.label`."""
         counted = {
             f"{name}.{label}" if label else name: count for (name, label), count in self.counts.items()
         }
@@ -105,6 +104,6 @@ def _exported() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
             for name, (text, label) in NAMES.items()
         }
     except ValueError:
-        # Another worker of this process has them already.
+        # Another worker in this process has registered them already.
         return {}, {}, {}
     return counters, gauges, names

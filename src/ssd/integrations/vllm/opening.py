@@ -1,4 +1,4 @@
-"""From vLLM's settings to a line and its sessions: the one place where a worker meets the draft's client."""
+"""Makes the draft client and the sessions from vLLM's settings."""
 
 import logging
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from ssd.integrations.vllm.settings import Settings
 logger = logging.getLogger(__name__)
 
 _MOST_PREPARED = 256
-"""Sequences whose mirrors have their room from the start: 0.1 MB each."""
+"""Most sequences whose mirrors are allocated at the start, 0.1 MB each."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Opening:
     settings: Settings
     rows: BatchRows
     meter: Meter
-    """One for all sessions of a process: its counts go on, and Prometheus takes each name once."""
+    """Shared by all sessions of the process: Prometheus registers each name once."""
 
     def open_sessions(self) -> Sessions:
-        """Looks for the draft in the background; nothing here waits for it."""
+        """Connect to the draft in the background; does not wait for it."""
         settings, model = self.settings, self.vllm_config.model_config
         if settings.draft is None:
             raise ValueError("no draft is named: set ssd.draft to the address of a running `ssd draft`")
@@ -40,11 +40,11 @@ class Opening:
         sources = sources_at(settings.draft, self._hello, timeout=settings.draft_timeout, keys=keys)
         num_sequences = min(self.vllm_config.scheduler_config.max_num_seqs, _MOST_PREPARED)
         client = DraftClient(sources, lookahead=lookahead, num_sequences=num_sequences)
-        # A step tells it too, but a server that has nothing to do takes none.
+        # Steps report it too, but an idle server runs none.
         client.pool.watch(lambda is_there: self.meter.show(draft_up=float(is_there)))
         speculator = Speculator(client, lookahead=lookahead, backup=settings.backup)
         speculator.start(timeout=0.0)
-        logger.info("the draft is looked for at %s", settings.draft)
+        logger.info("connecting to the draft at %s", settings.draft)
         return Sessions(
             speculator,
             self.rows.seed_of,
@@ -56,7 +56,7 @@ class Opening:
 
     @cached_property
     def _hello(self) -> Hello:
-        """Made once: a tokenizer takes its time, and requests would wait for it."""
+        """Cached: loading a tokenizer takes long, and requests would wait for it."""
         model = self.vllm_config.model_config
         return Hello.of(
             _tokenizer(model),
@@ -67,7 +67,7 @@ class Opening:
 
 
 def _tokenizer(model: Any) -> Any:
-    """As the draft reads it: both sides must agree on what a token id means."""
+    """The target's tokenizer, which the draft compares with its own."""
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(

@@ -1,8 +1,8 @@
-"""vLLM and its draft as two processes of one command: started together, watched, and ended together.
+"""Runs vLLM and its draft as two child processes.
 
-The draft is started again when it ends, and vLLM goes on meanwhile. When vLLM ends, so does the command,
-with its exit code. A signal goes on to vLLM, which finishes in its own way; a second one ends all at once.
-Knows child processes and signals; not what they are told.
+The draft is restarted when it ends, while vLLM keeps running. When vLLM ends, the command ends with its exit
+code. A signal is passed on to vLLM; a second one ends both at once. Knows child processes and signals, not
+their arguments.
 """
 
 import logging
@@ -22,17 +22,17 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.1
 _VLLM_GRACE = 10.0
-"""Seconds that vLLM has to close its processes, beside those that requests may finish in."""
+"""Seconds that vLLM has to close its processes, after drain_seconds."""
 _DRAFT_GRACE = 2.0
 _ENDED_AS_ASKED = {0, *(-number for number in ENDINGS), *(128 + number for number in ENDINGS)}
-"""Whichever of them was sent: while it starts, vLLM calls every signal an interrupt."""
+"""Exit codes after a signal; while it starts, vLLM reports any signal as an interrupt."""
 _USER_ERROR = 2
-"""The draft's exit code for settings that cannot work; it has said what to do."""
+"""The draft's exit code for invalid settings; it has printed a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What to run, after the interpreter's own name."""
+    """Arguments of the Python interpreter, and environment variables."""
 
     arguments: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -43,11 +43,11 @@ class Programs:
     server: Program
     draft: Program | None = None
     drain_seconds: float = 0.0
-    """After a signal, what the server takes to finish requests."""
+    """Time that the server has to finish requests after a signal."""
 
 
 def run_pair(programs: Callable[[Path], Programs]) -> int:
-    """Runs what is made for a private folder, until the server ends; its exit code."""
+    """Run the programs with a private folder until the server ends; returns its exit code."""
     with closing(Signals()) as signals:
         folder = private_folder()
         try:
@@ -76,13 +76,13 @@ class _Pair:
                 if code is not None:
                     return code
         finally:
-            # The server first: whoever listens to the draft then does not miss it.
+            # End the server first, so that it does not report a lost draft.
             self._server.end()
             if self._draft is not None:
                 self._draft.end()
 
     def _look(self, signals: list[int]) -> int | None:
-        """What has happened since the last time; the exit code, once all is over."""
+        """Check both processes and signals; returns the exit code once all is over."""
         code = self._server.exit_code
         if code is not None:
             return self._final_code(code)

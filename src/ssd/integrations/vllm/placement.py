@@ -1,7 +1,7 @@
-"""Who computes where: vLLM and its draft on devices or cores of their own, and the sentence that says so.
+"""Places vLLM and its draft on GPUs or cores, and describes the placement in a sentence.
 
-Knows names of GPUs, numbers of cores and the variables that bind a process to them. Which GPUs there are
-comes in.
+Knows GPU names, core numbers and the environment variables that bind a process to them. The caller passes
+the GPUs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,17 +19,17 @@ class Placement:
     """With the draft's device and cores filled in."""
     words: str
     target: Mapping[str, str] = field(default_factory=dict)
-    """Variables for vLLM."""
+    """Environment variables for vLLM."""
     draft: Mapping[str, str] = field(default_factory=dict)
     on_gpus: bool = False
     shared_gpu: str = ""
     """The GPU on which both compute, as CUDA_VISIBLE_DEVICES names it; empty: none."""
     memory: Sequence[str] = ()
-    """Flags that tell vLLM its share of this machine's memory."""
+    """vLLM's memory flags."""
 
 
 def as_named(config: EngineConfig, *, ranks: int) -> Placement:
-    """For commands that another machine may run: what flags name, and nothing of this machine."""
+    """The placement that flags name, without anything specific to this machine."""
     target = {}
     if config.cores:
         target[CORES] = "|".join(_spelled(share) for share in _shares(config.cores, ranks))
@@ -39,7 +39,7 @@ def as_named(config: EngineConfig, *, ranks: int) -> Placement:
 
 
 def on_cores(config: EngineConfig, *, ranks: int, bound: str | None = None) -> Placement:
-    """On CPUs, as our own engine shares cores out; `bound` is what vLLM was told already."""
+    """Placement on CPUs, with cores divided as in our own engine. `bound`: vLLM's own setting of cores."""
     from ssd.engine.drafting import with_own_cores
 
     config = with_own_cores(config)
@@ -81,7 +81,7 @@ def on_gpus(config: EngineConfig, gpus: Sequence[str], *, ranks: int) -> Placeme
         words = f"{place}; the draft on the CPU, as no GPU is left for it"
         if draft.device == "cpu":
             words = f"{place}; the draft on the CPU"
-        # Not all of them: vLLM's own work on the host is what a step of a GPU waits for.
+        # Leave cores for vLLM's host work, which GPU steps wait for.
         draft = replace(draft, device="cpu", cores=draft.cores or _cores_beside())
     else:
         words = f"{place}; the draft on GPU {drafting}"
@@ -135,7 +135,7 @@ def _named(device: str, gpus: Sequence[str]) -> str:
 
 
 def _shares(cores: Sequence[int], ranks: int) -> list[Sequence[int]]:
-    """Cores of each rank, as alike as can be."""
+    """Cores of each rank, divided evenly."""
     if len(cores) < ranks:
         raise ValueError(
             f"{ranks} ranks of vLLM need a core each, and it has {len(cores)}: name more with --cores"

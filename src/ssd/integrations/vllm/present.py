@@ -1,4 +1,4 @@
-"""Imported first by what needs vLLM: where it is missing, says how to get it."""
+"""Raises ImportError with a remedy if vLLM is not installed; imported first by modules that need vLLM."""
 
 import importlib.util
 

@@ -1,6 +1,6 @@
-"""What `speculative_config.model` names: switches speculation on in vLLM, and proposes nothing itself.
+"""The class for `speculative_config.model`: enables speculation in vLLM, and proposes nothing itself.
 
-Proposals come from the worker, which knows requests by their ids; vLLM tells a proposer of rows only.
+Proposals come from the worker, which knows request ids; vLLM passes only rows to a proposer.
 """
 
 from collections.abc import Sequence

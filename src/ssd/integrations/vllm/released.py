@@ -1,7 +1,7 @@
-"""Gets the Python sources of a released vLLM, which are all that the contract is checked against.
+"""Downloads the Python sources of a vLLM release, for checking the contract.
 
-From the release's source archive on the package index (45 MB; wheels have 340), checked by the sum that the
-index gives, and kept in a cache. Installs and builds nothing.
+Uses the source archive on the package index (45 MB; wheels have 340), checks its sum, and keeps the sources
+in a cache. Installs and builds nothing.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ from typing import IO
 CACHE = "~/.cache/ssd-vllm-sources"
 INDEX = "https://pypi.org/simple"
 _SECONDS = 60
-"""Of silence, after which a download is given up."""
+"""Idle timeout of a download in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Releases:
-    """Raises OSError or ValueError, with a sentence, where sources cannot be had."""
+    """Finds sources of vLLM releases. Methods raise OSError or ValueError if sources are not available."""
 
     cache: Path = Path(CACHE)
     index: str = INDEX
@@ -79,7 +79,7 @@ def _get(address: str) -> bytes:
 
 
 def _unpacked(archive: bytes, version: str, cache: Path) -> Path:
-    """Only Python files of vLLM's package. They appear all at once, whoever else fetches them meanwhile."""
+    """Unpack the Python files of vLLM's package. Several processes may do so at the same time."""
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as made:
         place = Path(made) / version

@@ -1,7 +1,7 @@
-"""A request of vLLM as the draft sees it: which ones are drafted, and by which parameters.
+"""Decides which requests of vLLM get a draft, and converts their parameters.
 
-Takes vLLM's records by the names of their fields, so it needs no vLLM. vLLM accepts parameters that no draft
-can be told: they cost their own request its draft.
+Uses vLLM's records by field name, so it needs no vLLM. A request whose parameters the draft protocol does not
+support runs without a draft.
 """
 
 from typing import Any
@@ -10,12 +10,12 @@ from ssd.draft.protocol.messages import MAX_ID, MAX_TOKENS, Sampling
 from ssd.draft.protocol.rules import UnsendableError, sendable
 
 DRAFT_NAME = "ssd_draft"
-"""Key of `extra_args` (`vllm_xargs` over HTTP): the name of the drafts that are to guess."""
+"""Key of `extra_args` (`vllm_xargs` over HTTP) for the name of the drafts to use."""
 _SEED_MASK = 2**64 - 1
 
 
 def why_declined(new: Any) -> str:
-    """Why a new request runs without a draft: a short word for the metrics. Empty: it is drafted."""
+    """Why a request runs without a draft, as a label for metrics; empty if it gets one."""
     if new.pooling_params is not None or new.sampling_params is None:
         return "pooling"
     if new.prompt_embeds is not None or new.prompt_token_ids is None:
@@ -23,7 +23,7 @@ def why_declined(new: Any) -> str:
     if new.mm_features:
         return "images"
     if getattr(new.sampling_params, "thinking_token_budget", None) is not None:
-        # Where thinking ends with several tokens, vLLM forces others in verified rows than in plain ones.
+        # If several tokens end thinking, vLLM forces different tokens in verified rows than in plain ones.
         return "thinking"
     if not 0 < len(new.prompt_token_ids) <= MAX_TOKENS:
         return "length"
@@ -31,14 +31,14 @@ def why_declined(new: Any) -> str:
 
 
 def max_len_of(new: Any, max_model_len: int) -> int:
-    """Its prompt and the most it may generate."""
+    """Most tokens of the request: its prompt and its output."""
     most = new.sampling_params.max_tokens
     longest = max_model_len if most is None else len(new.prompt_token_ids) + most
     return min(longest, max_model_len)
 
 
 def draft_name_of(new: Any) -> str:
-    """The name of the drafts that its sender asks for; empty: any."""
+    """Name of the drafts that the request asks for; empty: any."""
     extra = new.sampling_params.extra_args
     named = extra.get(DRAFT_NAME, "") if isinstance(extra, dict) else ""
     return named if isinstance(named, str) else ""

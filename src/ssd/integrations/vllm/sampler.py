@@ -1,9 +1,9 @@
-"""vLLM's samplers with the coupled decision: token = argmax(z/T + g(seed, position)), drafted or not.
+"""vLLM's samplers with coupled sampling: token = argmax(z/T + g(seed, position)), with or without a draft.
 
-Whatever vLLM does to logits (penalties, bad words, allowed tokens, grammars, minimum lengths) it does before,
-in its own code, and log-probabilities are gathered by its own code. Truncation is ours: its sums are exact,
-so that a row keeps the same tokens whatever is computed beside it. Rows are decided all together, without a
-read from the device. Knows vLLM's metadata; who drafted does not matter.
+vLLM's own code processes logits before (penalties, bad words, allowed tokens, grammars, minimum lengths) and
+gathers log-probabilities. Truncation is ours: its sums are exact, so that a row keeps the same tokens
+whatever else is in the batch. All rows are sampled together, without reading from the device. Knows vLLM's
+metadata.
 """
 
 # isort: off
@@ -30,7 +30,7 @@ from ssd.sampling.draws import Draws, Truncation
 
 
 def couple(runner: Any, rows: BatchRows) -> None:
-    """The runner decides by seed and position from here on."""
+    """Replace the runner's samplers by coupled ones."""
     runner.sampler = CoupledSampler(runner, rows)
     if hasattr(runner, "rejection_sampler"):  # The last stage of a pipeline.
         runner.rejection_sampler = CoupledRejectionSampler(runner.sampler)
@@ -44,7 +44,7 @@ class CoupledSampler(Sampler):  # type: ignore[misc]  # vLLM has no types here
 
     @property
     def shows_processed(self) -> bool:
-        """Log-probabilities are asked for as they are after temperature and truncation."""
+        """Whether log-probabilities are returned after temperature and truncation."""
         return self.logprobs_mode in PROCESSED_LOGPROBS_MODES
 
     def forward(
@@ -79,7 +79,7 @@ class CoupledSampler(Sampler):  # type: ignore[misc]  # vLLM has no types here
     def draws(
         self, logits: Tensor, sampling_metadata: Any, num_drafted: list[int] | None
     ) -> tuple[Tensor, Draws]:
-        """Which batch row each row of logits belongs to, and how it is decided."""
+        """The batch row of each row of logits, and how its token is sampled."""
         columns = self._columns(len(logits), num_drafted)
         owners, positions, seeds = async_tensor_h2d(columns, logits.device)
         if sampling_metadata.temperature is None:
@@ -91,7 +91,7 @@ class CoupledSampler(Sampler):  # type: ignore[misc]  # vLLM has no types here
         batch = self._runner.input_batch
         if len(batch.req_ids) == (num_rows if num_drafted is None else len(num_drafted)):
             return torch.from_numpy(self._rows.decisions(batch, num_drafted))
-        # vLLM warms up with rows that are nobody's.
+        # vLLM's warm-up rows belong to no request.
         counts = torch.tensor([1] * num_rows if num_drafted is None else [each + 1 for each in num_drafted])
         owners = torch.arange(len(counts)).repeat_interleave(counts)
         return torch.stack((owners, torch.zeros_like(owners), torch.zeros_like(owners)))
@@ -112,7 +112,7 @@ class CoupledSampler(Sampler):  # type: ignore[misc]  # vLLM has no types here
 
 
 class CoupledRejectionSampler(RejectionSampler):  # type: ignore[misc]  # vLLM has no types here
-    """A drafted token is accepted if it is the one that would have been decided without it."""
+    """Accepts a drafted token if it equals the token that would be sampled without a draft."""
 
     def __init__(self, sampler: CoupledSampler) -> None:
         super().__init__(sampler)
@@ -140,7 +140,7 @@ class CoupledRejectionSampler(RejectionSampler):  # type: ignore[misc]  # vLLM h
         return SamplerOutput(sampled_token_ids=output, logprobs_tensors=logprobs)
 
     def _processed(self, metadata: Any, logits: Tensor, sampling_metadata: Any) -> Tensor:
-        """What vLLM's own processors make of the rows: of a text's last row first, as it does."""
+        """Logits after vLLM's processors; bonus rows first, as vLLM does."""
         if _is_untouched(sampling_metadata):
             return logits.float()
         minimum, given = _minimum_apart(sampling_metadata)
@@ -185,7 +185,7 @@ def _truncation(sampling_metadata: Any, owners: Tensor, logits: Tensor) -> Trunc
 
 
 def _minimum_apart(sampling_metadata: Any) -> tuple[list[Any], Any]:
-    """The processors that see to minimum lengths, and everything without them."""
+    """The processors for minimum lengths, and the metadata without them."""
     others = LogitsProcessors()
     others.argmax_invariant = sampling_metadata.logitsprocs.argmax_invariant
     minimum: list[Any] = []
@@ -196,7 +196,7 @@ def _minimum_apart(sampling_metadata: Any) -> tuple[list[Any], Any]:
 
 
 def _is_untouched(sampling_metadata: Any) -> bool:
-    """No processor of vLLM would change any logit."""
+    """Whether no processor of vLLM would change a logit."""
     holder = sampling_metadata.thinking_budget_state_holder
     return (
         sampling_metadata.no_penalties

@@ -1,8 +1,7 @@
-"""Requests of vLLM as sequences of the draft: opened, told of outcomes, asked for paths, closed.
+"""Keeps vLLM's requests open at the draft: sends outcomes, asks for proposals, closes them.
 
-Follows what the scheduler tells a worker, by request id, and hands it to the speculator. Knows vLLM's records
-by the names of their fields and needs no vLLM. Everything here may be dropped at any time: it guesses, and
-decides no token.
+Follows the scheduler's output by request id and passes it to the speculator. Knows vLLM's records by field
+name and needs no vLLM. May be dropped at any time: it proposes tokens and never decides one.
 """
 
 import time
@@ -16,7 +15,7 @@ from ssd.integrations.vllm.meter import Meter
 from ssd.integrations.vllm.requests import draft_name_of, max_len_of, why_declined, wire_sampling
 
 _PADDING = 0
-"""A token as good as any: what is decided does not depend on it."""
+"""Any token: padding never changes what is sampled."""
 
 
 class Sessions:
@@ -31,7 +30,7 @@ class Sessions:
         meter: Meter | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`seed_of` tells the seed that a request draws with; `padded_to` 0: proposals are ragged."""
+        """`seed_of` returns a request's seed. `padded_to`: length of all proposals; 0: no padding."""
         self.speculator = speculator
         self.meter = meter or Meter()
         self._seed_of = seed_of
@@ -39,18 +38,18 @@ class Sessions:
         self._coupled, self._padded_to = coupled, padded_to
         self._clock = clock
         self._live: dict[str, int] = {}
-        """Of each session request, how many proposed tokens are no padding."""
+        """By open request: number of proposed tokens without padding."""
         self._num_drafted: dict[str, int] = {}
-        """Of the step that runs: tokens under verification."""
+        """By request: number of tokens under verification in the current step."""
         self._num_rows, self._is_generating, self._started = 0, False, 0.0
         self._settled: list[str] = []
-        """Requests of the latest step that are to be proposed for."""
+        """Requests of the latest step that need a proposal."""
         self._num_draft_rows = 0
-        """Those that were counted; the meter may hold others of sessions before these."""
+        """Rows that were added to the meter, which also counts earlier sessions."""
         self.is_attached = True
 
     def begin(self, scheduled: Any) -> None:
-        """Before a forward: who is gone, who is new, what is verified."""
+        """Before a forward: close finished requests, open new ones, note what is verified."""
         started = self._clock()
         for request_id in scheduled.finished_req_ids:
             self._forget(request_id)
@@ -66,11 +65,11 @@ class Sessions:
         self.meter.add("host_seconds", "begin", self._started - started)
 
     def take_in(self) -> None:
-        """While the device computes: what the draft has said meanwhile."""
+        """Read the draft's messages while the device computes."""
         self.speculator.take_in()
 
     def settle(self, request_ids: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
-        """After a verification: what came out of each request; nothing where its prompt is still read."""
+        """After a verification: send each request's new tokens to the draft, if it has any."""
         started = self._clock()
         outcomes = [
             Verified(request_id, decided, self._verified(request_id))
@@ -85,7 +84,7 @@ class Sessions:
         self.meter.add("host_seconds", "settle", self._clock() - started)
 
     def propose(self) -> tuple[list[str], list[list[int]]]:
-        """The requests of the latest step, and what to verify of each."""
+        """The requests of the latest step, and the tokens to verify for each."""
         started = self._clock()
         asked, self._settled = [each for each in self._settled if each in self._live], []
         if not asked or not self.is_attached:
@@ -100,11 +99,11 @@ class Sessions:
         return asked, paths
 
     def attach(self) -> None:
-        """Requests that begin from here on are drafted."""
+        """Draft for requests that begin from now on."""
         self.is_attached = True
 
     def detach(self) -> None:
-        """Nothing is drafted any more; the line stays."""
+        """Stop drafting, but stay connected."""
         self.is_attached = False
         for request_id in list(self._live):
             self._forget(request_id)
@@ -143,7 +142,7 @@ class Sessions:
             self.speculator.forget(request_id)
 
     def _verified(self, request_id: str) -> int:
-        """How many of the tokens under verification were guessed, not padding."""
+        """Number of verified tokens without padding."""
         return min(self._num_drafted.get(request_id, 0), self._live[request_id])
 
     def _count(self, outcomes: Sequence[Verified], rounds: Sequence[Round]) -> None:

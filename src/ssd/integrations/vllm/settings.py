@@ -1,4 +1,4 @@
-"""What vLLM's `--additional-config '{"ssd": {...}}'` may say: one frozen object, unknown keys are errors."""
+"""Settings in vLLM's `--additional-config '{"ssd": {...}}'`; unknown keys are errors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,29 +13,25 @@ _SCHEMES = ("ipc://", "tcp://", "dns://")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    draft: Annotated[str | None, Setting("Where drafts listen.")] = None
+    draft: Annotated[str | None, Setting("Addresses of drafts, separated by commas.")] = None
     draft_keys: Annotated[
         str | None,
         Setting(
-            "Folder with the keys of a draft on TCP.", remedy="must be the path of a folder of keys, or null"
+            "Folder with keys, for drafts on TCP.", remedy="must be the path of a folder of keys, or null"
         ),
     ] = None
     coupled: Annotated[
-        bool, Setting("Tokens are functions of seed and position: the same with any draft or none.")
+        bool, Setting("Sample by seed and position: the same tokens with any draft or none.")
     ] = True
-    padded: Annotated[bool, Setting("Proposals of a step are made equally long, for captured graphs.")] = (
-        False
-    )
-    backup: Annotated[
-        Backup, Setting("What a row does when the draft did not foresee its token, as in our own engine.")
-    ] = "auto"
+    padded: Annotated[bool, Setting("Pad proposals to equal length, for CUDA graphs.")] = False
+    backup: Annotated[Backup, Setting("What to draft with after a miss, as in our own engine.")] = "auto"
     draft_timeout: Annotated[
-        float, Setting("Seconds of silence after which a draft counts as lost.", least=0.1, most=3600)
+        float, Setting("Idle timeout of the connection to a draft, in seconds.", least=0.1, most=3600)
     ] = 10.0
     salt: Annotated[
         str | None,
         Setting(
-            "What the seeds of requests without one are made with.",
+            "Salt for the seeds of requests that have none.",
             remedy="must be a text that is not empty, or null",
         ),
     ] = None
@@ -55,7 +51,7 @@ class Settings:
 
     @classmethod
     def from_additional_config(cls, config: Mapping[str, Any] | None) -> "Settings":
-        """The part that is ours; a misspelt key is named with its nearest neighbour."""
+        """Our part of the config. An unknown key raises ValueError with a suggestion."""
         ours = (config or {}).get(KEY, {})
         if not isinstance(ours, Mapping):
             raise ValueError(f"additional_config.{KEY} must be an object, as in {{'{KEY}': {{'draft': …}}}}")
@@ -63,5 +59,5 @@ class Settings:
         return cls(**ours)
 
     def to_additional_config(self) -> dict[str, Any]:
-        """What differs from the defaults, as `from_additional_config` reads it."""
+        """Settings that differ from the defaults, in the form of `from_additional_config`."""
         return {KEY: said(self)}

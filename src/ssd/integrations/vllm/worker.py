@@ -1,11 +1,11 @@
-"""What `--worker-cls` names: vLLM's own worker, which also talks to a draft and couples its samplers.
+"""The class for `--worker-cls`: vLLM's own worker with a draft client and coupled samplers.
 
     execute_model          who is new, who is gone → the draft; the forward; what the draft says meanwhile
     sample_tokens          tokens by seed and position, which go to the draft too
     take_draft_token_ids   the draft's best known paths, for vLLM's scheduler
 
-One class over vLLM's workers for CPU and GPU. Only the rank whose tokens vLLM reads opens a line. Whatever
-goes wrong with drafting pauses drafting and nothing else: no request notices.
+Extends vLLM's worker for CPU or GPU. Only the rank whose tokens vLLM reads connects to the draft. Errors in
+drafting pause drafting and do not affect requests.
 """
 
 # isort: off
@@ -39,14 +39,14 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         self._settings = checked_settings(vllm_config, Path(vllm.__file__).parent)
         self._drafting: Drafting | None = None
-        """None where this rank, or this vLLM, drafts nothing."""
+        """None if this rank or this vLLM does not draft."""
         super().__init__(vllm_config, *args, **kwargs)
         if self.rank == 0 and (warning := why_untested(installed_version())):
             logger.warning(warning)
 
     def init_device(self) -> None:
         super().init_device()
-        # Each node has an instance id of its own, and all ranks have to draw alike.
+        # Instance ids differ between nodes, but all ranks must sample with the same seeds.
         own = self._settings.salt or self.vllm_config.instance_id
         self._rows = BatchRows(get_world_group().broadcast_object(own, src=0))
         if self._settings.coupled:
@@ -58,7 +58,7 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
         if self._settings.draft is None or self.rank != output_rank(parallel):
             return
         if parallel.pipeline_parallel_size > 1:
-            # With several steps under way vLLM asks for proposals before it has taken their tokens in.
+            # With several steps in flight, vLLM asks for proposals before it has processed their tokens.
             logger.warning("nothing is drafted across pipeline stages: requests run plainly")
             return
         opening = Opening(self.vllm_config, self._settings, self._rows, Meter())
@@ -73,7 +73,7 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
         if self._settings.coupled:
             scheduler_output = without_seeds(scheduler_output)
         output = super().execute_model(scheduler_output)
-        # A GPU computes by now.
+        # The GPU is computing now.
         self._draft(Sessions.take_in)
         return output
 
