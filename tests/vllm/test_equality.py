@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.models]
 
 
 def run(folder: Path, record: Path, *options: str, first: Path | None = None) -> list[dict[str, Any]]:
-    usual = ("--target", folder, "--draft", folder, "--prompts", "3", "--tokens", "12", "--patience", "1")
+    usual = ("--target", folder, "--draft", folder, "--prompts", "2", "--tokens", "10", "--patience", "1")
     return programs.run("equality", record, *usual, *options, timeout=800, first=first)
 
 
