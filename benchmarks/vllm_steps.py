@@ -64,7 +64,7 @@ def withhold() -> None:
 
     Sessions.propose = kept  # type: ignore[assignment, method-assign]
     # None of its tokens is ever accepted here: it would soon be told to rest.
-    Speculator._let_rest = lambda speculator: None  # type: ignore[assignment, method-assign]
+    Speculator._pause_or_resume = lambda speculator: None  # type: ignore[assignment, method-assign]
 
 
 class Target:

@@ -1,4 +1,4 @@
-"""Guesses the next tokens from the text itself: what session the last time the same few tokens stood there.
+"""Guesses the next tokens from the text itself: what followed the last time the same few tokens stood there.
 
 Costs next to nothing, and is right where texts repeat themselves (code, quotations). `ngram_guess` searches a
 text; `Repeats` keeps an index of a text that grows, so that a guess takes no search. Knows only tokens.
@@ -14,7 +14,7 @@ WINDOW = 2048
 
 
 def ngram_guess(prompt: Sequence[int], output: Sequence[int], count: int) -> tuple[int, ...]:
-    """Up to `count` tokens that session the latest earlier occurrence of the text's end; none if new."""
+    """Up to `count` tokens that followed the latest earlier occurrence of the text's end; none if new."""
     generated = list(output[-WINDOW:])
     missing = WINDOW - len(generated)
     return guess_after(array("i", [*prompt[-missing:], *generated] if missing else generated), count)
@@ -83,7 +83,7 @@ class Repeats:
         return len(self._starts)
 
     def guess(self, path: Sequence[int], count: int) -> list[int]:
-        """Up to `count` tokens that session when what ends the text and the path stood there before."""
+        """Up to `count` tokens that followed when the end of the text and the path occurred before."""
         text, length = self._tokens, len(self._tokens)
         if length > self._num_known:
             self._note_growth()

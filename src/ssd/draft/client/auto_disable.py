@@ -1,22 +1,22 @@
-"""Whether a draft earns its keep: one that is never right costs bandwidth even on cores of its own.
+"""Turns drafting off while it does not pay: even a draft on its own cores costs memory bandwidth.
 
-A draft whose tokens are hardly ever accepted rests: nothing is told to it for a while, and it computes
-nothing. Then it gets another trial; each rest that follows a failed trial is twice as long. Knows counts.
+While hardly any of a draft's tokens is accepted, its sessions are closed for a number of steps. Then it gets
+another trial; each pause that follows a failed trial is twice as long. Knows only counts.
 """
 
 _HOPE, _HOPE_ROUNDS = 0.5, 3
-"""Accepted tokens a round that a trial starts with, as if so many rounds had shown it: without any success
-a trial takes some twenty rounds."""
+"""A trial starts as if 3 rounds had accepted 0.5 tokens each; without any accepted token it lasts about
+twenty rounds."""
 _LEAST = 0.06
-"""Accepted tokens a round below which a draft rests."""
+"""Accepted tokens a round below which drafting pauses."""
 _GOOD = 0.5
-"""Accepted tokens a round from which earlier rests are forgotten."""
+"""Accepted tokens a round above which the pause is reset to its first length."""
 _LATE_WEIGHT = 0.125
-"""Of a round for which the draft was late: it may be catching up with texts that it has just been told."""
+"""Weight of a round for which the draft was late: it may still be prefilling new sessions."""
 _MEMORY_ROUNDS = 25
-"""How many rounds are remembered at most: a draft that was good for long may be bad for as long as this."""
+"""Rounds in the mean, at most: a draft that becomes bad is noticed after about this many."""
 _FIRST_REST, _LONGEST_REST = 128, 8192
-"""Steps. One request may be beyond every draft (at a temperature of 9, say), so the first rest is short."""
+"""Steps. One request may suit no draft (temperature 9, say), so the first pause is short."""
 
 
 class AutoDisable:
@@ -32,13 +32,13 @@ class AutoDisable:
         return self._num_steps_left > 0
 
     def note_step(self) -> None:
-        """A step of the engine, while the draft rests or not."""
+        """A step of the target has ended."""
         self._num_steps_left = max(0, self._num_steps_left - 1)
 
     def note_round(self, num_accepted: float, *, was_late: bool = False) -> None:
-        """Sequences were verified of which the draft had spoken; so many of its tokens accepted in each.
+        """A round has ended; `num_accepted` of the draft's tokens were accepted per sequence.
 
-        `was_late`: of what follows it had not spoken in time for any of them.
+        `was_late`: the draft was late for all sequences.
         """
         if self.is_resting:
             return

@@ -163,7 +163,7 @@ class Mirrors:
         root = view.root[row]
         place = row * SLOTS + root % SLOTS
         # Without children the draft has not computed this node yet; before the latest outcome it had not even
-        # session the text so far. Neither says anything about how well it guesses.
+        # followed the text so far. Neither says anything about how well it guesses.
         has_children = view.ids[place] == root and view.counts[place]
         if not has_children or view.root_length[row] < view.length_before[row]:
             return Knowledge.LATE

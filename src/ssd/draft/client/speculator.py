@@ -48,26 +48,27 @@ class Verified(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """How a verification came about: for people and meters, not for decoding."""
+    """Where a verification's tokens came from, for metrics and traces."""
 
     cause: str = "first"
-    """What was known when the sequence's last verification ended: hit, late, unknown, unheard or first."""
+    """What the mirror knew when the sequence's last verification ended: hit, late, unknown, unheard or first.
+    """
     source: str = "none"
     """Where the drafted tokens came from: draft, ngram, grammar (forced tokens only) or none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """How the latest proposals came about."""
+    """What the latest proposals cost."""
 
     waited: float = 0.0
-    """Seconds."""
+    """Seconds of waiting for the draft."""
     num_ready: int = 0
-    """Sequences whose drafted tokens were there without waiting."""
+    """Sequences whose drafted tokens were known without waiting."""
 
 
 class Speculator:
-    """Request ids are whatever the host has: strings, numbers. Not for use by several threads."""
+    """Request ids may be anything hashable. Not safe for use by several threads."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class Speculator:
         num_trees: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`num_trees`: as many sequences as a verification can take several paths of; 0: one path of each."""
+        """`num_trees`: how many sequences of a verification may have trees; 0: chains only."""
         self.client = client
         self.controller = controller or Controller()
         self.proposed = Proposed()
@@ -87,26 +88,27 @@ class Speculator:
         self.num_trees = num_trees
         """May change between two proposals."""
         self._has_trees = False
-        """Of the latest proposals, at least one has several paths."""
+        """Whether one of the latest proposals is a tree."""
         self._backup = backup
         self._clock = clock
-        self._worth = AutoDisable()
+        self._auto_disable = AutoDisable()
         self._knowledge: dict[Hashable, Knowledge] = {}
-        """Of each sequence, what was known when its last verification ended."""
+        """For each sequence, what was known when its last verification ended."""
         self._sources: dict[Hashable, str] = {}
-        """Of each sequence that was proposed something, where it came from."""
+        """For each sequence, where its latest proposal came from."""
         self._certain: dict[Hashable, int] = {}
-        """Of the first tokens proposed to each, those that say nothing of a draft: they had to follow."""
+        """For each sequence, how many of the first proposed tokens its grammar forced: they say nothing about
+        the draft."""
         self._num_connects, self._num_frames = 0, 0
         self._silent_since = -1
-        """How many frames there were when the draft was waited for in vain, if it has said nothing since."""
+        """Number of frames when waiting for the draft was last in vain; -1 if frames came since."""
 
     @property
     def stats(self) -> PoolStats:
-        return replace(self.client.stats, is_resting=self._worth.is_resting)
+        return replace(self.client.stats, is_resting=self._auto_disable.is_resting)
 
     def start(self, timeout: float) -> None:
-        """Looks for the draft, from now on and in the background; waits for it at most so long."""
+        """Starts connecting in the background; waits at most `timeout` seconds for a draft."""
         self.client.pool.start()
         self.client.pool.wait_until_ready(timeout)
 
@@ -114,7 +116,7 @@ class Speculator:
         return request_id in self.client
 
     def unknown_among(self, request_ids: Sequence[RequestId]) -> list[RequestId]:
-        """Those that have not begun."""
+        """The ids that `begin` was not called for."""
         return self.client.unknown_among(request_ids)
 
     def begin(
@@ -127,10 +129,10 @@ class Speculator:
         *,
         draft_name: str = "",
     ) -> None:
-        """A request whose prompt is about to be computed: the draft can read it at the same time.
+        """Opens a session when the target starts a prompt, so that the draft prefills it at the same time.
 
-        `max_len`: its prompt and the most it may generate. `draft_name`: the name of the drafts that are to
-        guess; empty: any. An id that is live begins again.
+        `max_len`: prompt and generated tokens together. `draft_name`: prefer drafts of this name; empty: any.
+        A session that has this id is replaced.
         """
         self._forget_state(request_id)
         text = array("i", prompt)
@@ -138,16 +140,16 @@ class Speculator:
         self.client.follow(request_id, text, len(prompt), sampling, max_len, draft_name=draft_name)
 
     def forget(self, request_id: Hashable) -> None:
-        """The request has ended, or gives way and will begin again."""
+        """The request has ended, or was preempted and will begin again."""
         self._forget_state(request_id)
         self.client.forget(request_id)
 
     def take_in(self) -> None:
-        """For the time in which a verification computes: what the draft says is known when it ends."""
+        """Call while a verification computes: reads what the draft has sent."""
         self.client.pool.read()
 
     def propose(self, request_ids: Sequence[Hashable], grammars: GrammarViews = NO_GRAMMARS) -> list[Path]:
-        """Of each sequence the tokens that are worth verifying next; none where there is no guess.
+        """For each sequence the tokens that are worth verifying next; empty where there is no guess.
 
         `grammars`: grammar states of the sequences that have a grammar.
         """
@@ -169,7 +171,7 @@ class Speculator:
             paths = [self._or_guess(*each) for each in zip(request_ids, paths, strict=True)]
         chosen = self._worthwhile(paths)
         if has_waited and not any(path.tokens for path in chosen):
-            # What is not even worth verifying was not worth waiting for either.
+            # Waiting brought nothing that is worth verifying: count it against waiting.
             self.controller.note_first(accepted=False)
         self._has_trees = any(path.parents is not None for path in chosen)
         if grammars:
@@ -183,15 +185,16 @@ class Speculator:
     def settle(
         self, outcomes: Sequence[Verified], num_rows: int = 0, seconds: float | None = None
     ) -> list[Round]:
-        """Tells the draft what came out, and the host how it went.
+        """Sends outcomes to the draft; returns where each verification's tokens came from.
 
-        `seconds` is what the verification of `num_rows` query rows took; None where it read prompts too.
+        `seconds`: how long the verification of `num_rows` query rows took; None where it prefilled prompts
+        too.
         """
         if seconds is not None:
             is_speculating = any(each.num_drafted for each in outcomes)
             has_trees = is_speculating and self._has_trees
             self.controller.times.note(num_rows, seconds, is_speculating=is_speculating, has_trees=has_trees)
-        has_spoken = self._look_at_line()
+        has_spoken = self._has_new_frames()
         rounds, accepted, num_late = list[Round](), list[int](), 0
         for each in outcomes:
             before, num_accepted = self._knowledge.get(each.request_id), len(each.tokens) - 1
@@ -204,15 +207,15 @@ class Speculator:
             num_late += before is Knowledge.LATE
             rounds.append(_round(before, source))
         knowledge = self.client.outcomes([(each.request_id, each.tokens) for each in outcomes])
-        if not self._worth.is_resting:
+        if not self._auto_disable.is_resting:
             self._knowledge.update(
                 (each.request_id, known)
                 for each, known in zip(outcomes, knowledge, strict=True)
                 if each.request_id in self.client
             )
         if has_spoken and (accepted or num_late):
-            self._worth.note_round(sum(accepted) / max(1, len(accepted)), was_late=not accepted)
-        self._let_rest()
+            self._auto_disable.note_round(sum(accepted) / max(1, len(accepted)), was_late=not accepted)
+        self._pause_or_resume()
         self.proposed = Proposed()
         return rounds
 
@@ -227,22 +230,22 @@ class Speculator:
         self._knowledge.pop(request_id, None)
         self._sources.pop(request_id, None)
 
-    def _look_at_line(self) -> bool:
-        """Another draft, or one that was started again, is judged anew; one that is silent not at all."""
+    def _has_new_frames(self) -> bool:
+        """Starts AutoDisable anew after a reconnect. False: the draft has sent nothing since."""
         stats = self.client.stats
         if stats.num_connects != self._num_connects:
-            self._worth, self._num_connects = AutoDisable(), stats.num_connects
+            self._auto_disable, self._num_connects = AutoDisable(), stats.num_connects
         has_spoken, self._num_frames = stats.num_frames > self._num_frames, stats.num_frames
         return has_spoken
 
-    def _let_rest(self) -> None:
-        """A draft that is never right is told nothing for a while, and then computes nothing."""
-        self._worth.note_step()
-        if self._worth.is_resting and not self.client.is_paused:
-            logger.info("the draft rests for a while: hardly any of its tokens is accepted")
+    def _pause_or_resume(self) -> None:
+        """Pauses drafting while hardly any token is accepted, and resumes it after a while."""
+        self._auto_disable.note_step()
+        if self._auto_disable.is_resting and not self.client.is_paused:
+            logger.info("drafting is paused for a while: hardly any of its tokens is accepted")
             self.client.pause()
             self._knowledge.clear()
-        elif self.client.is_paused and not self._worth.is_resting:
+        elif self.client.is_paused and not self._auto_disable.is_resting:
             self.client.resume()
 
     def _paths(self, request_ids: Sequence[Hashable], grammars: GrammarViews) -> list[Path]:
@@ -252,7 +255,8 @@ class Speculator:
         return self.client.paths(request_ids, self._lookahead, grammars, trees=trees)
 
     def _worthwhile(self, paths: Sequence[Path]) -> list[Path]:
-        """Of each sequence so many nodes, of all its tree or of the likeliest path, as yield most."""
+        """Truncates each path to the number of tokens that yields most; trees become chains where those are
+        faster."""
         if any(path.parents is not None for path in paths):
             chains = [path.chain() for path in paths]
             lengths, has_trees = self.controller.choose_form(
@@ -264,7 +268,7 @@ class Speculator:
         return [path.cut(length) for path, length in zip(paths, lengths, strict=True)]
 
     def _wait(self, request_ids: Sequence[Hashable]) -> float:
-        """`jit`: waits for a draft step, if no row has anything to verify and it pays; how many seconds."""
+        """Backup `jit`: waits for a draft step if no row has a speculation and it pays. Returns seconds."""
         awaited = [
             each for each in request_ids if self._knowledge.get(each) in (Knowledge.LATE, Knowledge.UNKNOWN)
         ]
@@ -272,7 +276,7 @@ class Speculator:
             return 0.0
         stats = self.client.stats
         longest = self.controller.longest_wait(len(request_ids), stats.step_seconds)
-        # One that did not answer in all that time is not waited for again until it has said something.
+        # After waiting in vain, do not wait again until the draft has sent something.
         if longest <= 0 or stats.num_frames == self._silent_since:
             return 0.0
         started, num_frames = self._clock(), stats.num_frames
@@ -305,8 +309,9 @@ def _round(before: Knowledge | None, source: str) -> Round:
 
 
 def _chances(path: Path) -> Sequence[float]:
-    """What the controller may know of each token when it decides where to cut.
+    """The probabilities by which the controller truncates.
 
-    A token that was drawn must not be looked at before it is checked: its parent's chance stands for it.
+    Under ratio acceptance a token's own probability must not decide whether it is verified, since that would
+    bias acceptance: its parent's probability stands for it.
     """
     return path.chances if path.drawn is None else [1.0, *path.chances[:-1]][: len(path.chances)]

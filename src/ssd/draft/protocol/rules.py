@@ -1,6 +1,6 @@
 """What may be said of one sequence, in OPEN and in an entry of OUTCOME: both ends ask here.
 
-The host asks before it tells a draft of a sequence, the draft before it takes one in. What breaks a rule
+The target checks before it sends a sequence, the draft before it accepts one. What breaks a rule
 costs that sequence its drafts and nobody else anything; frames that cannot be read are codec.py's. Knows
 messages; no sockets, no clock, no torch.
 """
@@ -43,14 +43,15 @@ _sampling_decoder = msgspec.msgpack.Decoder(Sampling)
 
 
 class UnsendableError(ValueError):
-    """The parameters of a request that no draft can be told."""
+    """Sampling parameters that cannot be sent to a draft."""
 
 
 def sendable(sampling: Sampling, vocab_size: int) -> Sampling:
-    """The parameters as a draft of so many tokens may be told them.
+    """The parameters in the form that may be sent to a draft with this vocabulary.
 
-    What concerns other tokens is left out: the draft never guesses them. So are end ids and bad words beyond
-    those that a message holds: then a guess may be wrong. UnsendableError where the rest breaks a rule.
+    Entries for tokens that the draft lacks are left out, since it never guesses them, and so are end ids and
+    bad words beyond what a message holds: a guess may then be wrong. UnsendableError where the rest breaks a
+    rule.
     """
     try:
         kept = msgspec.structs.replace(
@@ -59,7 +60,7 @@ def sendable(sampling: Sampling, vocab_size: int) -> Sampling:
             end_ids=[each for each in sampling.end_ids if 0 <= each < vocab_size][:MAX_LIST],
             bad_word_ids=_fitting_words(sampling.bad_word_ids, vocab_size),
         )
-        # What cannot travel is found before it is posted beside what others have to say.
+        # Encode now: an error later would cost the other sequences of the frame as well.
         kept = _sampling_decoder.decode(msgspec.msgpack.encode(kept))
     except (msgspec.MsgspecError, TypeError, ValueError, LookupError, ArithmeticError) as error:
         raise UnsendableError(f"its parameters cannot be sent: {error}") from error

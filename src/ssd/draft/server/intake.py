@@ -164,7 +164,7 @@ class Peer:
     asked: set[int] = field(default_factory=set)
     """Sequences whose whole trees it wants; each is sent once a turn."""
     sessions: dict[int, tuple[int, DraftSession]] = field(default_factory=dict)
-    """Of each sequence: the scheduler's number for it, and what is session for it."""
+    """Of each sequence: the scheduler's number for it, and its session."""
 
 
 class Peers:

@@ -90,7 +90,7 @@ class DraftSession:
         return True
 
     def guess(self, path: Sequence[int], most: int) -> Sequence[int]:
-        """What session when the text last stood as it would behind this path: perhaps it does again."""
+        """What followed when the text last ended as it would behind this path."""
         count = max(0, min(most, self.last_depth - len(path)))
         return self._repeats.guess(path, count)
 

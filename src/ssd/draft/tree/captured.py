@@ -1,7 +1,7 @@
 """A forest's steps as captured work: what is done to tables, the forward and the choice of children.
 
 For the host they are a forest, a model and a choice of children like others. Each step was captured while
-nobody was session, so all it wrote was scratch; a replay does the same to what lies in the tables then. What
+no session was open, so all it wrote was scratch; a replay does the same to what lies in the tables then. What
 a step needs of the host (outcomes, runs, who is live) is loaded into the tables before.
 """
 
