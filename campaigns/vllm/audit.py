@@ -36,8 +36,7 @@ _PREFIXES = (
     "Once upon a time, in a small village by the sea, there lived an old fisherman and his daughter. Every "
     "morning they went out with their boat, and every evening they came home with empty nets. ",
 )
-_PREFIX, _ENDING = 36, 8
-"""Tokens that are kept of both, whatever the tokenizer: a beginning is longer than a block."""
+"""Longer than a block."""
 _ENDINGS = (
     "What is the capital of France?",
     "One day they found",
@@ -145,9 +144,7 @@ class Audit:
         # Ids of those who ended come again at once.
         request_id = self._ended.pop() if self._ended else fresh
         self.counted["reused"] += request_id != fresh
-        prompt = (
-            self._encode(chance.choice(_PREFIXES))[:_PREFIX] + self._encode(chance.choice(_ENDINGS))[:_ENDING]
-        )
+        prompt = self._encode(chance.choice(_PREFIXES) + chance.choice(_ENDINGS))
         return Asked(request_id, prompt, chance.choice(_SAMPLING), chance.randint(shortest, 24))
 
     def _ask(self, asked: Asked) -> None:
@@ -166,8 +163,7 @@ class Audit:
         self._live.pop(request_id).is_aborted = True
         self.counted["aborted"] += 1
         if self._chance.random() < 0.5:
-            ending = self._encode(self._chance.choice(_ENDINGS))[:_ENDING]
-            self._ask(Asked(request_id, ending, _SAMPLING[1], 8))
+            self._ask(Asked(request_id, self._encode(self._chance.choice(_ENDINGS)), _SAMPLING[1], 8))
             self.counted["reused"] += 1
 
     def _step(self) -> None:
