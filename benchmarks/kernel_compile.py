@@ -19,7 +19,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from ssd.draft.tree.arrays import TorchArrays
-from ssd.draft.tree.fused import STEPS, FusedForest
+from ssd.draft.tree.gpu import STEPS, FusedForest
 from ssd.draft.tree.tables import Shape
 from ssd.kernels.attention import PagedAttention, Sight
 from ssd.kernels.decide import decide_rows

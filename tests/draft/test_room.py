@@ -10,8 +10,8 @@ from ssd.draft.client.client import DraftClient
 from ssd.draft.client.connection import Connection
 from ssd.draft.client.sources import FixedSources
 from ssd.draft.protocol.messages import PROTOCOL_VERSION, Hello, Sampling
-from ssd.draft.server.ledger import CREDIT
 from ssd.draft.server.server import DraftServer
+from ssd.draft.server.session import CREDIT
 from ssd.kvcache.block_manager import BlockManager
 from ssd.runtime.loading import LoadedModel
 from tests.draft.forest.real import load, real_scheduler

@@ -9,10 +9,9 @@ from benchmarks.ruled import BLOCK, CONTEXT, NUM_BLOCKS, RuledModel, shape_of
 from ssd.draft.protocol.codec import decode
 from ssd.draft.protocol.messages import AnyMessage, Open, Sampling, pack_ints
 from ssd.draft.server import server as service_module
-from ssd.draft.server.admission import Claim, Holding, who_gives_way
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
-from ssd.draft.server.tenants import CalibrationParts, Tenants
+from ssd.draft.server.tenants import CalibrationParts, Claim, Holding, Tenants, session_to_evict
 from ssd.draft.tree.arrays import Arrays, NumpyArrays, TorchArrays
 from ssd.draft.tree.children import ChildChooser, FixedChildren, LooseChildren, SamplingNeeds
 from ssd.draft.tree.forest import Forest
@@ -205,18 +204,18 @@ def test_each_target_hears_whose_share_it_has_and_how_much_that_was() -> None:
 # Who gets in.
 
 
-def test_who_gives_way_has_most_by_its_weight_and_gained_least() -> None:
+def test_session_to_evict_has_most_by_its_weight_and_gained_least() -> None:
     holdings = [
         Holding(number, tenant, 1, value)
         for number, (tenant, value) in enumerate([("a", 2.0), ("a", 0.5), ("a", 3.0), ("b", 0.0), ("b", 0.1)])
     ]
     weights = {"a": 1.0, "b": 1.0, "c": 1.0, "d": 0.25}
-    assert who_gives_way(holdings, weights.__getitem__) == 1
-    assert who_gives_way(holdings, {**weights, "b": 0.5}.__getitem__) == 3
-    assert who_gives_way(holdings, weights.__getitem__, Claim("c", 1)) == 1
-    assert who_gives_way(holdings, weights.__getitem__, Claim("a", 1)) is None
-    assert who_gives_way(holdings, weights.__getitem__, Claim("b", 1)) is None
-    assert who_gives_way(holdings, weights.__getitem__, Claim("d", 1)) is None
+    assert session_to_evict(holdings, weights.__getitem__) == 1
+    assert session_to_evict(holdings, {**weights, "b": 0.5}.__getitem__) == 3
+    assert session_to_evict(holdings, weights.__getitem__, Claim("c", 1)) == 1
+    assert session_to_evict(holdings, weights.__getitem__, Claim("a", 1)) is None
+    assert session_to_evict(holdings, weights.__getitem__, Claim("b", 1)) is None
+    assert session_to_evict(holdings, weights.__getitem__, Claim("d", 1)) is None
 
 
 def test_trees_are_shared_by_weight_and_who_had_to_go_comes_back() -> None:

@@ -95,7 +95,7 @@ FAULTS = [
     ),
     Fault(
         "what is left of a round does not become less",
-        f"{DRAFT}/server/ledger.py",
+        f"{DRAFT}/server/session.py",
         "left = self._seconds - (self._clock() - self._since)",
         "left = self._seconds",
         "tests/draft/forest/test_rounds.py",
@@ -277,7 +277,7 @@ FAULTS = [
     ),
     Fault(
         "a path of the forest may leave the likeliest one twice",
-        f"{DRAFT}/tree/growth.py",
+        f"{DRAFT}/tree/select.py",
         "may = (earlier <= base) & ~",
         "may = ~",
         _FAN,
@@ -319,14 +319,14 @@ FAULTS = [
     ),
     Fault(
         "credit is the same however far away an engine is",
-        f"{DRAFT}/server/ledger.py",
-        "return max(CREDIT, _FRAMES_FOR_A_TOKEN * lookahead)",
+        f"{DRAFT}/server/session.py",
+        "return max(CREDIT, _FRAMES_PER_LOOKAHEAD_TOKEN * lookahead)",
         "return CREDIT",
         "tests/draft/forest/test_grown.py::test_who_is_told_to_look_further_ahead_has_more_credit",
     ),
     Fault(
         "an out-of-sync sequence grows",
-        f"{DRAFT}/server/ledger.py",
+        f"{DRAFT}/server/session.py",
         "self.is_open & has_credit & ~self.is_out_of_sync & ~self.is_held",
         "self.is_open & has_credit & ~self.is_held",
         _WIDE,
@@ -341,7 +341,7 @@ FAULTS = [
     Fault(
         "a closed sequence's last outcome teaches nothing",
         f"{DRAFT}/server/scheduler.py",
-        "            # It still teaches how good guesses are.\n            self._apply()",
+        "            # Its last outcome still counts for the calibration.\n            self._apply()",
         "            del self._pending[session_id]",
         "tests/draft/forest/test_equality.py::test_what_was_decided_before_a_sequence_ends_still_teaches",
     ),

@@ -16,7 +16,7 @@ _DRAFT = "tests/draft/forest/test_captured.py::test_a_replay_is_the_work_itself"
 FAULTS = [
     Fault(
         "the graph of a draft forgets what truncation drops",
-        "src/ssd/draft/tree/captured.py",
+        "src/ssd/draft/tree/gpu.py",
         "self._replay_truncating if self._forest.truncates else self._replay_plain",
         "self._replay_plain",
         "tests/draft/forest/test_captured.py::test_a_replay_is_the_work_itself[0-recording-T=0.8 top_p=0.9]",
@@ -184,14 +184,14 @@ FAULTS = [
     ),
     Fault(
         "the draft's accepted keys are not moved by its graph",
-        "src/ssd/draft/tree/captured.py",
+        "src/ssd/draft/tree/gpu.py",
         "self._replay_moves()",
         "self._replay_moves",
         f"{_DRAFT}[4-graphs-greedy]",
     ),
     Fault(
         "children lie in memory that the draft's graphs share",
-        "src/ssd/draft/tree/captured.py",
+        "src/ssd/draft/tree/gpu.py",
         "        for place, said in zip(self._forest.chosen, found, strict=True):\n            place.copy_(said)",
         "        self._forest.chosen = found",
         f"{_DRAFT}[4-graphs-greedy]",

@@ -158,7 +158,7 @@ FAULTS = [
     Fault(
         "a draft that has nothing to grow is silent",
         f"{DRAFT}/server/server.py",
-        "            if known.is_owed:\n",
+        "            if known.awaits_reply:\n",
         "            if False:\n",
         f"{_ROOM}::test_a_draft_that_has_nothing_to_grow_says_so",
     ),

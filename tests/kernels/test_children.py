@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from ssd.draft.tree import fused as fused_children
+from ssd.draft.tree import gpu as fused_children
 from ssd.draft.tree.arrays import TorchArrays
 from ssd.draft.tree.children import GREEDY_CANDIDATES, FixedChildren, SamplingNeeds
-from ssd.draft.tree.fused import FusedChildren, children_on
+from ssd.draft.tree.gpu import FusedChildren, children_on
 from ssd.draft.tree.tables import Shape, Tables
 from ssd.kernels import trust
 

@@ -13,7 +13,7 @@ from ssd.draft.server.kernel_checks import ForestScene, check_steps, scene_of
 from ssd.draft.server.main import shape_for
 from ssd.draft.tree.arrays import TorchArrays
 from ssd.draft.tree.forest import Forest
-from ssd.draft.tree.fused import STEPS, FusedForest, kernels_on
+from ssd.draft.tree.gpu import STEPS, FusedForest, kernels_on
 from ssd.draft.tree.tables import Shape
 from ssd.kernels import trust
 from ssd.selftest.kernels import ROUNDS

@@ -16,9 +16,9 @@ from ssd.draft.server.main import build_scheduler, shape_for
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
 from ssd.draft.tree.arrays import TorchArrays
-from ssd.draft.tree.captured import CapturedChildren, CapturedForest, CapturedModel
 from ssd.draft.tree.children import FixedChildren, SamplingNeeds
 from ssd.draft.tree.forest import Forest
+from ssd.draft.tree.gpu import CapturedChildren, CapturedForest, CapturedModel
 from ssd.draft.tree.model import TensorsModel
 from ssd.kvcache.block_manager import BlockManager
 from ssd.runtime.capture import Capture, CudaGraphs, Replay, Work

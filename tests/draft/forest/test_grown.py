@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from ssd.draft.protocol.messages import Sampling
-from ssd.draft.server.ledger import CREDIT
 from ssd.draft.server.scheduler import OutOfTrees
-from ssd.draft.server.session import DraftSession
+from ssd.draft.server.session import CREDIT, DraftSession
 from ssd.kvcache.block_manager import OutOfBlocks
 from ssd.runtime.loading import LoadedModel
 from tests.draft.forest.real import (

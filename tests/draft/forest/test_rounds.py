@@ -5,8 +5,7 @@ import torch
 
 from benchmarks.ruled import scheduler_of, shape_of
 from ssd.draft.protocol.messages import Open, Sampling, pack_ints
-from ssd.draft.server.ledger import RoundTimer
-from ssd.draft.server.session import DraftSession
+from ssd.draft.server.session import DraftSession, RoundTimer
 from ssd.draft.tree.tables import Moves, Tables, TreeRows
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssd.config import GrowthPolicyName
-from ssd.draft.tree.growth import FanOut, GeometricFanOut, UniformFanOut
+from ssd.draft.tree.select import FanOut, GeometricFanOut, UniformFanOut
 from tests.draft.oracle.tree import Tree
 
 Priorities = NDArray[np.float64]

@@ -25,8 +25,7 @@ from ssd.draft.protocol.messages import (
     pack_ints,
     unpack_ints,
 )
-from ssd.draft.server.ledger import CREDIT
-from ssd.draft.server.sampling import check_noise, sampling_params
+from ssd.draft.server.session import CREDIT, check_noise, sampling_params
 from ssd.kvcache.pool import NODES_PER_TREE
 from ssd.sampling import History, SamplingRow, Tally, mix_seed
 from ssd.sampling.ratio import DraftDistribution

@@ -13,7 +13,7 @@ import torch
 from ssd.attention.rows import Branches, PlainRow
 from ssd.config import RunnerConfig
 from ssd.draft.protocol.messages import Open, Sampling, TreePart, pack_ints
-from ssd.draft.server.ledger import CREDIT
+from ssd.draft.server.session import CREDIT
 from ssd.draft.tree.children import likely_children
 from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
 from ssd.runtime.loading import LoadedModel, load_model

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from ssd.draft.tree.growth import GeometricFanOut, UniformFanOut
+from ssd.draft.tree.select import GeometricFanOut, UniformFanOut
 from tests.draft.oracle.growth import NEVER, FanOutPolicy, ValuePolicy, growth_policy
 from tests.draft.oracle.tree import Tree
 

@@ -1,1 +1,1 @@
-"""The draft server: peers, sessions, tenants, and the scheduler that grows trees between outcomes."""
+"""The draft server: peers, sessions, tenants, and the scheduler that grows their trees."""

@@ -1,6 +1,7 @@
-"""From what a step left behind to frames: the new nodes of each tree, and whole trees where asked for.
+"""Frames for the engines: a step's new nodes of each tree, and whole trees for a resync.
 
-A step's frames are columns, from which the wire's message is made without looking at sequences one by one.
+A step's frames are kept as columns over all sequences, which become one message without a loop over them.
+Knows tables and the ledger; does not know peers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssd.draft.protocol.messages import Drawn, Nodes, TreePart
-from ssd.draft.server.ledger import Ledger, Longs
+from ssd.draft.server.session import Ledger, Longs
 from ssd.draft.tree.arrays import Arrays
 from ssd.draft.tree.attach import HEAD
 from ssd.draft.tree.tables import Shape, Tables
@@ -22,12 +23,13 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class NewNodes:
-    """Of some sequences, by row, and of each in the order of their ids."""
+    """New nodes of some sequences, in the order of rows, and for each sequence in the order of ids."""
 
     rows: Longs
     number: Longs
-    """Of nodes."""
+    """Nodes of each sequence."""
     root: Longs
+    """Id of each sequence's root."""
     nodes: Ints
     """[3, N]: ids, parents, tokens."""
     logprobs: Floats
@@ -35,13 +37,13 @@ class NewNodes:
 
 @dataclass(frozen=True, slots=True)
 class FrameBatch:
-    """New nodes with what a frame says beside them."""
+    """One frame for each of some sequences: new nodes and the frames' heads."""
 
     new: NewNodes
     heads: Longs
-    """[8, R]: the columns of NodesHeads."""
+    """[8, R]: the columns of `NodesHeads` (protocol/messages.py)."""
     drawn: Sequence[tuple[int, Drawn]] = ()
-    """With their rows: numbers of sequences are their engine's own."""
+    """With rows of the tables: different engines may use the same sequence id."""
 
     @property
     def is_empty(self) -> bool:
@@ -53,7 +55,7 @@ class FrameBatch:
         return Nodes(self.heads.astype("<i8").tobytes(), nodes, logprobs, [each for _row, each in self.drawn])
 
     def of(self, rows: NDArray[np.bool_]) -> "FrameBatch":
-        """Those of the sequences whose rows are flagged."""
+        """The frames of the rows that are flagged."""
         chosen = rows[self.new.rows]
         if chosen.all():
             return self
@@ -64,7 +66,7 @@ class FrameBatch:
         return FrameBatch(some, self.heads[:, chosen], [each for each in self.drawn if rows[each[0]]])
 
     def parts(self) -> Iterator[tuple[int, TreePart]]:
-        """One by one, with their rows."""
+        """The frames one by one, with their rows."""
         ids, parents, tokens = self.new.nodes.tolist()
         logprobs, start = self.new.logprobs.tolist(), 0
         for row, head in zip(self.new.rows.tolist(), self.heads.T.tolist(), strict=True):
@@ -91,7 +93,7 @@ class FrameBatch:
 
 
 def numbered_frames(new: NewNodes, ledger: Ledger, *, full: bool) -> FrameBatch:
-    """The next frame of each sequence; it counts as sent."""
+    """The next frame of each sequence. Counts it as sent."""
     rows = new.rows
     heads = np.empty((8, len(rows)), np.int64)
     heads[0], heads[1], heads[2], heads[3] = (
@@ -106,13 +108,13 @@ def numbered_frames(new: NewNodes, ledger: Ledger, *, full: bool) -> FrameBatch:
 
 
 def new_nodes(fresh: Ints, children: int) -> NewNodes:
-    """Of each sequence that has any. `fresh` [W, …] as `attach.py` writes it."""
+    """The new nodes of each sequence that has some. `fresh` [W, …] is written by `attach.py`."""
     has_any = fresh[:, 1] > 0
     if not has_any.all():
         fresh = fresh[has_any]
     rows = fresh[:, 0]
     if (rows[1:] < rows[:-1]).any():
-        # Runs lie behind the rows of all trees.
+        # Rows of runs come after the rows of all trees.
         fresh = fresh[np.argsort(rows, kind="stable")]
         rows = fresh[:, 0]
     is_last = np.ones(len(rows), np.bool_)
@@ -124,12 +126,12 @@ def new_nodes(fresh: Ints, children: int) -> NewNodes:
 
 
 def _columns(fresh: Ints, children: int) -> tuple[Ints, Floats]:
-    """Ids, parents and tokens [3, N] of all children, and what is told of their chances."""
+    """Ids, parents and tokens [3, N] of all children, and their log-probabilities [N]."""
     number, ranks = fresh[:, 1], np.arange(children, dtype=np.int32)
     ids, tokens = fresh[:, 3, None] + ranks, fresh[:, HEAD : HEAD + children]
     parents, logprobs = fresh[:, 2, None], fresh[:, HEAD + children :].view(np.float32)
     if (number == children).all():
-        # Most often: nothing has to be picked.
+        # The usual case: every family is full.
         nodes = np.empty((3, *ids.shape), np.int32)
         nodes[0], nodes[1], nodes[2] = ids, parents, tokens
         return nodes.reshape(3, -1), logprobs.reshape(-1)
@@ -138,7 +140,7 @@ def _columns(fresh: Ints, children: int) -> tuple[Ints, Floats]:
 
 
 def whole_tree(xp: Arrays, shape: Shape, tables: Tables, row: int) -> NewNodes:
-    """All nodes of a tree but its root."""
+    """All nodes of a tree except its root."""
 
     def to_host(table: Any) -> NDArray[Any]:
         return xp.to_host(table[row])

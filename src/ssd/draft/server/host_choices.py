@@ -1,7 +1,8 @@
-"""What only the host can say of a step's rows: what their text is, and so runs and drawn children.
+"""Runs and drawn children, which only the host can decide because they depend on whole texts.
 
-Ratio acceptance is computed by the code that does it for everyone, row by row: a step is split at its logits
-for it. What parameters that depend on tokens do to logits is in `logit_edits.py`.
+A run continues the text as it went on before (ngram.py). Drawn children are for ratio acceptance: the same
+code as everywhere else draws them, row by row, between a step's logits and `attach`. Parameters that depend
+on tokens are in `logit_edits.py`. Knows texts and tables; does not know sockets.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,11 +22,11 @@ from ssd.draft.tree.tables import WORD
 _MASK = (1 << WORD) - 1
 _NO_RUNS = RunRows(*np.zeros((3, 0), np.int64))
 Texts = Mapping[int, DraftSession]
-"""By the row of the tables."""
+"""By row of the tables."""
 
 
 class Paths:
-    """What lies between the root and rows of a step."""
+    """The paths between the root and the rows of a step."""
 
     def __init__(self, forest: Forest) -> None:
         rows, to_host = forest.rows, forest.xp.to_host
@@ -34,7 +35,7 @@ class Paths:
         self._position, self._token = to_host(forest.tables.position), to_host(forest.tables.token)
 
     def to(self, row: int) -> list[int]:
-        """The tokens behind the root, up to and including the row's."""
+        """The tokens after the root, up to and including the row's own."""
         if self._is_read[row]:
             return []
         last = int(self._last[row])
@@ -48,7 +49,7 @@ class Paths:
 
 
 def _slots(words: Sequence[int]) -> Iterator[int]:
-    """The bits that are set."""
+    """The numbers of the bits that are set."""
     for number, word in enumerate(words):
         rest = word & _MASK
         while rest:
@@ -58,13 +59,15 @@ def _slots(words: Sequence[int]) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True)
 class TokenRun:
+    """Tokens that a step processes at once, one after the other, below one of its rows."""
+
     owner: int
-    """The row that it begins behind."""
+    """The row whose node the run starts from."""
     tokens: Sequence[int]
 
 
 def find_runs(forest: Forest, texts: Texts) -> list[TokenRun]:
-    """Behind roots that are read, then behind the likeliest node of each tree, while there is room."""
+    """Runs from roots that are read, then from the best node of each tree, while there is room."""
     xp, rows, shape = forest.xp, forest.rows, forest.shape
     attaches, is_read, home = xp.to_host(rows.attaches), xp.to_host(rows.is_read), xp.to_host(rows.home)
     own = shape.num_rows if xp.is_fixed else len(home)
@@ -78,7 +81,7 @@ def find_runs(forest: Forest, texts: Texts) -> list[TokenRun]:
             break
         sequence = int(home[row])
         session = texts[sequence]
-        # Not where guesses are drawn: how long a frame takes must not depend on the tokens in it.
+        # Not for drawn guesses: the time until a frame must not depend on the tokens in it.
         if session.draws:
             continue
         tokens = session.guess(paths.to(row), budget)
@@ -92,11 +95,11 @@ def find_runs(forest: Forest, texts: Texts) -> list[TokenRun]:
 
 
 def _in_turn(forest: Forest, firsts: NDArray[np.int64]) -> list[int]:
-    """Rows that runs may begin behind, in the order in which they are asked."""
+    """Rows that runs may start from, in the order in which they are tried."""
     if len(firsts) > 1:
         xp, rows = forest.xp, forest.rows
         home, keys = xp.to_host(rows.home)[firsts], xp.to_host(rows.key)[firsts]
-        # A text that is new comes behind those that go on: its prompt is read in this step.
+        # New texts come last: their prompts are read in this step.
         lengths = xp.to_host(forest.tables.is_new)[home] * xp.to_host(forest.tables.length)[home]
         firsts = firsts[np.lexsort((keys, lengths, ~xp.to_host(rows.is_read)[firsts]))]
     found: list[int] = firsts.tolist()
@@ -104,7 +107,7 @@ def _in_turn(forest: Forest, firsts: NDArray[np.int64]) -> list[int]:
 
 
 def load_runs(forest: Forest, runs: Sequence[TokenRun]) -> None:
-    """Into the forest; where shapes are fixed the rest is padding."""
+    """Writes runs to the forest, padded where shapes are fixed."""
     xp = forest.xp
     if not runs and not xp.is_fixed:
         forest.runs = _NO_RUNS
@@ -124,7 +127,7 @@ def load_runs(forest: Forest, runs: Sequence[TokenRun]) -> None:
 
 
 class ChildDrawer:
-    """Children of the rows whose sequences draw their guesses."""
+    """Draws the children of rows whose sessions use ratio acceptance."""
 
     def __init__(self, count: int, head_tokens: Tensor | None) -> None:
         self._count, self._head_tokens = count, head_tokens
@@ -137,10 +140,10 @@ class ChildDrawer:
         chosen: tuple[NDArray[Any], NDArray[Any]],
         runs: Sequence[TokenRun],
     ) -> None:
-        """Over what the step itself says of these rows."""
+        """Replaces these rows' entries of `chosen` (tokens and log-probabilities) in place."""
         sequence, attaches = forest.xp.to_host(forest.rows.sequence), forest.xp.to_host(forest.rows.attaches)
         wanted = forest.xp.to_host(forest.tables.is_drawn)[sequence] & attaches
-        # Where shapes are not fixed, rows that attach nothing have no logits.
+        # Unless shapes are fixed, rows that attach nothing have no logits.
         places = np.arange(len(sequence)) if forest.xp.is_fixed else attaches.cumsum() - 1
         node_ids = forest.xp.to_host(forest.rows.node_id)
         tails, paths = _tails(forest, runs), Paths(forest)
@@ -168,7 +171,7 @@ class ChildDrawer:
 
 
 def _tails(forest: Forest, runs: Sequence[TokenRun]) -> dict[int, tuple[int, Sequence[int]]]:
-    """Of each row of a run: the row that the run begins behind, and the run's tokens up to its own."""
+    """By row of a run: the row that the run starts from, and the run's tokens up to its own."""
     row = forest.shape.num_rows if forest.xp.is_fixed else len(forest.rows.sequence) - len(forest.runs.owner)
     found: dict[int, tuple[int, Sequence[int]]] = {}
     for run in runs:

@@ -1,9 +1,10 @@
-"""Frames that a draft has received and not applied yet, and the peers that sent them.
+"""Frames that the draft has received but not applied yet, and the peers that sent them.
 
-One peer may send faster than the draft can apply. The next message is therefore from the tenant on which the
-least time was spent so far, by its weight, and when a turn's time is over the rest waits. A peer that sends
-more than may be held is disconnected; where a key has more than its share, the one of its peers that has
-most. Knows bytes, times, keys, tenants and table rows; does not know what messages mean.
+A peer may send faster than the draft can apply. So the next message is taken from the tenant on which the
+least time was spent, by weight, and when the time for messages is over the rest waits for the next turn of
+the server's loop. A peer for which too many bytes wait is disconnected; if a key has too many, the peer of
+that key with the most. Knows bytes, times, keys, tenants and rows of the tables; does not know what messages
+mean.
 """
 
 import itertools
@@ -18,12 +19,14 @@ from ssd.draft.protocol.sockets import DraftSocket, Heard
 from ssd.draft.server.session import DraftSession
 
 FRAMES_AT_ONCE = 1024
-"""Received before anything is applied."""
+"""Most frames received before any is applied."""
 MAX_BYTES_OF_PEER = 64 << 20
-"""More than the openings of 256 sequences of 32,768 tokens, which an honest engine may send at once."""
+"""More than an honest engine sends at once: openings of 256 sequences of 32,768 tokens."""
 MAX_BYTES_OF_KEY = 128 << 20
+"""Room for two such peers: a key with many peers must not fill the draft's memory."""
 LEAST_SECONDS = 0.010
-"""That a turn spends on messages if there are any; or as long as half of the last draft step."""
+"""Time for messages in one turn, or half of the last draft step if that is longer. Keeps growing and
+applying in balance, however long steps take."""
 
 
 @dataclass(slots=True)
@@ -31,10 +34,12 @@ class _Frame:
     heard: Heard
     tenant: str
     parts: Iterator[object] | None = None
-    """What is left of it, once it was begun."""
+    """The messages that are left, once the frame has been started."""
 
 
 class Intake:
+    """Queues of received frames, by tenant."""
+
     def __init__(
         self,
         link: DraftSocket,
@@ -46,9 +51,9 @@ class Intake:
         self._link, self._clock = link, clock
         self._tenant_of, self._weight_of = tenant_of, weight_of
         self._waiting: dict[str, deque[_Frame]] = {}
-        """By tenant; none is empty."""
+        """By tenant; no queue is empty."""
         self._spent: dict[str, float] = {}
-        """Of each tenant that waits, or waited in this turn: seconds by its weight."""
+        """By tenant that waits, or waited in this turn: seconds spent, divided by its weight."""
         self._bytes_of_peer: Counter[bytes] = Counter()
         self._bytes_of_key: Counter[str] = Counter()
 
@@ -58,11 +63,14 @@ class Intake:
 
     @property
     def num_bytes(self) -> int:
-        """Of frames that wait."""
+        """Size of the frames that wait."""
         return self._bytes_of_key.total()
 
     def receive(self, timeout: float) -> list[bytes]:
-        """What has arrived, waiting for the first if nothing else is there. Peers that sent too much."""
+        """Receives frames; waits for the first one if the queues are empty.
+
+        Returns peers that sent too much. Their frames are discarded.
+        """
         too_many = list[bytes]()
         for _ in range(FRAMES_AT_ONCE):
             heard = self._link.receive(0.0 if self._waiting else timeout)
@@ -79,21 +87,21 @@ class Intake:
         return too_many
 
     def _largest_of(self, key: str) -> bytes:
-        """The peer of this key for which most bytes wait: the one whose frame came last may be honest."""
+        """The peer of this key with the most waiting bytes. The peer whose frame came last may be honest."""
         frames = itertools.chain.from_iterable(self._waiting.values())
         peers = {each.heard.peer for each in frames if each.heard.key == key}
         return max(peers, key=self._bytes_of_peer.__getitem__)
 
     def apply(self, begin: Callable[[Heard], Iterable[object]], step_seconds: float) -> None:
-        """Message by message; `begin` gives those of a frame, and does each one's work when it is asked for.
+        """Applies messages, at least one, until the time for them is over.
 
-        At least one, and then for a turn's time.
+        `begin` returns an iterator over a frame's messages; each step of it applies one.
         """
         ends = self._clock() + max(LEAST_SECONDS, step_seconds / 2)
         while self._waiting:
             tenant = min(self._waiting, key=self._spent.__getitem__)
             started = self._clock()
-            self._go_on(tenant, begin)
+            self._apply_next(tenant, begin)
             ended = self._clock()
             self._spent[tenant] += (ended - started) / self._weight_of(tenant)
             if ended >= ends:
@@ -101,7 +109,7 @@ class Intake:
         self._spent = {each: self._spent[each] for each in self._waiting}
 
     def discard(self, peer: bytes) -> None:
-        """What is left of a peer that was given up."""
+        """Drops all frames of a peer."""
         for tenant, frames in list(self._waiting.items()):
             mine = [each for each in frames if each.heard.peer == peer]
             for each in mine:
@@ -115,7 +123,7 @@ class Intake:
     def _keep(self, heard: Heard) -> None:
         tenant = self._tenant_of(heard)
         if tenant not in self._waiting:
-            # Who comes anew is level with whoever had least: nobody saves up time.
+            # A tenant that was idle starts level with the least served one: idle tenants accrue no credit.
             least = min((self._spent[each] for each in self._waiting), default=0.0)
             self._spent[tenant] = max(least, self._spent.get(tenant, 0.0))
             self._waiting[tenant] = deque()
@@ -123,13 +131,13 @@ class Intake:
         self._bytes_of_peer[heard.peer] += len(heard.frame)
         self._bytes_of_key[heard.key] += len(heard.frame)
 
-    def _go_on(self, tenant: str, begin: Callable[[Heard], Iterable[object]]) -> None:
+    def _apply_next(self, tenant: str, begin: Callable[[Heard], Iterable[object]]) -> None:
         frame = self._waiting[tenant][0]
         if frame.parts is None:
             frame.parts = iter(begin(frame.heard))
         if next(frame.parts, frame) is not frame:
             return
-        # It may have been discarded meanwhile, with all of its peer's.
+        # Applying the message may have discarded all frames of its peer.
         frames = self._waiting.get(tenant)
         if frames and frames[0] is frame:
             frames.popleft()
@@ -146,25 +154,27 @@ class Intake:
 
 
 MAX_PEERS_OF_KEY = 1024
-"""Engines that may be there at once with one key, or together without a named one."""
+"""Most engines connected with one key, or without a key. Bounds the memory that peers take."""
 
 
 @dataclass(slots=True)
 class Peer:
+    """A connected engine."""
+
     key: str
-    """The name of its key; empty: it has none of its own."""
+    """The name of its key; empty if it has none."""
     tenant: str
     vocab_size: int
     rows: NDArray[np.bool_]
-    """Which rows of the forest are its sequences'."""
-    last_sign: float = 0.0
-    """When it last heard from here."""
-    is_owed: bool = False
-    """It has told something since, and waits for a word."""
-    asked: set[int] = field(default_factory=set)
-    """Sequences whose whole trees it wants; each is sent once a turn."""
+    """Flags of the rows of the tables that belong to its sessions."""
+    last_sent: float = 0.0
+    """When the draft last sent it something."""
+    awaits_reply: bool = False
+    """It has sent a message since then."""
+    resyncs: set[int] = field(default_factory=set)
+    """Sequences for which it asked the whole tree. Each tree is sent once a turn."""
     sessions: dict[int, tuple[int, DraftSession]] = field(default_factory=dict)
-    """Of each sequence: the scheduler's number for it, and its session."""
+    """By the engine's sequence id: the scheduler's session id, and the session."""
 
 
 class Peers:
@@ -174,7 +184,7 @@ class Peers:
         self._num_of_tenant: Counter[str] = Counter()
 
     def __iter__(self) -> Iterator[tuple[bytes, Peer]]:
-        """Of those that are there now: some may be forgotten meanwhile."""
+        """Over a copy: peers may be removed meanwhile."""
         return iter(list(self._peers.items()))
 
     def __getitem__(self, name: bytes) -> Peer:
@@ -201,7 +211,9 @@ class Peers:
         return tenant in self._num_of_tenant
 
     def refusal_of(self, key: str) -> str:
-        """Why no other engine with this key is taken; empty: it is."""
+        """Why another engine with this key is refused; empty if it is accepted."""
         if self._num_of_key[key] < MAX_PEERS_OF_KEY:
             return ""
-        return f"{MAX_PEERS_OF_KEY} engines with this key are here already: give some another draft or key"
+        return (
+            f"{MAX_PEERS_OF_KEY} engines with this key are connected already: give some another draft or key"
+        )

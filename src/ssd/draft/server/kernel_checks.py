@@ -1,8 +1,8 @@
-"""The check of a forest's kernels at startup: rounds of made-up trees, each step done twice from one state,
-by a kernel and by torch's operations.
+"""Checks a forest's kernels at startup: each step of random trees is done by a kernel and by torch.
 
-What the model says is drawn, of a vocabulary so small that runs hold, hits happen, and tokens end texts;
-some of it is no number, some is beyond what the engine knows. Scratch may differ, and is not looked at.
+Both start from the same state and must give the same result. Children are random, from a vocabulary so small
+that runs are confirmed, hits happen and tokens end texts; some log-probabilities are NaN, and some tokens are
+beyond the engine's vocabulary. Scratch rows may differ and are not compared.
 """
 
 import random
@@ -20,27 +20,28 @@ from ssd.draft.tree.arrays import TorchArrays
 from ssd.draft.tree.attach import HEAD
 from ssd.draft.tree.children import ChosenChildren
 from ssd.draft.tree.forest import Forest
-from ssd.draft.tree.fused import STEPS, FusedForest, Step
+from ssd.draft.tree.gpu import STEPS, FusedForest, Step
 from ssd.draft.tree.tables import Shape
 from ssd.kernels.language import can_launch
 from ssd.runtime.kernel_checks import Finding, leave_failing_kernels_to_torch
 
 BOUND = 2e-6
-"""Of log-probabilities, in float32; whole numbers are equal."""
+"""Largest difference of log-probabilities in float32. Integers must be equal."""
 _MAX_LEN = 400
 _END, _UNKNOWN = 3, 11
-"""A token that ends texts, and the first that the engine does not know."""
+"""A token that ends texts, and the first token beyond the engine's vocabulary."""
 _INFINITE = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class ForestScene:
-    """Trees of this shape, but for the last, which stays empty."""
+    """Some rounds with trees of this shape. The last sequence stays empty."""
 
     shape: Shape
     count: int = 4
+    """Rounds."""
     crowd: int = 0
-    """Slots that are taken at first, by nodes that lead nowhere: others are of the second word."""
+    """Slots that dead nodes take at first, so that others use the second word of bits."""
     seed: int = 0
 
     def __str__(self) -> str:
@@ -50,13 +51,13 @@ class ForestScene:
 
 
 def check_forest(shape: Shape, device: torch.device) -> None:
-    """Before a forest's first step: leaves kernels that fail on its shape to torch."""
+    """Call before a forest's first step: replaces kernels that fail for its shape by torch."""
     if can_launch(device):
         leave_failing_kernels_to_torch(device, check_steps(device, (scene_of(shape),)))
 
 
 def scene_of(shape: Shape) -> ForestScene:
-    """A service's own, with few sequences: kernels are compiled for all else of a shape."""
+    """A scene with few sequences: kernels are compiled for everything else of a shape."""
     return ForestScene(replace(shape, sequences=3))
 
 
@@ -68,14 +69,14 @@ def check_steps(device: torch.device, scenes: Iterable[ForestScene]) -> Iterator
                 continue
             try:
                 worst[step] = max(worst[step], measure())
-            except Exception as error:  # A compiler's, a driver's: whatever it is, the kernel cannot be used.
+            except Exception as error:  # From the compiler or the driver: the kernel cannot be used.
                 worst[step], trouble[step] = _INFINITE, f"{type(error).__name__}: {error}"[:300]
         for step in STEPS:
             yield Finding(step, str(scene), worst[step], BOUND, trouble.get(step, ""))
 
 
 def _steps(scene: ForestScene, device: torch.device) -> Iterator[tuple[Step, Callable[[], float]]]:
-    """Each step of the rounds: torch has done it; to measure is to do it by a kernel from the same state."""
+    """Yields each step after torch has done it, with a function that repeats it by a kernel and compares."""
     shape, xp = scene.shape, TorchArrays(device)
     forest, other = Forest(xp, shape), FusedForest(xp, shape, kernels=frozenset(STEPS))
     rng, draw = random.Random(scene.seed), torch.Generator().manual_seed(scene.seed)
@@ -85,7 +86,7 @@ def _steps(scene: ForestScene, device: torch.device) -> Iterator[tuple[Step, Cal
         forest.tables.position[row, : scene.crowd] = _MAX_LEN
     for number in range(scene.count):
         forest.tables.is_live[1 : shape.sequences] = True
-        _share_out(forest, rng)
+        _set_usage(forest, rng)
         _copy(forest, other)
         forest.select()
         yield "select", partial(_select_gap, forest, other)
@@ -99,7 +100,7 @@ def _steps(scene: ForestScene, device: torch.device) -> Iterator[tuple[Step, Cal
         forest.attach(children)
         yield "attach", partial(_attach_gap, forest, other, children)
         if number % 2:
-            _decide(forest, rng)
+            _load_outcomes(forest, rng)
             _copy(forest, other)
             forest.apply()
             yield "apply", partial(_apply_gap, forest, other)
@@ -121,8 +122,8 @@ def _open_session(forest: Forest, row: int, rng: random.Random) -> None:
     forest.tables.blocks[row] = torch.tensor(blocks, device=forest.tables.blocks.device)
 
 
-def _share_out(forest: Forest, rng: random.Random) -> None:
-    """Two tenants, who have had the same or not, and weigh the same or not; trees with some steps to go."""
+def _set_usage(forest: Forest, rng: random.Random) -> None:
+    """Two tenants with equal or different usage and weights, and trees with some steps left."""
     usage, sequences = forest.usage, forest.shape.sequences
     for row in range(1, sequences):
         usage.tenant[row] = rng.randint(1, 2)
@@ -132,7 +133,7 @@ def _share_out(forest: Forest, rng: random.Random) -> None:
 
 
 def _random_children(shape: Shape, draw: torch.Generator, device: torch.device) -> ChosenChildren:
-    """Children of every row, the likeliest first."""
+    """Random children of every row, most likely first."""
     num_rows = shape.num_rows + shape.lookup
     tokens = torch.rand(num_rows, _UNKNOWN + 2, generator=draw).argsort(1)[:, : shape.children]
     raws = (torch.rand(num_rows, shape.children, generator=draw) ** 3).log().sort(1, descending=True).values
@@ -142,7 +143,7 @@ def _random_children(shape: Shape, draw: torch.Generator, device: torch.device) 
 
 
 def _runs(forest: Forest, rng: random.Random) -> list[TokenRun]:
-    """Behind the first row of some trees, as far as slots are free."""
+    """Runs from the first row of some trees, while slots are free."""
     rows, shape, to_host = forest.rows, forest.shape, forest.xp.to_host
     sequence, attaches, start = to_host(rows.sequence), to_host(rows.attaches), to_host(rows.start)
     is_used, left, found = to_host(forest.tables.is_used), shape.lookup, list[TokenRun]()
@@ -158,8 +159,8 @@ def _runs(forest: Forest, rng: random.Random) -> list[TokenRun]:
     return found
 
 
-def _decide(forest: Forest, rng: random.Random) -> None:
-    """Outcomes for most trees: along nodes that are there, up to a child, or to what nobody foresaw."""
+def _load_outcomes(forest: Forest, rng: random.Random) -> None:
+    """Random outcomes for most trees: along nodes, up to a child, or to an unexpected token."""
     tables, shape, to_host = forest.tables, forest.shape, forest.xp.to_host
     used, node_id, first_id = (to_host(each) for each in (tables.is_used, tables.node_id, tables.first_id))
     children = to_host(tables.child_token)
@@ -213,10 +214,10 @@ def _run_gap(forest: Forest, other: Forest) -> float:
 def _attach_gap(forest: Forest, other: Forest, children: ChosenChildren) -> float:
     other.attach(children)
     mine, its = forest.fresh, other.fresh
-    is_told, real = mine[:, 1] > 0, HEAD + forest.shape.children
-    is_child = mine[is_told, HEAD:real] >= 0
-    reals = [each[is_told, real:].view(torch.float32)[is_child] for each in (mine, its)]
-    whole = _gap(mine[is_told, :real], its[is_told, :real]), _gap(mine[:, 1], its[:, 1])
+    has_children, real = mine[:, 1] > 0, HEAD + forest.shape.children
+    is_child = mine[has_children, HEAD:real] >= 0
+    reals = [each[has_children, real:].view(torch.float32)[is_child] for each in (mine, its)]
+    whole = _gap(mine[has_children, :real], its[has_children, :real]), _gap(mine[:, 1], its[:, 1])
     return max(*whole, _gap(*reals), _tables_gap(forest, other))
 
 
@@ -236,7 +237,7 @@ def _tables_gap(forest: Forest, other: Forest) -> float:
     for each in fields(forest.tables):
         mine, its = getattr(forest.tables, each.name), getattr(other.tables, each.name)
         if each.name == "child_value":
-            # Of children that there are not anything may be kept.
+            # Values of missing children are undefined.
             mine, its = (torch.where(exists, table, 0.0) for table in (mine, its))
         if each.name != "counts":
             axis = 1 if each.name in ("ancestors", "parted") else 0
@@ -246,7 +247,7 @@ def _tables_gap(forest: Forest, other: Forest) -> float:
 
 
 def _gap(mine: Tensor, its: Tensor) -> float:
-    """0 where whole numbers are the same."""
+    """The largest difference; infinite if integers differ."""
     if not mine.is_floating_point():
         return 0.0 if torch.equal(mine, its) else _INFINITE
     apart = (mine - its).abs()

@@ -1,9 +1,9 @@
-"""Parameters that depend on tokens (penalties, bias, bad words, minimum length), for all rows of a step.
+"""Applies parameters that depend on tokens to a step's logits: penalties, bias, bad words, minimum length.
 
-The logits are changed in place before children are chosen, so an edited row then costs what any row costs.
-Only tokens that occur are looked at: those of a text once for all of its rows, and of each row the tokens
-between the root and itself. Formulas and their order are those of `sampling/processors.py`, entry by entry,
-so the edited logits are the same to the bit. Knows tables and texts; does not know what is made of logits.
+The logits are changed in place before children are chosen, so choosing children costs the same for all rows.
+Only entries of tokens that occur are touched: a text's own tokens, once for all of its rows, and each row's
+tokens between the root and itself. Formulas and their order are those of `sampling/processors.py`, so the
+edited logits are equal to the bit. Knows tables and texts; does not know how logits are used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,19 +23,19 @@ from ssd.draft.tree.tables import WORD
 Longs = NDArray[np.int64]
 _Number = TypeVar("_Number", bound=np.generic)
 _NO_TOKEN = -(1 << 62)
-"""Stands before the first token of a text. No bad word contains it."""
+"""Padding before the first token of a text. No bad word contains it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Entries of the logits: rows among those that are edited, and tokens."""
+    """Entries of the logits: numbers of edited rows, and tokens."""
 
     rows: Longs
     tokens: Longs
 
 
 class TextEdits:
-    """What the parameters of one text ask for, as columns. Made once, when the text is opened."""
+    """The parameters of one session as columns. Made once, when the session is opened."""
 
     def __init__(self, session: DraftSession) -> None:
         params, sampling = session.params, session.opening.sampling
@@ -57,7 +57,10 @@ class TextEdits:
         """Longer ones, by length [N, length]."""
 
     def endings(self, tails: Longs) -> Places:
-        """Tokens that would complete a longer bad word. Of each row the last tokens [R, L], latest first."""
+        """Tokens that would complete a bad word of several tokens.
+
+        `tails` [R, L]: the last tokens of each row, latest first.
+        """
         found = list[Places]()
         for size, words in self.words.items():
             row, word = np.nonzero((tails[:, None, : size - 1] == words[:, -2::-1]).all(2))
@@ -75,7 +78,7 @@ class TextEdits:
 
 
 def edits_of(session: DraftSession) -> TextEdits | None:
-    """None where no parameter of the text depends on its tokens."""
+    """None if no parameter of the session depends on tokens."""
     params, sampling = session.params, session.opening.sampling
     has_minimum = bool(params.min_tokens and sampling.end_ids)
     if params.bias or sampling.bad_word_ids or params.penalised or has_minimum:
@@ -84,7 +87,7 @@ def edits_of(session: DraftSession) -> TextEdits | None:
 
 
 class EditedRows:
-    """The rows of a step that attach and belong to such texts, in the order of their sequences."""
+    """The rows of a step that attach children and need edits, in the order of their sequences."""
 
     def __init__(self, forest: Forest, texts: Mapping[int, TextEdits]) -> None:
         rows, to_host = forest.rows, forest.xp.to_host
@@ -93,7 +96,7 @@ class EditedRows:
         is_edited[list(texts)] = True
         chosen = np.flatnonzero(is_edited[sequence] & attaches)
         chosen = chosen[np.argsort(sequence[chosen], kind="stable")]
-        # Where shapes are not fixed, rows that attach nothing have no logits.
+        # Unless shapes are fixed, rows that attach nothing have no logits.
         self.places: Longs = chosen if forest.xp.is_fixed else (attaches.cumsum() - 1)[chosen]
         self.sequence: Longs = sequence[chosen]
         self._forest, self._chosen = forest, chosen
@@ -104,19 +107,19 @@ class EditedRows:
             (texts[number], slice(first, end))
             for number, first, end in zip(numbers.tolist(), firsts.tolist(), ends.tolist(), strict=True)
         ]
-        """The rows of each text that has some."""
+        """Each session that has edited rows, with its rows."""
 
     def __len__(self) -> int:
         return len(self.places)
 
     @cached_property
     def drafted(self) -> tuple[Places, Longs]:
-        """All tokens between root and row, the row's own among them, and how far each lies before the row."""
+        """All tokens between the root and a row, including the row's own, and their distance to the row."""
         forest, to_host = self._forest, self._forest.xp.to_host
         rows, tables, chosen = forest.rows, forest.tables, self._chosen
         sequences, slots, is_read = to_host(rows.sequence), to_host(rows.slot), to_host(rows.is_read)
         tokens, positions = to_host(tables.token).copy(), to_host(tables.position).copy()
-        # Nodes of this step are not in the tables yet; a run's rows stand behind others of it.
+        # Nodes of this step are not in the tables yet, and rows of a run have other rows as parents.
         now = np.flatnonzero(to_host(rows.attaches) & ~is_read)
         tokens[sequences[now], slots[now]] = to_host(rows.token)[now]
         positions[sequences[now], slots[now]] = to_host(rows.position)[now]
@@ -129,7 +132,7 @@ class EditedRows:
         return Places(row, tokens[owner, slot]), self.position[row] - positions[owner, slot]
 
     def tails(self, rows: slice, edits: TextEdits) -> Longs:
-        """The last tokens [R, L] before what follows each of these rows, the latest first."""
+        """The last tokens [R, L] up to and including each of these rows, latest first."""
         width, text = edits.longest_start, edits.session.tokens
         known = np.array(text[: -width - 1 : -1], np.int64)
         depth = self.position[rows] - (len(text) - 1)
@@ -156,7 +159,7 @@ class LogitEdits:
 
     @torch.inference_mode()
     def apply(self, logits: Tensor, rows: EditedRows) -> None:
-        """In place: bias, then penalties, then what must not come."""
+        """Edits in place: bias, then penalties, then forbidden tokens."""
         self._add_bias(logits, rows)
         self._penalise(logits, rows)
         self._forbid(logits, rows)
@@ -207,7 +210,7 @@ class LogitEdits:
             flat.index_fill_(0, index, -torch.inf)
 
     def _kept(self, places: Places, width: int) -> tuple[Places, NDArray[np.bool_]]:
-        """The places that the head has, by column, and which of those given they are."""
+        """The places whose tokens the head has, with columns for tokens, and flags of the kept ones."""
         tokens = places.tokens
         most = width if self._columns is None else len(self._columns)
         is_kept = (tokens >= 0) & (tokens < most)
@@ -220,7 +223,7 @@ class LogitEdits:
 
 
 class _Spread:
-    """Numbers of each text, once for each of its rows: row by row, all texts at once."""
+    """Repeats the numbers of each session for each of its rows, for all sessions at once."""
 
     def __init__(self, spans: Sequence[slice], tokens: Sequence[Longs]) -> None:
         num_rows = [span.stop - span.start for span in spans]
@@ -232,13 +235,13 @@ class _Spread:
         self.places = Places(np.repeat(rows, by_row), self.of(tokens))
 
     def of(self, numbers: Sequence[NDArray[_Number]]) -> NDArray[_Number]:
-        """As many of each text as it has tokens."""
+        """`numbers`: for each session as many as it has tokens."""
         found: NDArray[_Number] = np.concatenate(numbers)[self._source]
         return found
 
 
 def _counted(rows: EditedRows, parts: Sequence[tuple[TextEdits, slice]]) -> tuple[Places, Longs]:
-    """Tokens that penalties concern, each once a row, and how often it was written before what follows."""
+    """Tokens that penalties apply to, each once a row, and how often the row's text contains it."""
     seen = [each.session.seen() for each, _span in parts]
     spread = _Spread([span for _each, span in parts], [ids for ids, _counts in seen])
     places, times = spread.places, spread.of([counts for _ids, counts in seen])
@@ -250,7 +253,7 @@ def _counted(rows: EditedRows, parts: Sequence[tuple[TextEdits, slice]]) -> tupl
     size = 1 + max(int(places.tokens.max(initial=0)), int(drafted.tokens.max(initial=0)))
     pairs: Longs = (drafted.rows * size + drafted.tokens)[mine]
     more, more_times = np.unique(pairs, return_counts=True)
-    # Ascending: rows are in the order of the parts, and a text's tokens ascend. The last is behind all.
+    # Ascending, since rows follow the parts and each text's tokens ascend. The last key is a sentinel.
     keys = np.append(places.rows * size + places.tokens, np.array([np.iinfo(np.int64).max]))
     found: Longs = np.searchsorted(keys, more)
     is_known: NDArray[np.bool_] = keys[found] == more
@@ -260,12 +263,12 @@ def _counted(rows: EditedRows, parts: Sequence[tuple[TextEdits, slice]]) -> tupl
 
 
 def _flat(logits: Tensor, rows: EditedRows, places: Places) -> tuple[Tensor, Tensor]:
-    """The rows of logits laid end to end, and where the places are there."""
+    """The logits as one vector, and the indices of the places in it."""
     return logits.view(-1), _on(logits, rows.places[places.rows] * logits.shape[1] + places.tokens)
 
 
 def _tiled(rows: Longs, tokens: Longs) -> Places:
-    """The same tokens for each of some rows."""
+    """The same tokens for each of the rows."""
     return Places(np.repeat(rows, len(tokens)), np.tile(tokens, len(rows)))
 
 

@@ -1,4 +1,4 @@
-"""A draft service from its settings: model, blocks, scheduler and socket put together."""
+"""Builds a draft server from its settings: model, KV blocks, scheduler and socket."""
 
 import logging
 import time
@@ -15,10 +15,9 @@ from ssd.draft.protocol.sockets import DraftSocket, Keys, ZmqDraftSocket
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.server import DraftServer
 from ssd.draft.tree.arrays import NumpyArrays, TorchArrays
-from ssd.draft.tree.captured import CapturedChildren, CapturedForest, CapturedModel
 from ssd.draft.tree.children import ChildChooser, LooseChildren
 from ssd.draft.tree.forest import Forest
-from ssd.draft.tree.fused import Step, children_on, kernels_on
+from ssd.draft.tree.gpu import CapturedChildren, CapturedForest, CapturedModel, Step, children_on, kernels_on
 from ssd.draft.tree.model import ArraysModel, ForestModel, TensorsModel
 from ssd.draft.tree.tables import Shape
 from ssd.kvcache.block_manager import BlockManager
@@ -32,7 +31,8 @@ from ssd.runtime.needs import needs_of, refuse_what_memory_lacks
 logger = logging.getLogger(__name__)
 
 PREFILL_CHUNK = 128
-"""Tokens of prompts read in one step; and of texts that have gained some, as many beside them."""
+"""Prompt tokens read in one step. A step has as many rows for tokens that texts have gained. Small, so that a
+long prompt does not delay the other trees' next nodes."""
 
 
 def open_socket(address: str, keys: str | None) -> ZmqDraftSocket:
@@ -50,7 +50,7 @@ def shape_for(loaded: LoadedModel, config: DraftConfig) -> Shape:
         children=config.children,
         block=pool.block_size,
         blocks=-(-loaded.max_model_len // pool.block_size),
-        # That of row 0 lies in the spare slots before the first tree: padding goes there.
+        # Row 0, which is padding, uses the spare slots before the first tree.
         first_tree_slot=pool.tree_start(-1),
     )
 
@@ -58,17 +58,15 @@ def shape_for(loaded: LoadedModel, config: DraftConfig) -> Shape:
 def build_scheduler(
     loaded: LoadedModel, shape: Shape, config: DraftConfig, clock: Callable[[], float] = time.monotonic
 ) -> DraftScheduler:
-    """On tensors, every step captured, where a GPU computes; beside a CPU arrays are the faster form.
+    """On a GPU: tensors, with every step captured. On a CPU: numpy arrays, which are faster there.
 
-    On a GPU without our attention kernel (no compiler, say) arrays and eager steps are what fits in memory.
+    On a GPU without our attention kernel (for example without a compiler): arrays and eager steps.
     """
     pool, head_tokens = loaded.pool, loaded.head_tokens
     attention = captured_backend(pool, loaded.runner.model.config.num_heads)
     if loaded.capture is None or attention is None:
         if loaded.capture is not None:
-            logger.warning(
-                "the draft's steps are not captured, and slower: see what was said of kernels above"
-            )
+            logger.warning("the draft's steps run eagerly and slower: see the log lines about kernels above")
         forest, model, children = _in_arrays(loaded, shape, config.growth)
     else:
         forest, model, children = _captured(loaded, shape, config.growth, loaded.capture, attention)
@@ -109,14 +107,14 @@ def _captured(
     )
     children = CapturedChildren(plain, truncating, model, forest, capture)
     seconds = time.perf_counter() - started
-    logger.info("captured the steps of %s in %.1f s", loaded.checkpoint.name, seconds)
+    logger.info("captured the draft steps of %s in %.1f s", loaded.checkpoint.name, seconds)
     return forest, model, children
 
 
 def _kernels_for(shape: Shape, device: torch.device) -> frozenset[Step]:
-    """Those that do on this device what torch does, in trees of this shape."""
+    """The kernels that compute the same as torch on this device, for trees of this shape."""
     if device.type != "cpu":
-        # Not on a CPU: Triton takes long to import.
+        # Import late: Triton takes long to import and is useless on a CPU.
         from ssd.draft.server.kernel_checks import check_forest
 
         check_forest(shape, device)

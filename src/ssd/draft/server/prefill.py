@@ -1,16 +1,16 @@
-"""Which texts are read beside a step's rows, and how much of each: those that are too far behind for rows.
+"""Prefill: chooses which prompts are read beside a step's rows, and how many tokens of each.
 
-A tenant's tokens of a step go half to its oldest text that waits, and else to the shortest first, so short
-prompts are quick and long ones end too. What another text of the tenant has read meanwhile is taken over, and
-of texts that begin alike one reads at a time: a prefix is read once. Knows texts, blocks and accounts; no
-models.
+Texts with only a few unread tokens are read by rows of the step itself; prefill is for the others. Half of a
+tenant's tokens go to its oldest waiting text and the rest to the shortest first, so short prompts are quick
+and long ones finish too. A common prefix is read once: a text takes over blocks that another text of its
+tenant has read, and of texts with the same next block only one reads it. Knows texts, blocks and accounts;
+does not know models.
 """
 
 from collections.abc import Mapping, Sequence
 
 from ssd.draft.server.kv_blocks import KvBlocks
-from ssd.draft.server.ledger import Ledger
-from ssd.draft.server.session import DraftSession
+from ssd.draft.server.session import DraftSession, Ledger
 from ssd.draft.server.tenants import Tenants
 from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.model import PrefillChunk
@@ -31,10 +31,13 @@ class Prefill:
         self._sessions, self._kv_blocks, self._tenants, self._ledger = session, kv_blocks, tenants, ledger
         self._chunk = chunk
         self.unread: set[int] = set()
-        """Sessions whose text is too far behind to be read by rows."""
+        """Sessions whose text has too many unread tokens to be read by rows."""
 
     def choose(self) -> list[tuple[PrefillChunk, int]]:
-        """Chunks of texts, all but their last token, and whose they are. They count as read."""
+        """Chunks for the next step, with their sessions. Marks them as read.
+
+        A text's last token is left to the step's rows: its logits are needed.
+        """
         if not self.unread:
             return []
         lacking = self._lacking()
@@ -51,13 +54,13 @@ class Prefill:
         return [(self._read(each, count, lacking[each]), each) for each, count in allotted.items()]
 
     def finish(self, chunks: Sequence[tuple[PrefillChunk, int]]) -> None:
-        """They were read: others may share them."""
+        """Call after the forward: shares the chunks' blocks."""
         for chunk, session_id in chunks:
             num_read = chunk.start + len(chunk.tokens)
             self._kv_blocks.share(session_id, self._sessions[session_id], num_read)
 
     def _lacking(self) -> dict[int, int]:
-        """Of each text that may be read now: how many of its tokens are unread, but for the last."""
+        """By session that may be prefilled now: how many tokens are unread, without the last one."""
         num_read = self._xp.to_host(self._tables.num_read)
         found = dict[int, int]()
         for session_id in sorted(self.unread - self._kv_blocks.lacking.keys()):
@@ -75,7 +78,7 @@ class Prefill:
         return found
 
     def _in_turn(self, lacking: Mapping[int, int], budgets: Mapping[str, int]) -> list[tuple[int, int]]:
-        """Sessions in the order in which they are served, with the most that each gets at that turn."""
+        """Sessions in the order in which they are served, with the most tokens that each may get."""
         oldest = dict[str, int]()
         for session_id in lacking:
             oldest.setdefault(self._sessions[session_id].tenant, session_id)
@@ -84,7 +87,7 @@ class Prefill:
         return [*firsts, *((each, lacking[each]) for each in by_length)]
 
     def _is_first(self, session_id: int, lacking: Mapping[int, int], taken: set[bytes]) -> bool:
-        """Whether nobody reads the same block in this step; from here on this text does."""
+        """Whether no other text reads the same block in this step. If so, reserves the block."""
         session = self._sessions[session_id]
         content = self._kv_blocks.content(session_id, session, len(session.tokens) - 1 - lacking[session_id])
         if content in taken:

@@ -1,8 +1,9 @@
-"""Grows the trees of all sequences, one forward of the draft model a step: the host's side of a forest.
+"""Grows the trees of all sessions: one forward of the draft model per step.
 
-It keeps what is no table: texts, blocks, the order of outcomes, credit, and which prompts are read. Between
-two steps it hands outcomes over; after one it makes frames of what became of the rows. Knows the draft's KV
-blocks, not its model's insides; does not know sockets, or who asked.
+The scheduler keeps what is not in the tables: texts, KV blocks, the order of outcomes, credit, and prefill.
+A step is: apply outcomes, choose prefill chunks, select rows, add runs, forward, choose children, attach
+them, and make frames of the new nodes. Knows the draft's KV blocks and its model's interface; does not know
+sockets or peers.
 """
 
 import time
@@ -15,15 +16,13 @@ import numpy as np
 from torch import Tensor
 
 from ssd.draft.protocol.messages import Drawn
-from ssd.draft.server.admission import Admission
 from ssd.draft.server.frames import FrameBatch, NewNodes, new_nodes, numbered_frames, whole_tree
 from ssd.draft.server.host_choices import ChildDrawer, TokenRun, find_runs, load_runs
 from ssd.draft.server.kv_blocks import KvBlocks
-from ssd.draft.server.ledger import Ledger, Longs, RoundTimer
 from ssd.draft.server.logit_edits import EditedRows, LogitEdits, TextEdits, edits_of
 from ssd.draft.server.prefill import Prefill
-from ssd.draft.server.session import DraftSession
-from ssd.draft.server.tenants import RowAccounting, Tenants
+from ssd.draft.server.session import DraftSession, Ledger, Longs, RoundTimer
+from ssd.draft.server.tenants import Admission, RowAccounting, Tenants
 from ssd.draft.tree.children import ChildChooser, ChosenChildren
 from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.model import ForestModel
@@ -34,14 +33,14 @@ from ssd.kvcache.block_manager import BlockManager
 @dataclass(frozen=True, slots=True)
 class HostLimits:
     prefill_chunk: int = 128
-    """Tokens of prompts read in one step."""
+    """Prompt tokens read in one step."""
     max_model_len: int = 2048
     weights: Mapping[str, float] = field(default_factory=dict)
-    """Of tenants, by name; of others 1."""
+    """By tenant name; 1 for others."""
 
 
 class OutOfTrees(Exception):  # noqa: N818 - exhaustion is a state here, not an error
-    """Every tree is taken. Expected under load; nothing has been changed."""
+    """All trees are in use. Expected under load; nothing has been changed."""
 
 
 class DraftScheduler:
@@ -62,15 +61,15 @@ class DraftScheduler:
         self._logit_edits = LogitEdits(head_tokens)
         self._sessions: dict[int, DraftSession] = {}
         self._by_row: dict[int, int] = {}
-        """The session of each row in use."""
+        """By row: the id of its session."""
         self._texts: dict[int, DraftSession] = {}
-        """By row."""
+        """By row: its session."""
         self._edited: dict[int, TextEdits] = {}
-        """By row: texts whose parameters depend on tokens."""
+        """By row: sessions whose parameters depend on tokens."""
         self._drawing: set[int] = set()
-        """Sessions whose guesses are drawn."""
+        """Sessions that use ratio acceptance."""
         self._truncating: set[int] = set()
-        """Sessions that cut off tokens."""
+        """Sessions with top_k, top_p or min_p."""
         self.ledger = Ledger(forest.shape.sequences)
         self._round_timer, self._clock = RoundTimer(forest.shape.sequences, clock), clock
         self._kv_blocks = KvBlocks(forest, blocks, self.ledger)
@@ -82,9 +81,9 @@ class DraftScheduler:
         self.admission = Admission(self._sessions, self._kv_blocks, self.ledger, self.tenants)
         self._free = list(range(forest.shape.sequences, 0, -1))
         self._pending: dict[int, list[int]] = {}
-        """Of each session: tokens that are not applied yet."""
+        """By session: tokens of its outcome that are not applied yet."""
         self.is_starved = False
-        """A text lacks the blocks to be read, and nobody else computes: somebody has to go."""
+        """A text lacks blocks and no session can grow: the caller must evict one."""
 
     @property
     def num_sessions(self) -> int:
@@ -103,12 +102,12 @@ class DraftScheduler:
         return self._forest.shape.sequences
 
     def open(self, session_id: int, session: DraftSession) -> None:
-        """Takes a sequence in; OutOfTrees, OutOfBlocks or ValueError where it does not fit."""
+        """Opens a session. Raises OutOfTrees, OutOfBlocks or ValueError if it does not fit."""
         self._check_length(session)
         if not self.has_tree:
             raise OutOfTrees
         num_read = self._kv_blocks.allocate(session_id, session)
-        # The lowest: tables are looked at as far as they are in use.
+        # The lowest row: steps compute all rows up to the highest one in use.
         session.enter(self.ledger, self._free.pop())
         self._round_timer.enter(session.row)
         self._sessions[session_id], self._by_row[session.row] = session, session_id
@@ -136,7 +135,7 @@ class DraftScheduler:
             self._truncating.add(session_id)
 
     def _calibration_part(self, tenant: str) -> int:
-        """The number of a tenant's counts; one that had none begins with the model's own word."""
+        """The number of a tenant's calibration counts; clears them if they were assigned just now."""
         calibration_part, is_new = self.tenants.calibration_part(tenant)
         if is_new:
             self._forest.tables.counts[
@@ -146,7 +145,7 @@ class DraftScheduler:
 
     def close(self, session_id: int) -> None:
         if session_id in self._pending:
-            # It still teaches how good guesses are.
+            # Its last outcome still counts for the calibration.
             self._apply()
         session = self._sessions.pop(session_id, None)
         if session is None:
@@ -165,40 +164,40 @@ class DraftScheduler:
 
     @property
     def has_tree(self) -> bool:
-        """For one more sequence."""
+        """Whether there is a tree for one more session."""
         return bool(self._free)
 
     def advance(self, session_id: int, n: int, tokens: Sequence[int]) -> None:
-        """Takes an outcome; ValueError where the sequence has outgrown the draft, and has to be closed."""
+        """Takes an outcome. Raises ValueError if the text outgrows the draft's context; close it then."""
         session = self._sessions[session_id]
         if session_id in self._pending and n == self.ledger.n[session.row] + 1:
             self._apply()
         if session.goes_on(n, tokens):
-            # Before it reaches the tables, which have no room for more.
+            # Before the outcome reaches the tables, which have no room for more.
             self._check_length(session)
             self._round_timer.note_outcome(session.row)
             self._pending[session_id] = list(tokens)
 
     def full_frame(self, session_id: int) -> FrameBatch:
-        """All that is known of one tree."""
+        """A frame with the whole tree of a session."""
         self._apply()
         forest = self._forest
         found = whole_tree(forest.xp, forest.shape, forest.tables, self._sessions[session_id].row)
         return self._framed(found, full=True)
 
     def grow(self) -> tuple[FrameBatch | None, int]:
-        """One forward; the new nodes of each tree it touched, and how many rows it had. 0: nothing to do."""
+        """Takes one step. Returns the frames of new nodes and the number of rows; 0: nothing to do."""
         forest, started = self._forest, self._clock()
         self._apply()
         self._kv_blocks.cover_lacking()
         chunks = self._prefill.choose()
-        self._say_how_it_stands()
+        self._load_limits()
         self._accounting.load()
         forest.select()
         num_rows = int((forest.xp.to_host(forest.rows.sequence)[: forest.shape.num_rows] > 0).sum())
         if not num_rows and not chunks:
-            # Whoever waited for others need not: nobody has anything to do.
-            self.tenants.rest()
+            # Tenants that owe rows may prefill now: no other tenant has work.
+            self.tenants.reset()
             chunks = self._prefill.choose()
         if not num_rows and not chunks:
             self.is_starved = any(self.ledger.may_grow(each.row) for each in self._kv_blocks.lacking.values())
@@ -220,10 +219,10 @@ class DraftScheduler:
     def check_integrity(self) -> None:
         self._kv_blocks.check_integrity(self._sessions)
         if sorted(self._free + list(self._by_row)) != list(range(1, self._forest.shape.sequences + 1)):
-            raise RuntimeError("rows are neither free nor in use, or both")
+            raise RuntimeError("a row is neither free nor in use, or both")
         self.tenants.check_integrity({row: each.tenant for row, each in self._texts.items()})
         if np.flatnonzero(self.ledger.is_open).tolist() != sorted(self._by_row):
-            raise RuntimeError("the ledger has other rows than are in use")
+            raise RuntimeError("the rows that are open in the ledger are not those in use")
         for row, session_id in self._by_row.items():
             if self._sessions[session_id].row != row:
                 raise RuntimeError(f"row {row} does not belong to the session that holds it")
@@ -236,18 +235,18 @@ class DraftScheduler:
     # Outcomes.
 
     def _apply(self) -> None:
-        """Hands over what has arrived: as much of it at once as fits."""
+        """Applies pending outcomes to the trees; those longer than the tables allow, in parts."""
         while self._pending:
             forest, most = self._forest, self._forest.shape.outcome
             parts, rest = dict[int, list[int]](), dict[int, list[int]]()
-            for session_id, said in self._pending.items():
+            for session_id, tokens in self._pending.items():
                 row = self._sessions[session_id].row
                 if not self._kv_blocks.cover(session_id, self._sessions[session_id]):
-                    # Nothing can be moved into the text: its tree is lost, and what it gained is read.
+                    # Keys cannot be moved into missing blocks: drop the tree and read the new tokens later.
                     forest.tables.is_used[row] = False
-                parts[row] = said[:most]
-                if len(said) > most:
-                    rest[session_id] = said[most:]
+                parts[row] = tokens[:most]
+                if len(tokens) > most:
+                    rest[session_id] = tokens[most:]
             count = self._load_outcomes(parts)
             self._pending = rest
             forest.apply()
@@ -255,19 +254,19 @@ class DraftScheduler:
             self._note_progress(count)
 
     def _load_outcomes(self, parts: Mapping[int, Sequence[int]]) -> Longs:
-        """Tokens by row, into the inbox; returns of each row how many."""
+        """Writes tokens, by row, to the outcome table. Returns the number of tokens of each row."""
         forest, shape = self._forest, self._forest.shape
         count = np.zeros(shape.sequences + 1, np.int64)
         tokens = np.zeros((shape.sequences + 1, shape.outcome), np.int64)
         count[list(parts)] = [len(chunk) for chunk in parts.values()]
-        is_said = np.arange(shape.outcome) < count[:, None]
-        tokens[is_said] = [token for row in sorted(parts) for token in parts[row]]
+        is_token = np.arange(shape.outcome) < count[:, None]
+        tokens[is_token] = [token for row in sorted(parts) for token in parts[row]]
         forest.xp.load(forest.outcomes.count, count)
         forest.xp.load(forest.outcomes.tokens, tokens)
         return count
 
     def _note_progress(self, count: Longs) -> None:
-        """Texts that go on: what of them is read may be shared, and what lies too far back is read apart."""
+        """After outcomes: shares blocks that are full, and leaves texts that are far behind to prefill."""
         forest = self._forest
         num_read = forest.xp.to_host(forest.tables.num_read)
         is_far = forest.xp.to_host(forest.tables.length) - num_read > forest.shape.ring
@@ -283,8 +282,8 @@ class DraftScheduler:
 
     # Steps.
 
-    def _say_how_it_stands(self) -> None:
-        """Who may grow, and in how many steps."""
+    def _load_limits(self) -> None:
+        """Writes to the tables which sequences may grow, and how many steps they have."""
         is_held = self.ledger.is_held
         is_held[:] = False
         for session_id in self._prefill.unread | self._kv_blocks.lacking.keys():
@@ -294,6 +293,7 @@ class DraftScheduler:
         forest.xp.load(forest.tables.steps_left, self._round_timer.steps_left())
 
     def _lay_runs(self) -> list[TokenRun]:
+        """Adds rows that continue texts as they went on before (host_choices.py)."""
         forest = self._forest
         runs = find_runs(forest, self._texts) if forest.shape.lookup else []
         load_runs(forest, runs)
@@ -302,7 +302,7 @@ class DraftScheduler:
         return runs
 
     def _choose_children(self, logits: Tensor, runs: Sequence[TokenRun]) -> ChosenChildren:
-        """What follows each row, by its logits and parameters; where guesses are drawn, by the host."""
+        """The children of each row, from its logits and parameters. Drawn ones are chosen on the host."""
         forest = self._forest
         forest.truncates = bool(self._truncating)
         if self._edited:
@@ -311,7 +311,7 @@ class DraftScheduler:
         if self._drawing:
             host = forest.xp.to_host(chosen[0]), forest.xp.to_host(chosen[1])
             self._drawer.write(forest, self._texts, logits, host, runs)
-            # On a device that was a copy.
+            # On a device `host` is a copy.
             for table, values in zip(chosen, host, strict=True):
                 forest.xp.load(table, values)
         return chosen

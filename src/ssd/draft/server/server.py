@@ -1,12 +1,12 @@
-"""The draft service: engines in, nodes out. One loop, no threads.
+"""The draft server: receives messages from engines and sends them nodes. One loop, no threads.
 
-Between two steps it applies what has arrived, tenant by tenant and for some milliseconds (intake.py); then
-it grows. Knows peers, their sequences and the protocol. Does not know the target, HTTP or schedulers. A
-sequence of which something impossible is said is closed, and the rest of the frame holds. A peer whose frames
-cannot be read is told so and forgotten; a peer that vanishes takes its sequences with it.
+Each turn applies received messages for some milliseconds (intake.py), then takes one draft step. An invalid
+message about a sequence closes that sequence; the rest of the frame is applied. A peer whose frame cannot be
+decoded gets a HELLO and must connect again. When a peer disconnects, its sessions are closed.
 
-Peers whose key has the same name are one tenant; a peer without a name is one of its own. What there is too
-little of is shared among tenants (forest/tenants.py, forest/admission.py).
+Peers with the same key are one tenant; a peer without a key is a tenant of its own. Scarce resources are
+shared between tenants (tenants.py). Knows peers, their sequences and the protocol; does not know the target,
+HTTP or the engine's scheduler.
 """
 
 import itertools
@@ -40,16 +40,19 @@ from ssd.kvcache.block_manager import OutOfBlocks
 
 logger = logging.getLogger(__name__)
 
-_NO_ROOM = "the draft's KV cache is full: give it more with --kv-cache-bytes"
-_NO_TREE = "the draft has as many sequences as it may: raise its --max-num-seqs, or --kv-cache-bytes"
-_NO_SHARE = "other tenants have less than their share of the draft: raise this one's in its --weights"
-_NO_ROWS = "its tenant has more sequences than its share of the draft is enough for: raise its --weights"
+_NO_BLOCKS = "the draft's KV cache is full: give it more with --kv-cache-bytes"
+_NO_TREE = "the draft serves its maximum of sequences: raise its --max-num-seqs, or --kv-cache-bytes"
+_NO_SHARE = "other tenants have less than their share of the draft: raise this tenant's in its --weights"
+_NO_ROWS = "its tenant has more sequences than its share of the draft can serve: raise its --weights"
 HEARTBEAT = 2.0
-"""Seconds of silence after which a peer is told that the draft is there, or found to be gone."""
+"""Seconds after which an idle peer is sent statistics: it learns that the draft is alive, and the draft
+notices if the peer is gone."""
 
 
 @dataclass(slots=True)
 class _Work:
+    """Totals since the start."""
+
     num_steps: int = 0
     num_rows: int = 0
     seconds: float = 0.0
@@ -73,47 +76,50 @@ class DraftServer:
         self._work = _Work()
         self._last_spans: list[tuple[float, float, int]] = []
         self._step_seconds = 0.0
-        """Of the last step."""
+        """Duration of the last step."""
 
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Serves until told to stop, or nothing can be computed; then says goodbye to every sequence."""
+        """Serves until `is_over`, or until an error; then sends every peer a HELLO."""
         is_busy = False
         try:
             while not is_over():
                 is_busy = self.turn(0.0 if is_busy else 0.25)
         finally:
             for peer, _known in self._peers:
-                # To be greeted means to be forgotten: the engine makes another connection.
-                self._answer(peer, [self._hello])
+                # A HELLO tells the engine to reconnect.
+                self._send(peer, [self._hello])
 
     def turn(self, timeout: float) -> bool:
-        """Applies the inbox, waiting for its first frame if asked to, and takes one step. False: was idle."""
+        """Applies received messages, waiting for the first one up to `timeout`, and takes one draft step.
+
+        Returns False if there was nothing to do.
+        """
         for peer in self._intake.receive(timeout):
-            logger.warning("an engine sends more than is held for it: it is forgotten")
+            logger.warning("an engine sent more than the draft can queue; it must reconnect")
             self._forget(peer)
-            self._answer(peer, [self._hello])
-        self._intake.apply(self._take, self._step_seconds)
+            self._send(peer, [self._hello])
+        self._intake.apply(self._apply_frame, self._step_seconds)
         self._send_trees()
-        self._give_signs_of_life()
+        self._send_heartbeats()
         started = self._clock()
         frames, num_rows = self._scheduler.grow()
         if num_rows:
             self._note_step(started, self._clock(), num_rows)
             self._send_nodes(frames)
-        self._answer_all()
+        self._acknowledge()
         admission = self._scheduler.admission
         if self._scheduler.is_starved:
-            return self._send_away(admission.for_others(), _NO_ROOM)
-        self._send_away(admission.for_rows(), _NO_ROWS)
+            return self._evict(admission.for_others(), _NO_BLOCKS)
+        self._evict(admission.for_rows(), _NO_ROWS)
         return bool(num_rows) or self._intake.is_waiting
 
-    def _send_away(self, gone: int | None, reason: str) -> bool:
-        """Closes a sequence, if there is one to be closed; it may come back."""
+    def _evict(self, gone: int | None, reason: str) -> bool:
+        """Closes a session, if `gone` names one. The engine may open it again later."""
         for peer, known in self._peers:
             for session_id, session in list(known.sessions.values()):
                 if session_id == gone:
                     self._close(known, session.seq, session.epoch)
-                    self._answer(peer, [Close(session.seq, session.epoch, reason, may_return=True)])
+                    self._send(peer, [Close(session.seq, session.epoch, reason, may_return=True)])
                     return True
         return False
 
@@ -121,31 +127,31 @@ class DraftServer:
         self._scheduler.check_integrity()
         held = sum(len(peer.sessions) for _, peer in self._peers)
         if held != self._scheduler.num_sessions:
-            raise RuntimeError("the scheduler holds sequences that belong to no peer")
+            raise RuntimeError("the scheduler holds sessions that belong to no peer")
         for _, peer in self._peers:
             rows = sorted(session.row for _, session in peer.sessions.values())
             if np.flatnonzero(peer.rows).tolist() != rows:
-                raise RuntimeError("a peer's rows are not those of its sequences")
+                raise RuntimeError("a peer's rows are not those of its sessions")
 
     def _tenant_of(self, heard: Heard) -> str:
-        """Whose time its messages take."""
+        """The tenant that a frame's time is charged to."""
         known = self._peers.get(heard.peer)
         return known.tenant if known is not None else heard.key or heard.peer.hex()
 
-    def _take(self, heard: Heard) -> Iterator[None]:
-        """The messages of a frame, applied one by one."""
+    def _apply_frame(self, heard: Heard) -> Iterator[None]:
+        """Applies the messages of a frame, one for each step of the iterator."""
         peer = heard.peer
         known = self._peers.get(peer)
         try:
             messages = decode(heard.frame, vocab_size=known.vocab_size if known else self._hello.vocab_size)
         except FrameError as error:
-            logger.warning("a frame was refused: %s", error)
+            logger.warning("refused a frame that cannot be decoded: %s", error)
             self._forget(peer)
             self._intake.discard(peer)
-            self._answer(peer, [self._hello])
+            self._send(peer, [self._hello])
             return
         for message in messages:
-            self._answer(peer, self._apply(heard, message))
+            self._send(peer, self._apply(heard, message))
             yield
 
     def _apply(self, heard: Heard, message: AnyMessage) -> list[AnyMessage]:
@@ -154,7 +160,7 @@ class DraftServer:
         known = self._peers.get(heard.peer)
         if known is None:
             return [self._hello]
-        known.is_owed = True
+        known.awaits_reply = True
         match message:
             case Open():
                 return self._open(known, message)
@@ -163,7 +169,7 @@ class DraftServer:
             case Resync():
                 found = known.sessions.get(message.seq)
                 if found is not None and found[1].epoch == message.epoch:
-                    known.asked.add(message.seq)
+                    known.resyncs.add(message.seq)
             case Close():
                 self._close(known, message.seq, message.epoch)
         return []
@@ -172,10 +178,10 @@ class DraftServer:
         self._forget(heard.peer)
         refusal = self._refusal_of(hello) or self._peers.refusal_of(heard.key)
         if refusal:
-            return self._refusing(refusal)
+            return self._refusal(refusal)
         rows = np.zeros(self._scheduler.most_sessions + 1, np.bool_)
         vocab_size = min(hello.vocab_size, self._hello.vocab_size)
-        # Who has no name is the same as before if it comes again.
+        # A peer without a key is the same tenant when it reconnects.
         tenant = heard.key or f"{hello.name} {hello.instance}"
         self._peers.add(heard.peer, Peer(heard.key, tenant, vocab_size, rows))
         return self._hello
@@ -204,29 +210,32 @@ class DraftServer:
         if fault:
             return [Close(message.seq, message.epoch, fault)]
         if len(message.tokens) // 4 + 2 > self._scheduler.max_model_len:
-            # Before it is unpacked: what cannot be taken costs nothing.
+            # Before unpacking: a refused sequence should cost nothing.
             longest = self._scheduler.max_model_len
             return [Close(message.seq, message.epoch, f"the draft's context ends at {longest} tokens")]
         admission = self._scheduler.admission
-        if not self._scheduler.has_tree and not self._send_away(admission.for_tree(peer.tenant), _NO_SHARE):
-            return self._declining(peer, message, _NO_TREE)
+        if not self._scheduler.has_tree and not self._evict(admission.for_tree(peer.tenant), _NO_SHARE):
+            return self._declined(peer, message, _NO_TREE)
         try:
             message = without_foreign_ends(message, peer.vocab_size)
             session = DraftSession(message, self._scheduler.max_model_len, peer.vocab_size, peer.tenant)
             session_id = self._open_session(session)
         except OutOfBlocks:
-            return self._declining(peer, message, _NO_ROOM)
+            return self._declined(peer, message, _NO_BLOCKS)
         except ValueError as error:
             return [Close(message.seq, message.epoch, str(error)[:500])]
         peer.sessions[message.seq], peer.rows[session.row] = (session_id, session), True
         return []
 
-    def _declining(self, peer: Peer, message: Open, reason: str) -> list[AnyMessage]:
-        """Says how full the draft is as well: the sequence may come back when it is less so."""
+    def _declined(self, peer: Peer, message: Open, reason: str) -> list[AnyMessage]:
+        """Adds statistics, so that the engine can see when to try again."""
         return [Close(message.seq, message.epoch, reason, may_return=True), self._stats(peer)]
 
     def _open_session(self, session: DraftSession) -> int:
-        """Others give way as far as they have more than their share; OutOfBlocks: that is not enough."""
+        """Opens a session, evicting sessions of tenants that hold more than their share.
+
+        Raises OutOfBlocks if that does not free enough blocks.
+        """
         session_id = self._next_session()
         while True:
             try:
@@ -234,7 +243,7 @@ class DraftServer:
                 return session_id
             except OutOfBlocks:
                 gone = self._scheduler.admission.for_blocks(session.tenant, session.tokens)
-                if not self._send_away(gone, _NO_SHARE):
+                if not self._evict(gone, _NO_SHARE):
                     raise
 
     def _outcomes(self, peer: Peer, message: Outcome) -> list[AnyMessage]:
@@ -264,7 +273,7 @@ class DraftServer:
             self._close(peer, session.seq, session.epoch)
             return [Close(session.seq, session.epoch, str(error)[:500])]
         if session.is_out_of_sync:
-            # With every outcome, until it is opened again: the request may have been lost too.
+            # Sent with every outcome until the sequence is opened again: a RESYNC may get lost too.
             return [Resync(session.seq, session.epoch)]
         return []
 
@@ -285,45 +294,45 @@ class DraftServer:
             self._scheduler.tenants.forget(known.tenant)
 
     def _send_trees(self) -> None:
-        """To each peer that asked, however often, each tree once."""
+        """Sends each requested tree once, however often it was requested."""
         for peer, known in self._peers:
-            asked, known.asked = known.asked, set()
-            for seq in asked:
+            resyncs, known.resyncs = known.resyncs, set()
+            for seq in resyncs:
                 if (found := known.sessions.get(seq)) is not None:
-                    self._answer(peer, [self._scheduler.full_frame(found[0]).message()])
+                    self._send(peer, [self._scheduler.full_frame(found[0]).message()])
 
     def _send_nodes(self, frames: FrameBatch | None) -> None:
         for peer, known in self._peers:
             if not known.sessions:
                 continue
             mine = None if frames is None else frames.of(known.rows)
-            said: list[AnyMessage] = [] if mine is None or mine.is_empty else [mine.message()]
-            self._answer(peer, [*said, self._stats(known)])
+            nodes: list[AnyMessage] = [] if mine is None or mine.is_empty else [mine.message()]
+            self._send(peer, [*nodes, self._stats(known)])
         self._last_spans = []
 
-    def _answer(self, peer: bytes, messages: Sequence[AnyMessage]) -> None:
+    def _send(self, peer: bytes, messages: Sequence[AnyMessage]) -> None:
         if not messages:
             return
         try:
             self._link.send(peer, encode(messages))
             if (known := self._peers.get(peer)) is not None:
-                known.last_sign, known.is_owed = self._clock(), False
+                known.last_sent, known.awaits_reply = self._clock(), False
         except SocketError:
-            logger.info("an engine is gone; its sequences are closed")
+            logger.info("an engine has disconnected; its sequences are closed")
             self._forget(peer)
 
-    def _answer_all(self) -> None:
-        """Whoever has nothing to say of what it was told says so: silence means trouble."""
+    def _acknowledge(self) -> None:
+        """Answers every peer that sent a message: an engine takes silence for a failure."""
         for peer, known in self._peers:
-            if known.is_owed:
-                self._answer(peer, [self._stats(known)])
+            if known.awaits_reply:
+                self._send(peer, [self._stats(known)])
 
-    def _give_signs_of_life(self) -> None:
-        """To each peer that has heard nothing for a while, however busy others keep the draft."""
+    def _send_heartbeats(self) -> None:
+        """Sends statistics to peers that were sent nothing for a while, however busy the draft is."""
         now = self._clock()
         for peer, known in self._peers:
-            if now - known.last_sign >= HEARTBEAT:
-                self._answer(peer, [self._stats(known)])
+            if now - known.last_sent >= HEARTBEAT:
+                self._send(peer, [self._stats(known)])
 
     def _note_step(self, started: float, ended: float, num_rows: int) -> None:
         self._work.num_steps += 1
@@ -344,5 +353,5 @@ class DraftServer:
             step_spans=list(self._last_spans),
         )
 
-    def _refusing(self, reason: str) -> Hello:
+    def _refusal(self, reason: str) -> Hello:
         return msgspec.structs.replace(self._hello, max_model_len=0, refusal=reason[:500])

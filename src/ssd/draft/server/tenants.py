@@ -1,52 +1,59 @@
-"""Divides the draft's rows between tenants by their weights, counted over all steps.
+"""Divides the draft between tenants by their weights: rows of steps, trees and KV blocks.
 
-Each tenant has an account of the rows that it has had, divided by its weight: prompts, roots and nodes alike.
-The next row goes to the tenant that has had least (select.py), so over time rows are shared by weight.
-Accounts count from that of the tenant furthest behind among those that want more than they got. Idle tenants
-accrue no credit: they continue from where the others are. A tenant that has had more than its share owes it,
-also after it has gone, unless nobody went short.
+`Tenants` keeps an account for each tenant: the rows it has had, divided by its weight, for prompts, roots and
+nodes alike. The next row goes to the tenant with the smallest account (select.py), so over time rows are
+shared by weight. Accounts are counted from that of the tenant furthest behind among those that wanted more
+rows than they got. Idle tenants accrue no credit: they continue from where the others are. A tenant that has
+had more than its share keeps that debt after its last sequence closes, unless nobody went short.
 
-`CalibrationParts` numbers tenants for calibration (calibration.py): what one tenant reports, wrong or merely
-unusual, must not change what the draft expects of another. `RowAccounting` writes the accounts to the tables
-that a step reads, and counts afterwards which tenant got which rows.
+`RowAccounting` writes the accounts to the tables that a step reads, and counts afterwards which tenant got
+which rows. `CalibrationParts` gives each tenant calibration counts of its own (calibration.py): a tenant that
+reports wrong or unusual outcomes must not change what the draft expects of another one.
 
-Knows names, numbers and table rows; no models, no keys.
+`Admission` chooses which session is closed when there are too few trees, blocks or rows: of the tenant that
+holds most by its weight, the session that gained least for what it holds. A new session takes from other
+tenants only what leaves them with at least as much as it then has itself, so two tenants never evict each
+other in turns.
+
+Knows names, counts and rows of the tables; does not know models or keys.
 """
 
-from collections import OrderedDict
-from collections.abc import Container, Mapping, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ssd.draft.server.host_choices import TokenRun
-from ssd.draft.server.ledger import Longs
+from ssd.draft.server.kv_blocks import KvBlocks
+from ssd.draft.server.session import DraftSession, Ledger, Longs
 from ssd.draft.tree.forest import Forest
 from ssd.moving_average import moved_towards
 
 Flags = NDArray[np.bool_]
 Reals = NDArray[np.float64]
 _LAG_WEIGHT = 0.02
-"""Of the newest step."""
-_TOO_LATE = 0.5
-"""Share of its roots that a tenant leaves to later steps: with more it has too many sequences."""
+"""Weight of the newest step in a tenant's lag."""
+_MAX_LAG = 0.5
+"""A tenant that leaves more than this share of its unread tokens to later steps has too many sequences."""
 
 
 class Tenants:
-    """Numbers from 1 on are for tenants that have sequences; 0 is nobody's, as row 0 is."""
+    """Accounts of tenants. Numbers from 1 on are for tenants with sequences; 0 is nobody's, like row 0."""
 
     def __init__(self, sequences: int, weights: Mapping[str, float]) -> None:
         self._weights = dict(weights)
         self._numbers: dict[str, int] = {}
         self._free = list(range(sequences, 0, -1))
-        self._gone: dict[str, float] = {}
-        """What those owe that have no sequence."""
+        self._debts: dict[str, float] = {}
+        """Accounts of tenants that have no sequence now."""
         self.of_row: Longs = np.zeros(sequences + 1, np.int64)
         self.used: Reals = np.zeros(sequences + 1)
         self.weight: Reals = np.ones(sequences + 1)
         self._is_present = np.zeros(sequences + 1, np.bool_)
         self._wants = np.zeros(sequences + 1, np.bool_)
-        """Who would have taken more in the last step."""
+        """Tenants that wanted more rows than they got in the last step."""
         self._lag: Reals = np.zeros(sequences + 1)
         self._num_had: dict[str, int] = {}
         self._calibration_parts = CalibrationParts(sequences)
@@ -59,22 +66,22 @@ class Tenants:
         return self._weights.get(name, 1.0)
 
     def num_had(self, name: str) -> int:
-        """Rows that a tenant had since it came, while it has sequences."""
+        """Rows that a tenant has had since its first peer connected."""
         return self._num_had.get(name, 0)
 
     def forget(self, name: str) -> None:
-        """Nobody of this tenant is there any more."""
+        """The tenant's last peer has disconnected."""
         self._num_had.pop(name, None)
         self._calibration_parts.forget(name)
 
     def calibration_part(self, name: str) -> tuple[int, bool]:
-        """The number of a tenant's counts, and whether it begins with them (tenants.py)."""
+        """The number of a tenant's calibration counts, and whether it was assigned just now."""
         return self._calibration_parts.take(name, self._numbers)
 
     def enter(self, row: int, name: str) -> None:
         if name not in self._numbers:
             number = self._numbers[name] = self._free.pop()
-            self.weight[number], self.used[number] = self.weight_of(name), self._gone.pop(name, 0.0)
+            self.weight[number], self.used[number] = self.weight_of(name), self._debts.pop(name, 0.0)
             self._is_present[number], self._wants[number], self._lag[number] = True, False, 0.0
             self._num_had.setdefault(name, 0)
         self.of_row[row] = self._numbers[name]
@@ -87,55 +94,55 @@ class Tenants:
         del self._numbers[name]
         self._free.append(number)
         if self.used[number] > 0:
-            self._gone[name] = float(self.used[number])
+            self._debts[name] = float(self.used[number])
         self._is_present[number] = self._wants[number] = False
         self.used[number] = 0.0
 
     def settle(self, had: Longs, wanted: Longs | None) -> None:
-        """A step is over: rows of the tables had so many of its rows, and would have taken so many."""
-        if not self.are_several and not self._gone:
+        """Charges a step. For each row of the tables: rows of the step that it had, and that it wanted."""
+        if not self.are_several and not self._debts:
             self.used[:] = 0.0
             return
         num_had = self._by_tenant(had)
         self._wants = self._is_present if wanted is None else num_had < self._by_tenant(wanted)
         self.used += num_had / self.weight
         if not self._wants.any():
-            self.rest()
+            self.reset()
             return
         least = self.used[self._wants].min()
         self.used = np.maximum(self.used - least, 0.0)
-        self._gone = {name: used - least for name, used in self._gone.items() if used > least}
+        self._debts = {name: used - least for name, used in self._debts.items() if used > least}
 
-    def rest(self) -> None:
-        """There was nothing to do for anybody."""
+    def reset(self) -> None:
+        """Clears all accounts: no tenant went short, so none owes anything."""
         self._wants = np.zeros_like(self._wants)
         self.used[:] = 0.0
-        self._gone.clear()
+        self._debts.clear()
 
     def count(self, had: Longs) -> None:
-        """For whoever asks what it had: the same rows, ever since."""
+        """Adds a step's rows to the totals that `num_had` reports."""
         num_had = self._by_tenant(had)
         for name, number in self._numbers.items():
             self._num_had[name] += int(num_had[number])
 
     def note_roots(self, due: Longs, read: Longs) -> None:
-        """Of each row of the tables: tokens that were to be read in a step, and those that were."""
+        """For each row of the tables: tokens that were due in a step, and tokens that were read."""
         num_due, num_read = self._by_tenant(due), self._by_tenant(read)
         late = np.where(num_due > 0, 1 - num_read / np.maximum(num_due, 1), 0.0)
         self._lag = moved_towards(self._lag, late, _LAG_WEIGHT)
 
     def overloaded(self) -> str | None:
-        """A tenant that has more sequences than its share of rows is enough for; it is named once."""
+        """A tenant with more sequences than its share of rows can serve. Resets that tenant's lag."""
         for name, number in self._numbers.items():
-            if self._lag[number] > _TOO_LATE:
+            if self._lag[number] > _MAX_LAG:
                 self._lag[number] = 0.0
                 return name
         return None
 
     def prompt_tokens(self, most: int, names: set[str]) -> dict[str, int]:
-        """Of `most` tokens of prompts that a step reads, how many each of those has that wait for some.
+        """Divides a step's `most` prompt tokens between the tenants `names`, which wait for prefill.
 
-        Its share beside all that want something; nothing while it owes rows to one of them.
+        Each gets its share among all tenants that want rows, and nothing while it owes rows to one of them.
         """
         numbers = {name: self._numbers[name] for name in names}
         active = self._wants.copy()
@@ -162,13 +169,15 @@ class Tenants:
 
 
 class CalibrationParts:
+    """Assigns each tenant a part of the calibration counts. Takes parts of the least recent tenants back."""
+
     def __init__(self, count: int) -> None:
         self._free = list(range(count, 0, -1))
         self._numbers: OrderedDict[str, int] = OrderedDict()
-        """By tenant; who had one assigned longest ago comes first."""
+        """By tenant, least recently used first."""
 
     def take(self, name: str, present: Container[str]) -> tuple[int, bool]:
-        """A tenant's number, and whether it is new to it. Those of tenants that are present stay."""
+        """A tenant's number, and whether it was assigned just now. Tenants in `present` keep theirs."""
         number = self._numbers.get(name)
         is_new = number is None
         if number is None:
@@ -185,11 +194,13 @@ class CalibrationParts:
 
 
 class RowAccounting:
+    """Writes tenants' accounts to the tables before a step, and charges them for it."""
+
     def __init__(self, forest: Forest, tenants: Tenants) -> None:
         self._forest, self._tenants = forest, tenants
 
     def load(self) -> None:
-        """Before rows are selected. One tenant alone needs no turns."""
+        """Call before rows are selected. A single tenant needs no accounts."""
         forest, tenants = self._forest, self._tenants
         forest.is_shared = forest.xp.is_fixed or tenants.are_several
         if forest.is_shared:
@@ -200,9 +211,9 @@ class RowAccounting:
     def settle(
         self, runs: Sequence[TokenRun], prefilled: Sequence[tuple[int, int]], waiting: Sequence[int]
     ) -> None:
-        """Before rows are attached. Whatever is computed for a tenant counts: roots, nodes, runs and prompts.
+        """Call before rows are attached. All rows of a tenant count: roots, nodes, runs and prompts.
 
-        `prefilled`: rows of the tables whose prompts are read, and how much of them; `waiting`: those that
+        `prefilled`: rows of the tables whose prompts are read, and the number of tokens; `waiting`: rows that
         have more to read.
         """
         forest, size = self._forest, self._forest.shape.sequences + 1
@@ -226,7 +237,98 @@ class RowAccounting:
         return wanted
 
     def _due(self) -> Longs:
-        """Of each row of the tables: tokens of its text that a step may read."""
+        """For each row of the tables: tokens of its text that a step may read."""
         tables, to_host = self._forest.tables, self._forest.xp.to_host
         behind: Longs = (to_host(tables.length) - to_host(tables.num_read)) * to_host(tables.is_live)
         return behind
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a session holds of a scarce resource."""
+
+    session_id: int
+    tenant: str
+    size: int
+    value: float
+    """Moving average of tokens gained per round."""
+
+    @property
+    def rank(self) -> tuple[float, int, int]:
+        """Gain for what it holds. Of equal sessions the largest ranks lowest, then the youngest."""
+        return self.value / max(1, self.size), -self.size, -self.session_id
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a new session asks for."""
+
+    tenant: str
+    size: int
+
+
+def session_to_evict(
+    holdings: Sequence[Holding], weight_of: Callable[[str], float], claim: Claim | None = None
+) -> int | None:
+    """The session to close, for a claim if there is one. None: no other tenant has more than the claimant."""
+    held = defaultdict[str, float](float)
+    for each in holdings:
+        held[each.tenant] += each.size / weight_of(each.tenant)
+    if claim is not None:
+        due = held.pop(claim.tenant, 0.0) + claim.size / weight_of(claim.tenant)
+        held = defaultdict(float, {name: share for name, share in held.items() if share > due})
+    if not held:
+        return None
+    most = max(held, key=lambda name: (held[name], name))
+    return least_valuable(holdings, most)
+
+
+def least_valuable(holdings: Sequence[Holding], tenant: str) -> int:
+    mine = (each for each in holdings if each.tenant == tenant)
+    return min(mine, key=lambda each: each.rank).session_id
+
+
+class Admission:
+    """Names the session to evict. The caller closes it and asks again until there is room."""
+
+    def __init__(
+        self, session: Mapping[int, DraftSession], kv_blocks: KvBlocks, ledger: Ledger, tenants: Tenants
+    ) -> None:
+        self._sessions, self._kv_blocks, self._ledger, self._tenants = session, kv_blocks, ledger, tenants
+
+    def for_tree(self, tenant: str) -> int | None:
+        """The session whose tree a new session of a tenant may have; None: it gets none."""
+        return session_to_evict(self._by_number(), self._tenants.weight_of, Claim(tenant, 1))
+
+    def for_blocks(self, tenant: str, tokens: Sequence[int]) -> int | None:
+        """The first session to evict for a new text. None if evicting all that may go is not enough."""
+        claim = Claim(tenant, self._kv_blocks.num_blocks_for(len(tokens)))
+        lacking, holdings = self._kv_blocks.num_lacking(tokens, tenant), self._by_blocks()
+        first: int | None = None
+        while lacking > 0:
+            gone = session_to_evict(holdings, self._tenants.weight_of, claim)
+            if gone is None:
+                return None
+            first = gone if first is None else first
+            lacking -= next(each.size for each in holdings if each.session_id == gone)
+            holdings = [each for each in holdings if each.session_id != gone]
+        return first
+
+    def for_others(self) -> int | None:
+        """The session to evict when texts lack blocks and no session can grow."""
+        return session_to_evict(self._by_blocks(), self._tenants.weight_of)
+
+    def for_rows(self) -> int | None:
+        """A session of a tenant that has too few rows for its sessions; None: there is no such tenant."""
+        tenant = self._tenants.overloaded()
+        return None if tenant is None else least_valuable(self._by_number(), tenant)
+
+    def _by_number(self) -> list[Holding]:
+        return [self._holding(each, 1) for each in self._sessions]
+
+    def _by_blocks(self) -> list[Holding]:
+        return [self._holding(each, len(self._kv_blocks.of(each))) for each in self._sessions]
+
+    def _holding(self, session_id: int, size: int) -> Holding:
+        session = self._sessions[session_id]
+        return Holding(session_id, session.tenant, size, float(self._ledger.value[session.row]))

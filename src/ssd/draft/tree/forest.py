@@ -26,8 +26,7 @@ from ssd.draft.tree.attach import (
     write_partings,
 )
 from ssd.draft.tree.children import ChosenChildren
-from ssd.draft.tree.growth import priorities
-from ssd.draft.tree.select import free_slots, select_rows
+from ssd.draft.tree.select import free_slots, priorities, select_rows
 from ssd.draft.tree.tables import (
     WORD,
     WORDS,
