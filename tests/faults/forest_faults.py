@@ -145,7 +145,7 @@ FAULTS = [
     Fault(
         "what is not known leaves a gap",
         f"{DRAFT}/tree/attach.py",
-        "    return _closed_up(xp, known, found)",
+        "    return _compacted(xp, known, found)",
         "    return found",
         _KNOWN,
     ),
@@ -250,8 +250,8 @@ FAULTS = [
     Fault(
         "a run goes on behind what the model denies",
         f"{DRAFT}/tree/attach.py",
-        "is_held = lapses - lapses[first] + ~is_said[first] == 0",
-        "is_held = is_said",
+        "is_held = lapses - lapses[first] + ~is_child[first] == 0",
+        "is_held = is_child",
         _RUNS,
     ),
     Fault(

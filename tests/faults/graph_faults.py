@@ -192,7 +192,7 @@ FAULTS = [
     Fault(
         "children lie in memory that the draft's graphs share",
         "src/ssd/draft/tree/gpu.py",
-        "        for place, said in zip(self._forest.chosen, found, strict=True):\n            place.copy_(said)",
+        "        for table, values in zip(self._forest.chosen, found, strict=True):\n            table.copy_(values)",
         "        self._forest.chosen = found",
         f"{_DRAFT}[4-graphs-greedy]",
     ),

@@ -1,6 +1,6 @@
-"""The trees of all sequences as tables of fixed shape: a step is a fixed list of operations.
+"""The trees of all sequences as tables of fixed shape, and the steps that change them.
 
-`tables.py` says what is kept, `select.py` which rows a forward computes, `children.py` and `attach.py` what
-its logits become, `apply.py` what an outcome does. `arrays.py` has the few operations that torch and numpy
-do not share: each step is written once and runs on tensors (captured, on a device) and on arrays (a CPU).
+`tables.py` has the data, `select.py` the choice of a forward's rows, `children.py` and `attach.py` turn its
+logits into nodes, `apply.py` applies outcomes. Each step is a fixed list of operations, written once. It runs
+on tensors (captured, on a GPU) and on numpy arrays (on a CPU); `arrays.py` has the operations that differ.
 """

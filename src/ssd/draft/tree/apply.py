@@ -1,7 +1,7 @@
-"""What a batch of outcomes does: roots move along what was decided, lost branches go, accepted keys move.
+"""Applies a batch of outcomes: roots advance, lost branches are dropped, accepted keys move to KV blocks.
 
-Nothing is walked: a slot lies on the path if its token is right and so are those of all its ancestors, which
-are bits. Where an outcome is missing or comes twice is the host's to know.
+No tree is walked: a slot is on the accepted path if its token and those of all its ancestors (bits) match the
+outcome. The host checks the order of outcomes. Knows tables; does not know models.
 """
 
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from ssd.draft.tree.tables import Constants, Moves, OutcomeTable, Shape, Tables
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """What of each outcome [S] was foreseen."""
+    """How much of each outcome [S] is in its tree."""
 
-    is_ready: Array  # there is an outcome, and a tree that can have foreseen it
-    grown: Array  # nodes of the tree along its tokens
-    slots: Array  # [S, K] of these
+    is_ready: Array  # there is an outcome, and the text is read up to its root
+    grown: Array  # processed nodes along its tokens
+    slots: Array  # [S, K] the slots of these nodes
     last: Array  # the last of them, or the root's family
 
 
@@ -26,12 +26,12 @@ def apply_outcomes(
     xp: Arrays, shape: Shape, known: Constants, tables: Tables, outcomes: OutcomeTable, path_buffer: Array
 ) -> Moves:
     path = _path(xp, shape, known, tables, outcomes, path_buffer)
-    _teach(xp, shape, known, tables, outcomes, path)
+    _count_guesses(xp, shape, known, tables, outcomes, path)
     moves = _moves(xp, shape, known, tables, path)
     is_hit = path.is_ready & (path.grown == outcomes.count)
-    _name_roots(xp, shape, known, tables, outcomes, (path, is_hit))
+    _set_root_ids(xp, shape, known, tables, outcomes, (path, is_hit))
     _drop_lost(xp, shape, known, tables, outcomes, (path, is_hit))
-    _read_on(xp, shape, known, tables, outcomes, path)
+    _append_tokens(xp, shape, known, tables, outcomes, path)
     return moves
 
 
@@ -55,10 +55,10 @@ def _path(
     return _Path(is_ready, grown, slots, xp.where(grown > 0, last, known.root))
 
 
-def _teach(
+def _count_guesses(
     xp: Arrays, shape: Shape, known: Constants, tables: Tables, outcomes: OutcomeTable, path: _Path
 ) -> None:
-    """The children of the root and of each node of the path, beside the token that came."""
+    """Calibration: compares the children of the root and of each node on the path with the decided token."""
     here = known.sequences[: len(outcomes.count), None]
     count, grown = outcomes.count[:, None], path.grown[:, None]
     is_judged = (known.places < count) & (known.places <= grown) & path.is_ready[:, None]
@@ -72,7 +72,7 @@ def _teach(
 
 
 def _moves(xp: Arrays, shape: Shape, known: Constants, tables: Tables, path: _Path) -> Moves:
-    """From the arena into the trunk."""
+    """Moves keys of accepted nodes from tree slots into the sequence's KV blocks."""
     here = known.sequences[: len(path.grown), None]
     moves = known.places < path.grown[:, None]
     targets = text_slot(xp, shape, tables, here, tables.length[:, None] + known.places)
@@ -80,7 +80,7 @@ def _moves(xp: Arrays, shape: Shape, known: Constants, tables: Tables, path: _Pa
     return Moves(xp.where(moves, sources, known.scratch), xp.where(moves, targets, known.scratch))
 
 
-def _name_roots(
+def _set_root_ids(
     xp: Arrays,
     shape: Shape,
     known: Constants,
@@ -88,7 +88,7 @@ def _name_roots(
     outcomes: OutcomeTable,
     found: tuple[_Path, Array],
 ) -> None:
-    """The root is a processed node, or one that is known, or one of which nothing is known."""
+    """The new root is a processed node (hit), a known child (late), or a new node (miss)."""
     path, is_hit = found
     here = known.sequences[: len(outcomes.count)]
     following = outcomes.tokens[here, xp.at_most(path.grown, shape.outcome - 1)]
@@ -113,7 +113,7 @@ def _drop_lost(
     outcomes: OutcomeTable,
     found: tuple[_Path, Array],
 ) -> None:
-    """Of each tree what lies below its new root stays where it is; values count from there."""
+    """Keeps the nodes below the new root in their slots. Values are relative to the new root."""
     path, is_hit = found
     here = known.sequences[: len(outcomes.count)]
     is_moved = (outcomes.count > 0)[:, None]
@@ -132,7 +132,7 @@ def _drop_lost(
 
 
 def _move_family(shape: Shape, tables: Tables, here: Array, source: Array) -> None:
-    """The new root's children become the root's family; its slot is free."""
+    """The new root's children become the root's family. Its own slot is free."""
     root = shape.root
     tables.first_id[:, root] = tables.first_id[here, source]
     tables.child_token[:, root] = tables.child_token[here, source]
@@ -143,14 +143,14 @@ def _move_family(shape: Shape, tables: Tables, here: Array, source: Array) -> No
     tables.parted_rank[:, root] = tables.parted_rank[here, source]
 
 
-def _read_on(
+def _append_tokens(
     xp: Arrays, shape: Shape, known: Constants, tables: Tables, outcomes: OutcomeTable, path: _Path
 ) -> None:
-    """The text, and how far it is read."""
+    """Appends the outcome to the text. Accepted nodes count as read."""
     here = known.sequences[: len(outcomes.count), None]
     spots = (tables.length[:, None] + known.places) % shape.ring
-    is_said = known.places < outcomes.count[:, None]
-    tables.ring[here, spots] = xp.where(is_said, outcomes.tokens, tables.ring[here, spots])
+    is_token = known.places < outcomes.count[:, None]
+    tables.ring[here, spots] = xp.where(is_token, outcomes.tokens, tables.ring[here, spots])
     length, num_read = tables.length, tables.num_read
     num_read += path.grown
     length += outcomes.count

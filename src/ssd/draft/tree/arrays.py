@@ -1,10 +1,10 @@
-"""The few operations of which torch and numpy have different forms; all others are written the same way.
+"""The few operations that torch and numpy spell differently; all others are written the same way.
 
-A step is written once, against arrays that are tensors or numpy's. On tensors each operation has a fixed
-shape and none reads a value on the host, so a device can record a step and repeat it. On a CPU numpy's calls
-cost a third of torch's, and shapes may follow what is there (`is_fixed` says which holds).
+A step is written once, for torch tensors and numpy arrays. With tensors each operation has a fixed shape and
+none reads a value on the host, so a GPU can capture a step and replay it. On a CPU numpy's calls cost a third
+of torch's, and shapes may depend on values (`is_fixed` says which holds).
 
-`Array` is either kind. What is written must stay where it is: tables are changed in place, never replaced.
+`Array` is either kind. Tables are changed in place and never replaced: captured steps keep their addresses.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ Array = Any
 
 
 class Arrays(Protocol):
-    """Integers are int64, reals float32 and exact ones float64."""
+    """Integers are int64, reals float32, exacts float64, and words int32."""
 
     is_fixed: bool
     """Whether shapes must not depend on values."""
@@ -28,22 +28,22 @@ class Arrays(Protocol):
     def reals(self, *size: int, fill: float = 0.0) -> Array: ...
     def exacts(self, *size: int, fill: float = 0.0) -> Array: ...
     def words(self, *size: int) -> Array:
-        """int32, as they travel."""
+        """int32, as on the wire."""
         ...
 
     def of(self, values: Sequence[int]) -> Array: ...
     def load(self, table: Array, values: NDArray[Any]) -> None:
-        """What the host has to say, into a table of the same shape: outside of steps."""
+        """Copies the host's values into a table of the same shape. Not inside steps."""
         ...
 
     def to_host(self, table: Array) -> NDArray[Any]:
-        """What lies in a table, for the host: outside of steps."""
+        """A table's values on the host: a view for numpy, a copy from a device. Not inside steps."""
         ...
 
     def real(self, values: Array) -> Array: ...
     def exact(self, values: Array) -> Array: ...
     def bits(self, reals: Array) -> Array:
-        """The bits of float32, as int32."""
+        """The bits of float32 numbers, as int32."""
         ...
 
     def word(self, values: Array) -> Array: ...
@@ -54,16 +54,16 @@ class Arrays(Protocol):
         ...
 
     def order(self, values: Array) -> Array:
-        """Places of the values in ascending order; of equal ones the first comes first."""
+        """Indices that sort the values in ascending order, stably."""
         ...
 
     def searchsorted(self, ascending: Array, values: Array) -> Array:
-        """How many are smaller."""
+        """For each value: how many of `ascending` are smaller."""
         ...
 
     def joined(self, arrays: Sequence[Array], axis: int) -> Array: ...
     def add_at(self, table: Array, places: Array, values: Array) -> None:
-        """Adds at places of a one-dimensional table; a place may occur more than once."""
+        """Adds values at places of a one-dimensional table. A place may occur more than once."""
         ...
 
     def at_least(self, values: Array, least: float) -> Array: ...

@@ -1,12 +1,12 @@
-"""What the logits of a step's rows become: families of children in the trees, and what the target is sent.
+"""Attaches chosen children to the trees, and collects them in `fresh` for the engines.
 
-A row's node gets its slot, its children join the tree, and it is no longer to be chosen. Rows that attach
-nothing write to scratch. `fresh` is all that has to leave the device.
+A row's node gets its slot, its children join the tree, and it cannot be selected again. Rows that attach
+nothing write to scratch. `fresh` is all that has to be copied to the host.
 
-Runs are rows that continue what the text says (ngram.py) behind the first row of a tree. The host decides
-them: for each row of a run the row it begins behind, how far in it lies, and its token. As far as the model's
-own children confirm a run the tree is that much deeper; the rest is dropped. Rows of runs lie behind all
-others, those of one run together. Knows tables, not logits or texts.
+Runs are rows that continue the text as it went on before (ngram.py), below the first row of a tree. The host
+decides them: for each row of a run, the row that it starts from, its place in the run, and its token. The
+part of a run that the model's children confirm becomes nodes; the rest is dropped. Rows of runs come after
+all others, those of one run together. Knows tables; does not know logits or texts.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -17,12 +17,13 @@ from ssd.draft.tree.children import ChosenChildren
 from ssd.draft.tree.tables import Constants, Shape, Tables, TreeRows
 
 HEAD = 5
-"""Columns of a row of `fresh` before its tokens: sequence, number of children, parent, first id, root."""
+"""Columns of `fresh` before the tokens: sequence, number of children, parent's id, first child's id, root's
+id. After the tokens come the log-probabilities, as bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Families:
-    """Of each row [W, C]: its children, most likely first; those that exist lie before the others."""
+    """The children of each row [W, C], most likely first. Existing children come before missing ones."""
 
     tokens: Array
     raws: Array
@@ -32,7 +33,7 @@ class Families:
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """Of each row: its node's, how many children it has, and the first one's."""
+    """For each row: its node's id, its number of children, and the first child's id."""
 
     node: Array
     number: Array
@@ -46,7 +47,7 @@ def fresh_width(shape: Shape) -> int:
 def families(
     xp: Arrays, known: Constants, tables: Tables, rows: TreeRows, chosen: ChosenChildren
 ) -> Families:
-    """From tokens and what the model said of them: −inf or NaN where there is no child."""
+    """Families from chosen children. A log-probability of −inf or NaN means that there is no child."""
     tokens, raws = chosen
     logprobs = calibrated(xp, known, tables.counts, raws, tables.calibration[rows.sequence])
     exists = raws > known.never
@@ -54,11 +55,11 @@ def families(
     found = Families(tokens, raws, logprobs, is_meant)
     if not xp.is_fixed and (is_meant == exists).all():
         return found
-    return _closed_up(xp, known, found)
+    return _compacted(xp, known, found)
 
 
-def _closed_up(xp: Arrays, known: Constants, found: Families) -> Families:
-    """What one side of the line does not know leaves no gap: ids are numbered on."""
+def _compacted(xp: Arrays, known: Constants, found: Families) -> Families:
+    """Moves existing children to the front: their ids are consecutive."""
     count = found.tokens.shape[1]
     order = xp.smallest(xp.where(found.exists, known.ranks, known.ranks + count), count) % count
     places = known.rows[: len(order), None], order
@@ -66,14 +67,14 @@ def _closed_up(xp: Arrays, known: Constants, found: Families) -> Families:
 
 
 def barren(tables: Tables, rows: TreeRows, found: Families) -> Array:
-    """Children [W, C] that end the text: nothing is grown behind them."""
+    """Children [W, C] that end the text. They are never processed."""
     return (found.tokens[:, :, None] == tables.ends[rows.sequence][:, None, :]).any(2)
 
 
 def attach_rows(
     xp: Arrays, known: Constants, tables: Tables, rows: TreeRows, found: Families, is_barren: Array, ids: Ids
 ) -> Array:
-    """Writes the families into the trees; returns `fresh` [W, …] as int32."""
+    """Writes the families to the trees. Returns `fresh` [W, …] as int32."""
     sequence, attaches = rows.sequence, rows.attaches
     tokens = xp.where(found.exists, found.tokens, known.minus)
     home = xp.where(attaches, sequence, known.zero)
@@ -82,7 +83,7 @@ def attach_rows(
     tables.is_open[home, rows.slot] = found.exists & ~is_barren
     tables.child_raw[home, rows.slot] = found.raws
     tables.child_value[home, rows.slot] = rows.value[:, None] + found.logprobs
-    # After its family is written: a node of a run is a child of another row of this step.
+    # After all families are written: a node of a run is a child of another row of this step.
     gone = xp.where(attaches & ~rows.is_read, sequence, known.zero)
     tables.is_open[gone, rows.family, rows.rank] = known.no_flags[: len(gone)]
     read = xp.where(attaches & rows.is_read, sequence, known.zero)
@@ -95,7 +96,7 @@ def attach_rows(
 
 
 def numbered(xp: Arrays, tables: Tables, rows: TreeRows, found: Families) -> Ids:
-    """Children are numbered on within their sequence, in the order of the rows."""
+    """Numbers children consecutively within their sequence, in the order of the rows."""
     number = found.exists.sum(1) * rows.attaches
     before = number.cumsum(0) - number
     first = tables.next_id[rows.sequence] + before - before[rows.start]
@@ -114,7 +115,7 @@ def _write_slots(xp: Arrays, known: Constants, tables: Tables, rows: TreeRows, h
 
 
 def write_partings(xp: Arrays, known: Constants, tables: Tables, rows: TreeRows) -> None:
-    """Where the way to each row last took another token than the likeliest, for policies that ask."""
+    """Notes where each path last left the most likely child, for fan-out policies."""
     home = xp.where(rows.attaches, rows.sequence, known.zero)
     before = xp.where(rows.is_read, known.minus, tables.parted[:, rows.sequence, rows.family])
     ranks = tables.parted_rank[rows.sequence, rows.family]
@@ -126,12 +127,12 @@ def write_partings(xp: Arrays, known: Constants, tables: Tables, rows: TreeRows)
 
 @dataclass(frozen=True, slots=True)
 class RunRows:
-    """Of each row of a run [Q]; padding has no owner: −1."""
+    """The rows of runs [Q]. Padding has the owner −1."""
 
     owner: Array
-    """The row that it begins behind."""
+    """The row that the run starts from."""
     place: Array
-    """How many of the run come before it."""
+    """Place in the run, from 0."""
     token: Array
 
     @classmethod
@@ -142,11 +143,11 @@ class RunRows:
 def run_rows(
     xp: Arrays, shape: Shape, known: Constants, tables: Tables, rows: TreeRows, runs: RunRows, free: Array
 ) -> TreeRows:
-    """The rows of the runs. Which nodes they are is known when their logits are."""
+    """The rows of the runs. Their node ids are known only after the forward."""
     is_run = runs.owner >= 0
     owner = xp.at_least(runs.owner, 0)
     sequence = xp.where(is_run, rows.sequence[owner], known.zero)
-    # Behind the slots of the tree's other rows; a root's are none.
+    # After the slots of the tree's other rows. If the owner is a root, there are none.
     others = rows_until(xp, rows, owner) - rows.start[owner]
     order = runs.place + xp.where(rows.is_read[owner], known.zero, others)
     slot = xp.where(is_run, free[sequence, xp.at_most(order, free.shape[1] - 1)], known.root)
@@ -176,7 +177,7 @@ def run_rows(
 
 
 def rows_until(xp: Arrays, rows: TreeRows, owner: Array) -> Array:
-    """How many rows there are to the end of those of a row's sequence; those of runs do not count."""
+    """The end of the rows of each owner's sequence, without rows of runs."""
     return xp.searchsorted(rows.home, rows.home[owner] + 1)
 
 
@@ -188,22 +189,22 @@ def joined_rows(xp: Arrays, rows: TreeRows, more: TreeRows) -> TreeRows:
 def confirmed(
     xp: Arrays, known: Constants, rows: TreeRows, found: Families, ends: Array, runs: RunRows
 ) -> TreeRows:
-    """The rows, with those of runs that the model confirms as the nodes that they are; others attach nothing.
+    """The rows, with confirmed rows of runs completed as nodes. Unconfirmed ones attach nothing.
 
-    `ends` [W, C]: children behind which nothing is grown.
+    `ends` [W, C]: children that end the text.
     """
     count = len(runs.owner)
     own = len(rows.sequence) - count
     is_first = runs.place == 0
     before = xp.where(is_first, xp.at_least(runs.owner, 0), known.rows[:count] + (own - 1))
     alike = (found.tokens[before] == runs.token[:, None]) & found.exists[before] & ~ends[before]
-    is_said = alike.any(1) & (runs.owner >= 0)
+    is_child = alike.any(1) & (runs.owner >= 0)
     rank = (alike * known.ranks).sum(1)
     gain = xp.where(alike, xp.exact(found.logprobs[before]), known.nought).sum(1)
-    # A run holds as long as nothing in it has lapsed: sums over all runs, less what came before this one.
+    # A run is confirmed up to its first mismatch. Sums over all runs, less what came before this run.
     first = known.rows[:count] - runs.place
-    lapses, gains = (~is_said).cumsum(0), gain.cumsum(0)
-    is_held = lapses - lapses[first] + ~is_said[first] == 0
+    lapses, gains = (~is_child).cumsum(0), gain.cumsum(0)
+    is_held = lapses - lapses[first] + ~is_child[first] == 0
     value = rows.value[own:] + (gains - gains[first] + gain[first])
     return replace(
         rows,
@@ -215,7 +216,7 @@ def confirmed(
 
 
 def numbered_runs(xp: Arrays, tables: Tables, rows: TreeRows, found: Families, runs: RunRows) -> Ids:
-    """As `attach.numbered`, with the children of runs behind those of their tree's other rows."""
+    """Like `numbered`. Children of a run are numbered after those of its tree's other rows."""
     count = len(runs.owner)
     own = len(rows.sequence) - count
     number = found.exists.sum(1) * rows.attaches

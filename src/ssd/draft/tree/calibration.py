@@ -1,39 +1,38 @@
-"""How often the target takes what the draft expects: its probabilities, corrected by what happens.
+"""Calibrates the draft's log-probabilities by how often the target accepted similar guesses.
 
-The model's own probability for a guess says which guesses are surer than others, not how often the target
-agrees. Each decided token tells of every guess that stood in its place whether it was taken; where little
-has been seen the model is believed.
+The model's probabilities rank guesses, but do not say how often the target agrees. Each decided token shows
+for every guess at its position whether it was right. Cells with few observations follow the model.
 
-Guesses are counted by tenant (tenants.py), kind (greedy, coupled, drawn), rank and what the model said. All
-that an outcome teaches is counted at once; the counts of a cell that has seen much are then halved, together.
+Guesses are counted in cells: by tenant (server/tenants.py), kind (greedy, coupled, drawn), rank, and the
+model's log-probability. All guesses of an outcome are counted at once; then full cells are halved.
 """
 
 from ssd.draft.tree.arrays import Array, Arrays
 from ssd.draft.tree.tables import BINS, RANKS, Constants
 
 TRUST = 6.0
-"""The model's own word counts as so many observations."""
+"""The model's own probability counts as this many observations."""
 MEMORY = 400.0
-"""Observations in a cell beyond which the oldest fade."""
+"""A cell with more observations than this is halved, so that old ones fade."""
 LEAST = 1e-4
-"""No chance is held to be less."""
+"""Smallest calibrated probability: the logarithm stays finite."""
 
 
 def calibrated(xp: Arrays, known: Constants, counts: Array, raws: Array, part: Array) -> Array:
-    """Log-probabilities [W, C] of the children of rows, from what the model said of them.
+    """Calibrated log-probabilities [W, C] of rows' children, from the model's (`raws`).
 
-    `part` [W]: which counts a row uses (`Tables.calibration`).
+    `part` [W]: the part of the counts that a row uses (`Tables.calibration`).
     """
-    said = xp.exact(raws)
-    cells = _cells(xp, known, said, part[:, None])
-    rates = (counts[1][cells] + TRUST * xp.exp(said)) / (counts[0][cells] + TRUST)
+    raw = xp.exact(raws)
+    cells = _cells(xp, known, raw, part[:, None])
+    rates = (counts[1][cells] + TRUST * xp.exp(raw)) / (counts[0][cells] + TRUST)
     return xp.real(xp.at_most(xp.log(xp.at_least(rates, LEAST)), 0.0))
 
 
 def learn(
     xp: Arrays, known: Constants, counts: Array, raws: Array, part: Array, observed: tuple[Array, Array]
 ) -> None:
-    """Counts guesses [S, K, C]: which of them were judged, and which came."""
+    """Counts guesses [S, K, C]. `observed`: which guesses were decided, and which were right."""
     is_judged, came = observed
     cells = _cells(xp, known, xp.exact(raws), part[:, None, None]).reshape(-1)
     xp.add_at(counts[0], cells, xp.exact(is_judged).reshape(-1))
@@ -41,5 +40,5 @@ def learn(
     counts *= xp.where(counts[:1] > MEMORY, known.half, known.one)
 
 
-def _cells(xp: Arrays, known: Constants, said: Array, part: Array) -> Array:
-    return part * (RANKS * BINS) + known.first_cells + xp.searchsorted(known.edges, said)
+def _cells(xp: Arrays, known: Constants, raw: Array, part: Array) -> Array:
+    return part * (RANKS * BINS) + known.first_cells + xp.searchsorted(known.edges, raw)

@@ -1,12 +1,12 @@
-"""From logits to the tokens most likely to follow.
+"""Chooses the tokens that are most likely to follow, from the draft's logits.
 
-The target will take argmax(z/T + g); the draft knows g as well. So children are ranked by the draft's own
-z/T + g under the request's parameters, and their probabilities are those of the perturbed scores. Only the
-largest logits are looked at: a token below them may cost a guess, never a wrong token.
+The target takes argmax(z/T + g), and the draft knows the noise g as well. So children are ranked by the
+draft's own z/T + g under the request's parameters, and their probabilities are those of these perturbed
+scores. Only the largest logits are considered: a token below them may cost a hit, never a wrong token.
 
-`FixedChildren` is a fixed list of operations for a device; `LooseChildren`, on a CPU, treats rows by what
-they need. `likely_children` does it row by row; `drawn_children` draws them for ratio acceptance. Logits that
-depend on a row's tokens (penalties, bad words) are edited before (logit_edits.py). Knows no trees.
+`FixedChildren` is a fixed list of operations for a GPU. `LooseChildren`, on a CPU, does for each row what it
+needs. `likely_children` works row by row; `drawn_children` draws children for ratio acceptance. Edits that
+depend on a row's tokens (penalties, bad words) come before (server/logit_edits.py). Does not know trees.
 """
 
 from collections.abc import Sequence
@@ -31,18 +31,18 @@ from ssd.sampling.select import WideRow, grouped, largest_of_rows
 from ssd.sampling.truncation import candidate_floors, ragged_floors, truncation_floor
 
 GREEDY_CANDIDATES = 16
-"""Enough to tell the probability of the first few."""
+"""Largest logits that are normalised: enough for the probabilities of the first few."""
 SAMPLED_CANDIDATES = 256
-"""Noise can lift a token of low probability; from so far down it seldom does."""
+"""Largest logits that get noise. Noise seldom lifts a token from further down to the top."""
 _NEVER = -float("inf")
 
 ChosenChildren = tuple[Array, Array]
-"""Tokens [W, C], and what the model said of them: −inf where there is no such child."""
+"""Tokens [W, C] and their log-probabilities, not calibrated; −inf: no such child."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingNeeds:
-    """What the rows of a step may ask for: each combination is another list of operations."""
+    """What the rows of a step may need. Each combination is another list of operations."""
 
     samples: bool = False
     truncates: bool = False
@@ -90,7 +90,7 @@ class FixedChildren:
 
 
 class LooseChildren:
-    """The tables are numpy's; the logits, on whatever device, those of the rows that attach."""
+    """For numpy tables. The logits, on any device, are those of the rows that attach."""
 
     def __init__(self, count: int, head_tokens: Tensor | None = None) -> None:
         self._count = count
@@ -118,7 +118,7 @@ class LooseChildren:
         )
         ids = ids[:, : self._count]
         tokens = _of_head(ids, self._head_tokens).numpy()
-        # The largest comes first; where it is −inf there are no children.
+        # The largest comes first. If it is −inf, there are no children.
         with np.errstate(invalid="ignore"):
             least = scores.numpy() - scores.numpy()[:, :1]
             raws = least[:, : self._count] - np.log(np.exp(least).sum(1, keepdims=True))
@@ -148,7 +148,7 @@ class LooseChildren:
         return ids.gather(1, order).numpy(), raws.numpy()
 
     def _padded(self, tokens: Array, raws: Array) -> ChosenChildren:
-        """Where the vocabulary is smaller than a family."""
+        """Pads families if the vocabulary is smaller than a family."""
         lacking = self._count - tokens.shape[1]
         if not lacking:
             return tokens, raws
@@ -164,38 +164,36 @@ def truncation_of(tables: Tables, sequence: Array) -> Truncation:
 
 
 def _of_head(columns: Tensor, head_tokens: Tensor | None) -> Tensor:
-    """Tokens of columns. Where almost all is forbidden, columns behind the last are among the largest."""
+    """Tokens of columns. Clamps padding columns, which can be chosen if nearly all tokens are forbidden."""
     return columns if head_tokens is None else head_tokens[columns.clamp(max=len(head_tokens) - 1)]
 
 
 def _noise(ids: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
-    """Of each token [W, N]."""
+    """The noise of each token [W, N]."""
     owners = torch.arange(len(ids), device=ids.device).unsqueeze(1).expand_as(ids).reshape(-1)
     return noise_of_tokens(seeds, positions, owners, ids.reshape(-1)).view(ids.shape)
 
 
-_GREEDY_CANDIDATES = 16
-"""Enough to tell the probability of the first few."""
-_SAMPLED_CANDIDATES = 256
-"""Noise can lift a token of low probability; from so far down it seldom does."""
-
-
 @dataclass(frozen=True, slots=True)
 class Children:
+    """The children of one row."""
+
     tokens: Ints
     """Most likely first."""
     raws: Floats
-    """Log-probabilities, by the model's own word."""
+    """Log-probabilities, not calibrated."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnChildren(Children):
     drawn_from: DraftDistribution
-    """The distribution of the first of them."""
+    """The distribution from which the first one was drawn."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrawSettings:
+    """How a node's first child is drawn."""
+
     seed: int
     """Of this node alone."""
     saguaro: float
@@ -206,13 +204,13 @@ class DrawSettings:
 def likely_children(
     logits: Tensor, rows: Sequence[SamplingRow], count: int, *, head_tokens: Tensor | None = None
 ) -> list[Children]:
-    """The `count` likeliest tokens of each row of logits, [rows, vocabulary or head_tokens]."""
+    """The `count` most likely tokens of each row of logits [rows, vocabulary or head_tokens]."""
     plain = [i for i, row in enumerate(rows) if row.params.greedy and not needs_edits(row)]
     others = [i for i in range(len(rows)) if i not in set(plain)]
     found: dict[int, Children] = {}
     if plain:
         chosen = logits if not others else logits[plain]
-        ids, scores = largest_of_rows(chosen, min(_GREEDY_CANDIDATES, logits.shape[1]))
+        ids, scores = largest_of_rows(chosen, min(GREEDY_CANDIDATES, logits.shape[1]))
         ids = ids if head_tokens is None else head_tokens[ids]
         found.update(zip(plain, _ranked(ids, scores, count), strict=True))
     candidates = [_candidates(logits[i], rows[i], head_tokens) for i in others]
@@ -226,10 +224,10 @@ def likely_children(
 
 
 def drawn_children(logits: Tensor, row: SamplingRow, count: int, drawing: DrawSettings) -> DrawnChildren:
-    """For ratio acceptance: a token drawn from the draft's own distribution, then the likeliest others."""
+    """For ratio acceptance: one token drawn from the draft's distribution, then the most likely others."""
     if drawing.head_tokens is not None:
         logits = whole_vocabulary(logits, drawing.head_tokens)
-    # Before anything is drawn: what the other side does not know must not be in q.
+    # Before drawing: tokens that the engine does not know must not be in q.
     honest = draft_distribution(logits[: drawing.vocab_size], row)
     q = saguaro(honest, count, drawing.saguaro)
     primary = propose(q, PhiloxChooser(drawing.seed), row.position).token
@@ -241,24 +239,24 @@ def drawn_children(logits: Tensor, row: SamplingRow, count: int, drawing: DrawSe
 
 
 def _candidates(logits: Tensor, row: SamplingRow, head_tokens: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Ids and scores (z/T) of the tokens that may come out on top."""
+    """Ids and scores (z/T) of the tokens that may become children."""
     ids = head_tokens
     if needs_edits(row) and head_tokens is not None:
-        # Parameters speak of the whole vocabulary.
+        # Parameters refer to the whole vocabulary.
         logits, ids = whole_vocabulary(logits, head_tokens), None
     temperature = 1.0 if row.params.greedy else row.params.temperature
     wide = WideRow.of(scale_logits(edit_logits(logits, row), temperature))
-    wanted = _GREEDY_CANDIDATES if row.params.greedy else _SAMPLED_CANDIDATES
+    wanted = GREEDY_CANDIDATES if row.params.greedy else SAMPLED_CANDIDATES
     places, scores = wide.largest(min(wanted, logits.shape[0]))
     if row.params.greedy:
-        # The target's argmax is not truncated: what stands second is as good a guess as ever.
+        # The target's argmax is not truncated, so neither are greedy guesses.
         return places if ids is None else ids[places], scores
     kept = int((scores >= truncation_floor(wide, row.params)).sum())
     return (places if ids is None else ids[places])[:kept], scores[:kept]
 
 
 def _ranked(ids: Tensor, scores: Tensor, count: int) -> list[Children]:
-    """The first of each row [R, C], with their share of the row."""
+    """The first `count` tokens of each row, with their log-probabilities."""
     scores, order = scores.sort(dim=1, descending=True)
     raws = (scores[:, :count] - scores.logsumexp(1, keepdim=True)).float().numpy(force=True)
     tokens = ids.gather(1, order[:, :count]).int().numpy(force=True)

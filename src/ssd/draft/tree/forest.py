@@ -1,8 +1,8 @@
-"""All trees and what is done to them: `select`, a forward by somebody else, `attach`; and `apply`.
+"""All trees and their steps: `select` rows, `attach` the children that a forward found, `apply` outcomes.
 
-On tensors each of these is a fixed list of operations over storage that stays: what they find lies in static
-buffers (`rows`, `fresh`, `moves`), and nothing is read on the host. On numpy's arrays they are as long as
-there is something to do. Knows neither models nor sequences' texts.
+On tensors each step is a fixed list of operations over storage that stays in place. Its results are in static
+buffers (`rows`, `fresh`, `moves`), and no value is read on the host. On numpy arrays the shapes follow the
+work that there is. Does not know models or whole texts.
 """
 
 from dataclasses import fields
@@ -49,9 +49,9 @@ class Forest:
         self.outcomes = OutcomeTable.of(xp, shape)
         self.usage = TenantUsage.of(xp, shape)
         self.is_shared = xp.is_fixed
-        """Whether usage are looked at: a fixed list of operations always does."""
+        """Whether `usage` is read. A fixed list of operations always reads it."""
         self.truncates = True
-        """Whether any sequence cuts off tokens (top_k, top_p, min_p), by the host's word."""
+        """Whether any sequence has top_k, top_p or min_p. Set by the host."""
         self._known = Constants.of(xp, shape)
         self._policy = priorities(policy, xp, shape)
         self._view, self._num_used = self.tables, shape.sequences
@@ -60,18 +60,18 @@ class Forest:
         columns |= {name: xp.flags(all_rows) for name in _FLAGS}
         columns |= {"value": xp.exacts(all_rows), "ancestors": xp.integers(WORDS, all_rows)}
         self.rows = TreeRows(**columns)
-        """Of the last selection."""
+        """The rows that were selected last."""
         self.runs = RunRows.of(xp, shape.lookup if xp.is_fixed else 0)
-        """For the next step, by the host's word."""
+        """Runs of the next step. Written by the host."""
         self.fresh = xp.words(all_rows, fresh_width(shape))
-        """What the last rows became: see `attach.py`."""
+        """The children that were attached last: see `attach.py`."""
         sequences = shape.sequences + 1
         self.moves = Moves(xp.integers(sequences, shape.outcome), xp.integers(sequences, shape.outcome))
         self._free = xp.integers(sequences, min(shape.slots, shape.width + shape.lookup))
         self._path_buffer = xp.integers(sequences, shape.outcome + 1)
 
     def narrow(self, count: int) -> None:
-        """Only the first `count` sequences are in use: nothing need be done for others."""
+        """Restricts steps to the first `count` sequences, if the others are not in use."""
         if count != self._num_used:
             self._view, self._num_used = self.tables.leading(count), count
 
@@ -86,13 +86,14 @@ class Forest:
         self._keep(found, 0)
 
     def lay_runs(self) -> None:
-        """The rows of `runs`, behind those that were selected."""
+        """Adds the rows of `runs` after those that were selected."""
         own = self.shape.num_rows if self.xp.is_fixed else len(self.rows.sequence)
         rows = self.rows.part(0, own)
         found = run_rows(self.xp, self.shape, self._known, self._view, rows, self.runs, self._free)
         self._keep(found, own)
 
     def attach(self, chosen: ChosenChildren) -> None:
+        """Adds children to the nodes of all rows that attach."""
         xp, known, tables, rows, runs = self.xp, self._known, self._view, self.rows, self.runs
         found = families(xp, known, tables, rows, chosen)
         is_barren = barren(tables, rows, found)
@@ -119,13 +120,13 @@ class Forest:
             getattr(self.rows, each.name)[..., start : start + column.shape[-1]] = column
 
     def _write_partings(self, rows: TreeRows) -> None:
-        """Of a run one row after the other: each is the parent of the next."""
+        """Rows of a run are written one after the other: each is the parent of the next."""
         own, end = len(rows.sequence) - len(self.runs.owner), len(rows.sequence)
         for part in (rows.part(0, own), *(rows.part(row, row + 1) for row in range(own, end))):
             write_partings(self.xp, self._known, self._view, part)
 
     def apply(self) -> None:
-        """The outcomes, which is empty afterwards."""
+        """Applies the outcomes, and clears them."""
         end = self._num_used + 1
         outcomes = OutcomeTable(self.outcomes.count[:end], self.outcomes.tokens[:end])
         moves = apply_outcomes(self.xp, self.shape, self._known, self._view, outcomes, self._path_buffer)
@@ -137,19 +138,19 @@ class Forest:
         count[:] = self._known.zero
 
     def check_integrity(self) -> None:
-        """RuntimeError unless the tables of the sequences in use describe trees. Reads them all."""
+        """Raises RuntimeError unless the tables of the sequences in use describe trees. Reads them all."""
         to_host, shape = self.xp.to_host, self.shape
         used, position = to_host(self._view.is_used)[1:], to_host(self._view.position)[1:]
         bits = ((to_host(self._view.ancestors)[:, 1:, :, None] >> np.arange(WORD)) & 1).astype(np.bool_)
         above = bits.transpose(1, 2, 0, 3).reshape(*used.shape, WORDS * WORD)[..., : shape.slots]
         nodes = used[:, : shape.slots]
         if (above & used[:, :, None] & ~nodes[:, None, :]).any():
-            raise RuntimeError("a node has an ancestor that is gone")
+            raise RuntimeError("a node has an ancestor that is not in use")
         depth = position - to_host(self._view.length)[1:, None] + 1
         if (used & (above.sum(2) != np.maximum(depth - 1, 0)))[:, : shape.slots].any():
-            raise RuntimeError("a node's ancestors are not as many as lie between it and the root")
+            raise RuntimeError("the number of a node's ancestors does not match its depth")
         if (nodes & (depth[:, : shape.slots] < 1)).any():
             raise RuntimeError("a node lies before its root")
         unread = to_host(self._view.num_read)[1:] < to_host(self._view.length)[1:]
         if (used & unread[:, None]).any():
-            raise RuntimeError("a tree stands on a root that was not read")
+            raise RuntimeError("a tree has nodes although its root was not read")

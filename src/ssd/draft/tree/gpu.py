@@ -1,8 +1,12 @@
-"""Steps of a forest, and the choice of children, by our kernels: a handful of launches instead of hundreds.
+"""A forest's steps on a GPU: by our kernels, and captured.
 
-What is not among its kernels is done by torch's operations. Fan-out policies ask where paths part, which no
-kernel knows: they select and attach by torch. `FixedChildren` is the torch form of `FusedChildren`, except
-that it leaves out the noise of all but the largest logits. For a GPU; never run on one.
+`FusedForest` and `FusedChildren` use our kernels, a handful of launches instead of hundreds, and torch's
+operations for the rest. Fan-out policies select and attach by torch: the kernels do not keep `parted`.
+`FixedChildren` is the torch form of `FusedChildren`, except that it adds noise only to the largest logits.
+
+`CapturedForest`, `CapturedModel` and `CapturedChildren` capture each step and replay it. Steps are captured
+while no session is open, so capturing writes only scratch; a replay works on the tables as they are then.
+The host loads its inputs (outcomes, runs, live sequences) into the tables before. Never run on a GPU.
 """
 
 from collections.abc import Sequence
@@ -36,6 +40,8 @@ STEPS: tuple[Step, ...] = get_args(Step)
 
 
 class FusedForest(Forest):
+    """A forest whose steps are kernels, where they may run."""
+
     def __init__(
         self,
         xp: TorchArrays,
@@ -43,11 +49,11 @@ class FusedForest(Forest):
         policy: GrowthPolicyName = "value",
         kernels: frozenset[Step] = frozenset(),
     ) -> None:
-        """`kernels`: which of `STEPS` are theirs."""
+        """`kernels`: the steps that kernels do."""
         super().__init__(xp, shape, policy)
         self._kernels = kernels - {"select", "attach"} if self._policy.keeps_partings else kernels
         if self._kernels:
-            # Not before it is wanted: Triton takes long to import, and is of use on a GPU only.
+            # Import late: Triton takes long to import and is useless without a GPU.
             from ssd.draft.tree.kernel_steps import KernelSteps
 
             self._fused = KernelSteps(shape, self._known, self.tables, self.rows, self.usage, self._free)
@@ -78,7 +84,7 @@ class FusedForest(Forest):
 
 
 def kernels_on(device: torch.device) -> frozenset[Step]:
-    """Those of a forest's steps that may run there."""
+    """The steps whose kernels may run on this device."""
     if device.type == "cpu":
         return frozenset()
     from ssd.kernels.trust import may_run
@@ -104,7 +110,7 @@ class FusedChildren:
             return children_of(logits, draws, None, self._count, self._head_tokens)
         scores = scaled(logits, temperatures)
         _, largest = largest_of_rows(scores, min(SAMPLED_CANDIDATES, scores.shape[1]))
-        # A floor below the candidates is none: it would take a sort of the whole vocabulary to find it.
+        # A floor below the candidates is ignored: finding it would take a sort of the whole vocabulary.
         floors = candidate_floors(largest, scores, truncation_of(tables, sequence))
         return children_of(logits, draws, floors, self._count, self._head_tokens)
 
@@ -112,9 +118,9 @@ class FusedChildren:
 def children_on(
     device: torch.device, count: int, head_tokens: Tensor | None, *, truncates: bool
 ) -> ChildChooser:
-    """A fixed list of operations for everybody: what a greedy sequence needs not changes nothing for it."""
+    """A fixed list of operations for all rows. Sampling does not change the result of greedy rows."""
     if device.type != "cpu":
-        # Not before it is wanted: Triton takes long to import, and is of use on a GPU only.
+        # Import late: Triton takes long to import and is useless without a GPU.
         from ssd.kernels.trust import may_run
 
         if may_run("children", device):
@@ -134,7 +140,7 @@ class CapturedForest(FusedForest):
         super().__init__(xp, shape, policy, kernels)
         size = shape.num_rows + shape.lookup, shape.children
         self.chosen: ChosenChildren = xp.integers(*size), xp.reals(*size, fill=-torch.inf)
-        """What a replay attaches."""
+        """The input of a replayed `attach`."""
         with torch.inference_mode():
             self._replay_select = capture(super().select)
             self._replay_runs = capture(super().lay_runs) if shape.lookup else None
@@ -142,7 +148,7 @@ class CapturedForest(FusedForest):
             self._replay_apply = capture(super().apply)
 
     def narrow(self, count: int) -> None:
-        """What was captured is of all sequences."""
+        """Does nothing: captured steps compute all sequences."""
 
     def select(self) -> None:
         with torch.inference_mode():
@@ -155,9 +161,9 @@ class CapturedForest(FusedForest):
 
     def attach(self, chosen: ChosenChildren) -> None:
         with torch.inference_mode():
-            for place, said in zip(self.chosen, chosen, strict=True):
-                if place is not said:
-                    place.copy_(said)
+            for table, values in zip(self.chosen, chosen, strict=True):
+                if table is not values:
+                    table.copy_(values)
             self._replay_attach()
 
     def apply(self) -> None:
@@ -169,7 +175,7 @@ class CapturedForest(FusedForest):
 
 
 class CapturedModel:
-    """The forward of a step, and moves of keys; prompts are read as they come."""
+    """Captures a step's forward and the moves of keys. Prompts are prefilled eagerly."""
 
     def __init__(self, model: TensorsModel, forest: CapturedForest, capture: Capture) -> None:
         self._model, self._forest = model, forest
@@ -194,9 +200,9 @@ class CapturedModel:
 
 
 class CapturedChildren:
-    """From a step's logits straight to where they are attached.
+    """Captures the choice of children. Writes them directly to the input of `attach`.
 
-    What truncation takes is dear, and done only while a sequence asks for it.
+    Truncation is expensive, so it is captured separately and done only while a sequence needs it.
     """
 
     def __init__(
@@ -221,5 +227,5 @@ class CapturedChildren:
 
     def _choose(self, children: ChildChooser) -> None:
         found = children.of(self._model.logits, self._forest.tables, self._forest.rows)
-        for place, said in zip(self._forest.chosen, found, strict=True):
-            place.copy_(said)
+        for table, values in zip(self._forest.chosen, found, strict=True):
+            table.copy_(values)

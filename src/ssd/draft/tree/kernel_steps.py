@@ -1,8 +1,7 @@
-"""A forest's steps by our kernels: its tables and buffers, as the launchers want them.
+"""A forest's steps by our kernels: passes tables and buffers to the launchers.
 
-Each step has the same result as the operations of `select.py`, `attach.py`, `attach.py` and `apply.py`, which
-stay the definition. What they write to scratch is not written here. Never run on a GPU. Knows tables, not
-models.
+Each step has the same result as `select.py`, `attach.py` and `apply.py`, which define it, except for scratch
+rows. Never run on a GPU. Knows tables; does not know models.
 """
 
 from typing import Any, TypeVar
@@ -47,7 +46,7 @@ class KernelSteps:
         usage: TenantUsage,
         free: Tensor,
     ) -> None:
-        """`free` is where a selection leaves free slots."""
+        """`free`: the buffer for free slots."""
         num_rows = len(rows.sequence)
         self._trees, self._rows = _columns(Trees, tables), _columns(StepRows, rows)
         self._sizes = Sizes(
@@ -82,7 +81,7 @@ class KernelSteps:
         lay_runs(self._trees, self._rows, _columns(Asked, runs), self._ranked.free, self._sizes)
 
     def attach(self, chosen: ChosenChildren, runs: RunRows, fresh: Tensor) -> None:
-        """Rows of runs that hold become the nodes that they are."""
+        """Attaches children; rows of confirmed runs become nodes."""
         asked, said = _columns(Asked, runs), Said(*(each.contiguous() for each in chosen))
         attach_said(self._trees, self._rows, said, asked, self._found, fresh, self._sizes, self._learning)
 
@@ -92,5 +91,5 @@ class KernelSteps:
 
 
 def _columns(kind: type[_Columns], table: object) -> _Columns:
-    """The columns of a table that kernels ask for."""
+    """The columns of a table that a kernel's tuple names."""
     return kind(*(getattr(table, name) for name in kind._fields))  # type: ignore[attr-defined]

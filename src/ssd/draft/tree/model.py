@@ -1,8 +1,9 @@
-"""The draft's model for a forest: a step's rows as one batch of tensors, and its keys where they belong.
+"""Runs the draft model for a forest: a step's rows become one batch, and keys move after outcomes.
 
-Tables and rows say all that a batch has to: tokens, positions, slots, block tables, bits of ancestors. On
-arrays the batch also says which rows belong together, and only rows that attach have logits. On tensors
-every row has, and nothing is read on the host. Knows the pool and a runner; no trees, no texts.
+Tables and rows have all that a batch needs: tokens, positions, slots, block tables, bits of ancestors. With
+numpy arrays the batch also says which rows belong together, and only rows that attach have logits. With
+tensors every row has logits, and no value is read on the host. Knows the pool and a runner; does not know
+trees or texts.
 """
 
 from collections.abc import Sequence
@@ -31,10 +32,10 @@ _MASK = (1 << WORD) - 1
 
 @dataclass(frozen=True, slots=True)
 class PrefillChunk:
-    """Tokens of a text that are read beside a step's rows; their logits are not wanted."""
+    """Tokens of a prompt that are read beside a step's rows. Their logits are not needed."""
 
     row: int
-    """Of the tables."""
+    """Row of the tables."""
     tokens: Sequence[int]
     start: int
     blocks: Sequence[int]
@@ -44,17 +45,17 @@ class PrefillChunk:
 
 
 class ForestModel(Protocol):
-    """The draft's model, whose KV memory has the arena of the trees."""
+    """The draft model. Its KV memory has the KV blocks of texts and the slots of trees."""
 
     def forward(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Tensor:
-        """Float32 logits: of the rows that attach; where shapes are fixed of all, and of others anything."""
+        """Float32 logits of the rows that attach. If shapes are fixed: of all rows, undefined for others."""
         ...
 
     def move(self, moves: Moves) -> None: ...
 
 
 class ArraysModel:
-    """For a forest of numpy's arrays, whatever device the model runs on."""
+    """For a forest of numpy arrays. The model may run on any device."""
 
     def __init__(self, runner: Runner, pool: KVPool, shape: Shape) -> None:
         self._runner, self._pool, self._shape = runner, pool, shape
@@ -71,7 +72,7 @@ class ArraysModel:
             self._pool.move(*torch.from_numpy(pairs).to(self._pool.shape.device))
 
     def _batch(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Batch:
-        # A run lies behind the other rows of its tree: attention then takes them at once.
+        # Sorted: a run then follows its tree's other rows, and attention computes them together.
         order = np.argsort(rows.sequence, kind="stable")
         sequence, attaches = rows.sequence[order], rows.attaches[order]
         columns = np.stack((rows.token, rows.position, rows.target, rows.sequence, rows.context_len))[
@@ -85,7 +86,7 @@ class ArraysModel:
         wanted = places[rows.attaches]
         if chunks:
             columns, paths, spans = self._with_chunks(columns, paths, spans, tables.blocks, chunks)
-        # As many tables as rows name: those of others would only be carried along.
+        # Only the block tables that rows refer to.
         end = int(columns[3].max(initial=0)) + 1
         tokens, positions, slots, sequences, seen = (torch.from_numpy(column) for column in columns)
         return Batch(
@@ -115,12 +116,12 @@ class ArraysModel:
 
 
 class TensorsModel:
-    """For a forest of tensors: a fixed list of operations over all rows, padding among them."""
+    """For a forest of tensors: a fixed list of operations over all rows, including padding."""
 
     def __init__(
         self, model: DenseDecoder, attention: AttentionBackend, pool: KVPool, shape: Shape, beside: Runner
     ) -> None:
-        """`beside` has the same model and pool, and reads prompts."""
+        """`beside` has the same model and pool, and prefills prompts."""
         self._model, self._attention, self._beside = model, attention, beside
         self._move = mover(pool)
         device = pool.shape.device
@@ -130,7 +131,7 @@ class TensorsModel:
 
     @property
     def num_columns(self) -> int:
-        """Of logits."""
+        """Columns of the logits."""
         return self._model.num_columns
 
     def forward(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Tensor:
@@ -138,14 +139,14 @@ class TensorsModel:
         return self.logits(rows, tables)
 
     def read(self, chunks: Sequence[PrefillChunk]) -> None:
-        """Before the step: its rows see what is read."""
+        """Prefills the chunks. Call before the step: its rows attend to these tokens."""
         for each in chunks:
             self._beside.launch(self._beside.batch([each.as_row()]), _as_they_are).collect()
 
     @torch.inference_mode()
     def logits(self, rows: TreeRows, tables: Tables) -> Tensor:
-        """Of all rows: this alone is a fixed list of operations."""
-        # Padding sees what it wrote itself, at the first slot of scratch.
+        """Logits of all rows, by a fixed list of operations."""
+        # Padding attends to its own key, in the first scratch slot.
         own = self._bits[:, torch.where(rows.sequence > 0, rows.slot, self._zero)]
         batch = Batch(
             rows.token,
@@ -165,7 +166,7 @@ class TensorsModel:
         return self._model.logits(hidden).float()
 
     def move(self, moves: Moves) -> None:
-        # From arenas into kv_blocks: no slot is both.
+        # From tree slots into KV blocks: no slot is both source and target.
         self._move(moves.sources.view(-1), moves.targets.view(-1))
 
 
@@ -181,7 +182,7 @@ def _chunk_columns(chunk: PrefillChunk, blocks: Longs, size: int) -> Longs:
 
 
 def _spans(sequence: Longs, is_read: NDArray[np.bool_], seen: Longs, paths: Longs) -> list[Span]:
-    """Rows of one sequence that are tokens of its text, and rows that are nodes of its tree."""
+    """Spans of rows of one sequence: tokens of its text, or nodes of its tree."""
     if not len(sequence):
         return []
     kind = 2 * sequence + is_read
@@ -193,5 +194,5 @@ def _spans(sequence: Longs, is_read: NDArray[np.bool_], seen: Longs, paths: Long
 
 
 def _num_nodes(words: Sequence[int]) -> int:
-    """Leading slots of a tree among which all bits lie."""
+    """The number of leading slots of a tree that contain all bits."""
     return sum((word & _MASK) << place * WORD for place, word in enumerate(words)).bit_length()

@@ -1,9 +1,13 @@
-"""Which rows the next forward computes: texts that are not read, then the nodes of highest priority.
+"""Selects the rows of the next forward: unread tokens of texts, then the nodes of highest priority.
 
-All order is in whole numbers, so that equal priorities fall the same way everywhere: a node's key is its
-distance (the bits of a float32), then how old it is, then where it lies; over all trees the sequence's row
-decides. Where there are several tenants that is the order within each of them, and each row goes to the
-tenant that has had least, by its weight. Knows tables, not models.
+A growth policy gives each node a distance from 0 up, as float32, so that its bits have its order; nodes with
+the smallest distance are processed first. `ByValue` prefers the most likely nodes. `ByFanOut` follows the
+published fan-outs (Kumar, Dao, May 2026): how many alternatives are prepared for "k accepted". Add a policy
+here.
+
+Keys are integers, so that ties are broken the same way everywhere: distance, then age, then slot and rank,
+then the sequence's row. With several tenants that is the order within each tenant, and each row goes to the
+tenant with the smallest usage by weight. Knows tables; does not know models.
 """
 
 from typing import Protocol
@@ -24,10 +28,12 @@ from ssd.draft.tree.tables import (
 )
 
 Distances = tuple[Array, Array | None]
-"""Float32 [S, F, C], and which nodes are processed at all (None: any)."""
+"""Float32 [S, F, C], and which nodes may be processed (None: all)."""
 
 
 class FanOut(Protocol):
+    """How many alternatives to the most likely token are prepared at each depth."""
+
     def at(self, k: int) -> int:
         """Alternatives prepared for "k accepted"."""
         ...
@@ -44,8 +50,8 @@ class UniformFanOut:
 class GeometricFanOut:
     """F_k = F_0 · a^{k/(1+r)}, scaled so that the first `depth` of them sum to the width.
 
-    Acceptance and exponent are assumed, not measured. The published term of its own for "all accepted" is
-    left out: a path that rolls on has no last token.
+    Acceptance and exponent are assumed, not measured. The published separate term for "all accepted" is left
+    out: a rolling tree has no last token.
     """
 
     def __init__(self, width: int, *, acceptance: float = 0.8, exponent: float = 1.0, depth: int = 8) -> None:
@@ -57,14 +63,16 @@ class GeometricFanOut:
 
 
 class Priorities(Protocol):
+    """A growth policy."""
+
     keeps_partings: bool
-    """Whether it asks where paths leave the likeliest one."""
+    """Whether it needs `Tables.parted`: where paths left the most likely one."""
 
     def of(self, xp: Arrays, tables: Tables, known: Constants) -> Distances: ...
 
 
 class ByValue:
-    """Depth where the draft is sure, fan-out where it is not."""
+    """Most likely nodes first: deep where the draft is sure, wide where it is not."""
 
     keeps_partings = False
 
@@ -73,10 +81,10 @@ class ByValue:
 
 
 class ByFanOut:
-    """A path may leave the likeliest one once, at its k-th token, for one of the F_k next likely ones.
+    """A path may leave the most likely one once, at its k-th token, for one of the F_k next likely tokens.
 
-    `parted` says where a path last took another token than the likeliest, and where it did before that. So
-    whatever root it is seen from, it is known how often it left the likeliest path, and where.
+    `parted` has the last two positions at which a path left the most likely one. They are absolute, so the
+    policy knows for any later root how often the path left, and where.
     """
 
     keeps_partings = True
@@ -113,9 +121,10 @@ def priorities(name: GrowthPolicyName, xp: Arrays, shape: Shape) -> Priorities:
 
 
 _HIGH = 32
-"""A key's upper half is its rank in the step, the lower one where it lies."""
+"""The upper half of a key is its priority, the lower half its place."""
 _LOW_MASK = (1 << _HIGH) - 1
 READ_FIRST = 1 << 30
+"""Subtracted from keys of unread tokens: they are negative and come before all nodes."""
 OLDEST = (1 << _HIGH - NODE_BITS) - 1 - MAX_CHILDREN
 
 
@@ -128,7 +137,7 @@ def select_rows(
     free: Array,
     usage: TenantUsage | None,
 ) -> TreeRows:
-    """`free` as `free_slots` has them; without `usage` all belongs to one tenant."""
+    """`free`: the result of `free_slots`. Without `usage` there is only one tenant."""
     best = _best_nodes(xp, shape, known, tables, policy)
     keys = _keys(xp, shape, known, tables, best)
     span = shape.ring + best.shape[1]
@@ -184,9 +193,10 @@ def text_slot(xp: Arrays, shape: Shape, tables: Tables, sequence: Array, positio
 
 
 def _best_nodes(xp: Arrays, shape: Shape, known: Constants, tables: Tables, policy: Priorities) -> Array:
-    """Keys [S, k] of the nodes of each tree that may be processed, best first, as far as there is room.
+    """Keys [S, k] of the nodes of each tree that may be processed, best first.
 
-    There is room for all the steps of a round: what the best of this one lead to may be better than the rest.
+    Free slots are divided over the steps left in the round: children of this step's best nodes may be better
+    than this step's other nodes.
     """
     is_ready = tables.is_live & (tables.length == tables.num_read)
     near = tables.is_used & (tables.position < tables.last_position[:, None]) & is_ready[:, None]
@@ -195,7 +205,7 @@ def _best_nodes(xp: Arrays, shape: Shape, known: Constants, tables: Tables, poli
     if is_meant is not None:
         may = may & is_meant
     age = xp.at_most(tables.first_id - tables.root_id[:, None], OLDEST) << NODE_BITS
-    # A child is as much younger than its family's first as its rank says; `nodes` has that added.
+    # A child is younger than its family's first child by its rank, which `nodes` includes.
     keys = (xp.whole(xp.bits(distance)) << _HIGH) | (age[:, :, None] + known.nodes)
     keys = xp.where(may, keys, known.nothing).reshape(len(keys), -1)
     best = xp.smallest(keys, len(known.best))
@@ -205,9 +215,9 @@ def _best_nodes(xp: Arrays, shape: Shape, known: Constants, tables: Tables, poli
 
 
 def _keys(xp: Arrays, shape: Shape, known: Constants, tables: Tables, best: Array) -> Array:
-    """Of all trees, flat [S · (ring + k)]: in which order texts are read and nodes processed."""
+    """Keys of all trees, flat [S · (ring + k)]: the order in which tokens are read and nodes processed."""
     behind = (tables.length - tables.num_read)[:, None]
-    # Texts that are nearly read first, and in each its earlier tokens.
+    # Texts with the fewest unread tokens first, and earlier tokens of a text first.
     due = (behind * shape.ring + known.ring - READ_FIRST) << _HIGH
     is_due = (known.ring < behind) & tables.is_live[:, None]
     keys = xp.joined((xp.where(is_due, due, known.nothing), best), 1)
@@ -218,16 +228,16 @@ def _keys(xp: Arrays, shape: Shape, known: Constants, tables: Tables, best: Arra
 def _chosen(
     xp: Arrays, shape: Shape, known: Constants, tables: Tables, keys: Array, usage: TenantUsage | None
 ) -> Array:
-    """Places of the chosen in [S, ring + k], ascending; `NOTHING` where there is nothing to do."""
+    """Places in [S, ring + k] of the selected rows, ascending; `NOTHING` for unused rows."""
     if not xp.is_fixed:
         keys = keys[keys < NOTHING]
     top = xp.smallest(keys, min(shape.num_rows, len(keys)))
-    # A text that goes on is read within the width; one that is new, beside it.
+    # Tokens of a continuing text count as width; those of a new text do not.
     behind = tables.length - tables.num_read
     width = shape.width + (behind * (tables.is_new & tables.is_live)).sum(0)
     is_chosen = (top < 0) | ((top < NOTHING) & (known.rows[: len(top)] < width))
     if usage is not None:
-        # As many as they would be without tenants.
+        # As many rows as there would be without tenants.
         top = _fair_order(xp, known, usage, keys)[: len(top)]
         is_chosen = known.rows[: len(top)] < is_chosen.sum(0)
     if not xp.is_fixed:
@@ -237,7 +247,7 @@ def _chosen(
 
 
 def _fair_order(xp: Arrays, known: Constants, usage: TenantUsage, keys: Array) -> Array:
-    """All keys, whoever has had least coming first with its best."""
+    """All keys, ordered by the usage that their tenant would have with them."""
     keys = xp.smallest(keys, len(keys))
     tenant = usage.tenant[(keys & _LOW_MASK) // len(known.columns)]
     order = xp.order(tenant)
@@ -248,7 +258,7 @@ def _fair_order(xp: Arrays, known: Constants, usage: TenantUsage, keys: Array) -
 
 
 def free_slots(xp: Arrays, shape: Shape, known: Constants, tables: Tables) -> Array:
-    """Of each tree its free slots, ascending, as many as a step can take."""
+    """The free slots of each tree, ascending, as many as a step can use."""
     slots = known.families[: shape.slots]
     is_used = tables.is_used[:, : shape.slots]
     free = xp.where(is_used, known.root, slots)

@@ -1,13 +1,13 @@
-"""What is kept of all trees: tables of fixed shape, a row for each sequence.
+"""The tables of all trees: arrays of fixed shape with a row for each sequence. Data only.
 
-A *slot* is a processed node: its key and value lie in the sequence's part of the arena, and its children are
-its *family*. Child r of slot j is the node (j, r), so parents, siblings and children need no links, and a
-slot's ancestors are bits of two words. Slots are taken from those that are free and never move; an accepted
-path is copied into the trunk. The root lies in the trunk; its family is the one behind the last slot.
+A *slot* holds a processed node: its key and value are in the tree's KV slots, and its children are its
+*family*. Child r of slot j is the node (j, r), so parents, siblings and children need no links; a slot's
+ancestors are bits of two words. Nodes never change their slot. The keys of an accepted path are copied into
+the sequence's KV blocks. The root's key is in those blocks; its family comes after the last slot's.
 
-Sequences count from 1: row 0 of every table is scratch, where padding writes. Positions count from the
-text's start. `Constants` holds what never changes, made once: a number inside a step would be filled in, or
-even sent, each time. Data only.
+Sequences are numbered from 1. Row 0 of every table is scratch, where padding writes. Positions count from the
+start of the text. `Constants` are made once: a Python number in a step would be copied to the device each
+time.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -17,54 +17,59 @@ from ssd.kvcache.pool import NODES_PER_TREE
 from ssd.sampling import SamplingParams
 
 WORD = 64
-"""Slots whose bits fit into a word."""
+"""Bits of a word: one for each slot."""
 WORDS = NODES_PER_TREE // WORD
 KINDS = 3
-"""Greedy, coupled and drawn guesses err in different ways."""
+"""Greedy, coupled and drawn guesses: each kind is calibrated separately."""
 RANKS = 8
+"""Ranks that the calibration tells apart."""
 BINS = 12
+"""Bins of log-probability that the calibration tells apart."""
 TENANT_CELLS = KINDS * RANKS * BINS
 NODE_BITS = 11
-"""A node of a tree in so many bits: family · children + rank."""
+"""Bits of a node's number within its tree: family · children + rank."""
 MAX_CHILDREN = 8
 NO_TOKEN = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
+    """Sizes of the tables and of a step."""
+
     sequences: int
     width: int
     """Nodes processed in one step."""
     rows: int = 0
-    """Rows of one step, texts that are read among them: at least the width."""
+    """Rows of one step, including unread tokens of texts; at least the width."""
     lookup: int = 0
-    """Rows of runs beside them."""
+    """Additional rows for runs."""
     slots: int = WORDS * WORD
-    """Nodes of each tree that have a key and a value."""
+    """Nodes of each tree that can be processed: each has KV slots."""
     children: int = 4
     outcome: int = 9
-    """Tokens of an outcome, at most."""
+    """Most tokens of an outcome that are applied at once."""
     ring: int = 32
-    """Last tokens of each text that are kept here: those that are not read yet are among them."""
+    """Last tokens of each text that the tables hold. Unread tokens within the ring are read by rows."""
     ends: int = 8
-    """End tokens of a sequence that are known here: nothing is grown behind them."""
+    """Most end tokens of a sequence. Nodes with an end token are not processed."""
     block: int = 16
+    """Tokens of a KV block."""
     blocks: int = 256
-    """Of a trunk, at most."""
+    """Most KV blocks of a sequence."""
     first_tree_slot: int = 0
-    """The first KV slot of the trees' arenas; that of row 0 is scratch."""
+    """The first KV slot of row 0's tree, which is scratch. The other trees' slots follow."""
 
     def __post_init__(self) -> None:
         if not 0 < self.slots <= WORDS * WORD:
-            raise ValueError(f"{self.slots} slots a tree: there are bits for {WORDS * WORD}")
+            raise ValueError(f"{self.slots} slots per tree: 1 to {WORDS * WORD} are possible")
         if not 0 < self.children <= MAX_CHILDREN:
-            raise ValueError(f"{self.children} children a node: 1 to {MAX_CHILDREN} are possible")
+            raise ValueError(f"{self.children} children per node: 1 to {MAX_CHILDREN} are possible")
         if self.outcome > self.ring:
             raise ValueError(f"outcomes of {self.outcome} tokens do not fit a ring of {self.ring}")
 
     @property
     def num_rows(self) -> int:
-        """Rows of a step without those of runs."""
+        """Rows of a step, without those of runs."""
         return max(self.rows, self.width)
 
     def tree_start(self, sequence: Array) -> Array:
@@ -83,47 +88,47 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """S rows: scratch, then the sequences. F families, R = F − 1 slots, C children."""
+    """S rows: scratch, then the sequences. F families, F − 1 slots, C children."""
 
-    # Of each sequence.
-    is_live: Array  # it may grow: open, and credit is left
-    is_new: Array  # never read to its end: what it lacks does not count as width
-    steps_left: Array  # until its next outcome, as far as is known
+    # For each sequence [S].
+    is_live: Array  # may grow: open, in sync, and credit is left
+    is_new: Array  # its prompt is not read yet: unread tokens do not count as width
+    steps_left: Array  # estimated steps until its next outcome
     length: Array
     num_read: Array
-    last_position: Array  # beyond this nothing is processed
+    last_position: Array  # last position that is processed
     max_length: Array
     max_depth: Array
     root_id: Array
     next_id: Array
-    ring: Array  # [S, ring] the token at position p is at p mod ring
-    blocks: Array  # [S, blocks] of the trunk
+    ring: Array  # [S, ring] the token of position p is at p mod ring
+    blocks: Array  # [S, blocks] the KV block table
     ends: Array  # [S, ends]
-    vocab: Array  # what lies beyond is never guessed
+    vocab: Array  # tokens from here on are never guessed
     kind: Array
-    calibration: Array  # the part of `counts` that it uses: of its tenant and kind
-    is_drawn: Array  # its children come from the host
+    calibration: Array  # its part of `counts`: by tenant and kind
+    is_drawn: Array  # ratio acceptance: its children are drawn on the host
     seed: Array
     temperature: Array  # [S] float32; 1 where greedy
     top_k: Array
     top_p: Array  # float64
     log_min_p: Array  # float64
-    # Of each slot [S, F]; the last is the root's family.
+    # For each slot [S, F]; the last is the root's family.
     is_used: Array
     position: Array
     token: Array
     node_id: Array
-    first_id: Array  # of its children, which are numbered on
-    ancestors: Array  # [2, S, F] bits of the slots between root and slot
-    value: Array  # float64, relative to the root
-    parted: Array  # [2, S, F] positions where the path last took no likeliest token, and before that
-    parted_rank: Array  # its rank there
-    # Of each node [S, F, C].
-    child_token: Array  # NO_TOKEN where there is none
+    first_id: Array  # id of its first child; the others follow
+    ancestors: Array  # [2, S, F] bits of the slots between the root and this slot
+    value: Array  # float64 log-probability, relative to the root
+    parted: Array  # [2, S, F] the last two positions where the path left the most likely one
+    parted_rank: Array  # the rank that it took at the last one
+    # For each node [S, F, C].
+    child_token: Array  # NO_TOKEN: no such child
     is_open: Array  # may be processed
-    child_raw: Array  # float32: what the model said
-    child_value: Array  # float64
-    # Of what was guessed and came [2, tenants · KINDS · RANKS · BINS]: seen, taken. Tenants as in tenants.py.
+    child_raw: Array  # float32 log-probability, not calibrated
+    child_value: Array  # float64 log-probability, calibrated, relative to the root
+    # For each tenant (server/tenants.py) [2, tenants · KINDS · RANKS · BINS]: guesses seen, and right ones.
     counts: Array
 
     @classmethod
@@ -169,7 +174,7 @@ class Tables:
         )
 
     def leading(self, count: int) -> "Tables":
-        """Views of scratch and the first `count` sequences: fewer cost less."""
+        """Views of scratch and the first `count` sequences: fewer rows cost less."""
         end, own = count + 1, ("ancestors", "parted")
         views = {each.name: getattr(self, each.name)[:end] for each in fields(self)}
         views |= {name: getattr(self, name)[:, :end] for name in own}
@@ -178,27 +183,27 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class TreeRows:
-    """What a forward computes, row by row; the rows of a sequence lie together. Padding is of sequence 0.
+    """The rows of a forward. Rows of a sequence are adjacent; padding belongs to sequence 0.
 
-    Behind them lie the rows of runs.
+    Rows of runs come last.
     """
 
     sequence: Array
-    home: Array  # the same, but ascending: padding comes last
+    home: Array  # the same, but ascending: larger than all sequences for padding
     token: Array
     position: Array
-    context_len: Array  # keys of the trunk that it sees; its own among them where it is a token of the text
-    ancestors: Array  # [2, W] slots of its tree that it sees beside its own
-    target: Array  # the KV slot of its own key
-    slot: Array  # its slot, or the root's family
-    family: Array  # of the node that it is
+    context_len: Array  # keys in the KV blocks that it sees, including its own if it is a token of the text
+    ancestors: Array  # [2, W] bits of the tree slots that it sees, without its own
+    target: Array  # the KV slot that its key is written to
+    slot: Array  # its tree slot, or the root's family
+    family: Array  # its parent's family
     rank: Array
     node_id: Array
     value: Array
-    start: Array  # the first row of its sequence; of a run, its first row
-    key: Array  # smaller ones were chosen first
-    is_read: Array  # a token of the text
-    attaches: Array  # a node, or the root: its logits become children
+    start: Array  # the first row of its sequence, or of its run
+    key: Array  # smaller keys were selected first
+    is_read: Array  # it is a token of the text
+    attaches: Array  # it is a node or the root: its logits become children
 
     def part(self, start: int, end: int) -> "TreeRows":
         views = {each.name: getattr(self, each.name)[..., start:end] for each in fields(self)}
@@ -207,12 +212,12 @@ class TreeRows:
 
 @dataclass(frozen=True, slots=True)
 class TenantUsage:
-    """Whose turn it is, by the host's word (tenants.py). Tenants count from 0, which is nobody's."""
+    """Rows that tenants have had. Written by the host (server/tenants.py). Tenant 0 is nobody."""
 
-    tenant: Array  # [S] of each sequence
-    used: Array  # [S] of each tenant: float64, the rows that it has had, by its weight
-    weight: Array  # [S] of each tenant: float64
-    wanted: Array  # [S] of each sequence: rows that it would have taken in the last step
+    tenant: Array  # [S] by sequence: its tenant
+    used: Array  # [S] by tenant: float64, rows that it has had, divided by its weight
+    weight: Array  # [S] by tenant: float64
+    wanted: Array  # [S] by sequence: rows that it wanted in the last step (an output)
 
     @classmethod
     def of(cls, xp: Arrays, shape: Shape) -> "TenantUsage":
@@ -222,7 +227,7 @@ class TenantUsage:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeTable:
-    """At most one outcome of each sequence; a count of 0: none."""
+    """At most one outcome for each sequence. A count of 0 means none."""
 
     count: Array  # [S]
     tokens: Array  # [S, outcome]
@@ -235,7 +240,7 @@ class OutcomeTable:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """KV slots whose content goes elsewhere; what does not move goes from scratch to scratch."""
+    """KV slots to copy from and to. Unused entries copy scratch to scratch."""
 
     sources: Array
     targets: Array
@@ -246,40 +251,42 @@ def kind_of(params: SamplingParams, *, draws: bool) -> int:
 
 
 EDGES = (-7.0, -5.0, -4.0, -3.0, -2.2, -1.5, -1.0, -0.6, -0.3, -0.1, -0.02)
-"""Borders of log-probability between the bins of the calibration."""
+"""Borders between the calibration's bins of log-probability."""
 NOTHING = 0x7F800000 << 32
-"""A key behind all others: infinitely far."""
+"""A key after all others: its distance is infinite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    bits: Array  # [2, F]: of each slot; the root has none
+    """Arrays and numbers that steps need and that never change."""
+
+    bits: Array  # [2, F] the bit of each slot; the root has none
     sequences: Array
     families: Array
     rows: Array
-    candidates: Array  # for the rows of a step
+    candidates: Array  # numbers of all candidates for rows
     ring: Array
-    places: Array  # in an outcome
+    places: Array  # numbers of an outcome's tokens
     ranks: Array
     run: Array
-    nodes: Array  # [F, C]: where each lies, and above that its rank
-    best: Array  # of the nodes of one tree
-    columns: Array  # of the tokens to be read and then the nodes of one tree
-    first_cells: Array  # of each rank
+    nodes: Array  # [F, C] the number of each node, and in higher bits its rank
+    best: Array  # numbers of a tree's best nodes
+    columns: Array  # numbers of a tree's unread tokens and then its best nodes
+    first_cells: Array  # the first calibration cell of each rank
     edges: Array
     zero: Array
     minus: Array  # NO_TOKEN
     nothing: Array
     root: Array
     roots: Array  # [S, 1]
-    scratch: Array  # the KV slot of padding
-    nowhere: Array  # behind the last place of an outcome
-    nought: Array  # float64
+    scratch: Array  # the KV slot that padding uses
+    nowhere: Array  # the place after an outcome's last token
+    nought: Array  # float64 0
     half: Array
     one: Array
-    never: Array  # float32
-    last: Array  # float64: behind every turn
-    no_flags: Array  # one a row
+    never: Array  # float32 −inf
+    last: Array  # float64 ∞: after every tenant's usage
+    no_flags: Array  # one per row
     all_flags: Array
 
     @classmethod
@@ -321,9 +328,9 @@ class Constants:
 
 
 def slot_bits(xp: Arrays, shape: Shape) -> Array:
-    """Of each slot the bit of its word: [2, F]."""
+    """The bit of each slot in its word: [2, F]."""
     bits = [[0] * shape.families for _ in range(WORDS)]
     for slot in range(shape.slots):
-        # As a signed number: the last bit of a word is its sign.
+        # Signed: the last bit of a word is its sign.
         bits[slot // WORD][slot] = 1 << slot % WORD if slot % WORD < WORD - 1 else -(1 << WORD - 1)
     return xp.joined([xp.of(each)[None] for each in bits], 0)
