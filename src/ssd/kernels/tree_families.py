@@ -1,8 +1,8 @@
 """What a step's rows become: the rows of runs before its forward, and families of children after it.
 
-`run_rows`, `families`, `confirmed` and `attach_rows` of `draft/forest` are the oracles. Three launches come
-after a forward, since each asks what all rows of the one before have found: what each row's children are; how
-far runs hold; and the trees. Knows tables, not logits.
+`run_rows`, `families`, `confirmed` and `attach_rows` of `draft/tree/attach.py` are the oracles. Three
+launches follow a forward, since each needs what all rows of the one before have found: each row's children;
+how much of each run is confirmed; and the trees. Knows tables; does not know logits.
 """
 
 from typing import NamedTuple

@@ -100,7 +100,7 @@ def read_on(
     place,
     slots: tl.constexpr,
 ):
-    """The text goes on; keys of what was foreseen go from the arena into the trunk."""
+    """Appends the outcome to the text. Keys of accepted nodes go from tree slots into KV blocks."""
     length, is_moved = tl.load(trees.length + here), (place > 0) & (place <= grown)
     target = text_slot(trees, sizes, here, length + tl.where(is_moved, place - 1, 0))
     source = sizes.first_tree_slot + here * sizes.tree + chain

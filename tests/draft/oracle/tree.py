@@ -2,7 +2,7 @@
 
 A node is a token that may follow its parent. It is *known* once it is in the tree and
 *grown* once the draft has processed it, which is when its children become known. One tree by
-itself, to plan with and to compare with: the draft has all of its own in tables (`draft/forest`).
+itself, to plan with and to compare with: the draft has all of its own in tables (`draft/tree`).
 
 Children are added all at once, most likely first, and lie next to each other; a parent lies
 before its children. Moving the root leaves lost branches where they are until `compact`.
