@@ -11,7 +11,7 @@ import torch
 from benchmarks.flags import parser
 from benchmarks.in_turns import best
 from ssd.attention.batch import BatchWriter
-from ssd.attention.rows import Layout, PlainRow
+from ssd.attention.inputs import Layout, PlainInput
 from ssd.attention.sdpa import DETERMINISTIC_KEY_TILE, SdpaBackend
 from ssd.kvcache.pool import KVPool, PoolShape
 
@@ -35,7 +35,7 @@ def main() -> None:
     backend = SdpaBackend(pool, HEADS, deterministic=options.deterministic)
     print(f"{'rows':>4} {'plan ms':>9} {'layer ms':>9}")
     for rows in ROWS:
-        row = PlainRow([0] * rows, options.context - rows, range(num_blocks), 0, generated=True)
+        row = PlainInput([0] * rows, options.context - rows, range(num_blocks), 0, generated=True)
         batch = BatchWriter(BLOCK, pool.scratch_slot).write([row], Layout((0,), rows))
         plan = backend.plan(batch)
         queries, keys, values = (

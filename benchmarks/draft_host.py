@@ -30,7 +30,7 @@ from benchmarks.ruled import (
     prompt_of,
     shape_of,
 )
-from ssd.attention.rows import Row
+from ssd.attention.inputs import SequenceInput
 from ssd.draft.protocol.codec import encode
 from ssd.draft.protocol.messages import Nodes, Open, Sampling, pack_ints
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
@@ -87,7 +87,7 @@ class Today(RowRunner):
         self._scheduler = Grower(self, KVPool(shape), blocks, limits, policy)
         self._sessions: dict[int, Session] = {}
 
-    def forward(self, rows: Sequence[Row]) -> Tensor:
+    def forward(self, rows: Sequence[SequenceInput]) -> Tensor:
         started = time.perf_counter()
         logits = logits_of(rows, errs=True)
         self.watch.forward += time.perf_counter() - started

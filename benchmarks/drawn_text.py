@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ssd.attention.rows import Row
+from ssd.attention.inputs import SequenceInput
 from ssd.bench.bare import MISSED
 from ssd.config import MAX_CHILDREN
 from ssd.draft.protocol.messages import PROTOCOL_VERSION, Hello
@@ -80,7 +80,7 @@ class DrawnText:
         logits = self._rest[tokens].expand(-1, VOCAB).clone()
         return logits.scatter_(1, self._guesses[tokens], self._logits[tokens])
 
-    def target_logits(self, rows: Sequence[Row]) -> Tensor:
+    def target_logits(self, rows: Sequence[SequenceInput]) -> Tensor:
         tokens = [token for row in rows if row.num_logits for token in row.tokens[-row.num_logits :]]
         return torch.nn.functional.one_hot(self.following[tokens], VOCAB).float()
 

@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.flags import parser
 from benchmarks.in_turns import Action, Measure, seconds, show_ratios, show_times, take_turns
-from ssd.attention.rows import PlainRow
+from ssd.attention.inputs import PlainInput
 from ssd.attention.sdpa import SdpaBackend
 from ssd.config import RunnerConfig
 from ssd.decoding.decoder import Decoder
@@ -113,11 +113,11 @@ def make_runner(loaded: LoadedModel, pool: KVPool, *, deterministic: bool = Fals
 def forwards(loaded: LoadedModel) -> dict[str, Action]:
     """Bare forwards, ordinary and deterministic."""
 
-    def decode(count: int, sequence: int = 0) -> PlainRow:
+    def decode(count: int, sequence: int = 0) -> PlainInput:
         table = list(range(sequence * BLOCKS_EACH, (sequence + 1) * BLOCKS_EACH))
-        return PlainRow([11] * count, CONTEXT, table, count, generated=True)
+        return PlainInput([11] * count, CONTEXT, table, count, generated=True)
 
-    prompt = PlainRow([11] * CONTEXT, 0, list(range(BLOCKS_EACH)), 1, generated=False)
+    prompt = PlainInput([11] * CONTEXT, 0, list(range(BLOCKS_EACH)), 1, generated=False)
     work = {
         "1 row": [decode(1)],
         "8 rows": [decode(8)],

@@ -1,7 +1,7 @@
-"""What each kernel must move for a step, and how long that takes at a card's bandwidth. Arithmetic, no clock.
+"""What each kernel must move for a step, and how long that takes at a GPU's bandwidth. Arithmetic, no clock.
 
 What a kernel reads and writes counts once, whatever a cache may spare. A kernel that takes about as long as
-its bytes at a card's bandwidth is as good as it can be; launches come on top.
+its bytes at a GPU's bandwidth is as good as it can be; launches come on top.
 
 python -m benchmarks.kernel_bytes [--context 4096 --devices a100 h100 b200 mi300x]
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.flags import parser
-from ssd.kernels.tiles import Demand, attention_tiles
+from ssd.kernels.tiles import AttentionShape, attention_tiles
 from ssd.planning.hardware import find_device
 
 FLAGS = {"context": 4096, "devices": ["a100", "h100", "b200", "mi300x"]}
@@ -44,7 +44,9 @@ class Traffic:
         return Traffic(self.read * count, self.written * count, self.launches * count)
 
 
-def attention_traffic(demand: Demand, num_keys: int, num_nodes: int, *, num_processors: int) -> Traffic:
+def attention_traffic(
+    demand: AttentionShape, num_keys: int, num_nodes: int, *, num_processors: int
+) -> Traffic:
     """One layer's: `num_keys` and `num_nodes` are what each sequence's rows see together.
 
     Keys count once for each tile of rows: beyond the first, a cache may have them.
@@ -62,13 +64,13 @@ def attention_traffic(demand: Demand, num_keys: int, num_nodes: int, *, num_proc
     return Traffic(keys + rows + parts, rows + parts, 2 if parts else 1)
 
 
-def write_traffic(demand: Demand) -> Traffic:
+def write_traffic(demand: AttentionShape) -> Traffic:
     """One layer's."""
     moved = 2 * demand.num_rows * demand.num_kv_heads * demand.head_dim * demand.itemsize
     return Traffic(moved, moved, 1)
 
 
-def move_traffic(demand: Demand, num_layers: int, num_slots: int) -> Traffic:
+def move_traffic(demand: AttentionShape, num_layers: int, num_slots: int) -> Traffic:
     """All layers': of an outcome's accepted tokens."""
     moved = 2 * num_layers * num_slots * demand.num_kv_heads * demand.head_dim * demand.itemsize
     return Traffic(moved, moved, 1)
@@ -88,7 +90,7 @@ def children_traffic(num_rows: int, vocab_size: int, itemsize: int, count: int) 
 
 def kernels(step: tuple[int, ...], context: int) -> Iterator[tuple[str, Traffic]]:
     layers, heads, kv_heads, head_dim, vocabulary, sequences, rows, nodes = step
-    demand = Demand(sequences * rows, sequences + 1, context, heads, kv_heads, head_dim, 2)
+    demand = AttentionShape(sequences * rows, sequences + 1, context, heads, kv_heads, head_dim, 2)
     yield "write", write_traffic(demand).times(layers)
     yield "attend", attention_traffic(demand, context, nodes, num_processors=PROCESSORS).times(layers)
     if nodes:

@@ -21,10 +21,10 @@ from triton.runtime.jit import JITFunction
 from ssd.draft.tree.arrays import TorchArrays
 from ssd.draft.tree.gpu import STEPS, FusedForest
 from ssd.draft.tree.tables import Shape
-from ssd.kernels.attention import PagedAttention, Sight
+from ssd.kernels.attention import PagedAttention, VisibleKeys
 from ssd.kernels.decide import decide_rows
 from ssd.kernels.kv import move_kv, write_kv
-from ssd.kernels.tiles import Demand
+from ssd.kernels.tiles import AttentionShape
 from ssd.kernels.vocabulary import children_of
 from ssd.kvcache.pool import NODES_PER_TREE
 from ssd.sampling.draws import Draws
@@ -147,8 +147,10 @@ def cases(model: Model, *, few: bool) -> Iterator[tuple[str, Callable[[], object
 
 def attend(model: Model, rows: int, sequences: int, *, deterministic: bool) -> None:
     total = rows * sequences
-    demand = Demand(total, sequences + 1, _KEYS, model.num_heads, model.num_kv_heads, model.head_dim, 2)
-    sight = Sight(
+    demand = AttentionShape(
+        total, sequences + 1, _KEYS, model.num_heads, model.num_kv_heads, model.head_dim, 2
+    )
+    sight = VisibleKeys(
         _integers(total),
         _integers(total),
         _integers(total, 2),

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from ssd.attention.rows import Row
+from ssd.attention.inputs import SequenceInput
 from ssd.draft.protocol.messages import PROTOCOL_VERSION, Hello
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.tree.arrays import NumpyArrays
@@ -30,7 +30,7 @@ def prompt_of(index: int) -> list[int]:
     return [2 + (index * 5 + place) % (VOCAB - 2) for place in range(32)]
 
 
-def logits_of(rows: Sequence[Row], *, errs: bool) -> Tensor:
+def logits_of(rows: Sequence[SequenceInput], *, errs: bool) -> Tensor:
     tokens = [token for row in rows if row.num_logits for token in row.tokens[-row.num_logits :]]
     return logits_after(torch.tensor(tokens, dtype=torch.long), errs=errs)
 

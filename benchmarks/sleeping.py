@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from benchmarks.ruled import RuledModel, logits_of
-from ssd.attention.rows import Row
+from ssd.attention.inputs import SequenceInput
 from ssd.draft.tree.model import PrefillChunk
 from ssd.draft.tree.tables import Tables, TreeRows
-from ssd.runtime.runner import Flight, Landed
+from ssd.runtime.runner import FinishedStep, InFlightStep
 from tests.row_runner import RowRunner
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class SleepingDrafter(RowRunner):
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
-    def forward(self, rows: Sequence[Row]) -> Tensor:
+    def forward(self, rows: Sequence[SequenceInput]) -> Tensor:
         ends = time.perf_counter() + self._seconds
         logits = logits_of(rows, errs=True)
         time.sleep(max(0.0, ends - time.perf_counter()))
@@ -48,7 +48,7 @@ class SleepingDrafter(RowRunner):
 
 
 @dataclass(frozen=True, slots=True)
-class Sleeping(Landed[T]):
+class Sleeping(FinishedStep[T]):
     ends: float
     target: "SleepingTarget"
 
@@ -75,7 +75,7 @@ class SleepingTarget(RowRunner):
         self.landed_at = 0.0
         self._ends = float("inf")
 
-    def launch(self, batch: Any, finish: Callable[[Tensor], T]) -> Flight[T]:
+    def launch(self, batch: Any, finish: Callable[[Tensor], T]) -> InFlightStep[T]:
         started = time.perf_counter()
         if self._ends < started:
             self.gaps.append(started - self._ends)

@@ -40,7 +40,7 @@ from ssd.engine.request import Request
 from ssd.engine.schedule import SchedulerLimits
 from ssd.kvcache.block_manager import BlockManager
 from ssd.kvcache.pool import NODES_PER_TREE
-from ssd.runtime.runner import Flight, Landed
+from ssd.runtime.runner import FinishedStep, InFlightStep
 from ssd.sampling import SamplingParams
 from tests.e2e.draft_in_memory import DraftEnd, EngineEnd, Wires
 from tests.row_runner import RowRunner
@@ -106,7 +106,7 @@ class World:
 
 
 @dataclass(frozen=True, slots=True)
-class Simulated(Landed[T]):
+class Simulated(FinishedStep[T]):
     ends: float
     world: World
 
@@ -129,7 +129,7 @@ class Target(RowRunner):
     def __init__(self, text: DrawnText, world: World, num_free: int) -> None:
         self._text, self._world, self._num_free = text, world, num_free
 
-    def launch(self, batch: Any, finish: Callable[[Tensor], T]) -> Flight[T]:
+    def launch(self, batch: Any, finish: Callable[[Tensor], T]) -> InFlightStep[T]:
         num_rows = sum(len(row.tokens) for row in batch)
         ends = self._world.now + max(1.0, num_rows / self._num_free)
         return Simulated(finish(self._text.target_logits(batch)), ends - 1e-9, self._world)

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ssd.attention.rows import Row
-from ssd.runtime.runner import Flight, Landed
+from ssd.attention.inputs import SequenceInput
+from ssd.runtime.runner import FinishedStep, InFlightStep
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,11 +18,11 @@ class RowRunner:
     is_async = False
     num_uncaptured = 0
 
-    def forward(self, rows: Sequence[Row]) -> "Tensor":
+    def forward(self, rows: Sequence[SequenceInput]) -> "Tensor":
         raise NotImplementedError
 
-    def batch(self, rows: Sequence[Row]) -> Any:
+    def batch(self, rows: Sequence[SequenceInput]) -> Any:
         return rows
 
-    def launch(self, batch: Any, finish: "Callable[[Tensor], T]") -> Flight[T]:
-        return Landed(finish(self.forward(batch)))
+    def launch(self, batch: Any, finish: "Callable[[Tensor], T]") -> InFlightStep[T]:
+        return FinishedStep(finish(self.forward(batch)))

@@ -22,7 +22,7 @@ from torch import Tensor
 from campaigns.e2e.faulty_link import KINDS, WIRE_FAULTS, FaultyLink, Plan
 from ssd import LLM, SamplingParams
 from ssd.attention.batch import Batch
-from ssd.attention.rows import Row
+from ssd.attention.inputs import SequenceInput
 from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.decoder import Decoder
 from ssd.draft.client.client import DraftClient
@@ -31,7 +31,7 @@ from ssd.draft.client.sources import FixedSources
 from ssd.draft.client.speculator import Speculator
 from ssd.draft.protocol.messages import Hello
 from ssd.draft.protocol.sockets import EngineSocket
-from ssd.runtime.runner import Flight, Runner
+from ssd.runtime.runner import InFlightStep, Runner
 from tests.e2e.draft_in_memory import InMemoryDraft
 from tests.tiny import cut_layers, write_checkpoint
 
@@ -74,10 +74,10 @@ class Target:
     def __init__(self, runner: Runner, trial: "Trial") -> None:
         self._runner, self._trial = runner, trial
 
-    def batch(self, rows: Sequence[Row]) -> Batch:
+    def batch(self, rows: Sequence[SequenceInput]) -> Batch:
         return self._runner.batch(rows)
 
-    def launch(self, batch: Batch, finish: Callable[[Tensor], T]) -> Flight[T]:
+    def launch(self, batch: Batch, finish: Callable[[Tensor], T]) -> InFlightStep[T]:
         self._trial.between_steps()
         return self._runner.launch(batch, finish)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ssd.attention.rows import PlainRow
+from ssd.attention.inputs import PlainInput
 from ssd.config import EngineConfig
 from ssd.decoding.decoder import Decoder
 from ssd.engine.core import EngineCore
@@ -150,7 +150,7 @@ def _tie(loaded: LoadedModel, request: Request, output: tuple[int, ...]) -> tupl
     """
     tokens = [*request.prompt_token_ids, *output]
     table = list(range(-(-len(tokens) // BLOCK)))
-    logits = forward(loaded.runner, [PlainRow(tokens, 0, table, 1, generated=False)])[0]
+    logits = forward(loaded.runner, [PlainInput(tokens, 0, table, 1, generated=False)])[0]
     untruncated = replace(request.params, top_k=0, top_p=1.0, min_p=0.0)
     rows = [
         SamplingRow(

@@ -28,10 +28,10 @@ from torch import Tensor
 from campaigns.e2e.faulty_link import FaultyLink, Mangler, Plan, WireFault
 from ssd import LLM, SamplingParams
 from ssd.attention.batch import Batch
-from ssd.attention.rows import Row
+from ssd.attention.inputs import SequenceInput
 from ssd.draft.client import sources
 from ssd.draft.protocol.sockets import Keys, ZmqEngineSocket
-from ssd.runtime.runner import Flight, Runner
+from ssd.runtime.runner import InFlightStep, Runner
 from tests.tiny import write_checkpoint
 
 T = TypeVar("T")
@@ -64,10 +64,10 @@ class Slow:
     def __init__(self, runner: Runner, seconds: float = 0.02) -> None:
         self._runner, self._seconds = runner, seconds
 
-    def batch(self, rows: Sequence[Row]) -> Batch:
+    def batch(self, rows: Sequence[SequenceInput]) -> Batch:
         return self._runner.batch(rows)
 
-    def launch(self, batch: Batch, finish: Callable[[Tensor], T]) -> Flight[T]:
+    def launch(self, batch: Batch, finish: Callable[[Tensor], T]) -> InFlightStep[T]:
         time.sleep(self._seconds)
         return self._runner.launch(batch, finish)
 

@@ -27,7 +27,7 @@ from campaigns.record import Record
 from ssd.draft.server.kernel_checks import ForestScene, check_steps
 from ssd.draft.tree.tables import Shape
 from ssd.kernels import tiles
-from ssd.runtime.kernel_checks import Part, Scene, Words, check_kernels
+from ssd.runtime.kernel_checks import AttentionCase, CaseSequence, LogitsCase, check_kernels
 from tests.kernels.bfloat16 import bfloat16_computes
 
 CPU = torch.device("cpu")
@@ -36,15 +36,15 @@ LEAST_SPLIT, FIXED_SPLIT = 32, 64
 MOST_KEYS, MOST_ROWS, MOST_NODES, MOST_TOKENS = 150, 9, 100, 2100
 
 
-def scene_of(number: int) -> Scene | Words:
+def scene_of(number: int) -> AttentionCase | LogitsCase:
     """Two of three are attention's."""
     rng = random.Random(f"scene {number}")
     return _words(rng) if number % 3 == 2 else _scene(rng)
 
 
-def _scene(rng: random.Random) -> Scene:
+def _scene(rng: random.Random) -> AttentionCase:
     num_kv_heads, deterministic = rng.choice((1, 1, 2, 3)), rng.random() < 0.3
-    return Scene(
+    return AttentionCase(
         num_kv_heads * rng.choice((1, 2, 4, 7)),
         num_kv_heads,
         rng.choice((16, 32, 64)),
@@ -57,13 +57,13 @@ def _scene(rng: random.Random) -> Scene:
     )
 
 
-def _part(rng: random.Random, *, is_text: bool) -> Part:
+def _part(rng: random.Random, *, is_text: bool) -> CaseSequence:
     start, count = rng.randint(0 if is_text else 1, MOST_KEYS), rng.randint(1, MOST_ROWS)
-    return Part(start, count, None if is_text else rng.randint(0, MOST_NODES))
+    return CaseSequence(start, count, None if is_text else rng.randint(0, MOST_NODES))
 
 
-def _words(rng: random.Random) -> Words:
-    return Words(
+def _words(rng: random.Random) -> LogitsCase:
+    return LogitsCase(
         rng.randint(1, 4),
         rng.randint(1, MOST_TOKENS),
         truncates=rng.random() < 0.5,
@@ -94,7 +94,7 @@ def rounds_of(number: int) -> ForestScene:
     return ForestScene(shape, crowd=60 if slots > 60 else 0, seed=rng.randrange(10**6))
 
 
-def checked(scene: Scene | Words | ForestScene) -> dict[str, Any]:
+def checked(scene: AttentionCase | LogitsCase | ForestScene) -> dict[str, Any]:
     """Of each kernel how far it is from its oracle; and whether all are near enough."""
     started = time.process_time()
     dtype = torch.float64 if isinstance(scene, ForestScene) else scene.dtype
@@ -108,7 +108,7 @@ def checked(scene: Scene | Words | ForestScene) -> dict[str, Any]:
         "dtype": str(dtype).removeprefix("torch."),
         "equal": all(each.is_sound for each in findings),
         "worst": {each.kernel: each.worst for each in findings},
-        "trouble": [each.trouble for each in findings if each.trouble],
+        "trouble": [each.error for each in findings if each.error],
         "seconds": round(time.process_time() - started, 1),
     }
 

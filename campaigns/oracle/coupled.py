@@ -28,7 +28,7 @@ from torch import Tensor
 
 from campaigns.oracle.table_runner import BLOCK_SIZE, TableRunner
 from campaigns.oracle.tree_shapes import some_speculation
-from ssd.attention.rows import Row
+from ssd.attention.inputs import SequenceInput
 from ssd.decoding.rows import DecodeRow, Speculation
 from ssd.decoding.tree_slots import TreeSlots
 from ssd.decoding.verification import verify
@@ -209,7 +209,7 @@ class Batch(RowRunner):
         for owner in set(owners.tolist()):
             self._runners[owner].move(sources[owners == owner], destinations[owners == owner])
 
-    def forward(self, rows: Sequence[Row]) -> Tensor:
+    def forward(self, rows: Sequence[SequenceInput]) -> Tensor:
         return torch.cat([self._runners[row.blocks[0] // NUM_BLOCKS].forward([row]) for row in rows])
 
     def num_differences(self) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ssd.attention.rows import Branches, Row
+from ssd.attention.inputs import Branches, SequenceInput
 from tests.row_runner import RowRunner
 
 LogitsOf = Callable[[tuple[int, ...]], Tensor]
@@ -23,7 +23,7 @@ class TableRunner(RowRunner):
         self._logits_of = logits_of
         self._slots: dict[int, int] = {}
 
-    def forward(self, rows: Sequence[Row]) -> Tensor:
+    def forward(self, rows: Sequence[SequenceInput]) -> Tensor:
         return torch.stack([scores for row in rows for scores in self._row(row)])
 
     def move(self, sources: Tensor, destinations: Tensor) -> None:
@@ -31,7 +31,7 @@ class TableRunner(RowRunner):
         found = [self._slots[slot] for slot in sources.tolist()]
         self._slots.update(zip(destinations.tolist(), found, strict=True))
 
-    def _nodes(self, row: Row, branches: Branches) -> list[Tensor]:
+    def _nodes(self, row: SequenceInput, branches: Branches) -> list[Tensor]:
         """Each sees the trunk and the nodes of its path, at the position that these make."""
         self._slots.update(
             {
@@ -49,7 +49,7 @@ class TableRunner(RowRunner):
             found.append(self._logits_of(tokens))
         return found[len(found) - row.num_logits :]
 
-    def _row(self, row: Row) -> list[Tensor]:
+    def _row(self, row: SequenceInput) -> list[Tensor]:
         if row.branches is not None:
             return self._nodes(row, row.branches)
         end = row.start + len(row.tokens)
@@ -59,5 +59,5 @@ class TableRunner(RowRunner):
         return [self._logits_of(tokens[:count]) for count in range(end - row.num_logits + 1, end + 1)]
 
 
-def _slot(row: Row, place: int) -> int:
+def _slot(row: SequenceInput, place: int) -> int:
     return row.blocks[place // BLOCK_SIZE] * BLOCK_SIZE + place % BLOCK_SIZE

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ssd.attention import sdpa
 from ssd.attention.batch import BatchWriter
+from ssd.attention.inputs import Branches, Layout, PlainInput
 from ssd.attention.paged import PagedBackend
-from ssd.attention.rows import Branches, Layout, PlainRow
 from ssd.attention.sdpa import DETERMINISTIC_KEY_TILE, QUERY_TILE, SdpaBackend
 from ssd.draft.client.branching import path_to
 from ssd.kvcache.pool import NODES_PER_TREE, KVPool, PoolShape
@@ -63,16 +63,16 @@ class Piece:
             return self.tree_start + self.arena[place - self.num_trunk]
         return self.blocks[place // BLOCK] * BLOCK + place % BLOCK
 
-    def row(self) -> PlainRow:
+    def row(self) -> PlainInput:
         tokens = [0] * self.count
         if self.num_trunk is None:
-            return PlainRow(tokens, self.start, self.blocks, 0, generated=True)
+            return PlainInput(tokens, self.start, self.blocks, 0, generated=True)
         nodes = [self.arena[self.start + row - self.num_trunk] for row in range(self.count)]
         above = [[each - self.num_trunk for each in seen if each >= self.num_trunk] for seen in self.seen]
         paths = [sum(1 << self.arena[each] for each in mine) for mine in above]
         positions = [self.num_trunk + len(mine) - 1 for mine in above]
         branches = Branches(positions, self.num_trunk, self.tree_start, nodes, paths)
-        return PlainRow(tokens, 0, self.blocks, 0, generated=True, branches=branches)
+        return PlainInput(tokens, 0, self.blocks, 0, generated=True, branches=branches)
 
 
 def text(rng: random.Random, blocks: list[int], tree: int) -> Piece:
@@ -268,13 +268,13 @@ def test_deterministic_nodes_have_the_bits_of_texts(num_trunk: int, dtype: torch
     branches = Branches(
         [num_trunk + len(path) - 1 for path in paths], num_trunk, LONG.tree_start(2), range(40), bits
     )
-    row = PlainRow([0] * 40, 0, blocks, 0, generated=True, branches=branches)
+    row = PlainInput([0] * 40, 0, blocks, 0, generated=True, branches=branches)
     together = _attended(pool, row, queries, nodes)
     for node in range(40):
         own = list(range(len(blocks))) if node % 2 else rng.sample(range(LONG.num_blocks), len(blocks))
         before = [torch.cat((a, b[list(paths[node][:-1])])) for a, b in zip(trunk, nodes, strict=True)]
         _write(pool, [_slot_in(own, place) for place in range(len(before[0]))], before)
-        alone = PlainRow([0], len(before[0]), own, 0, generated=True)
+        alone = PlainInput([0], len(before[0]), own, 0, generated=True)
         got = _attended(pool, alone, queries[node : node + 1], [each[node : node + 1] for each in nodes])
         assert torch.equal(got[0], together[node])
 
@@ -288,7 +288,7 @@ def _write(pool: KVPool, slots: list[int], contents: list[Tensor]) -> None:
         tensor[0, :, slots] = content.transpose(0, 1)
 
 
-def _attended(pool: KVPool, row: PlainRow, queries: Tensor, fresh: list[Tensor]) -> Tensor:
+def _attended(pool: KVPool, row: PlainInput, queries: Tensor, fresh: list[Tensor]) -> Tensor:
     backend = SdpaBackend(pool, HEADS, deterministic=True)
     batch = BatchWriter(BLOCK, pool.scratch_slot).write([row], Layout((0,), len(row.tokens)))
     return backend.plan(batch).attend(0, queries, *fresh)

@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssd.attention.backend import AttentionBackend
 from ssd.attention.batch import Batch, BatchWriter
+from ssd.attention.inputs import PlainInput
 from ssd.attention.paged import PagedBackend
-from ssd.attention.rows import PlainRow
 from ssd.attention.sdpa import SdpaBackend
 from ssd.kvcache.pool import KVPool, PoolShape
 from ssd.runtime.layout import packed_layout
@@ -75,8 +75,8 @@ def test_without_kernels_a_step_of_a_draft_fits_beside_its_model() -> None:
     shape = PoolShape(1, NUM_KV_HEADS, HEAD_DIM, 2 * num_blocks, BLOCK, torch.bfloat16, META, 16)
     pool = KVPool(shape)
     apart = list(range(0, 2 * num_blocks, 2))
-    rows = [PlainRow([1] * CHUNK, CONTEXT - CHUNK, apart, 1, generated=False)]
-    rows += [PlainRow([1], CONTEXT - 1, apart, 1, generated=True) for _ in range(WIDTH)]
+    rows = [PlainInput([1] * CHUNK, CONTEXT - CHUNK, apart, 1, generated=False)]
+    rows += [PlainInput([1], CONTEXT - 1, apart, 1, generated=True) for _ in range(WIDTH)]
     batch = BatchWriter(BLOCK, scratch_slot=0).write(rows, packed_layout(rows))
     eager = peak_of(SdpaBackend(pool, NUM_HEADS), batch)
     assert eager < 4 * GIB, f"{eager / GIB:.1f} GiB"

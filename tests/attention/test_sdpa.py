@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ssd.attention.batch import Batch, BatchWriter
-from ssd.attention.rows import Layout, PlainRow
+from ssd.attention.inputs import Layout, PlainInput
 from ssd.attention.sdpa import DETERMINISTIC_KEY_TILE, QUERY_TILE, SdpaBackend
 from ssd.kvcache.pool import KVPool, PoolShape
 
@@ -36,7 +36,7 @@ def reference(queries: Tensor, keys: Tensor, values: Tensor, start: int) -> Tens
     return torch.einsum("hrk,khd->rhd", scores.softmax(-1), values).flatten(1)
 
 
-def batch_of(backend: SdpaBackend, rows: list[PlainRow], *, padding: int = 0) -> Batch:
+def batch_of(backend: SdpaBackend, rows: list[PlainInput], *, padding: int = 0) -> Batch:
     ends = list(accumulate(len(row.tokens) for row in rows))
     layout = Layout((0, *ends[:-1]), ends[-1] + padding)
     return BatchWriter(BLOCK, backend._pool.scratch_slot).write(rows, layout)
@@ -57,7 +57,7 @@ class Sequences:
     def run(self, backend: SdpaBackend, pieces: list[tuple[int, int, int]], padding: int = 0) -> list[Tensor]:
         """One forward of (sequence, start, count) pieces; what each piece's rows got."""
         written = [
-            PlainRow([0] * count, start, self.tables[i], 0, generated=True) for i, start, count in pieces
+            PlainInput([0] * count, start, self.tables[i], 0, generated=True) for i, start, count in pieces
         ]
         batch = batch_of(backend, written, padding=padding)
         plan = backend.plan(batch)
@@ -108,7 +108,7 @@ def test_masks_are_as_wide_as_what_rows_do_not_share(deterministic: bool) -> Non
     """Nine rows at 16k were planned with a mask over all keys: a hundred times as long as one row."""
     backend = SdpaBackend(make_pool(1024), HEADS, deterministic=deterministic)
     for start, count in ((16_000, 9), (16_380, 3), (15_800, 500)):
-        row = PlainRow([0] * count, start, range(1024), 0, generated=True)
+        row = PlainInput([0] * count, start, range(1024), 0, generated=True)
         [sequence] = backend.plan(batch_of(backend, [row]))._sequences
         widest = max(tile.mask.shape[-1] for tile in sequence.tiles if tile.mask is not None)
         assert widest <= (DETERMINISTIC_KEY_TILE if deterministic else QUERY_TILE)

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import torch
 
-from ssd.attention.rows import PlainRow
+from ssd.attention.inputs import PlainInput
 from ssd.bench.cases import cases_of
 from ssd.bench.engines import CaseEngines
 from ssd.bench.folder import RunFolder
@@ -24,7 +24,7 @@ SEED, PLACE = 5, 3
 def scores(engines: CaseEngines, prompt: str, written: list[int], t: float, seed: int) -> torch.Tensor:
     """Of every token that could come next, as sampling compares them."""
     ids = [*engines.engine.requests.tokenizer(prompt).input_ids, *written]
-    logits = forward(engines.engine.loaded.runner, [PlainRow(ids, 0, [0, 1, 2], 1, generated=False)])[0]
+    logits = forward(engines.engine.loaded.runner, [PlainInput(ids, 0, [0, 1, 2], 1, generated=False)])[0]
     return logits + t * gumbel_noise([seed], [len(ids)], len(logits))[0]
 
 

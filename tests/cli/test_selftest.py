@@ -12,7 +12,7 @@ from ssd.cli.main import app
 from ssd.config import Mode
 from ssd.engine.outputs import EngineStats, SpeculationStats
 from ssd.planning.measured import read_measured
-from ssd.runtime.kernel_checks import Finding
+from ssd.runtime.kernel_checks import KernelCheckResult
 from ssd.selftest import kernels, modes, run
 from ssd.selftest.modes import ModeRun, mode_results
 from ssd.selftest.results import CheckResult, at_most, in_words, tried
@@ -56,7 +56,7 @@ def test_a_page_on_a_cpu_within_a_minute(tmp_path: Path) -> None:
 
 
 def test_what_fails_ends_with_1_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    wrong = Finding("decide", "a scene", 3.0, 0.0)
+    wrong = KernelCheckResult("decide", "a scene", 3.0, 0.0)
     monkeypatch.setattr(kernels, "_interpreted", lambda: [wrong, replace(wrong, kernel="move", worst=0.0)])
 
     def lost(*_: object) -> dict[Mode, ModeRun]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssd.attention.rows import Row
+from ssd.attention.inputs import SequenceInput
 from ssd.decoding.drafter import Drafter, DraftLimits, RatioDrafting
 from ssd.decoding.rows import DraftContext
 from ssd.draft.client.branching import path_to
@@ -26,7 +26,7 @@ class Chooser(RowRunner):
     def __init__(self) -> None:
         self.num_forwards = self.num_tokens = 0
 
-    def forward(self, rows: Sequence[Row]) -> Tensor:
+    def forward(self, rows: Sequence[SequenceInput]) -> Tensor:
         self.num_forwards += 1
         self.num_tokens += sum(len(row.tokens) for row in rows)
         tokens = [token for row in rows if row.num_logits for token in row.tokens[-row.num_logits :]]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssd.attention.rows import Row
+from ssd.attention.inputs import SequenceInput
 from ssd.decoding.decoder import Decoder
 from ssd.decoding.in_turns import HOPED_RATE, DraftInTurns
 from ssd.decoding.rows import DecodeRow, DraftContext, Speculation
@@ -39,7 +39,7 @@ class Turns(RowRunner):
         self.now += self.draft_seconds * max(wanted)
         return [Speculation((7,) * length) for length in wanted]
 
-    def forward(self, rows: Sequence[Row]) -> Tensor:
+    def forward(self, rows: Sequence[SequenceInput]) -> Tensor:
         self.now += 1.0 + 0.01 * sum(len(row.tokens) for row in rows)
         tokens = [7 if place < self.num_right else 6 for row in rows for place in range(row.num_logits)]
         return torch.nn.functional.one_hot(torch.tensor(tokens), 8).float()

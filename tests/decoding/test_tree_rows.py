@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from ssd.attention.rows import PlainRow
+from ssd.attention.inputs import PlainInput
 from ssd.config import RunnerConfig
 from ssd.decoding.rows import DecodeRow, Speculation
 from ssd.decoding.tree_slots import TreeSlots
@@ -41,7 +41,7 @@ class Text:
         self.blocks = drawn.sample(range(first_block, first_block + TABLE), TABLE)
         self.tokens = [drawn.randrange(2, 300) for _ in range(drawn.randint(2, 20))]
         self.num_prompt = len(self.tokens) - 1
-        forward(loaded.runner, [PlainRow(self.tokens[:-1], 0, self.blocks, 1, generated=False)])
+        forward(loaded.runner, [PlainInput(self.tokens[:-1], 0, self.blocks, 1, generated=False)])
 
     def row(self, drafted: Sequence[int] = (), parents: Sequence[int] | None = None) -> DecodeRow:
         history = History(self.tokens, self.num_prompt)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ssd.attention.rows import Row
+from ssd.attention.inputs import SequenceInput
 from ssd.decoding.rows import DecodeRow, PromptScoring
 from ssd.decoding.verification import accepted_places, decided_positions, verify
 from ssd.sampling import History, SamplingParams, SamplingRow, sample
@@ -29,7 +29,7 @@ class TableModel(RowRunner):
         # A few values only, so that ties are common.
         return torch.tensor([drawn.choice([-8.0, -1.0, 0.0, 0.5, 1.0]) for _ in range(VOCAB)])
 
-    def forward(self, rows: Sequence[Row]) -> Tensor:
+    def forward(self, rows: Sequence[SequenceInput]) -> Tensor:
         wanted = [
             self.logits(self.prefix[: row.start] + list(row.tokens[:count]))
             for row in rows

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from campaigns.e2e.invariance import CIRCUMSTANCES, compare, load, make_requests, run
-from ssd.attention.rows import PlainRow
+from ssd.attention.inputs import PlainInput
 from ssd.runtime.loading import LoadedModel
 from ssd.runtime.runner import forward
 from tests.tiny import write_checkpoint
@@ -59,7 +59,7 @@ def test_several_threads(num_threads: int, dtype: str, tmp_path: Path) -> None:
 
 def assert_rows_alone_equal_rows_together(loaded: LoadedModel) -> None:
     """Logits, not tokens: a difference in the last bit shows."""
-    rows = [PlainRow([3 + i, 5, 7 * i % 200], 0, [i], 3, generated=bool(i % 2)) for i in range(40)]
+    rows = [PlainInput([3 + i, 5, 7 * i % 200], 0, [i], 3, generated=bool(i % 2)) for i in range(40)]
     together = forward(loaded.runner, rows)
     alone = torch.cat([forward(loaded.runner, [row]) for row in rows])
     assert torch.equal(together, alone)

@@ -15,7 +15,7 @@ import scipy.stats
 from campaigns.e2e.faults import Bench, Target, Trial
 from campaigns.e2e.other_drafts import blurred_draft
 from ssd import SamplingParams
-from ssd.attention.rows import PlainRow
+from ssd.attention.inputs import PlainInput
 from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.decoder import Decoder
 from ssd.draft.client.client import DraftClient
@@ -56,7 +56,7 @@ def law(bench: Bench) -> dict[tuple[int, ...], float]:
         longer: dict[tuple[int, ...], float] = {}
         for text, probability in texts.items():
             tokens = [*prompt, *text]
-            logits = forward(bench._runner, [PlainRow(tokens, 0, range(8), 1, generated=False)])[0]
+            logits = forward(bench._runner, [PlainInput(tokens, 0, range(8), 1, generated=False)])[0]
             row = SamplingRow(params, 0, len(tokens), prompt, History(tokens, len(prompt)))
             p = target_probabilities(logits, row)
             for token in np.flatnonzero(p).tolist():

@@ -7,7 +7,7 @@ import pytest
 
 from ssd import LLM, SamplingParams
 from ssd.attention.batch import Batch
-from ssd.attention.rows import Row
+from ssd.attention.inputs import SequenceInput
 from ssd.engine.core import EngineCore
 from ssd.engine.outputs import SpeculationStats
 from tests.tiny import cut_layers, tiny_tokenizer, write_checkpoint
@@ -80,7 +80,7 @@ def test_a_perfect_draft_takes_a_round_for_each_lookahead(target: Path) -> None:
     calls = []
     batch = runner.batch
 
-    def counted(rows: list[Row]) -> Batch:
+    def counted(rows: list[SequenceInput]) -> Batch:
         calls.append(len(rows[0].tokens))
         return batch(rows)  # type: ignore[no-any-return]
 
@@ -141,7 +141,7 @@ def test_nothing_is_guessed_beyond_the_end_of_a_text(target: Path, monkeypatch: 
         drafter: Any = llm._engine.core._decoder.proposer._drafter  # type: ignore[attr-defined]
         batch, num_rows = drafter._runner.batch, list[int]()
 
-        def counted(rows: list[Row]) -> Batch:
+        def counted(rows: list[SequenceInput]) -> Batch:
             num_rows.append(len(rows))
             return batch(rows)  # type: ignore[no-any-return]
 

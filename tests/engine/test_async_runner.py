@@ -13,10 +13,10 @@ from torch import Tensor
 
 from ssd import LLM, AsyncLLM, SamplingParams
 from ssd.attention.batch import Batch
-from ssd.attention.rows import Row
+from ssd.attention.inputs import SequenceInput
 from ssd.engine.async_llm import _Stop
 from ssd.runtime.eager import EagerRunner
-from ssd.runtime.runner import Flight
+from ssd.runtime.runner import InFlightStep
 
 T = TypeVar("T")
 PROMPTS = [[5, 6, 7], [9, 8], [30, 31, 32, 33]]
@@ -34,7 +34,7 @@ class LaterRunner:
         self.fails_at: int | None = None
         """After so many launches: once the host has gone on, as an error on a device does."""
 
-    def batch(self, rows: Sequence[Row]) -> Batch:
+    def batch(self, rows: Sequence[SequenceInput]) -> Batch:
         return self._runner.batch(rows)
 
     def launch(self, batch: Batch, finish: Callable[[Tensor], T]) -> "Later[T]":
@@ -47,7 +47,7 @@ class LaterRunner:
 @dataclass
 class Later(Generic[T]):
     runner: LaterRunner
-    flight: Flight[T]
+    flight: InFlightStep[T]
 
     def is_done(self) -> bool:
         self.runner.num_looks += 1

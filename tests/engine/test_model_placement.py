@@ -43,7 +43,7 @@ def test_one_device_carries_both(model: str) -> None:
 
 
 def test_without_a_word_kv_takes_what_is_left_as_far_as_texts_can_fill_it(model: str) -> None:
-    """As the engine plans it: of a shared card the target leaves the draft half; on a CPU 2 GiB at most."""
+    """As the engine plans it: of a shared GPU the target leaves the draft half; on a CPU 2 GiB at most."""
     plain = config(model, kv=None)
     roomy = place_models(plain, {"cuda:0": 800 * GIB, "cuda:1": 800 * GIB, "cpu": GIB})
     tight = place_models(plain, {"cuda:0": 24 << 20, "cuda:1": 24 << 20, "cpu": GIB})

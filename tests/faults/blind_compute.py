@@ -27,8 +27,8 @@ BLIND = [
     BlindFault(
         "log-probabilities are those of the processed logits",
         "src/ssd/sampling/sampler.py",
-        "return Drawn(logits, rows, tokens, void)",
-        "return Drawn(scores, rows, tokens, void)",
+        "return DecidedTokens(logits, rows, tokens, void)",
+        "return DecidedTokens(scores, rows, tokens, void)",
         "With a bias or a penalty, log-probabilities are not the model's.",
     ),
     BlindFault(
@@ -110,7 +110,7 @@ BLIND = [
     ),
     BlindFault(
         "the last block of the longest text is not reckoned with",
-        "src/ssd/runtime/room.py",
+        "src/ssd/runtime/kv_planner.py",
         "useful = config.max_num_seqs * -(-longest // config.block_size)",
         "useful = config.max_num_seqs * (longest // config.block_size)",
         "A max_model_len that is no multiple of the block size does not fit, whatever memory there is.",

@@ -47,14 +47,14 @@ FAULTS = [
     Fault(
         "a failed start keeps the cores",
         "src/ssd/engine/build.py",
-        "    with unmoved_if_it_fails():\n        return",
+        "    with restore_cores_on_error():\n        return",
         "    if True:\n        return",
         f"{_OWN}::test_of_a_start_that_fails_nothing_remains",
     ),
     Fault(
         "a failed switch keeps the cores",
         "src/ssd/engine/build.py",
-        "    with unmoved_if_it_fails():\n        decoder",
+        "    with restore_cores_on_error():\n        decoder",
         "    if True:\n        decoder",
         f"{_OWN}::test_of_a_switch_that_fails_nothing_remains",
     ),

@@ -32,10 +32,10 @@ FAULTS = [
     ),
     Fault(
         "a target's trees take half of its KV memory",
-        "src/ssd/runtime/room.py",
+        "src/ssd/runtime/kv_planner.py",
         "min(kv_bytes // 8, ",
         "min(kv_bytes // 2, ",
-        "tests/runtime/test_room.py::test_a_targets_trees_take_an_eighth_of_its_memory_at_most",
+        "tests/runtime/test_kv_planner.py::test_a_targets_trees_take_an_eighth_of_its_memory_at_most",
     ),
     Fault(
         "texts that begin alike are read beside each other",

@@ -1,4 +1,4 @@
-"""Faults of buckets, static buffers, captured graphs and the plan of a card's memory."""
+"""Faults of buckets, static buffers, captured graphs and the plan of a GPU's memory."""
 
 from tests.faults.fault import Fault
 
@@ -164,13 +164,13 @@ FAULTS = [
     Fault(
         "graphs are measured when they are gone",
         f"{_SRC}/memory.py",
-        "    kept = rehearsal()\n    graphs = after - card.free_bytes()\n    del kept\n",
-        "    rehearsal()\n    graphs = after - card.free_bytes()\n",
+        "    kept = trial_capture()\n    graphs = after - gpu.free_bytes()\n    del kept\n",
+        "    trial_capture()\n    graphs = after - gpu.free_bytes()\n",
         f"{_MEMORY}::test_what_is_rehearsed_is_measured_and_given_back",
     ),
     Fault(
-        "more KV is taken than the card has beside its graphs",
-        f"{_SRC}/room.py",
+        "more KV is taken than the GPU has beside its graphs",
+        f"{_SRC}/kv_planner.py",
         "if needed > plan.kv_bytes:",
         "if needed > plan.total:",
         f"{_MEMORY}::test_what_is_asked_for_is_given_or_refused",

@@ -325,7 +325,7 @@ FAULTS = [
     Fault(
         "new texts are read within the width",
         f"{_SRC}/tree_turns.py",
-        "wide = width + tl.sum(tl.load(wishes.beside + number, mask=is_sequence, other=0), 0)",
+        "wide = width + tl.sum(tl.load(demand.beside + number, mask=is_sequence, other=0), 0)",
         "wide = width",
         f"{_TREES_TEST}::test_rows_go_round_among_tenants_and_new_texts_are_beside_them",
     ),

@@ -3,15 +3,15 @@
 from tests.faults.fault import Fault
 
 _SELF = "tests/cli/test_selftest.py"
-_SEATS = "tests/runtime/test_seats.py::test_a_draft_takes_what_the_target_leaves"
+_PLACEMENT = "tests/runtime/test_placement.py::test_a_draft_takes_what_the_target_leaves"
 
 FAULTS = [
     Fault(
         "a draft sits on the target's GPU though there is another",
-        "src/ssd/runtime/seats.py",
+        "src/ssd/runtime/placement.py",
         "others = [gpu for gpu in gpus if gpu != target]",
         "others = [gpu for gpu in reversed(gpus)]",
-        _SEATS,
+        _PLACEMENT,
     ),
     Fault(
         "who shares a device is not counted",

@@ -12,11 +12,11 @@ from ssd.attention import fused
 from ssd.attention.batch import BatchWriter
 from ssd.attention.choice import captured_backend, deterministic_captured_backend, eager_backend, mover
 from ssd.attention.fused import FusedBackend
+from ssd.attention.inputs import Layout, PlainInput
 from ssd.attention.paged import PagedBackend
-from ssd.attention.rows import Layout, PlainRow
 from ssd.attention.sdpa import SdpaBackend
 from ssd.kernels import language, trust
-from ssd.kernels.tiles import NOT_KNOWN, Demand, attention_tiles, can_attend, most_tiles
+from ssd.kernels.tiles import NOT_KNOWN, AttentionShape, attention_tiles, can_attend, most_tiles
 from ssd.kvcache.pool import KVPool, PoolShape
 from ssd.runtime.decision import FusedDecision, decision_on
 from ssd.sampling import CoupledDecision, Draws, SamplingParams, Truncation, coupled
@@ -103,8 +103,8 @@ def test_heads_that_fit(heads: tuple[int, int, int], fits: bool) -> None:
     assert can_attend(*heads) is fits
 
 
-def demand(rows: int, sequences: int, keys: int = 4096) -> Demand:
-    return Demand(rows, sequences + 1, keys, 32, 8, 64, 2)
+def demand(rows: int, sequences: int, keys: int = 4096) -> AttentionShape:
+    return AttentionShape(rows, sequences + 1, keys, 32, 8, 64, 2)
 
 
 def test_a_sequences_rows_share_a_tile_and_few_programs_split_their_keys() -> None:
@@ -126,10 +126,10 @@ def test_a_sequences_rows_share_a_tile_and_few_programs_split_their_keys() -> No
 
 def test_tiles_follow_the_sequences_that_a_batch_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not those that its tables have room for."""
-    seen: list[Demand] = []
+    seen: list[AttentionShape] = []
     monkeypatch.setattr(fused, "PagedAttention", lambda sight, demand, **how: seen.append(demand))
     pool = KVPool(shape_here(0))
-    row = PlainRow([5] * 9, 0, [0], 1, generated=True)
+    row = PlainInput([5] * 9, 0, [0], 1, generated=True)
     writer = BatchWriter(16, pool.scratch_slot)
     for layout in (Layout((0,), 16, num_sequences=64), Layout((), 16, num_sequences=64)):
         FusedBackend(pool, 4).plan(writer.write([row][: len(layout.first_rows)], layout))

@@ -7,8 +7,8 @@ import torch
 
 from ssd.attention.backend import AttentionBackend
 from ssd.attention.fused import FusedBackend
+from ssd.attention.inputs import Branches, PlainInput
 from ssd.attention.paged import PagedBackend
-from ssd.attention.rows import Branches, PlainRow
 from ssd.kvcache.pool import KVPool, PoolShape
 from ssd.models.checkpoint import Checkpoint, open_checkpoint
 from ssd.models.decoder import DenseDecoder
@@ -43,13 +43,13 @@ def test_logits_equal_those_of_the_torch_form(checkpoint: Checkpoint, backend: s
     """A prompt, then its next tokens beside another's prompt, then a tree over both."""
     tree_start = 8 * 16 + 16
     steps = [
-        [PlainRow(list(range(5, 24)), 0, [3, 1], 3, generated=False)],
+        [PlainInput(list(range(5, 24)), 0, [3, 1], 3, generated=False)],
         [
-            PlainRow([40, 41, 42], 19, [3, 1], 3, generated=True),
-            PlainRow(list(range(60, 70)), 0, [6], 1, generated=False),
+            PlainInput([40, 41, 42], 19, [3, 1], 3, generated=True),
+            PlainInput(list(range(60, 70)), 0, [6], 1, generated=False),
         ],
         [
-            PlainRow(
+            PlainInput(
                 [7, 8, 9],
                 0,
                 [3, 1],
@@ -59,7 +59,7 @@ def test_logits_equal_those_of_the_torch_form(checkpoint: Checkpoint, backend: s
                     [22, 23, 23], 22, tree_start, [70, 3, 127], [1 << 70, 1 << 70 | 8, 1 << 70 | 1 << 127]
                 ),
             ),
-            PlainRow([11], 10, [6], 1, generated=True),
+            PlainInput([11], 10, [6], 1, generated=True),
         ],
     ]
     ours, torchs = runner(checkpoint, backend), runner(checkpoint, "paged")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ssd.attention.batch import BatchWriter
 from ssd.attention.fused import FusedBackend
-from ssd.attention.rows import Layout, PlainRow
+from ssd.attention.inputs import Layout, PlainInput
 from ssd.kernels import tiles
 from ssd.kvcache.pool import KVPool, PoolShape
 
@@ -46,7 +46,9 @@ class Texts:
     def run(self, *pieces: tuple[int, int, int], width: int | None = None) -> list[Tensor]:
         """Of each (text, start, count) what its rows get; tables have at least `width` blocks."""
         rows = [
-            PlainRow([0] * count, start, self.blocks[text][: -(-(start + count) // PAGE)], 0, generated=True)
+            PlainInput(
+                [0] * count, start, self.blocks[text][: -(-(start + count) // PAGE)], 0, generated=True
+            )
             for text, start, count in pieces
         ]
         counts = [count for _, _, count in pieces]

@@ -11,7 +11,7 @@ from ssd.attention.sdpa import SdpaBackend
 from ssd.kernels.decide import decide_rows
 from ssd.kernels.kv import write_kv
 from ssd.kernels.language import INTERPRETS
-from ssd.runtime.kernel_checks import Part, Scene, Words, check_kernels, written
+from ssd.runtime.kernel_checks import AttentionCase, CaseSequence, LogitsCase, batch_and_pool, check_kernels
 from ssd.sampling import Draws
 from ssd.selftest.kernels import SCENES
 from tests.kernels.bfloat16 import bfloat16_computes
@@ -20,16 +20,18 @@ CPU = torch.device("cpu")
 GRID = (
     *SCENES,
     # Pages that are not a power of two, a group of seven, rows of one sequence that fill more than a tile.
-    Scene(14, 2, 64, torch.float32, (Part(11, 20), Part(0, 1)), page=5, padding=2),
-    Scene(3, 3, 64, torch.float16, (Part(65, 3), Part(64, 1), Part(63, 17))),
+    AttentionCase(14, 2, 64, torch.float32, (CaseSequence(11, 20), CaseSequence(0, 1)), page=5, padding=2),
+    AttentionCase(3, 3, 64, torch.float16, (CaseSequence(65, 3), CaseSequence(64, 1), CaseSequence(63, 17))),
     # Shares of splits that end inside a page, and one that is empty.
-    Scene(2, 1, 128, torch.float16, (Part(511, 1), Part(514, 4))),
-    Scene(2, 1, 64, torch.float32, (Part(700, 6, 120), Part(3, 1))),
-    Scene(4, 2, 32, torch.float16, (Part(2046, 4), Part(0, 3)), deterministic=True, padding=1),
-    Scene(8, 2, 64, torch.bfloat16, (Part(70, 9), Part(0, 4))),
-    Scene(8, 4, 128, torch.bfloat16, (Part(300, 6, 40), Part(12, 2))),
-    Words(4, 1024, dtype=torch.bfloat16),
-    Words(2, 3, truncates=True),
+    AttentionCase(2, 1, 128, torch.float16, (CaseSequence(511, 1), CaseSequence(514, 4))),
+    AttentionCase(2, 1, 64, torch.float32, (CaseSequence(700, 6, 120), CaseSequence(3, 1))),
+    AttentionCase(
+        4, 2, 32, torch.float16, (CaseSequence(2046, 4), CaseSequence(0, 3)), deterministic=True, padding=1
+    ),
+    AttentionCase(8, 2, 64, torch.bfloat16, (CaseSequence(70, 9), CaseSequence(0, 4))),
+    AttentionCase(8, 4, 128, torch.bfloat16, (CaseSequence(300, 6, 40), CaseSequence(12, 2))),
+    LogitsCase(4, 1024, dtype=torch.bfloat16),
+    LogitsCase(2, 3, truncates=True),
 )
 
 
@@ -38,7 +40,7 @@ def test_kernels_are_interpreted_here() -> None:
 
 
 @pytest.mark.parametrize("scene", GRID, ids=str)
-def test_a_kernel_equals_its_oracle(scene: Scene | Words) -> None:
+def test_a_kernel_equals_its_oracle(scene: AttentionCase | LogitsCase) -> None:
     with bfloat16_computes() if scene.dtype == torch.bfloat16 else nullcontext():
         findings = list(check_kernels(CPU, (scene,)))
     assert len(findings) == 2
@@ -71,10 +73,10 @@ def test_what_a_refused_token_left_reaches_no_other_row_of_its_tile(
     value: float, backend: type[FusedBackend] | type[SdpaBackend]
 ) -> None:
     """Rows of a text before it, and siblings of it in a tree: 0 times its value would be NaN."""
-    scene = Scene(4, 2, 64, torch.float32, (Part(20, 6), Part(9, 5, 20)))
+    scene = AttentionCase(4, 2, 64, torch.float32, (CaseSequence(20, 6), CaseSequence(9, 5, 20)))
     outputs = []
     for spoils in (False, True):
-        batch, pool = written(scene, CPU)
+        batch, pool = batch_and_pool(scene, CPU)
         if backend is SdpaBackend:
             # It never stores what is no number, so it never meets any that was there before.
             pool.keys.nan_to_num_(0.0)

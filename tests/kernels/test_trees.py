@@ -130,7 +130,7 @@ def test_a_service_tries_its_own_shapes_and_leaves_what_fails(monkeypatch: pytes
     assert (tried.width, tried.children, tried.lookup, tried.slots) == (12, 5, 4, shape.slots)
     monkeypatch.setattr(kernel_checks, "can_launch", lambda device: True)
     monkeypatch.setattr(trust, "can_launch", lambda device: True)
-    bad = [SimpleNamespace(kernel="attach", is_sound=False, in_words="differs", scene="a scene")]
+    bad = [SimpleNamespace(kernel="attach", is_sound=False, description="differs", case="a case")]
     monkeypatch.setattr(kernel_checks, "check_steps", lambda device, scenes: bad)
     assert program._kernels_for(shape, gpu) == {"select", "apply"}
     assert program._kernels_for(shape, CPU) == frozenset()

@@ -16,18 +16,18 @@ from ssd.kvcache.pool import PoolShape
 from ssd.runtime import kernel_checks
 from ssd.runtime.decision import FusedDecision, decision_on
 from ssd.runtime.kernel_checks import (
-    Part,
-    Scene,
-    Words,
+    AttentionCase,
+    CaseSequence,
+    LogitsCase,
+    cases_of,
     check_kernels,
     leave_failing_kernels_to_torch,
-    scenes_of,
 )
 from ssd.sampling import CoupledDecision, Draws
 from tests.kernels.test_choice import pool_on
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
-SMALL = (Scene(2, 1, 16, torch.float32, (Part(5, 2),)), Words(2, 300))
+SMALL = (AttentionCase(2, 1, 16, torch.float32, (CaseSequence(5, 2),)), LogitsCase(2, 300))
 
 
 @pytest.fixture(autouse=True)
@@ -80,12 +80,12 @@ def test_whoever_computes_then_takes_torchs(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_model_tries_its_own_shapes() -> None:
     shape = PoolShape(2, 2, 64, 8, 16, torch.float16, CPU, 64, num_trees=2)
-    texts, *words = scenes_of(shape, 8, 1000, deterministic=False)
-    assert isinstance(texts, Scene)
+    texts, *words = cases_of(shape, 8, 1000, deterministic=False)
+    assert isinstance(texts, AttentionCase)
     assert (texts.num_heads, texts.num_kv_heads, texts.head_dim, texts.page) == (8, 2, 64, 16)
-    assert any(part.grown is not None for part in texts.parts)
-    assert all(isinstance(each, Words) and each.vocab_size == 1000 for each in words)
-    fixed = scenes_of(shape, 8, 1000, deterministic=True)[0]
-    assert isinstance(fixed, Scene)
+    assert any(part.grown is not None for part in texts.sequences)
+    assert all(isinstance(each, LogitsCase) and each.vocab_size == 1000 for each in words)
+    fixed = cases_of(shape, 8, 1000, deterministic=True)[0]
+    assert isinstance(fixed, AttentionCase)
     assert fixed.deterministic
-    assert all(part.grown is None for part in fixed.parts)
+    assert all(part.grown is None for part in fixed.sequences)

@@ -12,7 +12,7 @@ import torch
 from ssd.models import gguf_header, gguf_weights
 from ssd.models.checkpoint import open_checkpoint
 from ssd.models.gguf_blocks import unpack
-from ssd.models.gguf_header import GgufHeader, TensorPlace, read_header
+from ssd.models.gguf_header import GgufHeader, TensorLocation, read_header
 from ssd.models.gguf_weights import GgufSource, deinterleave, gguf_name, hugging_face_name
 from tests.tiny import write_checkpoint
 
@@ -28,7 +28,7 @@ def write_gguf(path: Path, tensors: dict[str, np.ndarray], encoding: gguf.GGMLQu
     writer.write_tensors_to_file()
     writer.close()
     places = {
-        tensor.name: TensorPlace(
+        tensor.name: TensorLocation(
             tensor.tensor_type.name,
             tuple(int(size) for size in reversed(tensor.shape)),
             int(tensor.data_offset),

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from campaigns.e2e.invariance import load
-from ssd.attention.rows import PlainRow
+from ssd.attention.inputs import PlainInput
 from ssd.config import DType, RunnerConfig
 from ssd.models import arithmetic, decoder
 from ssd.models.arithmetic import Arithmetic
@@ -202,7 +202,7 @@ def test_every_linear_is_made_at_the_precision_asked_for(
 def test_int8_logits_are_near_the_models_own(kind: str, dtype: DType, tmp_path: Path) -> None:
     folder = str(write_checkpoint(kind, tmp_path))
     tokens = [(7 * i) % 390 + 2 for i in range(100)]
-    row = PlainRow(tokens, 0, list(range(7)), 100, generated=False)
+    row = PlainInput(tokens, 0, list(range(7)), 100, generated=False)
     config = RunnerConfig(model=folder, device="cpu", dtype=dtype, max_model_len=256)
     plain, rounded = (
         forward(load_model(replace(config, precision=p)).runner, [row]) for p in ("model", "int8")
@@ -218,7 +218,7 @@ def test_bfloat16_logits_are_near_transformers(kind: str, deterministic: bool, t
     folder = write_checkpoint(kind, tmp_path)
     loaded = load(str(folder), deterministic=deterministic, dtype="bfloat16")
     tokens = [(7 * i) % 390 + 2 for i in range(100)]
-    ours = forward(loaded.runner, [PlainRow(tokens, 0, list(range(7)), 100, generated=False)])
+    ours = forward(loaded.runner, [PlainInput(tokens, 0, list(range(7)), 100, generated=False)])
     with torch.inference_mode():
         exact, theirs = (
             AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)(torch.tensor([tokens]))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ssd.attention.rows import PlainRow
+from ssd.attention.inputs import PlainInput
 from ssd.config import Precision, RunnerConfig
 from ssd.models.arithmetic import arithmetic
 from ssd.models.head_tokens import frequent_tokens
@@ -15,7 +15,7 @@ from ssd.runtime.loading import load_model
 from ssd.runtime.runner import forward
 from tests.tiny import tiny_tokenizer, write_checkpoint
 
-ROW = PlainRow([(7 * i) % 390 + 2 for i in range(40)], 0, [0, 1, 2], 9, generated=False)
+ROW = PlainInput([(7 * i) % 390 + 2 for i in range(40)], 0, [0, 1, 2], 9, generated=False)
 needs_int8 = pytest.mark.skipif(arithmetic().int8_steps is None, reason="int8 linears need AVX-512")
 
 

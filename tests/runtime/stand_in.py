@@ -1,4 +1,4 @@
-"""A GPU's rules over a CPU: a card for tests.
+"""A GPU's rules over a CPU: a GPU device for tests.
 
 While a graph is captured nothing is done: memory is as it was before. What the work allocates is the graph's,
 holds rubbish until a replay, and again when another graph of the same pool was replayed. A kernel that was
@@ -29,15 +29,15 @@ class Pool:
 
 
 class StandInGraph:
-    def __init__(self, card: "StandInCard") -> None:
-        self._card = card
+    def __init__(self, gpu: "StandInDevice") -> None:
+        self._gpu = gpu
         self.tape = Tape([])
         self.pool: Pool | None = None
 
     def replay(self) -> None:
         if self.pool is None:
             raise RuntimeError("a graph is replayed before anything was captured")
-        if self._card.is_capturing:
+        if self._gpu.is_capturing:
             raise RuntimeError("a graph is replayed while another is captured")
         if self.pool.latest not in (None, self):
             self.pool.latest.spoil()
@@ -51,7 +51,7 @@ class StandInGraph:
                 each.fill_(torch.nan if each.is_floating_point() else max(_RUBBISH, _least(each.dtype)))
 
 
-class StandInCard:
+class StandInDevice:
     def __init__(self, total: int | None = None) -> None:
         """With so many bytes, of which nothing that lives already takes any: `gc.unfreeze` at the end."""
         self.total = 1 << 40 if total is None else total
@@ -64,7 +64,7 @@ class StandInCard:
         self.graphs: list[StandInGraph] = []
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def side_stream(self) -> Iterator[None]:
         with _Launches(self.launched):
             yield
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ssd.attention.batch import Batch, BatchWriter
+from ssd.attention.inputs import Branches, PlainInput
 from ssd.attention.paged import PagedBackend
-from ssd.attention.rows import Branches, PlainRow
 from ssd.attention.sdpa import SdpaBackend
 from ssd.config.runner import RunnerConfig
 from ssd.runtime import captured, static
@@ -25,7 +25,7 @@ from ssd.runtime.loading import LoadedModel, load_model
 from ssd.runtime.runner import forward
 from ssd.sampling import CoupledDecision, Draws, Truncation
 from ssd.selftest.recording import CaptureError, Recording, RunAgain
-from tests.runtime.stand_in import StandInCard
+from tests.runtime.stand_in import StandInDevice
 
 BLOCK, NUM_BLOCKS, TABLE = 4, 96, 12
 SIZES, TILE = (16, 32, 48), 16
@@ -47,7 +47,7 @@ def loaded(tiny_llama: Path) -> LoadedModel:
 
 
 def graphs() -> Capture:
-    return CudaGraphs(StandInCard())
+    return CudaGraphs(StandInDevice())
 
 
 WAYS: dict[str, Callable[[], Capture]] = {"again": RunAgain, "recording": Recording, "graphs": graphs}
@@ -62,7 +62,7 @@ def runner_of(
     return CapturedRunner(loaded.runner, PagedBackend(loaded.pool), loaded.pool, buckets, WAYS[way]())
 
 
-def some_rows(rng: random.Random, shape: Any) -> list[PlainRow]:
+def some_rows(rng: random.Random, shape: Any) -> list[PlainInput]:
     """Texts that are decoded, verified and read in chunks, and trees, in blocks of their own."""
     rows, free = [], rng.sample(range(NUM_BLOCKS), NUM_BLOCKS)
     for tree in range(rng.randint(1, 4)):
@@ -71,24 +71,24 @@ def some_rows(rng: random.Random, shape: Any) -> list[PlainRow]:
         tokens = [rng.randrange(2, 300) for _ in range(count)]
         if rng.random() < 0.5:
             start = rng.randint(0, BLOCK * TABLE - count)
-            rows.append(PlainRow(tokens, start, blocks, rng.randint(1, count), generated=True))
+            rows.append(PlainInput(tokens, start, blocks, rng.randint(1, count), generated=True))
             continue
         nodes = rng.sample(range(128), count)
         paths = [sum(1 << node for node in nodes[: place + 1]) for place in range(count)]
         trunk = rng.randint(1, 30)
         branches = Branches(range(trunk, trunk + count), trunk, shape.tree_start(tree), nodes, paths)
-        rows.append(PlainRow(tokens, 0, blocks, count, generated=True, branches=branches))
+        rows.append(PlainInput(tokens, 0, blocks, count, generated=True, branches=branches))
     return rows
 
 
-def rows_of_all_sizes(rng: random.Random, shape: Any) -> list[list[PlainRow]]:
+def rows_of_all_sizes(rng: random.Random, shape: Any) -> list[list[PlainInput]]:
     """Six steps, the largest first, of more than one bucket."""
     steps = sorted((some_rows(rng, shape) for _ in range(48)), key=lambda rows: -num_rows(rows))[::8]
     assert len({num_rows(rows) > SIZES[0] for rows in steps}) == 2
     return steps
 
 
-def num_rows(rows: Sequence[PlainRow]) -> int:
+def num_rows(rows: Sequence[PlainInput]) -> int:
     return sum(len(row.tokens) for row in rows)
 
 
@@ -117,7 +117,7 @@ class Lives:
         ]
 
     def run(
-        self, runner: Any, steps: Sequence[tuple[list[PlainRow], Callable[[Tensor], Tensor]]]
+        self, runner: Any, steps: Sequence[tuple[list[PlainInput], Callable[[Tensor], Tensor]]]
     ) -> tuple[list[Tensor], list[Tensor]]:
         """What was decided, and all keys and values that can be seen at the end."""
         for place, content in zip((self._pool.keys, self._pool.values), self._before, strict=True):
@@ -205,7 +205,7 @@ def test_what_no_bucket_holds_is_computed_eagerly_said_once_and_counted(
 ) -> None:
     caplog.set_level(logging.INFO, logger="ssd.runtime.captured")
     runner = runner_of(loaded, way, (16,))
-    row = PlainRow([5] * 17, 0, range(TABLE), 2, generated=True)
+    row = PlainInput([5] * 17, 0, range(TABLE), 2, generated=True)
     for _ in range(3):
         assert torch.equal(forward(runner, [row]), forward(loaded.runner, [row]))
     [reason] = runner.num_eager
@@ -227,7 +227,7 @@ def test_where_tiles_are_fixed_prompts_have_their_own_and_are_not_replayed(loade
     )
     buckets = Buckets(TABLE, SIZES, tile=TILE)
     runner = CapturedRunner(tiled, PagedBackend(loaded.pool), loaded.pool, buckets, Recording())
-    row = PlainRow(range(2, 34), 0, range(TABLE), 32, generated=False)
+    row = PlainInput(range(2, 34), 0, range(TABLE), 32, generated=False)
     assert runner.batch([row]).num_rows == 32
     assert torch.equal(forward(runner, [row]), forward(tiled, [row]))
     assert list(runner.num_eager.values()) == [1]
@@ -250,7 +250,7 @@ def test_a_step_that_cannot_be_captured_is_computed_all_the_same(
     monkeypatch.setitem(WAYS, "refusing", lambda: refusing)
     runner = runner_of(loaded, "refusing", (16,))
     assert "a drawn step of 16 rows was not captured: out of memory" in caplog.text
-    [row] = [PlainRow([5], 3, range(TABLE), 1, generated=True)]
+    [row] = [PlainInput([5], 3, range(TABLE), 1, generated=True)]
     draws = Draws(torch.tensor([3]), torch.tensor([4]), torch.tensor([0.9]))
     runner.launch(runner.batch([row]), CoupledDecision(draws)).collect()
     runner.launch(runner.batch([row]), CoupledDecision(None)).collect()

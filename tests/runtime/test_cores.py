@@ -19,8 +19,8 @@ from ssd.runtime.cores import (
     move_to_cores,
     physical_cores,
     pin_to_cores,
+    restore_cores_on_error,
     share_out,
-    unmoved_if_it_fails,
     usable_cores,
 )
 
@@ -162,7 +162,7 @@ def test_pinning_holds_in_a_process_of_its_own() -> None:
 
 
 def fail_on(core: int, meanwhile: Callable[[], object] = lambda: None) -> None:
-    with unmoved_if_it_fails():
+    with restore_cores_on_error():
         pin_to_cores([core])
         meanwhile()
         raise RuntimeError("on purpose")
@@ -207,7 +207,7 @@ def test_what_fails_takes_nobody_along() -> None:
 
 @needs_pinning
 def test_what_succeeds_stays_pinned() -> None:
-    with unmoved_if_it_fails():
+    with restore_cores_on_error():
         pin_to_cores(usable_cores()[:1])
     assert os.sched_getaffinity(0) == set(usable_cores()[:1])
 

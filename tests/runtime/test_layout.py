@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssd.attention.rows import PlainRow, Row
+from ssd.attention.inputs import PlainInput, SequenceInput
 from ssd.runtime.layout import Tiling, packed_layout, tiled_layout
 
 ROWS = st.lists(
     st.builds(
-        lambda count, generated: PlainRow([0] * count, 0, [0], 1, generated),
+        lambda count, generated: PlainInput([0] * count, 0, [0], 1, generated),
         st.integers(1, 40),
         st.booleans(),
     ),
@@ -18,7 +18,7 @@ ROWS = st.lists(
 
 
 @given(ROWS)
-def test_packed_rows_are_dense(rows: list[Row]) -> None:
+def test_packed_rows_are_dense(rows: list[SequenceInput]) -> None:
     layout = packed_layout(rows)
     used = [
         first + i for row, first in zip(rows, layout.first_rows, strict=True) for i in range(len(row.tokens))
@@ -28,7 +28,7 @@ def test_packed_rows_are_dense(rows: list[Row]) -> None:
 
 
 @given(ROWS)
-def test_tiled_rows_sit_in_tiles_of_their_own_kind(rows: list[Row]) -> None:
+def test_tiled_rows_sit_in_tiles_of_their_own_kind(rows: list[SequenceInput]) -> None:
     layout = tiled_layout(rows, Tiling(decode=16, prefill=32))
     tile_of = [size for size in layout.tiles for _ in range(size)]
     assert len(tile_of) == layout.num_rows

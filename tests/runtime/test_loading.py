@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ssd.attention.rows import PlainRow
+from ssd.attention.inputs import PlainInput
 from ssd.config import RunnerConfig
 from ssd.runtime.loading import load_model
 
@@ -26,7 +26,7 @@ def test_deterministic_mode_computes_each_operation_on_one_thread(tiny_llama: Pa
     try:
         torch.set_num_threads(2)
         runner = load_model(config).runner
-        batch = runner.batch([PlainRow([1, 2], 0, [0], 1, generated=False)])
+        batch = runner.batch([PlainInput([1, 2], 0, [0], 1, generated=False)])
         used = runner.launch(batch, lambda logits: torch.tensor(torch.get_num_threads())).collect()
         assert (int(used), torch.get_num_threads()) == (1, 2)
     finally:

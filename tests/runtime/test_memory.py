@@ -15,7 +15,7 @@ from ssd.runtime.captured import CapturedRunner
 from ssd.runtime.loading import load_model
 from ssd.runtime.memory import MemoryPlan, measured_plan
 from ssd.runtime.ready import load_ready
-from tests.runtime.stand_in import StandInCard
+from tests.runtime.stand_in import StandInDevice
 
 TOTAL = 96 << 20
 
@@ -57,38 +57,38 @@ def test_kv_gets_what_is_left() -> None:
 
 
 def test_what_is_rehearsed_is_measured_and_given_back() -> None:
-    card = StandInCard(TOTAL)
-    free = card.free_bytes()
-    plan = measured_plan(card, lambda: torch.zeros(1 << 10), lambda: torch.zeros(3 << 18), share=1.0)
+    gpu = StandInDevice(TOTAL)
+    free = gpu.free_bytes()
+    plan = measured_plan(gpu, lambda: torch.zeros(1 << 10), lambda: torch.zeros(3 << 18), share=1.0)
     assert (plan.graphs, plan.working, plan.free) == (3 << 20, 4 << 10, free)
-    assert card.free_bytes() == free
+    assert gpu.free_bytes() == free
 
 
 def test_everything_fits_and_nothing_is_left_over(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With weights, KV and all captured steps there, the largest step still has its room, and a little."""
-    card, plans = StandInCard(TOTAL), list[MemoryPlan]()
+    gpu, plans = StandInDevice(TOTAL), list[MemoryPlan]()
 
     def noted(*given: Any, **how: Any) -> MemoryPlan:
         plans.append(measured_plan(*given, **how))
         return plans[0]
 
     monkeypatch.setattr(loading, "measured_plan", noted)
-    loaded = load_ready(config_of(tiny_llama), card=card)
+    loaded = load_ready(config_of(tiny_llama), gpu=gpu)
     assert isinstance(loaded.runner, CapturedRunner)
     shape = loaded.pool.shape
     used = shape.num_blocks * shape.bytes_per_block
-    left, [plan] = card.free_bytes(), plans
+    left, [plan] = gpu.free_bytes(), plans
     assert used > TOTAL // 4
     assert plan.graphs > 1 << 20
     assert plan.working < left < plan.working + TOTAL * 0.03 + (1 << 20)
 
 
 def test_what_is_asked_for_is_given_or_refused(tiny_llama: Path) -> None:
-    asked = load_model(config_of(tiny_llama, kv_cache_bytes=1 << 20), card=StandInCard(TOTAL)).pool.shape
+    asked = load_model(config_of(tiny_llama, kv_cache_bytes=1 << 20), gpu=StandInDevice(TOTAL)).pool.shape
     assert (1 << 20) - asked.bytes_per_block < asked.num_blocks * asked.bytes_per_block <= 1 << 20
     for more in ({"kv_cache_bytes": TOTAL}, {"num_blocks": TOTAL // asked.bytes_per_block}):
-        with pytest.raises(ValueError, match=r"the card has room for .* lower kv_cache_bytes or num_blocks"):
-            load_model(config_of(tiny_llama, **more), card=StandInCard(TOTAL))
+        with pytest.raises(ValueError, match=r"the GPU has .* left .* lower kv_cache_bytes or num_blocks"):
+            load_model(config_of(tiny_llama, **more), gpu=StandInDevice(TOTAL))
 
 
 def test_each_step_moves_the_bar_and_the_plan_is_said(
@@ -96,7 +96,7 @@ def test_each_step_moves_the_bar_and_the_plan_is_said(
 ) -> None:
     caplog.set_level(logging.INFO, logger="ssd.runtime")
     bars = Bars()
-    load_ready(config_of(tiny_llama, step_rows=2), show_progress=bars.make, card=StandInCard(TOTAL))
+    load_ready(config_of(tiny_llama, step_rows=2), show_progress=bars.make, gpu=StandInDevice(TOTAL))
     name = bars.said[0][0].removeprefix("loading ")
     assert bars.said[1:] == [(f"measuring steps of {name}", 6), (f"capturing steps of {name}", 6)]
     assert bars.num_steps[1:] == [6, 6]
@@ -107,7 +107,7 @@ def test_each_step_moves_the_bar_and_the_plan_is_said(
 def test_deterministic_steps_are_not_captured_where_bits_would_differ(
     tiny_llama: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    loaded = load_ready(config_of(tiny_llama, deterministic=True), card=StandInCard(TOTAL))
+    loaded = load_ready(config_of(tiny_llama, deterministic=True), gpu=StandInDevice(TOTAL))
     assert not isinstance(loaded.runner, CapturedRunner)
     assert "steps are computed eagerly" in caplog.text
 

@@ -31,7 +31,7 @@ from ssd.sampling import (
     seed_tensor,
 )
 from ssd.sampling.pruned import decide_pruned
-from ssd.sampling.ragged import RaggedRows
+from ssd.sampling.ragged import BatchedScores
 from ssd.sampling.select import grouped
 from ssd.sampling.truncation import ragged_floors, whole_floors
 from ssd.sampling.whole import decide_whole
@@ -108,7 +108,7 @@ def test_both_forms_of_truncation_keep_what_a_row_keeps_by_itself(
     if truncation is None:
         return
     groups = grouped(scores)
-    rows = RaggedRows(groups, groups.amax(-1), np.arange(len(params)), np.ones(len(params), np.float32))
+    rows = BatchedScores(groups, groups.amax(-1), np.arange(len(params)), np.ones(len(params), np.float32))
     whole, ragged = whole_floors(scores, truncation).tolist(), ragged_floors(rows, truncation).tolist()
     for i, each in enumerate(params):
         kept = scores[i] >= floor_of_row(scores[i], each)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ssd.sampling.select import WideRow, argmax
+from ssd.sampling.select import GroupedScores, argmax
 
 # Few distinct values make ties; −inf is what a prohibition leaves behind.
 VALUES = st.one_of(st.integers(-6, 6).map(lambda i: i / 2), st.just(-math.inf))
@@ -37,7 +37,7 @@ def test_argmax_of_many_rows(dtype: torch.dtype, width: int) -> None:
 @settings(deadline=None, max_examples=200)
 @given(ROWS, VALUES)
 def test_at_least(values: list[float], floor: float) -> None:
-    ids, kept = WideRow.of(torch.tensor(values)).at_least(floor)
+    ids, kept = GroupedScores.of(torch.tensor(values)).at_least(floor)
     expected = [i for i, v in enumerate(values) if v >= floor and v > -math.inf]
     assert ids.tolist() == expected
     assert kept.tolist() == [values[i] for i in expected]
@@ -46,7 +46,7 @@ def test_at_least(values: list[float], floor: float) -> None:
 @settings(deadline=None, max_examples=200)
 @given(ROWS, st.integers(1, 310))
 def test_largest(values: list[float], k: int) -> None:
-    row = WideRow.of(torch.tensor(values))
+    row = GroupedScores.of(torch.tensor(values))
     assert row.maximum == max(values)
     present = [(-v, i) for i, v in enumerate(values) if v > -math.inf]
     ids, kept = row.largest(k)

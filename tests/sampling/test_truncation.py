@@ -12,15 +12,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ssd.sampling import SamplingParams, Truncation, truncation
-from ssd.sampling.ragged import RaggedRows
-from ssd.sampling.select import WideRow, grouped
+from ssd.sampling.ragged import BatchedScores
+from ssd.sampling.select import GroupedScores, grouped
 from ssd.sampling.truncation import truncation_floor
 from tests.sampling.reference import reference_truncation
 
 
 def kept(values: list[float], params: SamplingParams) -> list[int]:
     row = torch.tensor(values)
-    floor = truncation_floor(WideRow.of(row), params)
+    floor = truncation_floor(GroupedScores.of(row), params)
     return [i for i, v in enumerate(values) if v >= floor and v > -math.inf]
 
 
@@ -29,7 +29,7 @@ def logs(*probabilities: float) -> list[float]:
 
 
 def test_off_is_no_floor() -> None:
-    assert truncation_floor(WideRow.of(torch.randn(100)), SamplingParams()) == -math.inf
+    assert truncation_floor(GroupedScores.of(torch.randn(100)), SamplingParams()) == -math.inf
 
 
 def test_top_k_keeps_every_token_of_a_tie_at_the_border() -> None:
@@ -70,7 +70,7 @@ def test_each_step_sees_what_the_one_before_left() -> None:
 @pytest.mark.parametrize("changes", [{"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.1}])
 def test_a_row_that_is_all_forbidden_stays_so_without_nan(changes: dict[str, float]) -> None:
     params = SamplingParams(**changes)  # type: ignore[arg-type]
-    assert truncation_floor(WideRow.of(torch.full((70,), -math.inf)), params) == -math.inf
+    assert truncation_floor(GroupedScores.of(torch.full((70,), -math.inf)), params) == -math.inf
 
 
 @settings(deadline=None, max_examples=300)
@@ -98,7 +98,7 @@ def test_looking_at_a_part_gives_the_answer_of_a_full_sort(
     scores = torch.randn(20_011, generator=torch.Generator().manual_seed(4)) * scale
     scores[1::3] = scores[0::3][: len(scores[1::3])]  # pairs of equals
     params = SamplingParams(top_p=top_p, top_k=top_k)
-    row = WideRow.of(scores)
+    row = GroupedScores.of(scores)
     stepwise = truncation_floor(row, params)
     monkeypatch.setattr(truncation, "_DEPTHS", (truncation._WEIGHTLESS,))
     assert truncation_floor(row, params) == stepwise
@@ -111,9 +111,9 @@ def test_looking_at_a_part_gives_the_answer_of_a_full_sort(
     assert stepwise == float(ordered[border])
 
 
-def ragged(scores: torch.Tensor) -> RaggedRows:
+def ragged(scores: torch.Tensor) -> BatchedScores:
     groups = grouped(scores)
-    return RaggedRows(groups, groups.amax(-1), np.arange(len(scores)), np.ones(len(scores), np.float32))
+    return BatchedScores(groups, groups.amax(-1), np.arange(len(scores)), np.ones(len(scores), np.float32))
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.1, 1.0, 3.0, 10.0, 300.0])
@@ -145,4 +145,4 @@ def test_weights_of_a_flat_row_are_summed_exactly() -> None:
     logits = torch.zeros(2, 2**19)
     rows = ragged(logits)
     assert truncation._masses(rows, np.full(2, -1, np.float32), np.zeros(2)).tolist() == [2.0**53] * 2
-    assert truncation_floor(WideRow.of(logits[0]), SamplingParams(top_p=0.5)) == 0.0
+    assert truncation_floor(GroupedScores.of(logits[0]), SamplingParams(top_p=0.5)) == 0.0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ssd.attention.rows import PlainRow
+from ssd.attention.inputs import PlainInput
 from ssd.bench.bare import MISSED
 from ssd.bench.cases import Case
 from ssd.bench.engines import CaseEngines
@@ -43,7 +43,7 @@ def test_ranks_are_those_of_the_draft_s_own_logits(tiny_llama: Path, tiny_draft:
     for place in (0, 7, 39):
         ids = [*written.prompt, *written.tokens[:place]]
         blocks = list(range(-(-len(ids) // draft.pool.shape.block_size)))
-        logits = forward(draft.runner, [PlainRow(ids, 0, blocks, 1, generated=False)])[0]
+        logits = forward(draft.runner, [PlainInput(ids, 0, blocks, 1, generated=False)])[0]
         order = logits.argsort(descending=True).tolist()
         rank = order.index(written.tokens[place])
         assert guesses.texts[0][place] == (rank if rank < MAX_CHILDREN else MISSED)

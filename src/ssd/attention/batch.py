@@ -2,7 +2,7 @@
 
 A row is a token at a position. It sees the first `seen` keys of its sequence's block table and, where it is a
 node of a tree, the nodes on its path: bits, since a tree has few. A text's rows are the case without bits.
-Keys of nodes lie in an arena, `NODES_PER_TREE` slots for each tree, beside the paged ones; they never move.
+Keys of nodes lie in tree slots, `NODES_PER_TREE` for each tree, beside the paged ones; they never move.
 
 Knows slots and blocks by number. Does not know memory, models or who wants the logits.
 """
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ssd.attention.rows import Branches, Layout, Row, Span
+from ssd.attention.inputs import Branches, Layout, RowSpan, SequenceInput
 from ssd.kvcache.pool import NODES_PER_TREE
 
 WORD = 64
@@ -42,7 +42,7 @@ class Batch:
     wanted: Tensor
     """Rows whose logits are wanted, padding's behind them."""
     num_wanted: int
-    spans: tuple[Span, ...]
+    spans: tuple[RowSpan, ...]
     tiles: tuple[int, ...] = ()
     """Row counts of the tiles that linears see, or empty: all rows at once."""
     head_tiles: tuple[int, ...] = ()
@@ -74,7 +74,7 @@ class BatchWriter:
         self._scratch_slot = scratch_slot
         self._buffers = _Buffers()
 
-    def write(self, rows: Sequence[Row], layout: Layout) -> Batch:
+    def write(self, rows: Sequence[SequenceInput], layout: Layout) -> Batch:
         self._buffers.cover(layout.num_rows)
         columns = self._buffers.rows[:, : layout.num_rows]
         paths = self._buffers.paths[: layout.num_rows]
@@ -89,7 +89,7 @@ class BatchWriter:
         for index, row in enumerate(rows):
             first, last = layout.first_rows[index], layout.first_rows[index] + len(row.tokens)
             if row.branches is None:
-                spans.append(Span(index, first, last, row.start + 1))
+                spans.append(RowSpan(index, first, last, row.start + 1))
                 continue
             tree_starts[index] = row.branches.tree_start
             spans.append(_write_tree(columns, paths, row.branches, index, first, last))
@@ -110,7 +110,7 @@ class BatchWriter:
             layout.head_tiles,
         )
 
-    def _tables(self, rows: Sequence[Row], layout: Layout) -> NDArray[np.int64]:
+    def _tables(self, rows: Sequence[SequenceInput], layout: Layout) -> NDArray[np.int64]:
         num_sequences = len(rows) if layout.num_sequences is None else layout.num_sequences
         longest = max((len(row.blocks) for row in rows), default=1)
         num_blocks = longest if layout.num_blocks is None else layout.num_blocks
@@ -126,7 +126,7 @@ class BatchWriter:
     def _write_texts(
         self,
         columns: NDArray[np.int64],
-        rows: Sequence[Row],
+        rows: Sequence[SequenceInput],
         counts: NDArray[np.int64],
         layout: Layout,
         tables: NDArray[np.int64],
@@ -153,13 +153,13 @@ def _write_tree(
     sequence: int,
     first: int,
     last: int,
-) -> Span:
+) -> RowSpan:
     columns[1, first:last] = branches.positions
     columns[2, first:last] = np.array(branches.nodes) + branches.tree_start
     columns[4, first:last] = branches.num_trunk
     paths[first:last] = path_words(branches.paths)
     num_nodes = max(path.bit_length() for path in branches.paths)
-    return Span(sequence, first, last, branches.num_trunk, num_nodes)
+    return RowSpan(sequence, first, last, branches.num_trunk, num_nodes)
 
 
 def path_words(paths: Sequence[int]) -> NDArray[np.int64]:
@@ -175,7 +175,7 @@ def sees_nodes(paths: Tensor, num_nodes: int) -> Tensor:
     return seen
 
 
-def _wanted(rows: Sequence[Row], layout: Layout) -> NDArray[np.int64]:
+def _wanted(rows: Sequence[SequenceInput], layout: Layout) -> NDArray[np.int64]:
     """The places of wanted rows; padding repeats the last, whose logits are there anyway."""
     ends = [first + len(row.tokens) for row, first in zip(rows, layout.first_rows, strict=True)]
     places = [

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ssd.attention.batch import Batch
-from ssd.kernels.attention import PagedAttention, Sight
+from ssd.kernels.attention import PagedAttention, VisibleKeys
 from ssd.kernels.kv import write_kv
-from ssd.kernels.tiles import NOT_KNOWN, Demand
+from ssd.kernels.tiles import NOT_KNOWN, AttentionShape
 from ssd.kvcache.pool import NODES_PER_TREE, KVPool
 
 
@@ -31,10 +31,10 @@ class FusedBackend:
             )
         )
         num_nodes = NODES_PER_TREE if shape.num_trees else 0
-        sight = Sight(sequences, seen, paths, tables, tree_starts, shape.block_size, num_nodes)
+        sight = VisibleKeys(sequences, seen, paths, tables, tree_starts, shape.block_size, num_nodes)
         # A captured step names no sequences: rows of any number of them may come.
         owners = {span.sequence for span in batch.spans}
-        demand = Demand(
+        demand = AttentionShape(
             batch.num_rows,
             len(owners) + 1 if owners else NOT_KNOWN,
             tables.shape[1] * shape.block_size,

@@ -7,7 +7,7 @@ is about twice as fast as `enable_gqa` (each key is read once for the whole grou
 On CPUs the keys that every row of a tile sees, its trunk, are attended without a mask, and the
 few behind them apart: a mask is as wide as these, not as the context. The two are merged by the
 logarithms of their sums, which only torch's CPU kernel gives; elsewhere one mask covers all keys.
-Rows of a tree have their nodes' keys behind their trunk, from the tree's arena.
+Rows of a tree have their nodes' keys behind their trunk, from the tree slots.
 
 Deterministic: the kernel multiplies fixed shapes only. Folded rows go in groups of 16 as
 separate entries of the batch dimension, and keys in whole splits of 512, in which torch's CPU
@@ -26,7 +26,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from ssd.attention.batch import Batch, sees_nodes
-from ssd.attention.rows import Span
+from ssd.attention.inputs import RowSpan
 from ssd.kvcache.pool import KVPool
 
 QUERY_TILE = 64
@@ -103,20 +103,20 @@ class SdpaBackend:
         slots = batch.slots.to(self._pool.keys.device)
         return SdpaPlan(self._pool, slots, plans)
 
-    def _plans(self, batch: Batch, span: Span) -> "list[_SequencePlan]":
+    def _plans(self, batch: Batch, span: RowSpan) -> "list[_SequencePlan]":
         if not span.num_nodes:
             return [self._text(batch, span)]
         return self._runs(batch, span) if self._deterministic else [self._tree(batch, span)]
 
-    def _text(self, batch: Batch, span: Span) -> _SequencePlan:
+    def _text(self, batch: Batch, span: RowSpan) -> _SequencePlan:
         tiles = self._tiles(span)
         num_own = span.seen - 1 + span.last - span.first
         return _SequencePlan(tiles, self._memory(batch, span, num_own, tiles[-1].num_keys))
 
-    def _runs(self, batch: Batch, span: Span) -> list[_SequencePlan]:
+    def _runs(self, batch: Batch, span: RowSpan) -> list[_SequencePlan]:
         """A tree as texts, one for each run of rows of which each follows the one before.
 
-        Places in the arena ascend along a path, as they do where a tree is computed in one step.
+        Requires that tree slots ascend along a path; they do when a tree is computed in one step.
         """
         seen = sees_nodes(batch.paths[span.first : span.last], span.num_nodes).tolist()
         paths = [[node for node, is_seen in enumerate(row) if is_seen] for row in seen]
@@ -125,13 +125,13 @@ class SdpaBackend:
         plans = []
         for first, last in zip(firsts, [*firsts[1:], len(paths)], strict=True):
             num_before = span.seen + len(paths[first]) - 1
-            run = Span(span.sequence, span.first + first, span.first + last, num_before + 1)
+            run = RowSpan(span.sequence, span.first + first, span.first + last, num_before + 1)
             tiles = self._tiles(run)
             nodes = torch.tensor(paths[last - 1], device=trunk.device) + tree_start
             plans.append(_SequencePlan(tiles, self._padded(torch.cat((trunk, nodes)), tiles[-1].num_keys)))
         return plans
 
-    def _tree(self, batch: Batch, span: Span) -> _SequencePlan:
+    def _tree(self, batch: Batch, span: RowSpan) -> _SequencePlan:
         """Rows that see their whole trunk, and nodes of the tree as their paths say."""
         is_apart = self._pool.keys.device.type == "cpu" and span.seen >= LEAST_TRUNK
         hidden = ~sees_nodes(batch.paths[span.first : span.last], span.num_nodes)
@@ -158,11 +158,11 @@ class SdpaBackend:
         nodes = torch.arange(tree_start, tree_start + span.num_nodes, device=trunk.device)
         return _SequencePlan(tiles, _Scattered(self._pool, torch.cat((trunk, nodes))))
 
-    def _tiles(self, span: Span) -> tuple[_Tile, ...]:
+    def _tiles(self, span: RowSpan) -> tuple[_Tile, ...]:
         firsts, count = self._first_rows(span), span.last - span.first
         return tuple(self._tile(span, *each) for each in zip(firsts, [*firsts[1:], count], strict=True))
 
-    def _first_rows(self, span: Span) -> list[int]:
+    def _first_rows(self, span: RowSpan) -> list[int]:
         """Of the tiles. Rows of one tile have one trunk, so a deterministic tile ends where a split does."""
         count = span.last - span.first
         firsts = set(range(0, count, QUERY_TILE))
@@ -170,7 +170,7 @@ class SdpaBackend:
             firsts.update(range((1 - span.seen) % DETERMINISTIC_KEY_TILE, count, DETERMINISTIC_KEY_TILE))
         return sorted(firsts)
 
-    def _memory(self, batch: Batch, span: Span, num_own: int, num_keys: int) -> _Consecutive | _Scattered:
+    def _memory(self, batch: Batch, span: RowSpan, num_own: int, num_keys: int) -> _Consecutive | _Scattered:
         """The first keys of a sequence; those beyond its own are there to fill a split, and masked."""
         size = self._pool.shape.block_size
         used = batch.tables[span.sequence, : -(-num_own // size)].tolist()
@@ -188,12 +188,12 @@ class SdpaBackend:
             *(tensor.narrow(2, first, count).unsqueeze(1).unbind(0) for tensor in (pool.keys, pool.values))
         )
 
-    def _slots(self, batch: Batch, span: Span, count: int) -> Tensor:
+    def _slots(self, batch: Batch, span: RowSpan, count: int) -> Tensor:
         size = self._pool.shape.block_size
         used = batch.tables[span.sequence, : -(-count // size)].to(self._pool.keys.device)
         return (used.unsqueeze(1) * size + torch.arange(size, device=used.device)).flatten()[:count]
 
-    def _tile(self, span: Span, first: int, last: int) -> _Tile:
+    def _tile(self, span: RowSpan, first: int, last: int) -> _Tile:
         num_keys, folded_rows = span.seen - 1 + last, (last - first) * self._group
         if self._deterministic:
             num_keys = _round_up(num_keys, DETERMINISTIC_KEY_TILE)

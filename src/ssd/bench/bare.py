@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Self
 
-from ssd.attention.rows import PlainRow
+from ssd.attention.inputs import PlainInput
 from ssd.bench.bare_forward import BareForward, load_bare_draft, median_seconds
 from ssd.bench.cases import Case
 from ssd.bench.engines import CaseEngines
@@ -118,7 +118,7 @@ def _load(configs: Sequence[EngineConfig]) -> LoadedModel:
 def _ranks(draft: LoadedModel, ids: Sequence[int], count: int) -> list[int]:
     """Of each of the last `count` tokens, its place among the draft's likeliest few, or MISSED."""
     blocks = list(range(-(-len(ids) // draft.pool.shape.block_size)))
-    logits = forward(draft.runner, [PlainRow(ids[:-1], 0, blocks, count, generated=False)])
+    logits = forward(draft.runner, [PlainInput(ids[:-1], 0, blocks, count, generated=False)])
     guesses = logits.topk(MAX_CHILDREN).indices
     if draft.head_tokens is not None:
         guesses = draft.head_tokens[guesses]

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ssd.attention.rows import PlainRow
+from ssd.attention.inputs import PlainInput
 from ssd.config import EngineConfig
 from ssd.runtime.cores import move_to_cores
 from ssd.runtime.loading import LoadedModel, load_model
@@ -57,5 +57,5 @@ def bare_forward(loaded: LoadedModel, rows: int) -> float:
     blocks = list(range(-(-(context + rows) // loaded.pool.shape.block_size)))
     started = time.perf_counter()
     # Reading the answer waits for a device that computes by itself.
-    forward(loaded.runner, [PlainRow([1] * rows, context, blocks, rows, generated=True)])[0, 0].item()
+    forward(loaded.runner, [PlainInput([1] * rows, context, blocks, rows, generated=True)])[0, 0].item()
     return time.perf_counter() - started

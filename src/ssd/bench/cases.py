@@ -147,7 +147,7 @@ def cases_of(text: str, temperatures: Sequence[float], batch_sizes: Sequence[int
 
 def refuse_cases(config: EngineConfig, draft: DraftConfig | None, cases: Sequence[Case]) -> None:
     """Those that cannot run here, before anything is fetched or loaded."""
-    from ssd.runtime.fit import refuse_what_the_machine_lacks  # brings torch, which reports do without
+    from ssd.runtime.fit import check_machine  # brings torch, which reports do without
 
     named = next((case.name for case in cases if case.mode != "ar"), None)
     if draft is None and named is not None:
@@ -155,7 +155,7 @@ def refuse_cases(config: EngineConfig, draft: DraftConfig | None, cases: Sequenc
     if draft is not None and draft.is_elsewhere:
         raise ValueError("a bench starts its drafts itself: name a model with --draft, not an address")
     for case in cases:
-        refuse_what_the_machine_lacks(with_case(config, case, draft))
+        check_machine(with_case(config, case, draft))
 
 
 def with_case(config: EngineConfig, case: Case, draft: DraftConfig | None) -> EngineConfig:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ssd.attention.rows import PlainRow
+from ssd.attention.inputs import PlainInput
 from ssd.bench.engines import CaseEngines
 from ssd.runtime.runner import forward
 from ssd.sampling import gumbel_noise_at
@@ -21,7 +21,7 @@ def gap_between(
     loaded = engines.engine.loaded
     ids = [*engines.engine.requests.tokenizer(prompt).input_ids, *shared]
     blocks = list(range(-(-len(ids) // loaded.pool.shape.block_size)))
-    logits = forward(loaded.runner, [PlainRow(ids, 0, blocks, 1, generated=False)])[0]
+    logits = forward(loaded.runner, [PlainInput(ids, 0, blocks, 1, generated=False)])[0]
     scores = logits[torch.tensor(tokens, device=logits.device)].cpu()
     if t > 0:
         scores = scores + t * gumbel_noise_at(seed, len(ids), torch.tensor(tokens))

@@ -103,10 +103,10 @@ def _unless_auto(dtype: str) -> str | None:
 
 def _draft(draft: DraftConfig, config: EngineConfig, placement: Placement) -> Draft:
     from ssd.models.hub import local_model
-    from ssd.runtime.needs import CPU, needs_of
+    from ssd.runtime.memory_needs import CPU, memory_needs
 
     here = replace(draft, model=local_model(draft.model, hf_cache=config.hf_cache))
-    needs = needs_of("draft", here.runner, "cuda" if placement.shared_gpu else CPU)
+    needs = memory_needs("draft", here.runner, "cuda" if placement.shared_gpu else CPU)
     least = max(needs.least_kv, _LEAST_DRAFT_KV)
     if draft.kv_cache_bytes is not None:
         return Draft(name=draft.model, weights=needs.weights, kv=needs.kv, least_kv=needs.kv)
@@ -116,9 +116,9 @@ def _draft(draft: DraftConfig, config: EngineConfig, placement: Placement) -> Dr
 
 def _kv_of_host_draft(draft: DraftConfig) -> int:
     """KV memory of a draft on a shared GPU: what it would take on a CPU, not all that is left."""
-    from ssd.runtime.needs import needs_of
+    from ssd.runtime.memory_needs import memory_needs
 
-    return needs_of("draft", draft.runner).kv
+    return memory_needs("draft", draft.runner).kv
 
 
 def _host(cores: Sequence[int]) -> HostMemory:

@@ -11,7 +11,7 @@ from ssd.decoding.proposer import Proposer
 from ssd.decoding.rows import Decided, DecodeRow, StepTimes
 from ssd.decoding.tree_slots import TreeSlots
 from ssd.decoding.verification import launch
-from ssd.runtime.runner import Flight, Runner
+from ssd.runtime.runner import InFlightStep, Runner
 
 
 class Decoder:
@@ -24,7 +24,7 @@ class Decoder:
         self.proposer = Proposer() if proposer is None else proposer
         self.times = StepTimes()
         """Of the latest step."""
-        self._in_flight: tuple[Sequence[DecodeRow], Flight[list[Decided]], float, float]
+        self._in_flight: tuple[Sequence[DecodeRow], InFlightStep[list[Decided]], float, float]
         """The rows and the forward of the step in flight, and when its launch began and ended."""
 
     @property

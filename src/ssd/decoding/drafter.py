@@ -16,7 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 from torch import Tensor
 
-from ssd.attention.rows import PlainRow
+from ssd.attention.inputs import PlainInput
 from ssd.decoding.rows import DraftContext, Speculation
 from ssd.draft.client.branching import simplified
 from ssd.draft.client.client import Path
@@ -298,7 +298,7 @@ class Drafter:
         for guess, tokens in zip(guesses, unread, strict=True):
             seq_id, read = guess.context.seq_id, self._read[guess.context.seq_id]
             blocks = self._blocks.block_table(seq_id)
-            rows.append(PlainRow(tokens, len(read), blocks, num_logits, generated=True))
+            rows.append(PlainInput(tokens, len(read), blocks, num_logits, generated=True))
             read.extend(tokens)
         return forward(self._runner, rows)
 

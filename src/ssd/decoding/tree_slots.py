@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ssd.attention.choice import mover
-from ssd.attention.rows import Branches, PlainRow, Row
+from ssd.attention.inputs import Branches, PlainInput, SequenceInput
 from ssd.decoding.rows import Decided, DecodeRow
 from ssd.draft.client.branching import depths_of, path_to
 from ssd.kvcache.pool import KVPool
@@ -35,12 +35,12 @@ class TreeSlots:
         starts = [shape.tree_start(index) for index in range(shape.num_trees)]
         return cls(starts, shape.block_size, mover(pool), shape.device)
 
-    def laid_out(self, rows: Sequence[DecodeRow]) -> Sequence[Row]:
+    def laid_out(self, rows: Sequence[DecodeRow]) -> Sequence[SequenceInput]:
         """Rows of the batch: two for a sequence with a tree. Wanted logits are in the order of decisions."""
         if all(row.parents is None for row in rows):
             return rows
         starts = iter(self.starts)
-        found = list[Row]()
+        found = list[SequenceInput]()
         for row in rows:
             found += [row] if row.parents is None else _known_and_nodes(row, row.parents, next(starts))
         return found
@@ -62,7 +62,9 @@ class TreeSlots:
         return row.blocks[position // self.block_size] * self.block_size + position % self.block_size
 
 
-def _known_and_nodes(row: DecodeRow, parents: Sequence[int], tree_start: int) -> tuple[Row, Row]:
+def _known_and_nodes(
+    row: DecodeRow, parents: Sequence[int], tree_start: int
+) -> tuple[SequenceInput, SequenceInput]:
     count = row.num_drafted
     known = row.tokens[: len(row.tokens) - count]
     num_trunk = row.start + len(known)
@@ -74,6 +76,6 @@ def _known_and_nodes(row: DecodeRow, parents: Sequence[int], tree_start: int) ->
         paths=[sum(1 << each for each in path_to(parents, node)) for node in range(count)],
     )
     return (
-        PlainRow(known, row.start, row.blocks, 1, generated=True),
-        PlainRow(row.drafted, num_trunk, row.blocks, count, generated=True, branches=branches),
+        PlainInput(known, row.start, row.blocks, 1, generated=True),
+        PlainInput(row.drafted, num_trunk, row.blocks, count, generated=True, branches=branches),
     )

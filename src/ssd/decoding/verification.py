@@ -29,12 +29,12 @@ from ssd.config import Acceptance
 from ssd.decoding.rows import Decided, DecodeRow, PromptScoring, Speculation, VerifiedTree
 from ssd.decoding.tree_slots import TreeSlots
 from ssd.draft.client.branching import Parents, Tree, depths_of, leaves_of, parents_of, path_to, subtree, walk
-from ssd.runtime.runner import Flight, Runner
+from ssd.runtime.runner import InFlightStep, Runner
 from ssd.sampling import (
     Chooser,
     ChooserOf,
     CoupledDecision,
-    Drawn,
+    DecidedTokens,
     PhiloxChooser,
     Proposal,
     SampledToken,
@@ -58,7 +58,7 @@ _NOTHING = Decided()
 class _Deciding(Generic[T]):
     """A launched forward with the decision of its tokens queued behind it."""
 
-    flight: Flight[T]
+    flight: InFlightStep[T]
     """Returns the decisions, on the device of the logits."""
     read: Callable[[T], list[Decided]]
 
@@ -75,7 +75,7 @@ def launch(
     rows: Sequence[DecodeRow],
     chooser_of: ChooserOf = PhiloxChooser,
     tree_slots: TreeSlots = _NO_TREE_SLOTS,
-) -> Flight[list[Decided]]:
+) -> InFlightStep[list[Decided]]:
     batch, decision = runner.batch(tree_slots.laid_out(rows)), _by_draws_alone(rows)
     if decision is not None:
         return _Deciding(runner.launch(batch, decision), partial(_accepted, rows))
@@ -135,7 +135,7 @@ class _Decisions:
     """The rows of the logits at which each row decides tokens."""
     drawn: list[int]
     """Rows with coupled acceptance; the others use ratio acceptance, one token after the other."""
-    tokens: Drawn | None
+    tokens: DecidedTokens | None
 
 
 def _decide(rows: Sequence[DecodeRow], logits: Tensor) -> _Decisions:

@@ -23,8 +23,8 @@ from ssd.models.hub import with_local_models
 from ssd.models.vocabulary import common_vocabulary
 from ssd.models.weights import ShowProgress
 from ssd.processes.host_memory import host_memory
-from ssd.runtime.cores import move_to_cores, unmoved_if_it_fails
-from ssd.runtime.fit import refuse_what_the_machine_lacks
+from ssd.runtime.cores import move_to_cores, restore_cores_on_error
+from ssd.runtime.fit import check_machine
 from ssd.runtime.host import free_on_gpus, gpus_here
 from ssd.runtime.loading import LoadedModel
 from ssd.runtime.ready import load_ready
@@ -55,7 +55,7 @@ def build_engine(
     """
     config = _fitting(config)
     refuse_without_memory(config, host_memory(), gpus_here())
-    with unmoved_if_it_fails():
+    with restore_cores_on_error():
         return _engine_on_its_cores(config, num_trees=num_trees, show_progress=show_progress)
 
 
@@ -82,7 +82,7 @@ def _engine_on_its_cores(
 
 def _fitting(config: EngineConfig) -> EngineConfig:
     """The configuration with local models, a draft device and cores; refuses one that cannot work."""
-    refuse_what_the_machine_lacks(config)
+    check_machine(config)
     config = with_local_models(config)
     refuse_another_tokenizer(config)
     return with_own_cores(with_own_device(config))
@@ -105,7 +105,7 @@ def with_mode(engine: Engine, config: EngineConfig, *, show_progress: ShowProgre
     refuse_a_draft_without_room(config, free_on_gpus())
     refuse_without_memory(config, host_memory(), gpus_here(), target_is_loaded=True)
     tokenizer = engine.requests.tokenizer
-    with unmoved_if_it_fails():
+    with restore_cores_on_error():
         decoder = make_decoder(config, engine.loaded, tokenizer, show_progress=show_progress)
     engine.core.close()
     move_to_cores(config.cores)

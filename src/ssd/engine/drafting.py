@@ -25,7 +25,7 @@ from ssd.draft.protocol.sockets import Keys
 from ssd.runtime.cores import share_out
 from ssd.runtime.host import gpus_here
 from ssd.runtime.loading import LoadedModel
-from ssd.runtime.seats import draft_device, gpu_of
+from ssd.runtime.placement import draft_device, gpu_of
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from ssd.config import EngineConfig, RunnerConfig
 from ssd.engine.drafting import with_own_device
 from ssd.processes.host_memory import HostMemory, gib
-from ssd.runtime.needs import CPU, needs_of, refuse_what_memory_lacks
-from ssd.runtime.seats import draft_device, gpu_of
+from ssd.runtime.memory_needs import CPU, check_host_memory, memory_needs
+from ssd.runtime.placement import draft_device, gpu_of
 
 _USABLE = 0.9
 """The share of free memory that weights and KV may take: steps and the driver need the rest."""
@@ -84,7 +84,7 @@ def refuse_without_memory(
     models = [*([] if target_is_loaded else [target]), *_drafts(config, gpus)]
     on_host = [each for each in models if each.device == CPU]
     if on_host:
-        refuse_what_memory_lacks([needs_of(each.who, each.runner) for each in on_host], memory)
+        check_host_memory([memory_needs(each.who, each.runner) for each in on_host], memory)
 
 
 def _gpus(free: Mapping[str, int]) -> list[str]:
@@ -107,7 +107,7 @@ def _placed(models: list[_ModelOnDevice], free: Mapping[str, int]) -> list[Model
     left = {device: int(_USABLE * size) for device, size in free.items()}
     found = []
     for each in models:
-        needs = needs_of(each.who, each.runner, each.device, left=left[each.device])
+        needs = memory_needs(each.who, each.runner, each.device, left=left[each.device])
         left[each.device] -= needs.weights + needs.kv
         found.append((each, needs))
     return [

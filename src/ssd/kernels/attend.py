@@ -2,7 +2,7 @@
 
 A tile has rows of one sequence, and folds the heads that share a key head into its rows: each key is read
 once for all of them. It walks its share of the sequence's pages and, where rows are nodes of a tree, the
-tree's arena, of which bits say what each row sees. Keys may be split among programs; `merge` joins their
+tree's slots, of which bits say what each row sees. Keys may be split among programs; `merge` joins their
 parts by the logarithms of their sums. A key that no row of the tile sees is not read at all, whatever lies
 there. Knows pages and bits, not batches; `paged.py` in `attention` is its oracle.
 """

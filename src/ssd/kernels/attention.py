@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ssd.kernels import attend
 from ssd.kernels.language import is_hip, launching_on
-from ssd.kernels.tiles import AttentionTiles, Demand, attention_tiles, most_tiles
+from ssd.kernels.tiles import AttentionShape, AttentionTiles, attention_tiles, most_tiles
 
 _LOG2_E = 1.4426950408889634
 _MOST_ROWS = 1 << 14
@@ -24,7 +24,7 @@ _STAGES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class VisibleKeys:
     """Which keys each row may see. Rows of a sequence lie side by side."""
 
     sequences: Tensor  # [rows], and so is the next
@@ -34,10 +34,10 @@ class Sight:
     tree_starts: Tensor  # [sequences]
     page: int
     num_nodes: int
-    """Places of an arena; 0: there are no trees."""
+    """Tree slots of each tree; 0: there are no trees."""
 
-    def rows(self, rows: slice) -> "Sight":
-        return Sight(
+    def rows(self, rows: slice) -> "VisibleKeys":
+        return VisibleKeys(
             self.sequences[rows],
             self.seen[rows],
             self.paths[rows],
@@ -51,30 +51,30 @@ class Sight:
 @dataclass(frozen=True, slots=True)
 class _Piece:
     rows: slice
-    sight: Sight
+    visible: VisibleKeys
     firsts: Tensor
 
 
 class PagedAttention:
     """One forward's, prepared once for all layers."""
 
-    def __init__(self, sight: Sight, demand: Demand, *, deterministic: bool) -> None:
-        self._demand = demand
+    def __init__(self, visible: VisibleKeys, shape: AttentionShape, *, deterministic: bool) -> None:
+        self._demand = shape
         self._tiles = attention_tiles(
-            demand,
-            num_processors=_num_processors(sight.tables.device),
+            shape,
+            num_processors=_num_processors(visible.tables.device),
             is_hip=is_hip(),
             deterministic=deterministic,
         )
-        self._pieces = tuple(self._prepared(sight))
+        self._pieces = tuple(self._prepared(visible))
 
-    def _prepared(self, sight: Sight) -> Iterator[_Piece]:
+    def _prepared(self, visible: VisibleKeys) -> Iterator[_Piece]:
         step = min(self._tiles.rows_at_once, _MOST_ROWS)
         for start in range(0, self._demand.num_rows, step):
             rows = slice(start, start + step)
-            mine = sight.rows(rows)
+            mine = visible.rows(rows)
             width = self._tiles.rows(self._demand.group)
-            yield _Piece(rows, mine, tile_starts(mine.sequences, len(sight.tables), width))
+            yield _Piece(rows, mine, tile_starts(mine.sequences, len(visible.tables), width))
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """What queries [rows, heads, d] get of keys and values [kv_heads, slots, d]: [rows, heads · d]."""
@@ -107,46 +107,46 @@ def _attend(
     out: Tensor,
     piece: _Piece,
     tiles: AttentionTiles,
-    demand: Demand,
+    shape: AttentionShape,
 ) -> None:
-    sight, num_rows = piece.sight, len(queries)
+    visible, num_rows = piece.visible, len(queries)
     is_split = tiles.num_splits > 1
-    masses = torch.empty((tiles.num_splits, num_rows, demand.num_heads) if is_split else 1, device=out.device)
-    parts = torch.empty((*masses.shape, demand.head_dim), device=out.device) if is_split else out
-    attend.attend[(len(piece.firsts) - 1, demand.num_kv_heads, tiles.num_splits)](
+    masses = torch.empty((tiles.num_splits, num_rows, shape.num_heads) if is_split else 1, device=out.device)
+    parts = torch.empty((*masses.shape, shape.head_dim), device=out.device) if is_split else out
+    attend.attend[(len(piece.firsts) - 1, shape.num_kv_heads, tiles.num_splits)](
         queries,
         keys,
         values,
         parts,
         masses,
         piece.firsts,
-        sight.sequences,
-        sight.seen,
-        sight.paths,
-        sight.tables,
-        sight.tree_starts,
-        _LOG2_E / demand.head_dim**0.5,
+        visible.sequences,
+        visible.seen,
+        visible.paths,
+        visible.tables,
+        visible.tree_starts,
+        _LOG2_E / shape.head_dim**0.5,
         num_rows,
-        demand.num_heads,
+        shape.num_heads,
         tiles.num_splits,
         tiles.split_keys,
         queries.stride(0),
         queries.stride(1),
         keys.stride(0),
-        sight.tables.stride(0),
-        group=demand.group,
-        head_dim=demand.head_dim,
-        page=sight.page,
+        visible.tables.stride(0),
+        group=shape.group,
+        head_dim=shape.head_dim,
+        page=visible.page,
         folded=tiles.folded,
         block=tiles.block,
-        num_nodes=sight.num_nodes,
+        num_nodes=visible.num_nodes,
         is_split=is_split,
         num_warps=tiles.num_warps,
         num_stages=_STAGES,
     )
     if is_split:
-        attend.merge[(num_rows * demand.num_heads,)](
-            parts, masses, out, tiles.num_splits, head_dim=demand.head_dim, num_warps=1
+        attend.merge[(num_rows * shape.num_heads,)](
+            parts, masses, out, tiles.num_splits, head_dim=shape.head_dim, num_warps=1
         )
 
 

@@ -94,8 +94,8 @@ def write_kv(keys: Tensor, values: Tensor, pool_keys: Tensor, pool_values: Tenso
 def move_kv(pool_keys: Tensor, pool_values: Tensor, sources: Tensor, destinations: Tensor) -> None:
     """Copies slots of pools [layers, kv_heads, slots, d] to other slots, of every layer.
 
-    No destination may be another's source: programs run in any order. A tree's accepted path has its sources
-    in the arena and its destinations in the trunk.
+    No destination may be another's source: programs run in any order. A tree's accepted path is copied from
+    tree slots to the trunk.
     """
     num_layers, num_heads, _, head_dim = pool_keys.shape
     all_heads = num_layers * num_heads

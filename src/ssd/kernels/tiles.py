@@ -43,7 +43,7 @@ class AttentionTiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class AttentionShape:
     """One forward's attention, as far as shapes tell it."""
 
     num_rows: int
@@ -68,20 +68,20 @@ def can_attend(num_heads: int, num_kv_heads: int, head_dim: int) -> bool:
 
 
 def attention_tiles(
-    demand: Demand, *, num_processors: int, is_hip: bool, deterministic: bool
+    shape: AttentionShape, *, num_processors: int, is_hip: bool, deterministic: bool
 ) -> AttentionTiles:
     if deterministic:
-        splits = -(-demand.num_keys // FIXED_SPLIT)
-        bytes_per_row = splits * demand.num_heads * demand.head_dim * 4
-        rows = max(1, _PART_BYTES // bytes_per_row) if splits > 1 else demand.num_rows
-        block = _block(demand, _FIXED_FOLDED, is_hip=is_hip)
+        splits = -(-shape.num_keys // FIXED_SPLIT)
+        bytes_per_row = splits * shape.num_heads * shape.head_dim * 4
+        rows = max(1, _PART_BYTES // bytes_per_row) if splits > 1 else shape.num_rows
+        block = _block(shape, _FIXED_FOLDED, is_hip=is_hip)
         return AttentionTiles(_FIXED_FOLDED, block, 8, splits, FIXED_SPLIT, rows)
-    folded = _folded(demand)
-    block = _block(demand, folded, is_hip=is_hip)
-    num_tiles = max(1, demand.num_rows // (folded // demand.group))
-    wanted = -(-2 * num_processors // (num_tiles * demand.num_kv_heads))
-    splits = max(1, min(wanted, _MOST_SPLITS, demand.num_keys // _LEAST_SPLIT))
-    return AttentionTiles(folded, block, 8 if folded > 32 else 4, splits, NO_SPLIT, demand.num_rows)
+    folded = _folded(shape)
+    block = _block(shape, folded, is_hip=is_hip)
+    num_tiles = max(1, shape.num_rows // (folded // shape.group))
+    wanted = -(-2 * num_processors // (num_tiles * shape.num_kv_heads))
+    splits = max(1, min(wanted, _MOST_SPLITS, shape.num_keys // _LEAST_SPLIT))
+    return AttentionTiles(folded, block, 8 if folded > 32 else 4, splits, NO_SPLIT, shape.num_rows)
 
 
 def most_tiles(num_rows: int, num_sequences: int, width: int) -> int:
@@ -89,23 +89,23 @@ def most_tiles(num_rows: int, num_sequences: int, width: int) -> int:
     return min(num_rows, num_rows // width + 2 * num_sequences)
 
 
-def _block(demand: Demand, folded: int, *, is_hip: bool) -> int:
-    if demand.itemsize > 2:
+def _block(shape: AttentionShape, folded: int, *, is_hip: bool) -> int:
+    if shape.itemsize > 2:
         return _NARROWEST_BLOCK
     if is_hip and folded > 64:
         return _NARROWEST_BLOCK
-    return _NARROW_BLOCK if is_hip or folded > 32 or demand.head_dim > 128 else _BLOCK
+    return _NARROW_BLOCK if is_hip or folded > 32 or shape.head_dim > 128 else _BLOCK
 
 
-def _folded(demand: Demand) -> int:
+def _folded(shape: AttentionShape) -> int:
     """All rows of a sequence in one tile, if they are as many for each: then its pages are read once."""
-    if demand.num_sequences == NOT_KNOWN:
+    if shape.num_sequences == NOT_KNOWN:
         # Places that stay empty cost arithmetic, of which there is enough; pages read again cost time.
-        wanted = min(demand.num_rows * demand.group, _FIXED_FOLDED)
+        wanted = min(shape.num_rows * shape.group, _FIXED_FOLDED)
     else:
-        each = -(-demand.num_rows // max(1, demand.num_sequences - 1))
-        wanted = min(each * demand.group, _MOST_FOLDED)
+        each = -(-shape.num_rows // max(1, shape.num_sequences - 1))
+        wanted = min(each * shape.group, _MOST_FOLDED)
     folded = _LEAST_FOLDED
-    while folded < max(wanted, demand.group):
+    while folded < max(wanted, shape.group):
         folded *= 2
     return folded

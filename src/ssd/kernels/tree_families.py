@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from ssd.kernels.language import jit, launching_on, tl
-from ssd.kernels.trees import Learning, Sizes, StepRows, Trees, bit_of, cells_of, up_to_power
+from ssd.kernels.trees import CalibrationParams, Sizes, StepRows, Trees, bit_of, cells_of, up_to_power
 
 
-class Asked(NamedTuple):
+class RunTable(NamedTuple):
     """Of each row of a run: `RunRows` of the same place."""
 
     owner: Tensor
@@ -22,14 +22,14 @@ class Asked(NamedTuple):
     token: Tensor
 
 
-class Said(NamedTuple):
+class RawChildren(NamedTuple):
     """Of each row: tokens, and what the model said of them; −inf or NaN for none."""
 
     tokens: Tensor
     raws: Tensor
 
 
-class Found(NamedTuple):
+class ChildTable(NamedTuple):
     """Of each row, between launches: its children, those that exist before the others."""
 
     tokens: Tensor  # −1: no such child
@@ -41,7 +41,7 @@ class Found(NamedTuple):
     taken: Tensor  # the child that a run goes on with; −1: none
 
     @classmethod
-    def of(cls, num_rows: int, children: int, device: torch.device) -> "Found":
+    def of(cls, num_rows: int, children: int, device: torch.device) -> "ChildTable":
         size = (num_rows, children)
         tokens, *columns = (
             torch.zeros(each, dtype=torch.int64, device=device) for each in (size, *[size[:1]] * 3)
@@ -51,11 +51,11 @@ class Found(NamedTuple):
 
 
 @jit()
-def lay_run(trees, rows, asked, free, sizes, num_free: tl.constexpr, slots: tl.constexpr, wide: tl.constexpr):
+def lay_run(trees, rows, runs, free, sizes, num_free: tl.constexpr, slots: tl.constexpr, wide: tl.constexpr):
     """Program (row of a run): behind the slots of its tree's other rows, and behind the run before it."""
     number = tl.program_id(0).to(tl.int64)
     row = sizes.own_rows + number
-    owner, place = tl.load(asked.owner + number), tl.load(asked.place + number)
+    owner, place = tl.load(runs.owner + number), tl.load(runs.place + number)
     is_run = owner >= 0
     owner = tl.maximum(owner, 0)
     home = tl.load(rows.home + owner)
@@ -77,7 +77,7 @@ def lay_run(trees, rows, asked, free, sizes, num_free: tl.constexpr, slots: tl.c
     position = tl.load(rows.position + owner) + 1 + place
     tl.store(rows.sequence + row, sequence)
     tl.store(rows.home + row, home)
-    tl.store(rows.token + row, tl.where(is_run, tl.load(asked.token + number), 0))
+    tl.store(rows.token + row, tl.where(is_run, tl.load(runs.token + number), 0))
     tl.store(rows.position + row, tl.where(is_run, position, 0))
     tl.store(rows.context_len + row, tl.load(trees.length + sequence))
     tl.store(rows.ancestors + row, tl.where(is_run, low, 0))
@@ -98,7 +98,7 @@ def lay_run(trees, rows, asked, free, sizes, num_free: tl.constexpr, slots: tl.c
 def find_families(
     trees,
     rows,
-    said,
+    raw,
     found,
     edges,
     sizes,
@@ -115,8 +115,8 @@ def find_families(
     row = tl.program_id(0).to(tl.int64)
     sequence, rank = tl.load(rows.sequence + row), tl.arange(0, kids)
     is_rank = rank < children
-    tokens = tl.load(said.tokens + row * children + rank, mask=is_rank, other=0)
-    raws = tl.load(said.raws + row * children + rank, mask=is_rank, other=float("-inf"))
+    tokens = tl.load(raw.tokens + row * children + rank, mask=is_rank, other=0)
+    raws = tl.load(raw.raws + row * children + rank, mask=is_rank, other=float("-inf"))
     exists = (raws > float("-inf")) & (tokens < tl.load(trees.vocab + sequence))
     exact = raws.to(tl.float64)
     cells = cells_of(exact, rank, tl.load(trees.calibration + sequence), edges, num_edges, num_ranks)
@@ -141,11 +141,11 @@ def find_families(
 
 
 @jit()
-def confirm(rows, asked, found, sizes, children: tl.constexpr, kids: tl.constexpr):
+def confirm(rows, runs, found, sizes, children: tl.constexpr, kids: tl.constexpr):
     """Program (row of a run): whether the model has said its token, and those of the run before it."""
     number = tl.program_id(0).to(tl.int64)
     row = sizes.own_rows + number
-    owner, place = tl.load(asked.owner + number), tl.load(asked.place + number)
+    owner, place = tl.load(runs.owner + number), tl.load(runs.place + number)
     rank = tl.arange(0, kids)
     holds, value = owner >= 0, tl.load(rows.value + row)
     parent, taken = tl.maximum(owner, 0), tl.full([], 0, tl.int32)
@@ -153,7 +153,7 @@ def confirm(rows, asked, found, sizes, children: tl.constexpr, kids: tl.constexp
         # From the run's first row to this one.
         parent = tl.where(back == 0, tl.maximum(owner, 0), row - place + back - 1)
         spots, is_rank = found.tokens + parent * children + rank, rank < children
-        wanted = tl.load(asked.token + number - place + back)
+        wanted = tl.load(runs.token + number - place + back)
         tokens = tl.load(spots, mask=is_rank, other=-1)
         is_open = tl.load(found.is_open + parent * children + rank, mask=is_rank, other=0) != 0
         is_alike = is_open & (tokens == wanted)
@@ -174,7 +174,7 @@ def attach(
     trees,
     rows,
     found,
-    asked,
+    runs,
     fresh,
     sizes,
     slots: tl.constexpr,
@@ -199,8 +199,8 @@ def attach(
     node_id, node_rank = tl.load(rows.node_id + row), tl.load(rows.rank + row)
     if row >= sizes.own_rows:
         # Of a run: its node is a child of a row of this step.
-        number, place = row - sizes.own_rows, tl.load(asked.place + row - sizes.own_rows)
-        parent = tl.where(place == 0, tl.maximum(tl.load(asked.owner + number), 0), row - 1)
+        number, place = row - sizes.own_rows, tl.load(runs.place + row - sizes.own_rows)
+        parent = tl.where(place == 0, tl.maximum(tl.load(runs.owner + number), 0), row - 1)
         node_id = next_id + tl.sum(tl.where(every < parent, numbers, 0), 0) + node_rank
     rank = tl.arange(0, kids)
     is_rank = rank < children
@@ -245,13 +245,13 @@ def attach(
             tl.store(trees.is_open + family * children + node_rank, 0)
 
 
-def lay_runs(trees: Trees, rows: StepRows, asked: Asked, free: Tensor, sizes: Sizes) -> None:
+def lay_runs(trees: Trees, rows: StepRows, runs: RunTable, free: Tensor, sizes: Sizes) -> None:
     """One launch: the rows of runs, behind those that were selected."""
     with launching_on(rows.sequence):
-        lay_run[(len(asked.owner),)](
+        lay_run[(len(runs.owner),)](
             trees,
             rows,
-            asked,
+            runs,
             free,
             sizes,
             num_free=free.shape[1],
@@ -261,24 +261,24 @@ def lay_runs(trees: Trees, rows: StepRows, asked: Asked, free: Tensor, sizes: Si
         )
 
 
-def attach_said(
+def attach_children(
     trees: Trees,
     rows: StepRows,
-    said: Said,
-    asked: Asked,
-    found: Found,
+    raw: RawChildren,
+    runs: RunTable,
+    found: ChildTable,
     fresh: Tensor,
     sizes: Sizes,
-    learning: Learning,
+    learning: CalibrationParams,
 ) -> None:
     """Three launches, two where there are no runs."""
     slots, children, num_cells = trees.is_used.shape[1] - 1, trees.is_open.shape[2], trees.counts.shape[1]
-    num_runs, kids = len(asked.owner), up_to_power(children)
+    num_runs, kids = len(runs.owner), up_to_power(children)
     with launching_on(rows.sequence):
         find_families[(sizes.all_rows,)](
             trees,
             rows,
-            said,
+            raw,
             found,
             learning.edges,
             sizes,
@@ -293,12 +293,12 @@ def attach_said(
             num_warps=1,
         )
         if num_runs:
-            confirm[(num_runs,)](rows, asked, found, sizes, children=children, kids=kids, num_warps=1)
+            confirm[(num_runs,)](rows, runs, found, sizes, children=children, kids=kids, num_warps=1)
         attach[(sizes.all_rows,)](
             trees,
             rows,
             found,
-            asked,
+            runs,
             fresh,
             sizes,
             slots=slots,

@@ -9,20 +9,29 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ssd.kernels.language import jit, launching_on, tl
-from ssd.kernels.trees import Learning, Sizes, Trees, bit_of, bits_of, cells_of, text_slot, up_to_power
+from ssd.kernels.trees import (
+    CalibrationParams,
+    Sizes,
+    Trees,
+    bit_of,
+    bits_of,
+    cells_of,
+    text_slot,
+    up_to_power,
+)
 
 _FADING = 1024
 """Cells of the calibration that one program looks after."""
 
 
-class Arrived(NamedTuple):
+class OutcomeTokens(NamedTuple):
     """Of each sequence: how many tokens were decided, and which."""
 
     number: Tensor
     tokens: Tensor
 
 
-class Carried(NamedTuple):
+class SlotMoves(NamedTuple):
     """Of each sequence and token: from which KV slot to which."""
 
     sources: Tensor
@@ -90,7 +99,7 @@ def known_child(trees, family, token, rank, children: tl.constexpr):
 @jit()
 def read_on(
     trees,
-    carried,
+    moves_out,
     sizes,
     here,
     decided,
@@ -109,8 +118,8 @@ def read_on(
     num_read = tl.load(trees.num_read + here) + grown
     tl.debug_barrier()
     moves, is_place = here * sizes.outcome + place - 1, (place > 0) & (place <= sizes.outcome)
-    tl.store(carried.sources + moves, tl.where(is_moved, source, sizes.first_tree_slot), mask=is_place)
-    tl.store(carried.targets + moves, tl.where(is_moved, target, sizes.first_tree_slot), mask=is_place)
+    tl.store(moves_out.sources + moves, tl.where(is_moved, source, sizes.first_tree_slot), mask=is_place)
+    tl.store(moves_out.targets + moves, tl.where(is_moved, target, sizes.first_tree_slot), mask=is_place)
     tl.store(trees.ring + here * sizes.ring + (length + place) % sizes.ring, decided, mask=place < count)
     tl.store(trees.position + here * (slots + 1) + slots, end - 1)
     tl.store(trees.last_position + here, end - 1 + depth)
@@ -163,8 +172,8 @@ def copy_family(table, source, target, rank, children: tl.constexpr):
 @jit()
 def apply_outcome(
     trees,
-    arrived,
-    carried,
+    outcomes,
+    moves_out,
     sizes,
     edges,
     slots: tl.constexpr,
@@ -178,17 +187,17 @@ def apply_outcome(
 ):
     """Program (sequence). `wide`, `kids` and `places` are powers of two, above what there is."""
     here = tl.program_id(0).to(tl.int64)
-    count = tl.load(arrived.number + here)
+    count = tl.load(outcomes.number + here)
     place = tl.arange(0, places)
     if count == 0:
         moves, is_place = here * sizes.outcome + place - 1, (place > 0) & (place <= sizes.outcome)
-        tl.store(carried.sources + moves, place * 0 + sizes.first_tree_slot, mask=is_place)
-        tl.store(carried.targets + moves, place * 0 + sizes.first_tree_slot, mask=is_place)
+        tl.store(moves_out.sources + moves, place * 0 + sizes.first_tree_slot, mask=is_place)
+        tl.store(moves_out.targets + moves, place * 0 + sizes.first_tree_slot, mask=is_place)
         return
 
     slot, rank = tl.arange(0, wide), tl.arange(0, kids)
     first = here * (slots + 1)
-    tokens = arrived.tokens + here * sizes.outcome
+    tokens = outcomes.tokens + here * sizes.outcome
     decided = tl.load(tokens + place, mask=place < count, other=0)
     is_ready = tl.load(trees.num_read + here) == tl.load(trees.length + here)
     grown, chain = foreseen(trees, sizes, tokens, here, count, slot, place, slots)
@@ -208,8 +217,8 @@ def apply_outcome(
     tl.debug_barrier()
     tl.store(trees.root_id + here, root_id)
     tl.store(trees.next_id + here, tl.where(is_hit | is_late, next_id, next_id + 1))
-    tl.store(arrived.number + here, 0)
-    read_on(trees, carried, sizes, here, decided, grown, count, chain, place, slots)
+    tl.store(outcomes.number + here, 0)
+    read_on(trees, moves_out, sizes, here, decided, grown, count, chain, place, slots)
     drop_lost(trees, sizes, first, last, is_hit, slot, rank, slots, children)
 
 
@@ -225,14 +234,16 @@ def fade(counts, num_cells, memory: tl.constexpr, wide: tl.constexpr):
     tl.store(counts + num_cells + cell, taken * share, mask=is_cell)
 
 
-def apply_arrived(trees: Trees, arrived: Arrived, carried: Carried, sizes: Sizes, learning: Learning) -> None:
+def apply_outcome_tokens(
+    trees: Trees, outcomes: OutcomeTokens, moves_out: SlotMoves, sizes: Sizes, learning: CalibrationParams
+) -> None:
     """Two launches: the trees, then what all of them have taught."""
     slots, children, num_cells = trees.is_used.shape[1] - 1, trees.is_open.shape[2], trees.counts.shape[1]
     with launching_on(trees.length):
-        apply_outcome[(len(arrived.number),)](
+        apply_outcome[(len(outcomes.number),)](
             trees,
-            arrived,
-            carried,
+            outcomes,
+            moves_out,
             sizes,
             learning.edges,
             slots=slots,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ssd.kernels.language import jit, launching_on, tl
-from ssd.kernels.tree_turns import Wishes
+from ssd.kernels.tree_turns import RowDemand
 from ssd.kernels.trees import Sizes, StepRows, Trees, bit_of, text_slot, up_to_power
 
 
@@ -25,7 +25,7 @@ class KeyLayout(NamedTuple):
     node_bits: int
 
 
-class Ranked(NamedTuple):
+class RankedNodes(NamedTuple):
     """Of each tree."""
 
     best: Tensor  # its nodes that may be processed, best first
@@ -33,7 +33,7 @@ class Ranked(NamedTuple):
     free: Tensor  # its free slots, ascending; the root's family where there is none
 
     @classmethod
-    def of(cls, trees: Trees, sizes: Sizes, free: Tensor) -> "Ranked":
+    def of(cls, trees: Trees, sizes: Sizes, free: Tensor) -> "RankedNodes":
         sequences, families = trees.is_used.shape
         most = min(sizes.width, families - 1)
         best, keys = (
@@ -47,7 +47,7 @@ class Ranked(NamedTuple):
 def rank_tree(
     trees,
     ranked,
-    wishes,
+    demand,
     sizes,
     slots: tl.constexpr,
     children: tl.constexpr,
@@ -109,10 +109,10 @@ def rank_tree(
     best_place = here * span + sizes.ring + place
     tl.store(ranked.keys + best_place, ((best >> 32) << 32) | best_place, mask=is_place)
     num_due = tl.sum(is_due.to(tl.int64), 0)
-    tl.store(wishes.due + here, num_due)
-    tl.store(wishes.wanted + here, num_due + tl.sum((is_place & (best < nothing)).to(tl.int64), 0))
+    tl.store(demand.due + here, num_due)
+    tl.store(demand.wanted + here, num_due + tl.sum((is_place & (best < nothing)).to(tl.int64), 0))
     is_new = is_live & (tl.load(trees.is_new + here) != 0)
-    tl.store(wishes.beside + here, tl.where(is_new, behind, 0))
+    tl.store(demand.beside + here, tl.where(is_new, behind, 0))
 
 
 @jit()
@@ -177,7 +177,7 @@ def lay_row(
     tl.store(rows.value + row, tl.where(is_node, value, 0.0))
 
 
-def rank_trees(trees: Trees, ranked: Ranked, wishes: Wishes, sizes: Sizes, keys: KeyLayout) -> None:
+def rank_trees(trees: Trees, ranked: RankedNodes, demand: RowDemand, sizes: Sizes, keys: KeyLayout) -> None:
     """One launch: what each tree would have in a step."""
     slots, children = trees.is_used.shape[1] - 1, trees.is_open.shape[2]
     most, num_free = ranked.best.shape[1], ranked.free.shape[1]
@@ -185,7 +185,7 @@ def rank_trees(trees: Trees, ranked: Ranked, wishes: Wishes, sizes: Sizes, keys:
         rank_tree[(len(ranked.best),)](
             trees,
             ranked,
-            wishes,
+            demand,
             sizes,
             slots=slots,
             children=children,
@@ -206,7 +206,7 @@ def rank_trees(trees: Trees, ranked: Ranked, wishes: Wishes, sizes: Sizes, keys:
 
 
 def lay_rows(
-    trees: Trees, rows: StepRows, ranked: Ranked, found: Tensor, sizes: Sizes, keys: KeyLayout
+    trees: Trees, rows: StepRows, ranked: RankedNodes, found: Tensor, sizes: Sizes, keys: KeyLayout
 ) -> None:
     """One launch: the rows at the places found, which ascend. Rows behind them are nobody's, and stay so."""
     with launching_on(trees.length):

@@ -24,7 +24,7 @@ class UsageColumns(NamedTuple):
     weight: Tensor
 
 
-class Wishes(NamedTuple):
+class RowDemand(NamedTuple):
     """Of each tree: how many rows it would take, how many of them read a text, and how many of a new one."""
 
     wanted: Tensor
@@ -87,7 +87,7 @@ def queue_up(
 def take(
     order,
     queue,
-    wishes,
+    demand,
     width,
     num_found,
     num_sequences,
@@ -98,10 +98,10 @@ def take(
     """One program: the first of the queue, as many as there would be without tenants."""
     number, row = tl.arange(0, sequences), tl.arange(0, rows)
     is_sequence = number < num_sequences
-    wanted = tl.sum(tl.load(wishes.wanted + number, mask=is_sequence, other=0), 0)
-    due = tl.sum(tl.load(wishes.due + number, mask=is_sequence, other=0), 0)
+    wanted = tl.sum(tl.load(demand.wanted + number, mask=is_sequence, other=0), 0)
+    due = tl.sum(tl.load(demand.due + number, mask=is_sequence, other=0), 0)
     # A text that goes on is read within the width; one that is new, beside it.
-    wide = width + tl.sum(tl.load(wishes.beside + number, mask=is_sequence, other=0), 0)
+    wide = width + tl.sum(tl.load(demand.beside + number, mask=is_sequence, other=0), 0)
     count = tl.minimum(tl.maximum(due, tl.minimum(wanted, wide)), num_found)
     is_taken = row < count
     key = tl.load(queue.keys + tl.load(order + row, mask=is_taken, other=0), mask=is_taken, other=0)
@@ -110,7 +110,7 @@ def take(
 
 
 def take_turns(
-    keys: Tensor, usage: UsageColumns, wishes: Wishes, queue: Queue, sizes: Sizes, nothing: int
+    keys: Tensor, usage: UsageColumns, demand: RowDemand, queue: Queue, sizes: Sizes, nothing: int
 ) -> None:
     """Two launches and two sorts; what is found lies in the queue."""
     num_sequences, span = keys.shape
@@ -133,7 +133,7 @@ def take_turns(
         take[(1,)](
             order,
             queue,
-            wishes,
+            demand,
             sizes.width,
             len(queue.found),
             num_sequences,

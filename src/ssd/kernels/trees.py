@@ -86,7 +86,7 @@ class Sizes(NamedTuple):
     """Likewise of `parted`."""
 
 
-class Learning(NamedTuple):
+class CalibrationParams(NamedTuple):
     """How the model's own word is corrected: `draft/tree/calibration.py`."""
 
     edges: Tensor

@@ -2,7 +2,7 @@
 
 Knows shapes and slots: slot = block · block_size + offset. Does not know who owns a
 block. A spare tail behind the last block absorbs padding rows and lets a view run past
-a sequence's end, so neither can touch a real slot. Behind it lie the trees' arenas.
+a sequence's end, so neither can touch a real slot. Behind it lie the tree slots.
 """
 
 import math
@@ -28,14 +28,14 @@ class PoolShape:
     spare_slots: int
     """Slots behind the last block; at least the attention backend's key tile."""
     num_trees: int = 0
-    """Arenas of `NODES_PER_TREE` slots."""
+    """Trees, each with `NODES_PER_TREE` tree slots."""
 
     @property
     def num_slots(self) -> int:
         return self.tree_start(self.num_trees)
 
     def tree_start(self, index: int) -> int:
-        """The first slot of a tree's arena."""
+        """The first of a tree's slots."""
         return self.num_blocks * self.block_size + self.spare_slots + index * NODES_PER_TREE
 
     @property

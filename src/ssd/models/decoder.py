@@ -22,7 +22,7 @@ from ssd.models.weights import TrackedSource, WeightSource
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class DecoderInput:
     """The rows of one forward: a token and a position each."""
 
     tokens: Tensor
@@ -42,7 +42,7 @@ class RMSNorm:
         return F.rms_norm(x, self._shape, self._weight, self._eps)
 
 
-class _Checkpoint:
+class _WeightReader:
     """Reads weights by their Hugging Face names, from the top or of one layer."""
 
     def __init__(self, source: WeightSource, prefix: str, dtype: torch.dtype, device: torch.device) -> None:
@@ -51,8 +51,8 @@ class _Checkpoint:
     def tensor(self, name: str) -> Tensor:
         return self._source.read(f"{self._prefix}{name}").to(self._device, self._dtype)
 
-    def layer(self, index: int) -> "_Checkpoint":
-        return _Checkpoint(self._source, f"model.layers.{index}.", self._dtype, self._device)
+    def layer(self, index: int) -> "_WeightReader":
+        return _WeightReader(self._source, f"model.layers.{index}.", self._dtype, self._device)
 
     def linear(self, name: str, *, bias: bool) -> Weighted:
         return self.tensor(f"{name}.weight"), self.tensor(f"{name}.bias") if bias else None
@@ -63,7 +63,7 @@ class DecoderLayer:
         self,
         index: int,
         config: ModelConfig,
-        checkpoint: _Checkpoint,
+        checkpoint: _WeightReader,
         make: MakeMatMul,
     ) -> None:
         self._index = index
@@ -88,11 +88,11 @@ class DecoderLayer:
                 RMSNorm(checkpoint.tensor("self_attn.k_norm.weight"), eps),
             )
 
-    def __call__(self, x: Tensor, rows: Rows, cos: Tensor, sin: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, rows: DecoderInput, cos: Tensor, sin: Tensor) -> Tensor:
         x = x + self._attention(self._input_norm(x), rows, cos, sin)
         return x + self._mlp(self._mlp_norm(x), rows.tiles)
 
-    def _attention(self, x: Tensor, rows: Rows, cos: Tensor, sin: Tensor) -> Tensor:
+    def _attention(self, x: Tensor, rows: DecoderInput, cos: Tensor, sin: Tensor) -> Tensor:
         heads = self._qkv(x, rows.tiles).view(x.shape[0], -1, self._head_dim)
         num_rotated = self._num_heads + self._num_kv_heads
         rotated, values = heads[:, :num_rotated], heads[:, num_rotated:]
@@ -147,7 +147,7 @@ class DenseDecoder:
         self.head_tokens = None if head_tokens is None else torch.tensor(head_tokens, device=device)
         """The tokens that logits are given for, in rising order; None: the whole vocabulary."""
         source = TrackedSource(source)
-        top = _Checkpoint(source, "", dtype, device)
+        top = _WeightReader(source, "", dtype, device)
         self._embedding = top.tensor("model.embed_tokens.weight")
         self._layers = [
             DecoderLayer(index, config, top.layer(index), make) for index in range(config.num_layers)
@@ -170,7 +170,7 @@ class DenseDecoder:
         """Of logits."""
         return self.config.vocab_size if self.head_tokens is None else len(self.head_tokens)
 
-    def hidden(self, rows: Rows) -> Tensor:
+    def hidden(self, rows: DecoderInput) -> Tensor:
         """Final hidden states, [rows, hidden_size]."""
         x = self._embedding[rows.tokens]
         cos, sin = self._rope.at(rows.positions)

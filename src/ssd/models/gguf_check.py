@@ -22,7 +22,7 @@ def check_counts(path: Path) -> None:
     size = path.stat().st_size
     with path.open("rb") as file:
         try:
-            _check(_Header(file, size))
+            _check(_HeaderScanner(file, size))
         except (struct.error, UnicodeDecodeError, KeyError, _DoesNotFitError) as error:
             raise ValueError(f"{path} is not a GGUF file, or a damaged one: download it again") from error
 
@@ -31,7 +31,7 @@ class _DoesNotFitError(Exception):
     pass
 
 
-class _Header:
+class _HeaderScanner:
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file, self._size = file, size
 
@@ -54,7 +54,7 @@ class _Header:
         self._file.seek(num_bytes, 1)
 
 
-def _check(header: _Header) -> None:
+def _check(header: _HeaderScanner) -> None:
     if header.number("I") != int.from_bytes(b"GGUF", "little") or header.number("I") not in (2, 3):
         raise _DoesNotFitError("no GGUF of version 2 or 3")
     num_tensors, num_pairs = header.number("Q"), header.number("Q")
@@ -67,7 +67,7 @@ def _check(header: _Header) -> None:
         _pass_by(header, kind)
 
 
-def _pass_by(header: _Header, kind: int) -> None:
+def _pass_by(header: _HeaderScanner, kind: int) -> None:
     if kind != _ARRAY:
         _pass_by_value(header, kind)
         return
@@ -81,5 +81,5 @@ def _pass_by(header: _Header, kind: int) -> None:
         header.pass_by(count * _SIZES[inner])
 
 
-def _pass_by_value(header: _Header, kind: int) -> None:
+def _pass_by_value(header: _HeaderScanner, kind: int) -> None:
     header.pass_by(header.number("Q") if kind == _STRING else _SIZES[kind])

@@ -29,7 +29,7 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class TensorPlace:
+class TensorLocation:
     """Where one tensor lies in the file and how it is encoded."""
 
     encoding: str
@@ -43,27 +43,27 @@ class TensorPlace:
 class GgufHeader:
     architecture: str
     rope_scaling: str | None
-    tensors: dict[str, TensorPlace]
+    tensors: dict[str, TensorLocation]
     folder: Path
     """Holds the configuration and the tokenizer in transformers' own form."""
 
 
 def read_header(path: Path) -> GgufHeader:
-    shelf = _shelf()
-    folder = shelf / _identity(path)
+    cache = _cache_folder()
+    folder = cache / _identity(path)
     kept = folder / HEADER_FILE
     if not kept.is_file():
         logger.info("reading the header of %s (once per file)", path.name)
         _keep(path, folder)
     fields = json.loads(kept.read_text())
     tensors = {
-        name: TensorPlace(encoding, tuple(shape), offset, num_bytes)
+        name: TensorLocation(encoding, tuple(shape), offset, num_bytes)
         for name, (encoding, shape, offset, num_bytes) in fields["tensors"].items()
     }
     return GgufHeader(fields["architecture"], fields["rope_scaling"], tensors, folder)
 
 
-def _shelf() -> Path:
+def _cache_folder() -> Path:
     try:
         return cached_assets_path("ssd", namespace="gguf", subfolder="headers")
     except OSError as error:

@@ -45,21 +45,21 @@ def model_title(model: str) -> str:
 
 
 def _fetch(name: HubName, hf_cache: str | None) -> str:
-    shelf = str(Path(hf_cache).expanduser()) if hf_cache else None
+    cache = str(Path(hf_cache).expanduser()) if hf_cache else None
     try:
         if name.file is not None:
-            return str(hf_hub_download(name.repo, name.file, revision=name.revision, cache_dir=shelf))
+            return str(hf_hub_download(name.repo, name.file, revision=name.revision, cache_dir=cache))
         found = snapshot_download(
-            name.repo, revision=name.revision, cache_dir=shelf, allow_patterns=list(_FILES)
+            name.repo, revision=name.revision, cache_dir=cache, allow_patterns=list(_FILES)
         )
     except (HfHubHTTPError, LocalEntryNotFoundError, EntryNotFoundError) as error:
-        raise ValueError(_remedy(name, shelf or constants.HF_HUB_CACHE, error)) from error
+        raise ValueError(_remedy(name, cache or constants.HF_HUB_CACHE, error)) from error
     except OSError as error:
         raise ValueError(f"{name.repo} could not be stored: {error}") from error
     return str(found)
 
 
-def _remedy(name: HubName, shelf: str, error: Exception) -> str:
+def _remedy(name: HubName, cache: str, error: Exception) -> str:
     repo, page = name.repo, f"{constants.ENDPOINT}/{name.repo}"
     if isinstance(error, GatedRepoError):
         return f"{repo} is gated: accept its terms on {page}, then log in with `hf auth login`"
@@ -72,7 +72,7 @@ def _remedy(name: HubName, shelf: str, error: Exception) -> str:
         return f"{repo} has no revision {name.revision!r}: see {page}"
     if isinstance(error, LocalEntryNotFoundError):
         return (
-            f"{repo} is not in the cache ({shelf}) and the hub cannot be reached: connect, or name a folder "
+            f"{repo} is not in the cache ({cache}) and the hub cannot be reached: connect, or name a folder "
             "or .gguf file, or point SSD_HF_CACHE at the cache that has it"
         )
     if isinstance(error, EntryNotFoundError):

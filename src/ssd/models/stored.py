@@ -39,7 +39,7 @@ _UNREACHED: type[Exception] = HfHubHTTPError.__bases__[0]
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredSize:
     weights: int
     """Bytes, in the number format asked for."""
     kv_per_token: int
@@ -50,7 +50,7 @@ class Stored:
 
 def stored_size(
     model: str, *, hf_cache: str | None, dtype: str | None, kv_dtype: str | None = None
-) -> Stored | None:
+) -> StoredSize | None:
     """None: there are no weights, or nobody tells.
 
     `dtype`: what it is loaded as; None: as declared. `kv_dtype`: likewise of keys and values; None: as it.
@@ -68,7 +68,7 @@ def stored_size(
     if not text.get("quantization_config"):
         weights = weights * item // _ITEMSIZES.get(declared, 2)
     kv_item = item if kv_dtype is None else _kv_itemsize(kv_dtype)
-    return Stored(weights, _kv_per_token(text, kv_item), int(text.get("max_position_embeddings") or 0))
+    return StoredSize(weights, _kv_per_token(text, kv_item), int(text.get("max_position_embeddings") or 0))
 
 
 def _files(path: Path, model: str, hf_cache: str | None) -> tuple[dict[str, int], dict[str, Any]] | None:

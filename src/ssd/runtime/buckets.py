@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ssd.attention.rows import Layout, Row
+from ssd.attention.inputs import Layout, SequenceInput
 from ssd.runtime.layout import packed_layout
 
 DEFAULT_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -24,7 +24,7 @@ class Buckets:
         place = bisect_left(self.sizes, num_rows)
         return self.sizes[place] if place < len(self.sizes) else None
 
-    def layout(self, rows: Sequence[Row]) -> Layout | None:
+    def layout(self, rows: Sequence[SequenceInput]) -> Layout | None:
         """None: more rows than were captured, or of prompts, where those have tiles of their own."""
         if self.tile is not None and not all(row.generated for row in rows):
             return None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ssd.models.weights import ProgressBar
-from ssd.runtime.card import Card
+from ssd.runtime.gpu_device import GpuDevice
 
 Work = Callable[[], object]
 Replay = Callable[[], None]
@@ -31,23 +31,23 @@ class CudaGraphs:
     All graphs share one pool of memory, so what a replay leaves must lie in buffers that were there before.
     """
 
-    def __init__(self, card: Card) -> None:
-        self._card, self._pool = card, card.new_pool()
+    def __init__(self, gpu: GpuDevice) -> None:
+        self._gpu, self._pool = gpu, gpu.new_pool()
 
     def __call__(self, work: Work) -> Replay:
         # What is made at a first call (handles, workspaces, compiled kernels) must not be captured.
-        with self._card.aside():
+        with self._gpu.side_stream():
             for _ in range(_WARM_UPS):
                 work()
-        graph = self._card.new_graph()
-        with self._card.capturing(graph, self._pool):
+        graph = self._gpu.new_graph()
+        with self._gpu.capturing(graph, self._pool):
             work()
         # While it was captured nothing was done.
         graph.replay()
         return graph.replay
 
 
-class Shown:
+class CaptureWithProgress:
     """Any capture, with a bar that goes on with each."""
 
     def __init__(self, capture: Capture, bar: ProgressBar) -> None:

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from ssd.attention.backend import AttentionBackend
 from ssd.attention.batch import Batch, BatchWriter
-from ssd.attention.rows import Row
+from ssd.attention.inputs import SequenceInput
 from ssd.kvcache.pool import KVPool
-from ssd.models.decoder import DenseDecoder, Rows
+from ssd.models.decoder import DecoderInput, DenseDecoder
 from ssd.runtime.buckets import Buckets
 from ssd.runtime.capture import Capture, Replay
 from ssd.runtime.decision import decision_on
-from ssd.runtime.eager import EagerRunner, flight_on
-from ssd.runtime.runner import Flight
+from ssd.runtime.eager import EagerRunner, in_flight_on
+from ssd.runtime.runner import InFlightStep
 from ssd.runtime.static import StaticBuffers, draws_of_padding
 from ssd.sampling import CoupledDecision, Draws
 
@@ -51,7 +51,7 @@ class CapturedRunner:
         self.num_replayed: Counter[tuple[int, Kind]] = Counter()
         self.num_eager: Counter[str] = Counter()
         """Steps that were computed otherwise, by reason."""
-        self._steps: dict[tuple[int, Kind], _Step] = {}
+        self._steps: dict[tuple[int, Kind], _CapturedStep] = {}
         with torch.inference_mode():
             self._capture_all(attention, capture)
 
@@ -71,12 +71,12 @@ class CapturedRunner:
     def head_tokens(self) -> Tensor | None:
         return self._beyond.head_tokens
 
-    def batch(self, rows: Sequence[Row]) -> Batch:
+    def batch(self, rows: Sequence[SequenceInput]) -> Batch:
         layout = self._buckets.layout(rows)
         return self._beyond.batch(rows) if layout is None else self._writer.write(rows, layout)
 
     @torch.inference_mode()
-    def launch(self, batch: Batch, finish: Callable[[Tensor], T]) -> Flight[T]:
+    def launch(self, batch: Batch, finish: Callable[[Tensor], T]) -> InFlightStep[T]:
         kind = kind_of(finish)
         step = self._steps.get((batch.num_rows, kind))
         if step is None or not step.buffers.fits(batch):
@@ -86,8 +86,8 @@ class CapturedRunner:
         step.run(batch, finish.draws if isinstance(finish, CoupledDecision) else None)
         # Copies: the next replay writes there again.
         if isinstance(finish, CoupledDecision):
-            return flight_on(self._device, step.buffers.tokens[: batch.num_wanted].clone())  # type: ignore[arg-type]  # T is Tensor here
-        return flight_on(self._device, finish(step.buffers.logits[: batch.num_wanted].clone()))
+            return in_flight_on(self._device, step.buffers.tokens[: batch.num_wanted].clone())  # type: ignore[arg-type]  # T is Tensor here
+        return in_flight_on(self._device, finish(step.buffers.logits[: batch.num_wanted].clone()))
 
     def _capture_all(self, attention: AttentionBackend, capture: Capture) -> None:
         """The largest first: the others then find all the memory they need in what it has left."""
@@ -100,7 +100,7 @@ class CapturedRunner:
             buffers.load(padding, draws_of_padding(size, self._device))
             for kind in KINDS:
                 try:
-                    self._steps[size, kind] = _Step(self.model, attention, buffers, kind, capture)
+                    self._steps[size, kind] = _CapturedStep(self.model, attention, buffers, kind, capture)
                 except RuntimeError as error:
                     logger.warning("a %s step of %d rows was not captured: %s", kind, size, error)
 
@@ -119,7 +119,7 @@ class CapturedRunner:
         return "a step whose rows lie otherwise than in any bucket"
 
 
-class _Step:
+class _CapturedStep:
     """A step of one size: where its input lies, where its results lie, and what runs it again."""
 
     def __init__(
@@ -142,7 +142,7 @@ class _Step:
 
     def _work(self) -> None:
         batch, buffers = self.buffers.batch, self.buffers
-        rows = Rows(batch.tokens, batch.positions, self._attention.plan(batch), batch.tiles)
+        rows = DecoderInput(batch.tokens, batch.positions, self._attention.plan(batch), batch.tiles)
         hidden = self._model.hidden(rows).index_select(0, batch.wanted)
         buffers.logits.copy_(self._model.logits(hidden, batch.head_tiles))
         buffers.tokens.copy_(self._decision(buffers.logits))

@@ -121,7 +121,7 @@ def move_to_cores(cores: Sequence[int]) -> None:
 
 
 @contextlib.contextmanager
-def unmoved_if_it_fails() -> Iterator[None]:
+def restore_cores_on_error() -> Iterator[None]:
     """What fails within leaves this thread, and those born meanwhile, where it was at the beginning."""
     cores, num_threads, older = _cores_of_thread(), torch.get_num_threads(), _threads()
     try:

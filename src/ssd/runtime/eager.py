@@ -14,13 +14,13 @@ from torch import Tensor
 
 from ssd.attention.backend import AttentionBackend
 from ssd.attention.batch import Batch, BatchWriter
-from ssd.attention.rows import Row
+from ssd.attention.inputs import SequenceInput
 from ssd.kvcache.pool import KVPool
-from ssd.models.decoder import DenseDecoder, Rows
+from ssd.models.decoder import DecoderInput, DenseDecoder
 from ssd.models.shards import ShardThreads
 from ssd.runtime.decision import decision_on
 from ssd.runtime.layout import Tiling, packed_layout, tiled_layout
-from ssd.runtime.runner import Flight, Landed
+from ssd.runtime.runner import FinishedStep, InFlightStep
 from ssd.sampling import CoupledDecision
 
 T = TypeVar("T")
@@ -56,32 +56,32 @@ class EagerRunner:
         """The tokens that the columns of logits stand for; None: the whole vocabulary."""
         return self.model.head_tokens
 
-    def batch(self, rows: Sequence[Row]) -> Batch:
+    def batch(self, rows: Sequence[SequenceInput]) -> Batch:
         layout = packed_layout(rows) if self._tiling is None else tiled_layout(rows, self._tiling)
         return self._writer.write(rows, layout)
 
     @torch.inference_mode()
-    def launch(self, batch: Batch, finish: Callable[[Tensor], T]) -> Flight[T]:
+    def launch(self, batch: Batch, finish: Callable[[Tensor], T]) -> InFlightStep[T]:
         # All that goes to the device goes there before the model runs: a copy behind it would wait for it.
         made = decision_on(self._device, finish) if isinstance(finish, CoupledDecision) else finish
         with self._threads.one_for_each_operation() if self._threads else contextlib.nullcontext():
             result = made(self._logits(batch))
-        return flight_on(self._device, result)  # type: ignore[arg-type]  # a decision on another device is one
+        return in_flight_on(self._device, result)  # type: ignore[arg-type]  # a decision on another device is one
 
     def _logits(self, batch: Batch) -> Tensor:
         tokens, positions, wanted = (
             each.to(self._device, non_blocking=True) for each in (batch.tokens, batch.positions, batch.wanted)
         )
-        hidden = self.model.hidden(Rows(tokens, positions, self._attention.plan(batch), batch.tiles))
+        hidden = self.model.hidden(DecoderInput(tokens, positions, self._attention.plan(batch), batch.tiles))
         return self.model.logits(hidden[wanted], batch.head_tiles)[: batch.num_wanted].float()
 
 
-def flight_on(device: torch.device, result: T) -> Flight[T]:
+def in_flight_on(device: torch.device, result: T) -> InFlightStep[T]:
     """The flight of work that was queued on a device, or done on a CPU."""
-    return OnDevice(result, device) if device.type == "cuda" else Landed(result)
+    return DeviceStep(result, device) if device.type == "cuda" else FinishedStep(result)
 
 
-class OnDevice(Generic[T]):
+class DeviceStep(Generic[T]):
     """Kernels run by themselves; an event behind the last one tells when they are done. Never run."""
 
     def __init__(self, result: T, device: torch.device) -> None:

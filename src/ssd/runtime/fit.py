@@ -9,7 +9,7 @@ from ssd.models.linear import resolve_precision
 from ssd.runtime.host import resolve_device, resolve_dtype
 
 
-def refuse_what_the_machine_lacks(config: EngineConfig) -> None:
+def check_machine(config: EngineConfig) -> None:
     """ValueError with a remedy, from settings alone."""
     resolve_device(config.device)
     if config.own_draft is not None:

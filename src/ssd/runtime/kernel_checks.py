@@ -17,8 +17,8 @@ from torch.nn import functional
 
 from ssd.attention.batch import Batch, BatchWriter
 from ssd.attention.fused import FusedBackend
+from ssd.attention.inputs import Branches, Layout, PlainInput
 from ssd.attention.paged import PagedBackend
-from ssd.attention.rows import Branches, Layout, PlainRow
 from ssd.kernels.decide import decide_rows
 from ssd.kernels.kv import move_kv
 from ssd.kernels.language import can_launch
@@ -40,12 +40,12 @@ _INFINITE = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class KernelCheckResult:
     kernel: Kernel
-    scene: str
+    case: str
     worst: float
     bound: float
-    trouble: str = ""
+    error: str = ""
     """What was raised instead of a result."""
 
     @property
@@ -53,14 +53,14 @@ class Finding:
         return self.worst <= self.bound
 
     @property
-    def in_words(self) -> str:
-        if self.trouble:
-            return self.trouble
+    def description(self) -> str:
+        if self.error:
+            return self.error
         return f"differs by {self.worst:.1e}, at most {self.bound:.0e} is rounding"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CaseSequence:
     """One sequence of a scene: `count` rows behind `start` keys of its text."""
 
     start: int
@@ -70,12 +70,12 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class AttentionCase:
     num_heads: int
     num_kv_heads: int
     head_dim: int
     dtype: torch.dtype
-    parts: tuple[Part, ...]
+    sequences: tuple[CaseSequence, ...]
     page: int = 16
     padding: int = 0
     """Rows of nobody, behind each sequence's."""
@@ -84,8 +84,9 @@ class Scene:
 
     def __str__(self) -> str:
         rows = " ".join(
-            f"{part.start}+{part.count}" + ("" if part.grown is None else f" over {part.grown} nodes")
-            for part in self.parts
+            f"{sequence.start}+{sequence.count}"
+            + ("" if sequence.grown is None else f" over {sequence.grown} nodes")
+            for sequence in self.sequences
         )
         name = str(self.dtype).removeprefix("torch.")
         mode = ", fixed splits" if self.deterministic else ""
@@ -93,7 +94,7 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class LogitsCase:
     """Logits of a vocabulary, and how they are decided."""
 
     num_rows: int
@@ -112,135 +113,143 @@ class Words:
 def check_model(shape: PoolShape, num_heads: int, vocab_size: int, *, deterministic: bool) -> None:
     """Before a model's first step: leaves kernels that fail on its shapes to torch."""
     if can_launch(shape.device):
-        scenes = scenes_of(shape, num_heads, vocab_size, deterministic=deterministic)
-        leave_failing_kernels_to_torch(shape.device, check_kernels(shape.device, scenes))
+        cases = cases_of(shape, num_heads, vocab_size, deterministic=deterministic)
+        leave_failing_kernels_to_torch(shape.device, check_kernels(shape.device, cases))
 
 
-def check_kernels(device: torch.device, scenes: Iterable[Scene | Words]) -> Iterator[Finding]:
+def check_kernels(
+    device: torch.device, cases: Iterable[AttentionCase | LogitsCase]
+) -> Iterator[KernelCheckResult]:
     """What each kernel gives on each scene, beside its oracle."""
-    for scene in scenes:
-        if isinstance(scene, Scene):
-            yield _found("attention", scene, _attention, device, BOUNDS[scene.dtype])
-            yield _found("move", scene, _move, device, 0.0)
+    for case in cases:
+        if isinstance(case, AttentionCase):
+            yield _found("attention", case, _attention, device, BOUNDS[case.dtype])
+            yield _found("move", case, _move, device, 0.0)
         else:
-            yield _found("decide", scene, _decide, device, 0.0)
-            yield _found("children", scene, _children, device, _SHARE_BOUND)
+            yield _found("decide", case, _decide, device, 0.0)
+            yield _found("children", case, _children, device, _SHARE_BOUND)
 
 
-def leave_failing_kernels_to_torch(device: torch.device, findings: Iterable[Finding]) -> frozenset[Kernel]:
+def leave_failing_kernels_to_torch(
+    device: torch.device, findings: Iterable[KernelCheckResult]
+) -> frozenset[Kernel]:
     """Those that fail, each with a warning in the log."""
-    failed: dict[Kernel, Finding] = {}
+    failed: dict[Kernel, KernelCheckResult] = {}
     for each in findings:
         if not each.is_sound and may_run(each.kernel, device):
             leave_to_torch(each.kernel, device)
             failed[each.kernel] = each
             logger.warning(
                 "kernel %s is replaced by its torch form on %s: %s (%s)",
-                *(each.kernel, device, each.in_words, each.scene),
+                *(each.kernel, device, each.description, each.case),
             )
     return frozenset(failed)
 
 
-def scenes_of(
+def cases_of(
     shape: PoolShape, num_heads: int, vocab_size: int, *, deterministic: bool
-) -> tuple[Scene | Words, ...]:
+) -> tuple[AttentionCase | LogitsCase, ...]:
     """A model's own: its heads, pages, number format and vocabulary, a text that is verified and a tree."""
     heads = (num_heads, shape.num_kv_heads, shape.head_dim, shape.dtype)
-    texts = (Part(300, 9), Part(0, 5), Part(70, 1))
-    parts = (*texts, Part(40, 12, 30)) if shape.num_trees and not deterministic else texts
-    words = (Words(4, vocab_size), Words(3, vocab_size, truncates=True))
+    texts = (CaseSequence(300, 9), CaseSequence(0, 5), CaseSequence(70, 1))
+    sequences = (*texts, CaseSequence(40, 12, 30)) if shape.num_trees and not deterministic else texts
+    case = (LogitsCase(4, vocab_size), LogitsCase(3, vocab_size, truncates=True))
     if not can_attend(num_heads, shape.num_kv_heads, shape.head_dim):
-        return words
-    return Scene(*heads, parts, page=shape.block_size, deterministic=deterministic), *words
+        return case
+    return AttentionCase(*heads, sequences, page=shape.block_size, deterministic=deterministic), *case
 
 
-_Scene = TypeVar("_Scene", Scene, Words)
+_Case = TypeVar("_Case", AttentionCase, LogitsCase)
 
 
 def _found(
     kernel: Kernel,
-    scene: _Scene,
-    measure: Callable[[_Scene, torch.device], float],
+    case: _Case,
+    measure: Callable[[_Case, torch.device], float],
     device: torch.device,
     bound: float,
-) -> Finding:
+) -> KernelCheckResult:
     try:
-        return Finding(kernel, str(scene), measure(scene, device), bound)
+        return KernelCheckResult(kernel, str(case), measure(case, device), bound)
     except Exception as error:  # A compiler's, a driver's: whatever it is, the kernel cannot be used.
-        return Finding(kernel, str(scene), _INFINITE, bound, f"{type(error).__name__}: {error}"[:300])
+        return KernelCheckResult(
+            kernel, str(case), _INFINITE, bound, f"{type(error).__name__}: {error}"[:300]
+        )
 
 
 # Scenes.
 
 
-def written(scene: Scene, device: torch.device) -> tuple[Batch, KVPool]:
+def batch_and_pool(case: AttentionCase, device: torch.device) -> tuple[Batch, KVPool]:
     """The rows as a batch, and a pool where every slot that is not theirs to see holds NaN."""
-    rng, generator = random.Random(scene.seed), torch.Generator().manual_seed(scene.seed)
-    needed = [-(-(part.start + part.count) // scene.page) for part in scene.parts]
+    rng, generator = random.Random(case.seed), torch.Generator().manual_seed(case.seed)
+    needed = [-(-(sequence.start + sequence.count) // case.page) for sequence in case.sequences]
     numbers = rng.sample(range(sum(needed) + 3), sum(needed))
-    num_trees = len(scene.parts) if any(part.grown is not None for part in scene.parts) else 0
+    num_trees = len(case.sequences) if any(sequence.grown is not None for sequence in case.sequences) else 0
     shape = PoolShape(
-        *(2, scene.num_kv_heads, scene.head_dim, sum(needed) + 3, scene.page),
-        # The torch form looks at an arena's places even where there is none.
-        *(scene.dtype, device, NODES_PER_TREE, num_trees),
+        *(2, case.num_kv_heads, case.head_dim, sum(needed) + 3, case.page),
+        # The torch form reads tree slots even where there is no tree.
+        *(case.dtype, device, NODES_PER_TREE, num_trees),
     )
     pool = KVPool(shape)
     pool.keys.fill_(torch.nan)
     pool.values.fill_(torch.nan)
     rows, known = [], list[int]()
-    for index, part in enumerate(scene.parts):
+    for index, sequence in enumerate(case.sequences):
         blocks = [numbers.pop() for _ in range(needed[index])]
         known += [
-            blocks[place // scene.page] * scene.page + place % scene.page for place in range(part.start)
+            blocks[place // case.page] * case.page + place % case.page for place in range(sequence.start)
         ]
         branches = None
-        if part.grown is not None:
-            branches, grown = _tree(rng, part, shape.tree_start(index))
+        if sequence.grown is not None:
+            branches, grown = _tree(rng, sequence, shape.tree_start(index))
             known += grown
-        rows.append(PlainRow([0] * part.count, part.start, blocks, 0, generated=True, branches=branches))
-    size = (2, scene.num_kv_heads, len(known), scene.head_dim)
+        rows.append(
+            PlainInput([0] * sequence.count, sequence.start, blocks, 0, generated=True, branches=branches)
+        )
+    size = (2, case.num_kv_heads, len(known), case.head_dim)
     for tensor in (pool.keys, pool.values):
-        tensor[:, :, known] = torch.randn(size, generator=generator).to(device, scene.dtype)
-    return BatchWriter(scene.page, pool.scratch_slot).write(rows, _layout(scene)), pool
+        tensor[:, :, known] = torch.randn(size, generator=generator).to(device, case.dtype)
+    return BatchWriter(case.page, pool.scratch_slot).write(rows, _layout(case)), pool
 
 
-def _layout(scene: Scene) -> Layout:
+def _layout(case: AttentionCase) -> Layout:
     firsts, end = [], 0
-    for part in scene.parts:
+    for sequence in case.sequences:
         firsts.append(end)
-        end += part.count + scene.padding
+        end += sequence.count + case.padding
     return Layout(tuple(firsts), end)
 
 
-def _tree(rng: random.Random, part: Part, tree_start: int) -> tuple[Branches, list[int]]:
+def _tree(rng: random.Random, sequence: CaseSequence, tree_start: int) -> tuple[Branches, list[int]]:
     """Rows whose parents are any nodes before them, in any places; and the slots of nodes that are there."""
-    grown = part.grown or 0
-    places = rng.sample(range(NODES_PER_TREE), grown + part.count)
+    grown = sequence.grown or 0
+    places = rng.sample(range(NODES_PER_TREE), grown + sequence.count)
     paths, depths = list[int](), list[int]()
     for number, place in enumerate(places):
         parent = rng.randint(-1, number - 1)
         paths.append(1 << place | (paths[parent] if parent >= 0 else 0))
         depths.append(depths[parent] + 1 if parent >= 0 else 0)
-    positions = [part.start + depth for depth in depths[grown:]]
+    positions = [sequence.start + depth for depth in depths[grown:]]
     # A node that no row descends from is nobody's to see.
     seen = 0
     for path in paths[grown:]:
         seen |= path
     mine = [tree_start + place for place in places[:grown] if seen >> place & 1]
-    return Branches(positions, part.start, tree_start, places[grown:], paths[grown:]), mine
+    return Branches(positions, sequence.start, tree_start, places[grown:], paths[grown:]), mine
 
 
-def _attention(scene: Scene, device: torch.device) -> float:
-    batch, pool = written(scene, device)
-    generator = torch.Generator().manual_seed(scene.seed + 1)
-    heads = scene.num_heads + 2 * scene.num_kv_heads
-    projected = torch.randn(batch.num_rows, heads, scene.head_dim, generator=generator)
-    sizes = [scene.num_heads, scene.num_kv_heads, scene.num_kv_heads]
+def _attention(case: AttentionCase, device: torch.device) -> float:
+    batch, pool = batch_and_pool(case, device)
+    generator = torch.Generator().manual_seed(case.seed + 1)
+    heads = case.num_heads + 2 * case.num_kv_heads
+    projected = torch.randn(batch.num_rows, heads, case.head_dim, generator=generator)
+    sizes = [case.num_heads, case.num_kv_heads, case.num_kv_heads]
     exact = KVPool(replace(pool.shape, dtype=torch.float32))
     exact.keys.copy_(pool.keys)
     exact.values.copy_(pool.values)
-    fused = FusedBackend(pool, scene.num_heads, deterministic=scene.deterministic)
-    mine = projected.to(device, scene.dtype)
+    fused = FusedBackend(pool, case.num_heads, deterministic=case.deterministic)
+    mine = projected.to(device, case.dtype)
     got = fused.plan(batch).attend(1, *torch.split(mine, sizes, dim=1))
     moved = {name: getattr(batch, name).to(device) for name in _ON_DEVICE}
     wanted = (
@@ -262,16 +271,16 @@ def _attention(scene: Scene, device: torch.device) -> float:
 _ON_DEVICE = ("slots", "sequences", "seen", "paths", "tables", "tree_starts")
 
 
-def _move(scene: Scene, device: torch.device) -> float:
+def _move(case: AttentionCase, device: torch.device) -> float:
     """Any slots to any others, and padding."""
-    _, pool = written(scene, device)
+    _, pool = batch_and_pool(case, device)
     other = KVPool(pool.shape)
     for mine, its in ((pool.keys, other.keys), (pool.values, other.values)):
-        mine.copy_(torch.randn(mine.shape, generator=torch.Generator().manual_seed(scene.seed)))
+        mine.copy_(torch.randn(mine.shape, generator=torch.Generator().manual_seed(case.seed)))
         its.copy_(mine)
     # Scratch is padding's: two moves to one slot have no order.
     real = [slot for slot in range(pool.shape.num_slots) if slot != pool.scratch_slot]
-    slots = random.Random(scene.seed).sample(real, 8)
+    slots = random.Random(case.seed).sample(real, 8)
     sources, destinations = [*slots[:4], pool.scratch_slot], [*slots[4:], pool.scratch_slot]
     taken, given = (torch.tensor(each, device=device) for each in (sources, destinations))
     move_kv(pool.keys, pool.values, taken, given)
@@ -283,32 +292,32 @@ def _move(scene: Scene, device: torch.device) -> float:
 # Vocabularies.
 
 
-def _logits(words: Words, device: torch.device) -> tuple[Tensor, Draws, Tensor | None]:
-    generator = torch.Generator().manual_seed(words.seed)
-    size = (words.num_rows, words.vocab_size)
-    logits = (torch.randn(size, generator=generator) * 3).to(device, words.dtype)
+def _logits(case: LogitsCase, device: torch.device) -> tuple[Tensor, Draws, Tensor | None]:
+    generator = torch.Generator().manual_seed(case.seed)
+    size = (case.num_rows, case.vocab_size)
+    logits = (torch.randn(size, generator=generator) * 3).to(device, case.dtype)
     logits[:, 7::11] = -torch.inf
     seeds = torch.randint(-(2**63), 2**63 - 1, size[:1], generator=generator).to(device)
     positions = torch.randint(0, 2**32, size[:1], generator=generator).to(device)
-    temperatures = torch.tensor([0.0, 0.7, 1.0, 1.3, 0.05]).repeat(words.num_rows)[: words.num_rows]
+    temperatures = torch.tensor([0.0, 0.7, 1.0, 1.3, 0.05]).repeat(case.num_rows)[: case.num_rows]
     truncation, floors = None, None
-    if words.truncates:
-        ones = torch.ones(words.num_rows, dtype=torch.float64, device=device)
+    if case.truncates:
+        ones = torch.ones(case.num_rows, dtype=torch.float64, device=device)
         truncation = Truncation(-6.0 * ones, torch.full_like(seeds, 50), 0.9 * ones)
-        kelvin = torch.where(temperatures == 0.0, 1.0, temperatures).to(device)
-        floors = whole_floors(scaled(logits, kelvin), truncation)
+        divisors = torch.where(temperatures == 0.0, 1.0, temperatures).to(device)
+        floors = whole_floors(scaled(logits, divisors), truncation)
     return logits, Draws(seeds, positions, temperatures.to(device), truncation), floors
 
 
-def _decide(words: Words, device: torch.device) -> float:
+def _decide(case: LogitsCase, device: torch.device) -> float:
     """How many tokens differ."""
-    logits, draws, floors = _logits(words, device)
+    logits, draws, floors = _logits(case, device)
     return float((decide_rows(logits, draws, floors) != decide_whole(logits, draws)).sum())
 
 
-def _children(words: Words, device: torch.device) -> float:
-    logits, draws, floors = _logits(words, device)
-    head_tokens = torch.arange(words.vocab_size, device=device) * 3 + 1 if words.head_tokens else None
+def _children(case: LogitsCase, device: torch.device) -> float:
+    logits, draws, floors = _logits(case, device)
+    head_tokens = torch.arange(case.vocab_size, device=device) * 3 + 1 if case.head_tokens else None
     tokens, raws = children_of(logits, draws, floors, 4, head_tokens)
     wanted, shares = _children_of_rows(logits, draws, floors, 4, head_tokens)
     if not torch.equal(tokens, wanted):

@@ -7,7 +7,7 @@ Pure: no tensors.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ssd.attention.rows import Layout, Row
+from ssd.attention.inputs import Layout, SequenceInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +18,12 @@ class Tiling:
     prefill: int
 
 
-def packed_layout(rows: Sequence[Row]) -> Layout:
+def packed_layout(rows: Sequence[SequenceInput]) -> Layout:
     first_rows, num_rows = _place(rows, range(len(rows)), 0)
     return Layout(tuple(first_rows[index] for index in range(len(rows))), num_rows)
 
 
-def tiled_layout(rows: Sequence[Row], tiling: Tiling) -> Layout:
+def tiled_layout(rows: Sequence[SequenceInput], tiling: Tiling) -> Layout:
     """Generated tokens first, in whole tiles of one size, then prompt tokens in tiles of another.
 
     A token's tile size then depends on what it is, never on what is computed beside it. The head sees decided
@@ -51,7 +51,7 @@ def _tiles(num_rows: int, size: int) -> tuple[int, ...]:
     return (size,) * -(-num_rows // size)
 
 
-def _place(rows: Sequence[Row], order: Sequence[int], start: int) -> tuple[dict[int, int], int]:
+def _place(rows: Sequence[SequenceInput], order: Sequence[int], start: int) -> tuple[dict[int, int], int]:
     first_rows: dict[int, int] = {}
     for index in order:
         first_rows[index] = start

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ssd.attention.choice import eager_backend
-from ssd.attention.rows import PlainRow
+from ssd.attention.inputs import PlainInput
 from ssd.config import Precision, RunnerConfig
 from ssd.kvcache.pool import KVPool, PoolShape
 from ssd.models.checkpoint import Checkpoint, open_checkpoint
@@ -23,14 +23,14 @@ from ssd.models.shards import ShardThreads
 from ssd.models.weights import ProgressSource, ShowProgress
 from ssd.runtime.capture import Capture, CudaGraphs
 from ssd.runtime.captured import CapturedRunner
-from ssd.runtime.card import Card, card_of
 from ssd.runtime.cores import pin_to_cores
 from ssd.runtime.eager import EagerRunner
+from ssd.runtime.gpu_device import GpuDevice, gpu_device_of
 from ssd.runtime.host import resolve_device, resolve_dtype
 from ssd.runtime.huge_pages import request_huge_pages
+from ssd.runtime.kv_planner import KVPlanner
 from ssd.runtime.layout import Tiling
 from ssd.runtime.memory import measured_plan
-from ssd.runtime.room import Room
 from ssd.runtime.static import draws_of_padding
 from ssd.sampling import CoupledDecision
 
@@ -52,7 +52,7 @@ class LoadedModel:
         return self.runner.head_tokens
 
 
-Rehearsal = Callable[[LoadedModel], object]
+TrialCapture = Callable[[LoadedModel], object]
 """Captures what will be captured of a model, on a pool of a single block, and gives what has to stay."""
 
 
@@ -60,23 +60,23 @@ def load_model(
     config: RunnerConfig,
     *,
     show_progress: ShowProgress = False,
-    rehearsal: Rehearsal | None = None,
-    card: Card | None = None,
+    trial_capture: TrialCapture | None = None,
+    gpu: GpuDevice | None = None,
 ) -> LoadedModel:
     """The model that `config` names.
 
-    `rehearsal`: what will be captured of it, where steps are. `card`: what plans memory and captures steps,
-    unless the device is one itself.
+    `trial_capture`: captures the steps once on a small pool, to measure their memory. `gpu`: plans memory and
+    captures steps; None: the device itself, if it is a GPU.
     """
     if config.cores:
         pin_to_cores(config.cores)
     device = resolve_device(config.device)
     checkpoint = open_checkpoint(config.model)
     dtype = resolve_dtype(config.dtype, device, checkpoint.config.dtype)
-    card = card or card_of(device)
-    room = Room(config, checkpoint.config, dtype, device)
+    gpu = gpu or gpu_device_of(device)
+    planner = KVPlanner(config, checkpoint.config, dtype, device)
     # First, since it may refuse; what a card has room for is known only when the weights lie there.
-    longest = room.max_model_len(room.on_host()) if card is None else room.longest
+    longest = planner.max_model_len(planner.on_host()) if gpu is None else planner.longest
     threads = ShardThreads() if config.deterministic and device.type == "cpu" else None
     model = _load_decoder(
         checkpoint,
@@ -95,22 +95,22 @@ def load_model(
         from ssd.runtime.kernel_checks import check_model
 
         check_model(
-            room.one_block,
+            planner.one_block,
             checkpoint.config.num_heads,
             checkpoint.config.vocab_size,
             deterministic=config.deterministic,
         )
-    bare = _Bare(config, checkpoint, model, threads)
-    if card is None:
-        return bare.on(room.on_host(), longest, None)
-    shape = _planned_shape(bare, room, card, rehearsal)
+    unpooled = _ModelWithoutPool(config, checkpoint, model, threads)
+    if gpu is None:
+        return unpooled.on(planner.on_host(), longest, None)
+    shape = _planned_shape(unpooled, planner, gpu, trial_capture)
     # What was rehearsed is given back before its memory is taken.
-    card.free_bytes()
-    return bare.on(shape, room.max_model_len(shape), card)
+    gpu.free_bytes()
+    return unpooled.on(shape, planner.max_model_len(shape), gpu)
 
 
 @dataclass(frozen=True, slots=True)
-class _Bare:
+class _ModelWithoutPool:
     """A model without memory for texts."""
 
     config: RunnerConfig
@@ -118,25 +118,27 @@ class _Bare:
     model: DenseDecoder
     threads: ShardThreads | None
 
-    def on(self, shape: PoolShape, max_model_len: int, card: Card | None) -> LoadedModel:
+    def on(self, shape: PoolShape, max_model_len: int, gpu: GpuDevice | None) -> LoadedModel:
         pool, config = KVPool(shape), self.config
         attention = eager_backend(pool, self.model.config.num_heads, deterministic=config.deterministic)
         tiling = Tiling(config.decode_tile, config.prefill_tile) if config.deterministic else None
         runner = EagerRunner(self.model, attention, pool, tiling=tiling, threads=self.threads)
-        capture = None if card is None else CudaGraphs(card)
+        capture = None if gpu is None else CudaGraphs(gpu)
         return LoadedModel(self.checkpoint, runner, pool, max_model_len, capture)
 
 
-def _planned_shape(bare: _Bare, room: Room, card: Card, rehearsal: Rehearsal | None) -> PoolShape:
-    config = bare.config
-    small = bare.on(replace(room.shape(card.free_bytes() // 2), num_blocks=1), room.longest, card)
+def _planned_shape(
+    unpooled: _ModelWithoutPool, planner: KVPlanner, gpu: GpuDevice, trial_capture: TrialCapture | None
+) -> PoolShape:
+    config = unpooled.config
+    small = unpooled.on(replace(planner.shape(gpu.free_bytes() // 2), num_blocks=1), planner.longest, gpu)
     plan = measured_plan(
-        card,
+        gpu,
         lambda: _largest_step(small, config),
-        lambda: None if rehearsal is None else rehearsal(small),
+        lambda: None if trial_capture is None else trial_capture(small),
         share=config.kv_share,
     )
-    return room.within(plan)
+    return planner.within(plan)
 
 
 def _largest_step(loaded: LoadedModel, config: RunnerConfig) -> None:
@@ -144,7 +146,7 @@ def _largest_step(loaded: LoadedModel, config: RunnerConfig) -> None:
     num_rows = min(config.step_rows, loaded.max_model_len)
     num_logits = min(config.step_logits, num_rows)
     blocks = [0] * -(-num_rows // config.block_size)
-    row = PlainRow([0] * num_rows, 0, blocks, num_logits, generated=False)
+    row = PlainInput([0] * num_rows, 0, blocks, num_logits, generated=False)
     decision = CoupledDecision(draws_of_padding(num_logits, torch.device("cpu")))
     loaded.runner.launch(loaded.runner.batch([row]), decision).collect()
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ssd.runtime.card import Card
+from ssd.runtime.gpu_device import GpuDevice
 
 _HEADROOM = 0.03
 """Of the whole card: for what the driver takes by and by, and memory that is free in pieces only."""
@@ -46,16 +46,16 @@ class MemoryPlan:
 
 
 def measured_plan(
-    card: Card, largest_step: Callable[[], object], rehearsal: Callable[[], object], *, share: float
+    gpu: GpuDevice, largest_step: Callable[[], object], trial_capture: Callable[[], object], *, share: float
 ) -> MemoryPlan:
-    """`rehearsal` gives what has to stay; here it goes again."""
-    free = card.free_bytes()
-    working = card.peak_bytes(largest_step)
+    """`trial_capture` gives what has to stay; here it goes again."""
+    free = gpu.free_bytes()
+    working = gpu.peak_bytes(largest_step)
     # Handles and workspaces of a first step stay with the driver.
-    after = card.free_bytes()
-    kept = rehearsal()
-    graphs = after - card.free_bytes()
+    after = gpu.free_bytes()
+    kept = trial_capture()
+    graphs = after - gpu.free_bytes()
     del kept
-    plan = MemoryPlan(card.total_bytes(), min(free, after), working, max(0, graphs), share)
+    plan = MemoryPlan(gpu.total_bytes(), min(free, after), working, max(0, graphs), share)
     logger.info("memory %s", plan)
     return plan

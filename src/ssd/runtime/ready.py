@@ -12,17 +12,17 @@ from ssd.attention.choice import captured_backend, deterministic_captured_backen
 from ssd.config import RunnerConfig
 from ssd.models.weights import ShowProgress, progress_bar
 from ssd.runtime.buckets import buckets_for
-from ssd.runtime.capture import Shown
+from ssd.runtime.capture import CaptureWithProgress
 from ssd.runtime.captured import KINDS, CapturedRunner
-from ssd.runtime.card import Card
 from ssd.runtime.eager import EagerRunner
+from ssd.runtime.gpu_device import GpuDevice
 from ssd.runtime.loading import LoadedModel, load_model
 
 logger = logging.getLogger(__name__)
 
 
 def load_ready(
-    config: RunnerConfig, *, show_progress: ShowProgress = False, card: Card | None = None
+    config: RunnerConfig, *, show_progress: ShowProgress = False, gpu: GpuDevice | None = None
 ) -> LoadedModel:
     def captured(loaded: LoadedModel, what: str) -> LoadedModel:
         return with_captured_steps(loaded, config, what, show_progress=show_progress)
@@ -30,8 +30,8 @@ def load_ready(
     loaded = load_model(
         config,
         show_progress=show_progress,
-        rehearsal=lambda small: captured(small, "measuring steps of"),
-        card=card,
+        trial_capture=lambda small: captured(small, "measuring steps of"),
+        gpu=gpu,
     )
     return captured(loaded, "capturing steps of")
 
@@ -54,7 +54,7 @@ def with_captured_steps(
     started, count = time.perf_counter(), len(buckets.sizes) * len(KINDS)
     bar = progress_bar(f"{what} {loaded.checkpoint.name}", count, unit="step", show=show_progress)
     try:
-        runner = CapturedRunner(eager, attention, pool, buckets, Shown(loaded.capture, bar))
+        runner = CapturedRunner(eager, attention, pool, buckets, CaptureWithProgress(loaded.capture, bar))
     finally:
         bar.close()
     logger.info("%s %s: %d in %.1f s", what, loaded.checkpoint.name, count, time.perf_counter() - started)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from ssd.attention.batch import Batch
-from ssd.attention.rows import Row
+from ssd.attention.inputs import SequenceInput
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,7 +18,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Flight(Protocol[T_co]):
+class InFlightStep(Protocol[T_co]):
     """A forward that was launched."""
 
     def is_done(self) -> bool:
@@ -31,7 +31,7 @@ class Flight(Protocol[T_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class Landed(Generic[T]):
+class FinishedStep(Generic[T]):
     """The flight of a runner that computes while it launches."""
 
     result: T
@@ -54,11 +54,11 @@ class Runner(Protocol):
         """Steps that no captured one held; 0 where none is captured."""
         ...
 
-    def batch(self, rows: Sequence[Row]) -> Batch:
+    def batch(self, rows: Sequence[SequenceInput]) -> Batch:
         """The rows as tensors; they hold until the next call."""
         ...
 
-    def launch(self, batch: Batch, finish: "Callable[[Tensor], T]") -> Flight[T]:
+    def launch(self, batch: Batch, finish: "Callable[[Tensor], T]") -> InFlightStep[T]:
         """Starts the forward, and what is to be made of its logits.
 
         `finish` is given float32 logits [wanted rows, vocab_size], in the order of the rows; a draft with a
@@ -68,6 +68,6 @@ class Runner(Protocol):
         ...
 
 
-def forward(runner: Runner, rows: Sequence[Row]) -> "Tensor":
+def forward(runner: Runner, rows: Sequence[SequenceInput]) -> "Tensor":
     """Float32 logits of the rows, for whoever has nothing to do until they are there."""
     return runner.launch(runner.batch(rows), lambda logits: logits).collect()

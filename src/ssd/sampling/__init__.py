@@ -14,7 +14,7 @@ from ssd.sampling.params import SamplingParams
 from ssd.sampling.processors import process_logits
 from ssd.sampling.ratio import DraftDistribution, Proposal
 from ssd.sampling.rows import SampledToken, SamplingRow, TokenLogprobs
-from ssd.sampling.sampler import Drawn, draw, draws_ahead, draws_of, is_drawn_alone, sample
+from ssd.sampling.sampler import DecidedTokens, draw, draws_ahead, draws_of, is_drawn_alone, sample
 from ssd.sampling.seeds import mix_seed, seed_of, seed_tensor
 from ssd.sampling.tally import Tally
 
@@ -23,8 +23,8 @@ __all__ = [
     "Chooser",
     "ChooserOf",
     "CoupledDecision",
+    "DecidedTokens",
     "DraftDistribution",
-    "Drawn",
     "Draws",
     "Grammar",
     "History",

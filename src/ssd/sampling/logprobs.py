@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ssd.sampling.rows import TokenLogprobs
-from ssd.sampling.select import WideRow
+from ssd.sampling.select import GroupedScores
 
 
 def token_logprobs(logits: Tensor, tokens: Sequence[int], num_top: int) -> list[TokenLogprobs]:
@@ -20,7 +20,7 @@ def token_logprobs(logits: Tensor, tokens: Sequence[int], num_top: int) -> list[
 
 
 def _row_logprobs(logits: Tensor, token: int, num_top: int) -> TokenLogprobs:
-    row = WideRow.of(logits)
+    row = GroupedScores.of(logits)
     peak = row.maximum
     # One row at a time: a sum over the same shape has the same bits whatever else is in the batch.
     normaliser = peak + math.log(float((logits - peak).exp_().sum(dtype=torch.float64)))

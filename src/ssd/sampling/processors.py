@@ -25,7 +25,7 @@ from torch import Tensor
 from ssd.sampling.constraint import allowed_tokens
 from ssd.sampling.history import History
 from ssd.sampling.rows import SamplingRow
-from ssd.sampling.select import WideRow
+from ssd.sampling.select import GroupedScores
 from ssd.sampling.tally import Tally
 from ssd.sampling.truncation import truncation_floor
 
@@ -68,7 +68,7 @@ def edit_logits(logits: Tensor, row: SamplingRow) -> Tensor:
 
 def leaves_nothing(scores: Tensor, row: SamplingRow) -> bool:
     """Whether no token of a row that must keep to a grammar is left after the edits."""
-    return row.allowed is not None and WideRow.of(scores).maximum == -math.inf
+    return row.allowed is not None and GroupedScores.of(scores).maximum == -math.inf
 
 
 def scale_logits(scores: Tensor, temperature: float) -> Tensor:
@@ -88,7 +88,7 @@ def process_logits(logits: Tensor, row: SamplingRow) -> Tensor:
     if row.params.greedy:
         return scores
     scores = scale_logits(scores, row.params.temperature)
-    floor = truncation_floor(WideRow.of(scores), row.params)
+    floor = truncation_floor(GroupedScores.of(scores), row.params)
     return scores if floor == -math.inf else torch.where(scores >= floor, scores, -math.inf)
 
 

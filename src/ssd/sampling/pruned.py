@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ssd.sampling.draws import Draws
 from ssd.sampling.noise import NOISE_BOTTOM, NOISE_CEILING, noise_of_tokens
-from ssd.sampling.ragged import ABSENT, Entries, Flags, Floats, Ints, RaggedRows
+from ssd.sampling.ragged import ABSENT, BatchedScores, Entries, Flags, Floats, Ints
 from ssd.sampling.select import argmax_of_groups, grouped
 from ssd.sampling.truncation import ragged_floors
 from ssd.sampling.whole import draw_whole, scaled
@@ -40,12 +40,12 @@ def decide_pruned(logits: Tensor, draws: Draws) -> Tensor:
         tokens[greedy] = argmax_of_groups(groups, peaks, greedy)
     if len(random):
         some = draws if not len(greedy) else draws.at(random)
-        rows = RaggedRows(groups, peaks, random.numpy(), some.temperatures.numpy())
+        rows = BatchedScores(groups, peaks, random.numpy(), some.temperatures.numpy())
         tokens[random] = _draw(rows, some, logits, random)
     return tokens
 
 
-def _draw(rows: RaggedRows, draws: Draws, logits: Tensor, numbers: Tensor) -> Tensor:
+def _draw(rows: BatchedScores, draws: Draws, logits: Tensor, numbers: Tensor) -> Tensor:
     """The tokens of the rows, which have these numbers in the logits."""
     floors = np.full(len(rows), -np.inf, np.float32)
     if draws.truncation is not None:
@@ -71,7 +71,7 @@ def _rows_at(logits: Tensor, numbers: Tensor) -> Tensor:
     return logits[first : last + 1] if last - first == len(numbers) - 1 else logits[numbers]
 
 
-def _few(rows: RaggedRows, floors: Floats, draws: Draws) -> tuple[Flags, Floats]:
+def _few(rows: BatchedScores, floors: Floats, draws: Draws) -> tuple[Flags, Floats]:
     """Rows of which only few tokens can win, and for them a floor that no winner lies under."""
     # NaN and +inf are for whoever looks at the whole row.
     is_sound = rows.maxima < np.inf
@@ -88,7 +88,7 @@ def _few(rows: RaggedRows, floors: Floats, draws: Draws) -> tuple[Flags, Floats]
     return clear | open_rows, bounds
 
 
-def _scouted(rows: RaggedRows, floors: Floats, wanted: Flags, draws: Draws) -> Floats:
+def _scouted(rows: BatchedScores, floors: Floats, wanted: Flags, draws: Draws) -> Floats:
     """A floor for each row that is wanted, from a few likely winners; −inf for others."""
     num_scouts = min(_SCOUTS, rows.peaks.shape[1])
     leaders = rows.kth_peaks(np.full(len(rows), num_scouts))

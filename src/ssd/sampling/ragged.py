@@ -67,7 +67,7 @@ class Entries:
         return Entries(keys >> 32, np.empty(0, np.int64), values)
 
 
-class RaggedRows:
+class BatchedScores:
     """Rows of logits over their temperatures."""
 
     def __init__(self, groups: Tensor, peaks: Tensor, numbers: Ints, temperatures: Floats) -> None:

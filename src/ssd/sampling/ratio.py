@@ -26,7 +26,7 @@ from torch import Tensor
 from ssd.sampling.chooser import Chooser, Stream
 from ssd.sampling.processors import process_logits
 from ssd.sampling.rows import SamplingRow
-from ssd.sampling.select import WideRow, argmax
+from ssd.sampling.select import GroupedScores, argmax
 
 MAX_DRAFT_TOKENS = 64
 
@@ -86,7 +86,7 @@ def draft_distribution(
 ) -> DraftDistribution:
     """q from a draft's logits [V]: processed as the target's are, and cut to the likeliest tokens."""
     scores = process_logits(logits, row)
-    wide = WideRow.of(scores)
+    wide = GroupedScores.of(scores)
     if row.params.greedy or not math.isfinite(wide.maximum):
         return _distribution([int(argmax(scores.unsqueeze(0)))], [1.0])
     ids, values = wide.largest(max_tokens)

@@ -23,7 +23,7 @@ from ssd.sampling.select import argmax
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DecidedTokens:
     """Decided tokens, where the logits are; nothing of it was read yet."""
 
     _logits: Tensor
@@ -46,7 +46,7 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[SampledToken]:
     return draw(logits, rows).read() if rows else []
 
 
-def draw(logits: Tensor, rows: Sequence[SamplingRow]) -> Drawn:
+def draw(logits: Tensor, rows: Sequence[SamplingRow]) -> DecidedTokens:
     """Decide the token of each row of logits [R, V]."""
     if logits.ndim != 2 or len(logits) != len(rows):
         raise ValueError(
@@ -55,7 +55,7 @@ def draw(logits: Tensor, rows: Sequence[SamplingRow]) -> Drawn:
     scores, void = edit_rows(logits, rows)
     is_greedy = all(row.params.greedy for row in rows)
     tokens = argmax(scores) if is_greedy else decide_tokens(scores, draws_of(rows, logits.device))
-    return Drawn(logits, rows, tokens, void)
+    return DecidedTokens(logits, rows, tokens, void)
 
 
 def draws_of(rows: Sequence[SamplingRow], device: torch.device | str) -> Draws:

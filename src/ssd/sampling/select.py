@@ -43,14 +43,14 @@ def largest_of_rows(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True, slots=True)
-class WideRow:
+class GroupedScores:
     """A float32 row with its group maxima. Entries of −inf count as absent."""
 
     groups: Tensor  # [G, 64], padded with −inf
     peaks: Tensor  # [G]
 
     @classmethod
-    def of(cls, scores: Tensor) -> WideRow:
+    def of(cls, scores: Tensor) -> GroupedScores:
         """The row of a one-dimensional float32 tensor, which is not copied where its length allows."""
         groups = grouped(scores)
         return cls(groups, groups.amax(-1))

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from ssd.sampling.draws import Truncation
 from ssd.sampling.params import SamplingParams
-from ssd.sampling.ragged import ABSENT, Entries, Flags, Floats, Ints, RaggedRows
-from ssd.sampling.select import WideRow
+from ssd.sampling.ragged import ABSENT, BatchedScores, Entries, Flags, Floats, Ints
+from ssd.sampling.select import GroupedScores
 
 Doubles = NDArray[np.float64]
 
@@ -36,7 +36,7 @@ _FLAT = 200 * _UNIT  # the mass of a row whose likeliest token has a probability
 _DEPTHS: tuple[float, ...] = (3.0, 6.0, 12.0, _WEIGHTLESS)
 
 
-def truncation_floor(row: WideRow, params: SamplingParams) -> float:
+def truncation_floor(row: GroupedScores, params: SamplingParams) -> float:
     """The floor of one row of z/T."""
     truncation = Truncation.of([params], row.peaks.device)
     if truncation is None:
@@ -44,7 +44,7 @@ def truncation_floor(row: WideRow, params: SamplingParams) -> float:
     if row.peaks.device.type != "cpu":
         return float(whole_floors(row.groups.reshape(1, -1), truncation))
     peaks, only = row.peaks.unsqueeze(0), np.zeros(1, np.int64)
-    rows = RaggedRows(row.groups.unsqueeze(0), peaks, only, np.ones(1, np.float32))
+    rows = BatchedScores(row.groups.unsqueeze(0), peaks, only, np.ones(1, np.float32))
     return float(ragged_floors(rows, truncation)[0])
 
 
@@ -91,7 +91,7 @@ def candidate_floors(largest: Tensor, scores: Tensor, truncation: Truncation) ->
     return torch.where(peaks.isfinite(), floors, nothing).squeeze(1)
 
 
-def ragged_floors(rows: RaggedRows, truncation: Truncation) -> Floats:
+def ragged_floors(rows: BatchedScores, truncation: Truncation) -> Floats:
     """The same, on a CPU."""
     is_sound = np.isfinite(rows.maxima)
     peaks = np.where(is_sound, rows.maxima, 0.0).astype(np.float64)
@@ -106,7 +106,7 @@ def ragged_floors(rows: RaggedRows, truncation: Truncation) -> Floats:
     return floors
 
 
-def _top_k_floors(rows: RaggedRows, top_k: Ints, floors: Floats, cut: Flags) -> Floats:
+def _top_k_floors(rows: BatchedScores, top_k: Ints, floors: Floats, cut: Flags) -> Floats:
     """Value of the k-th largest entry, or −inf where fewer reach the floor."""
     num_groups = rows.peaks.shape[1]
     found = np.full(len(rows), -np.inf, np.float32)
@@ -121,7 +121,7 @@ def _top_k_floors(rows: RaggedRows, top_k: Ints, floors: Floats, cut: Flags) -> 
     return found
 
 
-def _top_p_floors(rows: RaggedRows, top_p: Doubles, floors: Floats, cut: Flags) -> Floats:
+def _top_p_floors(rows: BatchedScores, top_p: Doubles, floors: Floats, cut: Flags) -> Floats:
     """Value of the token with which the mass of the larger ones first reaches top_p of what `floors` keep."""
     peaks = np.where(cut, rows.maxima, 0.0).astype(np.float64)
     lowest = np.maximum(floors, (peaks - _WEIGHTLESS).astype(np.float32))
@@ -141,7 +141,7 @@ def _top_p_floors(rows: RaggedRows, top_p: Doubles, floors: Floats, cut: Flags) 
     return found
 
 
-def _borders(rows: RaggedRows, lowest: Floats, cut: Flags, peaks: Doubles, masses: Doubles) -> Floats:
+def _borders(rows: BatchedScores, lowest: Floats, cut: Flags, peaks: Doubles, masses: Doubles) -> Floats:
     """Values at which the mass of the larger tokens reaches the smaller and the larger of `masses` [2, R].
 
     −inf and NaN where there is none.
@@ -161,7 +161,7 @@ def _borders(rows: RaggedRows, lowest: Floats, cut: Flags, peaks: Doubles, masse
     return found
 
 
-def _mass_bounds(rows: RaggedRows, floors: Floats, peaks: Doubles) -> Doubles:
+def _mass_bounds(rows: BatchedScores, floors: Floats, peaks: Doubles) -> Doubles:
     """The least and the most [2, R] that `_masses` can be, for a quarter of its cost: in float32."""
     totals = np.zeros(len(rows))
     for owners, values in rows.pieces(floors):
@@ -174,7 +174,7 @@ def _mass_bounds(rows: RaggedRows, floors: Floats, peaks: Doubles) -> Doubles:
     return np.stack((totals * _UNIT - slack, totals * _UNIT + slack))
 
 
-def _masses(rows: RaggedRows, floors: Floats, peaks: Doubles) -> Doubles:
+def _masses(rows: BatchedScores, floors: Floats, peaks: Doubles) -> Doubles:
     """Weight of all of each row's tokens ≥ its floor."""
     totals = np.zeros(len(rows))
     for owners, values in rows.pieces(floors):

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import torch
 
 from ssd.attention.choice import captured_backend
-from ssd.attention.rows import PlainRow
+from ssd.attention.inputs import PlainInput
 from ssd.runtime.buckets import Buckets
 from ssd.runtime.capture import Capture, CudaGraphs
 from ssd.runtime.captured import CapturedRunner
-from ssd.runtime.card import CudaCard
 from ssd.runtime.eager import EagerRunner
+from ssd.runtime.gpu_device import CudaDevice
 from ssd.runtime.loading import LoadedModel
 from ssd.runtime.runner import forward
 from ssd.selftest.made_up import BLOCK, TINY, loaded_model
@@ -31,7 +31,7 @@ def capture_results(device: torch.device) -> Iterator[CheckResult]:
     loaded = loaded_model(TINY, device, torch.float32)
     for tensor in (loaded.pool.keys, loaded.pool.values):
         tensor.normal_()
-    capture: Capture = CudaGraphs(CudaCard(device)) if device.type == "cuda" else Recording()
+    capture: Capture = CudaGraphs(CudaDevice(device)) if device.type == "cuda" else Recording()
     name = "graphs" if device.type == "cuda" else "recorded and replayed"
     again, captured = (_captured(loaded, each) for each in (RunAgain(), capture))
     num_equal, worst = 0, 0.0
@@ -63,9 +63,9 @@ def _captured(loaded: LoadedModel, capture: Capture) -> CapturedRunner:
     return CapturedRunner(loaded.runner, attention, loaded.pool, Buckets(_TABLE, _SIZES), capture)
 
 
-def _rows(size: int) -> Iterator[list[PlainRow]]:
+def _rows(size: int) -> Iterator[list[PlainInput]]:
     """A step with one verification of `size` rows, and one with `size` decoding sequences."""
-    yield [PlainRow(list(range(2, 2 + size)), _CONTEXT, list(range(_TABLE)), size, generated=True)]
+    yield [PlainInput(list(range(2, 2 + size)), _CONTEXT, list(range(_TABLE)), size, generated=True)]
     assert _CONTEXT < 2 * BLOCK
     blocks = [[2 * index, 2 * index + 1] for index in range(size)]
-    yield [PlainRow([7 + index], _CONTEXT, each, 1, generated=True) for index, each in enumerate(blocks)]
+    yield [PlainInput([7 + index], _CONTEXT, each, 1, generated=True) for index, each in enumerate(blocks)]

@@ -13,14 +13,14 @@ from itertools import chain
 import torch
 
 from ssd.draft.server.kernel_checks import check_steps
-from ssd.runtime.kernel_checks import Part, Scene, Words, check_kernels
+from ssd.runtime.kernel_checks import AttentionCase, CaseSequence, LogitsCase, check_kernels
 from ssd.selftest.kernels import ROUNDS
 
 FEW = (
-    Scene(4, 2, 64, torch.float32, (Part(40, 5), Part(9, 1))),
-    Scene(4, 2, 64, torch.float16, (Part(20, 6, 10), Part(5, 2))),
-    Words(3, 1500),
-    Words(3, 1100, truncates=True),
+    AttentionCase(4, 2, 64, torch.float32, (CaseSequence(40, 5), CaseSequence(9, 1))),
+    AttentionCase(4, 2, 64, torch.float16, (CaseSequence(20, 6, 10), CaseSequence(5, 2))),
+    LogitsCase(3, 1500),
+    LogitsCase(3, 1100, truncates=True),
 )
 """A small form: the interpreter is a thousand times slower than a GPU."""
 

@@ -13,22 +13,34 @@ import torch
 from ssd.draft.server.kernel_checks import ForestScene, check_steps
 from ssd.draft.tree.tables import Shape
 from ssd.kernels.trust import leave_to_torch
-from ssd.runtime.kernel_checks import Finding, Part, Scene, Words, check_kernels
+from ssd.runtime.kernel_checks import (
+    AttentionCase,
+    CaseSequence,
+    KernelCheckResult,
+    LogitsCase,
+    check_kernels,
+)
 from ssd.selftest.results import CheckResult
 
 _PART = "kernels"
 _SECONDS = 240.0
 _HEADS = ((32, 8, 64), (64, 8, 128), (16, 8, 128))
 """Of Llama-3.2 1B, Llama-3.1 70B, Qwen3 0.6B."""
-SCENES: tuple[Scene | Words, ...] = (
-    Scene(8, 2, 64, torch.float32, (Part(0, 5), Part(37, 1), Part(300, 9)), padding=3),
-    Scene(8, 1, 128, torch.float16, (Part(90, 17), Part(5, 1))),
-    Scene(4, 2, 64, torch.float32, (Part(40, 12, 30), Part(9, 3), Part(70, 5, 0))),
-    Scene(4, 2, 128, torch.float16, (Part(600, 2), Part(33, 7, 60)), page=8),
-    Scene(4, 2, 64, torch.float16, (Part(1030, 3), Part(1020, 9)), deterministic=True),
-    Words(5, 2500),
-    Words(4, 2049, truncates=True),
-    Words(3, 1100, truncates=True, head_tokens=True),
+SCENES: tuple[AttentionCase | LogitsCase, ...] = (
+    AttentionCase(
+        8, 2, 64, torch.float32, (CaseSequence(0, 5), CaseSequence(37, 1), CaseSequence(300, 9)), padding=3
+    ),
+    AttentionCase(8, 1, 128, torch.float16, (CaseSequence(90, 17), CaseSequence(5, 1))),
+    AttentionCase(
+        4, 2, 64, torch.float32, (CaseSequence(40, 12, 30), CaseSequence(9, 3), CaseSequence(70, 5, 0))
+    ),
+    AttentionCase(4, 2, 128, torch.float16, (CaseSequence(600, 2), CaseSequence(33, 7, 60)), page=8),
+    AttentionCase(
+        4, 2, 64, torch.float16, (CaseSequence(1030, 3), CaseSequence(1020, 9)), deterministic=True
+    ),
+    LogitsCase(5, 2500),
+    LogitsCase(4, 2049, truncates=True),
+    LogitsCase(3, 1100, truncates=True, head_tokens=True),
 )
 ROUNDS = (
     ForestScene(
@@ -54,20 +66,20 @@ ROUNDS = (
         seed=30,
     ),
 )
-GRID: tuple[Scene | Words, ...] = (
+GRID: tuple[AttentionCase | LogitsCase, ...] = (
     *SCENES,
     *(
-        Scene(*heads, dtype, parts)
+        AttentionCase(*heads, dtype, parts)
         for heads in _HEADS
         for dtype in (torch.bfloat16, torch.float16)
         for parts in (
-            (Part(0, 17), Part(700, 9), Part(33, 1)),
-            (Part(600, 12, 60), Part(40, 12, 0), Part(5, 1)),
-            (Part(4000, 9),),
+            (CaseSequence(0, 17), CaseSequence(700, 9), CaseSequence(33, 1)),
+            (CaseSequence(600, 12, 60), CaseSequence(40, 12, 0), CaseSequence(5, 1)),
+            (CaseSequence(4000, 9),),
         )
     ),
-    Words(17, 128_256),
-    Words(12, 151_936, truncates=True),
+    LogitsCase(17, 128_256),
+    LogitsCase(12, 151_936, truncates=True),
 )
 
 
@@ -85,8 +97,8 @@ def kernel_results(device: torch.device) -> Iterator[CheckResult]:
         yield from _results(findings, where="scenes")
 
 
-def _results(findings: Iterable[Finding], *, where: str) -> Iterator[CheckResult]:
-    by_kernel = defaultdict[str, list[Finding]](list)
+def _results(findings: Iterable[KernelCheckResult], *, where: str) -> Iterator[CheckResult]:
+    by_kernel = defaultdict[str, list[KernelCheckResult]](list)
     for each in findings:
         by_kernel[each.kernel].append(each)
     for kernel, mine in by_kernel.items():
@@ -94,13 +106,13 @@ def _results(findings: Iterable[Finding], *, where: str) -> Iterator[CheckResult
         worst = max(each.worst for each in mine)
         found = f"{len(mine) - len(wrong)} of {len(mine)} equal ({where}), worst {worst:.1e}"
         if wrong:
-            why = f"{wrong[0].scene}: {wrong[0].in_words}"
+            why = f"{wrong[0].case}: {wrong[0].description}"
             yield CheckResult(_PART, kernel, found, "failed: replaced by its torch form", why)
         else:
             yield CheckResult(_PART, kernel, found)
 
 
-def _interpreted() -> list[Finding]:
+def _interpreted() -> list[KernelCheckResult]:
     run = subprocess.run(
         [sys.executable, "-m", "ssd.selftest.interpreted"],
         env={**os.environ, "TRITON_INTERPRET": "1"},
@@ -111,4 +123,4 @@ def _interpreted() -> list[Finding]:
     )
     if run.returncode:
         raise RuntimeError(run.stderr.strip().splitlines()[-1] if run.stderr.strip() else "it ended early")
-    return [Finding(**json.loads(line)) for line in run.stdout.splitlines()]
+    return [KernelCheckResult(**json.loads(line)) for line in run.stdout.splitlines()]

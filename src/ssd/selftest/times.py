@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from ssd.bench.bare_forward import bare_forward
-from ssd.kernels.tiles import Demand, attention_tiles
-from ssd.models.decoder import DenseDecoder, Rows
+from ssd.kernels.tiles import AttentionShape, attention_tiles
+from ssd.models.decoder import DecoderInput, DenseDecoder
 from ssd.planning.hardware import Device, called_like
 from ssd.runtime.bandwidth import best_seconds
 from ssd.runtime.capture import CudaGraphs
-from ssd.runtime.card import CudaCard
+from ssd.runtime.gpu_device import CudaDevice
 from ssd.runtime.loading import LoadedModel
 from ssd.selftest.made_up import TINY, MadeUpShape, RandomWeights, loaded_model
 from ssd.selftest.recording import Recording
@@ -71,7 +71,7 @@ def captured_launch_seconds(device: torch.device) -> float | None:
         for _ in range(count):
             place.add_(1.0)
 
-    replay = CudaGraphs(CudaCard(device))(work)
+    replay = CudaGraphs(CudaDevice(device))(work)
     return best_seconds(replay, device, within=0.3) / count
 
 
@@ -127,7 +127,7 @@ class _Unseeing:
 def count_launches() -> tuple[int, int]:
     """Of a forward on our kernels: those of a layer, and those beside all layers. A property of the code."""
     few, more = (_operations(layers) for layers in (1, 2))
-    demand = Demand(1, 2, 4096, TINY.heads, TINY.kv_heads, TINY.head_dim, 2)
+    demand = AttentionShape(1, 2, 4096, TINY.heads, TINY.kv_heads, TINY.head_dim, 2)
     tiles = attention_tiles(demand, num_processors=132, is_hip=False, deterministic=False)
     # Keys and values are written by one kernel; where attention is split, a second one joins the splits.
     attention = 3 if tiles.num_splits > 1 else 2
@@ -144,5 +144,5 @@ def _operations(layers: int) -> int:
         device=cpu,
     )
     numbers = torch.arange(4)
-    tape = Recording()(lambda: model.logits(model.hidden(Rows(numbers, numbers, _Unseeing()))))
+    tape = Recording()(lambda: model.logits(model.hidden(DecoderInput(numbers, numbers, _Unseeing()))))
     return len(tape.operations)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ssd.attention.rows import PlainRow
+from ssd.attention.inputs import PlainInput
 from ssd.bench.bare import MISSED
 from ssd.bench.roof import tokens_a_round
 from ssd.config import MAX_CHILDREN
@@ -78,7 +78,7 @@ def _children(draft: LoadedModel, written: Written) -> list[Children]:
             "shorter prompts, or fewer --max-tokens"
         )
     blocks = list(range(-(-len(ids) // draft.pool.shape.block_size)))
-    logits = forward(draft.runner, [PlainRow(ids[:-1], 0, blocks, count, generated=False)])
+    logits = forward(draft.runner, [PlainInput(ids[:-1], 0, blocks, count, generated=False)])
     rows = [
         SamplingRow(
             params=written.params,

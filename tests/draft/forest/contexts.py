@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ssd.attention.rows import Row
+from ssd.attention.inputs import SequenceInput
 from ssd.draft.tree.model import PrefillChunk
 from ssd.draft.tree.tables import WORD, Moves, Shape, Tables, TreeRows
 from ssd.kvcache.pool import KVPool
@@ -58,7 +58,7 @@ class OracleRunner(RowRunner):
         self._memory = pool.keys[0, 0]
         self._block = pool.shape.block_size
 
-    def forward(self, rows: Sequence[Row]) -> Tensor:
+    def forward(self, rows: Sequence[SequenceInput]) -> Tensor:
         found: list[Tensor] = []
         memory: NDArray[Any] = self._memory.numpy()
         for row in rows:
@@ -70,7 +70,7 @@ class OracleRunner(RowRunner):
                 found.append(self._texts.logits(context(there[:, 0], there[:, 1], range(len(there)))))
         return torch.stack(found) if found else torch.zeros(0, self._texts.vocab)
 
-    def _own(self, row: Row) -> tuple[list[int], Sequence[int]]:
+    def _own(self, row: SequenceInput) -> tuple[list[int], Sequence[int]]:
         """The slots of a row's tokens, and their positions."""
         branches = row.branches
         if branches is not None:
@@ -78,7 +78,7 @@ class OracleRunner(RowRunner):
         positions = range(row.start, row.start + len(row.tokens))
         return [self._slot(row, position) for position in positions], positions
 
-    def _seen(self, row: Row, i: int) -> list[int]:
+    def _seen(self, row: SequenceInput, i: int) -> list[int]:
         branches = row.branches
         if branches is None:
             return [self._slot(row, position) for position in range(row.start + i + 1)]
@@ -86,7 +86,7 @@ class OracleRunner(RowRunner):
         nodes = [branches.tree_start + j for j in range(path.bit_length()) if path >> j & 1]
         return [*(self._slot(row, position) for position in range(branches.num_trunk)), *nodes]
 
-    def _slot(self, row: Row, place: int) -> int:
+    def _slot(self, row: SequenceInput, place: int) -> int:
         return row.blocks[place // self._block] * self._block + place % self._block
 
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from ssd.attention.inputs import PlainInput
 from ssd.attention.paged import PagedBackend
-from ssd.attention.rows import PlainRow
 from ssd.config import RunnerConfig
 from ssd.draft.protocol.messages import Open, Sampling, pack_ints
 from ssd.draft.server.frames import FrameBatch
@@ -88,7 +88,7 @@ class Reference:
 
     def logits(self, texts: Sequence[Sequence[int]]) -> Tensor:
         runner, blocks = self._model.runner, range(self._model.pool.shape.num_blocks)
-        rows = [PlainRow(text, 0, blocks, 1, generated=False) for text in texts]
+        rows = [PlainInput(text, 0, blocks, 1, generated=False) for text in texts]
         return torch.cat([forward(runner, [row]) for row in rows])
 
 

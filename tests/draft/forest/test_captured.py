@@ -25,7 +25,7 @@ from ssd.runtime.capture import Capture, CudaGraphs, Replay, Work
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.selftest.recording import Recording, RunAgain, Tape
 from tests.draft.forest.real import BLOCK, CHUNK, LOOKAHEAD, MAX_LEN, load, real_shape, words
-from tests.runtime.stand_in import StandInCard
+from tests.runtime.stand_in import StandInDevice
 from tests.still_clock import still
 
 GREEDY = Sampling(seed=1, end_ids=[1])
@@ -52,7 +52,7 @@ class Recorder:
 
 WAYS: dict[str, Callable[[], Capture]] = {
     "recording": Recording,
-    "graphs": lambda: CudaGraphs(StandInCard()),
+    "graphs": lambda: CudaGraphs(StandInDevice()),
 }
 
 
@@ -151,18 +151,18 @@ def test_truncation_is_looked_at_while_a_sequence_asks_for_it(draft: LoadedModel
 def test_the_service_captures_its_steps_where_they_can_be(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the program builds it: the card's memory planned, every step a graph, and the frames are those of
+    """As the program builds it: the GPU's memory planned, every step a graph, and the frames are those of
     the same steps run again."""
     monkeypatch.setattr(program, "PREFILL_CHUNK", 8)
-    card = StandInCard(192 << 20)
+    gpu = StandInDevice(192 << 20)
     config = DraftConfig(model=str(tiny_llama), device="cpu", dtype="float32", max_num_seqs=2, width=4)
 
     def scheduler(loaded: LoadedModel) -> DraftScheduler:
         shape = replace(shape_for(loaded, config), ring=16, outcome=5)
         return build_scheduler(loaded, shape, config, clock=still)
 
-    loaded = load_model(replace(config.runner, max_model_len=MAX_LEN), rehearsal=scheduler, card=card)
-    assert card.free_bytes() > 0
+    loaded = load_model(replace(config.runner, max_model_len=MAX_LEN), trial_capture=scheduler, gpu=gpu)
+    assert gpu.free_bytes() > 0
     told = []
     for capture in (loaded.capture, RunAgain()):
         loaded.pool.keys.fill_(7.0)
@@ -176,11 +176,11 @@ def test_the_service_captures_its_steps_where_they_can_be(
 def test_without_kernels_a_card_computes_eagerly_and_grows_on_arrays(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A captured step would then gather all keys for all rows, which no card has room for."""
+    """A captured step would then gather all keys for all rows, for which no GPU has the memory."""
     monkeypatch.setattr(program, "PREFILL_CHUNK", 8)
     config = DraftConfig(model=str(tiny_llama), device="cpu", dtype="float32", max_num_seqs=2, width=4)
     loaded = load_model(
-        replace(config.runner, max_model_len=MAX_LEN, num_blocks=64), card=StandInCard(192 << 20)
+        replace(config.runner, max_model_len=MAX_LEN, num_blocks=64), gpu=StandInDevice(192 << 20)
     )
     assert loaded.capture is not None
     monkeypatch.setattr(program, "captured_backend", lambda *_: None)

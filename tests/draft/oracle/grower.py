@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ssd.attention.rows import PlainRow
+from ssd.attention.inputs import PlainInput
 from ssd.draft.protocol.messages import TreePart
 from ssd.draft.tree.children import DrawnChildren, DrawSettings, drawn_children, likely_children
 from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
@@ -258,23 +258,25 @@ class Grower:
             return False
         return True
 
-    def _reading_rows(self, reading: _Reading) -> Iterator[PlainRow]:
+    def _reading_rows(self, reading: _Reading) -> Iterator[PlainInput]:
         """What the text has gained, and a run behind the root, which is no text yet."""
         session = self._sessions[reading.session_id]
         blocks, num_logits = self._blocks.block_table(reading.session_id), int(reading.reaches_root)
-        yield PlainRow(reading.tokens, session.num_read, blocks, num_logits, generated=False)
+        yield PlainInput(reading.tokens, session.num_read, blocks, num_logits, generated=False)
         if reading.run:
             yield self._tree_row(session, blocks, [], reading.run)
 
-    def _growing_row(self, growing: _Growing) -> PlainRow:
+    def _growing_row(self, growing: _Growing) -> PlainInput:
         blocks = self._blocks.block_table(growing.session_id)
         return self._tree_row(self._sessions[growing.session_id], blocks, growing.nodes, growing.run)
 
     def _tree_row(
         self, session: Session, blocks: Sequence[int], nodes: Sequence[int], run: Sequence[int]
-    ) -> PlainRow:
+    ) -> PlainInput:
         tokens = [*(session.tree.tokens[node] for node in nodes), *run]
-        return PlainRow(tokens, 0, blocks, len(tokens), generated=True, branches=session.branches(nodes, run))
+        return PlainInput(
+            tokens, 0, blocks, len(tokens), generated=True, branches=session.branches(nodes, run)
+        )
 
     def _finish_reading(self, readings: Sequence[_Reading]) -> None:
         for reading in readings:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ssd.attention.rows import Branches
+from ssd.attention.inputs import Branches
 from ssd.draft.ngram import ngram_guess
 from ssd.draft.protocol.messages import (
     MAX_ID,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from ssd.attention.rows import Branches, PlainRow
+from ssd.attention.inputs import Branches, PlainInput
 from ssd.config import RunnerConfig
 from ssd.draft.protocol.messages import Open, Sampling, TreePart, pack_ints
 from ssd.draft.server.session import CREDIT
@@ -63,7 +63,7 @@ class Reference:
 
     def logits(self, texts: Sequence[Sequence[int]]) -> torch.Tensor:
         runner, blocks = self._model.runner, range(self._model.pool.shape.num_blocks)
-        rows = [PlainRow(text, 0, blocks, 1, generated=False) for text in texts]
+        rows = [PlainInput(text, 0, blocks, 1, generated=False) for text in texts]
         return torch.cat([forward(runner, [row]) for row in rows])
 
 
@@ -256,9 +256,9 @@ def test_the_model_feels_positions(reference: Reference, draft: LoadedModel) -> 
     """A test of these tests: were it not so, a wrong position would go unnoticed."""
     tokens = words(random.Random(1), 30)
     right = reference.logits([tokens])
-    forward(draft.runner, [PlainRow(tokens[:-1], 0, range(8), 0, generated=False)])
+    forward(draft.runner, [PlainInput(tokens[:-1], 0, range(8), 0, generated=False)])
     elsewhere = Branches([30], 29, draft.pool.shape.tree_start(0), [0], [1])
-    row = PlainRow(tokens[-1:], 0, range(8), 1, generated=True, branches=elsewhere)
+    row = PlainInput(tokens[-1:], 0, range(8), 1, generated=True, branches=elsewhere)
     wrong = forward(draft.runner, [row])
     assert (right - wrong).abs().max() > 0.05
 

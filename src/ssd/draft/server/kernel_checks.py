@@ -23,7 +23,7 @@ from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.gpu import STEPS, FusedForest, Step
 from ssd.draft.tree.tables import Shape
 from ssd.kernels.language import can_launch
-from ssd.runtime.kernel_checks import Finding, leave_failing_kernels_to_torch
+from ssd.runtime.kernel_checks import KernelCheckResult, leave_failing_kernels_to_torch
 
 BOUND = 2e-6
 """Largest difference of log-probabilities in float32. Integers must be equal."""
@@ -61,7 +61,7 @@ def scene_of(shape: Shape) -> ForestScene:
     return ForestScene(replace(shape, sequences=3))
 
 
-def check_steps(device: torch.device, scenes: Iterable[ForestScene]) -> Iterator[Finding]:
+def check_steps(device: torch.device, scenes: Iterable[ForestScene]) -> Iterator[KernelCheckResult]:
     for scene in scenes:
         worst, trouble = dict.fromkeys(STEPS, 0.0), dict[Step, str]()
         for step, measure in _steps(scene, device):
@@ -72,7 +72,7 @@ def check_steps(device: torch.device, scenes: Iterable[ForestScene]) -> Iterator
             except Exception as error:  # From the compiler or the driver: the kernel cannot be used.
                 worst[step], trouble[step] = _INFINITE, f"{type(error).__name__}: {error}"[:300]
         for step in STEPS:
-            yield Finding(step, str(scene), worst[step], BOUND, trouble.get(step, ""))
+            yield KernelCheckResult(step, str(scene), worst[step], BOUND, trouble.get(step, ""))
 
 
 def _steps(scene: ForestScene, device: torch.device) -> Iterator[tuple[Step, Callable[[], float]]]:

@@ -26,7 +26,7 @@ from ssd.processes.host_memory import host_memory
 from ssd.runtime.capture import Capture
 from ssd.runtime.host import resolve_device
 from ssd.runtime.loading import LoadedModel, load_model
-from ssd.runtime.needs import needs_of, refuse_what_memory_lacks
+from ssd.runtime.memory_needs import check_host_memory, memory_needs
 
 logger = logging.getLogger(__name__)
 
@@ -128,8 +128,8 @@ def build_server(
         return build_scheduler(loaded, shape_for(loaded, config), config)
 
     if resolve_device(config.runner.device).type == "cpu":
-        refuse_what_memory_lacks([needs_of("draft", config.runner)], host_memory())
-    loaded = load_model(config.runner, rehearsal=scheduler)
+        check_host_memory([memory_needs("draft", config.runner)], host_memory())
+    loaded = load_model(config.runner, trial_capture=scheduler)
     hello = Hello.of(
         loaded.checkpoint.tokenizer(),
         vocab_size=loaded.checkpoint.config.vocab_size,

@@ -25,9 +25,9 @@ from ssd.sampling import PhiloxChooser, SamplingRow
 from ssd.sampling.draws import Truncation
 from ssd.sampling.noise import gumbel_noise_ragged, noise_of_tokens
 from ssd.sampling.processors import edit_logits, needs_edits, scale_logits
-from ssd.sampling.ragged import RaggedRows
+from ssd.sampling.ragged import BatchedScores
 from ssd.sampling.ratio import DraftDistribution, draft_distribution, propose, saguaro
-from ssd.sampling.select import WideRow, grouped, largest_of_rows
+from ssd.sampling.select import GroupedScores, grouped, largest_of_rows
 from ssd.sampling.truncation import candidate_floors, ragged_floors, truncation_floor
 
 GREEDY_CANDIDATES = 16
@@ -140,7 +140,7 @@ class LooseChildren:
         )
         if cuts.any():
             groups = grouped(logits)
-            wide = RaggedRows(groups, groups.amax(-1), np.arange(len(chosen)), temperatures)
+            wide = BatchedScores(groups, groups.amax(-1), np.arange(len(chosen)), temperatures)
             floors = torch.from_numpy(ragged_floors(wide, truncation_of(tables, sequence)))
             noisy.masked_fill_(scores < floors.unsqueeze(1), _NEVER)
         best, order = noisy.topk(min(self._count, noisy.shape[1]), dim=1)
@@ -245,7 +245,7 @@ def _candidates(logits: Tensor, row: SamplingRow, head_tokens: Tensor | None) ->
         # Parameters refer to the whole vocabulary.
         logits, ids = whole_vocabulary(logits, head_tokens), None
     temperature = 1.0 if row.params.greedy else row.params.temperature
-    wide = WideRow.of(scale_logits(edit_logits(logits, row), temperature))
+    wide = GroupedScores.of(scale_logits(edit_logits(logits, row), temperature))
     wanted = GREEDY_CANDIDATES if row.params.greedy else SAMPLED_CANDIDATES
     places, scores = wide.largest(min(wanted, logits.shape[0]))
     if row.params.greedy:

@@ -25,11 +25,11 @@ from ssd.draft.tree.tables import (
     TenantUsage,
     TreeRows,
 )
-from ssd.kernels.tree_families import Asked, Found, Said, attach_said, lay_runs
-from ssd.kernels.tree_outcomes import Arrived, Carried, apply_arrived
-from ssd.kernels.tree_rows import KeyLayout, Ranked, lay_rows, rank_trees
-from ssd.kernels.tree_turns import Queue, UsageColumns, Wishes, take_turns
-from ssd.kernels.trees import Learning, Sizes, StepRows, Trees
+from ssd.kernels.tree_families import ChildTable, RawChildren, RunTable, attach_children, lay_runs
+from ssd.kernels.tree_outcomes import OutcomeTokens, SlotMoves, apply_outcome_tokens
+from ssd.kernels.tree_rows import KeyLayout, RankedNodes, lay_rows, rank_trees
+from ssd.kernels.tree_turns import Queue, RowDemand, UsageColumns, take_turns
+from ssd.kernels.trees import CalibrationParams, Sizes, StepRows, Trees
 from ssd.kvcache.pool import NODES_PER_TREE
 
 _KEYS = KeyLayout(NOTHING, READ_FIRST, OLDEST, NODE_BITS)
@@ -63,13 +63,13 @@ class KernelSteps:
             tables.ancestors.stride(0),
             tables.parted.stride(0),
         )
-        self._learning = Learning(
+        self._learning = CalibrationParams(
             known.edges, RANKS, calibration.TRUST, calibration.LEAST, calibration.MEMORY
         )
-        self._found = Found.of(num_rows, shape.children, rows.sequence.device)
-        self._ranked = Ranked.of(self._trees, self._sizes, free)
+        self._found = ChildTable.of(num_rows, shape.children, rows.sequence.device)
+        self._ranked = RankedNodes.of(self._trees, self._sizes, free)
         self._usage = _columns(UsageColumns, usage)
-        self._wishes = Wishes(usage.wanted, *(torch.zeros_like(usage.wanted) for _ in range(2)))
+        self._wishes = RowDemand(usage.wanted, *(torch.zeros_like(usage.wanted) for _ in range(2)))
         self._queue = Queue.of(self._ranked.keys.numel(), shape.num_rows, free.device)
 
     def select(self) -> None:
@@ -78,16 +78,16 @@ class KernelSteps:
         lay_rows(self._trees, self._rows, self._ranked, self._queue.found, self._sizes, _KEYS)
 
     def lay_runs(self, runs: RunRows) -> None:
-        lay_runs(self._trees, self._rows, _columns(Asked, runs), self._ranked.free, self._sizes)
+        lay_runs(self._trees, self._rows, _columns(RunTable, runs), self._ranked.free, self._sizes)
 
     def attach(self, chosen: ChosenChildren, runs: RunRows, fresh: Tensor) -> None:
         """Attaches children; rows of confirmed runs become nodes."""
-        asked, said = _columns(Asked, runs), Said(*(each.contiguous() for each in chosen))
-        attach_said(self._trees, self._rows, said, asked, self._found, fresh, self._sizes, self._learning)
+        asked, said = _columns(RunTable, runs), RawChildren(*(each.contiguous() for each in chosen))
+        attach_children(self._trees, self._rows, said, asked, self._found, fresh, self._sizes, self._learning)
 
     def apply(self, outcomes: OutcomeTable, moves: Moves) -> None:
-        arrived, carried = Arrived(outcomes.count, outcomes.tokens), _columns(Carried, moves)
-        apply_arrived(self._trees, arrived, carried, self._sizes, self._learning)
+        arrived, carried = OutcomeTokens(outcomes.count, outcomes.tokens), _columns(SlotMoves, moves)
+        apply_outcome_tokens(self._trees, arrived, carried, self._sizes, self._learning)
 
 
 def _columns(kind: type[_Columns], table: object) -> _Columns:

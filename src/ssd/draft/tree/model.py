@@ -18,7 +18,7 @@ from torch import Tensor
 from ssd.attention.backend import AttentionBackend
 from ssd.attention.batch import Batch
 from ssd.attention.choice import mover
-from ssd.attention.rows import PlainRow, Span
+from ssd.attention.inputs import PlainInput, RowSpan
 from ssd.draft.tree.arrays import NumpyArrays, TorchArrays
 from ssd.draft.tree.tables import WORD, Moves, Shape, Tables, TreeRows, slot_bits
 from ssd.kvcache.pool import KVPool
@@ -40,8 +40,8 @@ class PrefillChunk:
     start: int
     blocks: Sequence[int]
 
-    def as_row(self) -> PlainRow:
-        return PlainRow(self.tokens, self.start, self.blocks, 0, generated=False)
+    def as_row(self) -> PlainInput:
+        return PlainInput(self.tokens, self.start, self.blocks, 0, generated=False)
 
 
 class ForestModel(Protocol):
@@ -104,12 +104,17 @@ class ArraysModel:
         )
 
     def _with_chunks(
-        self, columns: Longs, paths: Longs, spans: list[Span], blocks: Longs, chunks: Sequence[PrefillChunk]
-    ) -> tuple[Longs, Longs, list[Span]]:
+        self,
+        columns: Longs,
+        paths: Longs,
+        spans: list[RowSpan],
+        blocks: Longs,
+        chunks: Sequence[PrefillChunk],
+    ) -> tuple[Longs, Longs, list[RowSpan]]:
         parts, first = [columns], columns.shape[1]
         for each in chunks:
             parts.append(_chunk_columns(each, blocks[each.row], self._shape.block))
-            spans.append(Span(each.row, first, first + len(each.tokens), each.start + 1))
+            spans.append(RowSpan(each.row, first, first + len(each.tokens), each.start + 1))
             first += len(each.tokens)
         below = np.zeros((first - len(paths), paths.shape[1]), np.int64)
         return np.concatenate(parts, 1), np.concatenate((paths, below)), spans
@@ -162,7 +167,7 @@ class TensorsModel:
             (),
         )
         plan = self._attention.plan(batch)
-        hidden = self._model.hidden(decoder.Rows(batch.tokens, batch.positions, plan))
+        hidden = self._model.hidden(decoder.DecoderInput(batch.tokens, batch.positions, plan))
         return self._model.logits(hidden).float()
 
     def move(self, moves: Moves) -> None:
@@ -181,7 +186,7 @@ def _chunk_columns(chunk: PrefillChunk, blocks: Longs, size: int) -> Longs:
     return np.stack((np.array(chunk.tokens, np.int64), positions, slots, sequences, positions + 1))
 
 
-def _spans(sequence: Longs, is_read: NDArray[np.bool_], seen: Longs, paths: Longs) -> list[Span]:
+def _spans(sequence: Longs, is_read: NDArray[np.bool_], seen: Longs, paths: Longs) -> list[RowSpan]:
     """Spans of rows of one sequence: tokens of its text, or nodes of its tree."""
     if not len(sequence):
         return []
@@ -190,7 +195,7 @@ def _spans(sequence: Longs, is_read: NDArray[np.bool_], seen: Longs, paths: Long
     lasts = [*firsts[1:].tolist(), len(kind)]
     bits = np.bitwise_or.reduceat(paths, firsts).tolist()
     parts = zip(sequence[firsts].tolist(), firsts.tolist(), lasts, seen[firsts].tolist(), bits, strict=True)
-    return [Span(owner, first, last, sees, _num_nodes(words)) for owner, first, last, sees, words in parts]
+    return [RowSpan(owner, first, last, sees, _num_nodes(words)) for owner, first, last, sees, words in parts]
 
 
 def _num_nodes(words: Sequence[int]) -> int:

@@ -13,7 +13,7 @@ from ssd.models.config import ModelConfig
 from ssd.models.linear import resolve_precision
 from ssd.processes.host_memory import HostMemory, gib
 from ssd.runtime.host import resolve_dtype
-from ssd.runtime.room import Room, bytes_of
+from ssd.runtime.kv_planner import KVPlanner, pool_bytes
 
 CPU = "cpu"
 _PROCESS = 1 << 29
@@ -21,7 +21,7 @@ _PROCESS = 1 << 29
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class MemoryNeeds:
     """Bytes of one model."""
 
     who: str
@@ -31,22 +31,22 @@ class Needs:
     """With less KV memory it cannot run."""
 
 
-def needs_of(who: str, runner: RunnerConfig, device: str = CPU, *, left: int = 0) -> Needs:
+def memory_needs(who: str, runner: RunnerConfig, device: str = CPU, *, left: int = 0) -> MemoryNeeds:
     """`left`: free bytes of a GPU before the weights are there, which KV fills unless a size was given."""
     model = open_checkpoint(runner.model).config
     dtype = _dtype(runner, device, model.dtype)
     weights = _held(model) * _itemsize(runner, device, dtype)
-    room = Room(runner, model, dtype, torch.device(CPU))
-    least = bytes_of(room.one_block)
+    planner = KVPlanner(runner, model, dtype, torch.device(CPU))
+    least = pool_bytes(planner.one_block)
     if runner.kv_cache_bytes is not None:
-        return Needs(who, weights, runner.kv_cache_bytes, least)
+        return MemoryNeeds(who, weights, runner.kv_cache_bytes, least)
     if device == CPU:
-        return Needs(who, weights, bytes_of(room.on_host()), least)
+        return MemoryNeeds(who, weights, pool_bytes(planner.on_host()), least)
     share = int((left - weights) * runner.kv_share)
-    return Needs(who, weights, bytes_of(room.shape(max(share, least))), least)
+    return MemoryNeeds(who, weights, pool_bytes(planner.shape(max(share, least))), least)
 
 
-def refuse_what_memory_lacks(needs: list[Needs], memory: HostMemory) -> None:
+def check_host_memory(needs: list[MemoryNeeds], memory: HostMemory) -> None:
     """ValueError with what to change, if models on the CPU would not fit into the memory that is free."""
     fixed = sum(each.weights + _PROCESS for each in needs)
     wanted = fixed + sum(each.kv for each in needs)

@@ -14,14 +14,14 @@ class Branches:
     num_trunk: int
     """Keys of the block table that every one of them sees."""
     tree_start: int
-    """The first slot of the tree's arena."""
+    """The first of the tree's slots."""
     nodes: Sequence[int]
-    """Of each token, its place in the arena."""
+    """The index of each token's slot among the tree's slots."""
     paths: Sequence[int]
     """Of each token, the nodes that it sees, its own among them: a bit for each place."""
 
 
-class Row(Protocol):
+class SequenceInput(Protocol):
     """One sequence's share of a forward: what a batch is written from."""
 
     @property
@@ -50,7 +50,7 @@ class Row(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PlainRow:
+class PlainInput:
     """A row of nothing but what a forward needs."""
 
     tokens: Sequence[int]
@@ -62,7 +62,7 @@ class PlainRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class RowSpan:
     """Consecutive rows of a batch that belong to one sequence."""
 
     sequence: int
@@ -72,7 +72,7 @@ class Span:
     seen: int
     """Keys of the table that the first row sees; of a text each further row sees one more, its own."""
     num_nodes: int = 0
-    """Leading places of the tree's arena among which the rows' paths lie; 0: a text."""
+    """The rows' paths lie within the first `num_nodes` tree slots; 0: plain text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from ssd.draft.server import main as program
 from ssd.engine import build
 from ssd.engine.model_placement import refuse_without_memory
 from ssd.processes.host_memory import HostMemory
-from ssd.runtime.needs import needs_of, refuse_what_memory_lacks
+from ssd.runtime.memory_needs import check_host_memory, memory_needs
 from tests.tiny import write_checkpoint
 
 
@@ -45,7 +45,7 @@ def config(model: str, kv: int = GIB) -> EngineConfig:
 
 def test_weights_kv_and_a_process_count_for_each(model: str) -> None:
     asked = config(model)
-    needs = [needs_of("target", asked.runner), needs_of("draft", asked.draft_runner)]
+    needs = [memory_needs("target", asked.runner), memory_needs("draft", asked.draft_runner)]
     wanted = sum(each.weights + each.kv + PROCESS for each in needs)
     refuse_without_memory(asked, HostMemory(64 * GIB, wanted), [])
     with pytest.raises(ValueError, match=r"out of memory before anything is loaded: 3\.\d+ GiB are needed"):
@@ -93,4 +93,4 @@ def test_a_draft_is_refused_before_it_loads(model: str, monkeypatch: pytest.Monk
 
 
 def test_nothing_to_load_needs_nothing() -> None:
-    refuse_what_memory_lacks([], HostMemory(0, 0))
+    check_host_memory([], HostMemory(0, 0))

@@ -18,14 +18,14 @@ from ssd.runtime.memory import MemoryPlan
 logger = logging.getLogger(__name__)
 
 
-def bytes_of(shape: PoolShape) -> int:
+def pool_bytes(shape: PoolShape) -> int:
     """Of texts and trees."""
     num_slots = shape.num_blocks * shape.block_size + shape.num_trees * NODES_PER_TREE
     return shape.bytes_per_slot * num_slots
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class KVPlanner:
     config: RunnerConfig
     model: ModelConfig
     dtype: torch.dtype
@@ -67,13 +67,13 @@ class Room:
         return self.shape(self.config.kv_cache_bytes or KV_CACHE_BYTES)
 
     def within(self, plan: MemoryPlan) -> PoolShape:
-        """What was asked for, or all that a card has left; ValueError if that is not there."""
+        """What was asked for, or all memory that the GPU has left; ValueError if it has less."""
         asked = self.config.kv_cache_bytes
         shape = self.shape(plan.kv_bytes if asked is None else asked)
-        needed = bytes_of(shape)
+        needed = pool_bytes(shape)
         if needed > plan.kv_bytes:
             raise ValueError(
-                f"{needed} bytes of KV are asked for, but the card has room for {plan.kv_bytes} "
+                f"{needed} bytes of KV are asked for, but the GPU has {plan.kv_bytes} left "
                 f"(memory {plan}): lower kv_cache_bytes or num_blocks to that, or max_num_batched_tokens"
             )
         return shape

@@ -1,6 +1,6 @@
 """What a GPU does for captured steps and the plan of its memory: the one seam between both and torch.cuda.
 
-`CudaCard` was never run: no machine of ours has a GPU. Tests have a card with its rules over a CPU.
+`CudaDevice` was never run: no machine of ours has a GPU. Tests have a card with its rules over a CPU.
 """
 
 import gc
@@ -15,8 +15,8 @@ class Graph(Protocol):
     def replay(self) -> None: ...
 
 
-class Card(Protocol):
-    def aside(self) -> AbstractContextManager[object]:
+class GpuDevice(Protocol):
+    def side_stream(self) -> AbstractContextManager[object]:
         """Work in it runs on a stream of its own, behind all before it and before all behind it."""
         ...
 
@@ -41,19 +41,19 @@ class Card(Protocol):
         ...
 
 
-def card_of(device: torch.device) -> Card | None:
+def gpu_device_of(device: torch.device) -> GpuDevice | None:
     """None: a CPU, where nothing is captured."""
-    return CudaCard(device) if device.type == "cuda" else None
+    return CudaDevice(device) if device.type == "cuda" else None
 
 
-class CudaCard:
+class CudaDevice:
     """Never run."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def side_stream(self) -> Iterator[None]:
         stream, current = torch.cuda.Stream(self._device), torch.cuda.current_stream(self._device)  # type: ignore[no-untyped-call]
         stream.wait_stream(current)
         with torch.cuda.stream(stream):

@@ -8,7 +8,7 @@ import torch
 from ssd.config import RunnerConfig
 from ssd.kvcache.pool import NODES_PER_TREE
 from ssd.models.checkpoint import open_checkpoint
-from ssd.runtime.room import Room
+from ssd.runtime.kv_planner import KVPlanner
 
 CPU = torch.device("cpu")
 LENGTH, BLOCK = 256, 16
@@ -20,9 +20,9 @@ def one_text(tiny_llama: Path) -> int:
     return LENGTH // BLOCK * room(tiny_llama).one_block.bytes_per_block
 
 
-def room(model: Path, **settings: int) -> Room:
+def room(model: Path, **settings: int) -> KVPlanner:
     config = RunnerConfig(model=str(model), block_size=BLOCK, max_num_seqs=1, **settings)  # type: ignore[arg-type]
-    return Room(config, open_checkpoint(str(model)).config, torch.float32, CPU)
+    return KVPlanner(config, open_checkpoint(str(model)).config, torch.float32, CPU)
 
 
 def test_a_target_has_trees_of_what_its_texts_leave(tiny_llama: Path, one_text: int) -> None:
