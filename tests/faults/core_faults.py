@@ -89,7 +89,7 @@ FAULTS = [
     Fault(
         "cores without affinity: nobody is told",
         _CORES,
-        "        _say_that_nobody_is_pinned()\n",
+        "        _warn_that_pinning_is_unsupported()\n",
         "",
         f"{_ELSEWHERE}::test_every_mode_writes_the_same",
     ),

@@ -211,9 +211,7 @@ def test_what_no_bucket_holds_is_computed_eagerly_said_once_and_counted(
     [reason] = runner.num_eager
     assert "more than 16 rows" in reason
     assert runner.num_eager[reason] == runner.num_uncaptured == 3
-    assert [record.message for record in caplog.records] == [
-        f"{reason}: computed eagerly, this time and from now on"
-    ]
+    assert [record.message for record in caplog.records] == [f"{reason}: such steps run eagerly"]
     assert not runner.num_replayed
 
 

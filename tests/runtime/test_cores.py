@@ -146,7 +146,7 @@ def test_every_usable_core_is_in_one_group() -> None:
 
 
 def test_missing_core_is_refused() -> None:
-    with pytest.raises(ValueError, match="usable are"):
+    with pytest.raises(ValueError, match="are not usable"):
         pin_to_cores([100_000])
 
 
@@ -215,7 +215,7 @@ def test_what_succeeds_stays_pinned() -> None:
 def hide_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("sched_setaffinity", "sched_getaffinity"):
         monkeypatch.delattr(os, name, raising=False)
-    cores._say_that_nobody_is_pinned.cache_clear()
+    cores._warn_that_pinning_is_unsupported.cache_clear()
 
 
 def test_without_affinity_cores_are_numbers_of_threads(
@@ -233,9 +233,9 @@ def test_without_affinity_cores_are_numbers_of_threads(
         assert torch.get_num_threads() == len(usable)
         move_to_cores(())
         assert torch.get_num_threads() == cores._THREADS_AT_START
-        with pytest.raises(ValueError, match="usable are"):
+        with pytest.raises(ValueError, match="are not usable"):
             pin_to_cores([100_000])
-    assert [record.message.count("no way to keep") for record in caplog.records] == [1], "said once"
+    assert [record.message.count("cannot pin processes") for record in caplog.records] == [1], "said once"
 
 
 @needs_pinning

@@ -1,4 +1,4 @@
-"""How fast a device reads its memory, and how long it takes to be told to do something. Knows no models."""
+"""Measures a device: its memory bandwidth and the time to launch an operation. Does not know models."""
 
 import time
 from collections.abc import Callable
@@ -10,16 +10,16 @@ _LAUNCHES = 1000
 
 
 def reading_rate(device: torch.device) -> float:
-    """Bytes a second at which a product of matrix and vector reads its matrix.
+    """Bytes per second that a matrix-vector product reads.
 
-    Decoding does little else, so this over a model's size is about the most tokens a second.
+    Decoding is bound by this: the rate divided by a model's size is about the most tokens per second.
     """
     matrix, vector = torch.ones(_SIDE, _SIDE, device=device), torch.ones(_SIDE, device=device)
     return matrix.nbytes / best_seconds(lambda: matrix @ vector, device, within=1.0)
 
 
 def launch_seconds(device: torch.device) -> float:
-    """Of one small operation among many: what torch and a driver take, on a CPU torch alone."""
+    """Seconds to launch one small operation: overhead of torch, and on a GPU also of the driver."""
     place = torch.zeros(1, device=device)
 
     def launch() -> None:
@@ -30,7 +30,7 @@ def launch_seconds(device: torch.device) -> float:
 
 
 def best_seconds(work: Callable[[], object], device: torch.device, *, within: float) -> float:
-    """Of several runs, until the time is over: others on the machine only ever make it longer."""
+    """The shortest of the runs that fit into `within` seconds: other load only makes runs longer."""
     best, ends = float("inf"), time.perf_counter() + within
     while time.perf_counter() < ends:
         started = time.perf_counter()

@@ -1,7 +1,7 @@
-"""Work that is captured once and replayed: the same kernels on the same memory, without its Python.
+"""Captures work once and replays it: the same kernels on the same memory, without running Python.
 
-`CudaGraphs` captures it for a card's driver, and met no real card yet. Without a GPU the self-test and tests
-capture it by the same rules (`selftest/recording.py`).
+`CudaGraphs` captures CUDA graphs; it has not run on a real GPU yet. Without a GPU the self-test and tests
+record operations under the same rules (`selftest/recording.py`).
 """
 
 from collections.abc import Callable
@@ -18,37 +18,37 @@ _WARM_UPS = 2
 
 class Capture(Protocol):
     def __call__(self, work: Work) -> Replay:
-        """Runs the work, perhaps more than once, and gives what runs it again.
+        """Runs the work, perhaps more than once, and returns a function that replays it.
 
-        So work is captured while all its rows are padding.
+        Because the work runs, capture it while all its rows are padding.
         """
         ...
 
 
 class CudaGraphs:
-    """Kernels that the driver replays. On a real card never run.
+    """CUDA graphs. Never run on a real GPU.
 
-    All graphs share one pool of memory, so what a replay leaves must lie in buffers that were there before.
+    All graphs share one memory pool, so results of a replay must lie in buffers allocated before capture.
     """
 
     def __init__(self, gpu: GpuDevice) -> None:
         self._gpu, self._pool = gpu, gpu.new_pool()
 
     def __call__(self, work: Work) -> Replay:
-        # What is made at a first call (handles, workspaces, compiled kernels) must not be captured.
+        # A first call creates handles, workspaces and compiled kernels; these must not be captured.
         with self._gpu.side_stream():
             for _ in range(_WARM_UPS):
                 work()
         graph = self._gpu.new_graph()
         with self._gpu.capturing(graph, self._pool):
             work()
-        # While it was captured nothing was done.
+        # Capturing does not execute the work.
         graph.replay()
         return graph.replay
 
 
 class CaptureWithProgress:
-    """Any capture, with a bar that goes on with each."""
+    """A capture that advances a progress bar after each captured step."""
 
     def __init__(self, capture: Capture, bar: ProgressBar) -> None:
         self._capture, self._bar = capture, bar

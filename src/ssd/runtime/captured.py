@@ -1,8 +1,8 @@
-"""The runner of captured steps: one for each bucket of rows and way of deciding, replayed with new contents.
+"""The runner of captured steps: one for each bucket size and kind of decision.
 
-A batch is copied into static buffers, the step is replayed, and what it decided lies where it always lies.
-Rows that fill a bucket up belong to nobody and write to scratch. What no captured step holds, long prompts
-above all, another runner computes: each reason is said once, and each such step is counted.
+A batch is copied into static buffers, the step is replayed, and the decided tokens are read from a static
+buffer. Padding rows write to the scratch slot. Steps that no bucket holds, mostly long prompts, run on the
+eager runner: each reason is logged once, and each such step is counted.
 """
 
 import logging
@@ -43,14 +43,14 @@ class CapturedRunner:
         buckets: Buckets,
         capture: Capture,
     ) -> None:
-        """`beyond` has the same model and pool, and computes what no captured step holds."""
+        """`beyond` has the same model and pool; it computes steps that no captured step holds."""
         self._beyond = beyond
         self._device = pool.shape.device
         self._buckets = buckets
         self._writer = BatchWriter(pool.shape.block_size, pool.scratch_slot)
         self.num_replayed: Counter[tuple[int, Kind]] = Counter()
         self.num_eager: Counter[str] = Counter()
-        """Steps that were computed otherwise, by reason."""
+        """Steps that ran eagerly, by reason."""
         self._steps: dict[tuple[int, Kind], _CapturedStep] = {}
         with torch.inference_mode():
             self._capture_all(attention, capture)
@@ -90,13 +90,13 @@ class CapturedRunner:
         return in_flight_on(self._device, finish(step.buffers.logits[: batch.num_wanted].clone()))
 
     def _capture_all(self, attention: AttentionBackend, capture: Capture) -> None:
-        """The largest first: the others then find all the memory they need in what it has left."""
+        """Captures the largest size first: smaller ones then reuse its memory in the shared pool."""
         largest: StaticBuffers | None = None
         for size in sorted(self._buckets.sizes, reverse=True):
             padding = self._writer.write([], self._buckets.padded(size))
             largest = largest or StaticBuffers.of(padding, self.model.num_columns, self._device)
             buffers = largest.leading(padding)
-            # Whatever is captured is done as well: to nobody's rows, which write to scratch.
+            # Capturing also runs the step, so the buffers hold padding, which writes to the scratch slot.
             buffers.load(padding, draws_of_padding(size, self._device))
             for kind in KINDS:
                 try:
@@ -107,20 +107,20 @@ class CapturedRunner:
     def _say_why(self, batch: Batch, kind: Kind) -> None:
         reason = self._reason(batch, kind)
         if reason not in self.num_eager:
-            logger.info("%s: computed eagerly, this time and from now on", reason)
+            logger.info("%s: such steps run eagerly", reason)
         self.num_eager[reason] += 1
 
     def _reason(self, batch: Batch, kind: Kind) -> str:
         largest = max(self._buckets.sizes)
         if batch.num_rows > largest:
-            return f"a step of more than {largest} rows, for which there is no bucket"
+            return f"a step of more than {largest} rows, which no bucket holds"
         if (batch.num_rows, kind) not in self._steps:
             return f"a {kind} step of {batch.num_rows} rows, which was not captured"
-        return "a step whose rows lie otherwise than in any bucket"
+        return "a step whose layout fits no bucket"
 
 
 class _CapturedStep:
-    """A step of one size: where its input lies, where its results lie, and what runs it again."""
+    """A captured step of one size and kind: its buffers and its replay."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class _CapturedStep:
 
 
 def kind_of(finish: object) -> Kind:
-    """Whoever wants the logits is given those of any step: the cheapest."""
+    """The kind of captured step for this finish; for raw logits the cheapest kind serves."""
     if not isinstance(finish, CoupledDecision) or finish.draws is None:
         return "greedy"
     return "drawn" if finish.draws.truncation is None else "truncated"

@@ -1,9 +1,8 @@
-"""The CPU cores of this process: which there are, who gets which, and how to stay on them.
+"""The CPU cores of this process: lists them, splits them between target and draft, and pins threads.
 
-Knows what the system tells of cores, and torch's number of threads; not models, modes or settings. A
-"core" is what the system numbers: a processor with SMT has two or more such siblings on each physical core.
-Systems without affinity (macOS) and without /proc or /sys are served too: there the number of cores
-decides the number of threads, and where these run is the system's affair.
+Knows the system's list of cores and torch's number of threads. Does not know models, modes or settings. A
+"core" is a logical CPU: with SMT, two or more siblings share each physical core. On systems without affinity
+(macOS), /proc or /sys, the number of cores sets the number of threads, and the system places them.
 """
 
 import contextlib
@@ -45,7 +44,7 @@ def usable_cores() -> list[int]:
 
 
 def physical_cores() -> list[tuple[int, ...]]:
-    """The usable cores, siblings together; where the system does not tell, each is its own."""
+    """The usable cores grouped by physical core; each alone where the system does not list siblings."""
     siblings = defaultdict[str, list[int]](list)
     for core in usable_cores():
         siblings[_siblings_of(core)].append(core)
@@ -53,7 +52,7 @@ def physical_cores() -> list[tuple[int, ...]]:
 
 
 def _siblings_of(core: int) -> str:
-    """Text that siblings have in common, whatever it says."""
+    """A text that is the same for siblings and differs otherwise."""
     for name in _SIBLINGS:
         with contextlib.suppress(OSError):
             if listed := Path(_TOPOLOGY.format(core), name).read_text().strip():
@@ -63,7 +62,7 @@ def _siblings_of(core: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CoreSplit:
-    """Cores of target and draft, never the same; one side is empty where there are not enough."""
+    """Disjoint cores for target and draft; one side is empty if there are too few."""
 
     target: tuple[int, ...]
     draft: tuple[int, ...]
@@ -77,11 +76,11 @@ class CoreSplit:
 
 
 def share_out(*, target: Sequence[int] = (), draft: Sequence[int] = ()) -> CoreSplit:
-    """Who gets which cores; a side that is given keeps what it has, the other gets of the rest.
+    """Splits cores between target and draft; a side given as an argument is kept, the other gets the rest.
 
-    One core of each physical core: a forward waits for memory and for units that siblings share, so a
-    second thread there brings next to nothing, and every barrier waits for one more. What stays free takes
-    the rest of the system off the cores that compute. Siblings are parted only if there is nothing else.
+    Uses one sibling of each physical core: a forward is bound by memory and by units that siblings share, so
+    a second thread gains next to nothing, and every barrier waits for one more. The idle siblings take the
+    rest of the system's work. Siblings are split only if there is a single physical core.
     """
     if target or draft:
         others = _apart_from((*target, *draft))
@@ -95,7 +94,7 @@ def share_out(*, target: Sequence[int] = (), draft: Sequence[int] = ()) -> CoreS
 
 
 def _apart_from(taken: Sequence[int]) -> tuple[int, ...]:
-    """One of each physical core that nobody has; if there is none, of each that is taken in part."""
+    """One sibling of each untouched physical core; if there is none, of each partly taken one."""
     groups = physical_cores()
     free = [[core for core in siblings if core not in taken] for siblings in groups]
     whole = [left[0] for left, siblings in zip(free, groups, strict=True) if len(left) == len(siblings)]
@@ -103,18 +102,18 @@ def _apart_from(taken: Sequence[int]) -> tuple[int, ...]:
 
 
 def cores_beside(taken: Sequence[int]) -> tuple[int, ...]:
-    """For work that is to be in nobody's way; where all are taken, all."""
+    """Cores for background work: those not taken, or all if all are taken."""
     return tuple(set(usable_cores()) - set(taken)) or tuple(usable_cores())
 
 
 def pin_to_cores(cores: Sequence[int]) -> None:
-    """Keeps this thread, and those it starts from here on, on these cores; torch gets a thread for each."""
+    """Pins this thread and threads it starts later to these cores; torch gets one thread per core."""
     _stay_on(cores)
     torch.set_num_threads(len(cores))
 
 
 def move_to_cores(cores: Sequence[int]) -> None:
-    """As pin_to_cores, with the threads that run already; no cores: as many as at the start."""
+    """Like pin_to_cores, but also moves running threads; no cores: undoes the pinning."""
     _stay_on(cores or usable_cores())
     _place(_threads(), cores or usable_cores())
     torch.set_num_threads(len(cores) or _THREADS_AT_START)
@@ -122,7 +121,7 @@ def move_to_cores(cores: Sequence[int]) -> None:
 
 @contextlib.contextmanager
 def restore_cores_on_error() -> Iterator[None]:
-    """What fails within leaves this thread, and those born meanwhile, where it was at the beginning."""
+    """On an error, restores the cores of this thread and of threads started meanwhile."""
     cores, num_threads, older = _cores_of_thread(), torch.get_num_threads(), _threads()
     try:
         yield
@@ -136,7 +135,7 @@ def restore_cores_on_error() -> Iterator[None]:
 def _stay_on(cores: Sequence[int]) -> None:
     if not can_pin():
         unusable = set(cores) - set(usable_cores())
-        _say_that_nobody_is_pinned()
+        _warn_that_pinning_is_unsupported()
     else:
         try:
             os.sched_setaffinity(0, cores)
@@ -144,16 +143,14 @@ def _stay_on(cores: Sequence[int]) -> None:
         except OSError:
             unusable = set(cores)
     if unusable:
-        raise ValueError(
-            f"cores {sorted(unusable)} are not usable here; usable are {usable_cores()}: choose among these"
-        )
+        raise ValueError(f"cores {sorted(unusable)} are not usable; use cores from {usable_cores()}")
 
 
 @functools.cache
-def _say_that_nobody_is_pinned() -> None:
+def _warn_that_pinning_is_unsupported() -> None:
     logger.warning(
-        "this system has no way to keep a process on chosen cores: "
-        "they only say how many threads compute, and the system decides where"
+        "this system cannot pin processes to cores: "
+        "the chosen cores only set the number of threads, and the system places them"
     )
 
 
@@ -164,6 +161,6 @@ def _threads() -> set[int]:
 def _place(threads: set[int], cores: Sequence[int]) -> None:
     if can_pin():
         for thread in threads:
-            # It may end meanwhile.
+            # The thread may have ended.
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(thread, cores)

@@ -1,4 +1,4 @@
-"""The coupled decision where a step's logits are: our kernels' on a GPU that Triton serves, else torch's."""
+"""Runs the coupled decision on the device of the logits: by our kernel where Triton runs, else by torch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ def decision_on(device: torch.device, decision: CoupledDecision) -> Callable[[Te
     decision = decision.on(device)
     if device.type == "cpu" or decision.draws is None:
         return decision
-    # Not before it is wanted: Triton takes long to import, and is of use on a GPU only.
+    # Imported here: Triton takes long to import and is useful on a GPU only.
     from ssd.kernels.trust import may_run
 
     return FusedDecision(decision.draws) if may_run("decide", device) else decision
@@ -29,7 +29,7 @@ class FusedDecision:
     draws: Draws
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """The token [R] of each row, where the logits are."""
+        """The token [R] of each row, on the device of the logits."""
         from ssd.kernels.decide import decide_rows
 
         if len(logits) != len(self.draws):

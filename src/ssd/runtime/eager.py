@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 class EagerRunner:
     num_uncaptured = 0
-    """None is captured here."""
+    """This runner captures no steps."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class EagerRunner:
         tiling: Tiling | None = None,
         threads: ShardThreads | None = None,
     ) -> None:
-        """`threads`: the model's, where no bit may depend on their number."""
+        """`threads`: the model's shard threads in deterministic mode; None otherwise."""
         self._threads = threads
         self.model = model
         self._attention = attention
@@ -62,7 +62,7 @@ class EagerRunner:
 
     @torch.inference_mode()
     def launch(self, batch: Batch, finish: Callable[[Tensor], T]) -> InFlightStep[T]:
-        # All that goes to the device goes there before the model runs: a copy behind it would wait for it.
+        # Copy all inputs to the device before the model runs: a later copy would wait for the model.
         made = decision_on(self._device, finish) if isinstance(finish, CoupledDecision) else finish
         with self._threads.one_for_each_operation() if self._threads else contextlib.nullcontext():
             result = made(self._logits(batch))
@@ -77,12 +77,12 @@ class EagerRunner:
 
 
 def in_flight_on(device: torch.device, result: T) -> InFlightStep[T]:
-    """The flight of work that was queued on a device, or done on a CPU."""
+    """A step that was queued on a GPU, or that has finished on a CPU."""
     return DeviceStep(result, device) if device.type == "cuda" else FinishedStep(result)
 
 
 class DeviceStep(Generic[T]):
-    """Kernels run by themselves; an event behind the last one tells when they are done. Never run."""
+    """A step queued on a GPU; an event after its last kernel marks its end. Never run on a GPU."""
 
     def __init__(self, result: T, device: torch.device) -> None:
         self._result = result

@@ -1,6 +1,6 @@
-"""What a GPU does for captured steps and the plan of its memory: the one seam between both and torch.cuda.
+"""The GPU operations that captured steps and the memory plan need: the only interface of both to torch.cuda.
 
-`CudaDevice` was never run: no machine of ours has a GPU. Tests have a card with its rules over a CPU.
+`CudaDevice` has never run on a GPU. Tests use a stand-in with the same rules on a CPU.
 """
 
 import gc
@@ -17,37 +17,37 @@ class Graph(Protocol):
 
 class GpuDevice(Protocol):
     def side_stream(self) -> AbstractContextManager[object]:
-        """Work in it runs on a stream of its own, behind all before it and before all behind it."""
+        """Runs the enclosed work on a separate stream, ordered after earlier and before later work."""
         ...
 
     def new_pool(self) -> object:
-        """Memory that graphs may share: no two of them run at a time."""
+        """A memory pool that graphs share; no two of them may run at the same time."""
         ...
 
     def new_graph(self) -> Graph: ...
 
     def capturing(self, graph: Graph, pool: object) -> AbstractContextManager[object]:
-        """Work in it is not done, but becomes the graph; what it allocates lies in the pool."""
+        """Captures the enclosed work into the graph without running it; allocations come from the pool."""
         ...
 
     def total_bytes(self) -> int: ...
 
     def free_bytes(self) -> int:
-        """After all that nobody holds was given back."""
+        """Free bytes, after unused cached memory was released."""
         ...
 
     def peak_bytes(self, work: Callable[[], object]) -> int:
-        """Does the work: what it held at most, beside all that was held before."""
+        """Runs the work and returns its peak memory, beyond what was allocated before."""
         ...
 
 
 def gpu_device_of(device: torch.device) -> GpuDevice | None:
-    """None: a CPU, where nothing is captured."""
+    """None for a CPU, where nothing is captured."""
     return CudaDevice(device) if device.type == "cuda" else None
 
 
 class CudaDevice:
-    """Never run."""
+    """Never run on a GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -26,13 +26,13 @@ def gpus_here() -> list[str]:
 
 
 def free_on_gpus() -> dict[str, int]:
-    """Bytes that nobody holds on each."""
+    """Free bytes of each GPU."""
     torch.cuda.empty_cache()
     return {gpu: int(torch.cuda.mem_get_info(torch.device(gpu))[0]) for gpu in gpus_here()}
 
 
 def resolve_dtype(dtype: DType, device: torch.device, declared: str | None = None) -> torch.dtype:
-    """What `auto` means on this device, for a checkpoint that declares a number format or none."""
+    """Resolves `auto` for this device and the number format that the checkpoint declares (None: none)."""
     names = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
     if dtype == "auto":
         return _auto_on_gpu(declared) if device.type == "cuda" else _auto_on_cpu(declared)
@@ -42,9 +42,10 @@ def resolve_dtype(dtype: DType, device: torch.device, declared: str | None = Non
 
 
 def _auto_on_cpu(declared: str | None) -> torch.dtype:
-    """The same in every mode, though one row alone is faster in emulated bfloat16: a mode changes no token.
+    """The same format in every mode, so that the mode changes no token.
 
-    No CPU here computes float16 as fast, and bfloat16 would drop three of its bits.
+    (A single row would be faster in emulated bfloat16.) Float16 checkpoints run in float32: CPUs compute
+    float16 slowly, and bfloat16 would drop three bits.
     """
     return torch.bfloat16 if arithmetic.arithmetic().bfloat16 and declared != "float16" else torch.float32
 

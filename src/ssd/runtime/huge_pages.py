@@ -2,9 +2,9 @@
 
 A forward streams every weight once, and with 4 KiB pages the processor's prefetcher
 stops at each page's end: backing weights by 2 MiB pages made linears 5–8 % faster. Where
-the system grants such pages only on request (`madvise`, the usual setting), someone has to
-ask, and oneDNN's packed weights do not tell where they lie; so the process asks for its
-large anonymous mappings, once, after loading weights. Mappings that are mostly untouched
+the system grants such pages only on request (`madvise`, the usual setting), the process has
+to request them. oneDNN does not expose the addresses of packed weights, so the process requests huge
+pages for all its large anonymous mappings, once, after loading weights. Mappings that are mostly untouched
 (a KV pool) are left alone: collapsing would fill them. A kernel that refuses changes nothing.
 """
 
