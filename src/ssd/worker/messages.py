@@ -18,25 +18,25 @@ from ssd.engine.request import Request
 from ssd.sampling import Grammar
 
 
-class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+class WorkerMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """Base class; a message is an array whose first entry is its tag."""
 
 
-class Add(Message, frozen=True, tag="add"):
+class Add(WorkerMessage, frozen=True, tag="add"):
     request: Request
 
 
-class Abort(Message, frozen=True, tag="abort"):
+class Abort(WorkerMessage, frozen=True, tag="abort"):
     """Ends a request. An unknown id is ignored: the request has just ended."""
 
     request_id: str
 
 
-class Shutdown(Message, frozen=True, tag="shutdown"):
+class Shutdown(WorkerMessage, frozen=True, tag="shutdown"):
     """Ends the engine and all its requests."""
 
 
-class Prepare(Message, frozen=True, tag="prepare"):
+class Prepare(WorkerMessage, frozen=True, tag="prepare"):
     """Compiles a grammar, before a request that needs it is added."""
 
     ticket: int
@@ -45,7 +45,7 @@ class Prepare(Message, frozen=True, tag="prepare"):
     """By time.monotonic(), which both processes share: requests whose caller timed out are skipped."""
 
 
-class Ready(Message, frozen=True, tag="ready"):
+class Ready(WorkerMessage, frozen=True, tag="ready"):
     """The model is loaded. Carries what the server needs to make requests."""
 
     model: str
@@ -55,7 +55,7 @@ class Ready(Message, frozen=True, tag="ready"):
     max_model_len: int
 
 
-class Failed(Message, frozen=True, tag="failed"):
+class Failed(WorkerMessage, frozen=True, tag="failed"):
     """The engine has ended with an error: its last message."""
 
     reason: str
@@ -63,15 +63,15 @@ class Failed(Message, frozen=True, tag="failed"):
     """True: the settings cannot work, and the reason says what to change. False: a defect."""
 
 
-class Increments(Message, frozen=True, tag="increments"):
+class Increments(WorkerMessage, frozen=True, tag="increments"):
     increments: tuple[Increment, ...]
 
 
-class Finished(Message, frozen=True, tag="finished"):
+class Finished(WorkerMessage, frozen=True, tag="finished"):
     output: RequestOutput
 
 
-class Refused(Message, frozen=True, tag="refused"):
+class Refused(WorkerMessage, frozen=True, tag="refused"):
     """The request can never run, for the reason given."""
 
     request_id: str
@@ -80,7 +80,7 @@ class Refused(Message, frozen=True, tag="refused"):
     """The request was valid: the reason is for the log, not for the caller."""
 
 
-class Prepared(Message, frozen=True, tag="prepared"):
+class Prepared(WorkerMessage, frozen=True, tag="prepared"):
     ticket: int
     refusal: str = ""
     """Why the grammar cannot be used; empty: it can."""
@@ -88,7 +88,7 @@ class Prepared(Message, frozen=True, tag="prepared"):
     """False: another attempt may succeed."""
 
 
-class Heartbeat(Message, frozen=True, tag="heartbeat"):
+class Heartbeat(WorkerMessage, frozen=True, tag="heartbeat"):
     """The process is alive; with the engine's progress and statistics."""
 
     seconds_without_progress: float
