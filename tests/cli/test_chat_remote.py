@@ -77,7 +77,7 @@ def test_control_characters_do_not_reach_the_terminal(server: FakeOpenAI) -> Non
         (("--url", "http://127.0.0.1:9"), "no answer from http://127.0.0.1:9: is the server running there?"),
         (("--url", "http://a", "--vllm", "http://b"), "exclude each other"),
         (("--ssd", "--url", "http://a"), "exclude each other"),
-        (("--vllm", "http://a", "--draft", "d"), "--draft has no meaning with a server elsewhere"),
+        (("--vllm", "http://a", "--draft", "d"), "--draft has no meaning with a server"),
         (("--vllm", "http://a", "--color-origins"), "--color-origins has no meaning with vLLM"),
         (("--sglang", "http://a", "--color-origins"), "--color-origins has no meaning with SGLang"),
     ],

@@ -1,9 +1,9 @@
-"""A run: every case on every prompt, in turns, each result kept as it is made, so that it can go on later.
+"""A benchmark run: every case on every prompt, in turns. Results are saved at once: a run can be resumed.
 
 Knows the order of turns and what is still to do. Does not know terminals: whoever watches is told of each
 turn. A batch of prompts runs in every case before the next one starts, and the order changes with each batch
-(turns.py): whatever drifts on the machine, drifts for all. A batch in which a run was interrupted is measured
-whole again when it goes on: cases of one prompt are never of two days.
+(turns.py), so that a drift of the machine affects all cases alike. A batch that was interrupted is measured
+again as a whole: the cases of one prompt are always measured in one go.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,17 +33,17 @@ class PromptBatch:
 
     dataset: str
     start: int
-    """Of the prompts of the run, not of the data set."""
+    """Index of its first prompt among those of the run, not of the data set."""
     size: int
     cases: Sequence[Case]
 
 
 OnTurn = Callable[[Case, Sequence[CaseRecord]], None]
-"""Who watches a run."""
+"""Called after each turn, with its case and records."""
 
 
 def batches(cases: Sequence[Case], datasets: Sequence[str], num_prompts: int) -> list[PromptBatch]:
-    """All of a run, in order. Data sets take turns too. A batch that would not be full is left out."""
+    """All batches of a run, in order. Data sets take turns too. A batch that is not full is left out."""
     by_size: dict[int, list[Case]] = {}
     for case in cases:
         by_size.setdefault(case.batch_size, []).append(case)
@@ -74,7 +74,7 @@ class BenchRun:
         *,
         mixed: bool = False,
     ) -> None:
-        """Begins or goes on; nothing is loaded yet. `mixed`: even with other code, or elsewhere."""
+        """Begins or resumes a run; loads no model. `mixed`: resume with other code or elsewhere too."""
         self._folder, self._manifest, self._cases, self._prompts = folder, manifest, cases, prompts
         settings = manifest.settings
         self._batches = batches(cases, list(prompts), settings.num_prompts)
@@ -90,7 +90,7 @@ class BenchRun:
 
     @property
     def num_done(self) -> int:
-        """Those that need not be measured again."""
+        """Texts that need not be measured again."""
         return _num_texts([batch for batch in self._batches if self._is_whole(batch)])
 
     @property
@@ -98,12 +98,12 @@ class BenchRun:
         return all(map(self._is_whole, self._batches))
 
     def go_on(self, engines: CaseEngines, on_turn: OnTurn) -> None:
-        """All that is left, with engines of the run's own cases."""
+        """Measures all that is left. `engines`: those of the run's cases."""
         engines.refuse_long(chain.from_iterable(self._prompts.values()), self._manifest.settings.max_tokens)
         bare = BareModels(engines, self._cases)
         self._folder.begin_session(self._with_facts(engines))
         engines.warm_up(self._cases, next(iter(self._prompts.values()))[0])
-        bare.sample()  # warms up
+        bare.sample()  # Discarded: warms up.
         for batch in self._batches:
             samples: list[list[float]] = []
             if not self._is_whole(batch):
@@ -135,7 +135,7 @@ class BenchRun:
         return (batch.dataset, self._manifest.settings.first_prompt + batch.start) in self._measured
 
     def _add_forwards(self, bare: BareModels, batch: PromptBatch, samples: Sequence[Sequence[float]]) -> None:
-        """Once for each batch of the smallest size, beside its turns; agreement where greedy tokens are."""
+        """Records the bare forwards sampled between turns, and the draft's agreement if a case is greedy."""
         place = self._manifest.settings.first_prompt + batch.start
         forwards = bare.forwards(batch.dataset, place, samples)
         greedy = [case for case in batch.cases if case.temperature == 0]
@@ -146,7 +146,7 @@ class BenchRun:
         self._measured.add((batch.dataset, place))
 
     def _add_ties(self, engines: CaseEngines) -> None:
-        """How close the scores were wherever a text leaves another. Texts of a run have one length."""
+        """Records how close the scores were where two texts first differ. All texts have the same length."""
         settings, found = self._manifest.settings, check_equality(self._done.values())
         for each in found.differences:
             one, other = (

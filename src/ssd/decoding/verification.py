@@ -59,7 +59,7 @@ class _Deciding(Generic[T]):
     """A launched forward with the decision of its tokens queued behind it."""
 
     flight: InFlightStep[T]
-    """Returns the decisions, on the device of the logits."""
+    """Its result: the decisions, still on the device of the logits."""
     read: Callable[[T], list[Decided]]
 
     def is_done(self) -> bool:
@@ -92,7 +92,7 @@ def verify(
 
 
 def _by_draws_alone(rows: Sequence[DecodeRow]) -> CoupledDecision | None:
-    """The decision on the device, if all rows only need tokens by their seeds and positions; else None."""
+    """The decision to run on the device, if logits, seeds and positions are all it needs; else None."""
     wanting = [(row.sampling, row) for row in rows if row.sampling is not None]
     if any(row.scoring is not None for row in rows) or not all(
         is_drawn_alone(sampling) and not _takes_a_ratio(row) for sampling, row in wanting
@@ -115,7 +115,7 @@ def _accepted(rows: Sequence[DecodeRow], made: Tensor) -> list[Decided]:
 
 
 def _taken(row: DecodeRow, decided: Sequence[int]) -> list[int]:
-    """Indices of the row's decided tokens that are accepted."""
+    """Which of the row's decided tokens are emitted, as indices."""
     return accepted_places(decided, row.drafted, row.parents) if decided else []
 
 
@@ -128,11 +128,11 @@ def _tree(row: DecodeRow, places: Sequence[int]) -> VerifiedTree | None:
 
 @dataclass(frozen=True, slots=True)
 class _Decisions:
-    """Decisions of rows that need more than draws: those already made, and logits for the others."""
+    """A step whose rows need more than seeds: coupled tokens are decided, ratio rows have only logits."""
 
     logits: Tensor
     places: list[range]
-    """The rows of the logits at which each row decides tokens."""
+    """For each row of the step: the rows of the logits that decide its tokens."""
     drawn: list[int]
     """Rows with coupled acceptance; the others use ratio acceptance, one token after the other."""
     tokens: DecidedTokens | None
@@ -181,7 +181,7 @@ def _takes_a_ratio(row: DecodeRow) -> bool:
 
 
 def decided_positions(row: DecodeRow) -> list[SamplingRow]:
-    """Sampling rows after the last known token, and after each drafted one as if its path were accepted."""
+    """How to sample after the last known token, and after each drafted one as if its path were accepted."""
     if row.sampling is None:
         return []
     known, drafted = row.sampling, row.drafted
@@ -197,8 +197,8 @@ def decided_positions(row: DecodeRow) -> list[SamplingRow]:
 
 
 def _masks(drafted: Sequence[int], parents: Sequence[int], constraint: Constraint) -> list[Allowed | None]:
-    """The masks after the text and after each node; None after a token that is not allowed, where no token is
-    decided any more."""
+    """The masks after the text and after each node. None after a forbidden token: nothing is decided behind
+    it."""
     found: list[Allowed | None] = [None] * (len(drafted) + 1)
     for leaf in leaves_of(parents) or [-1]:
         path = path_to(parents, leaf)
@@ -238,7 +238,7 @@ def _allowed_nodes(drafted: Sequence[int], parents: Sequence[int], constraint: C
 
 
 def accepted_places(decided: Sequence[int], drafted: Sequence[int], parents: Parents = None) -> list[int]:
-    """Indices of accepted decided tokens: up to and including the first that was not drafted."""
+    """Indices of the decided tokens to emit: the accepted ones, and the first that was not drafted."""
     return [0, *(node + 1 for node in walk(decided, drafted, parents))]
 
 
@@ -264,7 +264,7 @@ def accept_by_ratio(
 
 
 def _at(logits: Tensor, places: Sequence[range]) -> Tensor:
-    """Some rows of the logits; without a copy if they are all rows, as nearly always."""
+    """These rows of the logits; not copied if they are all of them, the usual case."""
     if sum(map(len, places)) == len(logits):
         return logits
     return logits[[place for each in places for place in each]]

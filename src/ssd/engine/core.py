@@ -105,8 +105,8 @@ class EngineCore:
     def share_fairly(self, prefill_budget: PrefillBudget | None = None) -> None:
         """Keeps one caller's requests from delaying other callers. For servers.
 
-        The prefill budget limits the prompt tokens and the further sequences of a step. Sequences beyond
-        the first of each group may take half of max_num_seqs.
+        A group is what one caller sent together. Its sequences after the first may take at most half of
+        max_num_seqs. The prefill budget limits them further, and the prompt tokens, in each step.
         """
         limits = self._limits
         self._scheduler.max_num_further = max(1, limits.max_num_seqs // 2)
@@ -119,7 +119,7 @@ class EngineCore:
         if request.request_id in self._requests:
             raise InvalidRequestError(f"request id {request.request_id!r} is already running: choose another")
         generations = self._generations_of(request)
-        # The first sequence needs the most of the n: if it is admissible, all are.
+        # None of the n needs more than the first: if the scheduler accepts that one, it accepts all.
         for generation in generations:
             self._scheduler.add(generation.sequence)
         self._requests[request.request_id] = RunningRequest(request, generations)
@@ -132,7 +132,7 @@ class EngineCore:
             return StepOutput((), ())
         self._without_text = [each for each in self._without_text if each not in running.generations]
         for generation in running.generations:
-            # Also if it has stopped: after an error in a step the scheduler may still hold it.
+            # Even one that has stopped: after a failed step the scheduler may still hold it.
             self._end(generation.sequence)
         increments = []
         for generation in running.generations:
@@ -222,7 +222,7 @@ class EngineCore:
         if not self._without_text:
             return
         waiting, self._without_text = self._without_text, []
-        # Take all results first: if detokenizing fails, it is not tried again with the same tokens.
+        # Take all results first, so that tokens on which detokenizing fails are not tried again.
         results = [generation.take_results() for generation in waiting]
         increments = [self._increment(*each) for each in zip(waiting, results, strict=True)]
         touched = {each.request.request_id: self._requests[each.request.request_id] for each in waiting}
@@ -269,7 +269,7 @@ class EngineCore:
         return dict(zip(seq_ids, speculations, strict=True))
 
     def _grammar_states(self, seq_ids: list[int]) -> dict[int, GrammarState]:
-        """Grammar states of the sequences that have a grammar and can go on."""
+        """Grammar states of the sequences that have a grammar, except where no token can follow."""
         constrained = [(each, self._generations[each].constraint) for each in seq_ids]
         found = [(each, constraint.state()) for each, constraint in constrained if constraint is not None]
         return {each: state for each, state in found if state is not None}
@@ -288,8 +288,8 @@ class EngineCore:
         self._decoder.proposer.forget(sequence.seq_id)
 
     def use(self, decoder: Decoder, *, acceptance: Acceptance) -> None:
-        """Replaces the decoder, for the same target, between requests; does not close the old one."""
-        self._finish_step()  # Its requests were aborted.
+        """Replaces the decoder of the same target while no request runs; does not close the old one."""
+        self._finish_step()  # It may be left over from requests that were aborted.
         if self.has_work:
             raise ValueError("the decoder cannot change while requests run: let them end, or abort them")
         self._decoder, self._acceptance = decoder, acceptance
@@ -373,7 +373,7 @@ class EngineCore:
         sequence = row.sequence
         generation = self._generations.get(sequence.seq_id)
         if generation is None:
-            return  # Discard an in-flight step's results for aborted requests.
+            return  # The request was aborted while the step was in flight.
         if decided.prompt_logprobs:
             generation.score_prompt(row.start, decided.prompt_logprobs)
         if not row.samples:
@@ -382,10 +382,10 @@ class EngineCore:
         if not row.generated:
             sequence.wants_prompt_logits = False
             self._requests[sequence.request_id].note_token(now)
-        how = how if generation.request.speculation else None  # Without speculation there are no misses.
+        how = how if generation.request.speculation else None  # It asked for none: count no miss.
         longest = self._limits.max_model_len
         tokens = generation.settle(decided.tokens, longest, row.num_drafted, how, decided.tree)
-        if tokens:  # None: the grammar allowed no token, and the sequence has ended.
+        if tokens:  # Empty if the grammar allowed no token: then the sequence has ended.
             self._scheduler.commit(row, tokens)
         self._without_text.append(generation)
         if generation.stop is not None:

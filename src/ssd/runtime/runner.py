@@ -1,6 +1,6 @@
-"""The runner interface: a batch in, what was made of its logits out, in two phases.
+"""The runner interface: `launch` a batch, then `collect` what a function made of its logits.
 
-Knows what a forward is given and gives back. Eager, compiled and captured-graph runners
+Knows a forward's input and output. The eager runner and the one of captured graphs
 implement it; nothing above it knows which one it talks to.
 """
 
@@ -22,17 +22,17 @@ class InFlightStep(Protocol[T_co]):
     """A forward that was launched."""
 
     def is_done(self) -> bool:
-        """Whether collecting would not wait."""
+        """Whether `collect` would return at once."""
         ...
 
     def collect(self) -> T_co:
-        """What was made of the logits."""
+        """What `finish` made of the logits."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedStep(Generic[T]):
-    """The flight of a runner that computes while it launches."""
+    """A step that had ended when `launch` returned."""
 
     result: T
 
@@ -46,28 +46,28 @@ class FinishedStep(Generic[T]):
 class Runner(Protocol):
     @property
     def is_async(self) -> bool:
-        """Whether a forward goes on by itself after its launch: the host has time until it is collected."""
+        """Whether `launch` returns while the forward still runs, so that the host can do other work."""
         ...
 
     @property
     def num_uncaptured(self) -> int:
-        """Steps that no captured one held; 0 where none is captured."""
+        """Steps that no captured graph could run; 0 if nothing is captured."""
         ...
 
     def batch(self, rows: Sequence[SequenceInput]) -> Batch:
-        """The rows as tensors; they hold until the next call."""
+        """The rows as tensors, valid until the next call."""
         ...
 
     def launch(self, batch: Batch, finish: "Callable[[Tensor], T]") -> InFlightStep[T]:
-        """Starts the forward, and what is to be made of its logits.
+        """Starts the forward, and `finish` on its logits.
 
         `finish` is given float32 logits [wanted rows, vocab_size], in the order of the rows; a draft with a
         restricted head has a column for each of its `head_tokens` instead. Its work is queued behind the
-        forward: what it reads on the host waits for that.
+        forward; if it reads a value on the host, it waits for the forward.
         """
         ...
 
 
 def forward(runner: Runner, rows: Sequence[SequenceInput]) -> "Tensor":
-    """Float32 logits of the rows, for whoever has nothing to do until they are there."""
+    """Float32 logits of the rows; waits until they are computed."""
     return runner.launch(runner.batch(rows), lambda logits: logits).collect()

@@ -2,8 +2,8 @@
 
     y = argmax(z/T + g(seed, position, ·));   T = 0: argmax(z);   a drafted token is accepted if it is y
 
-z are logits after everything that depends on tokens (penalties, masks); truncation is given along, or done
-already. No Python works row by row, and nothing is read back to the host: who needs the tokens there reads
+z are logits after everything that depends on tokens (penalties, masks). Truncation is passed in, or done
+already. There is no Python loop over rows and no copy to the host: whoever needs the tokens there copies
 them once. Knows no requests, no models, and not who drafts.
 """
 
@@ -21,16 +21,16 @@ from ssd.sampling.select import argmax
 from ssd.sampling.whole import decide_whole
 
 NOTHING = -1
-"""In the place of a token where there is none."""
+"""Stands for "no token" in tensors of tokens."""
 
-# So few get their noise sooner than some of them are picked out.
+# For vocabularies up to this size, noise for all tokens is faster than finding the possible winners.
 _FEW_TOKENS = 512
-# Some 44 bytes each are needed at a time: 1.5 GB, however many rows a step has.
+# Scores per piece. Each takes some 44 bytes: at most 1.5 GB, however many rows a step has.
 _MOST_SCORES = 1 << 25
 
 
 def decide_tokens(logits: Tensor, draws: Draws) -> Tensor:
-    """The token [R] of each row of logits [R, V], which are left as they are."""
+    """The token [R] of each row of logits [R, V], which are not changed."""
     if logits.ndim != 2 or len(logits) != len(draws):
         raise ValueError(
             f"logits of shape {tuple(logits.shape)} for {len(draws)} rows: pass one row of logits for each"
@@ -41,14 +41,14 @@ def decide_tokens(logits: Tensor, draws: Draws) -> Tensor:
 
 
 def pieces_of(logits: Tensor) -> list[slice]:
-    """Rows [R, V] in pieces that are looked at one after the other: memory is finite."""
+    """The rows [R, V] in pieces that are processed one after the other, to bound memory."""
     most = max(1, _MOST_SCORES // logits.shape[1])
     return [slice(start, start + most) for start in range(0, len(logits), most)]
 
 
 @dataclass(frozen=True, slots=True)
 class CoupledDecision:
-    """What is made of a step's logits where each row's token is decided by its draw alone."""
+    """Decides the tokens of a step in which every row needs only its logits, seed and position."""
 
     draws: Draws | None
     """None: every row is greedy."""
@@ -62,15 +62,15 @@ class CoupledDecision:
 
 
 def count_accepted(tokens: Tensor, drafted: Tensor, starts: Tensor) -> Tensor:
-    """How many drafted tokens each sequence keeps [S]: those from its first row on that were decided.
+    """How many drafted tokens of each sequence are accepted [S]: those before its first mismatch.
 
-    `drafted` [R] holds what was guessed for each row's own token, `NOTHING` where nothing was. A sequence
+    `drafted` [R]: the drafted token to compare with each row's token; `NOTHING`: none. A sequence
     has the rows from its start [S] to the next one's.
     """
     num_rows = len(tokens)
     places = torch.arange(num_rows + 1, device=tokens.device)
     missed = torch.where(tokens == drafted, num_rows, places[:-1])
-    # From each row on, the first that was not foretold; and after the last row, the end.
+    # For each row: the first row from there on whose token was not drafted; the end if there is none.
     ahead = torch.cat((missed, places[-1:])).flip(0).cummin(0).values.flip(0)
     ends = torch.cat((starts[1:], places[-1:]))
     return ahead[starts].minimum(ends) - starts

@@ -21,8 +21,8 @@ class Gate:
         self._client = client
         self._max_inside = client.config.max_num_seqs + max_queue
         self._inside: dict[str, tuple[int, int]] = {}
-        """By id of each unfinished request: how many of its sequences are the first one of an HTTP request,
-        and how many are further ones."""
+        """By id of each unfinished request: 1 if it has the first sequence of its HTTP request, else 0,
+        and how many further sequences it has."""
         self._num_preparing = 0
         """Requests that are being tokenised or wait for their grammar to compile."""
         self._num_answers = 0
@@ -86,14 +86,14 @@ class Gate:
 
     @property
     def most_at_once(self) -> int:
-        """Most further sequences of all requests together: half of the queue."""
+        """How many further sequences all requests may have together: half of the queue."""
         return max(1, self._max_inside // 2)
 
     def leave(self, request: Request) -> None:
         self._inside.pop(request.request_id, None)
 
     async def drain(self, seconds: float) -> None:
-        """Refuse new requests, wait `seconds` for running ones, then abort these."""
+        """Refuse new requests, wait up to `seconds` for running ones, then abort those that are left."""
         self.is_draining = True
         try:
             await asyncio.wait_for(self._is_empty.wait(), seconds)

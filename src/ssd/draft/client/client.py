@@ -1,9 +1,9 @@
-"""The target's side of the draft: mirrors of the trees of all its sequences.
+"""The target's end of the link to its drafts: a mirror of the draft's tree for each sequence.
 
-Nothing here waits unless told how long. When a draft is lost, so are its mirrors; when the next draft is
+Only `wait` waits, with a timeout. When a draft is lost, so are its mirrors; when the next draft is
 ready, every sequence is opened again from its tokens. Knows the protocol, the mirrors and tokens. Does not
-know the target or an engine: sequences have any hashable key, and sampling parameters come in the form of the
-wire.
+know the target or an engine: sequences have any hashable key, and sampling parameters come as they are
+sent.
 """
 
 import random
@@ -45,19 +45,19 @@ _MOST_TENANTS = 16
 
 
 class Path(msgspec.Struct, frozen=True):
-    """A speculation: tokens, and for each the probability that the text will contain it there."""
+    """A speculation: tokens, and for each the probability that it and all before it are accepted."""
 
     tokens: Sequence[int] = ()
     chances: Sequence[float] = ()
     drawn: Sequence[Distribution] | None = None
-    """Under ratio acceptance, what each token was drawn from."""
+    """Under ratio acceptance: the distribution that each token was drawn from."""
     parents: Sequence[int] | None = None
     """Of each token, the index of its parent, or -1 for the end of the text. None: a chain."""
     num_certain: int = 0
     """How many of the first tokens are forced by the request's grammar."""
 
     def cut(self, length: int) -> "Path":
-        """The first tokens; of a tree too, since parents come before their children."""
+        """Keeps the first `length` tokens. That works for a tree too: parents come before their children."""
         if length == len(self.tokens):
             return self
         drawn = None if self.drawn is None else self.drawn[:length]
@@ -66,7 +66,7 @@ class Path(msgspec.Struct, frozen=True):
         return Path(self.tokens[:length], self.chances[:length], drawn, parents, certain)
 
     def behind(self, tokens: Sequence[int]) -> "Path":
-        """The same path behind forced tokens."""
+        """The path that starts with these forced tokens and goes on with this one."""
         if not tokens:
             return self
         count = len(tokens)
@@ -146,7 +146,7 @@ class DraftClient:
     ) -> None:
         """Opens a session for a sequence; a session that has this key is replaced.
 
-        `draft_name`: prefer drafts of this name; empty, or where there is none: any draft.
+        `draft_name`: prefer drafts of this name. If it is empty or no draft has it: any draft.
         """
         with self.pool.lock:
             self.forget(key)
@@ -195,7 +195,7 @@ class DraftClient:
                     continue
                 try:
                     new = session.take_decided(tokens)
-                except OverflowError:  # No model has such a token.
+                except OverflowError:  # It does not fit into the array: no model has such a token.
                     self.forget(key)
                     continue
                 if new is None:
@@ -213,7 +213,7 @@ class DraftClient:
         return found
 
     def send_forced(self, certain: Sequence[tuple[Hashable, Sequence[int]]]) -> None:
-        """Sends forced tokens before they are verified, so that drafts can continue behind them meanwhile."""
+        """Sends forced tokens before they are verified, so that drafts can already continue after them."""
         with self.pool.lock:
             told = list[tuple[ClientSession, Sequence[int]]]()
             for key, tokens in certain:
@@ -251,7 +251,7 @@ class DraftClient:
     def _offer(
         self, session: ClientSession | None, limit: int, grammar: GrammarView | None, trees: Bounds | None
     ) -> Path:
-        """Under ratio acceptance, do not filter sampled tokens by value: that would bias acceptance."""
+        """Its path or tree. Under ratio acceptance its plain path: filtering drawn tokens would bias it."""
         if session is None or session.sampling.ratio or (grammar is None and trees is None):
             return self._path(session, limit)
         row, forced = session.row, session.forced[: min(limit, session.room)]
@@ -269,7 +269,7 @@ class DraftClient:
         return Path(tokens, chances, None, simplified(parents), certain).behind(forced)
 
     def _path(self, session: ClientSession | None, limit: int) -> Path:
-        # Forced tokens lie between the text and the tree, and only the grammar knows them.
+        # The tree starts after the forced tokens, and here there is no grammar to propose those by.
         if session is None or not session.is_open or session.forced:
             return _NO_PATH
         tokens, chances = self._mirrors.path(session.row, min(limit, session.room))
@@ -277,7 +277,7 @@ class DraftClient:
             return _NO_PATH
         if not self._mirrors.has_drawn(session.row):
             return Path(tokens, chances)
-        # Only as far as the distributions that the tokens were drawn from are known.
+        # Cut before the first token whose distribution is not known.
         drawn = self._mirrors.drawn_along(session.row, tokens)
         return Path(tokens[: len(drawn)], chances[: len(drawn)], drawn)
 
@@ -374,7 +374,7 @@ class DraftClient:
             session.replica.post(Resync(row, int(self._mirrors.epoch[row])))
 
     def _may_send(self, session: ClientSession, tokens: Sequence[int]) -> bool:
-        """False where the draft lacks one of the tokens; its session is then closed."""
+        """Whether its draft knows all the tokens. If not, the session is opened with another draft."""
         replica = session.replica
         if replica is None or largest(tokens) < replica.vocab_size:
             return replica is not None
@@ -392,7 +392,7 @@ class DraftClient:
             self._router.bring_back(replica)
             self.pool.flush()
         if last is None:
-            return  # Work that was done before, or for other targets, does not count.
+            return  # The first report covers work from before we connected: it only sets the base.
         rows = max(0, stats.num_own_rows - last.num_own_rows)
         ours.num_own_rows = min(ours.num_own_rows + rows, MAX_COUNT)
         steps, seconds = stats.num_steps - last.num_steps, max(0.0, stats.seconds - last.seconds)
@@ -408,7 +408,7 @@ class DraftClient:
         self.stats.kv_usage = max((each.kv_usage for each in announced), default=0.0)
 
     def _known_name(self, tenant: str) -> str:
-        """Bounded, because a faulty draft may send ever new names, and each would stay in the metrics."""
+        """The name, or "other" after too many: a faulty draft may invent names, and metrics keep them."""
         if len(self._tenants) < _MOST_TENANTS:
             self._tenants.add(tenant)
         return tenant if tenant in self._tenants else "other"

@@ -1,15 +1,15 @@
 """Decides which draft has which sequence: opens, moves, brings back and closes sessions.
 
 A sequence is open with one draft at a time, or with none. A sequence that loses its draft is opened at once
-with the next best, from its tokens; a request may name the drafts that may have it.
+with the next best, from its tokens. A request may name the drafts that it prefers.
 
 Drafts are chosen by rendezvous hashing with bounded loads. Each pair of a draft and a prefix has a score, by
 a hash of the two, and the highest score wins: texts that begin alike go to the same draft, whose KV cache
 then holds what they share, and a draft that comes or goes moves only its own sequences. A draft that has more
 than its share of the sequences is skipped.
 
-`Distance` measures how many rounds of the target pass while a message is on its way, so that a draft's tree
-reaches beyond them.
+`Distance` estimates how many rounds of the target pass until a draft's answer arrives, and makes the draft's
+tree deeper by that much.
 
 Knows the pool's drafts, the mirrors and the messages that open and close a session. Does not know outcomes or
 nodes (client.py). Call everything here with the pool's lock held.
@@ -42,7 +42,7 @@ class SessionRouter:
         self._free_rows: list[int] = []
         self._next_epoch = itertools.count(1).__next__
         self.is_paused = False
-        """No session is open."""
+        """While set, all sessions are closed and none is opened."""
 
     def __iter__(self) -> Iterator[ClientSession]:
         return iter(self._by_row.values())
@@ -81,7 +81,7 @@ class SessionRouter:
                 self.open(session, but=but)
 
     def open(self, session: ClientSession, *, but: Replica | None = None) -> None:
-        """Opens it with the draft that has it, or else with one that has not declined it."""
+        """Opens it with its own draft, or else with the best that has not declined it."""
         while not self.is_paused and (replica := session.replica or self._choose(session, but)) is not None:
             reason = session.reason_not_to_send(replica)
             if not reason:
@@ -134,7 +134,7 @@ class SessionRouter:
         return len(movable)
 
     def bring_back(self, replica: Replica) -> None:
-        """Opens the shortest of those that the draft had no room for."""
+        """Opens the shortest session that this draft declined for lack of room."""
         waiting = [each for each in self if not each.is_open and each.declined.get(replica)]
         for session in sorted(waiting, key=lambda each: len(each.tokens))[:1]:
             del session.declined[replica]
@@ -163,8 +163,8 @@ class SessionRouter:
         self._note_moved([session])
 
     def _choose(self, session: ClientSession, but: Replica | None) -> Replica | None:
-        """A draft that answers, if any does; of those, one that has the name in the request; of those, one
-        that is in time."""
+        """Prefers drafts that are not stalled, then those that the request names, then those that are not
+        behind; among the rest the highest score wins."""
         found = [each for each in self._pool.ready if each is not but and each not in session.declined]
         found = [each for each in found if not each.is_stalled] or found
         if session.draft_name:
@@ -183,7 +183,7 @@ class SessionRouter:
         replica.post(session.opening(replica, epoch, self.distance.lookahead_with(replica.answer.value)))
 
     def _part(self, session: ClientSession) -> None:
-        """Marks it as open with no draft."""
+        """Takes it from its draft: it is open with none. Sends nothing."""
         self._mirrors.close(session.row)
         if session.replica is not None:
             session.replica.num_own_sequences -= 1
@@ -211,7 +211,7 @@ _SLACK = 1.25
 class Candidate(Protocol):
     @property
     def name(self) -> str:
-        """The same for every target, as long as it is the same draft."""
+        """Every target knows the same draft by the same name."""
         ...
 
     @property
@@ -222,7 +222,7 @@ C = TypeVar("C", bound=Candidate)
 
 
 def choose(candidates: Sequence[C], tokens: Sequence[int]) -> C | None:
-    """The highest score for this text among drafts that have no more than their share."""
+    """The draft with the highest score for this text, of those that have no more than their share."""
     if len(candidates) < 2:
         return candidates[0] if candidates else None
     most = _SLACK * sum(each.num_sequences for each in candidates) / len(candidates) + 1
@@ -257,11 +257,11 @@ class Distance:
             self._round.note(now - last)
 
     def lookahead_with(self, answer_seconds: float) -> int:
-        """The lookahead to send to a draft whose answers take this long; it grows twice as deep, and one
-        more."""
+        """The lookahead to send to a draft whose answers take this long. The draft grows its tree to twice
+        that depth, plus one."""
         if not self._round.value:
             return self._lookahead
         behind = answer_seconds / self._round.value
-        # The normal depth allows for answers that arrive within a round.
+        # The normal depth already covers answers that take up to one round.
         extra = max(0.0, behind - 1) * (self._lookahead + 1) / 2
         return min(max(_MOST, self._lookahead), self._lookahead + math.ceil(extra))

@@ -36,7 +36,7 @@ class HostLimits:
     """Prompt tokens read in one step."""
     max_model_len: int = 2048
     weights: Mapping[str, float] = field(default_factory=dict)
-    """By tenant name; 1 for others."""
+    """Shares of tenants by name; 1 for those not named."""
 
 
 class OutOfTrees(Exception):  # noqa: N818 - exhaustion is a state here, not an error
@@ -135,7 +135,7 @@ class DraftScheduler:
             self._truncating.add(session_id)
 
     def _calibration_part(self, tenant: str) -> int:
-        """The number of a tenant's calibration counts; clears them if they were assigned just now."""
+        """The index of the tenant's part of the calibration counts; clears that part if it is new."""
         calibration_part, is_new = self.tenants.calibration_part(tenant)
         if is_new:
             self._forest.tables.counts[
@@ -168,7 +168,7 @@ class DraftScheduler:
         return bool(self._free)
 
     def advance(self, session_id: int, n: int, tokens: Sequence[int]) -> None:
-        """Takes an outcome. Raises ValueError if the text outgrows the draft's context; close it then."""
+        """Takes an outcome. Raises ValueError if the text outgrows the draft's context: then close it."""
         session = self._sessions[session_id]
         if session_id in self._pending and n == self.ledger.n[session.row] + 1:
             self._apply()
@@ -219,7 +219,7 @@ class DraftScheduler:
     def check_integrity(self) -> None:
         self._kv_blocks.check_integrity(self._sessions)
         if sorted(self._free + list(self._by_row)) != list(range(1, self._forest.shape.sequences + 1)):
-            raise RuntimeError("a row is neither free nor in use, or both")
+            raise RuntimeError("a row is both free and in use, or neither")
         self.tenants.check_integrity({row: each.tenant for row, each in self._texts.items()})
         if np.flatnonzero(self.ledger.is_open).tolist() != sorted(self._by_row):
             raise RuntimeError("the rows that are open in the ledger are not those in use")
@@ -235,7 +235,7 @@ class DraftScheduler:
     # Outcomes.
 
     def _apply(self) -> None:
-        """Applies pending outcomes to the trees; those longer than the tables allow, in parts."""
+        """Applies pending outcomes to the trees, in parts where one is longer than the tables allow."""
         while self._pending:
             forest, most = self._forest, self._forest.shape.outcome
             parts, rest = dict[int, list[int]](), dict[int, list[int]]()
@@ -266,7 +266,7 @@ class DraftScheduler:
         return count
 
     def _note_progress(self, count: Longs) -> None:
-        """After outcomes: shares blocks that are full, and leaves texts that are far behind to prefill."""
+        """After outcomes: shares full KV blocks, and hands texts with many unread tokens to prefill."""
         forest = self._forest
         num_read = forest.xp.to_host(forest.tables.num_read)
         is_far = forest.xp.to_host(forest.tables.length) - num_read > forest.shape.ring
@@ -283,7 +283,7 @@ class DraftScheduler:
     # Steps.
 
     def _load_limits(self) -> None:
-        """Writes to the tables which sequences may grow, and how many steps they have."""
+        """Writes to the tables which sequences may grow, and how many steps are left in their round."""
         is_held = self.ledger.is_held
         is_held[:] = False
         for session_id in self._prefill.unread | self._kv_blocks.lacking.keys():
@@ -293,7 +293,7 @@ class DraftScheduler:
         forest.xp.load(forest.tables.steps_left, self._round_timer.steps_left())
 
     def _lay_runs(self) -> list[TokenRun]:
-        """Adds rows that continue texts as they went on before (host_choices.py)."""
+        """Adds the rows of runs: tokens that followed the same words earlier in a text (host_choices)."""
         forest = self._forest
         runs = find_runs(forest, self._texts) if forest.shape.lookup else []
         load_runs(forest, runs)
@@ -302,7 +302,7 @@ class DraftScheduler:
         return runs
 
     def _choose_children(self, logits: Tensor, runs: Sequence[TokenRun]) -> ChosenChildren:
-        """The children of each row, from its logits and parameters. Drawn ones are chosen on the host."""
+        """The children of each row, from its logits and parameters. Under ratio acceptance the host draws."""
         forest = self._forest
         forest.truncates = bool(self._truncating)
         if self._edited:
@@ -311,7 +311,7 @@ class DraftScheduler:
         if self._drawing:
             host = forest.xp.to_host(chosen[0]), forest.xp.to_host(chosen[1])
             self._drawer.write(forest, self._texts, logits, host, runs)
-            # On a device `host` is a copy.
+            # On a GPU `host` is a copy, so write it back.
             for table, values in zip(chosen, host, strict=True):
                 forest.xp.load(table, values)
         return chosen

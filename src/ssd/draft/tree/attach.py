@@ -1,9 +1,9 @@
-"""Attaches chosen children to the trees, and collects them in `fresh` for the engines.
+"""Attaches chosen children to the trees, and collects them in `fresh` for the targets.
 
 A row's node gets its slot, its children join the tree, and it cannot be selected again. Rows that attach
 nothing write to scratch. `fresh` is all that has to be copied to the host.
 
-Runs are rows that continue the text as it went on before (ngram.py), below the first row of a tree. The host
+A run is a guess by n-gram (ngram.py): rows below the first row of a tree, each a child of the last. The host
 decides them: for each row of a run, the row that it starts from, its place in the run, and its token. The
 part of a run that the model's children confirm becomes nodes; the rest is dropped. Rows of runs come after
 all others, those of one run together. Knows tables; does not know logits or texts.
@@ -26,8 +26,8 @@ class Families:
     """The children of each row [W, C], most likely first. Existing children come before missing ones."""
 
     tokens: Array
-    raws: Array
-    logprobs: Array
+    raws: Array  # log-probabilities, not calibrated
+    logprobs: Array  # calibrated
     exists: Array
 
 
@@ -59,7 +59,7 @@ def families(
 
 
 def _compacted(xp: Arrays, known: Constants, found: Families) -> Families:
-    """Moves existing children to the front: their ids are consecutive."""
+    """Moves existing children to the front, because a family's ids are consecutive."""
     count = found.tokens.shape[1]
     order = xp.smallest(xp.where(found.exists, known.ranks, known.ranks + count), count) % count
     places = known.rows[: len(order), None], order
@@ -67,7 +67,7 @@ def _compacted(xp: Arrays, known: Constants, found: Families) -> Families:
 
 
 def barren(tables: Tables, rows: TreeRows, found: Families) -> Array:
-    """Children [W, C] that end the text. They are never processed."""
+    """Which children [W, C] are end tokens: those are never processed."""
     return (found.tokens[:, :, None] == tables.ends[rows.sequence][:, None, :]).any(2)
 
 
@@ -83,7 +83,7 @@ def attach_rows(
     tables.is_open[home, rows.slot] = found.exists & ~is_barren
     tables.child_raw[home, rows.slot] = found.raws
     tables.child_value[home, rows.slot] = rows.value[:, None] + found.logprobs
-    # After all families are written: a node of a run is a child of another row of this step.
+    # Last, because a run's node is a child of another row of this step, whose family was written above.
     gone = xp.where(attaches & ~rows.is_read, sequence, known.zero)
     tables.is_open[gone, rows.family, rows.rank] = known.no_flags[: len(gone)]
     read = xp.where(attaches & rows.is_read, sequence, known.zero)
@@ -147,7 +147,7 @@ def run_rows(
     is_run = runs.owner >= 0
     owner = xp.at_least(runs.owner, 0)
     sequence = xp.where(is_run, rows.sequence[owner], known.zero)
-    # After the slots of the tree's other rows. If the owner is a root, there are none.
+    # A run takes the free slots after those of its tree's other rows; below a root there are no others.
     others = rows_until(xp, rows, owner) - rows.start[owner]
     order = runs.place + xp.where(rows.is_read[owner], known.zero, others)
     slot = xp.where(is_run, free[sequence, xp.at_most(order, free.shape[1] - 1)], known.root)
@@ -171,13 +171,13 @@ def run_rows(
         value=xp.where(is_run, rows.value[owner], known.nought),
         start=known.rows[: len(owner)] + len(rows.sequence) - runs.place,
         key=rows.key[owner],
-        is_read=is_run & ~is_run,
+        is_read=is_run & ~is_run,  # False for all
         attaches=is_run,
     )
 
 
 def rows_until(xp: Arrays, rows: TreeRows, owner: Array) -> Array:
-    """The end of the rows of each owner's sequence, without rows of runs."""
+    """For each owner: the end of its sequence's rows, not counting rows of runs."""
     return xp.searchsorted(rows.home, rows.home[owner] + 1)
 
 
@@ -189,7 +189,7 @@ def joined_rows(xp: Arrays, rows: TreeRows, more: TreeRows) -> TreeRows:
 def confirmed(
     xp: Arrays, known: Constants, rows: TreeRows, found: Families, ends: Array, runs: RunRows
 ) -> TreeRows:
-    """The rows, with confirmed rows of runs completed as nodes. Unconfirmed ones attach nothing.
+    """The same rows: confirmed rows of runs become nodes, the other rows of runs attach nothing.
 
     `ends` [W, C]: children that end the text.
     """
@@ -201,7 +201,7 @@ def confirmed(
     is_child = alike.any(1) & (runs.owner >= 0)
     rank = (alike * known.ranks).sum(1)
     gain = xp.where(alike, xp.exact(found.logprobs[before]), known.nought).sum(1)
-    # A run is confirmed up to its first mismatch. Sums over all runs, less what came before this run.
+    # A run is confirmed up to its first mismatch. Cumulative sums over all runs, minus those before this run.
     first = known.rows[:count] - runs.place
     lapses, gains = (~is_child).cumsum(0), gain.cumsum(0)
     is_held = lapses - lapses[first] + ~is_child[first] == 0

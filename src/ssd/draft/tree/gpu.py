@@ -51,7 +51,10 @@ class FusedForest(Forest):
     ) -> None:
         """`kernels`: the steps that kernels do."""
         super().__init__(xp, shape, policy)
-        self._kernels = kernels - {"select", "attach"} if self._policy.keeps_partings else kernels
+        # The kernel of `select` has the policy "value" built in, and that of `attach` keeps no partings.
+        unfit: set[Step] = {"select"} if policy != "value" else set()
+        unfit |= {"attach"} if self._policy.keeps_partings else set()
+        self._kernels = kernels - unfit
         if self._kernels:
             # Import late: Triton takes long to import and is useless without a GPU.
             from ssd.draft.tree.kernel_steps import KernelSteps
