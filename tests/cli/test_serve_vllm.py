@@ -240,7 +240,7 @@ def test_cores_that_vllm_was_given_are_not_the_drafts(monkeypatch: pytest.Monkey
         (["m", "--draft", "s", "--mode", "sd"], "--mode sd is not for --engine vllm"),
         (["m", "--draft", "s", "--draft-width", "99"], "draft.width=99"),
         (["m", "--port", "99999"], "port=99999"),
-        (["m", "--draft", "s", "--", "--worker-cls", "x"], "--worker-cls after `--` stands against"),
+        (["m", "--draft", "s", "--", "--worker-cls", "x"], "--worker-cls after `--` conflicts with"),
         (["m", "--draft", "s", "--", "--speculative_config.method", "ngram"], "--speculative-config after"),
         (["m", "--draft", "s", "--", "--additional-config={}"], "--additional-config after"),
         (["m", "--float32-head", "--", "--hf-overrides", "{}"], "--hf-overrides after"),
