@@ -130,7 +130,7 @@ class Runs:
         if seen.lost:
             raise AssertionError(seen.lost[0])
         hits, rounds = (after - earlier for after, earlier in zip(self._judged(), before, strict=True))
-        return hits / rounds
+        return hits / rounds if rounds else float("nan")
 
     def _ask(self, fields: dict[str, Any]) -> None:
         plain = {name: fields[name] for name in fields if name in ("temperature", "presence_penalty", "seed")}
