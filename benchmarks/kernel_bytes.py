@@ -1,6 +1,6 @@
 """What each kernel must move for a step, and how long that takes at a GPU's bandwidth. Arithmetic, no clock.
 
-What a kernel reads and writes counts once, whatever a cache may spare. A kernel that takes about as long as
+Each byte that a kernel reads or writes counts once; caches are ignored. A kernel that takes about as long as
 its bytes at a GPU's bandwidth is as good as it can be; launches come on top.
 
 python -m benchmarks.kernel_bytes [--context 4096 --devices a100 h100 b200 mi300x]

@@ -287,7 +287,7 @@ def has_same_draft(case: str) -> bool:
 def mean_of_medians(groups: Sequence[Sequence[float]], *, among: int = 1) -> Estimate:
     """Each group counts the same. The groups' intervals hold together, and then their mean does too.
 
-    `among`: it was chosen from so many, and would hold for any of them.
+    `among`: the number of candidates that the groups were chosen from; the interval holds for all of them.
     """
     confidence = joint_confidence(among * len(groups))
     found = [median_with_interval(group, confidence=confidence) for group in groups]

@@ -23,7 +23,7 @@ _TOKENS = 128
 
 
 def end_while_starting(server: Served, number: int, seconds: float) -> dict[str, Any]:
-    """By signal `number`, so many seconds after it was started."""
+    """Ends the server by signal `number`, `seconds` after its start."""
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         server.look()
@@ -32,7 +32,7 @@ def end_while_starting(server: Served, number: int, seconds: float) -> dict[str,
 
 
 def end_while_serving(server: Served, number: int, seconds: float) -> dict[str, Any]:
-    """By signal `number`, so many seconds after eight clients began to stream."""
+    """Ends the server by signal `number`, `seconds` after eight clients began to stream."""
     streams = Streams(server, num_tokens=_TOKENS)
     time.sleep(seconds)
     found = _end(server, number)

@@ -87,7 +87,7 @@ class EngineConfig:
     device: Annotated[str, _machine("Device: auto, cpu, cuda or cuda:N.")] = "auto"
     dtype: Annotated[DType, _machine("Number format of weights.")] = "auto"
     cores: Annotated[tuple[int, ...], _machine("CPU cores to run on, such as 0,1 or 0-3.")] = ()
-    deterministic: Annotated[bool, _machine("Bitwise equal results whatever else is in the batch.")] = False
+    deterministic: Annotated[bool, _machine("Give each request the same bits in any batch.")] = False
     decode_tile: Annotated[
         int, _machine("With deterministic: tile size for generated tokens.", least=16, multiple_of=16)
     ] = DECODE_TILE
