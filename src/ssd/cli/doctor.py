@@ -18,7 +18,7 @@ from rich.table import Table
 from ssd.cli.diagnosis import Diagnosis, InstalledPackage, Model, Say, diagnose
 from ssd.cli.errors import require_place, user_errors
 from ssd.cli.options import with_options
-from ssd.models.names import found_here
+from ssd.models.names import path_or_hub_name
 from ssd.version import __version__
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def doctor(
 
     with user_errors():
         for each in filter(None, (model, draft)):
-            found_here(each)
+            path_or_hub_name(each)
         say("importing torch")
         seats = _placement(model, draft, hf_cache, say)
     found = diagnose(hf_cache, seats, say)

@@ -17,7 +17,7 @@ from ssd.cli.errors import user_errors
 from ssd.cli.options import Said, SettingsOf, with_options
 from ssd.config import DraftConfig
 from ssd.config.server import LOG_FORMAT_VARIABLE, LogFormat
-from ssd.models.names import found_here
+from ssd.models.names import path_or_hub_name
 from ssd.processes.logs import usual_format
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ def draft(
             return
         if not options.get("model") or not listen:
             raise ValueError("a draft needs --model and --listen (or --make-keys): see ssd draft --help")
-        found_here(options["model"])
+        path_or_hub_name(options["model"])
         from ssd.draft.server.main import build_server, open_socket
         from ssd.models.hub import local_model
         from ssd.processes.lifeline import end_with_parent

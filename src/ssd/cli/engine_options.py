@@ -12,7 +12,7 @@ from ssd.cli.config_file import ConfigFile, SpeculativeConfig
 from ssd.cli.options import Said, SettingsOf, option_name
 from ssd.config import DraftConfig, EngineConfig
 from ssd.config.schema import fields_of
-from ssd.models.names import found_here
+from ssd.models.names import path_or_hub_name
 
 MODEL_HELP = fields_of(EngineConfig)["model"].about.help
 
@@ -57,7 +57,7 @@ class EngineOptions:
         """Raise ValueError if a model's path does not exist, before anything heavy is imported."""
         for model in (self.named_model, self.named_draft):
             if model is not None and "://" not in model:
-                found_here(model)
+                path_or_hub_name(model)
 
     def settings(self, *, for_vllm: bool = False) -> dict[str, Any]:
         """The given options as settings of EngineConfig. A draft without a mode means mode ssd."""

@@ -1,8 +1,8 @@
-"""What arithmetic this CPU has, as torch and oneDNN will use it: the one place that asks.
+"""Detects which arithmetic torch and oneDNN can use on this CPU.
 
-Knows instructions. Which number format follows from them was measured once, by forwards of 1 to 128 rows
-(docs/performance.md, `benchmarks/linears.py`), and is not timed at each start: a noisy machine would choose
-otherwise from one start to the next, and with the format a model's near-ties change.
+Knows instruction sets. The number formats that follow from them were chosen by measuring forwards of 1 to
+128 rows (docs/performance.md, `benchmarks/linears.py`). They are not timed at startup: timing noise could
+change the format between starts, and with the format a model's near-ties change.
 """
 
 import os
@@ -19,18 +19,17 @@ _WITHOUT_BFLOAT16 = _WITHOUT_VNNI | {"AVX512_CORE_VNNI"}
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
     bfloat16: bool
-    """bfloat16 products by instruction. Without it they are emulated: one row costs what it costs to read
-    the weights, and every further row as much again."""
+    """The CPU has bfloat16 instructions. If they are emulated, a forward's time grows with every row."""
     packs_float32: bool
-    """oneDNN's packed float32 linears: with AVX-512 up to eight rows cost about what one costs."""
+    """oneDNN has packed float32 linears: with AVX-512 up to eight rows take about as long as one."""
     int8_steps: int | None
-    """Steps on either side of zero that a weight may be rounded to; None: no int8 linears worth the name.
+    """Largest absolute value of a rounded weight; None: no fast int8 linears.
 
-    Without VNNI two products are added in 16 bits: with 63 steps for weights they cannot overflow."""
+    Without VNNI two products are added in 16 bits; weights up to 63 cannot overflow."""
 
 
 def arithmetic() -> Arithmetic:
-    """Of the CPU this process runs on. Tests replace it."""
+    """The arithmetic of the CPU that runs this process. Tests replace this function."""
     hidden = _hidden_from_onednn()
     has_avx512 = torch.cpu._is_avx512_supported() and hidden not in _WITHOUT_AVX512
     has_vnni = torch.cpu._is_vnni_supported() and hidden not in _WITHOUT_VNNI
@@ -50,7 +49,7 @@ _INT8_LINEAR = ("qlinear_prepack", "qlinear_pointwise")
 def _has_bfloat16() -> bool:
     if not _has_operators(torch.ops.mkldnn, *_PACKED_LINEAR, "_is_mkldnn_bf16_supported"):
         return False
-    # On x86 oneDNN calls bfloat16 supported where it can emulate it.
+    # On x86 oneDNN also reports bfloat16 as supported if it only emulates it.
     is_x86 = torch.cpu._is_avx2_supported()
     return bool(
         torch.cpu._is_avx512_bf16_supported() if is_x86 else torch.ops.mkldnn._is_mkldnn_bf16_supported()
@@ -64,5 +63,5 @@ def _has_operators(namespace: object, *names: str) -> bool:
 
 
 def _hidden_from_onednn() -> str:
-    """oneDNN reads this variable itself, so what it says is what will be computed with."""
+    """The instruction set that oneDNN is limited to; oneDNN reads the same variable."""
     return os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()

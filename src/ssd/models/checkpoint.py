@@ -1,7 +1,6 @@
 """A checkpoint on disk: its configuration, its tokenizer, its weights.
 
-Knows the two forms a model comes in, a Hugging Face folder and a GGUF file, and that the
-architecture is what the checkpoint declares. Nothing is downloaded here: see hub.py.
+Knows the two supported forms, a Hugging Face folder and a GGUF file. Downloads nothing: see hub.py.
 """
 
 import json
@@ -23,12 +22,12 @@ class Checkpoint:
     path: Path
     config: ModelConfig
     folder: Path
-    """Where configuration and tokenizer are; for a GGUF file, their extracted form."""
+    """Contains configuration and tokenizer; for a GGUF file, the extracted ones."""
     header: GgufHeader | None = None
 
     @property
     def name(self) -> str:
-        """For people: in the hub's cache, the folder itself is named by a commit."""
+        """The model's name for users. In the hub's cache the folder itself is named after a commit."""
         if self.path.parent.name == "snapshots":
             return self.path.parent.parent.name.removeprefix("models--").replace("--", "/")
         return self.path.name
@@ -42,7 +41,7 @@ class Checkpoint:
         return AutoTokenizer.from_pretrained(self.folder, trust_remote_code=False)
 
     def end_ids(self, tokenizer: Any) -> tuple[int, ...]:
-        """Tokens that end a generation: all that generation config, model config and tokenizer name."""
+        """Tokens that end a generation, from the tokenizer, the generation config and the model config."""
         ids: list[int] = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
         for name in ("generation_config.json", "config.json"):
             file = self.folder / name
@@ -75,12 +74,12 @@ def _open_folder(path: Path) -> Checkpoint:
 
 
 def _config_in(folder: Path, architecture: str) -> ModelConfig:
-    # Said, not left out: where it is, transformers asks on the terminal, and runs a folder's code on "y".
+    # Without trust_remote_code=False, transformers would ask on the terminal whether to run a folder's code.
     return model_config(AutoConfig.from_pretrained(folder, trust_remote_code=False), architecture)
 
 
 def _declared(config: dict[str, Any]) -> str:
-    """Where no architecture is named, as in converted folders, the type of model stands for it."""
+    """The declared architecture; derived from the model type if missing, as in converted folders."""
     kind = config.get("model_type")
     named = config.get("architectures") or [f"{str(kind).capitalize()}ForCausalLM" if kind else "none"]
     return str(named[0])

@@ -1,7 +1,7 @@
-"""What a decoder needs to know of a model, read from its Hugging Face configuration.
+"""The decoder's view of a model, read from its Hugging Face configuration.
 
-Knows configuration keys and which of them would change the arithmetic. Does not know
-tensors. Whatever this decoder cannot compute exactly is refused here, by name.
+Knows configuration keys and which of them change the arithmetic. Does not know tensors. Raises ValueError
+for features that the decoder cannot compute.
 """
 
 from dataclasses import dataclass
@@ -39,11 +39,11 @@ class ModelConfig:
     attention_bias: bool
     mlp_bias: bool
     dtype: str | None = None
-    """The number format that the checkpoint declares; None: it declares none."""
+    """The number format declared in the checkpoint; None: undeclared."""
 
     @property
     def num_parameters(self) -> int:
-        """Weights a forward reads; a tied head counts, the embedding table does not."""
+        """Number of weights that a forward reads: the head counts, also if tied; the embedding does not."""
         attention = self.hidden_size * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
         mlp = 3 * self.hidden_size * self.intermediate_size
         return self.num_layers * (attention + mlp) + self.vocab_size * self.hidden_size

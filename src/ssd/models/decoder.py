@@ -1,8 +1,7 @@
 """The dense decoder of the Llama and Qwen shape.
 
-Knows the arithmetic of one forward over rows of tokens. Does not know sequences,
-blocks or batches: an attention plan says what each row may see, and `tiles` how rows
-are grouped for the linears.
+Knows the arithmetic of one forward over rows of tokens. Does not know sequences, blocks or batches: the
+attention plan holds which keys each row sees, and `tiles` how rows are grouped for the linears.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from ssd.models.weights import TrackedSource, WeightSource
 
 @dataclass(frozen=True, slots=True)
 class DecoderInput:
-    """The rows of one forward: a token and a position each."""
+    """The rows of one forward: a token and a position for each row."""
 
     tokens: Tensor
     positions: Tensor
@@ -43,7 +42,7 @@ class RMSNorm:
 
 
 class _WeightReader:
-    """Reads weights by their Hugging Face names, from the top or of one layer."""
+    """Reads weights by their Hugging Face names, which start with `prefix`."""
 
     def __init__(self, source: WeightSource, prefix: str, dtype: torch.dtype, device: torch.device) -> None:
         self._source, self._prefix, self._dtype, self._device = source, prefix, dtype, device
@@ -71,7 +70,7 @@ class DecoderLayer:
         self._num_heads = config.num_heads
         self._num_kv_heads = config.num_kv_heads
         bias, eps = config.attention_bias, config.norm_eps
-        # Qwen2 has a bias on q, k and v alone; a Llama with attention_bias has one on the output too.
+        # Qwen2 has biases on q, k and v only; a Llama with attention_bias also has one on the output.
         output_bias = bias and not config.family.qkv_bias
         projections = [checkpoint.linear(f"self_attn.{name}_proj", bias=bias) for name in "qkv"]
         self._qkv = Linear(projections, make)
@@ -111,11 +110,11 @@ class DecoderLayer:
 
 
 def silu_in_pieces(x: Tensor) -> Tensor:
-    """SiLU whose bits do not depend on how torch shares elements out among threads.
+    """SiLU whose bits do not depend on how torch divides elements among threads.
 
-    In float32 the vectorised exponential and its scalar fallback differ in the last bit, and the fallback
-    computes what is left over at the end of each thread's share. Pieces this small stay on one thread, and a
-    whole number of vectors leaves nothing over. (In 16-bit formats both round to the same.)
+    In float32 the vectorised exponential and its scalar fallback differ in the last bit, and torch uses the
+    fallback for the incomplete vector at the end of a thread's share. Pieces of this size are computed by one
+    thread and consist of complete vectors. (In 16-bit formats both round to the same number.)
     """
     flat = x.reshape(-1)
     pieces = [F.silu(piece) for piece in torch.split(flat, 16_384)]
@@ -137,15 +136,15 @@ class DenseDecoder:
         head_tokens: Sequence[int] | None = None,
         threads: ShardThreads | None = None,
     ) -> None:
-        """`threads`: linears are cut into shards, so that no bit depends on the number of threads.
+        """`threads`: cuts linears into shards, so that results do not depend on the number of threads.
 
-        `head_tokens`: the only ones that have logits, in rising order.
+        `head_tokens`: restricts logits to these tokens, which must be in rising order.
         """
         make = matmul_maker(precision, device, dtype)
         if threads is not None:
             make = sharded(make, threads)
         self.head_tokens = None if head_tokens is None else torch.tensor(head_tokens, device=device)
-        """The tokens that logits are given for, in rising order; None: the whole vocabulary."""
+        """The tokens that have logits, in rising order; None: the whole vocabulary."""
         source = TrackedSource(source)
         top = _WeightReader(source, "", dtype, device)
         self._embedding = top.tensor("model.embed_tokens.weight")
@@ -163,11 +162,11 @@ class DenseDecoder:
         source.refuse_unread(tied=config.tie_embeddings)
         self.config = config
         self.on_layer: Callable[[], None] = lambda: None
-        """Called behind each layer: so a forward that takes long shows that it moves."""
+        """Called after each layer, so that a long forward can show progress."""
 
     @property
     def num_columns(self) -> int:
-        """Of logits."""
+        """Number of logits in a row."""
         return self.config.vocab_size if self.head_tokens is None else len(self.head_tokens)
 
     def hidden(self, rows: DecoderInput) -> Tensor:
@@ -180,5 +179,5 @@ class DenseDecoder:
         return self._norm(x)
 
     def logits(self, hidden: Tensor, tiles: Sequence[int] = ()) -> Tensor:
-        """[rows, vocab_size] in the model's number format; of a restricted head, [rows, len(head_tokens)]."""
+        """Logits [rows, num_columns] in the model's number format."""
         return self._head(hidden, tiles)

@@ -1,7 +1,7 @@
-"""The family table: which architectures the dense decoder computes, and how they differ.
+"""The model families that the dense decoder supports, and how they differ.
 
-Knows the names found in config.json and GGUF headers. A family is chosen by the
-architecture a checkpoint declares, never by its path.
+Knows the names found in config.json and GGUF headers. The architecture that a checkpoint declares selects
+its family; the path is ignored.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 class Family:
     architecture: str
     gguf_architecture: str | None
-    """None: llama.cpp writes the family under another family's name (Mistral under llama)."""
+    """None: llama.cpp uses another family's name (llama for Mistral)."""
     qkv_bias: bool = False
     qk_norm: bool = False
     gguf_interleaves_qk: bool = False

@@ -1,8 +1,8 @@
-"""Blocks of GGUF files as float32: the same bits as the gguf package's, in a third of the time.
+"""Dequantises blocks of GGUF files to float32: the same bits as the gguf package, in a third of the time.
 
-Knows how the formats of common files lay out their bits. For all others there is the gguf package, which is
-also what these are tested against. Each weight is a small whole number times the scale of its group, plus a
-shift where the format has one; the order of operations is the package's, so that every rounding is the same.
+Knows the bit layout of common formats; other formats go through the gguf package. Each weight is a small
+integer times the scale of its group, plus a shift in some formats. The operations have the package's order,
+so that every rounding is the same.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _NIBBLE = 15
 
 
 def unpack(rows: Bytes, encoding: str, out: Floats) -> None:
-    """Weights [R, N] from the bytes of R rows."""
+    """Writes the weights [R, N] of R rows of bytes to `out`."""
     kind = gguf.GGMLQuantizationType[encoding]
     unpack_blocks = _BY_ENCODING.get(encoding)
     if unpack_blocks is None:
@@ -52,7 +52,7 @@ def _q8_0(blocks: Bytes, out: Floats) -> None:
 
 def _q4_k(blocks: Bytes, out: Floats) -> None:
     num_blocks = len(blocks)
-    # Eight scales and eight shifts of six bits; the upper two of the later ones are in the first bytes.
+    # Eight scales and eight shifts of six bits; the first bytes hold the upper two bits of the later ones.
     scales, shifts, both = (blocks[:, first : first + 4] for first in (4, 8, 12))
     scales_of = np.concatenate([scales & 63, (both & _NIBBLE) | ((scales >> 2) & 48)], axis=1)
     shifts_of = np.concatenate([shifts & 63, (both >> 4) | ((shifts >> 2) & 48)], axis=1)
@@ -66,9 +66,9 @@ def _q6_k(blocks: Bytes, out: Floats) -> None:
     num_blocks = len(blocks)
     whole = _nibbles(blocks[:, :128].reshape(num_blocks, 2, 64)).reshape(num_blocks, 2, 4, 32)
     high = blocks[:, 128:192].reshape(num_blocks, 2, 32)
-    # Two upper bits each, of four weights in a byte: to where they stand above a nibble.
-    for place, moved in enumerate((high << 4, high << 2, high, high >> 2)):
-        whole[:, :, place] |= moved & 48
+    # A byte holds the two upper bits of four weights: shift each pair above its nibble.
+    for quarter, shifted in enumerate((high << 4, high << 2, high, high >> 2)):
+        whole[:, :, quarter] |= shifted & 48
     signed = whole.view(np.int8)
     signed -= 32
     out[:] = signed.reshape(out.shape)
@@ -87,13 +87,13 @@ _BY_ENCODING: dict[str, Callable[[Bytes, Floats], None]] = {
 
 
 def _halves(pairs: Bytes) -> Floats:
-    """Numbers of two bytes, one for each block."""
+    """The float16 number of each block, as float32."""
     return pairs.copy().view(np.float16).astype(np.float32)
 
 
 def _nibbles(packed: Bytes) -> Bytes:
-    """[..., N] bytes as [..., 2, N]: all their lower halves, then all their upper ones."""
-    parted = np.empty((*packed.shape[:-1], 2, packed.shape[-1]), np.uint8)
-    np.bitwise_and(packed, _NIBBLE, out=parted[..., 0, :])
-    np.right_shift(packed, 4, out=parted[..., 1, :])
-    return parted
+    """[..., N] bytes as [..., 2, N]: the lower halves of all bytes, then the upper halves."""
+    halves = np.empty((*packed.shape[:-1], 2, packed.shape[-1]), np.uint8)
+    np.bitwise_and(packed, _NIBBLE, out=halves[..., 0, :])
+    np.right_shift(packed, 4, out=halves[..., 1, :])
+    return halves

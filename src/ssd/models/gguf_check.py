@@ -1,7 +1,7 @@
-"""Whether a GGUF header's counts fit its file, before anything is read by them.
+"""Checks the counts in a GGUF header against the size of the file, before the header is parsed.
 
-A header says how many entries it has, and how long each is, in 64 bits. The parser that reads it believes
-that: one that claims 2^60 would keep it busy for ever. Knows the layout of headers only.
+Counts and lengths in a header have 64 bits, and the gguf package's parser trusts them: with a count of 2^60
+it would never return. Knows the layout of headers only.
 """
 
 import struct
@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import BinaryIO
 
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-"""Bytes of a value, by its type."""
+"""Bytes of a value by type."""
 _STRING, _ARRAY = 8, 9
 _LEAST_TENSOR = 8 + 4 + 8 + 4 + 8
-"""Bytes of an entry: a name, a dimension, a type and an offset."""
+"""Minimum bytes of a tensor's entry: name, dimension, type and offset."""
 _LEAST_PAIR = 8 + 4 + 1
-_NAMED = "general.architecture"
+_ARCHITECTURE = "general.architecture"
 
 
 def check_counts(path: Path) -> None:
-    """ValueError unless the header lies in the file as it says."""
+    """ValueError if the header's counts and lengths exceed the file."""
     size = path.stat().st_size
     with path.open("rb") as file:
         try:
@@ -36,11 +36,11 @@ class _HeaderScanner:
         self._file, self._size = file, size
 
     def number(self, form: str) -> int:
-        (found,) = struct.unpack(f"<{form}", self._file.read(struct.calcsize(form)))
-        return int(found)
+        (number,) = struct.unpack(f"<{form}", self._file.read(struct.calcsize(form)))
+        return int(number)
 
     def require(self, count: int, num_bytes: int) -> None:
-        """So many things of so many bytes must follow."""
+        """Raises unless the rest of the file can hold `count` items of `num_bytes`."""
         if count * num_bytes > self._size - self._file.tell():
             raise _DoesNotFitError(f"{count} of {num_bytes} bytes")
 
@@ -49,37 +49,33 @@ class _HeaderScanner:
         self.require(length, 1)
         return self._file.read(length).decode(errors="replace")
 
-    def pass_by(self, num_bytes: int) -> None:
+    def skip(self, num_bytes: int) -> None:
         self.require(num_bytes, 1)
         self._file.seek(num_bytes, 1)
 
 
 def _check(header: _HeaderScanner) -> None:
     if header.number("I") != int.from_bytes(b"GGUF", "little") or header.number("I") not in (2, 3):
-        raise _DoesNotFitError("no GGUF of version 2 or 3")
+        raise _DoesNotFitError("not a GGUF file of version 2 or 3")
     num_tensors, num_pairs = header.number("Q"), header.number("Q")
     header.require(num_tensors, _LEAST_TENSOR)
     header.require(num_pairs, _LEAST_PAIR)
     for _ in range(num_pairs):
         name, kind = header.text(), header.number("I")
-        if name == _NAMED and kind != _STRING:
-            raise _DoesNotFitError(f"{_NAMED} is no text")
-        _pass_by(header, kind)
+        if name == _ARCHITECTURE and kind != _STRING:
+            raise _DoesNotFitError(f"{_ARCHITECTURE} is not a string")
+        _skip_field(header, kind)
 
 
-def _pass_by(header: _HeaderScanner, kind: int) -> None:
+def _skip_field(header: _HeaderScanner, kind: int) -> None:
     if kind != _ARRAY:
-        _pass_by_value(header, kind)
+        header.skip(header.number("Q") if kind == _STRING else _SIZES[kind])
         return
     inner, count = header.number("I"), header.number("Q")
     if inner == _STRING:
         header.require(count, 8)
         for _ in range(count):
-            header.pass_by(header.number("Q"))
-    else:  # An array of arrays is a KeyError: no model has one, and each may hold another.
+            header.skip(header.number("Q"))
+    else:  # An array of arrays raises KeyError: no model has one, and they could be nested without end.
         header.require(count, _SIZES[inner])
-        header.pass_by(count * _SIZES[inner])
-
-
-def _pass_by_value(header: _HeaderScanner, kind: int) -> None:
-    header.pass_by(header.number("Q") if kind == _STRING else _SIZES[kind])
+        header.skip(count * _SIZES[inner])

@@ -1,8 +1,8 @@
-"""What a GGUF file says of itself: configuration, tokenizer and where its tensors lie.
+"""Reads a GGUF file's header: configuration, tokenizer and the locations of its tensors.
 
-Knows how to get these through transformers and the gguf package, and keeps the result in
-the Hugging Face assets cache: a vocabulary of 150k tokens takes transformers some seconds,
-reading the kept form under a second. Does not read tensors.
+Uses transformers and the gguf package, and caches the result in the Hugging Face assets cache: transformers
+needs several seconds for a vocabulary of 150k tokens, reading the cached form less than one. Does not read
+tensors.
 """
 
 import hashlib
@@ -25,16 +25,16 @@ logger = logging.getLogger(__name__)
 HEADER_FILE = "header.json"
 _IDENTITY_BYTES = 1 << 20
 _FORMAT = 1
-"""Of the kept form; a change makes older entries unused."""
+"""Version of the cached form; a change makes older entries unused."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorLocation:
-    """Where one tensor lies in the file and how it is encoded."""
+    """The location of a tensor in the file, and its encoding."""
 
     encoding: str
     shape: tuple[int, ...]
-    """Rows first, as torch has it."""
+    """Rows first, as in torch."""
     offset: int
     num_bytes: int
 
@@ -45,17 +45,17 @@ class GgufHeader:
     rope_scaling: str | None
     tensors: dict[str, TensorLocation]
     folder: Path
-    """Holds the configuration and the tokenizer in transformers' own form."""
+    """Contains the configuration and the tokenizer in transformers' format."""
 
 
 def read_header(path: Path) -> GgufHeader:
     cache = _cache_folder()
     folder = cache / _identity(path)
-    kept = folder / HEADER_FILE
-    if not kept.is_file():
+    header_file = folder / HEADER_FILE
+    if not header_file.is_file():
         logger.info("reading the header of %s (once per file)", path.name)
-        _keep(path, folder)
-    fields = json.loads(kept.read_text())
+        _cache(path, folder)
+    fields = json.loads(header_file.read_text())
     tensors = {
         name: TensorLocation(encoding, tuple(shape), offset, num_bytes)
         for name, (encoding, shape, offset, num_bytes) in fields["tensors"].items()
@@ -68,13 +68,12 @@ def _cache_folder() -> Path:
         return cached_assets_path("ssd", namespace="gguf", subfolder="headers")
     except OSError as error:
         raise ValueError(
-            f"what a GGUF file says of itself is kept in a folder that cannot be written ({error}): "
-            "set HF_HOME to one that can"
+            f"the cache folder for GGUF headers cannot be written ({error}): set HF_HOME to a writable folder"
         ) from error
 
 
 def _identity(path: Path) -> str:
-    """Changes whenever the file does, without reading all of it."""
+    """A key that changes with the file, from its size, time and first bytes."""
     status = path.stat()
     versions = f"{_FORMAT} {transformers.__version__}"
     digest = hashlib.sha256(f"{versions} {status.st_size} {status.st_mtime_ns}".encode())
@@ -83,8 +82,8 @@ def _identity(path: Path) -> str:
     return digest.hexdigest()[:32]
 
 
-def _keep(path: Path, folder: Path) -> None:
-    """All or nothing, and whoever is first wins: target and draft may open one file at the same time."""
+def _cache(path: Path, folder: Path) -> None:
+    """Writes the folder atomically: target and draft may read the same file at the same time."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         complete = Path(scratch) / "complete"
         _extract(path, complete)
@@ -105,16 +104,16 @@ def _extract(path: Path, folder: Path) -> None:
     fields = {
         "architecture": architecture,
         "rope_scaling": _field(reader, f"{architecture}.rope.scaling.type"),
-        "tensors": {tensor.name: _place(tensor) for tensor in reader.tensors},
+        "tensors": {tensor.name: _location(tensor) for tensor in reader.tensors},
     }
-    named: Any = {"gguf_file": path.name, "trust_remote_code": False}
+    options: Any = {"gguf_file": path.name, "trust_remote_code": False}
     with read_once(reader):
-        AutoConfig.from_pretrained(path.parent, **named).save_pretrained(folder)
-        AutoTokenizer.from_pretrained(path.parent, **named).save_pretrained(folder)
+        AutoConfig.from_pretrained(path.parent, **options).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(path.parent, **options).save_pretrained(folder)
     (folder / HEADER_FILE).write_text(json.dumps(fields))
 
 
-def _place(tensor: Any) -> tuple[str, list[int], int, int]:
+def _location(tensor: Any) -> tuple[str, list[int], int, int]:
     shape = [int(size) for size in reversed(tensor.shape)]
     return tensor.tensor_type.name, shape, int(tensor.data_offset), int(tensor.n_bytes)
 

@@ -1,7 +1,6 @@
-"""Weights out of a GGUF file, dequantised as they are read, by as many threads as torch has.
+"""Reads and dequantises the weights of a GGUF file, on as many threads as torch uses.
 
-Knows llama.cpp's tensor names and its order of q and k rows. The block formats
-themselves are the business of gguf_blocks.py.
+Knows llama.cpp's tensor names and its order of q and k rows. Does not know block formats: see gguf_blocks.py.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -35,20 +34,20 @@ _LAYER_NAMES = {
 }
 _ROPE_FACTORS = "rope_freqs.weight"
 _WEIGHTS_AT_ONCE = 1 << 18
-"""Unpacking takes several passes: pieces that fit a cache take half the time, and threads share them out."""
+"""Weights in a piece. Unpacking takes several passes: pieces that fit a cache take half the time."""
 
 
 class GgufSource:
     def __init__(self, path: Path, header: GgufHeader, config: ModelConfig) -> None:
         self._path = path
-        self._places = header.tensors
+        self._locations = header.tensors
         self._config = config
         self._bytes = np.memmap(path, dtype=np.uint8, mode="r")
-        if any(place.offset + place.num_bytes > len(self._bytes) for place in self._places.values()):
+        if any(each.offset + each.num_bytes > len(self._bytes) for each in self._locations.values()):
             raise ValueError(f"{path} is truncated: download it again")
 
     def names(self) -> frozenset[str]:
-        return frozenset(hugging_face_name(name) for name in self._places if name != _ROPE_FACTORS)
+        return frozenset(hugging_face_name(name) for name in self._locations if name != _ROPE_FACTORS)
 
     def read(self, name: str) -> Tensor:
         tensor = self._dequantise(gguf_name(name))
@@ -56,25 +55,25 @@ class GgufSource:
         return deinterleave(tensor, heads) if heads else tensor
 
     def rope_factors(self) -> Tensor | None:
-        return self._dequantise(_ROPE_FACTORS) if _ROPE_FACTORS in self._places else None
+        return self._dequantise(_ROPE_FACTORS) if _ROPE_FACTORS in self._locations else None
 
     def _dequantise(self, name: str) -> Tensor:
-        if name not in self._places:
+        if name not in self._locations:
             raise ValueError(f"{self._path} has no tensor {name!r}: the file is incomplete")
-        place = self._places[name]
-        raw = self._bytes[place.offset : place.offset + place.num_bytes]
-        num_rows = place.shape[0] if len(place.shape) > 1 else 1
+        tensor = self._locations[name]
+        raw = self._bytes[tensor.offset : tensor.offset + tensor.num_bytes]
+        num_rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
         rows = raw.reshape(num_rows, -1)
-        values = np.empty((num_rows, place.shape[-1]), dtype=np.float32)
-        step = max(1, _WEIGHTS_AT_ONCE // place.shape[-1])
+        values = np.empty((num_rows, tensor.shape[-1]), dtype=np.float32)
+        step = max(1, _WEIGHTS_AT_ONCE // tensor.shape[-1])
 
         def unpack_some(first: int) -> None:
             some = slice(first, first + step)
-            unpack(rows[some], place.encoding, values[some])
+            unpack(rows[some], tensor.encoding, values[some])
 
         with ThreadPoolExecutor(torch.get_num_threads()) as threads:
             list(threads.map(unpack_some, range(0, num_rows, step)))
-        return torch.from_numpy(values).view(place.shape)
+        return torch.from_numpy(values).view(tensor.shape)
 
     def _heads_to_deinterleave(self, name: str) -> int:
         if not self._config.family.gguf_interleaves_qk:
@@ -85,7 +84,7 @@ class GgufSource:
 
 
 def gguf_name(name: str) -> str:
-    """The name llama.cpp gives a Hugging Face tensor."""
+    """llama.cpp's name of a tensor with this Hugging Face name."""
     if name in _TOP_NAMES:
         return _TOP_NAMES[name]
     _, _, layer, rest = name.split(".", 3)
@@ -94,7 +93,7 @@ def gguf_name(name: str) -> str:
 
 
 def hugging_face_name(name: str) -> str:
-    """The reverse of `gguf_name`; a name without a counterpart stays as it is."""
+    """The reverse of `gguf_name`; returns a name without a counterpart unchanged."""
     for ours, theirs in _TOP_NAMES.items():
         if name == theirs:
             return ours
@@ -108,6 +107,6 @@ def hugging_face_name(name: str) -> str:
 
 
 def deinterleave(tensor: Tensor, heads: int) -> Tensor:
-    """Puts the two rotary halves of each head back after one another."""
+    """Restores Hugging Face's order, in which the second rotary half of each head follows the first."""
     pairs = tensor.reshape(heads, tensor.shape[0] // heads // 2, 2, *tensor.shape[1:])
     return pairs.swapaxes(1, 2).reshape(tensor.shape)

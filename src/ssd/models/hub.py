@@ -1,8 +1,7 @@
-"""From what a user calls a model to files on this machine, through the Hugging Face hub and its cache.
+"""Finds a model's files on this machine, or downloads them from the Hugging Face hub into its cache.
 
-Names on the hub are `org/name`, `org/name@revision` and `org/name/file.gguf` (names.py).
-Only configuration, tokenizer and safetensors are fetched: no pickles. What the hub has once delivered
-is found again without a network. Does not open what it finds.
+Names on the hub are `org/name`, `org/name@revision` and `org/name/file.gguf` (names.py). Downloads only
+configuration, tokenizer and safetensors: no pickles. Cached files need no network. Does not open the files.
 """
 
 from dataclasses import replace
@@ -19,13 +18,13 @@ from huggingface_hub.errors import (
 )
 
 from ssd.config import EngineConfig
-from ssd.models.names import HubName, found_here, parse_hub_name
+from ssd.models.names import HubName, parse_hub_name, path_or_hub_name
 
 _FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model")
 
 
 def with_local_models(config: EngineConfig) -> EngineConfig:
-    """The same settings with paths for models; what is missing here is fetched."""
+    """The same settings with local paths for models; downloads missing models."""
     draft = config.draft
     if draft is not None and not draft.is_elsewhere:
         draft = replace(draft, model=local_model(draft.model, hf_cache=config.hf_cache))
@@ -33,30 +32,30 @@ def with_local_models(config: EngineConfig) -> EngineConfig:
 
 
 def local_model(model: str, *, hf_cache: str | None) -> str:
-    """The path of a model; a folder or file of that name comes before the hub."""
-    found = found_here(model)
-    return str(found) if isinstance(found, Path) else _fetch(found, hf_cache)
+    """The path of a model; a folder or file of that name has priority over the hub."""
+    location = path_or_hub_name(model)
+    return str(location) if isinstance(location, Path) else _download(location, hf_cache)
 
 
 def model_title(model: str) -> str:
-    """What to call a model: the name of its folder or file, or what the hub calls it."""
+    """A model's name for users: the name of its folder or file, or its name on the hub."""
     path = Path(model).expanduser()
     return path.name if path.exists() or parse_hub_name(model) is None else model
 
 
-def _fetch(name: HubName, hf_cache: str | None) -> str:
+def _download(name: HubName, hf_cache: str | None) -> str:
     cache = str(Path(hf_cache).expanduser()) if hf_cache else None
     try:
         if name.file is not None:
             return str(hf_hub_download(name.repo, name.file, revision=name.revision, cache_dir=cache))
-        found = snapshot_download(
+        folder = snapshot_download(
             name.repo, revision=name.revision, cache_dir=cache, allow_patterns=list(_FILES)
         )
     except (HfHubHTTPError, LocalEntryNotFoundError, EntryNotFoundError) as error:
         raise ValueError(_remedy(name, cache or constants.HF_HUB_CACHE, error)) from error
     except OSError as error:
         raise ValueError(f"{name.repo} could not be stored: {error}") from error
-    return str(found)
+    return str(folder)
 
 
 def _remedy(name: HubName, cache: str, error: Exception) -> str:
@@ -73,8 +72,8 @@ def _remedy(name: HubName, cache: str, error: Exception) -> str:
     if isinstance(error, LocalEntryNotFoundError):
         return (
             f"{repo} is not in the cache ({cache}) and the hub cannot be reached: connect, or name a folder "
-            "or .gguf file, or point SSD_HF_CACHE at the cache that has it"
+            "or .gguf file, or set SSD_HF_CACHE to a cache that contains it"
         )
     if isinstance(error, EntryNotFoundError):
         return f"{repo} has no file {name.file!r}: see {page}"
-    return f"the hub did not give {repo}: {' '.join(str(error).split())}"
+    return f"{repo} could not be downloaded from the hub: {' '.join(str(error).split())}"

@@ -1,10 +1,10 @@
-"""Linear layers: matrix multiplies with weights that never change, as fast as the device allows.
+"""Linear layers: matrix multiplies with constant weights.
 
-Knows how weights are packed on CPUs. torch's `F.linear` lays the weight out anew at each call;
-oneDNN's pre-packed form does it once, and then a forward of several rows costs about what one of
-one row costs: up to 16 rows in bfloat16 with AMX, up to 8 in float32. Weights rounded to int8 are
-less to read. The packed operators have private names, so they live here alone, behind checks, with
-`F.linear` as the fallback where nothing is rounded. What the CPU has is asked in arithmetic.py.
+Knows how weights are packed on CPUs. torch's `F.linear` packs the weight at every call. oneDNN's pre-packed
+form packs it once; a forward of several rows then takes about as long as one row: up to 16 rows in bfloat16
+with AMX, up to 8 in float32. Rounding weights to int8 halves or quarters the bytes to read. Only this module
+uses torch's private packed operators; if they are missing, unrounded linears use `F.linear`. arithmetic.py
+detects the CPU's instructions.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,12 +19,12 @@ from ssd.models import arithmetic
 
 MatMul = Callable[[Tensor], Tensor]
 MakeMatMul = Callable[[Tensor, Tensor | None], MatMul]
-"""From a weight and its bias to their multiply."""
+"""Makes the multiply of a weight and its bias."""
 Weighted = tuple[Tensor, Tensor | None]
 """A weight and its bias."""
 
 PACKED_ROWS_HINT = 16
-"""Rows oneDNN lays the weight out for: the widest forward that should stay flat."""
+"""Number of rows that oneDNN optimises the packed layout for."""
 
 
 def can_pack(dtype: torch.dtype) -> bool:
@@ -34,23 +34,23 @@ def can_pack(dtype: torch.dtype) -> bool:
 
 
 def matmul(weight: Tensor, bias: Tensor | None) -> MatMul:
-    """x → x·weightᵀ + bias, with the weight packed where that is faster."""
+    """x → x·weightᵀ + bias, with the weight packed if that is faster."""
     if weight.device.type == "cpu" and can_pack(weight.dtype):
         return packed_matmul(weight, bias)
     return lambda x: F.linear(x, weight, bias)
 
 
 def packed_matmul(weight: Tensor, bias: Tensor | None) -> MatMul:
-    """As `matmul`, by oneDNN's pre-packed form, whether that is faster or not."""
+    """Like `matmul`, but always in oneDNN's pre-packed form."""
     packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), PACKED_ROWS_HINT)
     linear_pointwise = torch.ops.mkldnn._linear_pointwise.default
     return lambda x: linear_pointwise(x, packed, bias, "none", [], "")
 
 
 def resolve_precision(precision: Precision, device: torch.device, dtype: torch.dtype) -> Precision:
-    """What `auto` means on this device; ValueError where what is asked for cannot be had there.
+    """Resolves `auto` for this device; ValueError if the device does not support the precision.
 
-    Nothing is loaded for it: it can be asked before anything is.
+    Needs no weights, so it can be called before they are loaded.
     """
     can_round = device.type == "cpu" and arithmetic.arithmetic().int8_steps is not None
     fits = dtype in (torch.bfloat16, torch.float32)
@@ -71,20 +71,20 @@ def resolve_precision(precision: Precision, device: torch.device, dtype: torch.d
 
 
 def matmul_maker(precision: Precision, device: torch.device, dtype: torch.dtype) -> MakeMatMul:
-    """How weights become multiplies at this precision; ValueError where they cannot."""
+    """The function that makes multiplies at this precision; ValueError if the device has none."""
     return int8_matmul if resolve_precision(precision, device, dtype) == "int8" else matmul
 
 
 def int8_matmul(weight: Tensor, bias: Tensor | None) -> MatMul:
-    """About x·weightᵀ + bias: int8 weights with a scale for each output, 8-bit inputs with one for each row.
+    """Approximates x·weightᵀ + bias with int8 weights, scaled per output, and 8-bit inputs, scaled per row.
 
-    A scale for all rows together would cost as much time, and a single large row would blur the others.
-    Inputs are unsigned, around 128: signed ones have a fast form with AMX only, and elsewhere take a
-    thousand times as long.
+    One scale for all rows would be no faster, and one large row would make the others less precise. Inputs
+    are unsigned with zero at 128: signed inputs are fast with AMX only and take a thousand times as long on
+    other CPUs.
     """
     dtype, (num_outputs, num_inputs) = weight.dtype, weight.shape
     scales = weight.abs().amax(dim=1).float().div_(_int8_steps()).clamp_min_(1e-30)
-    # In pieces: a head as a whole would need several times its size for a moment.
+    # In pieces, because rounding a whole head at once would temporarily need several times its size.
     pieces = zip(torch.split(weight, 4096), torch.split(scales, 4096), strict=True)
     rounded = torch.cat([_rounded(*piece) for piece in pieces])
     packed = torch.ops.onednn.qlinear_prepack(rounded, [PACKED_ROWS_HINT, num_inputs])
@@ -92,8 +92,8 @@ def int8_matmul(weight: Tensor, bias: Tensor | None) -> MatMul:
     qlinear = torch.ops.onednn.qlinear_pointwise.default
 
     def multiply(x: Tensor) -> Tensor:
-        # 126, not 127: rounding of the scale to bfloat16 could carry the largest input beyond the edge.
-        # A row of zeros becomes 0 / 0, which any number may stand for: its scale of 0 makes it 0 again.
+        # 126, not 127: rounding the scale to bfloat16 could push the largest input out of range.
+        # A row of zeros becomes 0 / 0; the value does not matter, since its scale of 0 makes it 0 again.
         row_scales = x.abs().amax(dim=1, keepdim=True).mul_(1 / 126)
         inputs = x.div(row_scales).round_().add_(128).to(torch.uint8)
         y: Tensor = qlinear(
@@ -106,7 +106,7 @@ def int8_matmul(weight: Tensor, bias: Tensor | None) -> MatMul:
 
 def _int8_steps() -> int:
     steps = arithmetic.arithmetic().int8_steps
-    assert steps is not None, "int8_matmul where resolve_precision refuses int8"
+    assert steps is not None, "int8_matmul was called where resolve_precision refuses int8"
     return steps
 
 
@@ -115,12 +115,12 @@ def _rounded(weight: Tensor, scales: Tensor) -> Tensor:
 
 
 class Linear:
-    """Several projections of one input, computed as one multiply; their outputs lie side by side."""
+    """Several projections of one input, computed as one multiply; the outputs are concatenated."""
 
     def __init__(self, parts: Sequence[Weighted], make: MakeMatMul = matmul) -> None:
         biases = [bias for _, bias in parts if bias is not None]
         if biases and len(biases) != len(parts):
-            raise ValueError("of merged projections either all have a bias or none has")
+            raise ValueError("merged projections must all have a bias, or none of them")
         weight = _joined([weight for weight, _ in parts])
         self._multiply = make(weight, torch.cat(biases) if biases else None)
 
@@ -129,8 +129,8 @@ class Linear:
 
 
 def _joined(weights: Sequence[Tensor]) -> Tensor:
-    """All rows in one tensor. On CPUs numpy allocates it, since it asks for large pages: touching a million
-    small pages for the first time takes seconds."""
+    """All rows in one tensor. On CPUs numpy allocates it because numpy asks for huge pages: the first access
+    to a million small pages takes seconds."""
     first, num_rows = weights[0], sum(len(each) for each in weights)
     if len(weights) == 1:
         return first
@@ -141,10 +141,7 @@ def _joined(weights: Sequence[Tensor]) -> Tensor:
 
 
 def apply_tiled(multiply: MatMul, x: Tensor, tiles: Sequence[int]) -> Tensor:
-    """Multiplies rows tile by tile, so that a row's bits depend only on its tile's size.
-
-    A single tile is the ordinary case: no splitting, no copy.
-    """
+    """Multiplies rows tile by tile, so that a row's bits depend only on the size of its tile."""
     if len(tiles) <= 1:
         return multiply(x)
     return torch.cat([multiply(tile) for tile in torch.split(x, list(tiles))])

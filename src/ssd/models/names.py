@@ -1,6 +1,6 @@
-"""What a user calls a model: a folder, a GGUF file, or a name on the hub. Looks, and fetches nothing.
+"""Model names as users write them: a folder, a GGUF file, or a name on the hub. Downloads nothing.
 
-Imports nothing heavy, so that a mistyped path is refused before torch is there.
+Imports nothing heavy, so that a mistyped path is refused before torch is imported.
 """
 
 import re
@@ -22,7 +22,7 @@ class HubName:
 
 
 def parse_hub_name(model: str) -> HubName | None:
-    """None: this cannot be a name on the hub."""
+    """None if this cannot be a name on the hub."""
     match = _NAME.fullmatch(model)
     if match is None or (match["file"] is None and match["repo"].endswith(".gguf")):
         return None
@@ -30,8 +30,8 @@ def parse_hub_name(model: str) -> HubName | None:
     return HubName(match["repo"], file.removeprefix("/") if file else None, match["revision"])
 
 
-def found_here(model: str) -> Path | HubName:
-    """The path of a model on this machine, or its name on the hub; ValueError: it can be neither."""
+def path_or_hub_name(model: str) -> Path | HubName:
+    """The path of a model on this machine, or its name on the hub; ValueError if it can be neither."""
     path = Path(model).expanduser()
     if path.exists():
         return path

@@ -1,7 +1,7 @@
 """Rotary position embedding: tables of cosines and sines, and their application.
 
-Knows frequencies and their scaling. Does not know sequences: rows bring their own
-positions, which is what lets branches of a tree sit at positions unlike their slots.
+Knows frequencies and their scaling. Does not know sequences: each row has its own position, so nodes of a
+tree can have positions that differ from their slots.
 """
 
 import math
@@ -21,12 +21,12 @@ class RopeTable:
     sin: Tensor
 
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Factors of some positions, shaped to broadcast over heads."""
+        """Cosines and sines at these positions, shaped to broadcast over heads."""
         return self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotates [rows, heads, head_dim]; the arithmetic is float32 whatever x is."""
+    """Rotates [rows, heads, head_dim] in float32; returns the dtype of x."""
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
@@ -59,7 +59,7 @@ def inverse_frequencies(config: RopeConfig, head_dim: int) -> Tensor:
 
 
 def _llama3_scaled(frequencies: Tensor, config: RopeConfig) -> Tensor:
-    """Long wavelengths are stretched by the factor, short ones kept, those between blended."""
+    """Stretches long wavelengths by the factor, keeps short ones, and blends those between."""
     wavelengths = 2 * math.pi / frequencies
     low, high = config.low_freq_factor, config.high_freq_factor
     blend = (config.original_max_position / wavelengths - low) / (high - low)

@@ -1,9 +1,9 @@
-"""Linears on CPUs whose bits do not depend on the number of threads.
+"""Linears on CPUs whose results do not depend on the number of threads.
 
-A library may split the sums of one multiply differently for each number of threads, and then the last bits
-differ. Here every operation runs on one thread: the outputs of a linear are cut into shards, as many as its
-size says, and threads only decide who multiplies which shard. Knows multiplies and torch's number of threads;
-not models or requests.
+A library may split the sums of one multiply differently for each number of threads, which changes the last
+bits. Here every operation runs on one thread: the outputs of a linear are cut into shards, whose number
+depends only on the linear's size, and the threads share the shards. Knows multiplies and torch's number of
+threads. Does not know models or requests.
 """
 
 import contextlib
@@ -16,20 +16,20 @@ from torch import Tensor
 from ssd.models.linear import MakeMatMul, MatMul
 
 MOST_SHARDS = 32
-"""More threads than this find nothing to do."""
+"""More threads than this are not used."""
 SHARD_OUTPUTS = 256
-"""Outputs that are worth a call of their own."""
+"""Minimum number of outputs of a shard: smaller calls are not worth their overhead."""
 SPREAD_WEIGHTS = 1 << 19
-"""Weights that are worth more than one thread: fewer are multiplied before another thread wakes."""
+"""Minimum number of weights for several threads: fewer are multiplied before another thread wakes up."""
 
 
 def num_shards(num_outputs: int) -> int:
-    """Follows from the size of the weight alone: a machine with other cores cuts in the same places."""
+    """Depends on the size of the weight only, so that machines with different cores compute the same bits."""
     return max(1, min(MOST_SHARDS, num_outputs // SHARD_OUTPUTS))
 
 
 class ShardThreads:
-    """The threads that multiply shards: those that torch has for the caller, found anew for each forward."""
+    """The threads that multiply shards. Uses torch's number of threads at the start of each forward."""
 
     def __init__(self) -> None:
         self._num_threads = 1
@@ -38,7 +38,7 @@ class ShardThreads:
 
     @contextlib.contextmanager
     def one_for_each_operation(self) -> Iterator[None]:
-        """Torch's operations run on one thread each within, and shards on as many as torch had before."""
+        """Within it, torch runs each operation on one thread, and shards use torch's previous number."""
         num_threads = torch.get_num_threads()
         torch.set_num_threads(1)
         self._num_threads = num_threads
@@ -49,9 +49,9 @@ class ShardThreads:
             torch.set_num_threads(num_threads)
 
     def run(self, works: Sequence[Callable[[], None]], num_weights: int) -> None:
-        """Does all of them, each on one thread."""
+        """Calls all functions, each on one thread."""
         num_threads = min(self._num_threads, len(works)) if num_weights >= SPREAD_WEIGHTS else 1
-        # One iterator for all threads: each takes the next work when it is done with its own.
+        # All threads share one iterator: each takes the next item when it has finished the last one.
         rest = iter(works)
         helpers = [self._executor().submit(_work_off, rest) for _ in range(num_threads - 1)]
         _work_off(rest)
@@ -60,7 +60,7 @@ class ShardThreads:
 
     def _executor(self) -> ThreadPoolExecutor:
         if self._others is None or self._num_others < self._num_threads - 1:
-            # Those of a smaller pool end by themselves once nobody holds it.
+            # The threads of a smaller pool end when the pool is garbage collected.
             self._num_others = self._num_threads - 1
             self._others = ThreadPoolExecutor(self._num_others, "ssd-shard", torch.set_num_threads, (1,))
         return self._others
@@ -73,7 +73,7 @@ def _work_off(works: Iterator[Callable[[], None]]) -> None:
 
 
 def sharded(make: MakeMatMul, threads: ShardThreads) -> MakeMatMul:
-    """As `make`, in shards; the weight's layout is chosen on one thread too."""
+    """Like `make`, in shards; weights are also packed on one thread."""
 
     def make_sharded(weight: Tensor, bias: Tensor | None) -> MatMul:
         count = num_shards(len(weight))
@@ -97,12 +97,12 @@ class _Sharded:
             return self._shards[0](x)
         out = x.new_empty(len(x), sum(self._sizes))
         pieces = zip(self._shards, torch.split(out, list(self._sizes), dim=1), strict=True)
-        self._threads.run([_into(place, shard, x) for shard, place in pieces], self._num_weights)
+        self._threads.run([_into(part, shard, x) for shard, part in pieces], self._num_weights)
         return out
 
 
-def _into(place: Tensor, shard: MatMul, x: Tensor) -> Callable[[], None]:
+def _into(out: Tensor, shard: MatMul, x: Tensor) -> Callable[[], None]:
     def work() -> None:
-        place.copy_(shard(x))
+        out.copy_(shard(x))
 
     return work

@@ -1,7 +1,7 @@
-"""How large a model of any architecture is, as it is stored: by its configuration and its files.
+"""Estimates a model's size from its configuration and the sizes of its files, for any architecture.
 
-For models that somebody else loads, such as vLLM. Reads sizes and one JSON file, no weights. A model on
-the hub that is not here yet is asked about there.
+Used for models that vLLM loads. Reads one JSON file and no weights. Asks the hub about models that are not
+on this machine.
 """
 
 import json
@@ -16,10 +16,10 @@ from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from ssd.models.names import parse_hub_name
 
 _WEIGHTS = (".safetensors", ".bin", ".pt")
-"""In the order in which vLLM looks for them; a folder may have the same weights in several forms."""
+"""In vLLM's order of preference; a folder may contain the same weights in several forms."""
 _ITEMSIZES = {"float32": 4, "float": 4, "float16": 2, "half": 2, "bfloat16": 2}
 _BYTE_SIZED = ("fp8", "int8")
-"""Number formats of keys and values, as vLLM names them; each has several forms."""
+"""Prefixes of vLLM's names for one-byte formats of keys and values."""
 _MIXED = (
     "attention_chunk_size",
     "attn_layer_period",
@@ -33,32 +33,33 @@ _MIXED = (
     "multi_query",
     "ssm_cfg",
 )
-"""Keys of configurations in which layers keep less than all keys and values of all heads."""
+"""Configuration keys of models in which some layers do not store all keys and values of all heads."""
 _UNREACHED: type[Exception] = HfHubHTTPError.__bases__[0]
-"""What the hub's client raises without a network: an error of httpx or httpx2, by its version."""
+"""Raised by the hub's client without a network: an error of httpx or httpx2, depending on its version."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSize:
     weights: int
-    """Bytes, in the number format asked for."""
+    """Bytes, in the requested number format."""
     kv_per_token: int
-    """Bytes of keys and values; 0: not known."""
+    """Bytes of keys and values; 0: unknown."""
     longest: int
-    """Tokens; 0: not known."""
+    """Maximum number of tokens; 0: unknown."""
 
 
 def stored_size(
     model: str, *, hf_cache: str | None, dtype: str | None, kv_dtype: str | None = None
 ) -> StoredSize | None:
-    """None: there are no weights, or nobody tells.
+    """The model's size when loaded; None if there are no weights, or their size is unknown.
 
-    `dtype`: what it is loaded as; None: as declared. `kv_dtype`: likewise of keys and values; None: as it.
+    `dtype`: number format of the loaded weights; None: as declared. `kv_dtype`: of keys and values; None: the
+    same as the weights.
     """
-    found = _files(Path(model).expanduser(), model, hf_cache)
-    if found is None:
+    files = _files(Path(model).expanduser(), model, hf_cache)
+    if files is None:
         return None
-    sizes, config = found
+    sizes, config = files
     weights = _weights(sizes)
     if not weights:
         return None
@@ -72,7 +73,7 @@ def stored_size(
 
 
 def _files(path: Path, model: str, hf_cache: str | None) -> tuple[dict[str, int], dict[str, Any]] | None:
-    """Sizes of its files by their names, and its configuration."""
+    """The sizes of a model's files by name, and its configuration."""
     if path.is_dir():
         return _in_folder(path)
     name = parse_hub_name(model)
@@ -80,9 +81,9 @@ def _files(path: Path, model: str, hf_cache: str | None) -> tuple[dict[str, int]
         return None
     where: dict[str, Any] = {"revision": name.revision, "cache_dir": hf_cache}
     try:
-        kept = _in_folder(Path(snapshot_download(name.repo, local_files_only=True, **where)))
-        if kept is not None and _weights(kept[0]):
-            return kept
+        cached = _in_folder(Path(snapshot_download(name.repo, local_files_only=True, **where)))
+        if cached is not None and _weights(cached[0]):
+            return cached
     except (LocalEntryNotFoundError, OSError, ValueError):
         pass
     try:
@@ -102,34 +103,34 @@ def _in_folder(path: Path) -> tuple[dict[str, int], dict[str, Any]] | None:
 
 
 def _weights(sizes: Mapping[str, int]) -> int:
-    """Of the first form that is there; `consolidated…` are the same weights once more."""
+    """Bytes of the weights in their first form; `consolidated…` files duplicate the others."""
     for suffix in _WEIGHTS:
         named = {name: size for name, size in sizes.items() if name.endswith(suffix) and "/" not in name}
         sharded = {name: size for name, size in named.items() if not name.startswith("consolidated")}
-        if found := sum((sharded or named).values()):
-            return found
+        if total := sum((sharded or named).values()):
+            return total
     return 0
 
 
 def _kv_per_token(config: Mapping[str, Any], item: int) -> int:
-    """0 where keys are not kept as heads × size for every layer and every token."""
+    """0 unless every layer stores the keys and values of all heads for every token."""
     layers, heads = config.get("num_hidden_layers"), config.get("num_attention_heads")
     hidden = config.get("hidden_size")
-    if not (layers and heads and hidden) or _forgets(config):
+    if not (layers and heads and hidden) or _has_partial_kv(config):
         return 0
     size = config.get("head_dim") or hidden // heads
     return int(2 * layers * (config.get("num_key_value_heads") or heads) * size * item)
 
 
-def _forgets(config: Mapping[str, Any]) -> bool:
-    """Whether some layers keep a window, a state or a compressed form in place of all keys and values."""
+def _has_partial_kv(config: Mapping[str, Any]) -> bool:
+    """Whether some layers store a window, a state or a compressed form instead of all keys and values."""
     if any(kind != "full_attention" for kind in config.get("layer_types") or ()):
         return True
-    # Qwen's name a window that their models do not use.
+    # Qwen's configurations contain a window that the models do not use.
     has_window = config.get("sliding_window") and config.get("use_sliding_window", True)
     return bool(has_window) or any(config.get(key) for key in _MIXED)
 
 
 def _kv_itemsize(kv_dtype: str) -> int:
-    """0: not known."""
+    """0: unknown."""
     return 1 if kv_dtype.startswith(_BYTE_SIZED) else _ITEMSIZES.get(kv_dtype, 0)

@@ -1,7 +1,7 @@
-"""Whether two models mean the same by their tokens.
+"""Checks that target and draft have compatible vocabularies.
 
-Models of one family often pad their embeddings differently, and one may name special tokens that
-are padding to the other: neither is a conflict.
+Models of one family often pad their embeddings differently, and a special token of one may be padding in the
+other: neither is a conflict.
 """
 
 from typing import Any
@@ -10,9 +10,9 @@ from ssd.models.checkpoint import Checkpoint
 
 
 def common_vocabulary(target: Checkpoint, draft: Checkpoint) -> int:
-    """Tokens both models know; ValueError if they mean different things by one of them.
+    """Size of the smaller vocabulary; ValueError if a token id has different texts in the two models.
 
-    What lies beyond the smaller table is never guessed.
+    Tokens beyond the smaller vocabulary are never drafted.
     """
     ours, theirs = (_vocabulary(each.tokenizer()) for each in (target, draft))
     vocab_size = min(target.config.vocab_size, draft.config.vocab_size)

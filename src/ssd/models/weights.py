@@ -1,7 +1,7 @@
-"""Where weights come from: tensors by their Hugging Face names.
+"""Reads weights by their Hugging Face names.
 
-Knows safetensors folders, single or sharded. Does not know which tensors a model needs.
-Pickled checkpoints are not read: loading one can run code.
+Knows safetensors folders, single or sharded. Does not know which tensors a model needs. Does not read pickled
+checkpoints: loading one can run code.
 """
 
 import json
@@ -17,7 +17,7 @@ INDEX_FILE = "model.safetensors.index.json"
 
 
 class ProgressBar(Protocol):
-    """As tqdm has it."""
+    """The part of tqdm's interface that is used."""
 
     def update(self, n: int, /) -> object: ...
 
@@ -25,7 +25,7 @@ class ProgressBar(Protocol):
 
 
 ShowProgress = bool | Callable[[str, int], ProgressBar]
-"""Whether bars are shown, or who makes them, from a description and a number of steps."""
+"""Whether to show progress bars, or a function that makes one from a description and a number of steps."""
 
 
 def progress_bar(description: str, total: int, *, unit: str, show: ShowProgress) -> ProgressBar:
@@ -41,7 +41,7 @@ class WeightSource(Protocol):
     def read(self, name: str) -> Tensor: ...
 
     def rope_factors(self) -> Tensor | None:
-        """Divisors of the rotary frequencies, where the checkpoint carries them as a tensor."""
+        """Divisors of the rotary frequencies, if the checkpoint contains them as a tensor."""
         ...
 
 
@@ -78,11 +78,11 @@ def _tensor_index(folder: Path) -> dict[str, str]:
         raise ValueError(
             f"{folder} has no .safetensors files; pickled .bin checkpoints are not read, convert them first"
         )
-    found: dict[str, str] = {}
+    file_of: dict[str, str] = {}
     for path in files:
         with _opened(path) as file:
-            found.update(dict.fromkeys(file.keys(), path.name))
-    return found
+            file_of.update(dict.fromkeys(file.keys(), path.name))
+    return file_of
 
 
 def _opened(path: Path) -> Any:
@@ -93,9 +93,10 @@ def _opened(path: Path) -> Any:
 
 
 class TrackedSource:
-    """A source that knows what was read from it.
+    """A source that records which tensors were read.
 
-    A tensor nobody read is arithmetic nobody did: a bias the configuration does not mention, say.
+    An unread tensor means that the forward would be wrong, for example without a bias that the configuration
+    does not mention.
     """
 
     def __init__(self, source: WeightSource) -> None:
@@ -113,14 +114,14 @@ class TrackedSource:
         return self._source.rope_factors()
 
     def refuse_unread(self, *, tied: bool) -> None:
-        """ValueError if the checkpoint holds weights that the model has no place for."""
+        """ValueError if the checkpoint contains weights that the model does not use."""
         unread = self.names() - self._read - ({"lm_head.weight"} if tied else set())
-        # Older checkpoints carry the rotary frequencies, which are computed.
+        # Older checkpoints contain the rotary frequencies, which are computed here.
         unknown = sorted(name for name in unread if not name.endswith("rotary_emb.inv_freq"))
         if unknown:
             raise ValueError(
                 f"the checkpoint has {len(unknown)} tensors that this architecture does not use, such as "
-                f"{unknown[0]!r}: it is not what its configuration says"
+                f"{unknown[0]!r}: it does not match its configuration"
             )
 
 
