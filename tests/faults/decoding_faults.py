@@ -122,7 +122,7 @@ FAULTS = [
     Fault(
         "min_tokens holds a complete text open",
         "src/ssd/sampling/processors.py",
-        "torch.where(is_over[places // scores.shape[1]], values, -math.inf)",
+        "torch.where(is_over[indices // scores.shape[1]], values, -math.inf)",
         "-math.inf",
         "tests/engine/test_grammar.py::test_a_complete_text_ends_before_min_tokens",
     ),

@@ -19,5 +19,5 @@ def test_drafted_tokens_count_once_they_are_decided(num_accepted: int) -> None:
 
 
 def counts(tally: Tally, output: History) -> dict[int, int]:
-    ids, times = tally.written(output)
+    ids, times = tally.output_counts(output)
     return dict(zip(ids.tolist(), times.tolist(), strict=True))

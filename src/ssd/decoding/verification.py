@@ -42,7 +42,7 @@ from ssd.sampling import (
     TokenLogprobs,
     draw,
     draws_ahead,
-    is_drawn_alone,
+    is_plain_draw,
     token_logprobs,
 )
 from ssd.sampling.constraint import Allowed, Constraint
@@ -95,7 +95,7 @@ def _by_draws_alone(rows: Sequence[DecodeRow]) -> CoupledDecision | None:
     """The decision to run on the device, if logits, seeds and positions are all it needs; else None."""
     wanting = [(row.sampling, row) for row in rows if row.sampling is not None]
     if any(row.scoring is not None for row in rows) or not all(
-        is_drawn_alone(sampling) and not _takes_a_ratio(row) for sampling, row in wanting
+        is_plain_draw(sampling) and not _takes_a_ratio(row) for sampling, row in wanting
     ):
         return None
     if all(sampling.params.greedy for sampling, _row in wanting):

@@ -1,6 +1,6 @@
-"""Sampling as pure functions: parameters, processors, counter-based noise, the draw, ratio acceptance.
+"""Sampling as pure functions: parameters, processors, counter-based noise, decisions, ratio acceptance.
 
-Knows logits and tokens. Does not know models, requests, tokenizers, or who drafts.
+Knows logits and tokens. Does not know models, requests, tokenizers or drafts.
 """
 
 from ssd.sampling.chooser import Chooser, ChooserOf, PhiloxChooser, Stream
@@ -14,7 +14,7 @@ from ssd.sampling.params import SamplingParams
 from ssd.sampling.processors import process_logits
 from ssd.sampling.ratio import DraftDistribution, Proposal
 from ssd.sampling.rows import SampledToken, SamplingRow, TokenLogprobs
-from ssd.sampling.sampler import DecidedTokens, draw, draws_ahead, draws_of, is_drawn_alone, sample
+from ssd.sampling.sampler import DecidedTokens, draw, draws_ahead, draws_of, is_plain_draw, sample
 from ssd.sampling.seeds import mix_seed, seed_of, seed_tensor
 from ssd.sampling.tally import Tally
 
@@ -45,7 +45,7 @@ __all__ = [
     "emitted_tokens",
     "gumbel_noise_at",
     "gumbel_noise_ragged",
-    "is_drawn_alone",
+    "is_plain_draw",
     "mix_seed",
     "process_logits",
     "sample",

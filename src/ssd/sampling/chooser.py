@@ -1,18 +1,18 @@
-"""Weighted choices for ratio acceptance: all of its chance goes through `Chooser.choose`.
+"""Random choices for ratio acceptance: all of them go through `Chooser.choose`.
 
-So a test can follow every choice through all its branches instead of drawing. What draws is `PhiloxChooser`:
+So tests can enumerate all choices instead of sampling. The engine uses `PhiloxChooser`:
 
     key     = the seed's low and high 32 bits                     as for the Gumbel noise
     counter = (0, position, stream, 0)                            the noise has 0 in the place of the stream
     n       = the first 52 bits of Philox4x32-10(counter, key)    word 0, then the top 20 bits of word 1
     u       = (n + ½) / 2⁵²                                       exact in float64, never 0 or 1
 
-A position is decided once, so no number serves two decisions that both stand: a number drawn for a token
-that was cut, or that followed a rejected one, has influenced nothing and serves again. That is so as long as
-nothing looks at such a token. A draft that grows several branches, and chooses which by the tokens it drew in
-others, needs numbers for each node: a chooser of `mix_seed(seed, node)`. The target need not know them.
+Every position is decided once, so no number decides two final tokens. A number may be used again if its first
+token was discarded (truncated, or after a rejected one), as long as nothing depended on that token. A draft
+that grows several branches, and selects branches by the tokens sampled in others, needs separate numbers for
+each node: a chooser with `mix_seed(seed, node)`. The target does not need to know them.
 
-Knows weights and streams, not tokens.
+Knows weights and streams. Does not know tokens.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Weights = Sequence[float] | NDArray[np.floating]
 
 
 class Stream(IntEnum):
-    """What a choice is for. Each has numbers of its own; 0 is the Gumbel noise's and none of these."""
+    """The purpose of a choice. Each stream has its own numbers; stream 0 belongs to the Gumbel noise."""
 
     DRAFT = 1
     ACCEPTANCE = 2
@@ -44,7 +44,7 @@ class Chooser(Protocol):
 
 
 ChooserOf = Callable[[int], Chooser]
-"""The chooser of a sequence, given its seed."""
+"""Makes the chooser of a sequence from its seed."""
 
 
 class PhiloxChooser:
@@ -55,7 +55,7 @@ class PhiloxChooser:
         cumulative = np.cumsum(weights, dtype=np.float64)
         total = cumulative[-1]
         index = np.searchsorted(cumulative, self.uniform(stream, position) * total, side="right")
-        # The product may round up to the total; the last index that has any weight is then meant.
+        # The product may round up to the total: then the last index with a weight is chosen.
         return int(min(index, np.searchsorted(cumulative, total)))
 
     def uniform(self, stream: Stream, position: int) -> float:

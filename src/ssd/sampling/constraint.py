@@ -1,4 +1,4 @@
-"""Grammars as callers write them, and the interface of constraints on the next token.
+"""Grammars of requests, and the interface of constraints on the next token.
 
 Knows masks over the vocabulary. Does not know which tokens a grammar allows: `engine/grammar.py` implements
 the interface.
@@ -32,7 +32,7 @@ class GrammarBusyError(GrammarError):
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """Which texts a caller wants: by a JSON schema, a regular expression, a JSON list of choices, or Lark."""
+    """The set of allowed texts: a JSON schema, a regular expression, a JSON list of choices, or Lark."""
 
     kind: GrammarKind
     text: str = ""
@@ -76,7 +76,7 @@ class Constraint(Protocol):
 
     @property
     def most_drafted(self) -> int:
-        """The most drafted tokens that are worth their masks."""
+        """Maximum number of drafted tokens for which computing masks is worth the time."""
         ...
 
     def state(self) -> GrammarState | None:
@@ -92,7 +92,7 @@ class Constraint(Protocol):
         ...
 
     def advance(self, tokens: Sequence[int]) -> None:
-        """Takes in decided tokens."""
+        """Appends decided tokens to the text."""
         ...
 
 

@@ -1,10 +1,10 @@
-"""The coupled decision as tensors: a token for each row of logits, and how many drafted ones it accepts.
+"""The coupled decision as tensors: a token for each row of logits, and the number of accepted tokens.
 
     y = argmax(z/T + g(seed, position, ·));   T = 0: argmax(z);   a drafted token is accepted if it is y
 
-z are logits after everything that depends on tokens (penalties, masks). Truncation is passed in, or done
-already. There is no Python loop over rows and no copy to the host: whoever needs the tokens there copies
-them once. Knows no requests, no models, and not who drafts.
+z are logits after all processors that depend on tokens (penalties, masks). Truncation is passed in, or was
+applied before. There is no Python loop over rows and no copy to the host. Does not know requests, models or
+drafts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOTHING = -1
 
 # For vocabularies up to this size, noise for all tokens is faster than finding the possible winners.
 _FEW_TOKENS = 512
-# Scores per piece. Each takes some 44 bytes: at most 1.5 GB, however many rows a step has.
+# Scores per piece. Each takes some 44 bytes, so a piece takes at most 1.5 GB.
 _MOST_SCORES = 1 << 25
 
 
@@ -57,7 +57,7 @@ class CoupledDecision:
         return self if self.draws is None else CoupledDecision(self.draws.to(device))
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """The token [R] of each row, where the logits are."""
+        """The token [R] of each row, on the logits' device."""
         return argmax(logits) if self.draws is None else decide_tokens(logits, self.draws)
 
 
@@ -68,16 +68,16 @@ def count_accepted(tokens: Tensor, drafted: Tensor, starts: Tensor) -> Tensor:
     has the rows from its start [S] to the next one's.
     """
     num_rows = len(tokens)
-    places = torch.arange(num_rows + 1, device=tokens.device)
-    missed = torch.where(tokens == drafted, num_rows, places[:-1])
+    indices = torch.arange(num_rows + 1, device=tokens.device)
+    missed = torch.where(tokens == drafted, num_rows, indices[:-1])
     # For each row: the first row from there on whose token was not drafted; the end if there is none.
-    ahead = torch.cat((missed, places[-1:])).flip(0).cummin(0).values.flip(0)
-    ends = torch.cat((starts[1:], places[-1:]))
+    ahead = torch.cat((missed, indices[-1:])).flip(0).cummin(0).values.flip(0)
+    ends = torch.cat((starts[1:], indices[-1:]))
     return ahead[starts].minimum(ends) - starts
 
 
 def emitted_tokens(tokens: Tensor, accepted: Tensor, starts: Tensor, width: int) -> Tensor:
-    """What each sequence gains [S, width]: its accepted tokens and the one after, then `NOTHING`."""
+    """Each sequence's new tokens [S, width]: the accepted ones and one more, then `NOTHING`."""
     steps = torch.arange(width, device=tokens.device)
-    places = (starts.unsqueeze(1) + steps).clamp(max=len(tokens) - 1)
-    return torch.where(steps <= accepted.unsqueeze(1), tokens[places], NOTHING)
+    indices = (starts.unsqueeze(1) + steps).clamp(max=len(tokens) - 1)
+    return torch.where(steps <= accepted.unsqueeze(1), tokens[indices], NOTHING)

@@ -1,4 +1,4 @@
-"""What the coupled decision is given, as tensors: one entry for each row of logits. Data only.
+"""The inputs of the coupled decision beside the logits, as tensors with one entry for each row. Data only.
 
 y = argmax(z/T + g(seed, position, ·)) over the tokens that truncation keeps;   T = 0: argmax(z)
 """
@@ -17,7 +17,7 @@ from ssd.sampling.params import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """min_p, then top_k, then top_p, where the logits are not truncated already."""
+    """min_p, then top_k, then top_p, of rows that are not truncated yet."""
 
     log_min_p: Tensor  # [R] float64; −inf: off
     top_k: Tensor  # [R] int64; 0: off
@@ -25,7 +25,7 @@ class Truncation:
 
     @classmethod
     def of(cls, params: Sequence[SamplingParams], device: torch.device | str = "cpu") -> Truncation | None:
-        """None where nobody asks for any."""
+        """None if no row is truncated."""
         if not any(each.truncated for each in params):
             return None
         least = [math.log(each.min_p) if each.min_p > 0.0 else -math.inf for each in params]
@@ -44,7 +44,7 @@ class Truncation:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """How each row is decided. Positions are those of the tokens being decided; the prompt counts."""
+    """How each row is decided. A position is the absolute one of the token being decided."""
 
     seeds: Tensor  # [R] int64: the 64 bits of each seed
     positions: Tensor  # [R] int64, from 0 to 2**32 − 1

@@ -1,8 +1,7 @@
-"""Tokens that stand before a position, without copying them.
+"""The tokens before a position, without copying them.
 
-A sequence of 30,000 tokens has a row of its own for every position it decides, several at a
-time when drafted tokens are verified. A row sees the same list, from an offset, and a few
-tokens more.
+Each decided position of a sequence has a row with the tokens before it, and verifying drafted tokens needs
+several rows at once. All rows of a sequence share one list; each adds an offset and the drafted tokens.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 
 class History(Sequence[int]):
-    """`base[start:stop]` followed by `more`; the base may grow afterwards, the history does not."""
+    """`base[start:stop]` followed by `more`. The history does not change when the base grows."""
 
     __slots__ = ("_base", "_more", "_start", "_stop")
 
@@ -30,11 +29,11 @@ class History(Sequence[int]):
 
     @property
     def num_decided(self) -> int:
-        """How many of the tokens stand in the base."""
+        """Number of tokens that come from the base."""
         return self._stop - self._start
 
     def decided_from(self, first: int) -> Sequence[int]:
-        """Those from the first-th on."""
+        """The tokens of the base from index `first` on."""
         return self._base[self._start + first : self._stop]
 
     @property
@@ -53,12 +52,12 @@ class History(Sequence[int]):
     @overload
     def __getitem__(self, index: slice) -> list[int]: ...
     def __getitem__(self, index: int | slice) -> int | list[int]:
-        places = range(len(self))[index]
-        if isinstance(places, int):
-            return self._at(places)
-        if places.step == 1:
-            return self._run(places.start, places.stop)
-        return [self._at(place) for place in places]
+        indices = range(len(self))[index]
+        if isinstance(indices, int):
+            return self._at(indices)
+        if indices.step == 1:
+            return self._run(indices.start, indices.stop)
+        return [self._at(each) for each in indices]
 
     def __array__(
         self,
@@ -72,6 +71,6 @@ class History(Sequence[int]):
         head = self._base[self._start + first : self._start + min(last, num_base)]
         return [*head, *self._more[max(0, first - num_base) : max(0, last - num_base)]]
 
-    def _at(self, place: int) -> int:
+    def _at(self, index: int) -> int:
         num_base = self._stop - self._start
-        return self._base[self._start + place] if place < num_base else self._more[place - num_base]
+        return self._base[self._start + index] if index < num_base else self._more[index - num_base]

@@ -1,4 +1,4 @@
-"""Log-probabilities of the model itself: from raw logits, before any processor and at temperature 1."""
+"""Log-probabilities from raw logits, before any processor and at temperature 1."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def token_logprobs(logits: Tensor, tokens: Sequence[int], num_top: int) -> list[
 def _row_logprobs(logits: Tensor, token: int, num_top: int) -> TokenLogprobs:
     row = GroupedScores.of(logits)
     peak = row.maximum
-    # One row at a time: a sum over the same shape has the same bits whatever else is in the batch.
+    # One row at a time: the bits of a sum must not depend on the other rows of the batch.
     normaliser = peak + math.log(float((logits - peak).exp_().sum(dtype=torch.float64)))
     value = float(logits[token])
     top: tuple[tuple[int, float], ...] = ()

@@ -1,6 +1,6 @@
 """The Gumbel noise g(seed, position, token) that turns sampling into an argmax.
 
-THE definition, for every device and every implementation:
+The definition, for every device and every implementation:
 
     key     = (seed mod 2³², seed div 2³²)                        of the 64-bit seed
     counter = (token div 4, position, 0, 0)                       word 2 tells streams apart (`chooser.py`)
@@ -8,12 +8,12 @@ THE definition, for every device and every implementation:
     u       = (n + ½) / 2³²
     g       = −log(−log1p(−u))                                    in float64, rounded to float32
 
-The vocabulary's size does not enter, so padding it changes nothing. g lies in (−3.14, 22.88): small u is the
-winning tail, and it is there that floating point has its resolution; u is never 0 or 1, so g is finite.
-Float64 keeps g from depending on how a library splits a vector into body and tail: its last bit may differ
-there, the rounded float32 does not.
+g does not depend on the size of the vocabulary, so padding changes nothing. g is in (−3.14, 22.88), and
+finite, because u is never 0 or 1. Large g, which decide the argmax, come from small u, where floating point
+is most precise. A library may compute the vector body and the tail of an array differently in the last bit of
+float64; rounded to float32 they are the same.
 
-Knows nothing of logits.
+Does not know logits.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from torch import Tensor
 from ssd.sampling.philox import philox4x32_block, run_rounds
 from ssd.sampling.seeds import seed_tensor
 
-# Every g lies between these.
+# Bounds of g.
 NOISE_BOTTOM = -3.2
 NOISE_CEILING = 23.0
 
 MAX_POSITION = 2**32 - 1
 _WORD_MASK = 2**32 - 1
 
-# Six int64 buffers of this length (0.9 MB) stay within a core's L2 cache.
+# On CPUs: six int64 buffers of this length (0.9 MB) stay in a core's L2 cache.
 _CACHED_BLOCKS = 19_000
-# Elsewhere they are to be few launches, and at most 200 MB.
+# On other devices: few launches, and buffers of at most 200 MB.
 _DEVICE_BLOCKS = 1 << 22
-# So few are sooner made of plain integers than of arrays.
+# Up to this many tokens, Python integers are faster than arrays.
 _SINGLES = 16
 
 
 def gumbel_noise_at(seed: int, position: int, token_ids: Tensor) -> Tensor:
-    """Noise of some tokens, in the shape of `token_ids`; bit for bit what `noise_of_rows` holds at them."""
+    """Noise of these tokens, in the shape of `token_ids`; the same bits as in `noise_of_rows`."""
     return gumbel_noise_ragged([seed], [position], [token_ids.reshape(-1)])[0].view(token_ids.shape)
 
 
 def gumbel_noise_ragged(
     seeds: Sequence[int], positions: Sequence[int], token_ids: Sequence[Tensor]
 ) -> list[Tensor]:
-    """`gumbel_noise_at` for R rows in one go, each row with its own (one-dimensional) choice of tokens."""
+    """`gumbel_noise_at` for R rows at once, each with its own tokens (one-dimensional)."""
     if not token_ids:
         return []
     device = token_ids[0].device
@@ -66,11 +66,11 @@ def noise_of_rows(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
     keys, places = _keys(seeds).unsqueeze(-1), positions.unsqueeze(-1)
     noise = torch.empty(num_rows, num_blocks, 4, device=device)
     most = _most_blocks(device)
-    # Many narrow rows go together; one wide row goes in equal pieces.
+    # A piece is several narrow rows, or an equal part of one wide row.
     rows_step = max(1, min(num_rows, most // max(num_blocks, 1)))
     pieces = max(1, -(-num_blocks // most))
     blocks_step = max(1, -(-num_blocks // pieces))
-    # One scratch for all pieces: fresh memory costs more in page faults than the arithmetic saves.
+    # All pieces share one scratch buffer: page faults of new memory take longer than the arithmetic.
     scratch = torch.empty(6 * rows_step * blocks_step, dtype=torch.int64, device=device)
     for row in range(0, num_rows, rows_step):
         rows = slice(row, row + rows_step)
@@ -90,7 +90,7 @@ def noise_of_rows(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
 def noise_of_tokens(seeds: Tensor, positions: Tensor, owners: Tensor, token_ids: Tensor) -> Tensor:
     """Noise [N] of single tokens, each with the seed and position of the row that owns it.
 
-    A token costs a whole block here, four times its share in `noise_of_rows`.
+    Computes a whole block for each token, so a token takes four times as long as in `noise_of_rows`.
     """
     device, most = token_ids.device, _most_blocks(token_ids.device)
     if device.type == "cpu" and len(token_ids) <= _SINGLES:
@@ -110,7 +110,7 @@ def noise_of_tokens(seeds: Tensor, positions: Tensor, owners: Tensor, token_ids:
 
 
 def _noise_of_singles(seeds: Tensor, positions: Tensor, owners: Tensor, token_ids: Tensor) -> Tensor:
-    """The same for a handful of tokens, one after the other."""
+    """`noise_of_tokens` for a few tokens, one after the other."""
     keys, places = (
         [(seed & _WORD_MASK, seed >> 32 & _WORD_MASK) for seed in seeds.tolist()],
         positions.tolist(),
@@ -123,19 +123,19 @@ def _noise_of_singles(seeds: Tensor, positions: Tensor, owners: Tensor, token_id
 
 
 def gumbel_from_bits(bits: Tensor, *, scratch: Tensor | None = None) -> Tensor:
-    """g in float64 from integers n in [0, 2**32). `scratch`, of eight bytes an element, is overwritten.
+    """g in float64 from integers n in [0, 2**32). Overwrites `scratch`, which has eight bytes an element.
 
-    1 − u = (1 − 2⁻³³) − n·2⁻³² is exact in float64, so log of it is as good as log1p(−u), and faster.
+    1 − u = (1 − 2⁻³³) − n·2⁻³² is exact in float64, so its log is as precise as log1p(−u), and faster.
     """
     values = (torch.empty_like(bits) if scratch is None else scratch).view(torch.float64)
-    # Filled, not copied, to the device: a copy would wait for it.
+    # torch.full, because copying a number to the device would wait for it.
     ones = torch.full((), 1.0 - 2.0**-33, dtype=torch.float64, device=bits.device)
     torch.sub(ones, bits, alpha=2.0**-32, out=values)
     return values.log_().neg_().log_().neg_()
 
 
 def _counters(blocks: Tensor, places: Tensor, shape: Sequence[int], scratch: Tensor) -> tuple[Tensor, Tensor]:
-    """Counters (block, position, 0, 0) of a broadcast shape, in `run_rounds` layout, and its spare half."""
+    """Counters (block, position, 0, 0) of a broadcast shape, in `run_rounds` layout, and scratch for it."""
     buffer = scratch[: 6 * math.prod(shape)].view(3, 2, *shape)
     buffer[0, 0] = blocks
     buffer[1, 0] = places
@@ -156,5 +156,5 @@ def _position_tensor(positions: Sequence[int], device: torch.device | str) -> Te
 
 
 def _most_blocks(device: torch.device) -> int:
-    """Philox blocks worked on at once."""
+    """Philox blocks in a piece."""
     return _CACHED_BLOCKS if device.type == "cpu" else _DEVICE_BLOCKS

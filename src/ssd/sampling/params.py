@@ -1,7 +1,7 @@
-"""What a caller may ask of sampling: one frozen, validated record per request.
+"""The sampling parameters of a request: a frozen, validated record.
 
 Knows the meaning, bounds and normal form of every field. Does not know the tokenizer (bad words and stop
-strings stay strings), the vocabulary (see `check_vocabulary`) or any logits.
+strings stay strings), the vocabulary (see `check_vocabulary`) or logits.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ MAX_BAD_WORD_CHARS = 256
 MAX_DRAFT_CHARS = 256
 MAX_TEMPERATURE = 1000.0
 MAX_COUNT = 2**31 - 1
-"""Of tokens: what every part, and every message between them, can hold."""
+"""Largest number of tokens that every component and every message can represent."""
 
-# Below this, z/T leaves the range where float32 resolves the noise, so the draw is the argmax anyway.
+# At lower temperatures float32 no longer resolves the noise in z/T + g, so the result is the argmax anyway.
 GREEDY_BELOW = 1e-5
 
 SEED_MODULUS = 2**64
@@ -34,7 +34,7 @@ BiasPairs = tuple[tuple[int, float], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """The sampling half of a request. Containers are normalised to sorted or ordered tuples, so it hashes."""
+    """Sampling parameters. Containers become tuples, so instances are hashable."""
 
     temperature: float = 1.0  # 0 is greedy; values under GREEDY_BELOW become 0
     top_k: int = 0  # 0 is off; -1 is accepted and becomes 0
@@ -43,21 +43,21 @@ class SamplingParams:
     repetition_penalty: float = 1.0  # over prompt and output
     presence_penalty: float = 0.0  # over output
     frequency_penalty: float = 0.0  # over output
-    logit_bias: Mapping[int, float] | BiasPairs | None = None  # read it through `bias`
+    logit_bias: Mapping[int, float] | BiasPairs | None = None  # read `bias` instead
     bad_words: Sequence[str] = ()
     seed: int | None = None  # any int, taken modulo 2**64
-    stop: Sequence[str] = ()  # a single string and None are taken too; always read as a tuple
+    stop: Sequence[str] = ()  # a single string and None are accepted; stored as a tuple
     stop_token_ids: Sequence[int] = ()
     min_tokens: int = 0
-    max_tokens: int | None = 16  # None: up to the model's length
+    max_tokens: int | None = 16  # None: up to the model's maximum length
     ignore_eos: bool = False
     n: int = 1
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
-    grammar: Grammar | None = None  # which texts may come out
-    draft: str = ""  # the name of the drafts that are to guess; empty: any
+    grammar: Grammar | None = None  # the text must satisfy it
+    draft: str = ""  # only drafts of this name speculate; empty: any
 
     def __post_init__(self) -> None:
         normal: dict[str, Any] = {
@@ -85,7 +85,7 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Whether the token is the plain argmax of the processed logits."""
+        """Whether the token is the argmax of the processed logits."""
         return self.temperature == 0.0
 
     @property
@@ -104,7 +104,7 @@ class SamplingParams:
         return self.min_p > 0.0 or self.top_k > 0 or self.top_p < 1.0
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Refuse token ids that the model does not have. Called once, at admission."""
+        """Raises for token ids that the model does not have. Called once, at admission."""
         for name, ids in (
             ("logit_bias", [token for token, _ in self.bias]),
             ("stop_token_ids", self.stop_token_ids),
@@ -150,7 +150,7 @@ def _refusal(name: str, value: object, remedy: str) -> InvalidRequestError:
 
 
 def _number(name: str, value: object, *, low: float, high: float) -> float:
-    # bool is an int to Python; temperature=True is a mistake all the same.
+    # bool is a subclass of int, but temperature=True is a mistake.
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise _refusal(name, value, f"pass a number from {low:g} to {high:g}")
     if not low <= value <= high:  # NaN fails every comparison

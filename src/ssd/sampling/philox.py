@@ -1,8 +1,8 @@
 """Philox4x32-10: 128 random bits as a pure function of a 128-bit counter and a 64-bit key.
 
 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC11.) Words are 32-bit values
-held in int64 tensors, so the same integers come out on every device. Knows the generator only; what a
-counter or key stands for is `noise.py`'s business.
+stored in int64 tensors, so every device computes the same integers. Knows the generator only; `noise.py`
+defines the meaning of counters and keys.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _WORD_BITS = 32
 
 
 def is_recorded() -> bool:
-    """Whether somebody keeps torch's operations to replay them: then only those count, in fixed shapes."""
+    """Whether torch's operations are being recorded for replay: they then need fixed shapes and no numpy."""
     return _get_current_dispatch_mode() is not None
 
 
 def run_rounds(state: Tensor, spare: Tensor, key: Tensor) -> None:
-    """Encrypt counters in place. `state` [2, 2, *s] holds word 2h+p at [p, h]; `spare` is scratch [2, *s].
+    """Encrypts counters in place. `state` [2, 2, *s] has word 2h+p at [p, h]; `spare` is scratch [2, *s].
 
-    On the CPU the arithmetic runs through numpy views of the same memory: a call costs half of torch's, and
-    its int64 product is twice as fast. Elsewhere torch does it, and so where somebody records torch's
-    operations. The integers are the same. The key is [2, *s] or broadcastable.
+    The key is [2, *s] or broadcastable. On the CPU this uses numpy views of the same memory: calls take half
+    of torch's time, and int64 products are twice as fast. On other devices, and while torch's operations are
+    recorded, it uses torch. The integers are the same.
     """
     keys = torch.cat((key[1:], key))
     if state.device.type == "cpu" and not is_recorded():
@@ -42,7 +42,7 @@ def run_rounds(state: Tensor, spare: Tensor, key: Tensor) -> None:
 
 
 def philox4x32_block(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
-    """The words of a single counter. In plain integers, which for one block is 20 times as fast as arrays."""
+    """The words of a single counter, in Python integers: for one block 20 times as fast as arrays."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(ROUNDS):
@@ -54,13 +54,13 @@ def philox4x32_block(counter: tuple[int, int, int, int], key: tuple[int, int]) -
 
 
 def _run_rounds(lib: Any, state: Any, spare: Any, keys: Any, device: torch.device) -> None:
-    """The rounds themselves, on arrays of `lib`, which is numpy or torch.
+    """Runs the rounds on arrays of `lib`, which is numpy or torch.
 
     One round maps words (c0, c1, c2, c3) to (hi(M1·c2)^c1^k0, lo(M1·c2), hi(M0·c0)^c3^k1, lo(M0·c0)). Both
-    products are one operation on the even words. Leaving each product in its slot exchanges the slots every
-    round; ten rounds bring them back. `keys` are the words (k1, k0, k1): in even rounds the slots want the
-    first two, in odd ones the last two. They grow in place. What lies above bit 31, of a key or of a low
-    word, is dropped by the mask of the word that it is xored into.
+    products are one operation on the even words. Each product stays in its slot, so the slots are exchanged
+    every round, and restored after ten. `keys` are the words (k1, k0, k1): even rounds use the first two, odd
+    rounds the last two. They are incremented in place. Bits above 31 of a key or of a low word are removed by
+    masking the word that they are xored into.
     """
     even, odd = state[0], state[1]
     slot_0, slot_1 = even[0], even[1]
@@ -81,7 +81,7 @@ def _run_rounds(lib: Any, state: Any, spare: Any, keys: Any, device: torch.devic
 
 @lru_cache(maxsize=32)
 def _constants(lib: Any, device: torch.device, ndim: int) -> tuple[tuple[Any, Any], Any, Any, Any]:
-    """Multipliers for even and odd rounds, key steps, mask, shift. Made once: wrapping an int costs."""
+    """Multipliers for even and odd rounds, key steps, mask, shift. Cached: making tensors takes time."""
     pair = torch.tensor(_MULTIPLIERS, device=device).view(2, *[1] * (ndim - 1))
     constants = (
         pair,

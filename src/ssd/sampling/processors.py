@@ -1,15 +1,15 @@
-"""What changes a row's logits before the draw: bias, prohibitions, penalties, temperature, truncation.
+"""Logits processors: bias, forbidden tokens, penalties, temperature, truncation.
 
-The order is vLLM's: logit_bias, min_tokens, bad words, then repetition, frequency and presence penalty, then
-what a grammar leaves, then temperature, then min_p, top_k, top_p (`truncation.py`). At temperature 0 the
-order ends there, since nothing later moves the argmax. Prohibitions are written last: −inf stays −inf
-under all that comes before.
+The order is vLLM's: logit_bias, min_tokens, bad words, then repetition, frequency and presence penalty, the
+grammar's mask, temperature, and min_p, top_k, top_p (`truncation.py`). At temperature 0 the mask is the last
+step, since temperature and truncation do not move the argmax. Forbidden tokens are set to −inf last; that
+gives the same result, since −inf stays −inf in the steps before.
 
-All rows are edited together, each entry by itself, so that a row's bits do not depend on its company. Token
-ids outside the row are skipped: a draft may have a smaller head than the target whose parameters it applies
-(`SamplingParams.check_vocabulary` refuses them for the target itself). Where everything ends up forbidden the
-row is −inf throughout, never NaN, and the sampler takes token 0; where a grammar is involved it says that the
-token is void.
+All rows are edited together, but each entry on its own, so that a row's bits do not depend on other rows.
+Token ids beyond the row's width are skipped: a draft may have a smaller head than the target whose parameters
+it applies (`SamplingParams.check_vocabulary` refuses such ids for the target). If all tokens are forbidden,
+the row is −inf throughout, never NaN, and the sampler decides token 0; if a grammar forbade them, the sampler
+marks the token as void.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NO_IDS = np.empty(0, np.int64)
 
 
 def needs_edits(row: SamplingRow) -> bool:
-    """Whether anything before the temperature applies to this row."""
+    """Whether a processor before the temperature applies to this row."""
     params = row.params
     return bool(
         params.bias
@@ -47,9 +47,10 @@ def needs_edits(row: SamplingRow) -> bool:
 
 
 def edit_rows(logits: Tensor, rows: Sequence[SamplingRow]) -> tuple[Tensor, Tensor | None]:
-    """Bias, prohibitions and penalties on rows [R, V]; and which rows [R] a grammar left nothing.
+    """Applies bias, penalties and forbidden tokens to rows [R, V]. Also returns which rows [R] have no token
+    left because of a grammar; None if there is no grammar.
 
-    The same tensor where nothing applies, and a float32 copy otherwise; None where no grammar is involved.
+    Returns the same tensor if nothing applies, else a float32 copy.
     """
     if not any(map(needs_edits, rows)):
         return logits, None
@@ -62,27 +63,27 @@ def edit_rows(logits: Tensor, rows: Sequence[SamplingRow]) -> tuple[Tensor, Tens
 
 
 def edit_logits(logits: Tensor, row: SamplingRow) -> Tensor:
-    """The same for one row [V]; float32."""
+    """`edit_rows` for one row [V]; returns float32."""
     return edit_rows(logits.unsqueeze(0), [row])[0][0].float()
 
 
 def leaves_nothing(scores: Tensor, row: SamplingRow) -> bool:
-    """Whether no token of a row that must keep to a grammar is left after the edits."""
+    """Whether the row has a grammar and no token is left after the edits."""
     return row.allowed is not None and GroupedScores.of(scores).maximum == -math.inf
 
 
 def scale_logits(scores: Tensor, temperature: float) -> Tensor:
-    """scores / temperature. Temperature 1 costs nothing."""
+    """scores / temperature; the same tensor at temperature 1."""
     if temperature == 1.0:
         return scores
-    # By a tensor: a division by a Python number may become a product with its reciprocal on some devices.
+    # By a tensor: on some devices dividing by a Python number becomes a product with its reciprocal.
     return scores / torch.full((1,), temperature, device=scores.device)
 
 
 def process_logits(logits: Tensor, row: SamplingRow) -> Tensor:
-    """All processors on one row [V]: what the noise is added to, with dropped tokens at −inf.
+    """Applies all processors to one row [V]; dropped tokens are −inf.
 
-    The sampler does not build this (it carries the floor instead); for those who need whole rows.
+    The sampler does not use this: it compares scores with the floor instead of building masked rows.
     """
     scores = edit_logits(logits, row)
     if row.params.greedy:
@@ -95,7 +96,7 @@ def process_logits(logits: Tensor, row: SamplingRow) -> Tensor:
 def bad_word_endings(
     words: Sequence[tuple[int, ...]], prompt: Sequence[int], output: Sequence[int]
 ) -> list[int]:
-    """Tokens that would complete a bad word: those whose leading tokens end prompt + output."""
+    """Tokens that would complete a bad word whose leading tokens are the end of prompt + output."""
     if not words:
         return []
     longest = max(len(word) for word in words) - 1
@@ -107,59 +108,58 @@ def _add_bias(scores: Tensor, rows: Sequence[SamplingRow]) -> None:
     """Adds each bias to its token's logit, in place."""
     width = scores.shape[1]
     pairs = [[pair for pair in row.params.bias if pair[0] < width] for row in rows]
-    places = _places(scores, [[token for token, _ in mine] for mine in pairs])
-    if len(places):
-        values = [value for mine in pairs for _, value in mine]
-        scores.view(-1)[places] += torch.tensor(values, device=scores.device)
+    indices = _flat_indices(scores, [[token for token, _ in row_pairs] for row_pairs in pairs])
+    if len(indices):
+        values = [value for row_pairs in pairs for _, value in row_pairs]
+        scores.view(-1)[indices] += torch.tensor(values, device=scores.device)
 
 
 def _penalise(scores: Tensor, rows: Sequence[SamplingRow]) -> None:
     """Repetition penalty over prompt and output, then frequency and presence over output, in place.
 
-    Repetition divides positive logits and multiplies negative ones, once per token however often it occurred.
+    The repetition penalty divides positive logits and multiplies negative ones, once for each distinct token.
     """
     if not any(row.params.penalised for row in rows):
         return
     seen = [_seen(row, scores.shape[1]) for row in rows]
     sizes = [len(ids) for ids, _ in seen]
     offsets = np.repeat(np.arange(len(rows)) * scores.shape[1], sizes)
-    places = _on(scores, np.concatenate([ids for ids, _ in seen]) + offsets)
+    indices = _on(scores, np.concatenate([ids for ids, _ in seen]) + offsets)
 
     def spread(numbers: Iterable[float]) -> Tensor:
-        """A number of each row, for each of its tokens."""
+        """Repeats each row's number for each of its tokens."""
         return _on(scores, np.repeat(np.fromiter(numbers, np.float32, len(rows)), sizes))
 
-    values, penalty = scores.view(-1)[places], spread(row.params.repetition_penalty for row in rows)
+    values, penalty = scores.view(-1)[indices], spread(row.params.repetition_penalty for row in rows)
     values = torch.where(values > 0, values / penalty, values * penalty)
-    times = _on(scores, np.concatenate([counts for _, counts in seen]).astype(np.float32))
-    values -= spread(row.params.frequency_penalty for row in rows) * times
-    values -= spread(row.params.presence_penalty for row in rows) * times.clamp(max=1.0)
-    scores.view(-1)[places] = values
+    counts = _on(scores, np.concatenate([counts for _, counts in seen]).astype(np.float32))
+    values -= spread(row.params.frequency_penalty for row in rows) * counts
+    values -= spread(row.params.presence_penalty for row in rows) * counts.clamp(max=1.0)
+    scores.view(-1)[indices] = values
 
 
 def _seen(row: SamplingRow, width: int) -> tuple[Ints, Ints]:
-    """Tokens that a row's penalties concern, and how often each stands in its output."""
+    """Tokens that a row's penalties apply to, and how often each occurs in its output."""
     if not row.params.penalised:
         return _NO_IDS, _NO_IDS
     tally = row.tally or Tally(row.prompt)
-    ids, counts = tally.written(row.output if isinstance(row.output, History) else History(row.output))
+    ids, counts = tally.output_counts(row.output if isinstance(row.output, History) else History(row.output))
     if row.params.repetition_penalty != 1.0:
-        # What stands in the prompt only was written no times.
         others = tally.only_in_prompt(ids)
         ids, counts = np.concatenate([ids, others]), np.concatenate([counts, np.zeros_like(others)])
-    kept = (ids >= 0) & (ids < width)
-    return ids[kept], counts[kept]
+    is_inside = (ids >= 0) & (ids < width)
+    return ids[is_inside], counts[is_inside]
 
 
 def _forbid(scores: Tensor, token_ids: Sequence[Sequence[int]]) -> None:
-    """Sets some tokens of each row to −inf, in place."""
-    places = _places(scores, token_ids)
-    if len(places):
-        scores.view(-1)[places] = -math.inf
+    """Sets these tokens of each row to −inf, in place."""
+    indices = _flat_indices(scores, token_ids)
+    if len(indices):
+        scores.view(-1)[indices] = -math.inf
 
 
 def _keep_allowed(scores: Tensor, rows: Sequence[SamplingRow]) -> None:
-    """Sets what grammars do not allow to −inf, in place."""
+    """Sets tokens that a row's grammar does not allow to −inf, in place."""
     masks = {i: row.allowed for i, row in enumerate(rows) if row.allowed is not None}
     if masks:
         allowed = torch.from_numpy(allowed_tokens(list(masks.values()), scores.shape[1])).to(scores.device)
@@ -168,28 +168,30 @@ def _keep_allowed(scores: Tensor, rows: Sequence[SamplingRow]) -> None:
 
 
 def _forbid_ends(scores: Tensor, rows: Sequence[SamplingRow]) -> Tensor | None:
-    """Forbids the end where min_tokens wants more text, in place; which rows [R] a grammar leaves nothing.
+    """Forbids end tokens before min_tokens, in place. Returns which rows [R] have no token left because of a
+    grammar; None if there is no grammar.
 
-    Where the text is complete by its grammar, the end is all that is left, and the grammar wins.
+    If the grammar allows only end tokens, the text is complete: the grammar has priority over min_tokens.
     """
     ends = [row.end_ids if _ends_forbidden(row) else () for row in rows]
-    places, constrained = _places(scores, ends), [row.allowed is not None for row in rows]
-    values = scores.view(-1)[places]
-    scores.view(-1)[places] = -math.inf
+    indices, constrained = _flat_indices(scores, ends), [row.allowed is not None for row in rows]
+    values = scores.view(-1)[indices]
+    scores.view(-1)[indices] = -math.inf
     if not any(constrained):
         return None
     has_grammar = _on(scores, np.array(constrained))
-    if len(places):
+    if len(indices):
         is_over = has_grammar & (scores.amax(1) == -math.inf)
-        scores.view(-1)[places] = torch.where(is_over[places // scores.shape[1]], values, -math.inf)
+        scores.view(-1)[indices] = torch.where(is_over[indices // scores.shape[1]], values, -math.inf)
     return has_grammar & (scores.amax(1) == -math.inf)
 
 
-def _places(scores: Tensor, token_ids: Sequence[Sequence[int]]) -> Tensor:
-    """Where some tokens of each row stand in the rows laid end to end; what no row has is left out."""
+def _flat_indices(scores: Tensor, token_ids: Sequence[Sequence[int]]) -> Tensor:
+    """Indices of these tokens of each row in the flattened scores; skips ids beyond the width."""
     width = scores.shape[1]
-    places = [row * width + token for row, ids in enumerate(token_ids) for token in ids if 0 <= token < width]
-    return torch.tensor(places, dtype=torch.int64, device=scores.device)
+    kept = ((row, token) for row, ids in enumerate(token_ids) for token in ids if 0 <= token < width)
+    indices = [row * width + token for row, token in kept]
+    return torch.tensor(indices, dtype=torch.int64, device=scores.device)
 
 
 def _on(scores: Tensor, values: NDArray[np.generic]) -> Tensor:

@@ -1,9 +1,9 @@
-"""The coupled decision on a CPU, where noise is dear: only tokens that can win get any.
+"""The coupled decision on a CPU: computes noise, which is slow there, only for tokens that can win.
 
-A score b that some token reaches with its noise bounds the rest: no token below b − NOISE_CEILING can win,
-whatever its noise. Together with the floor that truncation sets this leaves a few tokens out of a vocabulary
-when the model is sure, the temperature low or the truncation tight. Where it leaves many, noise for the whole
-row is cheaper. The answer is that of `whole.py` either way. Knows scores and noise, not parameters.
+If some token reaches score b with its noise, no token below b − NOISE_CEILING can win. Together with the
+floor of truncation this leaves few tokens when the model is certain, the temperature low or the truncation
+tight. If it leaves many, noise for the whole row is faster. The result is the same as in `whole.py`. Knows
+scores and noise. Does not know parameters.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ssd.sampling.select import argmax_of_groups, grouped
 from ssd.sampling.truncation import ragged_floors
 from ssd.sampling.whole import draw_whole, scaled
 
-# A token costs four times as much noise on its own as within a whole row, and has to be picked out.
+# Largest share of tokens to compute one by one: noise of single tokens takes four times as long as in a row.
 _WORTHWHILE = 0.15
-# Where so small a share of the groups is left, looking for a bound costs more than it saves.
+# If at most this share of the groups is left, looking for a better bound costs more than it saves.
 _CLEAR = 0.1
-# How many groups' best tokens are tried to find a bound.
-_SCOUTS = 32
-# Entries of whole rows that get noise at once: their scores stay in a core's cache.
+# Number of groups whose best tokens are tried to find a bound.
+_NUM_TRIED_GROUPS = 32
+# Entries of whole rows per piece: their scores stay in a core's cache.
 _WHOLE_ENTRIES = 1 << 16
 
 
 def decide_pruned(logits: Tensor, draws: Draws) -> Tensor:
-    """The token [R] of each row of logits [R, V]. Ties go to the lowest id; 0 where all is −inf."""
+    """The token [R] of each row of logits [R, V]. The lowest id wins a tie; 0 if all logits are −inf."""
     groups = grouped(logits)
     peaks = groups.amax(-1)
     tokens = torch.zeros(len(logits), dtype=torch.int64)
@@ -46,7 +46,7 @@ def decide_pruned(logits: Tensor, draws: Draws) -> Tensor:
 
 
 def _draw(rows: BatchedScores, draws: Draws, logits: Tensor, numbers: Tensor) -> Tensor:
-    """The tokens of the rows, which have these numbers in the logits."""
+    """Samples a token from each row; `numbers` are the rows' indices in the logits."""
     floors = np.full(len(rows), -np.inf, np.float32)
     if draws.truncation is not None:
         floors = ragged_floors(rows, draws.truncation)
@@ -54,56 +54,56 @@ def _draw(rows: BatchedScores, draws: Draws, logits: Tensor, numbers: Tensor) ->
     tokens = np.zeros(len(rows), np.int64)
     if few.any():
         _note_winners(tokens, rows.at_least(np.where(few, bounds, ABSENT)), draws)
-    found = torch.from_numpy(tokens)
+    result = torch.from_numpy(tokens)
     many, step = torch.from_numpy(np.flatnonzero(~few)), max(1, _WHOLE_ENTRIES // rows.width)
     for start in range(0, len(many), step):
-        some = many[start : start + step]
-        mine = draws.at(some)
-        kept = None if mine.truncation is None else torch.from_numpy(floors)[some]
-        scores = scaled(_rows_at(logits, numbers[some]), mine.temperatures)
-        found[some] = draw_whole(scores, mine, kept)
-    return found
+        piece = many[start : start + step]
+        piece_draws = draws.at(piece)
+        piece_floors = None if piece_draws.truncation is None else torch.from_numpy(floors)[piece]
+        scores = scaled(_rows_at(logits, numbers[piece]), piece_draws.temperatures)
+        result[piece] = draw_whole(scores, piece_draws, piece_floors)
+    return result
 
 
 def _rows_at(logits: Tensor, numbers: Tensor) -> Tensor:
-    """Some rows, ascending; not copied where they lie side by side."""
+    """Rows with these numbers, ascending; a view if they are adjacent."""
     first, last = numbers.numpy()[[0, -1]].tolist()
     return logits[first : last + 1] if last - first == len(numbers) - 1 else logits[numbers]
 
 
 def _few(rows: BatchedScores, floors: Floats, draws: Draws) -> tuple[Flags, Floats]:
-    """Rows of which only few tokens can win, and for them a floor that no winner lies under."""
-    # NaN and +inf are for whoever looks at the whole row.
+    """Which rows have few tokens that can win, and for these rows a floor that the winner reaches."""
+    # Rows with NaN or +inf are decided as a whole.
     is_sound = rows.maxima < np.inf
-    # Whatever its noise, the largest score reaches this.
+    # The largest score reaches this even with the smallest noise.
     bounds = np.maximum(floors, _below(rows.maxima + np.float32(NOISE_BOTTOM)))
     clear = is_sound & (rows.reach(bounds) <= _CLEAR)
-    # A better bound usually comes out a little over the largest score.
+    # A better bound usually exceeds the largest score a little.
     hoped = np.maximum(bounds, rows.maxima - np.float32(NOISE_CEILING))
     open_rows = is_sound & ~clear
     open_rows &= rows.estimated_share(hoped, open_rows) <= 2 * _WORTHWHILE
     if open_rows.any():
-        bounds = np.maximum(bounds, _scouted(rows, bounds, open_rows, draws))
+        bounds = np.maximum(bounds, _bounds_of_likely(rows, bounds, open_rows, draws))
         open_rows &= rows.estimated_share(bounds, open_rows) <= _WORTHWHILE
     return clear | open_rows, bounds
 
 
-def _scouted(rows: BatchedScores, floors: Floats, wanted: Flags, draws: Draws) -> Floats:
-    """A floor for each row that is wanted, from a few likely winners; −inf for others."""
-    num_scouts = min(_SCOUTS, rows.peaks.shape[1])
-    leaders = rows.kth_peaks(np.full(len(rows), num_scouts))
-    scouts = rows.at_least(np.where(wanted, np.maximum(floors, leaders), ABSENT))
+def _bounds_of_likely(rows: BatchedScores, floors: Floats, wanted: Flags, draws: Draws) -> Floats:
+    """A floor for each wanted row, from the noise of a few likely winners; −inf for other rows."""
+    num_groups = min(_NUM_TRIED_GROUPS, rows.peaks.shape[1])
+    leaders = rows.kth_peaks(np.full(len(rows), num_groups))
+    likely = rows.at_least(np.where(wanted, np.maximum(floors, leaders), ABSENT))
     bounds = np.full(len(rows), -np.inf, np.float32)
-    if len(scouts):
-        starts = scouts.starts
-        bounds[scouts.rows[starts]] = _below(np.maximum.reduceat(_perturbed(scouts, draws), starts))
+    if len(likely):
+        starts = likely.starts
+        bounds[likely.rows[starts]] = _below(np.maximum.reduceat(_perturbed(likely, draws), starts))
     return bounds
 
 
 def _below(reached: Floats) -> Floats:
-    """The floor under which nothing wins against a score that is reached with noise.
+    """The floor below which no token wins or ties against a token that reaches this score with its noise.
 
-    The last term is for rounding to float32, of this and of score + g: what lies lower cannot even tie.
+    The last term allows for rounding to float32, of the floor and of score + g.
     """
     best = reached.astype(np.float64)
     with np.errstate(invalid="ignore"):
@@ -111,14 +111,14 @@ def _below(reached: Floats) -> Floats:
 
 
 def _note_winners(tokens: Ints, entries: Entries, draws: Draws) -> None:
-    """Into `tokens`, for each row that has entries: the id of the largest, perturbed."""
+    """Writes to `tokens`, for each row with entries, the id of the entry with the largest score + g."""
     if not len(entries):
         return
     totals, starts = _perturbed(entries, draws), entries.starts
     largest = np.zeros(len(tokens), np.float32)
     largest[entries.rows[starts]] = np.maximum.reduceat(totals, starts)
     winners = np.flatnonzero(totals == largest[entries.rows])
-    # Backwards: of equals the first is written last, and has the lowest id.
+    # Backwards, so that the first of equal entries, which has the lowest id, is written last.
     tokens[entries.rows[winners[::-1]]] = entries.ids[winners[::-1]]
 
 

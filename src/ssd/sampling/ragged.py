@@ -1,9 +1,9 @@
-"""Many wide rows at once, of which only the entries that reach a floor are looked at. CPU only.
+"""Finds the entries of many wide rows that reach a floor, without visiting the others. CPU only.
 
-The entries of all rows lie one after the other in flat arrays, row by row, so that no work is done row by
-row in Python. numpy holds them: on a CPU its views of a tensor cost nothing, and a call costs a third of
-torch's. Rows are scores z/T, but whole rows are never divided: division by a positive number keeps the order,
-so the group maxima of z/T are those of z, divided. Knows nothing of sampling.
+The entries of all rows are concatenated in flat numpy arrays, so there is no Python loop over rows. On a CPU
+numpy's views of a tensor cost nothing, and a call takes a third of torch's time. Rows are scores z/T, but
+whole rows are never divided: division by a positive number keeps the order, so the group maxima of z/T are
+the divided maxima of z. Does not know sampling.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
 
 ABSENT = np.float32(np.nan)
-"""The floor of a row that is not looked at: nothing reaches it."""
+"""The floor of a row to skip: no entry reaches it."""
 
 _LOWEST = np.float32(np.finfo(np.float32).min)
-# Groups worked on at once where all of a row may have to be: in float64 they fill a core's L2 cache.
+# Groups per piece when whole rows may be needed: in float64 they fill a core's L2 cache.
 _PIECE = 2048
 _SAMPLED_GROUPS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Some entries of some rows: by row, then by id, both ascending."""
+    """Selected entries of selected rows, sorted by row, then by id, ascending."""
 
     rows: Ints
     ids: Ints
@@ -44,20 +44,20 @@ class Entries:
 
     @property
     def starts(self) -> Ints:
-        """Where each row that has entries begins."""
+        """Index of the first entry of each row that has entries."""
         return np.flatnonzero(np.diff(self.rows, prepend=-1))
 
     def of(self, rows: Flags) -> Entries:
-        """Those of the rows that are flagged."""
+        """The entries of the flagged rows."""
         if rows.all():
             return self
-        kept = rows[self.rows]
-        return Entries(self.rows[kept], self.ids[kept], self.values[kept])
+        is_kept = rows[self.rows]
+        return Entries(self.rows[is_kept], self.ids[is_kept], self.values[is_kept])
 
     def descending(self) -> Entries:
-        """The same with each row's values in descending order; ids are lost.
+        """The same entries with each row's values in descending order and without ids.
 
-        One sort of integers: the row above, the value below as an integer of the same order.
+        Sorts integers: the row in the upper bits, the value as an order-preserving integer in the lower ones.
         """
         bits = self.values.view(np.int32).astype(np.int64)
         keys = (self.rows << 32) + (0x7FFFFFFF - (bits ^ ((bits >> 31) & 0x7FFFFFFF)))
@@ -68,10 +68,10 @@ class Entries:
 
 
 class BatchedScores:
-    """Rows of logits over their temperatures."""
+    """Rows of logits divided by their temperatures."""
 
     def __init__(self, groups: Tensor, peaks: Tensor, numbers: Ints, temperatures: Floats) -> None:
-        """Groups [*, G, 64] of logits, their maxima [*, G]; which rows [R], and temperatures [R] above 0."""
+        """Takes groups [*, G, 64] of logits, their maxima [*, G], row numbers [R], temperatures [R] > 0."""
         self._groups = groups
         self._flat = groups.reshape(-1, GROUP)
         self._numbers = numbers
@@ -82,19 +82,19 @@ class BatchedScores:
 
     @property
     def width(self) -> int:
-        """Entries of a row, padding included."""
+        """Number of entries in a row, with padding."""
         return int(self.peaks.shape[1]) * GROUP
 
     def __len__(self) -> int:
         return len(self.peaks)
 
     def reach(self, floors: Floats) -> NDArray[np.float64]:
-        """Share of each row's groups that hold an entry of at least its floor."""
+        """Share of each row's groups that contain an entry of at least its floor."""
         shares: NDArray[np.float64] = self._reached(floors).mean(axis=1)
         return shares
 
     def estimated_share(self, floors: Floats, rows: Flags) -> NDArray[np.float64]:
-        """Share of the entries that reach the floor, from a sample of the flagged rows; 0 for others."""
+        """Estimated share of each flagged row's entries that reach its floor, from a sample; 0 for others."""
         shares = np.zeros(len(self))
         chosen = np.flatnonzero(rows)
         if len(chosen):
@@ -109,19 +109,19 @@ class BatchedScores:
         """The k-th largest group maximum of each row, 1 ≤ k ≤ G: at least k entries reach it."""
         num_groups = self.peaks.shape[1]
         ordered = np.partition(self.peaks, np.unique(num_groups - k), axis=1)
-        found: Floats = ordered[np.arange(len(self)), num_groups - k]
-        return found
+        peaks: Floats = ordered[np.arange(len(self)), num_groups - k]
+        return peaks
 
     def at_least(self, floors: Floats) -> Entries:
-        """The entries that reach their row's floor. −inf counts as absent; `ABSENT` skips a row."""
+        """The entries that reach their row's floor. Entries of −inf are left out; `ABSENT` skips a row."""
         owners, groups, taken = self._taken(np.flatnonzero(self._reached(floors)))
         values: Floats = taken.numpy()
-        kept = np.flatnonzero(values >= np.maximum(floors, _LOWEST)[owners][:, None])
-        inside = kept // GROUP
-        return Entries(owners[inside], groups[inside] * GROUP + kept % GROUP, values.ravel()[kept])
+        chosen = np.flatnonzero(values >= np.maximum(floors, _LOWEST)[owners][:, None])
+        inside = chosen // GROUP
+        return Entries(owners[inside], groups[inside] * GROUP + chosen % GROUP, values.ravel()[chosen])
 
     def pieces(self, floors: Floats) -> Iterator[tuple[Ints, Tensor]]:
-        """The groups [N, 64] that `at_least` would look into, with their rows [N]: some at a time."""
+        """The groups [N, 64] with an entry that reaches its row's floor, and their rows [N], in pieces."""
         reached = np.flatnonzero(self._reached(floors))
         for start in range(0, len(reached), _PIECE):
             owners, _, values = self._taken(reached[start : start + _PIECE])
@@ -131,14 +131,14 @@ class BatchedScores:
         reached: Flags = self.peaks >= np.maximum(floors, _LOWEST)[:, None]
         return reached
 
-    def _taken(self, places: Ints) -> tuple[Ints, Ints, Tensor]:
-        """Rows, numbers and scores [N, 64] of some groups, counted through all rows."""
+    def _taken(self, indices: Ints) -> tuple[Ints, Ints, Tensor]:
+        """Rows, numbers within the row, and scores [N, 64] of groups; indices count through all rows."""
         num_groups = self.peaks.shape[1]
-        owners, groups = np.divmod(places, num_groups)
-        there = self._numbers[owners] * num_groups + groups
-        if len(there) and there[-1] - there[0] == len(there) - 1:
-            # All that lies between: nothing needs to be gathered.
-            raw = self._flat[there[0] : there[-1] + 1]
+        owners, groups = np.divmod(indices, num_groups)
+        stored = self._numbers[owners] * num_groups + groups
+        if len(stored) and stored[-1] - stored[0] == len(stored) - 1:
+            # Adjacent groups: a slice avoids the copy.
+            raw = self._flat[stored[0] : stored[-1] + 1]
         else:
-            raw = self._flat.index_select(0, torch.from_numpy(there))
+            raw = self._flat.index_select(0, torch.from_numpy(stored))
         return owners, groups, raw.float() / torch.from_numpy(self._temperatures[owners]).unsqueeze(1)

@@ -1,17 +1,17 @@
-"""Ratio acceptance: keep a drafted token with probability min(1, p/q), or else draw from max(p − q, 0).
+"""Ratio acceptance: accept a drafted token with probability min(1, p/q), else sample from max(p − q, 0).
 
-    p   the target's distribution: softmax of the processed logits, in float64; what truncation drops has 0
-    q   the distribution that the drafted token was drawn from
+    p   the target's distribution: softmax of the processed logits, in float64; 0 for truncated tokens
+    q   the distribution that the drafted token was sampled from
 
-Whatever q is, the token that comes out is distributed as p, provided that the drafted token was drawn from
-this very q and that nobody looked at it before deciding to have it checked. A token that was guessed rather
-than drawn counts as drawn from a q that is certain of it, and then even the second condition falls away.
+The result is distributed as p for any q, provided that the drafted token was sampled from this q and that its
+value did not influence whether it is verified. A token that was guessed without sampling has a q that is 1
+for this token; then the second condition is not needed.
 
-q is sparse and made of float32 weights, those that a draft sends. They do not quite sum to 1, so q is
-*defined* as the weights over their float64 sum, for the draw and for the ratio alike. Taking the weights
-themselves for probabilities would bias tokens by some 1e-8.
+A draft sends q as sparse float32 weights, which do not quite sum to 1. So q is *defined* as the weights
+divided by their float64 sum, for sampling and for the ratio. Using the weights themselves as probabilities
+would bias tokens by some 1e-8.
 
-Knows distributions and choices. Does not know models, rounds, or who drafts.
+Knows distributions and choices. Does not know models, rounds or drafts.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class DraftDistribution:
         if len(set(self.token_ids.tolist())) < len(self.token_ids) or self.token_ids.min() < 0:
             raise ValueError("a draft distribution names each token once, counting from 0")
         if not (np.isfinite(self.weights).all() and (self.weights > 0).all()):
-            raise ValueError("the weights of a draft distribution are positive: leave out what has none")
+            raise ValueError("weights of a draft distribution are positive: leave out tokens without weight")
 
     @property
     def probabilities(self) -> Probabilities:
-        """q itself, for the draw and for the ratio."""
+        """q itself, for sampling and for the ratio."""
         weights = self.weights.astype(np.float64)
         normal: Probabilities = weights / weights.sum()
         return normal
@@ -60,14 +60,14 @@ class DraftDistribution:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
-    """A drafted token and the distribution it was drawn from."""
+    """A drafted token and the distribution that it was sampled from."""
 
     token: int
     distribution: DraftDistribution
 
     def __post_init__(self) -> None:
         if self.token not in self.distribution.token_ids:
-            raise ValueError(f"token {self.token} was not drawn from a distribution that does not hold it")
+            raise ValueError(f"token {self.token} is not in the distribution that it should come from")
 
     @property
     def probability(self) -> float:
@@ -77,14 +77,14 @@ class Proposal:
 
 
 def certain(token: int) -> Proposal:
-    """A guess without a q."""
+    """A token that was guessed without sampling: its q is 1."""
     return Proposal(token, _distribution([token], [1.0]))
 
 
 def draft_distribution(
     logits: Tensor, row: SamplingRow, max_tokens: int = MAX_DRAFT_TOKENS
 ) -> DraftDistribution:
-    """q from a draft's logits [V]: processed as the target's are, and cut to the likeliest tokens."""
+    """q from a draft's logits [V], processed like the target's, and cut to the likeliest tokens."""
     scores = process_logits(logits, row)
     wide = GroupedScores.of(scores)
     if row.params.greedy or not math.isfinite(wide.maximum):
@@ -95,10 +95,10 @@ def draft_distribution(
 
 
 def saguaro(q: DraftDistribution, fan_out: int, factor: float) -> DraftDistribution:
-    """q with its `fan_out` likeliest tokens made `factor` times as heavy as they were, factor ≤ 1.
+    """q with the weights of its `fan_out` likeliest tokens multiplied by `factor` ≤ 1.
 
-    The target then rejects more often, but onto these tokens, for which branches are prepared. What is drawn
-    from and sent is this distribution.
+    The target then rejects more often, but its replacement is more often one of these tokens, for which
+    branches are prepared. The draft samples from this distribution and sends it.
     """
     if factor == 1.0 or fan_out >= len(q.weights):
         return q
@@ -110,12 +110,12 @@ def saguaro(q: DraftDistribution, fan_out: int, factor: float) -> DraftDistribut
 
 
 def propose(q: DraftDistribution, chooser: Chooser, position: int) -> Proposal:
-    """Draws the token at a position from q."""
+    """Samples the token at a position from q."""
     return Proposal(int(q.token_ids[chooser.choose(q.probabilities, Stream.DRAFT, position)]), q)
 
 
 def target_probabilities(logits: Tensor, row: SamplingRow) -> Probabilities:
-    """p from the target's logits [V]. Where the sampler's answer is fixed, so is this: all on its token."""
+    """p from the target's logits [V]; 1 for the only possible token if the row is greedy or all −inf."""
     scores = process_logits(logits, row)
     peak = float(scores.max())
     if row.params.greedy or not math.isfinite(peak):
@@ -128,9 +128,9 @@ def target_probabilities(logits: Tensor, row: SamplingRow) -> Probabilities:
 
 
 def decide(p: Probabilities, proposal: Proposal | None, chooser: Chooser, position: int) -> int:
-    """The token at a position: the drafted one if it is accepted, otherwise the target's. Its law is p.
+    """The token at a position, distributed as p: the drafted one if it is accepted, else a residual one.
 
-    A rejected token has no residual weight, so the two answers cannot be taken for one another.
+    A rejected token has no residual weight: if the result equals the drafted token, it was accepted.
     """
     if proposal is None:
         return chooser.choose(p, Stream.RESIDUAL, position)
@@ -141,15 +141,15 @@ def decide(p: Probabilities, proposal: Proposal | None, chooser: Chooser, positi
 
 
 def residual(p: Probabilities, q: DraftDistribution) -> Probabilities:
-    """What p has more than q, as weights."""
+    """max(p − q, 0), as weights."""
     rest = p.copy()
     rest[q.token_ids] = np.maximum(p[q.token_ids] - q.probabilities, 0.0)
-    # Nothing is left where p = q, and there nothing is rejected either, but for a rounding error of 1e-16.
+    # If p = q all weights are 0; then tokens are rejected only by a rounding error of 1e-16.
     return rest if rest.any() else p
 
 
 def _distribution(ids: object, weights: object) -> DraftDistribution:
-    """From ids and weights of any type; a weight that float32 cannot hold is left out."""
+    """From ids and weights of any type; drops weights that are 0 in float32."""
     narrow = np.asarray(weights, np.float32)
-    held = narrow > 0
-    return DraftDistribution(np.asarray(ids, np.int32)[held], narrow[held])
+    is_positive = narrow > 0
+    return DraftDistribution(np.asarray(ids, np.int32)[is_positive], narrow[is_positive])

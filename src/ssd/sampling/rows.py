@@ -1,8 +1,7 @@
-"""The records that go into and come out of the sampler. Data only.
+"""The sampler's inputs and outputs. Data only.
 
-A row is everything that decides one token: its own logits, its parameters, and the tokens before it. There is
-no state beside it (a tally only spares counting). Drafted tokens extend `output`; rolling back means not
-passing them.
+A token depends only on its row (logits, parameters, the tokens before it); the sampler has no other state,
+and a tally only saves counting. Drafted tokens are appended to `output`; rolling back means to omit them.
 """
 
 from __future__ import annotations
@@ -28,25 +27,25 @@ class SamplingRow(msgspec.Struct, frozen=True):
     output: History
     end_ids: tuple[int, ...] = ()  # eos and stop ids, forbidden until min_tokens
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
-    constraint: Constraint | None = None  # what this text must keep to; it gives `allowed` for each position
-    allowed: Allowed | None = None  # the tokens that may stand here; None: all
-    tally: Tally | None = None  # what the sequence keeps for its penalties; None: counted anew
+    constraint: Constraint | None = None  # the text's grammar; `allowed` comes from it
+    allowed: Allowed | None = None  # the tokens that are allowed at this position; None: all
+    tally: Tally | None = None  # the sequence's token counts, for penalties; None: counted again
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """How likely the model itself held a token, and its most likely ones, from the unprocessed logits."""
+    """Log-probabilities of a token and of the most likely tokens, from the unprocessed logits."""
 
     token: int
     logprob: float
     rank: int  # 1 + the number of tokens with a larger logit
-    top: tuple[tuple[int, float], ...]  # descending; equals by ascending id
+    top: tuple[tuple[int, float], ...]  # descending; equal ones by ascending id
 
 
 class SampledToken(msgspec.Struct, frozen=True):
-    """The decision for a row, with log-probabilities where its parameters ask for them."""
+    """The decision for a row, with log-probabilities if requested."""
 
     token: int
     logprobs: TokenLogprobs | None
     is_void: bool = False
-    """A grammar and what else is forbidden left nothing to choose: the token says nothing, the text ends."""
+    """No token was allowed by the grammar and the other processors: ignore the token, end the text."""

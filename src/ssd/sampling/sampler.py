@@ -1,8 +1,7 @@
 """One decision per row of logits: y = argmax(z/T + g(seed, position, ·)), and the argmax of z at T = 0.
 
-z are the processed logits in float32. The token of a row is a function of that row alone, to the bit. Knows
-the order of the work; the parts are in `processors`, `coupled` and `logprobs`. All rows go together, and what
-is decided is read once.
+z are the processed logits in float32. A row's token depends on that row alone. Knows the order of the steps;
+they are in `processors`, `coupled` and `logprobs`. Processes all rows together and reads the tokens once.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from ssd.sampling.select import argmax
 
 @dataclass(frozen=True, slots=True)
 class DecidedTokens:
-    """Decided tokens, where the logits are; nothing of it was read yet."""
+    """Decided tokens on the logits' device, not copied to the host yet."""
 
     _logits: Tensor
     _rows: Sequence[SamplingRow]
@@ -42,12 +41,12 @@ class DecidedTokens:
 
 
 def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[SampledToken]:
-    """Decide the token of each row of logits [R, V], and read it. The logits are left as they are."""
+    """Decides the token of each row of logits [R, V] and copies it to the host; the logits do not change."""
     return draw(logits, rows).read() if rows else []
 
 
 def draw(logits: Tensor, rows: Sequence[SamplingRow]) -> DecidedTokens:
-    """Decide the token of each row of logits [R, V]."""
+    """Decides the token of each row of logits [R, V]."""
     if logits.ndim != 2 or len(logits) != len(rows):
         raise ValueError(
             f"logits of shape {tuple(logits.shape)} for {len(rows)} rows: pass one row of logits for each"
@@ -59,7 +58,7 @@ def draw(logits: Tensor, rows: Sequence[SamplingRow]) -> DecidedTokens:
 
 
 def draws_of(rows: Sequence[SamplingRow], device: torch.device | str) -> Draws:
-    """What rows say of their draw, as tensors."""
+    """Seeds, positions, temperatures and truncation of the rows, as tensors."""
     return Draws(
         seed_tensor([row.seed for row in rows], device),
         torch.tensor([row.position for row in rows], device=device),
@@ -69,20 +68,20 @@ def draws_of(rows: Sequence[SamplingRow], device: torch.device | str) -> Draws:
 
 
 def draws_ahead(rows: Sequence[tuple[SamplingRow, Sequence[int]]]) -> Draws:
-    """Of each row, the draws of positions so far behind its own."""
-    counts = [len(places) for _row, places in rows]
+    """For each row, the draws at the given distances after its position."""
+    counts = [len(distances) for _row, distances in rows]
     return Draws(
-        seed_tensor([row.seed for row, places in rows for _ in places], "cpu"),
-        torch.tensor([row.position + place for row, places in rows for place in places]),
-        torch.tensor([row.params.temperature for row, _places in rows]).repeat_interleave(
+        seed_tensor([row.seed for row, distances in rows for _ in distances], "cpu"),
+        torch.tensor([row.position + distance for row, distances in rows for distance in distances]),
+        torch.tensor([row.params.temperature for row, _distances in rows]).repeat_interleave(
             torch.tensor(counts)
         ),
-        Truncation.of([row.params for row, places in rows for _ in places]),
+        Truncation.of([row.params for row, distances in rows for _ in distances]),
     )
 
 
-def is_drawn_alone(row: SamplingRow) -> bool:
-    """Whether this position and all later ones are decided by their draws, and nobody asks how likely."""
+def is_plain_draw(row: SamplingRow) -> bool:
+    """Whether this position and all later ones need neither edits of logits nor log-probabilities."""
     return row.params.logprobs is None and not needs_edits(row)
 
 

@@ -1,4 +1,4 @@
-"""The 64-bit seed of a sequence: given, mixed for one of several, or made from a request's id."""
+"""The 64-bit seed of a sequence: from the caller, mixed with its index, or derived from the request id."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def mix_seed(seed: int, index: int) -> int:
 
 
 def seed_of(request_id: str, salt: str) -> int:
-    """The seed of a request that brought none: the same in every process that shares the salt."""
+    """The seed of a request without one: the same in every process with the same salt."""
     key = blake2b(salt.encode()).digest()
     return int.from_bytes(blake2b(request_id.encode(), digest_size=8, key=key).digest(), "little")
 

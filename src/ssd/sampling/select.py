@@ -1,7 +1,7 @@
-"""Finding the few large entries of a wide row without walking all of it in slow operations.
+"""Finds the few large entries of a wide row fast.
 
-A vocabulary row is cut into groups of 64. The maxima of the groups (one fast pass) tell which groups can
-hold anything of interest; only those are looked into. All answers are exact. Knows nothing of sampling.
+A row is cut into groups of 64. The maxima of the groups (one fast pass) show which groups can contain large
+entries; only those are searched. All results are exact. Does not know sampling.
 
 Measured for 151,936 tokens on one core: torch.argmax 630 µs, torch.topk 1–2 ms, a comparison 270 µs, a sort
 28 ms; the pass over group maxima 25 µs.
@@ -26,32 +26,32 @@ def argmax(scores: Tensor) -> Tensor:
 
 
 def argmax_of_groups(groups: Tensor, peaks: Tensor, rows: Tensor) -> Tensor:
-    """The same of some rows, given all as groups [R, G, 64] with their maxima [R, G]."""
-    # torch.argmax is documented to return the first of equal maxima, and so keeps the order at both levels.
+    """`argmax` of selected rows, given the groups [R, G, 64] of all rows and their maxima [R, G]."""
+    # torch.argmax is documented to return the first of equal maxima, so the lowest index wins at both levels.
     best = peaks[rows].argmax(-1)
     return best * GROUP + groups[rows, best].argmax(-1)
 
 
 def largest_of_rows(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Ids and values [R, k] of the k largest entries of each row [R, V], largest first; ties as they fall."""
+    """Ids and values [R, k] of the k largest entries of each row [R, V], largest first; ties in any order."""
     groups = grouped(scores)
-    # The k largest entries lie in the k groups of largest maxima.
+    # The k largest entries are in the k groups with the largest maxima.
     reached = groups.amax(-1).topk(min(k, groups.shape[1])).indices
     inner = groups.gather(1, reached.unsqueeze(-1).expand(-1, -1, GROUP)).flatten(1)
-    values, places = inner.topk(k)
-    return reached.gather(1, places // GROUP) * GROUP + places % GROUP, values
+    values, indices = inner.topk(k)
+    return reached.gather(1, indices // GROUP) * GROUP + indices % GROUP, values
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedScores:
-    """A float32 row with its group maxima. Entries of −inf count as absent."""
+    """A float32 row with its group maxima. Entries of −inf are ignored."""
 
     groups: Tensor  # [G, 64], padded with −inf
     peaks: Tensor  # [G]
 
     @classmethod
     def of(cls, scores: Tensor) -> GroupedScores:
-        """The row of a one-dimensional float32 tensor, which is not copied where its length allows."""
+        """From a one-dimensional float32 tensor; copies it only if it needs padding."""
         groups = grouped(scores)
         return cls(groups, groups.amax(-1))
 
@@ -61,28 +61,28 @@ class GroupedScores:
 
     def at_least(self, floor: float) -> tuple[Tensor, Tensor]:
         """Ids, ascending, and values of the entries ≥ floor."""
-        floor = max(floor, _LOWEST)  # leaves out the padding, and what is forbidden
+        floor = max(floor, _LOWEST)  # excludes padding and forbidden tokens
         reached = (self.peaks >= floor).nonzero().squeeze(1)
         values = self.groups[reached].flatten()
-        kept = (values >= floor).nonzero().squeeze(1)
-        return reached[kept // GROUP] * GROUP + kept % GROUP, values[kept]
+        chosen = (values >= floor).nonzero().squeeze(1)
+        return reached[chosen // GROUP] * GROUP + chosen % GROUP, values[chosen]
 
     def kth_largest(self, k: int) -> float:
-        """Value of the k-th largest entry, or −inf where there are fewer."""
-        # k groups reach the k-th largest peak, so at least k entries do, and the wanted one is among these.
+        """Value of the k-th largest entry; −inf if there are fewer."""
+        # k groups reach the k-th largest peak, so at least k entries do, among them the k-th largest.
         floor = float(self.peaks.topk(k).values[-1]) if k <= len(self.peaks) else _LOWEST
         values = self.at_least(floor)[1]
         return float(values.topk(k).values[-1]) if k <= len(values) else -float("inf")
 
     def largest(self, k: int) -> tuple[Tensor, Tensor]:
-        """Ids and values of the k largest entries (fewer if there are fewer); equals by ascending id."""
+        """Ids and values of the k largest entries, or of all if fewer; equal ones by ascending id."""
         ids, values = self.at_least(self.kth_largest(k))
         values, order = values.sort(descending=True, stable=True)
         return ids[order[:k]], values[:k]
 
 
 def grouped(scores: Tensor) -> Tensor:
-    """[..., V] as [..., G, 64], padded with −inf; not copied where the width allows."""
+    """[..., V] as [..., G, 64], padded with −inf; a view if no padding is needed."""
     lacking = -scores.shape[-1] % GROUP
     if lacking:
         scores = functional.pad(scores, (0, lacking), value=-float("inf"))

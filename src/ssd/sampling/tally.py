@@ -1,6 +1,6 @@
-"""How often each token was written so far, kept as a text grows: what penalties ask for at every position.
+"""Counts the tokens of a growing text for penalties.
 
-Without it, a prompt of 30,000 tokens would be gone through again for every token that follows it.
+Counts are updated incrementally: counting a prompt of 30,000 tokens again for every token would be slow.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NONE: Ints = np.empty(0, np.int64)
 
 
 class Tally:
-    """Of one sequence: the distinct tokens of its prompt, and the counts of its output."""
+    """The distinct tokens of one sequence's prompt, and the counts of its output tokens."""
 
     def __init__(self, prompt: Sequence[int]) -> None:
         self._prompt = prompt
@@ -30,18 +30,18 @@ class Tally:
         """Distinct tokens of the prompt, ascending."""
         return np.unique(np.asarray(self._prompt, dtype=np.int64))
 
-    def only_in_prompt(self, written: Ints) -> Ints:
-        """Distinct tokens of the prompt that are not among some others, ascending both."""
-        places = np.searchsorted(self.prompt_ids, written)
-        # A few are looked up in many; sorting both together would take as long as the prompt is.
-        inside = places < len(self.prompt_ids)
-        places, written = places[inside], written[inside]
-        return np.delete(self.prompt_ids, places[self.prompt_ids[places] == written])
+    def only_in_prompt(self, output_ids: Ints) -> Ints:
+        """Distinct tokens of the prompt that are not among `output_ids`; both ascending."""
+        # The output has few distinct tokens: looking them up is faster than sorting both together.
+        indices = np.searchsorted(self.prompt_ids, output_ids)
+        inside = indices < len(self.prompt_ids)
+        indices, output_ids = indices[inside], output_ids[inside]
+        return np.delete(self.prompt_ids, indices[self.prompt_ids[indices] == output_ids])
 
-    def written(self, output: History) -> tuple[Ints, Ints]:
+    def output_counts(self, output: History) -> tuple[Ints, Ints]:
         """Distinct tokens of the sequence's output, ascending, and how often each occurs.
 
-        Drafted tokens may never have been: they are counted in this answer, and not kept.
+        Includes drafted tokens, but does not store their counts, since they may be rejected.
         """
         if output.num_decided < self._num_counted:
             self._ids, self._counts, self._num_counted = _NONE, _NONE, 0
@@ -51,9 +51,9 @@ class Tally:
 
 
 def _counted(ids: Ints, counts: Ints, more: Sequence[int]) -> tuple[Ints, Ints]:
-    """Ids and counts with some more tokens."""
+    """Adds tokens to ids and counts."""
     if not len(more):
         return ids, counts
-    merged, places = np.unique(np.concatenate([ids, np.asarray(more, np.int64)]), return_inverse=True)
+    merged, indices = np.unique(np.concatenate([ids, np.asarray(more, np.int64)]), return_inverse=True)
     times = np.concatenate([counts, np.ones(len(more), np.int64)])
-    return merged, np.bincount(places, times, minlength=len(merged)).astype(np.int64)
+    return merged, np.bincount(indices, times, minlength=len(merged)).astype(np.int64)

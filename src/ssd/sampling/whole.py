@@ -1,7 +1,7 @@
 """The coupled decision with noise for every token: tensors of fixed shape, on any device.
 
-Nothing here waits for a value: no host read, no shape that depends on data. This form says what the answer
-is; others (`pruned.py`, a kernel) are measured against it.
+Never reads a value on the host, and no shape depends on data. This is the reference for the other
+implementations (`pruned.py` and a kernel).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ssd.sampling.truncation import whole_floors
 
 
 def decide_whole(logits: Tensor, draws: Draws) -> Tensor:
-    """The token [R] of each row of logits [R, V]. Ties go to the lowest id; 0 where all is −inf."""
+    """The token [R] of each row of logits [R, V]. The lowest id wins a tie; 0 if all logits are −inf."""
     is_greedy = draws.temperatures == 0.0
     scores = scaled(logits, torch.where(is_greedy, 1.0, draws.temperatures))
     floors = None if draws.truncation is None else whole_floors(scores, draws.truncation)
@@ -24,7 +24,7 @@ def decide_whole(logits: Tensor, draws: Draws) -> Tensor:
 
 
 def draw_whole(scores: Tensor, draws: Draws, floors: Tensor | None) -> Tensor:
-    """The same for scores z/T, where the floors [R] of truncation are known."""
+    """Samples a token [R] from each row of scores z/T, given the floors [R] of truncation."""
     total = noise_of_rows(draws.seeds, draws.positions, scores.shape[1]).add_(scores)
     if floors is not None:
         total.masked_fill_(scores < floors.unsqueeze(1), -torch.inf)

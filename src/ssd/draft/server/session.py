@@ -287,7 +287,7 @@ class DraftSession:
         """Tokens that penalties apply to, ascending, and how often each was generated."""
         if self._seen is None or self._seen[0] != len(self.tokens):
             tally = self._tally or Tally(self._prompt)
-            ids, counts = tally.written(History(self.tokens, len(self._prompt)))
+            ids, counts = tally.output_counts(History(self.tokens, len(self._prompt)))
             if self.params.repetition_penalty != 1.0:
                 # Tokens that occur only in the prompt were never generated.
                 others = tally.only_in_prompt(ids)
