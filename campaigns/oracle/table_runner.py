@@ -32,7 +32,7 @@ class TableRunner(RowRunner):
         self._slots.update(zip(destinations.tolist(), found, strict=True))
 
     def _nodes(self, row: SequenceInput, branches: Branches) -> list[Tensor]:
-        """Each sees the trunk and the nodes of its path, at the position that these make."""
+        """Each sees the prefix and the nodes of its path, at the position that these make."""
         self._slots.update(
             {
                 branches.tree_start + node: token
@@ -42,8 +42,8 @@ class TableRunner(RowRunner):
         found = []
         for position, path in zip(branches.positions, branches.paths, strict=True):
             places = [branches.tree_start + node for node in range(path.bit_length()) if path >> node & 1]
-            trunk = [_slot(row, place) for place in range(branches.num_trunk)]
-            tokens = tuple(self._slots[slot] for slot in (*trunk, *places))
+            prefix = [_slot(row, place) for place in range(branches.num_prefix)]
+            tokens = tuple(self._slots[slot] for slot in (*prefix, *places))
             if position != len(tokens) - 1:
                 raise ValueError(f"a node that sees {len(tokens)} tokens stands at position {position}")
             found.append(self._logits_of(tokens))

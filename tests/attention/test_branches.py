@@ -1,4 +1,4 @@
-"""Rows of a tree see trunk, ancestors and themselves: the backends against a plain mask in float64."""
+"""Rows of a tree see prefix, ancestors and themselves: the backends against a plain mask in float64."""
 
 import math
 import random
@@ -35,16 +35,16 @@ every_backend = pytest.mark.parametrize("backend", BACKENDS)
 
 
 @pytest.fixture(autouse=True, params=[8, 256])
-def least_trunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def least_prefix(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """KvBlocks apart from the rest, and under one mask with it."""
-    monkeypatch.setattr(sdpa, "LEAST_TRUNK", request.param)
+    monkeypatch.setattr(sdpa, "LEAST_PREFIX", request.param)
 
 
 @dataclass
 class Piece:
     """One sequence's share of a forward: the first `start` places are there already, `count` rows come.
 
-    A place is a token of the text or, from `num_trunk` on, a node of a tree, wherever its key lies.
+    A place is a token of the text or, from `num_prefix` on, a node of a tree, wherever its key lies.
     """
 
     blocks: list[int]
@@ -52,26 +52,26 @@ class Piece:
     count: int
     seen: list[set[int]]
     """Of each row, the places it sees, its own among them."""
-    num_trunk: int | None = None
+    num_prefix: int | None = None
     """None: all of it is text."""
     tree_start: int = 0
-    arena: tuple[int, ...] = ()
-    """Where in the arena each place from `num_trunk` on lies."""
+    node_slots: tuple[int, ...] = ()
+    """The tree slot of each place from `num_prefix` on."""
 
     def slot(self, place: int) -> int:
-        if self.num_trunk is not None and place >= self.num_trunk:
-            return self.tree_start + self.arena[place - self.num_trunk]
+        if self.num_prefix is not None and place >= self.num_prefix:
+            return self.tree_start + self.node_slots[place - self.num_prefix]
         return self.blocks[place // BLOCK] * BLOCK + place % BLOCK
 
     def row(self) -> PlainInput:
         tokens = [0] * self.count
-        if self.num_trunk is None:
+        if self.num_prefix is None:
             return PlainInput(tokens, self.start, self.blocks, 0, generated=True)
-        nodes = [self.arena[self.start + row - self.num_trunk] for row in range(self.count)]
-        above = [[each - self.num_trunk for each in seen if each >= self.num_trunk] for seen in self.seen]
-        paths = [sum(1 << self.arena[each] for each in mine) for mine in above]
-        positions = [self.num_trunk + len(mine) - 1 for mine in above]
-        branches = Branches(positions, self.num_trunk, self.tree_start, nodes, paths)
+        nodes = [self.node_slots[self.start + row - self.num_prefix] for row in range(self.count)]
+        above = [[each - self.num_prefix for each in seen if each >= self.num_prefix] for seen in self.seen]
+        paths = [sum(1 << self.node_slots[each] for each in mine) for mine in above]
+        positions = [self.num_prefix + len(mine) - 1 for mine in above]
+        branches = Branches(positions, self.num_prefix, self.tree_start, nodes, paths)
         return PlainInput(tokens, 0, self.blocks, 0, generated=True, branches=branches)
 
 
@@ -82,19 +82,19 @@ def text(rng: random.Random, blocks: list[int], tree: int) -> Piece:
 
 
 def tree(rng: random.Random, blocks: list[int], tree: int, *, count: int | None = None) -> Piece:
-    """A trunk, nodes in random places of an arena, and rows whose parents are any of these."""
-    num_trunk, num_grown = rng.randint(1, 60), rng.randint(0, 40)
+    """A prefix, nodes in random tree slots, and rows whose parents are any of these."""
+    num_prefix, num_grown = rng.randint(1, 60), rng.randint(0, 40)
     count = count or rng.choice([1, 2, 12, 12, QUERY_TILE + 3])
     above: list[list[int]] = []
     for node in range(num_grown + count):
         # Parents of rows are mostly there before; the same forward may hold a parent and its child as well.
         last = node if rng.random() < 0.2 else min(node, num_grown)
         parent = rng.randint(-1, last - 1) if last else -1
-        above.append([num_trunk + parent, *above[parent]] if parent >= 0 else [])
-    start, trunk = num_trunk + num_grown, set(range(num_trunk))
-    seen = [trunk | set(mine) | {start + row} for row, mine in enumerate(above[num_grown:])]
-    arena = tuple(rng.sample(range(NODES_PER_TREE), num_grown + count))
-    return Piece(blocks, start, count, seen, num_trunk, SHAPE.tree_start(tree), arena)
+        above.append([num_prefix + parent, *above[parent]] if parent >= 0 else [])
+    start, prefix = num_prefix + num_grown, set(range(num_prefix))
+    seen = [prefix | set(mine) | {start + row} for row, mine in enumerate(above[num_grown:])]
+    node_slots = tuple(rng.sample(range(NODES_PER_TREE), num_grown + count))
+    return Piece(blocks, start, count, seen, num_prefix, SHAPE.tree_start(tree), node_slots)
 
 
 def block_tables(rng: random.Random, count: int, *, scattered: bool) -> list[list[int]]:
@@ -211,7 +211,7 @@ def test_no_row_sees_a_sibling_a_cousin_or_a_stranger(backend: str) -> None:
 
 
 @every_backend
-def test_every_ancestor_and_all_of_the_trunk_are_seen(backend: str) -> None:
+def test_every_ancestor_and_all_of_the_prefix_are_seen(backend: str) -> None:
     """Changing any one slot that a row may see changes the row."""
     rng = random.Random(12)
     piece = tree(rng, block_tables(rng, 1, scattered=False)[0], 0, count=6)
@@ -250,29 +250,29 @@ LONG = replace(SHAPE, num_blocks=400)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("num_trunk", [1, 37, 508, 511, 512, 700, 1023])
-def test_deterministic_nodes_have_the_bits_of_texts(num_trunk: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("num_prefix", [1, 37, 508, 511, 512, 700, 1023])
+def test_deterministic_nodes_have_the_bits_of_texts(num_prefix: int, dtype: torch.dtype) -> None:
     """Each path of a tree as a text of its own, in other blocks, alone: the same bits for its last token."""
-    rng, generator = random.Random(num_trunk), torch.Generator().manual_seed(num_trunk)
+    rng, generator = random.Random(num_prefix), torch.Generator().manual_seed(num_prefix)
     pool = KVPool(replace(LONG, dtype=dtype))
     parents = [rng.randrange(-1, node) if rng.random() < 0.5 else node - 1 for node in range(40)]
     queries = torch.randn(40, HEADS, HEAD_DIM, generator=generator).to(dtype)
-    trunk, nodes = (
+    prefix, nodes = (
         [torch.randn(count, KV_HEADS, HEAD_DIM, generator=generator).to(dtype) for _ in range(2)]
-        for count in (num_trunk, 40)
+        for count in (num_prefix, 40)
     )
-    blocks = rng.sample(range(LONG.num_blocks), -(-(num_trunk + 40) // BLOCK))
-    _write(pool, [_slot_in(blocks, place) for place in range(num_trunk)], trunk)
+    blocks = rng.sample(range(LONG.num_blocks), -(-(num_prefix + 40) // BLOCK))
+    _write(pool, [_slot_in(blocks, place) for place in range(num_prefix)], prefix)
     paths = [path_to(parents, node) for node in range(40)]
     bits = [sum(1 << each for each in path) for path in paths]
     branches = Branches(
-        [num_trunk + len(path) - 1 for path in paths], num_trunk, LONG.tree_start(2), range(40), bits
+        [num_prefix + len(path) - 1 for path in paths], num_prefix, LONG.tree_start(2), range(40), bits
     )
     row = PlainInput([0] * 40, 0, blocks, 0, generated=True, branches=branches)
     together = _attended(pool, row, queries, nodes)
     for node in range(40):
         own = list(range(len(blocks))) if node % 2 else rng.sample(range(LONG.num_blocks), len(blocks))
-        before = [torch.cat((a, b[list(paths[node][:-1])])) for a, b in zip(trunk, nodes, strict=True)]
+        before = [torch.cat((a, b[list(paths[node][:-1])])) for a, b in zip(prefix, nodes, strict=True)]
         _write(pool, [_slot_in(own, place) for place in range(len(before[0]))], before)
         alone = PlainInput([0], len(before[0]), own, 0, generated=True)
         got = _attended(pool, alone, queries[node : node + 1], [each[node : node + 1] for each in nodes])

@@ -87,7 +87,7 @@ def test_ragged_batch_equals_plain_attention(deterministic: bool, consecutive: b
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_a_trunk_apart_equals_plain_attention(deterministic: bool, dtype: torch.dtype) -> None:
+def test_a_prefix_apart_equals_plain_attention(deterministic: bool, dtype: torch.dtype) -> None:
     """Chunks and verifications whose rows share a long context, beside one that has none."""
     sequences = Sequences([1100, 30], [list(range(70)), [72, 71]], dtype)
     backend = SdpaBackend(make_pool(73, dtype, garbage=1e4), HEADS, deterministic=deterministic)
@@ -158,7 +158,7 @@ def test_a_broken_neighbour_breaks_nobody_else() -> None:
         assert torch.equal(mine, expected)
 
 
-@pytest.mark.parametrize("start", [0, 300], ids=["one mask", "a trunk apart"])
+@pytest.mark.parametrize("start", [0, 300], ids=["one mask", "a prefix apart"])
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
 def test_what_a_refused_token_left_reaches_no_row_before_it(start: int, poison: float) -> None:
     """Drafted tokens are verified in one tile: the last is masked for the others, and a masked NaN is NaN."""

@@ -74,7 +74,7 @@ SESSION = [
         f"{_ORACLE}/session.py",
         "        self._free_places = [place for place in _all_places() if place not in taken]\n",
         "",
-        f"{_SESSION}::test_the_path_moves_into_the_trunk_and_nothing_else_moves",
+        f"{_SESSION}::test_the_path_moves_into_the_blocks_and_nothing_else_moves",
     ),
     Fault(
         "nodes take places in another order than their rows",
@@ -91,7 +91,7 @@ SESSION = [
         _FROM_SCRATCH,
     ),
     Fault(
-        "a path's own nodes are not moved into the trunk",
+        "a path's own nodes are not moved into the blocks",
         f"{_ORACLE}/session.py",
         "for node in path if tree.slots[node] >= 0]",
         "for node in path[:1] if tree.slots[node] >= 0]",
@@ -371,21 +371,21 @@ GROWER = [
         _FROM_SCRATCH,
     ),
     Fault(
-        "a closed sequence keeps its arena",
+        "a closed sequence keeps its tree slots",
         f"{_ORACLE}/grower.py",
         "            self._free_trees.append(self._trees.pop(session_id))\n",
         "            self._trees.pop(session_id)\n",
-        f"{_GROWER}::test_a_closed_sequence_gives_back_its_arena",
+        f"{_GROWER}::test_a_closed_sequence_gives_back_its_tree_slots",
     ),
     Fault(
-        "a place of the arena is given twice",
+        "a tree slot is given twice",
         f"{_ORACLE}/session.py",
         "[place for place in _all_places() if place not in taken]",
         "_all_places()",
-        "tests/draft/oracle/test_session.py::test_the_path_moves_into_the_trunk_and_nothing_else_moves",
+        "tests/draft/oracle/test_session.py::test_the_path_moves_into_the_blocks_and_nothing_else_moves",
     ),
     Fault(
-        "accepted keys are left in the arena",
+        "accepted keys are left in the tree slots",
         f"{_ORACLE}/grower.py",
         "        if move is not None:\n            self._move(session_id, move)\n",
         "",
@@ -460,14 +460,14 @@ ATTENTION = [
         f"{_BRANCHES}::test_rows_of_trees_equal_a_plain_mask",
     ),
     Fault(
-        "the last token of the trunk is hidden from a tree",
+        "the last token of the prefix is hidden from a tree",
         _SDPA,
         "            hidden = F.pad(hidden, (span.seen, 0))\n",
         "            hidden = F.pad(hidden, (span.seen, 0))\n            hidden[:, span.seen - 1] = True\n",
-        f"{_BRANCHES}::test_every_ancestor_and_all_of_the_trunk_are_seen",
+        f"{_BRANCHES}::test_every_ancestor_and_all_of_the_prefix_are_seen",
     ),
     Fault(
-        "every tree lies in the first arena",
+        "every tree uses the slots of the first",
         _SDPA,
         "tree_start = int(batch.tree_starts[span.sequence])",
         "tree_start = int(batch.tree_starts[0])",
@@ -490,8 +490,8 @@ ATTENTION = [
     Fault(
         "padding writes into a sequence's slot",
         _BATCH,
-        "[[0], [0], [self._scratch_slot], [nobody], [1]]",
-        "[[0], [0], [0], [nobody], [1]]",
+        "[[0], [0], [self._scratch_slot], [sequence], [1]]",
+        "[[0], [0], [0], [sequence], [1]]",
         "tests/attention/test_sdpa.py::test_padding_rows_write_no_real_slot",
     ),
 ]

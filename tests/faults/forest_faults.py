@@ -213,7 +213,7 @@ FAULTS = [
         _WIDE,
     ),
     Fault(
-        "accepted keys stay in the arena",
+        "accepted keys stay in the tree slots",
         f"{DRAFT}/tree/apply.py",
         "moves = known.places < path.grown[:, None]",
         "moves = known.places + 1 < path.grown[:, None]",

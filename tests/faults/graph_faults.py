@@ -45,8 +45,8 @@ FAULTS = [
     Fault(
         "rows of padding write to a slot of somebody's graph",
         "src/ssd/attention/batch.py",
-        "[[0], [0], [self._scratch_slot], [nobody], [1]]",
-        "[[0], [0], [self._scratch_slot - 1], [nobody], [1]]",
+        "[[0], [0], [self._scratch_slot], [sequence], [1]]",
+        "[[0], [0], [self._scratch_slot - 1], [sequence], [1]]",
         _SLOTS,
     ),
     Fault(

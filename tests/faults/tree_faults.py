@@ -102,15 +102,15 @@ FAULTS = [
     Fault(
         "nodes of a tree do not see the last known token",
         _TREE_SLOTS,
-        "        num_trunk=num_trunk,\n",
-        "        num_trunk=num_trunk - 1,\n",
+        "        num_prefix=num_prefix,\n",
+        "        num_prefix=num_prefix - 1,\n",
         _EVERY,
     ),
     Fault(
         "nodes of a tree stand one position too far",
         _TREE_SLOTS,
-        "num_trunk + depth - 1 for depth",
-        "num_trunk + depth for depth",
+        "num_prefix + depth - 1 for depth",
+        "num_prefix + depth for depth",
         _KEYS,
     ),
     Fault(
@@ -149,7 +149,7 @@ FAULTS = [
         _KEYS,
     ),
     Fault(
-        "deterministic trees are merged where the trunk ends",
+        "deterministic trees are merged where the prefix ends",
         _SDPA,
         "return self._runs(batch, span) if self._deterministic else [self._tree(batch, span)]",
         "return [self._tree(batch, span)]",

@@ -75,8 +75,8 @@ def some_rows(rng: random.Random, shape: Any) -> list[PlainInput]:
             continue
         nodes = rng.sample(range(128), count)
         paths = [sum(1 << node for node in nodes[: place + 1]) for place in range(count)]
-        trunk = rng.randint(1, 30)
-        branches = Branches(range(trunk, trunk + count), trunk, shape.tree_start(tree), nodes, paths)
+        prefix = rng.randint(1, 30)
+        branches = Branches(range(prefix, prefix + count), prefix, shape.tree_start(tree), nodes, paths)
         rows.append(PlainInput(tokens, 0, blocks, count, generated=True, branches=branches))
     return rows
 

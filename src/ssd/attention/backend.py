@@ -1,4 +1,4 @@
-"""What attention is asked to do, whatever computes it.
+"""The interface of attention backends.
 
 Knows batches. Does not know models or schedulers.
 """
@@ -16,8 +16,8 @@ class AttentionPlan(Protocol):
 
     def attend(self, layer: int, queries: "Tensor", keys: "Tensor", values: "Tensor") -> "Tensor":
         """Stores keys and values, [rows, kv_heads, head_dim], then attends with queries,
-        [rows, heads, head_dim], and returns [rows, heads · head_dim]. What is returned for
-        padding means nothing."""
+        [rows, heads, head_dim], and returns [rows, heads · head_dim]. Results of padding rows are
+        meaningless."""
         ...
 
 

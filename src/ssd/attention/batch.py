@@ -1,10 +1,10 @@
-"""One forward's input as tensors: what each row computes, and which keys it may see.
+"""The input of one forward as tensors: tokens, positions, and the keys that each row sees.
 
-A row is a token at a position. It sees the first `seen` keys of its sequence's block table and, where it is a
-node of a tree, the nodes on its path: bits, since a tree has few. A text's rows are the case without bits.
-Keys of nodes lie in tree slots, `NODES_PER_TREE` for each tree, beside the paged ones; they never move.
+A row is a token at a position. It sees the first `seen` keys of its sequence's block table and, if it is a
+node of a tree, the nodes on its path, which are bits; rows of plain text have no bits. Keys of nodes are in
+tree slots, `NODES_PER_TREE` for each tree, after the slots of the blocks; they never move.
 
-Knows slots and blocks by number. Does not know memory, models or who wants the logits.
+Knows the numbers of slots and blocks. Does not know memory, models or the use of the logits.
 """
 
 from collections.abc import Sequence
@@ -24,27 +24,27 @@ _WORDS = NODES_PER_TREE // WORD
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Views of buffers that the next forward's is written into. The last sequence is nobody's: padding's."""
+    """Views of buffers that the next forward overwrites. The last sequence belongs to padding rows."""
 
     tokens: Tensor
-    """[rows], and so are the next four."""
+    """[rows], like the next four."""
     positions: Tensor
     slots: Tensor
-    """Where the row's key and value go."""
+    """The slot of each row's key and value."""
     sequences: Tensor
     seen: Tensor
     paths: Tensor
-    """[rows, words]: bits of the nodes that the row sees."""
+    """[rows, words]: bits of the nodes that each row sees."""
     tables: Tensor
     """[sequences, blocks]."""
     tree_starts: Tensor
     """[sequences]."""
     wanted: Tensor
-    """Rows whose logits are wanted, padding's behind them."""
+    """Rows that need logits, followed by padding."""
     num_wanted: int
     spans: tuple[RowSpan, ...]
     tiles: tuple[int, ...] = ()
-    """Row counts of the tiles that linears see, or empty: all rows at once."""
+    """Row counts of the tiles for linears; empty: all rows at once."""
     head_tiles: tuple[int, ...] = ()
 
     @property
@@ -54,7 +54,7 @@ class Batch:
 
 @dataclass(slots=True)
 class _Buffers:
-    """Columns of rows, grown as needed: [columns, rows]."""
+    """Buffers [columns, rows] that grow as needed."""
 
     rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros((5, 0), np.int64))
     paths: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, _WORDS), np.int64))
@@ -67,7 +67,7 @@ class _Buffers:
 
 
 class BatchWriter:
-    """Writes rows into the same buffers again and again: a batch holds until the next is written."""
+    """Writes batches into the same buffers: a batch is valid until the next one is written."""
 
     def __init__(self, block_size: int, scratch_slot: int) -> None:
         self._block_size = block_size
@@ -82,7 +82,7 @@ class BatchWriter:
         tree_starts = np.zeros(len(tables), np.int64)
         counts = np.array([len(row.tokens) for row in rows], np.int64)
         if counts.sum() < layout.num_rows:
-            columns[:] = self._padding(nobody=len(tables) - 1)
+            columns[:] = self._padding(sequence=len(tables) - 1)
         self._write_texts(columns, rows, counts, layout, tables)
         paths[:] = 0
         spans = []
@@ -119,9 +119,9 @@ class BatchWriter:
             table[: len(row.blocks)] = row.blocks
         return tables
 
-    def _padding(self, *, nobody: int) -> NDArray[np.int64]:
-        """Of each column: token 0 at position 0, which goes to scratch and sees what lies there."""
-        return np.array([[0], [0], [self._scratch_slot], [nobody], [1]], np.int64)
+    def _padding(self, *, sequence: int) -> NDArray[np.int64]:
+        """The columns of a padding row: token 0 at position 0, which writes and sees the scratch slot."""
+        return np.array([[0], [0], [self._scratch_slot], [sequence], [1]], np.int64)
 
     def _write_texts(
         self,
@@ -131,7 +131,7 @@ class BatchWriter:
         layout: Layout,
         tables: NDArray[np.int64],
     ) -> None:
-        """Every row as if it were a text's; those of trees are written again."""
+        """Writes every row as plain text; rows of trees are overwritten afterwards."""
         total = int(counts.sum())
         before = np.cumsum(counts) - counts
         within = np.arange(total) - np.repeat(before, counts)
@@ -156,30 +156,30 @@ def _write_tree(
 ) -> RowSpan:
     columns[1, first:last] = branches.positions
     columns[2, first:last] = np.array(branches.nodes) + branches.tree_start
-    columns[4, first:last] = branches.num_trunk
+    columns[4, first:last] = branches.num_prefix
     paths[first:last] = path_words(branches.paths)
     num_nodes = max(path.bit_length() for path in branches.paths)
-    return RowSpan(sequence, first, last, branches.num_trunk, num_nodes)
+    return RowSpan(sequence, first, last, branches.num_prefix, num_nodes)
 
 
 def path_words(paths: Sequence[int]) -> NDArray[np.int64]:
-    """Bits of any number as words, the lowest first."""
+    """The bits of each path as words, the lowest first: [rows, words]."""
     words = b"".join(path.to_bytes(_WORDS * WORD // 8, "little") for path in paths)
     return np.frombuffer(words, np.dtype("<i8")).reshape(-1, _WORDS)
 
 
 def sees_nodes(paths: Tensor, num_nodes: int) -> Tensor:
-    """Of each row [rows, words], which of the first nodes it sees: [rows, num_nodes]."""
+    """Which of the first nodes each row [rows, words] sees: [rows, num_nodes]."""
     bits = torch.arange(WORD, device=paths.device)
     seen: Tensor = ((paths.unsqueeze(-1) >> bits) & 1).flatten(1)[:, :num_nodes].bool()
     return seen
 
 
 def _wanted(rows: Sequence[SequenceInput], layout: Layout) -> NDArray[np.int64]:
-    """The places of wanted rows; padding repeats the last, whose logits are there anyway."""
+    """Indices of rows that need logits; padding repeats the last, whose logits are computed anyway."""
     ends = [first + len(row.tokens) for row, first in zip(rows, layout.first_rows, strict=True)]
-    places = [
-        place for row, end in zip(rows, ends, strict=True) for place in range(end - row.num_logits, end)
+    indices = [
+        index for row, end in zip(rows, ends, strict=True) for index in range(end - row.num_logits, end)
     ]
-    lacking = 0 if layout.num_wanted is None else layout.num_wanted - len(places)
-    return np.array([*places, *(places[-1:] or [0]) * lacking], np.int64)
+    lacking = 0 if layout.num_wanted is None else layout.num_wanted - len(indices)
+    return np.array([*indices, *(indices[-1:] or [0]) * lacking], np.int64)

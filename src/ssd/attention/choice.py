@@ -1,4 +1,4 @@
-"""Which backend computes attention on a device: our kernels where they can be launched, else torch."""
+"""Chooses the attention backend of a device: our kernels if they can be launched, else torch."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 def eager_backend(pool: KVPool, num_heads: int, *, deterministic: bool) -> AttentionBackend:
-    """For steps of any shape."""
+    """The backend for steps of any shape."""
     fused = _fused(pool, num_heads, deterministic=deterministic)
     return fused or SdpaBackend(pool, num_heads, deterministic=deterministic)
 
 
 def captured_backend(pool: KVPool, num_heads: int) -> AttentionBackend | None:
-    """For steps that are captured: no value is read on the host. None: steps are better computed eagerly.
+    """The backend for captured steps, which reads no value on the host. None: steps must run eagerly.
 
-    Without kernels each row would have all keys that it could see gathered for itself: 54 GiB a layer for a
-    model of 1B parameters with texts of 128k tokens. Only a CPU that stands in for a GPU does that, in tests.
+    Without our kernels, every row would gather all keys that it might see: 54 GiB a layer for a model of 1B
+    parameters and texts of 128k tokens. Only tests do that, on a CPU instead of a GPU.
     """
     if pool.shape.device.type == "cpu":
         return PagedBackend(pool)
@@ -31,15 +31,15 @@ def captured_backend(pool: KVPool, num_heads: int) -> AttentionBackend | None:
 
 
 def deterministic_captured_backend(pool: KVPool, num_heads: int) -> AttentionBackend | None:
-    """None: no attention that can be captured has the bits of the eager one."""
+    """None if no backend that can be captured computes the same bits as the eager one."""
     return _fused(pool, num_heads, deterministic=True)
 
 
 def mover(pool: KVPool) -> "Callable[[Tensor, Tensor], None]":
-    """Copies slots to others of every layer, of which none is a source: `KVPool.move`, or our kernel."""
+    """A function that copies slots of every layer; no destination may be a source."""
     if pool.shape.device.type == "cpu":
         return pool.move
-    # Not before they are wanted: Triton takes long to import, and is of use on a GPU only.
+    # Imported here because Triton takes long to import and is used on GPUs only.
     from ssd.kernels.kv import move_kv
     from ssd.kernels.trust import may_run
 
@@ -49,7 +49,7 @@ def mover(pool: KVPool) -> "Callable[[Tensor, Tensor], None]":
 def _fused(pool: KVPool, num_heads: int, *, deterministic: bool) -> AttentionBackend | None:
     if pool.shape.device.type == "cpu":
         return None
-    # Not before they are wanted: Triton takes long to import, and is of use on a GPU only.
+    # Imported here because Triton takes long to import and is used on GPUs only.
     from ssd.attention.fused import FusedBackend
     from ssd.kernels.tiles import can_attend
     from ssd.kernels.trust import may_run

@@ -1,7 +1,7 @@
-"""Attention by kernels of our own: keys where they lie, for texts and trees, on a GPU or in the interpreter.
+"""Attention with our kernels, which read keys in place, for texts and trees, on a GPU or in the interpreter.
 
-Fixed shapes, and no value is read on the host, so a step can be captured. `paged.py` says what must come
-out. Never run on a GPU.
+Shapes are fixed and no value is read on the host, so a step can be captured. `paged.py` is the reference. Has
+never run on a GPU.
 """
 
 from dataclasses import dataclass
@@ -31,10 +31,10 @@ class FusedBackend:
             )
         )
         num_nodes = NODES_PER_TREE if shape.num_trees else 0
-        sight = VisibleKeys(sequences, seen, paths, tables, tree_starts, shape.block_size, num_nodes)
-        # A captured step names no sequences: rows of any number of them may come.
+        visible = VisibleKeys(sequences, seen, paths, tables, tree_starts, shape.block_size, num_nodes)
+        # A captured step has no spans: it may be replayed with rows of any number of sequences.
         owners = {span.sequence for span in batch.spans}
-        demand = AttentionShape(
+        attention_shape = AttentionShape(
             batch.num_rows,
             len(owners) + 1 if owners else NOT_KNOWN,
             tables.shape[1] * shape.block_size,
@@ -43,7 +43,8 @@ class FusedBackend:
             shape.head_dim,
             shape.dtype.itemsize,
         )
-        return FusedPlan(self._pool, slots, PagedAttention(sight, demand, deterministic=self._deterministic))
+        attention = PagedAttention(visible, attention_shape, deterministic=self._deterministic)
+        return FusedPlan(self._pool, slots, attention)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a batch is written from: rows of tokens, and how they are laid out. Data only, no tensors."""
+"""The inputs of a batch: rows of tokens and their layout. Data only, no tensors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,29 +7,29 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Branches:
-    """Tokens that are nodes of a tree over a trunk, instead of one text's next ones."""
+    """Makes a sequence's tokens nodes of a tree after a common prefix."""
 
     positions: Sequence[int]
-    """Of each token, its place in the text."""
-    num_trunk: int
-    """Keys of the block table that every one of them sees."""
+    """Each token's position in the text."""
+    num_prefix: int
+    """Number of leading keys of the block table that all tokens see."""
     tree_start: int
     """The first of the tree's slots."""
     nodes: Sequence[int]
-    """The index of each token's slot among the tree's slots."""
+    """Index of each token's slot among the tree's slots."""
     paths: Sequence[int]
-    """Of each token, the nodes that it sees, its own among them: a bit for each place."""
+    """For each token, a bit for each tree slot that it sees, including its own."""
 
 
 class SequenceInput(Protocol):
-    """One sequence's share of a forward: what a batch is written from."""
+    """One sequence's part of a forward."""
 
     @property
     def tokens(self) -> Sequence[int]: ...
 
     @property
     def start(self) -> int:
-        """Position of the first token; of branches, of no meaning."""
+        """Position of the first token; meaningless with branches."""
         ...
 
     @property
@@ -37,12 +37,12 @@ class SequenceInput(Protocol):
 
     @property
     def num_logits(self) -> int:
-        """Logits are wanted for the last so many tokens."""
+        """Number of tokens, counted from the last, that need logits."""
         ...
 
     @property
     def generated(self) -> bool:
-        """Generated tokens, not prompt tokens: deterministic mode tiles them differently."""
+        """Whether the tokens are generated or from the prompt: deterministic mode tiles them differently."""
         ...
 
     @property
@@ -51,7 +51,7 @@ class SequenceInput(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlainInput:
-    """A row of nothing but what a forward needs."""
+    """A `SequenceInput` without further fields."""
 
     tokens: Sequence[int]
     start: int
@@ -68,25 +68,25 @@ class RowSpan:
     sequence: int
     first: int
     last: int
-    """The row after its last."""
+    """The index after the last row."""
     seen: int
-    """Keys of the table that the first row sees; of a text each further row sees one more, its own."""
+    """Number of the table's keys that the first row sees; in plain text each further row sees one more."""
     num_nodes: int = 0
-    """The rows' paths lie within the first `num_nodes` tree slots; 0: plain text."""
+    """The rows' paths use the first `num_nodes` tree slots; 0: plain text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which row of a batch each sequence's first token takes, and how rows are tiled."""
+    """The row of each sequence's first token, and the tiling of rows."""
 
     first_rows: tuple[int, ...]
     num_rows: int
-    """With padding."""
+    """Including padding."""
     tiles: tuple[int, ...] = ()
     num_wanted: int | None = None
-    """With padding; None: as many as are wanted."""
+    """Number of rows that need logits, including padding; None: no padding."""
     head_tiles: tuple[int, ...] = ()
     num_sequences: int | None = None
-    """With padding, and without nobody; None: as many as there are."""
+    """Including padding, but without the sequence of padding rows; None: no padding."""
     num_blocks: int | None = None
-    """Columns of the tables; None: as many as the longest needs."""
+    """Number of columns of the tables; None: the longest table's."""

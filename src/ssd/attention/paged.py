@@ -1,8 +1,7 @@
-"""Attention by a batch's tensors alone: fixed shapes, and no value of theirs is read on the host.
+"""Attention with fixed shapes that reads no value on the host: for captured steps, and to check kernels.
 
-For steps that are captured once and replayed, and what kernels are compared with. Every row has the keys that
-it could see gathered for itself, which is slow and plain. What a row does not see it does not meet, whatever
-lies there.
+Every row gathers all keys that it might see, which is slow but simple. Slots that a row does not see cannot
+influence it, not even with NaN.
 """
 
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ class PagedBackend:
     def __init__(self, pool: KVPool) -> None:
         self._pool = pool
         device = pool.keys.device
-        # Made once: what a step makes anew is one more kernel each time.
+        # Made once: making them in a step would launch more kernels.
         self._offsets = torch.arange(pool.shape.block_size, device=device)
         self._nodes = torch.arange(NODES_PER_TREE, device=device)
         self._bits = torch.arange(WORD, device=device)
@@ -30,8 +29,8 @@ class PagedBackend:
         nodes = batch.tree_starts.unsqueeze(1) + self._nodes
         slots = torch.cat((paged, nodes), 1).index_select(0, batch.sequences)
         on_path = ((batch.paths.unsqueeze(2) >> self._bits) & 1).view(num_rows, -1)
-        places = torch.arange(paged.shape[1], device=paged.device)
-        sees = torch.cat((places < batch.seen.unsqueeze(1), on_path > 0), 1)
+        indices = torch.arange(paged.shape[1], device=paged.device)
+        sees = torch.cat((indices < batch.seen.unsqueeze(1), on_path > 0), 1)
         return PagedPlan(self._pool, batch.slots, slots.flatten(), sees)
 
 
@@ -40,7 +39,7 @@ class PagedPlan:
     _pool: KVPool
     _own_slots: Tensor
     _slots: Tensor
-    """Of all rows, one after the other, those of the keys that it could see."""
+    """Slots of the keys that each row might see, row after row."""
     _sees: Tensor
     """[rows, keys]."""
 
@@ -51,7 +50,7 @@ class PagedPlan:
         num_rows, num_keys = self._sees.shape
         num_kv_heads, head_dim = keys.shape[1:]
         hidden = ~self._sees.view(num_rows, 1, num_keys, 1)
-        # Not merely masked: a weight of 0 times NaN is NaN.
+        # Masking the scores is not enough: a weight of 0 times NaN is NaN.
         known, values_known = (
             pool.index_select(1, self._slots)
             .view(num_kv_heads, num_rows, num_keys, head_dim)

@@ -1,21 +1,21 @@
-"""Attention by torch's scaled_dot_product_attention: any device, and the oracle of others.
+"""Attention with torch's scaled_dot_product_attention, on any device; the reference for other backends.
 
-Each span is cut into query tiles; a tile sees its sequence's keys up to its own last
-row. The heads that share a key head are folded into the rows of one call, which on CPUs
-is about twice as fast as `enable_gqa` (each key is read once for the whole group).
+Each span is cut into query tiles; a tile sees its sequence's keys up to its own last row. The query heads
+that share a key head are folded into the rows of one call, which on CPUs is about twice as fast as
+`enable_gqa` (each key is read once for the whole group).
 
-On CPUs the keys that every row of a tile sees, its trunk, are attended without a mask, and the
-few behind them apart: a mask is as wide as these, not as the context. The two are merged by the
-logarithms of their sums, which only torch's CPU kernel gives; elsewhere one mask covers all keys.
-Rows of a tree have their nodes' keys behind their trunk, from the tree slots.
+On CPUs the keys that every row of a tile sees, its prefix, are attended without a mask, and the few keys
+after it in a second call, whose mask is small. The two results are merged by their log-sum-exp, which only
+torch's CPU kernel returns; on other devices one mask covers all keys. For rows of a tree the second call
+reads the nodes' keys from the tree slots.
 
-Deterministic: the kernel multiplies fixed shapes only. Folded rows go in groups of 16 as
-separate entries of the batch dimension, and keys in whole splits of 512, in which torch's CPU
-kernel walks them; what is added is masked. The trunk of a row ends with the last split before
-its own, so with its position alone. A row's result then has the same bits whatever rows and
-keys are computed beside it. A tree is then so many texts: each run of nodes that follow one another
-has the keys of its path gathered by position, behind the trunk's, so a node has the bits that it has
-in a text of its own. Nothing is merged where the trunk ends, which would be another place each time.
+In deterministic mode the kernel multiplies fixed shapes only. Folded rows are grouped by 16 as separate
+entries of the batch dimension, and keys are padded to multiples of 512, the splits of torch's CPU kernel;
+padding is masked. A row's prefix ends with the last split before the row's own, so it depends on the row's
+position only. A row's bits are then independent of the other rows and keys. A tree is computed as several
+texts: each run of consecutive nodes gathers the keys of its path by position, after those of the prefix, so a
+node has the same bits as in a plain text. Results are not merged at the end of a tree's prefix, since that
+end varies.
 """
 
 from collections.abc import Sequence
@@ -30,34 +30,31 @@ from ssd.attention.inputs import RowSpan
 from ssd.kvcache.pool import KVPool
 
 QUERY_TILE = 64
-"""Rows of one call: small enough that the mask stays small and few keys are masked."""
-LEAST_TRUNK = 256
-"""Keys that are worth a call of their own; fewer are cheaper under the mask."""
+"""Rows of one call: few, so that the mask stays small and few keys are masked."""
+LEAST_PREFIX = 256
+"""Shortest prefix that is worth a separate call."""
 DETERMINISTIC_KEY_TILE = 512
 DETERMINISTIC_FOLDED_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """Query rows [first, last) seeing the first `num_keys` keys of their sequence.
-
-    Without a mask it is a single row that sees every key up to its own.
-    """
+    """Query rows [first, last) that see the first `num_keys` keys of their sequence."""
 
     first: int
     last: int
-    num_trunk: int
-    """Leading keys that all its rows see, attended without the mask; 0: it covers every key."""
+    num_prefix: int
+    """Leading keys that all rows see, attended without the mask; 0: the mask covers all keys."""
     num_keys: int
     folded_rows: int
-    """Rows of one entry of the batch dimension, heads of a group counted each."""
+    """Rows × heads of a group in one entry of the batch dimension."""
     mask: Tensor | None
-    """Added to the scores, [entries, 1, folded_rows, num_keys - num_trunk]; None where nothing is hidden."""
+    """Added to the scores, [entries, 1, folded_rows, num_keys - num_prefix]; None: one row that sees all."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Consecutive:
-    """Keys and values of a sequence in consecutive slots: a view for each layer, made once a step."""
+    """Keys and values of a sequence in consecutive slots: a view for each layer, made once per step."""
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
@@ -68,7 +65,7 @@ class _Consecutive:
 
 @dataclass(frozen=True, slots=True)
 class _Scattered:
-    """Keys and values of a sequence whose slots lie apart: gathered when they are read."""
+    """Keys and values of a sequence in scattered slots: gathered when they are read."""
 
     pool: KVPool
     slots: Tensor
@@ -85,7 +82,7 @@ class _SequencePlan:
     tiles: tuple[_Tile, ...]
     memory: _Consecutive | _Scattered
     nodes: _Consecutive | None = None
-    """Where the keys behind the trunk are a tree's, in a place of their own."""
+    """The tree's keys and values after the prefix; None: they are part of `memory`."""
 
 
 class SdpaBackend:
@@ -114,28 +111,28 @@ class SdpaBackend:
         return _SequencePlan(tiles, self._memory(batch, span, num_own, tiles[-1].num_keys))
 
     def _runs(self, batch: Batch, span: RowSpan) -> list[_SequencePlan]:
-        """A tree as texts, one for each run of rows of which each follows the one before.
+        """A tree as texts: one for each run of rows in which every row is a child of the one before.
 
         Requires that tree slots ascend along a path; they do when a tree is computed in one step.
         """
         seen = sees_nodes(batch.paths[span.first : span.last], span.num_nodes).tolist()
         paths = [[node for node, is_seen in enumerate(row) if is_seen] for row in seen]
         firsts = [i for i, path in enumerate(paths) if i == 0 or path[:-1] != paths[i - 1]]
-        trunk, tree_start = self._slots(batch, span, span.seen), int(batch.tree_starts[span.sequence])
+        prefix, tree_start = self._slots(batch, span, span.seen), int(batch.tree_starts[span.sequence])
         plans = []
         for first, last in zip(firsts, [*firsts[1:], len(paths)], strict=True):
             num_before = span.seen + len(paths[first]) - 1
             run = RowSpan(span.sequence, span.first + first, span.first + last, num_before + 1)
             tiles = self._tiles(run)
-            nodes = torch.tensor(paths[last - 1], device=trunk.device) + tree_start
-            plans.append(_SequencePlan(tiles, self._padded(torch.cat((trunk, nodes)), tiles[-1].num_keys)))
+            nodes = torch.tensor(paths[last - 1], device=prefix.device) + tree_start
+            plans.append(_SequencePlan(tiles, self._padded(torch.cat((prefix, nodes)), tiles[-1].num_keys)))
         return plans
 
     def _tree(self, batch: Batch, span: RowSpan) -> _SequencePlan:
-        """Rows that see their whole trunk, and nodes of the tree as their paths say."""
-        is_apart = self._pool.keys.device.type == "cpu" and span.seen >= LEAST_TRUNK
+        """Rows that see the whole prefix, and the nodes on their paths."""
+        is_apart = self._pool.keys.device.type == "cpu" and span.seen >= LEAST_PREFIX
         hidden = ~sees_nodes(batch.paths[span.first : span.last], span.num_nodes)
-        num_trunk = span.seen if is_apart else 0
+        num_prefix = span.seen if is_apart else 0
         if not is_apart:
             hidden = F.pad(hidden, (span.seen, 0))
         firsts, num_keys = range(span.first, span.last, QUERY_TILE), span.seen + span.num_nodes
@@ -143,7 +140,7 @@ class SdpaBackend:
             _Tile(
                 first,
                 first + len(piece),
-                num_trunk,
+                num_prefix,
                 num_keys,
                 len(piece) * self._group,
                 self._mask(piece, len(piece) * self._group),
@@ -154,16 +151,17 @@ class SdpaBackend:
         if is_apart:
             memory = self._memory(batch, span, span.seen, span.seen)
             return _SequencePlan(tiles, memory, self._consecutive(tree_start, span.num_nodes))
-        trunk = self._slots(batch, span, span.seen)
-        nodes = torch.arange(tree_start, tree_start + span.num_nodes, device=trunk.device)
-        return _SequencePlan(tiles, _Scattered(self._pool, torch.cat((trunk, nodes))))
+        prefix = self._slots(batch, span, span.seen)
+        nodes = torch.arange(tree_start, tree_start + span.num_nodes, device=prefix.device)
+        return _SequencePlan(tiles, _Scattered(self._pool, torch.cat((prefix, nodes))))
 
     def _tiles(self, span: RowSpan) -> tuple[_Tile, ...]:
         firsts, count = self._first_rows(span), span.last - span.first
         return tuple(self._tile(span, *each) for each in zip(firsts, [*firsts[1:], count], strict=True))
 
     def _first_rows(self, span: RowSpan) -> list[int]:
-        """Of the tiles. Rows of one tile have one trunk, so a deterministic tile ends where a split does."""
+        """First rows of the tiles. All rows of a tile have the same prefix, so a deterministic tile ends at a
+        split."""
         count = span.last - span.first
         firsts = set(range(0, count, QUERY_TILE))
         if self._deterministic:
@@ -171,7 +169,7 @@ class SdpaBackend:
         return sorted(firsts)
 
     def _memory(self, batch: Batch, span: RowSpan, num_own: int, num_keys: int) -> _Consecutive | _Scattered:
-        """The first keys of a sequence; those beyond its own are there to fill a split, and masked."""
+        """The first `num_keys` keys of a sequence; those after the first `num_own` are masked padding."""
         size = self._pool.shape.block_size
         used = batch.tables[span.sequence, : -(-num_own // size)].tolist()
         if used == list(range(used[0], used[0] + len(used))):
@@ -200,14 +198,14 @@ class SdpaBackend:
             folded_rows = DETERMINISTIC_FOLDED_ROWS
         elif last - first == 1:
             return _Tile(span.first + first, span.first + last, 0, num_keys, folded_rows, None)
-        num_trunk = self._num_trunk(span.seen - 1 + first)
+        num_prefix = self._num_prefix(span.seen - 1 + first)
         own = torch.arange(span.seen - 1 + first, span.seen - 1 + last).unsqueeze(1)
-        hidden = torch.arange(num_trunk, num_keys) > own
+        hidden = torch.arange(num_prefix, num_keys) > own
         mask = self._mask(hidden, folded_rows)
-        return _Tile(span.first + first, span.first + last, num_trunk, num_keys, folded_rows, mask)
+        return _Tile(span.first + first, span.first + last, num_prefix, num_keys, folded_rows, mask)
 
     def _mask(self, hidden: Tensor, folded_rows: int) -> Tensor:
-        """Added to the scores of folded rows: [entries, 1, folded_rows, keys]."""
+        """The mask to add to the scores of folded rows: [entries, 1, folded_rows, keys]."""
         device = self._pool.keys.device
         hidden = hidden.to(device).repeat_interleave(self._group, dim=0)
         num_rows, num_keys = _round_up(len(hidden), folded_rows), hidden.shape[1]
@@ -215,13 +213,13 @@ class SdpaBackend:
         mask[: len(hidden)].masked_fill_(hidden, float("-inf"))
         return mask.view(-1, 1, folded_rows, num_keys)
 
-    def _num_trunk(self, num_common: int) -> int:
-        """Of the leading keys that every row of a tile sees, those that need no mask."""
+    def _num_prefix(self, num_common: int) -> int:
+        """How many of the `num_common` keys that all rows of a tile see are attended without a mask."""
         if self._pool.keys.device.type != "cpu":
             return 0
         if self._deterministic:
             return num_common // DETERMINISTIC_KEY_TILE * DETERMINISTIC_KEY_TILE
-        return num_common if num_common >= LEAST_TRUNK else 0
+        return num_common if num_common >= LEAST_PREFIX else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,14 +229,14 @@ class SdpaPlan:
     _sequences: tuple[_SequencePlan, ...]
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        # A masked NaN is still NaN: what a refused token left would reach rows that do not see it.
+        # A masked NaN is still NaN: a rejected token's keys would reach rows that do not see them.
         keys, values = (torch.nan_to_num(each, nan=0.0, posinf=0.0, neginf=0.0) for each in (keys, values))
         self._pool.keys[layer].index_copy_(1, self._slot_of_row, keys.transpose(0, 1))
         self._pool.values[layer].index_copy_(1, self._slot_of_row, values.transpose(0, 1))
         num_rows, _, head_dim = queries.shape
         grouped = queries.view(num_rows, self._pool.shape.num_kv_heads, -1, head_dim)
         out = torch.zeros(grouped.shape, dtype=queries.dtype, device=queries.device)
-        # One operation for all rows: most tiles are a single row, and their number is what costs.
+        # One operation for all rows, since most tiles are a single row and calls take most of the time.
         query_of_row, out_of_row = grouped.unsqueeze(1).unbind(0), out.unsqueeze(1).unbind(0)
         halves: list[_Halves] = []
         for sequence in self._sequences:
@@ -252,9 +250,9 @@ class SdpaPlan:
                     continue
                 rows = slice(tile.first, tile.last)
                 folded = _fold(grouped[rows], tile.mask.shape[0], tile.folded_rows)
-                if tile.num_trunk:
-                    behind = None if sequence.nodes is None else sequence.nodes.read(layer)
-                    halves.append(_attend_halves(folded, (known_keys, known_values), behind, tile, out[rows]))
+                if tile.num_prefix:
+                    nodes = None if sequence.nodes is None else sequence.nodes.read(layer)
+                    halves.append(_attend_halves(folded, (known_keys, known_values), nodes, tile, out[rows]))
                 else:
                     seen_keys, seen_values = (_expanded(each, tile) for each in (known_keys, known_values))
                     attended = F.scaled_dot_product_attention(
@@ -268,14 +266,14 @@ class SdpaPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Halves:
-    """What folded rows got of their trunk and of the keys behind it, each with the logarithm of its sum."""
+    """Attention of folded rows over their prefix and over the keys after it, each with its log-sum-exp."""
 
-    trunk: Tensor
-    trunk_mass: Tensor
+    prefix: Tensor
+    prefix_mass: Tensor
     rest: Tensor
     rest_mass: Tensor
     out: Tensor
-    """Where the whole is to go, [rows, kv_heads, group, d]."""
+    """The destination of the merged result, [rows, kv_heads, group, d]."""
 
 
 def _fold(grouped: Tensor, num_entries: int, folded_rows: int) -> Tensor:
@@ -289,14 +287,14 @@ def _fold(grouped: Tensor, num_entries: int, folded_rows: int) -> Tensor:
 
 
 def _unfold(attended: Tensor, out: Tensor) -> None:
-    """The way back, without the padding."""
+    """Reverses `_fold`, without the padding."""
     rows, kv_heads, group, head_dim = out.shape
     unfolded = attended.transpose(0, 1).flatten(1, 2)[:, : rows * group]
     out.copy_(unfolded.reshape(kv_heads, rows, group, head_dim).transpose(0, 1))
 
 
 def _expanded(memory: Tensor, tile: _Tile) -> Tensor:
-    """Those of the keys or values [1, kv_heads, keys, d] that a tile sees, for each of its entries."""
+    """The keys or values [1, kv_heads, keys, d] that a tile sees, repeated for each of its entries."""
     num_entries = 1 if tile.mask is None else tile.mask.shape[0]
     return memory[:, :, : tile.num_keys].expand(num_entries, -1, -1, -1)
 
@@ -308,29 +306,29 @@ def _attend_halves(
     tile: _Tile,
     out: Tensor,
 ) -> _Halves:
-    # What the public function calls on CPUs; it does not pass on the logarithms of the sums.
+    # The public function calls this on CPUs, but does not return the log-sum-exp.
     attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     keys, values = (_expanded(each, tile) for each in known)
-    trunk, trunk_mass = attend(folded, keys[:, :, : tile.num_trunk], values[:, :, : tile.num_trunk])
+    prefix, prefix_mass = attend(folded, keys[:, :, : tile.num_prefix], values[:, :, : tile.num_prefix])
     if nodes is None:
-        nodes = keys[:, :, tile.num_trunk :], values[:, :, tile.num_trunk :]
+        nodes = keys[:, :, tile.num_prefix :], values[:, :, tile.num_prefix :]
     rest, rest_mass = attend(folded, *nodes, attn_mask=tile.mask)
-    return _Halves(trunk, trunk_mass, rest, rest_mass, out)
+    return _Halves(prefix, prefix_mass, rest, rest_mass, out)
 
 
 def _merge(halves: Sequence[_Halves]) -> None:
-    """Softmax over both halves of each row, from those over each. All tiles at once: calls are what costs."""
-    trunks, rests = (
+    """Merges the attention over both halves of each row. All tiles at once, to make few calls."""
+    prefixes, rests = (
         torch.cat([each.flatten(0, 2) for each in parts]).float()
-        for parts in ([each.trunk for each in halves], [each.rest for each in halves])
+        for parts in ([each.prefix for each in halves], [each.rest for each in halves])
     )
-    gaps = torch.cat([(each.rest_mass - each.trunk_mass).flatten() for each in halves]).unsqueeze(1)
-    # Nothing here may depend on where a row stands: products and sums are exact roundings of their own.
+    gaps = torch.cat([(each.rest_mass - each.prefix_mass).flatten() for each in halves]).unsqueeze(1)
+    # Only elementwise products and sums, whose rounding does not depend on the row's index.
     share = gaps.double().sigmoid().float()
-    merged = rests.mul_(share).add_(trunks.mul_(1.0 - share))
-    sizes = [each.trunk_mass.numel() for each in halves]
+    merged = rests.mul_(share).add_(prefixes.mul_(1.0 - share))
+    sizes = [each.prefix_mass.numel() for each in halves]
     for each, attended in zip(halves, torch.split(merged, sizes), strict=True):
-        _unfold(attended.view(each.trunk.shape), each.out)
+        _unfold(attended.view(each.prefix.shape), each.out)
 
 
 def _round_up(count: int, step: int) -> int:

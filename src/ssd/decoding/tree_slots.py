@@ -67,15 +67,15 @@ def _known_and_nodes(
 ) -> tuple[SequenceInput, SequenceInput]:
     count = row.num_drafted
     known = row.tokens[: len(row.tokens) - count]
-    num_trunk = row.start + len(known)
+    num_prefix = row.start + len(known)
     branches = Branches(
-        positions=[num_trunk + depth - 1 for depth in depths_of(parents, count)],
-        num_trunk=num_trunk,
+        positions=[num_prefix + depth - 1 for depth in depths_of(parents, count)],
+        num_prefix=num_prefix,
         tree_start=tree_start,
         nodes=range(count),
         paths=[sum(1 << each for each in path_to(parents, node)) for node in range(count)],
     )
     return (
         PlainInput(known, row.start, row.blocks, 1, generated=True),
-        PlainInput(row.drafted, num_trunk, row.blocks, count, generated=True, branches=branches),
+        PlainInput(row.drafted, num_prefix, row.blocks, count, generated=True, branches=branches),
     )

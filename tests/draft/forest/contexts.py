@@ -84,14 +84,14 @@ class OracleRunner(RowRunner):
             return [self._slot(row, position) for position in range(row.start + i + 1)]
         path = branches.paths[i]
         nodes = [branches.tree_start + j for j in range(path.bit_length()) if path >> j & 1]
-        return [*(self._slot(row, position) for position in range(branches.num_trunk)), *nodes]
+        return [*(self._slot(row, position) for position in range(branches.num_prefix)), *nodes]
 
     def _slot(self, row: SequenceInput, place: int) -> int:
         return row.blocks[place // self._block] * self._block + place % self._block
 
 
 class ForestRunner:
-    """For the forest: a memory with an arena behind the blocks, and an audit of every row."""
+    """For the forest: a memory with tree slots after the blocks, and an audit of every row."""
 
     def __init__(self, texts: Texts, shape: Shape) -> None:
         self._texts, self._shape = texts, shape
@@ -108,7 +108,7 @@ class ForestRunner:
             raise AssertionError("two rows write one slot")
         for chunk in chunks:
             places = range(chunk.start, chunk.start + len(chunk.tokens))
-            self._write([self._trunk(chunk.blocks, p) for p in places], chunk.tokens, list(places))
+            self._write([self._block_slot(chunk.blocks, p) for p in places], chunk.tokens, list(places))
         self._write(targets, columns["token"][real], columns["position"][real])
         logits = torch.full((len(columns["token"]), self._texts.vocab), torch.nan)
         for row in real:
@@ -128,7 +128,7 @@ class ForestRunner:
 
     def _context(self, columns: dict[str, NDArray[Any]], blocks: NDArray[Any], row: int) -> Ints:
         shape, sequence = self._shape, int(columns["sequence"][row])
-        slots = [self._trunk(blocks[sequence], p) for p in range(columns["context_len"][row])]
+        slots = [self._block_slot(blocks[sequence], p) for p in range(columns["context_len"][row])]
         words = [int(each) for each in columns["ancestors"][:, row]]
         bits = [j for j in range(shape.slots) if words[j // WORD] >> j % WORD & 1]
         slots += [shape.tree_start(sequence) + j for j in bits]
@@ -136,7 +136,7 @@ class ForestRunner:
             slots.append(int(columns["target"][row]))
         return context(self._tokens, self._positions, slots)
 
-    def _trunk(self, blocks: Any, position: int) -> int:
+    def _block_slot(self, blocks: Any, position: int) -> int:
         return int(blocks[position // self._shape.block]) * self._shape.block + position % self._shape.block
 
 

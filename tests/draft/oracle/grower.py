@@ -38,7 +38,7 @@ class GrowthLimits:
     num_children: int = 4
     """Tokens prepared after each node."""
     max_grown: int = NODES_PER_TREE
-    """Grown nodes of one tree, at most as many as its arena holds."""
+    """Grown nodes of one tree, at most as many as it has slots."""
     prefill_chunk: int = 128
     """Tokens of prompts read in one step."""
     max_model_len: int = 2048
@@ -73,7 +73,7 @@ class _Place:
 
 
 class OutOfTrees(Exception):  # noqa: N818 - exhaustion is a state here, not an error
-    """Every arena is taken. Expected under load; nothing has been changed."""
+    """All tree slots are taken. Expected under load; nothing has been changed."""
 
 
 class Grower:
@@ -100,7 +100,7 @@ class Grower:
         self._sessions: dict[int, Session] = {}
         self._free_trees = list(range(pool.shape.num_trees))
         self._trees: dict[int, int] = {}
-        """Of each session, which arena is its tree's."""
+        """The tree slots of each session, by number of the tree."""
         self._calibrations = defaultdict[tuple[bool, bool], Calibration](Calibration)
         self.is_starved = False
         """A text lacks the blocks to be read, and nobody else computes: somebody has to go."""
@@ -176,9 +176,9 @@ class Grower:
     def check_integrity(self) -> None:
         self._blocks.check_integrity()
         if set(self._blocks.seq_ids) != set(self._sessions) or set(self._trees) != set(self._sessions):
-            raise RuntimeError("blocks or arenas are held by others than the open sequences")
+            raise RuntimeError("blocks or tree slots are held by others than the open sequences")
         if sorted([*self._free_trees, *self._trees.values()]) != list(range(self._pool.shape.num_trees)):
-            raise RuntimeError("an arena is held twice, or lost")
+            raise RuntimeError("the slots of a tree are held twice, or lost")
         for session in self._sessions.values():
             session.check_integrity()
 

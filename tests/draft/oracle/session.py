@@ -1,9 +1,8 @@
 """The draft's side of one sequence: its tokens, its tree and where their keys and values lie.
 
-A sequence's keys and values are its trunk's (tokens that are decided), in its blocks, and its grown
-nodes', each at a place of the tree's arena for as long as it lives. An outcome moves the accepted path into
-the trunk; nothing else moves, and nothing is computed again. Knows no model and no sockets: it says which
-rows to compute and what to move.
+Keys and values of decided tokens are in the sequence's blocks, those of grown nodes in tree slots. An outcome
+moves the accepted path into the blocks; nothing else moves, and nothing is computed again. Knows which rows
+to compute and which keys to move. Does not know models or sockets.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,10 +34,10 @@ from tests.draft.oracle.tree import BARREN, UNGROWN, Tree
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Nodes that have become text: their keys and values go into the trunk."""
+    """Nodes that have become text: their keys and values move into the blocks."""
 
     places: list[int]
-    """In the arena, in the order of the text."""
+    """Tree slots, in the order of the text."""
     start: int
     """The position of the first."""
 
@@ -49,7 +48,7 @@ class Session:
         self.seq, self.epoch = opening.seq, opening.epoch
         self.tokens: list[int] = unpack_ints(opening.tokens).tolist()
         self.num_read = 0
-        """Leading tokens whose keys and values are in the trunk."""
+        """Leading tokens whose keys and values are in the blocks."""
         self.was_read = False
         """The whole text once was: what it lacks since is what it has gained."""
         self.n = 0
@@ -58,9 +57,9 @@ class Session:
         """An outcome is missing: nothing is grown until the sequence is opened again."""
         self.tree = Tree(0, self.tokens[-1])
         self.tree_start = 0
-        """The first slot of its arena."""
+        """The first of the tree's slots."""
         self._free_places = _all_places()
-        """Of the arena; the last is taken first."""
+        """Free tree slots; the last is taken first."""
         check_noise(opening.sampling)
         self.params = sampling_params(opening.sampling)
         self._sampling = opening.sampling
@@ -88,7 +87,7 @@ class Session:
 
     @property
     def num_grown(self) -> int:
-        """Nodes that occupy a place of the arena."""
+        """Nodes that occupy a tree slot."""
         return NODES_PER_TREE - len(self._free_places)
 
     def _next_places(self, count: int) -> list[int]:
@@ -96,7 +95,7 @@ class Session:
         return self._free_places[-1 : -count - 1 : -1]
 
     def growable(self) -> NDArray[np.bool_]:
-        """Which nodes may be processed next. Not the root: that is read as part of the trunk."""
+        """Which nodes may be processed next. Not the root: that is read as part of the text."""
         tree = self.tree
         depths = tree.relative_depths()
         growable: NDArray[np.bool_] = (
@@ -211,7 +210,7 @@ class Session:
     def advance(self, n: int, tokens: Sequence[int], *, has_room: bool = True) -> Move | None:
         """Applies the n-th outcome: the root moves along the tokens, lost branches go.
 
-        Without room in the trunk nothing is kept: the text is read again.
+        Without a free block nothing is kept: the text is read again.
         """
         if n <= self.n or self.is_out_of_sync:
             return None
@@ -248,7 +247,7 @@ class Session:
         self.tree.check_integrity()
         taken = [slot for slot in self.tree.slots[1:] if slot >= 0]
         if sorted(taken + self._free_places) != sorted(_all_places()):
-            raise RuntimeError("the places of the arena are not those of the grown nodes and the free ones")
+            raise RuntimeError("the tree slots are not those of the grown nodes and the free ones")
         if not self.is_root_read and self.tree.size > 1:
             raise RuntimeError("a tree stands on a root that was not read")
 
@@ -298,5 +297,5 @@ class Session:
 
 
 def _all_places() -> list[int]:
-    """Of an arena, the first last."""
+    """All tree slots, the first one last."""
     return list(range(NODES_PER_TREE - 1, -1, -1))

@@ -80,8 +80,8 @@ class Draft:
     def __init__(self, opening: Open) -> None:
         self.session = Session(opening, max_len=10_000)
         self.memory: dict[int, Text] = {}
-        """The trunk, by position."""
-        self.arena: dict[int, Text] = {}
+        """The keys of the blocks, by position."""
+        self.tree_slots: dict[int, Text] = {}
 
     def path(self, node: int) -> Text:
         session, path = self.session, list[int]()
@@ -100,7 +100,7 @@ class Draft:
             self.attach(session.tree.root)
 
     def growable(self) -> NDArray[np.bool_]:
-        """None once an arena has no room for the widest step, as a grower would have it."""
+        """None once the tree slots have no room for the widest step, as a grower would have it."""
         has_room = self.session.num_grown + WIDEST <= NODES_PER_TREE
         return self.session.growable() & has_room
 
@@ -112,12 +112,14 @@ class Draft:
             path = self.path(node)
             assert bits >> place & 1, "a branch does not see itself"
             above = [
-                self.arena[each] for each in range(bits.bit_length()) if bits >> each & 1 and each != place
+                self.tree_slots[each]
+                for each in range(bits.bit_length())
+                if bits >> each & 1 and each != place
             ]
-            seen = [*(self.memory[slot] for slot in range(branches.num_trunk)), *sorted(above, key=len)]
+            seen = [*(self.memory[slot] for slot in range(branches.num_prefix)), *sorted(above, key=len)]
             assert seen == [path[:end] for end in range(1, len(path))], "a branch sees another text's slots"
             assert position == len(path) - 1, "a branch has another position than its path says"
-            self.arena[place] = path
+            self.tree_slots[place] = path
         for node in nodes:
             self.attach(node)
 
@@ -129,17 +131,19 @@ class Draft:
     def advance(self, n: int, tokens: Sequence[int]) -> None:
         move = self.session.advance(n, tokens)
         if move is not None:
-            moved = [self.arena[place] for place in move.places]
+            moved = [self.tree_slots[place] for place in move.places]
             self.memory.update(enumerate(moved, move.start))
 
     def check(self) -> None:
         session = self.session
         session.check_integrity()
         for slot in range(session.num_read):
-            assert self.memory[slot] == tuple(session.tokens[: slot + 1]), "the trunk holds another text"
+            assert self.memory[slot] == tuple(session.tokens[: slot + 1]), "the blocks hold another text"
         for node in range(session.tree.size):
             place = session.tree.slots[node]
-            assert place < 0 or self.arena[place] == self.path(node), "a grown node lies in another's place"
+            assert place < 0 or self.tree_slots[place] == self.path(node), (
+                "a grown node lies in another's slot"
+            )
 
 
 def epoch_of(message: AnyMessage) -> int | None:

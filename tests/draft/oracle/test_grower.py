@@ -263,8 +263,8 @@ def test_the_model_feels_positions(reference: Reference, draft: LoadedModel) -> 
     assert (right - wrong).abs().max() > 0.05
 
 
-def test_a_closed_sequence_gives_back_its_arena(draft: LoadedModel, reference: Reference) -> None:
-    """As many sequences as there are arenas, then one more: it waits until another goes."""
+def test_a_closed_sequence_gives_back_its_tree_slots(draft: LoadedModel, reference: Reference) -> None:
+    """As many sequences as have tree slots, then one more: it waits until another goes."""
     bench = Bench(draft, reference)
     for session_id in range(draft.pool.shape.num_trees):
         bench.open(session_id, words(random.Random(session_id), 3))

@@ -30,7 +30,7 @@ def grow(session: Session, node: int, first_token: int) -> None:
     session.check_integrity()
 
 
-def test_the_path_moves_into_the_trunk_and_nothing_else_moves() -> None:
+def test_the_path_moves_into_the_blocks_and_nothing_else_moves() -> None:
     session = opened()
     for node, token in ((2, 20), (1, 30), (6, 40), (5, 50), (4, 60)):  # places 0, 1, 2, 3, 4
         grow(session, node, token)
@@ -53,7 +53,7 @@ def test_a_whole_path_moves_in_the_order_of_the_text() -> None:
     assert (session.num_read, session.is_root_read, session.num_grown) == (7, True, 0)
 
 
-def test_without_room_in_the_trunk_the_text_is_read_again() -> None:
+def test_without_free_blocks_the_text_is_read_again() -> None:
     session = opened()
     grow(session, 1, 20)
     assert session.advance(1, [10], has_room=False) is None
