@@ -1,10 +1,10 @@
-"""Attention over paged keys: rows of texts and of trees, in tiles of one sequence each.
+"""Attention over paged keys, for rows of texts and trees.
 
-A tile has rows of one sequence, and folds the heads that share a key head into its rows: each key is read
-once for all of them. It walks its share of the sequence's pages and, where rows are nodes of a tree, the
-tree's slots, of which bits say what each row sees. Keys may be split among programs; `merge` joins their
-parts by the logarithms of their sums. A key that no row of the tile sees is not read at all, whatever lies
-there. Knows pages and bits, not batches; `paged.py` in `attention` is its oracle.
+A tile contains rows of one sequence; the query heads that share a key head are folded into its rows, so each
+key is read once. A program reads its share of the sequence's pages and, for nodes of a tree, the tree slots
+whose bits are set. Keys may be split among programs; `merge` joins their partial results by log-sum-exp. Keys
+that no row of the tile sees are never read, so they may be NaN. Knows pages and bits. Does not know batches.
+`attention/paged.py` is the reference.
 """
 
 from ssd.kernels.language import jit, tl
@@ -12,7 +12,7 @@ from ssd.kernels.language import jit, tl
 
 @jit(do_not_specialize=("num_rows", "width"))
 def find_tiles(sequences, firsts, num_rows, width, block: tl.constexpr):
-    """The first row of each tile, ascending, behind the last `num_rows`: one program for all rows."""
+    """Writes the first row of each tile, ascending. One program for all rows."""
     rows = tl.arange(0, block)
     is_row = rows < num_rows
     here = tl.load(sequences + rows, mask=is_row, other=-1)
@@ -30,7 +30,7 @@ def _larger(a, b):
 
 @jit()
 def _read(keys_of_head, values_of_head, spots, dims, is_key):
-    """Keys [d, block] and values [block, d] that begin at these spots of a head."""
+    """Keys [d, block] and values [block, d] of a head, at these offsets."""
     keys = tl.load(keys_of_head + spots[None, :] + dims[:, None], mask=is_key[None, :], other=0.0)
     values = tl.load(values_of_head + spots[:, None] + dims[None, :], mask=is_key[:, None], other=0.0)
     return keys, values
@@ -38,11 +38,11 @@ def _read(keys_of_head, values_of_head, spots, dims, is_key):
 
 @jit()
 def _absorb(queries, keys, values, visible, top, total, mixed, scale):
-    """One more block of keys in a running softmax: its largest score, its sum, its mix of values."""
+    """Adds a block of keys to a running softmax: its largest score, its sum, and its weighted values."""
     scores = tl.dot(queries, keys, input_precision="ieee") * scale
     scores = tl.where(visible, scores, float("-inf"))
     risen = tl.maximum(top, tl.max(scores, 1))
-    # A row that has seen nothing yet has no largest score to count from.
+    # A row that has seen no key yet has no largest score.
     base = tl.where(risen == float("-inf"), 0.0, risen)
     weights = tl.exp2(scores - base[:, None])
     fading = tl.exp2(top - base)
@@ -81,9 +81,9 @@ def attend(
     num_nodes: tl.constexpr,
     is_split: tl.constexpr,
 ):
-    """Program (tile, key head, split). `split_keys` > 0: splits end at multiples of it, whoever is beside.
+    """One program per tile, key head and split. `split_keys` > 0: splits end at multiples of it.
 
-    Split, `out` has a float32 part [split, row, head, d] for each, `masses` the logarithm of its sum.
+    If split, `out` holds float32 parts [split, row, head, d], and `masses` their log-sum-exp.
     """
     first, last = tl.load(firsts + tl.program_id(0)), tl.load(firsts + tl.program_id(0) + 1)
     if first >= last:
@@ -120,7 +120,7 @@ def attend(
         keys, values = _read(keys_of_head, values_of_head, spot, dims, is_key)
         visible = is_key[None, :] & (place[None, :] < num_seen[:, None])
         top, total, mixed = _absorb(query, keys, values, visible, top, total, mixed, scale)
-    if num_nodes > 0:  # noqa: SIM102 (one is the compiler's to know, one the program's)
+    if num_nodes > 0:  # noqa: SIM102 (the first condition is known at compile time, the second is not)
         # The last split has the fewest pages.
         if split == num_splits - 1:
             tree_start = tl.load(tree_starts + sequence)
@@ -134,7 +134,7 @@ def attend(
                         keys_of_head, values_of_head, (tree_start + node) * head_dim, dims, is_node
                     )
                     top, total, mixed = _absorb(query, keys, values, on_path, top, total, mixed, scale)
-    # What has seen nothing is empty: a part of no mass.
+    # A row that has seen no key has a part without weight.
     sums = tl.where(total == 0.0, 1.0, total)
     mixed = mixed / sums[:, None]
     place_of_row = row * num_heads + head
@@ -150,7 +150,7 @@ def attend(
 
 @jit(do_not_specialize=("num_splits",))
 def merge(parts, masses, out, num_splits, head_dim: tl.constexpr):
-    """Program (row and head): its parts one after the other, so that empty ones change no bit."""
+    """One program per row and head. Adds its parts in order, so that empty parts change no bit."""
     place, num_places = tl.program_id(0).to(tl.int64), tl.num_programs(0)
     dims = tl.arange(0, head_dim)
     top = float("-inf")

@@ -1,7 +1,7 @@
-"""Launches paged attention: from what rows see to what they get, in two or three kernels a layer.
+"""Launches paged attention: one or two kernels per layer, after one per step that finds the tiles.
 
-Knows the kernels' arguments. Does not know batches or models; nothing here reads a value on the host, so a
-step can be captured.
+Knows the kernels' arguments. Does not know batches or models. Reads no value on the host, so a step can be
+captured.
 """
 
 from collections.abc import Iterator
@@ -17,17 +17,17 @@ from ssd.kernels.tiles import AttentionShape, AttentionTiles, attention_tiles, m
 
 _LOG2_E = 1.4426950408889634
 _MOST_ROWS = 1 << 14
-"""That one program finds the tiles of."""
+"""Most rows whose tiles one program can find."""
 _NO_GPU_PROCESSORS = 108
 _STAGES = 2
-"""Blocks of keys on their way or in use."""
+"""Pipeline stages: blocks of keys that are being loaded or used."""
 
 
 @dataclass(frozen=True, slots=True)
 class VisibleKeys:
-    """Which keys each row may see. Rows of a sequence lie side by side."""
+    """Which keys each row sees. Rows of a sequence are adjacent."""
 
-    sequences: Tensor  # [rows], and so is the next
+    sequences: Tensor  # [rows], like the next
     seen: Tensor  # leading keys of the sequence's table
     paths: Tensor  # [rows, words]: bits of nodes
     tables: Tensor  # [sequences, pages]
@@ -56,10 +56,10 @@ class _Piece:
 
 
 class PagedAttention:
-    """One forward's, prepared once for all layers."""
+    """The attention of one forward, prepared once for all layers."""
 
     def __init__(self, visible: VisibleKeys, shape: AttentionShape, *, deterministic: bool) -> None:
-        self._demand = shape
+        self._shape = shape
         self._tiles = attention_tiles(
             shape,
             num_processors=_num_processors(visible.tables.device),
@@ -70,24 +70,24 @@ class PagedAttention:
 
     def _prepared(self, visible: VisibleKeys) -> Iterator[_Piece]:
         step = min(self._tiles.rows_at_once, _MOST_ROWS)
-        for start in range(0, self._demand.num_rows, step):
+        for start in range(0, self._shape.num_rows, step):
             rows = slice(start, start + step)
-            mine = visible.rows(rows)
-            width = self._tiles.rows(self._demand.group)
-            yield _Piece(rows, mine, tile_starts(mine.sequences, len(visible.tables), width))
+            part = visible.rows(rows)
+            width = self._tiles.rows(self._shape.group)
+            yield _Piece(rows, part, tile_starts(part.sequences, len(visible.tables), width))
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """What queries [rows, heads, d] get of keys and values [kv_heads, slots, d]: [rows, heads · d]."""
+        """Attends queries [rows, heads, d] to keys and values [kv_heads, slots, d]; [rows, heads · d]."""
         out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
         with launching_on(queries):
             for piece in self._pieces:
                 rows = piece.rows
-                _attend(queries[rows], keys, values, out[rows], piece, self._tiles, self._demand)
+                _attend(queries[rows], keys, values, out[rows], piece, self._tiles, self._shape)
         return out.flatten(1)
 
 
 def tile_starts(sequences: Tensor, num_sequences: int, width: int) -> Tensor:
-    """The first row of each tile of at most `width` rows of one sequence; behind the last, all rows."""
+    """The first row of each tile of at most `width` rows of one sequence, followed by the number of rows."""
     num_rows = len(sequences)
     firsts = torch.full(
         (most_tiles(num_rows, num_sequences, width) + 1,),

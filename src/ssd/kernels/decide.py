@@ -1,7 +1,8 @@
-"""The end of a target's step: a token for each row of logits.
+"""Decides a token for each row of logits at the end of a target's step.
 
-Two launches: blocks of the vocabulary each find their best token by z/T + g, then each row finds its own
-among these. `decide_whole` of `sampling` is the oracle. NaN among logits wins there and is passed over here.
+Two launches: the first finds the best token by z/T + g in each block of the vocabulary, the second the best
+of each row's blocks. `decide_whole` of `sampling` is the reference, except that NaN wins there and is ignored
+here.
 """
 
 import torch
@@ -12,7 +13,7 @@ from ssd.kernels.scores import best_of, block_of_scores
 from ssd.sampling.draws import Draws
 
 BLOCK = 1024
-"""Tokens of a program."""
+"""Tokens per program."""
 
 
 @jit(do_not_specialize=("num_columns", "num_blocks"))
@@ -30,7 +31,7 @@ def best_of_blocks(
     block: tl.constexpr,
     has_floors: tl.constexpr,
 ):
-    """Program (row, block)."""
+    """One program per row and block."""
     row = tl.program_id(0).to(tl.int64)
     columns, scores = block_of_scores(
         logits,
@@ -53,7 +54,7 @@ def best_of_blocks(
 
 @jit(do_not_specialize=("num_blocks",))
 def settle(bests, candidates, tokens, num_blocks, block: tl.constexpr):
-    """Program (row)."""
+    """One program per row."""
     row = tl.program_id(0).to(tl.int64)
     places = tl.arange(0, block)
     is_place = places < num_blocks
@@ -65,7 +66,7 @@ def settle(bests, candidates, tokens, num_blocks, block: tl.constexpr):
 
 
 def decide_rows(logits: Tensor, draws: Draws, floors: Tensor | None) -> Tensor:
-    """The token [R] of each row of logits [R, V]; `floors` [R] are those of truncation, which is done."""
+    """The token [R] of each row of logits [R, V]; `floors` [R] are the floors of truncation."""
     num_rows, num_columns = logits.shape
     num_blocks = -(-num_columns // BLOCK)
     bests = torch.empty(num_rows, num_blocks, device=logits.device)

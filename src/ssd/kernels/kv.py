@@ -1,6 +1,6 @@
-"""Keys and values into the pools, and from slot to slot: one launch each, for keys and values together.
+"""Writes keys and values to the pools, and copies them between slots: one launch for both.
 
-`KVPool.move` and `index_copy_` are the oracles. Knows slots, not who owns them.
+`index_copy_` and `KVPool.move` are the references. Knows slots. Does not know which sequence owns them.
 """
 
 from torch import Tensor
@@ -24,7 +24,7 @@ def write(
     heads: tl.constexpr,
     head_dim: tl.constexpr,
 ):
-    """Program (row): all heads of its key and value."""
+    """One program per row: all heads of its key and value."""
     row = tl.program_id(0).to(tl.int64)
     head, dims = tl.arange(0, heads)[:, None], tl.arange(0, head_dim)[None, :]
     is_head = (head < num_heads) & (dims >= 0)
@@ -32,8 +32,8 @@ def write(
     spots = head.to(tl.int64) * pool_head_stride + slot * head_dim + dims
     key = tl.load(keys + row * key_row_stride + head * key_head_stride + dims, mask=is_head)
     value = tl.load(values + row * value_row_stride + head * value_head_stride + dims, mask=is_head)
-    # A tile reads a value for whichever of its rows sees it, and 0 · NaN is NaN: of a drafted token that is
-    # refused, nothing may reach the others. Who does see it learns of it by its key.
+    # A tile reads a value if any of its rows sees it, and 0 · NaN is NaN: a rejected token's value must not
+    # reach rows that do not see it. Rows that see it still get NaN, from its key.
     wide = value.to(tl.float32)
     value = tl.where(tl.abs(wide) < float("inf"), wide, 0.0).to(value.dtype)
     tl.store(pool_keys + spots, key, mask=is_head)
@@ -51,10 +51,10 @@ def move(
     heads: tl.constexpr,
     head_dim: tl.constexpr,
 ):
-    """Program (move, some heads of all layers)."""
+    """One program per move and group of heads, over all layers."""
     number = tl.program_id(0)
     source, destination = tl.load(sources + number), tl.load(destinations + number)
-    # Padding moves scratch onto itself.
+    # Padding moves the scratch slot onto itself.
     if source != destination:
         head = tl.program_id(1) * heads + tl.arange(0, heads)[:, None]
         dims = tl.arange(0, head_dim)[None, :]
@@ -70,7 +70,7 @@ _HEADS_AT_ONCE = 16
 
 
 def write_kv(keys: Tensor, values: Tensor, pool_keys: Tensor, pool_values: Tensor, slots: Tensor) -> None:
-    """Keys and values [rows, kv_heads, d] into slots [rows] of a layer's pools [kv_heads, slots, d]."""
+    """Writes keys and values [rows, kv_heads, d] to slots [rows] of a layer's pools [kv_heads, slots, d]."""
     num_rows, num_heads, head_dim = keys.shape
     with launching_on(keys):
         write[(num_rows,)](
@@ -92,10 +92,9 @@ def write_kv(keys: Tensor, values: Tensor, pool_keys: Tensor, pool_values: Tenso
 
 
 def move_kv(pool_keys: Tensor, pool_values: Tensor, sources: Tensor, destinations: Tensor) -> None:
-    """Copies slots of pools [layers, kv_heads, slots, d] to other slots, of every layer.
+    """Copies slots of pools [layers, kv_heads, slots, d] to other slots, in every layer.
 
-    No destination may be another's source: programs run in any order. A tree's accepted path is copied from
-    tree slots to the trunk.
+    No destination may be a source of another move, since programs run in any order.
     """
     num_layers, num_heads, _, head_dim = pool_keys.shape
     all_heads = num_layers * num_heads

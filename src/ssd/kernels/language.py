@@ -1,7 +1,7 @@
-"""Triton where it is installed. Without it every kernel can be imported, and none launched.
+"""Imports Triton if it is installed. Without it, kernels can be imported but not launched.
 
-Triton decides at a kernel's definition whether it is compiled for a device or interpreted on the CPU: whoever
-wants the interpreter sets TRITON_INTERPRET=1 before this package is imported. Knows no kernel.
+Triton decides when a kernel is defined whether to compile it for a device or to interpret it on the CPU. To
+use the interpreter, set TRITON_INTERPRET=1 before importing this package. Does not know any kernel.
 """
 
 from collections.abc import Callable
@@ -16,17 +16,17 @@ try:
     import triton
     import triton.language as tl
 except ImportError:
-    # Signatures name it; nothing else of the language is looked at before a launch.
+    # Signatures use constexpr; the rest of the language is used in launches only.
     triton, tl = None, SimpleNamespace(constexpr=None)
 
 __all__ = ["INTERPRETS", "can_launch", "is_hip", "jit", "launching_on", "tl"]
 
 INTERPRETS = triton is not None and bool(triton.knobs.runtime.interpret)
-"""Kernels run on the CPU, in numpy: for tests, a thousand times too slow for anything else."""
+"""Kernels run on the CPU, in numpy. For tests only: it is about a thousand times slower."""
 
 
 def jit(*, do_not_specialize: tuple[str, ...] = ()) -> Callable[[Callable[..., Any]], Any]:
-    """A function of Triton's language. Of what is not specialised each value is served by one compilation."""
+    """Like `triton.jit`. Arguments in `do_not_specialize` are not compiled again for other values."""
     if triton is None:
         return lambda function: function
 
@@ -37,12 +37,12 @@ def jit(*, do_not_specialize: tuple[str, ...] = ()) -> Callable[[Callable[..., A
 
 
 def can_launch(device: torch.device) -> bool:
-    """Whether kernels run where tensors of this device lie. ROCm's devices call themselves cuda too."""
+    """Whether kernels run on this device. ROCm devices have the type cuda too."""
     return triton is not None and (device.type == "cpu" if INTERPRETS else device.type == "cuda")
 
 
 def launching_on(tensor: Tensor) -> AbstractContextManager[object]:
-    """Kernels go where this tensor lies: Triton launches them on the thread's current device."""
+    """Makes the tensor's device the current one, where Triton launches kernels."""
     context: AbstractContextManager[object] = torch.cuda.device_of(tensor)  # type: ignore[no-untyped-call]
     return context
 

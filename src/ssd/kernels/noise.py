@@ -1,8 +1,7 @@
-"""The noise of `sampling/noise.py` inside a kernel: the same bits of Philox, the same float64 arithmetic.
+"""The noise of `sampling/noise.py` in kernels: the same Philox bits and the same float64 arithmetic.
 
-The integers are equal. g is computed in float64 and rounded to float32, as there; where two libraries'
-logarithms differ in the last bit of float64 the rounded values differ once in some 2²⁸. Knows counters and
-keys, not scores.
+g is computed in float64 and rounded to float32. If two libraries' logarithms differ in the last bit of
+float64, the rounded values differ once in some 2²⁸. Knows counters and keys. Does not know scores.
 """
 
 from ssd.kernels.language import jit, tl
@@ -10,7 +9,7 @@ from ssd.kernels.language import jit, tl
 
 @jit()
 def philox(block, position, key_low, key_high):
-    """The four words of Philox4x32-10 for counters (block, position, 0, 0), all uint32 of one shape."""
+    """The four words of Philox4x32-10 for counters (block, position, 0, 0), all uint32 of the same shape."""
     c0, c1 = block, position
     c2, c3 = block * 0, block * 0
     for _ in tl.static_range(10):
@@ -25,14 +24,14 @@ def philox(block, position, key_low, key_high):
 
 @jit()
 def gumbel(words):
-    """g of 32 random bits n: −log(−log(1 − (n + ½)/2³²)), where 1 − … is exact in float64."""
+    """g from 32 random bits n: −log(−log(1 − (n + ½)/2³²)), where 1 − … is exact in float64."""
     rest = (4294967295 - words.to(tl.int64)) * 2 + 1
     return (-tl.log(-tl.log(rest.to(tl.float64) * 1.1641532182693481e-10))).to(tl.float32)
 
 
 @jit()
 def noise_of_run(seed, position, first, count: tl.constexpr):
-    """g of the tokens first … first + count − 1; both are multiples of four, which share a block each."""
+    """g of the tokens first … first + count − 1; both must be multiples of four, the tokens of a block."""
     blocks = (first // 4 + tl.arange(0, count // 4)).to(tl.uint32)
     nothing = blocks * 0
     w0, w1, w2, w3 = philox(
@@ -46,7 +45,7 @@ def noise_of_run(seed, position, first, count: tl.constexpr):
 
 @jit()
 def noise_of_tokens(seed, position, tokens):
-    """g of any tokens: a block each."""
+    """g of any tokens; computes one block for each."""
     blocks = (tokens // 4).to(tl.uint32)
     nothing = blocks * 0
     w0, w1, w2, w3 = philox(

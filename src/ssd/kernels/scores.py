@@ -1,4 +1,4 @@
-"""A block of a vocabulary: z/T + g of each token, as `sampling/whole.py` has it. Inside kernels only."""
+"""z/T + g for a block of a vocabulary, like `sampling/whole.py`. Called by kernels only."""
 
 from ssd.kernels.language import jit, tl
 from ssd.kernels.noise import noise_of_run, noise_of_tokens
@@ -19,14 +19,14 @@ def block_of_scores(
     has_floors: tl.constexpr,
     has_head_tokens: tl.constexpr,
 ):
-    """Columns and scores of this program's block: −inf where truncation drops a token, or there is none."""
+    """Columns and scores of this program's block; −inf for truncated tokens and padding."""
     first = tl.program_id(1) * block
     columns = first + tl.arange(0, block)
     is_column = columns < num_columns
     scores = tl.load(logits + row * row_stride + columns, mask=is_column, other=float("-inf")).to(tl.float32)
     temperature = tl.load(temperatures + row)
     if temperature != 0.0:
-        # Rounded as IEEE has it: a plain division may be off in its last bit.
+        # IEEE rounding: a plain division may differ in the last bit.
         scores = tl.div_rn(scores, tl.zeros([block], tl.float32) + temperature)
         seed, position = tl.load(seeds + row), tl.load(positions + row)
         if has_head_tokens:
@@ -43,7 +43,7 @@ def block_of_scores(
 
 @jit()
 def best_of(scores, columns, num_columns):
-    """The largest score and its column; of equals the lowest, and 0 where there is no number at all."""
+    """The largest score and its column; the lowest column wins a tie; 0 if all scores are NaN."""
     best = tl.max(scores, 0)
     column = tl.min(tl.where((scores == best) & (columns < num_columns), columns, 2147483647), 0)
     return best, tl.where(column == 2147483647, 0, column)
@@ -51,7 +51,7 @@ def best_of(scores, columns, num_columns):
 
 @jit()
 def log_sum(scores):
-    """The logarithm of the sum of their exponentials; −inf where all are."""
+    """log-sum-exp; −inf if all scores are."""
     top = tl.max(scores, 0)
     base = tl.where(top == float("-inf"), 0.0, top)
     total = tl.sum(tl.exp(scores - base), 0)

@@ -1,7 +1,7 @@
-"""How much of a problem one program takes: pure choices from shapes, so that a captured step keeps them.
+"""Chooses the tile sizes of attention from shapes only, so that they hold for all replays of a captured step.
 
-Chosen so that no register spills on the shapes of `benchmarks/kernel_table.py`; what is fastest a GPU would
-have to say. Knows shapes only.
+The sizes avoid register spills on the shapes of `benchmarks/kernel_table.py`; they are not tuned on a GPU.
+Knows shapes only.
 """
 
 from dataclasses import dataclass
@@ -9,48 +9,48 @@ from dataclasses import dataclass
 NO_SPLIT = 0
 NOT_KNOWN = 0
 FIXED_SPLIT = 1024
-"""Keys between two fixed borders of splits: deterministic mode's, at multiples of it in every text."""
+"""Keys of a split in deterministic mode, where splits end at multiples of it in every text."""
 _MOST_SPLITS = 32
 _LEAST_SPLIT = 256
-"""Keys that are worth a program of their own."""
+"""Fewest keys that are worth a separate program."""
 _FIXED_FOLDED = 64
 _MOST_FOLDED = 128
 _LEAST_FOLDED = 16
-"""What a matrix unit multiplies at least."""
+"""Fewest rows that a matrix unit multiplies."""
 _BLOCK = 64
 _NARROW_BLOCK = 32
 _NARROWEST_BLOCK = 16
-"""Keys that a program holds at a time, and as many values."""
+"""Keys, and as many values, that a program holds at a time."""
 _PART_BYTES = 1 << 28
-"""What parts of one launch may take."""
+"""Largest size of the partial results of one launch."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionTiles:
     folded: int
-    """Rows of a tile, heads of a group counted each."""
+    """Rows × heads of a group in a tile."""
     block: int
-    """Keys at a time."""
+    """Keys that a program loads at a time."""
     num_warps: int
     num_splits: int
     split_keys: int
-    """Splits end at multiples of it; `NO_SPLIT`: where the tile's keys are shared out evenly."""
+    """Splits end at multiples of it; `NO_SPLIT`: splits divide the tile's keys evenly."""
     rows_at_once: int
 
     def rows(self, group: int) -> int:
-        """Of one tile."""
+        """Rows of one tile."""
         return self.folded // group
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """One forward's attention, as far as shapes tell it."""
+    """The shapes of one forward's attention."""
 
     num_rows: int
     num_sequences: int
-    """With nobody, whose rows are padding; or `NOT_KNOWN`, where rows of any may come."""
+    """Including the sequence of padding rows; `NOT_KNOWN`: any number."""
     num_keys: int
-    """That a block table has room for."""
+    """Capacity of a block table."""
     num_heads: int
     num_kv_heads: int
     head_dim: int
@@ -62,7 +62,7 @@ class AttentionShape:
 
 
 def can_attend(num_heads: int, num_kv_heads: int, head_dim: int) -> bool:
-    """Heads that the kernel is written for; others are torch's."""
+    """Whether the kernel supports these heads; torch computes others."""
     is_power = head_dim & (head_dim - 1) == 0
     return is_power and 16 <= head_dim <= 256 and num_heads // num_kv_heads <= _FIXED_FOLDED
 
@@ -85,7 +85,7 @@ def attention_tiles(
 
 
 def most_tiles(num_rows: int, num_sequences: int, width: int) -> int:
-    """That rows can fall into: padding may lie behind every sequence's."""
+    """The largest possible number of tiles: every sequence may be followed by padding rows."""
     return min(num_rows, num_rows // width + 2 * num_sequences)
 
 
@@ -98,9 +98,9 @@ def _block(shape: AttentionShape, folded: int, *, is_hip: bool) -> int:
 
 
 def _folded(shape: AttentionShape) -> int:
-    """All rows of a sequence in one tile, if they are as many for each: then its pages are read once."""
+    """Fits all rows of an average sequence into one tile, so that its pages are read once."""
     if shape.num_sequences == NOT_KNOWN:
-        # Places that stay empty cost arithmetic, of which there is enough; pages read again cost time.
+        # Unused rows of a tile only waste arithmetic, but reading pages again takes time.
         wanted = min(shape.num_rows * shape.group, _FIXED_FOLDED)
     else:
         each = -(-shape.num_rows // max(1, shape.num_sequences - 1))

@@ -1,8 +1,9 @@
-"""What a step's rows become: the rows of runs before its forward, and families of children after it.
+"""Adds the rows of runs before a step's forward, and attaches its rows' children to the trees afterwards.
 
-`run_rows`, `families`, `confirmed` and `attach_rows` of `draft/tree/attach.py` are the oracles. Three
-launches follow a forward, since each needs what all rows of the one before have found: each row's children;
-how much of each run is confirmed; and the trees. Knows tables; does not know logits.
+`run_rows`, `families`, `confirmed` and `attach_rows` of `draft/tree/attach.py` are the references. Three
+launches follow a forward, since each needs the results of all rows of the one before: the first finds each
+row's children, the second how much of each run is confirmed, the third updates the trees. Knows tables. Does
+not know logits.
 """
 
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from ssd.kernels.trees import CalibrationParams, Sizes, StepRows, Trees, bit_of,
 
 
 class RunTable(NamedTuple):
-    """Of each row of a run: `RunRows` of the same place."""
+    """The columns of `RunRows` in `draft/tree`."""
 
     owner: Tensor
     place: Tensor
@@ -23,22 +24,22 @@ class RunTable(NamedTuple):
 
 
 class RawChildren(NamedTuple):
-    """Of each row: tokens, and what the model said of them; −inf or NaN for none."""
+    """For each row, child tokens and the model's log-probabilities; −inf or NaN: no child."""
 
     tokens: Tensor
     raws: Tensor
 
 
 class ChildTable(NamedTuple):
-    """Of each row, between launches: its children, those that exist before the others."""
+    """Each row's children between launches; existing children come first."""
 
     tokens: Tensor  # −1: no such child
     raws: Tensor
     logprobs: Tensor
     is_open: Tensor
-    number: Tensor  # 0 where the row attaches nothing
-    next_id: Tensor  # of its sequence before the step
-    taken: Tensor  # the child that a run goes on with; −1: none
+    number: Tensor  # of children; 0 if the row is not attached
+    next_id: Tensor  # of the row's sequence before the step
+    taken: Tensor  # the child that a run continues with; −1: none
 
     @classmethod
     def of(cls, num_rows: int, children: int, device: torch.device) -> "ChildTable":
@@ -52,7 +53,7 @@ class ChildTable(NamedTuple):
 
 @jit()
 def lay_run(trees, rows, runs, free, sizes, num_free: tl.constexpr, slots: tl.constexpr, wide: tl.constexpr):
-    """Program (row of a run): behind the slots of its tree's other rows, and behind the run before it."""
+    """One program per row of a run. Its slot follows those of its tree's other rows and of its run."""
     number = tl.program_id(0).to(tl.int64)
     row = sizes.own_rows + number
     owner, place = tl.load(runs.owner + number), tl.load(runs.place + number)
@@ -62,7 +63,7 @@ def lay_run(trees, rows, runs, free, sizes, num_free: tl.constexpr, slots: tl.co
     sequence = tl.where(is_run, tl.load(rows.sequence + owner), 0)
     own = tl.arange(0, wide)
     homes = tl.load(rows.home + own, mask=own < sizes.own_rows, other=-1)
-    # A root that is read takes no slot, and there are no nodes beside it.
+    # A root that is being read takes no slot, and its tree has no other rows in this step.
     is_read = tl.load(rows.is_read + owner) != 0
     others = tl.where(is_read, 0, tl.sum((homes == home).to(tl.int64), 0))
     parent = tl.load(rows.slot + owner)
@@ -111,7 +112,7 @@ def find_families(
     kids: tl.constexpr,
     ends: tl.constexpr,
 ):
-    """Program (row): how likely its children are, and which of them its engine knows and may go on."""
+    """One program per row: calibrates its children's log-probabilities, finds which exist and are open."""
     row = tl.program_id(0).to(tl.int64)
     sequence, rank = tl.load(rows.sequence + row), tl.arange(0, kids)
     is_rank = rank < children
@@ -126,7 +127,7 @@ def find_families(
     end = tl.arange(0, ends)
     ending = tl.load(trees.ends + sequence * sizes.ends + end, mask=end < sizes.ends, other=-1)
     is_end = tl.max((tokens[:, None] == ending[None, :]).to(tl.int32), 1) != 0
-    # What one side does not know leaves no gap: ids are numbered on.
+    # Tokens outside the target's vocabulary get no id, so ids have no gaps.
     number = tl.sum(exists.to(tl.int64), 0)
     missing = is_rank & ~exists
     place = tl.where(exists, tl.cumsum(exists.to(tl.int64), 0), number + tl.cumsum(missing.to(tl.int64), 0))
@@ -142,7 +143,7 @@ def find_families(
 
 @jit()
 def confirm(rows, runs, found, sizes, children: tl.constexpr, kids: tl.constexpr):
-    """Program (row of a run): whether the model has said its token, and those of the run before it."""
+    """One program per row of a run: whether its token, and those before it in the run, are children."""
     number = tl.program_id(0).to(tl.int64)
     row = sizes.own_rows + number
     owner, place = tl.load(runs.owner + number), tl.load(runs.place + number)
@@ -183,9 +184,9 @@ def attach(
     kids: tl.constexpr,
     wide: tl.constexpr,
 ):
-    """Program (row): its node gets its slot, its children join the tree, and it is no longer to be chosen.
+    """One program per row: stores its node and its children in the tree, and closes it for selection.
 
-    Ids are numbered on within a sequence in the order of its rows; those of its run lie behind the others.
+    Ids continue within a sequence in the order of its rows; rows of runs come last.
     """
     row = tl.program_id(0).to(tl.int64)
     sequence, attaches = tl.load(rows.sequence + row), tl.load(rows.attaches + row) != 0
@@ -198,7 +199,7 @@ def attach(
     first_id = next_id + tl.sum(tl.where(every < row, numbers, 0), 0)
     node_id, node_rank = tl.load(rows.node_id + row), tl.load(rows.rank + row)
     if row >= sizes.own_rows:
-        # Of a run: its node is a child of a row of this step.
+        # In a run the node is a child of another row of this step.
         number, place = row - sizes.own_rows, tl.load(runs.place + row - sizes.own_rows)
         parent = tl.where(place == 0, tl.maximum(tl.load(runs.owner + number), 0), row - 1)
         node_id = next_id + tl.sum(tl.where(every < parent, numbers, 0), 0) + node_rank
@@ -229,7 +230,7 @@ def attach(
         tl.store(trees.ancestors + sizes.words + spot, tl.load(rows.ancestors + sizes.all_rows + row))
         tl.store(trees.value + spot, value)
         nodes = spot * children + rank
-        # A child that a run goes on with is a node already.
+        # A child that a run continues with is already a node.
         is_open = tl.load(found.is_open + row * children + rank, mask=is_rank, other=0) != 0
         is_open = is_open & (rank != tl.load(found.taken + row))
         tl.store(trees.child_token + nodes, tokens, mask=is_rank)
@@ -246,7 +247,7 @@ def attach(
 
 
 def lay_runs(trees: Trees, rows: StepRows, runs: RunTable, free: Tensor, sizes: Sizes) -> None:
-    """One launch: the rows of runs, behind those that were selected."""
+    """One launch: writes the rows of runs after the selected rows."""
     with launching_on(rows.sequence):
         lay_run[(len(runs.owner),)](
             trees,
@@ -271,7 +272,7 @@ def attach_children(
     sizes: Sizes,
     learning: CalibrationParams,
 ) -> None:
-    """Three launches, two where there are no runs."""
+    """Three launches, or two if there are no runs."""
     slots, children, num_cells = trees.is_used.shape[1] - 1, trees.is_open.shape[2], trees.counts.shape[1]
     num_runs, kids = len(runs.owner), up_to_power(children)
     with launching_on(rows.sequence):

@@ -1,7 +1,7 @@
-"""What a batch of outcomes does to the trees: a program for each sequence, and one for what they teach.
+"""Applies a batch of outcomes to the trees: one program per sequence, then one launch for the calibration.
 
-`apply_outcomes` of `draft/tree/apply.py` is the oracle. A program reads what it needs of its tree before
-it writes any of it. Knows tables, not what arrived when.
+`apply_outcomes` of `draft/tree/apply.py` is the reference. A program reads all it needs of its tree before it
+writes. Knows tables. Does not know messages.
 """
 
 from typing import NamedTuple
@@ -21,18 +21,18 @@ from ssd.kernels.trees import (
 )
 
 _FADING = 1024
-"""Cells of the calibration that one program looks after."""
+"""Cells of the calibration per program."""
 
 
 class OutcomeTokens(NamedTuple):
-    """Of each sequence: how many tokens were decided, and which."""
+    """For each sequence, the number of decided tokens, and the tokens."""
 
     number: Tensor
     tokens: Tensor
 
 
 class SlotMoves(NamedTuple):
-    """Of each sequence and token: from which KV slot to which."""
+    """For each sequence and token, the KV slots to copy from and to."""
 
     sources: Tensor
     targets: Tensor
@@ -40,9 +40,9 @@ class SlotMoves(NamedTuple):
 
 @jit()
 def foreseen(trees, sizes, tokens, here, count, slot, place, slots: tl.constexpr):
-    """How many tokens a tree has along the outcome, and the families on that way: the root's comes first.
+    """The number of outcome tokens that the tree contains, and the families on that path, the root's first.
 
-    A slot lies on it if its token is right, and so are those of all its ancestors.
+    A slot is on the path if its token and those of all its ancestors match the outcome.
     """
     spots, is_slot = here * (slots + 1) + slot, slot <= slots
     length = tl.load(trees.length + here)
@@ -74,7 +74,7 @@ def teach(
     num_ranks: tl.constexpr,
     num_cells,
 ):
-    """Each family on the way, by the token that came. Ones are added: in any order they give one sum."""
+    """Counts each family on the path for the calibration. Adds ones, so the order does not matter."""
     nodes = families[:, None] * children + rank[None, :]
     is_guess = is_judged[:, None] & (rank < children)[None, :]
     tokens = tl.load(trees.child_token + nodes, mask=is_guess, other=-1)
@@ -88,7 +88,7 @@ def teach(
 
 @jit()
 def known_child(trees, family, token, rank, children: tl.constexpr):
-    """Whether a family has this token, and the id of that node."""
+    """Whether a family contains this token, and the node's id."""
     is_child = rank < children
     tokens = tl.load(trees.child_token + family * children + rank, mask=is_child, other=-1)
     is_alike = is_child & (tokens == token) & (tl.load(trees.is_used + family) != 0)
@@ -109,7 +109,7 @@ def read_on(
     place,
     slots: tl.constexpr,
 ):
-    """Appends the outcome to the text. Keys of accepted nodes go from tree slots into KV blocks."""
+    """Appends the outcome to the text, and plans moves of accepted nodes' keys into the KV blocks."""
     length, is_moved = tl.load(trees.length + here), (place > 0) & (place <= grown)
     target = text_slot(trees, sizes, here, length + tl.where(is_moved, place - 1, 0))
     source = sizes.first_tree_slot + here * sizes.tree + chain
@@ -129,7 +129,7 @@ def read_on(
 
 @jit()
 def drop_lost(trees, sizes, first, last, is_hit, slot, rank, slots: tl.constexpr, children: tl.constexpr):
-    """What lies below the new root stays, and counts from there; the new root's family becomes the root's."""
+    """Keeps the nodes below the new root, with values relative to it, and makes its family the root's."""
     spots, root, is_slot = first + slot, first + slots, slot <= slots
     is_node = is_slot[:, None] & (rank < children)[None, :]
     low = tl.load(trees.ancestors + spots, mask=is_slot, other=0)
@@ -142,14 +142,14 @@ def drop_lost(trees, sizes, first, last, is_hit, slot, rank, slots: tl.constexpr
     source = tl.where(is_hit, last, root)
     came_from = tl.where(slot == slots, source, spots)[:, None] * children + rank[None, :]
     child_value = tl.load(trees.child_value + came_from, mask=is_node, other=0.0)
-    # Until here it has only been read, by whichever threads.
+    # All threads must have read before any of them writes.
     tl.debug_barrier()
     tl.store(trees.is_used + spots, tl.where(slot == slots, is_hit, kept), mask=is_slot)
     tl.store(trees.ancestors + spots, low, mask=is_slot)
     tl.store(trees.ancestors + sizes.words + spots, high, mask=is_slot)
     tl.store(trees.value + spots, value - base, mask=is_slot)
     tl.store(trees.child_value + spots[:, None] * children + rank[None, :], child_value - base, mask=is_node)
-    # Of these only the root's is written: where it is the source, by itself.
+    # Only the root's family is written; if it is also the source, it is copied onto itself.
     copy_family(trees.child_token, source, root, rank, children)
     copy_family(trees.is_open, source, root, rank, children)
     copy_family(trees.child_raw, source, root, rank, children)
@@ -185,7 +185,7 @@ def apply_outcome(
     kids: tl.constexpr,
     places: tl.constexpr,
 ):
-    """Program (sequence). `wide`, `kids` and `places` are powers of two, above what there is."""
+    """One program per sequence. `wide`, `kids` and `places` are powers of two, at least the actual sizes."""
     here = tl.program_id(0).to(tl.int64)
     count = tl.load(outcomes.number + here)
     place = tl.arange(0, places)
@@ -206,7 +206,7 @@ def apply_outcome(
     judged = first + tl.where(is_judged, chain, slots)
     teach(trees, edges, here, judged, is_judged, decided, rank, children, num_edges, num_ranks, num_cells)
 
-    # Who the new root is: a processed node, one that is known, or one of which nothing is known.
+    # The new root is a processed node (hit), a known child (late), or unknown (miss).
     is_hit = is_ready & (grown == count)
     following = tl.load(tokens + tl.minimum(grown, sizes.outcome - 1))
     is_known, known_id = known_child(trees, last, following, rank, children)
@@ -224,7 +224,7 @@ def apply_outcome(
 
 @jit()
 def fade(counts, num_cells, memory: tl.constexpr, wide: tl.constexpr):
-    """Program (some cells): what has been seen often counts half from here on, after all outcomes."""
+    """One program per group of cells: halves the counts of cells that were seen more than `memory` times."""
     cell = tl.program_id(0) * wide + tl.arange(0, wide)
     is_cell = cell < num_cells
     seen = tl.load(counts + cell, mask=is_cell, other=0.0)
@@ -237,7 +237,7 @@ def fade(counts, num_cells, memory: tl.constexpr, wide: tl.constexpr):
 def apply_outcome_tokens(
     trees: Trees, outcomes: OutcomeTokens, moves_out: SlotMoves, sizes: Sizes, learning: CalibrationParams
 ) -> None:
-    """Two launches: the trees, then what all of them have taught."""
+    """Two launches: the trees, then the decay of the calibration's counts."""
     slots, children, num_cells = trees.is_used.shape[1] - 1, trees.is_open.shape[2], trees.counts.shape[1]
     with launching_on(trees.length):
         apply_outcome[(len(outcomes.number),)](

@@ -1,8 +1,8 @@
-"""Which rows a step may have, tree by tree, and what those are that were taken.
+"""Ranks each tree's candidate rows for a step, and writes the rows that were chosen.
 
-Each tree ranks its own: tokens of its text that are not read, and its best nodes. Whose turn it is among all
-of them is the affair of `tree_turns.py`. `select_rows` and `free_slots` of `draft/tree/select.py` are the
-oracles. Knows tables, not tenants.
+Candidates are unread tokens of the text, and the tree's best nodes. `tree_turns.py` chooses among the
+candidates of all trees. `select_rows` and `free_slots` of `draft/tree/select.py` are the references. Knows
+tables. Does not know tenants.
 """
 
 from typing import NamedTuple
@@ -16,21 +16,21 @@ from ssd.kernels.trees import Sizes, StepRows, Trees, bit_of, text_slot, up_to_p
 
 
 class KeyLayout(NamedTuple):
-    """How a key is put together."""
+    """The parts of a sort key."""
 
     nothing: int
-    """Behind all others."""
+    """Larger than all other keys."""
     read_first: int
     oldest: int
     node_bits: int
 
 
 class RankedNodes(NamedTuple):
-    """Of each tree."""
+    """Each tree's candidates and free slots."""
 
-    best: Tensor  # its nodes that may be processed, best first
-    keys: Tensor  # of its tokens to be read, then of these nodes: where it lies in the lower half
-    free: Tensor  # its free slots, ascending; the root's family where there is none
+    best: Tensor  # nodes that may be processed, best first
+    keys: Tensor  # of unread tokens, then of `best`; the lower half is the index in this table
+    free: Tensor  # free slots, ascending, followed by the root's family
 
     @classmethod
     def of(cls, trees: Trees, sizes: Sizes, free: Tensor) -> "RankedNodes":
@@ -63,7 +63,7 @@ def rank_tree(
     spots: tl.constexpr,
     rings: tl.constexpr,
 ):
-    """Program (sequence). The last five are powers of two, above what there is."""
+    """One program per sequence. The last five are powers of two, at least the actual sizes."""
     here = tl.program_id(0).to(tl.int64)
     first = here * (slots + 1)
     length, num_read = tl.load(trees.length + here), tl.load(trees.num_read + here)
@@ -86,13 +86,13 @@ def rank_tree(
     position = tl.load(trees.position + family, mask=is_node, other=0)
     may = may & (position < tl.load(trees.last_position + here))
     value = tl.load(trees.child_value + first * children + node, mask=may, other=0.0)
-    # The bits of a float32 from 0 on have its order.
+    # The bits of non-negative float32 numbers sort like the numbers.
     distance = tl.abs(value.to(tl.float32)).to(tl.int32, bitcast=True).to(tl.int64)
     age = tl.load(trees.first_id + family, mask=is_node, other=0) - tl.load(trees.root_id + here)
     age = (tl.minimum(age, oldest) + rank) << node_bits
     key = tl.where(may, (distance << 32) | (age + node), nothing)
     place = tl.arange(0, places)
-    # There is room for all the steps of a round.
+    # Divide the free slots among the remaining steps of the round.
     steps = tl.load(trees.steps_left + here)
     best = tl.where(place < (room + steps - 1) // steps, -tl.topk(-key, places), nothing)
     is_place = place < most
@@ -102,7 +102,7 @@ def rank_tree(
     behind, column = length - num_read, tl.arange(0, rings)
     is_column = column < sizes.ring
     is_due = (column < behind) & is_column & is_live
-    # Texts that are nearly read first, and in each its earlier tokens.
+    # Texts with the fewest unread tokens first, and within a text the earlier tokens.
     due = (behind * sizes.ring + column - read_first) << 32
     due = tl.where(is_due, due, nothing) | (here * span + column)
     tl.store(ranked.keys + here * span + column, due, mask=is_column)
@@ -130,7 +130,7 @@ def lay_row(
     node_bits: tl.constexpr,
     wide: tl.constexpr,
 ):
-    """Program (row): what lies at its place, and where it goes. Places ascend: a tree's rows lie together."""
+    """One program per row. Indices in `found` ascend, so the rows of a tree are adjacent."""
     row = tl.program_id(0).to(tl.int64)
     place, span = tl.load(found + row), sizes.ring + most
     is_valid = place < nothing
@@ -178,7 +178,7 @@ def lay_row(
 
 
 def rank_trees(trees: Trees, ranked: RankedNodes, demand: RowDemand, sizes: Sizes, keys: KeyLayout) -> None:
-    """One launch: what each tree would have in a step."""
+    """One launch: ranks the candidates of each tree."""
     slots, children = trees.is_used.shape[1] - 1, trees.is_open.shape[2]
     most, num_free = ranked.best.shape[1], ranked.free.shape[1]
     with launching_on(trees.length):
@@ -197,7 +197,7 @@ def rank_trees(trees: Trees, ranked: RankedNodes, demand: RowDemand, sizes: Size
             node_bits=keys.node_bits,
             wide=up_to_power(slots),
             nodes=up_to_power((slots + 1) * children),
-            # The largest of two: the largest of one would be no vector.
+            # At least two, since a vector of one element is a scalar.
             places=max(2, up_to_power(most)),
             spots=up_to_power(num_free),
             rings=up_to_power(sizes.ring),
@@ -208,7 +208,7 @@ def rank_trees(trees: Trees, ranked: RankedNodes, demand: RowDemand, sizes: Size
 def lay_rows(
     trees: Trees, rows: StepRows, ranked: RankedNodes, found: Tensor, sizes: Sizes, keys: KeyLayout
 ) -> None:
-    """One launch: the rows at the places found, which ascend. Rows behind them are nobody's, and stay so."""
+    """One launch: writes the rows with these indices, which ascend. Later rows remain padding."""
     with launching_on(trees.length):
         lay_row[(len(found),)](
             trees,

@@ -1,8 +1,8 @@
-"""Which of the ranked rows a step takes: whoever has had least, by its weight, comes first with its best.
+"""Chooses which of the ranked rows a step takes: tenants with the least weighted usage first.
 
-Two sorts over all that trees would have, tens of thousands of keys, are torch's; between them each tenant
-numbers its own, and behind them one program takes the first. `_chosen` and `_fair_order` of
-`draft/tree/select.py` are the oracles. Knows keys, not nodes.
+torch sorts the keys of all candidate rows (tens of thousands) twice. Between the two sorts, one program per
+tenant numbers its keys; after them, one program takes the first keys. `_chosen` and `_fair_order` of
+`draft/tree/select.py` are the references. Knows keys. Does not know nodes.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ _BLOCK = 1024
 
 
 class UsageColumns(NamedTuple):
-    """`Turns` of the same place."""
+    """The columns of `Turns` in `draft/tree`."""
 
     tenant: Tensor
     used: Tensor
@@ -25,7 +25,7 @@ class UsageColumns(NamedTuple):
 
 
 class RowDemand(NamedTuple):
-    """Of each tree: how many rows it would take, how many of them read a text, and how many of a new one."""
+    """For each tree, the number of candidate rows, of rows that read text, and of those of a new text."""
 
     wanted: Tensor
     due: Tensor
@@ -33,12 +33,12 @@ class RowDemand(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """All keys, tenant by tenant, and how much each tenant would have had with it."""
+    """All keys, grouped by tenant, and the tenant's usage after each key."""
 
     keys: Tensor
     used: Tensor
     found: Tensor
-    """Places of those that are taken, ascending."""
+    """Indices of the rows that are taken, ascending."""
 
     @classmethod
     def of(cls, num_keys: int, num_rows: int, device: torch.device) -> "Queue":
@@ -59,14 +59,14 @@ def queue_up(
     sequences: tl.constexpr,
     block: tl.constexpr,
 ):
-    """Program (tenant): its keys, behind those of tenants before it."""
+    """One program per tenant: writes its keys after those of earlier tenants."""
     me = tl.program_id(0).to(tl.int64)
     number = tl.arange(0, sequences)
     is_sequence = number < num_sequences
     tenants = tl.load(usage.tenant + number, mask=is_sequence, other=-1)
     if tl.sum((tenants == me).to(tl.int32), 0) == 0:
         return
-    # Every sequence has as many keys, of nothing among them.
+    # All sequences have the same number of keys, including unused ones.
     before = tl.sum((is_sequence & (tenants < me)).to(tl.int64), 0) * span
     used, weight = tl.load(usage.used + me), tl.load(usage.weight + me)
     count = tl.zeros([], tl.int64)
@@ -95,12 +95,12 @@ def take(
     rows: tl.constexpr,
     sequences: tl.constexpr,
 ):
-    """One program: the first of the queue, as many as there would be without tenants."""
+    """One program: takes the first of the queue; their number does not depend on tenants."""
     number, row = tl.arange(0, sequences), tl.arange(0, rows)
     is_sequence = number < num_sequences
     wanted = tl.sum(tl.load(demand.wanted + number, mask=is_sequence, other=0), 0)
     due = tl.sum(tl.load(demand.due + number, mask=is_sequence, other=0), 0)
-    # A text that goes on is read within the width; one that is new, beside it.
+    # Rows that read a new text do not count towards the width; other rows do.
     wide = width + tl.sum(tl.load(demand.beside + number, mask=is_sequence, other=0), 0)
     count = tl.minimum(tl.maximum(due, tl.minimum(wanted, wide)), num_found)
     is_taken = row < count
@@ -112,7 +112,7 @@ def take(
 def take_turns(
     keys: Tensor, usage: UsageColumns, demand: RowDemand, queue: Queue, sizes: Sizes, nothing: int
 ) -> None:
-    """Two launches and two sorts; what is found lies in the queue."""
+    """Two launches and two sorts; writes the result to `queue.found`."""
     num_sequences, span = keys.shape
     ascending = keys.view(-1).sort().values
     sequences = up_to_power(num_sequences)

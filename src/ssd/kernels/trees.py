@@ -1,7 +1,7 @@
-"""What the kernels of a draft's trees are given, and the few pieces that they share.
+"""Arguments and shared functions of the kernels for a draft's trees.
 
-The tables are those of `draft/tree/tables.py`, which says what each holds; here they are addresses. A row
-of a table belongs to one sequence, and row 0 to nobody. Knows tables, not models.
+The tables are documented in `draft/tree/tables.py`; in kernels they are addresses. Each row of a table
+belongs to one sequence; row 0 is for padding. Knows tables. Does not know models.
 """
 
 from typing import NamedTuple
@@ -44,7 +44,7 @@ class Trees(NamedTuple):
 
 
 class StepRows(NamedTuple):
-    """`TreeRows` of the same place: a step's own, and behind them those of runs."""
+    """The columns of `TreeRows` in `draft/tree`: a step's own rows, followed by rows of runs."""
 
     sequence: Tensor
     home: Tensor
@@ -65,10 +65,10 @@ class StepRows(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Of tables and steps: whole numbers that stay."""
+    """Constant sizes of tables and steps."""
 
     width: int
-    """Nodes of a step."""
+    """Nodes per step."""
     own_rows: int
     """Rows of a step before those of runs."""
     all_rows: int
@@ -79,15 +79,15 @@ class Sizes(NamedTuple):
     blocks: int
     first_tree_slot: int
     tree: int
-    """KV slots of one tree."""
+    """KV slots per tree."""
     words: int
-    """From the first word of a table of bits to its second, in numbers."""
+    """Offset from the first to the second word of a table of bits, in elements."""
     partings: int
-    """Likewise of `parted`."""
+    """The same offset of `parted`."""
 
 
 class CalibrationParams(NamedTuple):
-    """How the model's own word is corrected: `draft/tree/calibration.py`."""
+    """Parameters of the calibration in `draft/tree/calibration.py`."""
 
     edges: Tensor
     num_ranks: int
@@ -97,29 +97,29 @@ class CalibrationParams(NamedTuple):
 
 
 def up_to_power(count: int) -> int:
-    """Triton's vectors have a power of two of places."""
+    """The next power of two: the length of Triton's vectors."""
     return 1 << max(0, count - 1).bit_length()
 
 
 @jit()
 def bit_of(slot, word: tl.constexpr, slots: tl.constexpr):
-    """Of slots their bit in a word, 0 where it is in another; the root's family has none."""
+    """The bits of slots in a word; 0 for slots of the other word, and for the root's family."""
     is_here = (slot // 64 == word) & (slot < slots)
     return tl.where(is_here, tl.full([], 1, tl.int64) << (slot % 64).to(tl.int64), 0)
 
 
 @jit()
 def bits_of(is_meant, slot, word: tl.constexpr, slots: tl.constexpr):
-    """All of some slots, as one number."""
+    """The bits of the slots that `is_meant` selects, as one number."""
     return tl.sum(tl.where(is_meant, bit_of(slot, word, slots), 0), 0)
 
 
 @jit()
 def cells_of(said, rank, part, edges, num_edges: tl.constexpr, num_ranks: tl.constexpr):
-    """Where a guess is counted: in its sequence's part, by rank and what the model said in float64."""
+    """The calibration's cell of a guess: by its sequence's part, its rank and its float64 logprob."""
     behind = tl.zeros_like(said).to(tl.int64)
     for number in tl.static_range(num_edges):
-        # Turned round: what is no number lies behind every edge.
+        # The comparison is reversed so that NaN counts as above every edge.
         behind += 1 - (tl.load(edges + number) >= said).to(tl.int64)
     cell = tl.minimum(rank, num_ranks - 1).to(tl.int64) * (num_edges + 1) + behind
     return part * (num_ranks * (num_edges + 1)) + cell

@@ -1,7 +1,7 @@
-"""Which kernels may run where: those that can be launched, but for those that failed there against torch.
+"""Decides whether to use a kernel or its torch form on a device.
 
-Code that has a kernel and its torch form asks here which of the two to take. The check at startup
-(`runtime/kernel_checks.py`) finds those that fail.
+A kernel is used if it can be launched and has not failed the comparison with torch at startup
+(`runtime/kernel_checks.py`).
 """
 
 from typing import Literal
@@ -13,7 +13,7 @@ from ssd.kernels.language import can_launch
 Kernel = Literal["attention", "move", "decide", "children", "select", "attach", "apply"]
 
 _failed: set[tuple[str, Kernel]] = set()
-"""By kind of device: what fails on one of a machine's GPUs is used on none."""
+"""By type of device: a kernel that fails on one GPU is not used on any."""
 
 
 def may_run(kernel: Kernel, device: torch.device) -> bool:
@@ -21,5 +21,5 @@ def may_run(kernel: Kernel, device: torch.device) -> bool:
 
 
 def leave_to_torch(kernel: Kernel, device: torch.device) -> None:
-    """From here on, in this process."""
+    """Stops using the kernel on this type of device, in this process."""
     _failed.add((device.type, kernel))

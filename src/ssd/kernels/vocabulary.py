@@ -1,8 +1,8 @@
-"""A draft's pass over its vocabulary: the likeliest tokens of each row by z/T + g, in one read of the logits.
+"""Finds a draft's likeliest tokens in each row by z/T + g, reading the logits once.
 
-Blocks each find their C best scores and the logarithm of their sum; a second launch joins them. Unlike the
-torch form on CPUs (`draft/tree/children.py`), which gives noise to the 256 largest logits only, every token
-has its noise: here it costs no second read. `runtime/kernel_checks.py` says what must come out.
+The first launch finds the C best scores of each block and their log-sum-exp; the second joins the blocks. The
+torch form on CPUs (`draft/tree/children.py`) adds noise to the 256 largest logits only; here every token gets
+noise, since that needs no second read. `runtime/kernel_checks.py` contains the reference.
 """
 
 import torch
@@ -34,7 +34,7 @@ def children_of_blocks(
     has_floors: tl.constexpr,
     has_head_tokens: tl.constexpr,
 ):
-    """Program (row, block)."""
+    """One program per row and block."""
     row = tl.program_id(0).to(tl.int64)
     columns, scores = block_of_scores(
         logits,
@@ -73,7 +73,7 @@ def join_children(
     blocks: tl.constexpr,
     has_head_tokens: tl.constexpr,
 ):
-    """Program (row). `width` and `blocks` are powers of two, above what there is."""
+    """One program per row. `width` and `blocks` are powers of two, at least the actual sizes."""
     row = tl.program_id(0).to(tl.int64)
     places, numbers = tl.arange(0, width), tl.arange(0, blocks)
     is_place = places < num_blocks * count
@@ -86,7 +86,7 @@ def join_children(
         token = column.to(tl.int64)
         if has_head_tokens:
             token = tl.load(head_tokens + column)
-        # Where nothing is left there is no such child.
+        # −inf: the row has no further child.
         is_child = best > float("-inf")
         tl.store(tokens + row * count + rank, tl.where(is_child, token, 0))
         tl.store(raws + row * count + rank, tl.where(is_child, best - whole, float("-inf")))
@@ -96,9 +96,9 @@ def join_children(
 def children_of(
     logits: Tensor, draws: Draws, floors: Tensor | None, count: int, head_tokens: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The `count` best tokens of each row [R, C] and the logarithms of their shares: 0 and −inf for none.
+    """The `count` best tokens of each row [R, C] and their log-probabilities; 0 and −inf if there are fewer.
 
-    The columns of the logits stand for `head_tokens`, where these are given.
+    With `head_tokens`, these are the tokens of the logits' columns.
     """
     num_rows, num_columns = logits.shape
     num_blocks = -(-num_columns // BLOCK)
