@@ -6,15 +6,15 @@ from ssd.version import __version__
 
 if TYPE_CHECKING:
     from ssd.config import DraftConfig
-    from ssd.engine.async_llm import AsyncLLM
     from ssd.engine.llm import LLM
     from ssd.sampling import Grammar, SamplingParams
+    from ssd.worker.async_llm import AsyncLLM
 
 __all__ = ["LLM", "AsyncLLM", "DraftConfig", "Grammar", "SamplingParams", "__version__"]
 
 _HOMES = {
     "LLM": "ssd.engine.llm",
-    "AsyncLLM": "ssd.engine.async_llm",
+    "AsyncLLM": "ssd.worker.async_llm",
     "DraftConfig": "ssd.config",
     "Grammar": "ssd.sampling",
     "SamplingParams": "ssd.sampling",

@@ -1,4 +1,4 @@
-"""What is raised for callers to read, as against what went wrong in here."""
+"""Errors that callers of the engine get, as against defects in the package."""
 
 
 class InvalidRequestError(ValueError):
@@ -6,3 +6,7 @@ class InvalidRequestError(ValueError):
 
     Only these are told to strangers. Any other ValueError is a defect, whose message is for the log.
     """
+
+
+class EngineDeadError(RuntimeError):
+    """The engine stopped, or has not loaded yet; the message names the failure that stopped it, if any."""

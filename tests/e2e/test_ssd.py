@@ -1,6 +1,5 @@
 """Mode ssd with real processes and sockets: the AR tokens, whoever drafts and whatever happens."""
 
-import asyncio
 import json
 import os
 import shutil
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from campaigns.e2e.process_faults import Slow, Struck, spoilable_links
-from ssd import LLM, AsyncLLM, SamplingParams
+from ssd import LLM, SamplingParams
 from tests.alive import is_alive
 from tests.tiny import cut_layers, write_checkpoint
 
@@ -136,18 +135,15 @@ def test_a_killed_draft_comes_back(tmp_path: Path) -> None:
     assert not is_alive(pid)
 
 
-async def test_a_killed_draft_comes_back_without_being_asked_for(target: Path) -> None:
-    llm = AsyncLLM(str(target), draft=str(target), mode="ssd", device="cpu")
-    try:
+def test_a_killed_draft_comes_back_without_being_asked_for(target: Path) -> None:
+    with LLM(str(target), draft=str(target), mode="ssd", **COMMON) as llm:
         client = llm._engine.core.decoder.proposer.speculator.client  # type: ignore[attr-defined]
         os.kill(client.pool.replicas[0].source.pid, signal.SIGKILL)
         deadline = time.monotonic() + 60
         while client.stats.num_connects < 2 and time.monotonic() < deadline:
-            await asyncio.sleep(0.1)
+            time.sleep(0.1)
         assert client.stats.num_losses == 1
         assert client.is_ready
-    finally:
-        llm.close()
 
 
 def test_a_draft_is_replaced_while_requests_run(

@@ -1,6 +1,5 @@
 """A runner whose forward goes on by itself: text comes a step later, and nothing else changes."""
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,10 +10,9 @@ from unittest import mock
 import pytest
 from torch import Tensor
 
-from ssd import LLM, AsyncLLM, SamplingParams
+from ssd import LLM, SamplingParams
 from ssd.attention.batch import Batch
 from ssd.attention.inputs import SequenceInput
-from ssd.engine.async_llm import _Stop
 from ssd.runtime.eager import EagerRunner
 from ssd.runtime.runner import InFlightStep
 
@@ -173,26 +171,6 @@ def test_what_was_told_when_a_step_failed_comes_with_the_next(tiny_llama: Path) 
     while core.has_work:
         finished += [each.request_id for each in core.step().finished]
     assert finished == [short.request_id, long.request_id]
-
-
-async def test_whoever_has_all_its_tokens_gets_them_when_the_engine_is_closed(tiny_llama: Path) -> None:
-    llm = AsyncLLM(str(tiny_llama), device="cpu", max_num_seqs=4, seed=0)
-    decoder: Any = llm._engine.core.decoder
-    decoder._runner = LaterRunner(decoder._runner)
-    stopped = threading.Event()
-    step = llm._engine.core.step
-
-    def one_step() -> Any:
-        found = step()
-        llm._commands.put(_Stop())  # before the engine comes round to tell
-        stopped.set()
-        return found
-
-    llm._engine.core.step = one_step  # type: ignore[method-assign]
-    output = await llm.generate(PROMPTS[0], SamplingParams(temperature=0, max_tokens=1, ignore_eos=True))
-    assert stopped.is_set()
-    assert len(output.outputs[0].token_ids) == 1
-    llm.close()
 
 
 def test_frames_of_a_draft_are_read_while_a_forward_computes(tiny_llama: Path) -> None:

@@ -33,9 +33,9 @@ BLIND = [
     ),
     BlindFault(
         "whoever leaves after the first of n endings leaves the others running",
-        "src/ssd/engine/async_llm.py",
-        "num_open = request.params.n",
-        "num_open = 1",
+        "src/ssd/worker/engine_process.py",
+        "                self.abort(request.request_id)\n",
+        "                if request.params.n == 1:\n                    self.abort(request.request_id)\n",
         "A stream of n=2 that is closed early is computed to its end for nobody.",
     ),
     BlindFault(
@@ -75,7 +75,7 @@ BLIND = [
     ),
     BlindFault(
         "of joined increments only the last one's origins are kept",
-        "src/ssd/worker/inbox.py",
+        "src/ssd/worker/engine_process.py",
         "        origins=first.origins + second.origins,\n",
         "",
         "A slow reader gets fewer origins than tokens.",

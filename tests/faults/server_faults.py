@@ -3,7 +3,7 @@
 from tests.faults.fault import Fault
 
 _PRODUCTION = "tests/server/test_production.py::"
-_CLIENT = "tests/worker/test_client.py::"
+_CLIENT = "tests/worker/test_async_llm.py::"
 
 FAULTS = [
     Fault(
@@ -22,14 +22,14 @@ FAULTS = [
     ),
     Fault(
         "unread increments replace each other",
-        "src/ssd/worker/inbox.py",
+        "src/ssd/worker/engine_process.py",
         "increment if earlier is None else joined(earlier, increment)",
         "increment",
         f"{_CLIENT}test_what_is_not_read_is_joined",
     ),
     Fault(
         "unread increments pile up",
-        "src/ssd/worker/inbox.py",
+        "src/ssd/worker/engine_process.py",
         "        self._pending[increment.index] = increment if earlier is None else joined(earlier, increment)\n",
         "        key = increment.index if earlier is None else 1000 + len(self._pending)\n"
         "        self._pending[key] = increment\n",
@@ -136,7 +136,7 @@ FAULTS = [
     ),
     Fault(
         "a grammar is compiled by the engine's thread",
-        "src/ssd/worker/client.py",
+        "src/ssd/worker/async_llm.py",
         "            await self._process.prepare(params.grammar)\n",
         "            pass\n",
         "tests/server/test_structured.py::test_other_streams_go_on_while_a_large_schema_is_compiled",
@@ -150,7 +150,7 @@ FAULTS = [
     ),
     Fault(
         "a server looks for a model's name on the hub as if it were a folder",
-        "src/ssd/worker/client.py",
+        "src/ssd/worker/async_llm.py",
         "open_checkpoint(ready.model)",
         "open_checkpoint(self.config.model)",
         "tests/cli/test_hub.py::test_a_server_gets_ready_and_keeps_the_name_it_was_given",

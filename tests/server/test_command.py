@@ -49,10 +49,10 @@ def test_a_missing_model_is_one_sentence(tmp_path: Path) -> None:
 
 
 _WITHOUT_TOKENIZER = """
-import ssd.worker.client as client
+import ssd.worker.async_llm as async_llm
 def fail(model):
     raise ValueError(f"{model} is gone: bring it back")
-client.open_checkpoint = fail
+async_llm.open_checkpoint = fail
 from ssd.cli.main import app
 app()
 """

@@ -60,8 +60,8 @@ HELD: dict[str, tuple[str, ...]] = {
     ),
     "Grammars are tried in another process with limits on time and memory, and a request whose grammar takes "
     "too much of the engine's time ends alone.": (
-        "tests/worker/test_compile_sandbox.py::test_processor_time_has_an_end",
-        "tests/worker/test_compile_sandbox.py::test_memory_has_an_end",
+        "tests/worker/test_compile_queue.py::test_processor_time_has_an_end",
+        "tests/worker/test_compile_queue.py::test_memory_has_an_end",
         "tests/engine/test_grammar_time.py::test_a_request_whose_time_is_used_up_ends_alone",
         "tests/engine/test_grammar_time.py::test_requests_do_not_pay_for_each_other_with_the_time_they_take",
     ),

@@ -1,12 +1,13 @@
-"""How an EngineProcess ends, with a process that only waits for its end."""
+"""How an EngineProcess ends, with a process that only waits for its end; and what a slow reader finds."""
 
 import asyncio
 from typing import Any
 
 import pytest
 
-from ssd.engine.async_llm import EngineDeadError
-from ssd.worker.engine_process import EngineProcess
+from ssd.engine.outputs import Increment
+from ssd.errors import EngineDeadError
+from ssd.worker.engine_process import EngineProcess, Inbox
 from ssd.worker.engine_sockets import Addresses, WorkerSocket
 from ssd.worker.messages import Failed, encode
 
@@ -41,3 +42,14 @@ async def test_nothing_is_left_of_a_line_that_is_closed() -> None:
     assert addresses.folder.exists()
     await process.close()
     assert not addresses.folder.exists()
+
+
+async def test_joined_increments_say_of_each_token_where_it_came_from() -> None:
+    inbox = Inbox()
+    inbox.put(Increment("r", 0, "a b", (1, 2), None, None, None, ("hit", "target")))
+    inbox.put(Increment("r", 1, "x", (9,), None, None, None, ("target",)))
+    inbox.put(Increment("r", 0, " c", (3,), None, "length", None, ("backup",)))
+    first, second = await inbox.get(), await inbox.get()
+    assert first == Increment("r", 0, "a b c", (1, 2, 3), None, "length", None, ("hit", "target", "backup"))
+    assert isinstance(second, Increment)
+    assert second.origins == ("target",)

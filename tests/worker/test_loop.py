@@ -19,7 +19,8 @@ from ssd.engine.request import Request
 from ssd.errors import InvalidRequestError
 from ssd.worker.engine_sockets import Addresses, WorkerSocket
 from ssd.worker.loop import HeartbeatEncoder, WorkerLoop
-from ssd.worker.messages import Add, Heartbeat, Refused, decode_events, encode
+from ssd.worker.messages import Add, Event, Finished, Heartbeat, Refused, decode_events, encode
+from tests.engine.test_async_runner import LaterRunner
 
 
 @pytest.fixture
@@ -130,6 +131,21 @@ def test_a_request_that_cannot_be_added_ends_alone(
         context.destroy(linger=0)
     assert isinstance(event, Refused)
     assert (event.request_id, event.is_defect) == (request.request_id, is_defect)
+
+
+def test_an_output_that_is_complete_is_sent_when_the_loop_ends(
+    engine: Engine, socket: WorkerSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a forward that goes on by itself, the last token's step has not been read when the loop ends."""
+    decoder: Any = engine.core.decoder
+    decoder._runner = LaterRunner(decoder._runner)
+    sent: list[Event] = []
+    monkeypatch.setattr(socket, "send", lambda frame: sent.extend(decode_events(frame)))
+    params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
+    engine.core.add(engine.requests.request("Hi", params))
+    is_over = iter((False, True))
+    WorkerLoop(engine, socket).run(lambda: next(is_over))
+    assert [len(each.output.outputs[0].token_ids) for each in sent if isinstance(each, Finished)] == [1]
 
 
 def standstill(loop: WorkerLoop) -> float:

@@ -1,1 +1,1 @@
-"""Requests, scheduling and the step loop; `LLM` for scripts, `AsyncLLM` for servers."""
+"""Requests, scheduling and the step loop; `LLM` for scripts."""

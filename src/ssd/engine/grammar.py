@@ -5,7 +5,7 @@ computed on a copy, so every position of a verification has the mask it would ha
 
 Compiling may take seconds, but does not block other threads. So call `Grammars.prepare` in another thread
 before adding a request; the engine then finds the grammar in the cache. Servers compile untrusted grammars in
-a sandbox process first (`worker/compile_sandbox.py`).
+a sandbox process first (`worker/compile_queue.py`).
 """
 
 import threading

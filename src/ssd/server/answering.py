@@ -15,7 +15,8 @@ from ssd.engine.request import Request
 from ssd.server.answers import Answer
 from ssd.server.connection import ClientGoneError, Framing, send_events, unless_gone
 from ssd.server.logprobs import num_scores
-from ssd.server.serving import Serving, off_loop
+from ssd.server.serving import Serving
+from ssd.worker.async_llm import off_loop
 
 
 class Job(Protocol):

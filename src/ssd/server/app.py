@@ -23,9 +23,10 @@ from ssd.server.prompts import conversation, weight
 from ssd.server.response_parts import ResponsesRequest
 from ssd.server.responses import ResponseJob
 from ssd.server.schemas import ChatCompletionRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
-from ssd.server.serving import Serving, off_loop
+from ssd.server.serving import Serving
 from ssd.server.tracing import Traced
 from ssd.version import __version__
+from ssd.worker.async_llm import off_loop
 
 _PAGE = Path(__file__).parent / "static" / "index.html"
 _PAGE_HEADERS = {
@@ -93,7 +94,7 @@ def _model(serving: Serving) -> dict[str, object]:
         "object": "model",
         "created": serving.started,
         "owned_by": "ssd",
-        "max_model_len": serving.client.max_model_len or None,
+        "max_model_len": serving.llm.max_model_len or None,
     }
 
 
@@ -106,7 +107,7 @@ def _token_routes(serving: Serving) -> APIRouter:
         serving.check_model(body.model)
         tokens = await _tokens(serving, body)
         serving.check_fits(tokens, "prompt" if body.messages is None else "messages")
-        count = {"count": len(tokens), "max_model_len": serving.client.max_model_len}
+        count = {"count": len(tokens), "max_model_len": serving.llm.max_model_len}
         return JSONResponse({**count, "tokens": tokens})
 
     @routes.post("/detokenize")
@@ -114,7 +115,7 @@ def _token_routes(serving: Serving) -> APIRouter:
         serving.gate.check_open()
         serving.check_model(body.model)
         serving.check_detokenizable(body.tokens)
-        decode = serving.client.tokenizer.decode
+        decode = serving.llm.tokenizer.decode
         return JSONResponse({"prompt": await off_loop(len(body.tokens), lambda: decode(body.tokens))})
 
     return routes

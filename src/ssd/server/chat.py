@@ -33,11 +33,12 @@ from ssd.server.pieces import Call, Chain, Content, OneCall, Piece, PlainText, R
 from ssd.server.prompts import chat_params, conversation, template_options, weight
 from ssd.server.reasoning import ReasoningSplitter, starts_inside, thinks
 from ssd.server.schemas import ChatCompletionRequest
-from ssd.server.serving import Serving, check_complete, off_loop
+from ssd.server.serving import Serving, check_complete
 from ssd.server.token_text import TokenTexts
 from ssd.server.tool_text import knows_tools, spelled_out
 from ssd.server.tools import KnownFormat, tool_format, tool_splitter
 from ssd.server.usage import usage_of, usage_so_far
+from ssd.worker.async_llm import off_loop
 
 
 @dataclass(slots=True)
@@ -61,7 +62,7 @@ class ChatJob:
     async def make(cls, serving: Serving, body: ChatCompletionRequest, caller: Caller) -> "ChatJob":
         serving.check_model(body.model)
         calls = _calls_format(serving, body)
-        grammar = chat_grammar(body, calls, serving.client.tokenizer)
+        grammar = chat_grammar(body, calls, serving.llm.tokenizer)
         if grammar is not None and not body.forces_call:
             calls = None  # The client's own grammar applies: a JSON answer may look like a call.
         params = replace(chat_params(body, serving.config), grammar=grammar)
@@ -80,7 +81,7 @@ class ChatJob:
         calls: Splitter = PlainText() if self.calls is None else tool_splitter(self.calls, names)
         if self.body.parallel_tool_calls is False:
             calls = OneCall(calls)
-        tokenizer = self.serving.client.tokenizer
+        tokenizer = self.serving.llm.tokenizer
         # A grammar applies from the first token, so there is no reasoning before the answer.
         is_held = self.params.grammar is not None
         if is_held or not thinks(tokenizer.chat_template, self.serving.config.reasoning_format):
@@ -216,7 +217,7 @@ def shown_trees(trees: Sequence[VerifiedTree], texts: TokenTexts) -> list[ShownT
 def _template_input(serving: Serving, body: ChatCompletionRequest) -> tuple[list[Message], dict[str, Any]]:
     """Messages and keyword arguments for the chat template."""
     messages, options = conversation(body.messages), template_options(body)
-    template = serving.client.tokenizer.chat_template
+    template = serving.llm.tokenizer.chat_template
     kind = tool_format(template, serving.config.tool_format)
     if kind is None or knows_tools(template):
         return messages, options
@@ -226,7 +227,7 @@ def _template_input(serving: Serving, body: ChatCompletionRequest) -> tuple[list
 def _calls_format(serving: Serving, body: ChatCompletionRequest) -> KnownFormat | None:
     if not body.tools or body.tool_choice == "none":
         return None
-    found = tool_format(serving.client.tokenizer.chat_template, serving.config.tool_format)
+    found = tool_format(serving.llm.tokenizer.chat_template, serving.config.tool_format)
     if found is None:
         message = "this model's chat template has no tools: leave them out, or start with --tool-format"
         raise ApiError(400, message, param="tools", code="unsupported_value")

@@ -17,8 +17,9 @@ from ssd.server.grammars import structured_outputs
 from ssd.server.logprobs import num_scores, prompt_logprobs, text_logprobs
 from ssd.server.prompts import completion_params, completion_prompts
 from ssd.server.schemas import CompletionRequest
-from ssd.server.serving import Serving, check_complete, off_loop
+from ssd.server.serving import Serving, check_complete
 from ssd.server.usage import usage_of, usage_so_far
+from ssd.worker.async_llm import off_loop
 
 
 @dataclass(slots=True)
@@ -133,7 +134,7 @@ class CompletionJob:
     def _prompt_text(self, request: Request) -> str:
         if request.prompt is not None:
             return request.prompt
-        text: str = self.serving.client.tokenizer.decode(list(request.prompt_token_ids))
+        text: str = self.serving.llm.tokenizer.decode(list(request.prompt_token_ids))
         return text
 
     def _answer(self, choices: list[TextChoice]) -> Completion:

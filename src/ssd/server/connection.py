@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive, Send
 
-from ssd.engine.async_llm import EngineDeadError
-from ssd.errors import InvalidRequestError
+from ssd.errors import EngineDeadError, InvalidRequestError
 from ssd.server.answers import Answer, data_frame
 from ssd.server.errors import ApiError, engine_is_dead, refusal
 

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ssd.worker.client import EngineClient
+from ssd.worker.async_llm import AsyncLLM
 from ssd.worker.messages import Heartbeat
 
 _LENGTHS = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64)
 
 
 class EngineFigures(Collector):
-    def __init__(self, client: EngineClient) -> None:
-        self._client = client
+    def __init__(self, llm: AsyncLLM) -> None:
+        self._llm = llm
 
     def describe(self) -> list[Metric]:
         return []
@@ -26,9 +26,9 @@ class EngineFigures(Collector):
             "ssd_engine_seconds_without_progress",
             "Seconds since the engine last made progress on waiting work.",
         )
-        silent.add_metric([], self._client.seconds_without_progress)
+        silent.add_metric([], self._llm.seconds_without_progress)
         yield silent
-        beat = self._client.heartbeat
+        beat = self._llm.heartbeat
         if beat is not None:
             yield from _gauges(beat)
             yield from _totals(beat)

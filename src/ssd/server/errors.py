@@ -13,8 +13,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from ssd.engine.async_llm import EngineDeadError
-from ssd.errors import InvalidRequestError
+from ssd.errors import EngineDeadError, InvalidRequestError
 
 logger = logging.getLogger(__name__)
 

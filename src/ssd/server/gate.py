@@ -11,15 +11,15 @@ from contextlib import contextmanager
 
 from ssd.engine.request import Request
 from ssd.server.errors import ApiError
-from ssd.worker.client import EngineClient
+from ssd.worker.async_llm import AsyncLLM
 
 _RETRY = {"Retry-After": "1"}
 
 
 class Gate:
-    def __init__(self, client: EngineClient, *, max_queue: int) -> None:
-        self._client = client
-        self._max_inside = client.config.max_num_seqs + max_queue
+    def __init__(self, llm: AsyncLLM, *, max_queue: int) -> None:
+        self._llm = llm
+        self._max_inside = llm.config.max_num_seqs + max_queue
         self._inside: dict[str, tuple[int, int]] = {}
         """By id of each unfinished request: 1 if it has the first sequence of its HTTP request, else 0,
         and how many further sequences it has."""
@@ -40,9 +40,9 @@ class Gate:
         """Raise ApiError unless the engine is ready and the server is not draining."""
         if self.is_draining:
             raise ApiError(503, "the server is shutting down: try another", code="draining", headers=_RETRY)
-        if self._client.state == "loading":
+        if self._llm.state == "loading":
             raise ApiError(503, "the model is still loading: try again soon", code="loading", headers=_RETRY)
-        if self._client.state == "dead":
+        if self._llm.state == "dead":
             raise ApiError(503, "the engine has died: the server is shutting down", code="engine_dead")
 
     def check_room(self) -> None:
@@ -99,7 +99,7 @@ class Gate:
             await asyncio.wait_for(self._is_empty.wait(), seconds)
         except TimeoutError:
             for request_id in self._inside:
-                self._client.abort(request_id)
+                self._llm.abort(request_id)
 
 
 def _is_full(num_inside: int) -> ApiError:

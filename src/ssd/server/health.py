@@ -18,9 +18,9 @@ class ProbeResult:
 
 
 def liveness(serving: Serving) -> ProbeResult:
-    client = serving.client
-    waiting = client.seconds_without_progress
-    if client.state == "dead":
+    llm = serving.llm
+    waiting = llm.seconds_without_progress
+    if llm.state == "dead":
         return ProbeResult(503, {"status": "dead"})
     if waiting > serving.config.stuck_seconds:
         return ProbeResult(503, {"status": "stuck", "seconds_without_progress": round(waiting, 1)})
@@ -28,7 +28,7 @@ def liveness(serving: Serving) -> ProbeResult:
 
 
 def health(serving: Serving) -> ProbeResult:
-    if serving.client.state == "loading":
+    if serving.llm.state == "loading":
         return ProbeResult(503, {"status": "loading"})
     return liveness(serving)
 
@@ -39,7 +39,7 @@ def readiness(serving: Serving) -> ProbeResult:
     found = health(serving)
     if found.status != 200:
         return found
-    beat = serving.client.heartbeat
+    beat = serving.llm.heartbeat
     if beat is not None and beat.is_draft_ready is False:
         return ProbeResult(200, {"status": "degraded", "reason": "the draft is away"})
     return ProbeResult(200, {"status": "ready"})

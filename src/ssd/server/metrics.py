@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 
 from ssd.engine.outputs import Increment, RequestOutput
 from ssd.server.engine_metrics import EngineFigures
-from ssd.worker.client import EngineClient
+from ssd.worker.async_llm import AsyncLLM
 
 _PATHS = (
     *("/v1/models", "/v1/completions", "/v1/chat/completions", "/v1/responses", "/tokenize", "/detokenize"),
@@ -74,9 +74,9 @@ class Metrics:
             "origin",
         )
 
-    def watch(self, client: EngineClient) -> None:
+    def watch(self, llm: AsyncLLM) -> None:
         """Add the engine's own metrics to the page."""
-        self._registry.register(EngineFigures(client))
+        self._registry.register(EngineFigures(llm))
 
     def note_increment(self, increment: Increment) -> None:
         """Count the tokens of one step of one sequence."""

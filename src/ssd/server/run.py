@@ -15,7 +15,7 @@ import uvicorn
 
 from ssd.config import EngineConfig
 from ssd.config.server import ServerConfig
-from ssd.engine.async_llm import EngineDeadError
+from ssd.errors import EngineDeadError
 from ssd.processes.logs import start_log
 from ssd.server.app import build_app
 from ssd.server.gate import Gate
@@ -23,7 +23,7 @@ from ssd.server.metrics import Metrics
 from ssd.server.protocol import protocol_for
 from ssd.server.serving import Serving
 from ssd.server.tracing import Traces
-from ssd.worker.client import EngineClient
+from ssd.worker.async_llm import AsyncLLM
 
 logger = logging.getLogger(__name__)
 
@@ -48,19 +48,19 @@ async def _serve(engine: EngineConfig, server: ServerConfig) -> int:
     metrics = Metrics()
     listener = _listen(server)
     traces = Traces(server.otlp_endpoint) if server.otlp_endpoint else None
-    client = await EngineClient.start(
+    llm = AsyncLLM(
         engine,
         log_level=server.log_level,
         log_format=server.log_format,
         on_increment=metrics.note_increment,
     )
-    metrics.watch(client)
-    serving = Serving(client, server, metrics, Gate(client, max_queue=server.max_queue), traces)
+    metrics.watch(llm)
+    serving = Serving(llm, server, metrics, Gate(llm, max_queue=server.max_queue), traces)
     front = _Front(serving, listener)
     try:
         return await front.run()
     finally:
-        await client.close()
+        await llm.close()
         if traces is not None:
             await asyncio.to_thread(traces.close)
 
@@ -118,7 +118,6 @@ class _Front:
 
     async def _oversee(self) -> int:
         """Wait for a signal or the engine's death; returns the exit code."""
-        client = self._serving.client
         signalled = asyncio.create_task(self._signalled.wait())
         lost = asyncio.create_task(self._until_lost())
         try:
@@ -126,7 +125,7 @@ class _Front:
             if not lost.done():
                 return await self._drain(lost)
             await asyncio.sleep(_LAST_ANSWERS_SECONDS)
-            await client.ready()  # Raises the reason if the engine never became ready.
+            await self._serving.llm.ready()  # Raises the reason if the engine never became ready.
             return ENGINE_DIED
         except EngineDeadError:
             return ENGINE_DIED
@@ -155,7 +154,7 @@ class _Front:
 
     async def _until_lost(self) -> None:
         """Return when the engine dies; raise the reason if it fails to start."""
-        await self._serving.client.ready()
+        await self._serving.llm.ready()
         host, port = self._listener.getsockname()[:2]
         logger.info("ready: %s on http://%s:%d", self._serving.model_name, host, port)
-        await self._serving.client.dead()
+        await self._serving.llm.dead()

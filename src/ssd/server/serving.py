@@ -1,15 +1,15 @@
-"""What all routes share: the engine's client, checks of requests, and running several requests at a time.
+"""What all routes share: the engine, checks of requests, and running several requests at a time.
 
-Knows the engine's client and the parts of the server. Does not know the formats of responses.
+Knows the engine and the parts of the server. Does not know the formats of responses.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from ssd.config.server import ServerConfig
 from ssd.engine.outputs import Increment, RequestOutput
@@ -26,19 +26,16 @@ from ssd.server.metrics import Metrics
 from ssd.server.schemas import ChatCompletionRequest, CompletionRequest
 from ssd.server.token_text import TokenTexts
 from ssd.server.tracing import Traces
-from ssd.worker.client import EngineClient
+from ssd.worker.async_llm import AsyncLLM
 from ssd.worker.templates import TemplateError, TemplatesBusyError
 
-T = TypeVar("T")
-_LONG = 10_000
-"""Work on more characters or tokens than this takes milliseconds and is done in a thread."""
 Numbered = tuple[int, Increment | RequestOutput]
 """Index of the request, and an event of it."""
 
 
 @dataclass(slots=True)
 class Serving:
-    client: EngineClient
+    llm: AsyncLLM
     config: ServerConfig
     metrics: Metrics
     gate: Gate
@@ -48,12 +45,12 @@ class Serving:
 
     @property
     def model_name(self) -> str:
-        return self.config.served_model_name or model_title(self.client.config.model)
+        return self.config.served_model_name or model_title(self.llm.config.model)
 
     @property
     def texts(self) -> TokenTexts:
         if self._texts is None:
-            self._texts = TokenTexts(self.client.tokenizer)
+            self._texts = TokenTexts(self.llm.tokenizer)
         return self._texts
 
     def check_model(self, name: str | None) -> None:
@@ -63,20 +60,20 @@ class Serving:
 
     def check_length(self, num_prompt: int) -> None:
         """The engine's own check, made before the answer starts."""
-        most = self.client.max_model_len
+        most = self.llm.max_model_len
         if num_prompt >= most:
             message = f"the prompt has {num_prompt} tokens, and prompt and output together at most {most}"
             raise ApiError(400, message, param="prompt", code="context_length_exceeded")
 
     def check_fits(self, tokens: Sequence[int], param: str) -> None:
-        most = self.client.max_model_len
+        most = self.llm.max_model_len
         if len(tokens) > most:
             message = f"{param} has {len(tokens)} ids, and the model's limit is {most}: send it in parts"
             raise ApiError(400, message, param=param, code="context_length_exceeded")
 
     def check_detokenizable(self, tokens: Sequence[int]) -> None:
         self.check_fits(tokens, "tokens")
-        wrong = [each for each in tokens if not 0 <= each < self.client.requests.vocab_size]
+        wrong = [each for each in tokens if not 0 <= each < self.llm.requests.vocab_size]
         if wrong:
             raise ApiError(400, f"token id {wrong[0]} is not in the vocabulary", param="tokens")
 
@@ -108,7 +105,7 @@ class Serving:
         """Make a fully checked engine request, so that nothing is refused after the answer has started."""
         try:
             # The engine makes its own ids: clients may use an id twice.
-            request = await self.client.request(
+            request = await self.llm.request(
                 prompt,
                 params,
                 speculation=body.speculation is not False,
@@ -127,17 +124,17 @@ class Serving:
     async def chat_prompt(self, messages: Sequence[Message], **template_options: Any) -> list[int]:
         """Token ids of a conversation. An error of the chat template becomes a 400 response."""
         try:
-            text = await self.client.chat_text(messages, **template_options)
+            return await self.llm.chat_prompt(messages, **template_options)
         except TemplatesBusyError as error:
             raise ApiError(429, str(error), code="queue_full", headers={"Retry-After": "1"}) from error
         except TemplateError as error:
             raise ApiError(400, f"the chat template refuses this: {error}", param="messages") from error
-        return await self.encoded(text, add_special_tokens=False)
+        except PromptTooLongError as error:
+            raise too_long(error) from error
 
     async def encoded(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        work = partial(self.client.requests.encoded, text, add_special_tokens=add_special_tokens)
         try:
-            return await off_loop(len(text), work)
+            return await self.llm.encoded(text, add_special_tokens=add_special_tokens)
         except PromptTooLongError as error:
             raise too_long(error) from error
 
@@ -147,7 +144,7 @@ class Serving:
         try:
             # The gate is left when the engine has finished, even if the client reads slowly.
             leave = partial(self.gate.leave, request)
-            async with aclosing(self.client.run(request, on_end=leave)) as events:
+            async with aclosing(self.llm.run(request, on_end=leave)) as events:
                 async for event in events:
                     meter.note(event)
                     yield event
@@ -201,11 +198,6 @@ def _form_field(body: ChatCompletionRequest | CompletionRequest) -> str:
         return "structured_outputs"
     wanted = body.response_format if isinstance(body, ChatCompletionRequest) else None
     return "tool_choice" if wanted is None or wanted.type == "text" else "response_format"
-
-
-async def off_loop(length: int, work: Callable[[], T]) -> T:
-    """The result of `work`, run in a thread if `length` is large: it would block the event loop."""
-    return await asyncio.to_thread(work) if length > _LONG else work()
 
 
 def check_complete(output: RequestOutput) -> None:

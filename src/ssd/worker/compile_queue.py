@@ -1,7 +1,8 @@
 """Threads that compile grammars while the engine runs.
 
-A grammar that is in the cache is answered at once. Any other is compiled in the sandbox process first, and
-here only if that succeeded. It goes through the quick queue and, if it exceeds the quick queue's time limit,
+A grammar that is in the cache is answered at once. Any other is a program written by strangers, whose text
+does not show what it takes to compile: it is compiled in the sandbox process first, and here only if that
+succeeded. It goes through the quick queue and, if it exceeds the quick queue's time limit,
 through the slow queue, so only slow grammars wait behind a slow grammar.
 
 Knows the compiler and its messages. Does not know requests: the server adds a request once its grammar is
@@ -16,14 +17,16 @@ from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 
+import msgspec
+
 from ssd.engine.grammar import Grammars, tokenizer_text, unusable
 from ssd.engine.grammar_cache import GrammarCache
 from ssd.engine.grammar_source import source_of
 from ssd.sampling.constraint import Grammar, GrammarError
-from ssd.worker.compile_sandbox import CompileSandbox
 from ssd.worker.engine_sockets import Addresses, EventSocket, GrammarSocket
+from ssd.worker.forking import ForkingProcess
 from ssd.worker.messages import Prepare, Prepared, decode_prepares, encode
-from ssd.worker.sandbox_program import Ask, SandboxSettings
+from ssd.worker.sandbox_program import Ask, SandboxSettings, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +38,35 @@ _MOST_WAITING = 16
 """Queue length. A request beyond it is refused at once instead of timing out."""
 _NICENESS = 5
 """Of the sandbox: on a shared core the engine then gets three quarters of the time."""
+_FAILED = Verdict("its compiler failed on it", is_certain=False)
+
+
+class CompileSandbox:
+    """The process that compiles untrusted grammars within limits (`sandbox_program.py`).
+
+    Each channel may be used by one thread at a time.
+    """
+
+    def __init__(self, settings: SandboxSettings, num_channels: int) -> None:
+        what = "the grammar sandbox"
+        self._process = ForkingProcess(
+            "ssd.worker.sandbox_program", what, msgspec.json.encode(settings), num_channels
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def end(self) -> None:
+        self._process.end()
+
+    def wait_until_ready(self) -> None:
+        """RuntimeError: the process does not start."""
+        self._process.wait_until_ready()
+
+    def ask(self, channel: int, ask: Ask) -> Verdict:
+        said = self._process.ask(channel, msgspec.json.encode(ask))
+        return _FAILED if said is None else msgspec.json.decode(said, type=Verdict)
 
 
 @dataclass(frozen=True, slots=True)

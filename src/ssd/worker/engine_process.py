@@ -1,6 +1,6 @@
-"""An engine process as the server sees it: sends requests, sorts events by request, watches the process.
+"""An engine process as its client sees it: sends requests, sorts events by request, watches the process.
 
-Belongs to one event loop. Knows messages, inboxes and the child process. Does not know prompts or tokenizers.
+Belongs to one event loop. Knows messages and the child process. Does not know prompts or tokenizers.
 Unlike a draft, an engine is not restarted: when its process ends, every inbox gets an error with the cause,
 as far as it is known.
 """
@@ -9,17 +9,19 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
+from itertools import count
 
 from ssd.config import EngineConfig
 from ssd.config.server import LogFormat
-from ssd.engine.async_llm import EngineDeadError
 from ssd.engine.outputs import Increment, RequestOutput
 from ssd.engine.request import Request
-from ssd.errors import InvalidRequestError
+from ssd.errors import EngineDeadError, InvalidRequestError
 from ssd.processes.child import Child
 from ssd.sampling import Grammar
+from ssd.sampling.constraint import GrammarBusyError, GrammarError
+from ssd.worker.compile_queue import PREPARE_SECONDS
 from ssd.worker.engine_sockets import Addresses, ServerSocket
-from ssd.worker.inbox import Inbox
 from ssd.worker.loop import HEARTBEAT_SECONDS
 from ssd.worker.messages import (
     Abort,
@@ -29,6 +31,7 @@ from ssd.worker.messages import (
     Finished,
     Heartbeat,
     Increments,
+    Prepare,
     Prepared,
     Ready,
     Refused,
@@ -36,7 +39,6 @@ from ssd.worker.messages import (
     decode_events,
     encode,
 )
-from ssd.worker.preparations import Preparations
 from ssd.worker.program import engine_child
 
 logger = logging.getLogger(__name__)
@@ -44,6 +46,96 @@ logger = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.05
 _LAST_WORDS_SECONDS = 0.3
 """Time to receive the last messages of a process that has ended."""
+
+
+class Inbox:
+    """Unread increments of one caller, in bounded memory however slow the caller is.
+
+    Unread increments of a sequence are joined into one, so at most the request's output is kept.
+    """
+
+    def __init__(self, on_end: Callable[[], None] | None = None) -> None:
+        self._pending: dict[int, Increment] = {}
+        self._end: RequestOutput | Exception | None = None
+        self._on_end = on_end
+        """Called when the request has ended, before anything is read."""
+        self._news = asyncio.Event()
+        self.is_abandoned = False
+        """The caller has left, and the request was aborted."""
+
+    def put(self, increment: Increment) -> None:
+        earlier = self._pending.get(increment.index)
+        self._pending[increment.index] = increment if earlier is None else joined(earlier, increment)
+        self._news.set()
+
+    def end(self, how: RequestOutput | Exception) -> None:
+        self._end = how
+        self._news.set()
+        if self._on_end is not None:
+            self._on_end()
+
+    async def get(self) -> Increment | RequestOutput:
+        """The next increment, or the output once all are read; raises the error that ended the request."""
+        while not self._pending:
+            if isinstance(self._end, Exception):
+                raise self._end
+            if self._end is not None:
+                return self._end
+            self._news.clear()
+            await self._news.wait()
+        return self._pending.pop(next(iter(self._pending)))
+
+
+def joined(first: Increment, second: Increment) -> Increment:
+    """Two successive increments of one sequence as one."""
+    scored = first.logprobs is not None and second.logprobs is not None
+    return replace(
+        second,
+        text=first.text + second.text,
+        token_ids=first.token_ids + second.token_ids,
+        logprobs=(first.logprobs or ()) + (second.logprobs or ()) if scored else None,
+        origins=first.origins + second.origins,
+        trees=first.trees + second.trees,
+    )
+
+
+class Preparations:
+    """Grammars that callers are waiting for, by ticket."""
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self._send = send
+        self._tickets = count()
+        self._waiting: dict[int, asyncio.Future[Prepared]] = {}
+
+    async def ask(self, grammar: Grammar) -> None:
+        """Waits until the engine has compiled the grammar.
+
+        GrammarError: it cannot be used. GrammarBusyError: not now.
+        """
+        ticket = next(self._tickets)
+        prepared = self._waiting[ticket] = asyncio.get_running_loop().create_future()
+        try:
+            self._send(encode([Prepare(ticket, grammar, time.monotonic())]))
+            said = await asyncio.wait_for(prepared, PREPARE_SECONDS)
+        except TimeoutError:
+            raise GrammarBusyError(
+                f"the grammar was not compiled within {PREPARE_SECONDS:.0f} s: simplify it, or try again"
+            ) from None
+        finally:
+            del self._waiting[ticket]
+        if said.refusal:
+            raise (GrammarError if said.is_final else GrammarBusyError)(said.refusal)
+
+    def take(self, prepared: Prepared) -> None:
+        waiting = self._waiting.get(prepared.ticket)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(prepared)
+
+    def fail(self, error: Callable[[], Exception]) -> None:
+        """Ends all waits with an error: the engine is dead."""
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(error())
 
 
 class EngineProcess:

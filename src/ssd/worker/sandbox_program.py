@@ -14,17 +14,15 @@ import signal
 import socket
 import sys
 import warnings
-from pathlib import Path
 
 import msgspec
 from llguidance import LLTokenizer
 
 from ssd.engine.grammar_compile import compile_source, trie_of
+from ssd.worker.forking import limit_memory
 
 _STACK_BYTES = 4 << 20
 """Half the stack of an engine thread: a grammar that compiles here cannot overflow the stack there."""
-_MEMORY_NOW = Path("/proc/self/statm")
-"""Missing on macOS: memory is not limited there, only processor time."""
 
 
 class SandboxSettings(msgspec.Struct, frozen=True):
@@ -129,11 +127,8 @@ def _try_and_exit(ask: Ask, trie: LLTokenizer, vocab_size: int, write_end: int) 
 
 def _limit(ask: Ask) -> None:
     os.nice(ask.niceness)
-    for kind, most in ((resource.RLIMIT_STACK, _STACK_BYTES), (resource.RLIMIT_CORE, 0)):
-        resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
-    if _MEMORY_NOW.exists():
-        mapped = int(_MEMORY_NOW.read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (mapped + ask.num_bytes, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_STACK, (_STACK_BYTES, resource.getrlimit(resource.RLIMIT_STACK)[1]))
+    limit_memory(ask.num_bytes)
     # The default action of SIGPROF ends the process even inside the library.
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, ask.processor_seconds)

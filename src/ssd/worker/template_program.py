@@ -10,22 +10,20 @@ Knows templates and the limits. Does not know tokenizers.
 
 import contextlib
 import os
-import resource
 import signal
 import socket
 import sys
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from ssd.worker.forking import limit_memory
+
 PROCESSOR_SECONDS = 2.0
 """For one conversation; enough for some ten thousand messages."""
 _MEMORY_BYTES = 512 << 20
 """Limit for what a fork allocates after its start."""
-_MEMORY_NOW = Path("/proc/self/statm")
-"""Missing on macOS: memory is not limited there, only processor time."""
 
 
 NO_NUMBER = -1
@@ -84,7 +82,7 @@ def _forked(channel: socket.socket) -> int:
 
 
 def _serve(channel: socket.socket) -> None:
-    _limit_memory()
+    limit_memory(_MEMORY_BYTES)
     # The default action of SIGPROF ends the process even inside a library.
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     for asked in channel.makefile("rb"):
@@ -114,13 +112,6 @@ def _verdict_on_end(ended_by: int) -> Rendered:
     if ended_by == signal.SIGPROF:
         return Rendered(refusal=f"it takes more than {PROCESSOR_SECONDS:g} s for these messages")
     return Rendered(refusal="it failed on these messages")
-
-
-def _limit_memory() -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    if _MEMORY_NOW.exists():
-        mapped = int(_MEMORY_NOW.read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (mapped + _MEMORY_BYTES, resource.RLIM_INFINITY))
 
 
 if __name__ == "__main__":

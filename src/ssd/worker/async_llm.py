@@ -1,8 +1,6 @@
-"""`EngineClient`: AsyncLLM's interface to an engine in another process.
+"""`AsyncLLM`: the engine for asyncio programs and the server, in a process of its own.
 
 Turns prompts into requests with the tokenizer; the engine sees token ids only. Belongs to one event loop.
-Unlike AsyncLLM it is created by `await EngineClient.start(…)`, answers once `await ready()` returns, and
-`close` is awaited.
 """
 
 import asyncio
@@ -10,59 +8,81 @@ import random
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from ssd.config import EngineConfig
-from ssd.config.server import LogFormat
-from ssd.engine.async_llm import EngineDeadError
+from ssd.config.server import LogFormat, LogLevel
 from ssd.engine.outputs import Increment, RequestOutput
 from ssd.engine.prompts import Message, Prompt, RequestFactory
 from ssd.engine.request import Request
+from ssd.errors import EngineDeadError
 from ssd.models.checkpoint import open_checkpoint
 from ssd.sampling import SamplingParams
 from ssd.worker.engine_process import EngineProcess
 from ssd.worker.messages import Heartbeat
 from ssd.worker.templates import Templates
 
-_LONG_TEXT = 10_000
-"""Characters. Tokenising a longer text would block the event loop for milliseconds."""
+T = TypeVar("T")
+_LONG = 10_000
+"""Work on more characters or tokens than this takes milliseconds and is done in a thread."""
 
-ClientState = Literal["loading", "ready", "dead"]
+EngineState = Literal["loading", "ready", "dead"]
 
 
-class EngineClient:
-    def __init__(self, config: EngineConfig, process: EngineProcess) -> None:
-        self.config = config
-        self._process = process
+async def off_loop(length: int, work: Callable[[], T]) -> T:
+    """The result of `work`, run in a thread if `length` is large: it would block the event loop."""
+    return await asyncio.to_thread(work) if length > _LONG else work()
+
+
+class AsyncLLM:
+    """A model that generates for many callers at once.
+
+    >>> async with AsyncLLM("path/to/model") as llm:
+    ...     async for part in llm.stream("Once upon a time", SamplingParams(max_tokens=32)):
+    ...         print(part.text, end="")
+    """
+
+    def __init__(
+        self,
+        model: str | EngineConfig,
+        *,
+        log_level: LogLevel = "warning",
+        log_format: LogFormat = "text",
+        on_increment: Callable[[Increment], None] | None = None,
+        **settings: Any,
+    ) -> None:
+        """Starts the engine's process and returns while it loads. Requires a running event loop.
+
+        `settings` are those of EngineConfig; an unknown name is an error. The log of the process goes to
+        standard error. `on_increment` gets the increments of all requests.
+        """
+        if isinstance(model, EngineConfig):
+            self.config = model.changed(settings)
+        else:
+            self.config = EngineConfig.from_settings(str(model), settings)
+        self._process = EngineProcess.start(
+            self.config, log_level=log_level, log_format=log_format, on_increment=on_increment
+        )
         self._factory: RequestFactory | None = None
         self._templates = Templates()  # Start its process while the engine loads.
         self._preparing = asyncio.create_task(self._prepare())
 
-    @classmethod
-    async def start(
-        cls,
-        config: EngineConfig,
-        *,
-        log_level: str = "info",
-        log_format: LogFormat = "json",
-        on_increment: Callable[[Increment], None] | None = None,
-    ) -> "EngineClient":
-        """Starts the process and returns while it loads. `on_increment` gets every increment."""
-        process = EngineProcess.start(
-            config, log_level=log_level, log_format=log_format, on_increment=on_increment
-        )
-        return cls(config, process)
+    async def __aenter__(self) -> "AsyncLLM":
+        try:
+            await self.ready()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
 
     @property
-    def state(self) -> ClientState:
+    def state(self) -> EngineState:
         if self._process.is_dead:
             return "dead"
         return "loading" if self._factory is None else "ready"
-
-    @property
-    def pid(self) -> int | None:
-        """The engine process's id; None once the client is closed."""
-        return self._process.child.pid
 
     @property
     def heartbeat(self) -> Heartbeat | None:
@@ -89,6 +109,7 @@ class EngineClient:
 
     @property
     def max_model_len(self) -> int:
+        """0 while the engine loads."""
         return self._process.ready.max_model_len if self._process.ready else 0
 
     async def ready(self) -> None:
@@ -100,48 +121,48 @@ class EngineClient:
         await self._process.dead()
 
     async def stream(
-        self,
-        prompt: Prompt,
-        sampling_params: SamplingParams | None = None,
-        *,
-        request_id: str | None = None,
-        speculation: bool = True,
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, request_id: str | None = None
     ) -> AsyncGenerator[Increment, None]:
-        """Increments as they are decided. Closing it early (see contextlib.aclosing) aborts the request."""
-        params = sampling_params or SamplingParams()
-        request = await self.request(prompt, params, request_id, speculation=speculation)
+        """Increments as they are decided, once the model is loaded.
+
+        Closing it early (see contextlib.aclosing) aborts the request.
+        """
+        await self.ready()
+        request = await self.request(prompt, sampling_params or SamplingParams(), request_id)
         async with aclosing(self.run(request)) as events:
             async for event in events:
                 if isinstance(event, Increment):
                     yield event
 
     async def generate(
-        self,
-        prompt: Prompt,
-        sampling_params: SamplingParams | None = None,
-        *,
-        request_id: str | None = None,
-        speculation: bool = True,
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, request_id: str | None = None
     ) -> RequestOutput:
-        """The complete output. Cancelling the task aborts the request."""
-        params = sampling_params or SamplingParams()
-        request = await self.request(prompt, params, request_id, speculation=speculation)
+        """The complete output, once the model is loaded. Cancelling the task aborts the request."""
+        await self.ready()
+        request = await self.request(prompt, sampling_params or SamplingParams(), request_id)
         async with aclosing(self.run(request)) as events:
             async for event in events:
                 if isinstance(event, RequestOutput):
                     return event
         raise EngineDeadError("the request ended without an output")
 
-    def chat_prompt(self, messages: Sequence[Message], **template_options: Any) -> list[int]:
-        """Token ids of a conversation, to pass to `stream` or `generate`."""
-        return self.requests.chat_prompt(messages, **template_options)
+    async def chat_prompt(self, messages: Sequence[Message], **template_options: Any) -> list[int]:
+        """Token ids of a conversation, to pass to `stream` or `generate`; requires `ready`.
 
-    async def chat_text(self, messages: Sequence[Message], **template_options: Any) -> str:
-        """A conversation rendered by the model's chat template, within limits. TemplateError: it failed."""
+        `template_options` (tools, …) are for the model's chat template. TemplateError: it cannot render the
+        messages within its limits. TemplatesBusyError: try again later.
+        """
         requests = self.requests
         requests.check_chat(messages)
         options = {"add_generation_prompt": True, **template_options}
-        return await self._templates.render(requests.tokenizer, messages, options)
+        text = await self._templates.render(requests.tokenizer, messages, options)
+        # The template already contains the tokens that the tokenizer would add at the start.
+        return await self.encoded(text, add_special_tokens=False)
+
+    async def encoded(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Token ids of a text; requires `ready`."""
+        work = partial(self.requests.encoded, text, add_special_tokens=add_special_tokens)
+        return await off_loop(len(text), work)
 
     async def request(
         self,
@@ -153,11 +174,10 @@ class EngineClient:
         cache_key: str = "",
         group: str = "",
     ) -> Request:
-        """A checked request for `run`; returns once its grammar is compiled."""
+        """A checked request for `run`; returns once its grammar is compiled. Requires `ready`."""
         more: dict[str, Any] = {"speculation": speculation, "cache_key": cache_key, "group": group}
         make = partial(self.requests.request, prompt, params, request_id, **more)
-        is_long = isinstance(prompt, str) and len(prompt) > _LONG_TEXT
-        request = await asyncio.to_thread(make) if is_long else make()
+        request = await off_loop(len(prompt) if isinstance(prompt, str) else 0, make)
         if params.grammar is not None:
             await self._process.prepare(params.grammar)
         return request
@@ -179,7 +199,6 @@ class EngineClient:
         """Ends the engine process and its draft; requests that are still running get EngineDeadError."""
         await self._process.close()
         await asyncio.to_thread(self._templates.end)
-        self._preparing.cancel()
         await asyncio.gather(self._preparing, return_exceptions=True)
 
     async def _prepare(self) -> None:

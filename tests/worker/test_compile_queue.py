@@ -15,8 +15,7 @@ from ssd.engine.grammar_cache import GrammarCache
 from ssd.engine.grammar_source import source_of
 from ssd.runtime.cores import can_pin, cores_beside, usable_cores
 from ssd.sampling import Grammar
-from ssd.worker.compile_queue import CompileQueue
-from ssd.worker.compile_sandbox import CompileSandbox
+from ssd.worker.compile_queue import CompileQueue, CompileSandbox
 from ssd.worker.messages import Prepare
 from ssd.worker.sandbox_program import Ask, SandboxSettings
 from tests.server.process import children_of
