@@ -16,7 +16,7 @@ interpret_kernels()
 import pytest
 import torch
 
-from tests.tiny import write_checkpoint
+from tests.tiny import cut_layers, write_checkpoint
 
 LONGEST = ("e2e", "models", "server", "cli", "bench", "decoding")
 """Folders whose files take longest, the longest first."""
@@ -85,6 +85,12 @@ def qwen_target() -> Path:
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint("llama3", tmp_path_factory.mktemp("tiny-llama"))
+
+
+@pytest.fixture(scope="session")
+def tiny_draft(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The first layers of the tiny target as its draft: sometimes right."""
+    return str(cut_layers(tiny_llama, 2, tmp_path_factory.mktemp("tiny-draft")))
 
 
 @pytest.fixture(scope="module")

@@ -49,6 +49,7 @@ class Plan:
     prompts: Path
     prompts_per_set: int
     max_tokens: int
+    max_model_len: int
     batches: tuple[int, ...]
     deterministic: bool
     cores: tuple[int, ...]
@@ -89,7 +90,7 @@ class Plan:
             cores=self.cores,
             deterministic=self.deterministic,
             max_num_seqs=batch,
-            max_model_len=2048,
+            max_model_len=self.max_model_len,
             show_progress=False,
             **settings,
         )
@@ -193,6 +194,7 @@ def parse() -> tuple[Plan, Path]:
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--prompts-per-set", type=int, default=12)
     parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--max-model-len", type=int, default=2048)
     parser.add_argument("--batches", default="16,1")
     parser.add_argument("--loose", action="store_true")
     parser.add_argument("--cores", default="0")
@@ -204,6 +206,7 @@ def parse() -> tuple[Plan, Path]:
         options.prompts,
         options.prompts_per_set,
         options.max_tokens,
+        options.max_model_len,
         _numbers(options.batches),
         not options.loose,
         _numbers(options.cores),

@@ -111,7 +111,7 @@ def ssd_serve(model: Path, draft: Path, log: Path, *options: str) -> Iterator[Se
         process = subprocess.Popen(command, stdout=sink, stderr=sink, text=True)
     server = ServerProcess(process, f"http://127.0.0.1:{port}", log, None)
     try:
-        until(lambda: is_ready(server) or process.poll() is not None, seconds=120)
+        until(lambda: is_ready(server) or process.poll() is not None, seconds=300)
         assert process.poll() is None, log.read_text()
         yield server
     finally:

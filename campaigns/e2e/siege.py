@@ -31,7 +31,7 @@ from campaigns.e2e.held import Held, Watch
 from campaigns.e2e.hostile import ATTACKS, Aim, Attack, Harm, attack, send_a_long_prompt
 from tests.server.process import ServerProcess, free_port, is_ready, until
 
-_MODEL = "besieged"
+MODEL = "besieged"
 _TOKENS = 24
 _ALLOWED_RATIO = 3.0
 _ALLOWED_MEGABYTES = 200.0
@@ -61,7 +61,7 @@ def serving(model: Path, folder: Path, *options: str) -> Iterator[ServerProcess]
     command = [sys.executable, "-m", "ssd", "serve", str(model), "--port", str(port)]
     with log.open("w") as sink:
         process = subprocess.Popen(
-            [*command, "--served-model-name", _MODEL, "--device", "cpu", *options],
+            [*command, "--served-model-name", MODEL, "--device", "cpu", *options],
             stdout=sink,
             stderr=sink,
             text=True,
@@ -83,7 +83,7 @@ async def ask_on(client: openai.AsyncOpenAI, number: int, seen: Honest, until_th
         began = time.monotonic()
         try:
             stream = await client.completions.create(
-                model=_MODEL, prompt=f"{number}.{asked} Once upon a time", max_tokens=_TOKENS, stream=True
+                model=MODEL, prompt=f"{number}.{asked} Once upon a time", max_tokens=_TOKENS, stream=True
             )
             pieces = 0
             async for _piece in stream:
@@ -128,37 +128,33 @@ def fill(server: ServerProcess, watch: Watch, long_prompt: str) -> None:
         held = watch.now()["engine"].megabytes
         for _ in range(2):
             number += 1
-            body = {"model": _MODEL, "prompt": f"{number} {long_prompt}", "max_tokens": 1}
+            body = {"model": MODEL, "prompt": f"{number} {long_prompt}", "max_tokens": 1}
             httpx.post(f"{server.url}/v1/completions", json=body, timeout=300).raise_for_status()
 
 
 def besiege(
-    model: Path,
-    *options: str,
+    server: ServerProcess,
+    *,
     seconds: float,
     clients: int,
     attackers: int,
     long_prompt: str,
     held_seconds: float = 60.0,
 ) -> tuple[list[str], list[str]]:
-    """Lines for people, and what should not have been."""
-    with (
-        tempfile.TemporaryDirectory(prefix="siege-") as folder,
-        serving(model, Path(folder), *options) as server,
-    ):
-        watch = Watch(server)
-        fill(server, watch, long_prompt)
-        asyncio.run(observe(server, watch, clients, seconds / 10))  # The first time some things are slow.
-        before = watch.now()
-        alone = asyncio.run(observe(server, watch, clients, seconds / 3))
-        aim = Aim(url=server.url, model=_MODEL, long_prompt=long_prompt, held_seconds=held_seconds)
-        # A process of their own: beside the honest they would be what these wait for.
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as elsewhere:
-            harassing = elsewhere.submit(harass, aim, attackers, seconds)
-            under = asyncio.run(observe(server, watch, clients, seconds))
-            harm = harassing.result()
-        server.until_idle()
-        after = watch.now()
+    """Lines for people, and what should not have been. The server's model goes by the name of MODEL."""
+    watch = Watch(server)
+    fill(server, watch, long_prompt)
+    asyncio.run(observe(server, watch, clients, seconds / 10))  # The first time some things are slow.
+    before = watch.now()
+    alone = asyncio.run(observe(server, watch, clients, seconds / 3))
+    aim = Aim(url=server.url, model=MODEL, long_prompt=long_prompt, held_seconds=held_seconds)
+    # A process of their own: beside the honest they would be what these wait for.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as elsewhere:
+        harassing = elsewhere.submit(harass, aim, attackers, seconds)
+        under = asyncio.run(observe(server, watch, clients, seconds))
+        harm = harassing.result()
+    server.until_idle()
+    after = watch.now()
     said = [f"alone: {alone}", f"under siege: {under}", f"attacks: {dict(harm.tried)}"]
     said += [f"answers: {dict(sorted(harm.answers.items()))}"]
     said += [
@@ -188,14 +184,17 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("options", nargs="*", help="of `ssd serve`, after --")
     given = parser.parse_args()
-    said, wrong = besiege(
-        given.model,
-        *given.options,
-        seconds=60 * given.minutes,
-        clients=given.clients,
-        attackers=given.attackers,
-        long_prompt="word " * 4000,
-    )
+    with (
+        tempfile.TemporaryDirectory(prefix="siege-") as folder,
+        serving(given.model, Path(folder), *given.options) as server,
+    ):
+        said, wrong = besiege(
+            server,
+            seconds=60 * given.minutes,
+            clients=given.clients,
+            attackers=given.attackers,
+            long_prompt="word " * 4000,
+        )
     print("\n".join([*said, f"{len(wrong)} faults", *(f"  {each[:300]}" for each in wrong[:20])]))
     sys.exit(bool(wrong))
 

@@ -1,10 +1,11 @@
 """Everything that SSD inside vLLM has to show, run after run; ended and started again, it goes on.
 
     python -m campaigns.vllm.proof --models FOLDER --record proof.jsonl [--texts FOLDER]
-        [--only WORD …] [--table]
+        [--only WORD …] [--table] [-- OPTION …]
 
 `--models` has folders named smollm2, qwen-0.5b and qwen-1.5b; `--texts` the data sets, by name. Each run is a
-command of its own that keeps its results in the record. `--table` only prints what the record holds.
+command of its own that keeps its results in the record; options after `--` are passed to each and override
+its own. `--table` only prints what the record holds.
 """
 
 import argparse
@@ -87,6 +88,7 @@ def main() -> None:
     parser.add_argument("--record", type=Path, required=True)
     parser.add_argument("--only", nargs="*", default=[""], help="runs whose names have one of these words")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("options", nargs="*", help="of each run, after --")
     arguments = parser.parse_args()
     record = Record(arguments.record, {})
     if arguments.table:
@@ -98,7 +100,7 @@ def main() -> None:
         if not any(word in run.name for word in arguments.only):
             continue
         print(f"== {run.name}", flush=True)
-        command = [sys.executable, "-m", f"campaigns.vllm.{run.module}", *run.options]
+        command = [sys.executable, "-m", f"campaigns.vllm.{run.module}", *run.options, *arguments.options]
         done = subprocess.run(
             [*command, "--record", str(arguments.record)],
             check=False,

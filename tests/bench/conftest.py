@@ -1,4 +1,4 @@
-"""A tiny target with the first layers of itself as draft, which is sometimes right, and cases around it."""
+"""Cases around a tiny target with the first layers of itself as draft."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,17 +8,11 @@ import pytest
 from ssd.bench.cases import cases_of
 from ssd.bench.engines import CaseEngines
 from ssd.config import DraftConfig, EngineConfig
-from tests.tiny import cut_layers
 
 CASES = {
     case.label: case
     for case in cases_of("ar,ar+allcores,sd2,ssd", [0.0], [1]) + cases_of("ar,ssd", [0.8], [3])
 }
-
-
-@pytest.fixture(scope="session")
-def tiny_draft(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(cut_layers(tiny_llama, 2, tmp_path_factory.mktemp("bench-draft")))
 
 
 @pytest.fixture(scope="package")

@@ -19,7 +19,9 @@ class Drafts:
         self._cores = dict(cores or {})
         self._processes: dict[str, subprocess.Popen[str]] = {}
         for name in self._models:
-            self.start(name)
+            self._launch(name)
+        for name in self._models:
+            self._wait(name)
 
     @property
     def addresses(self) -> str:
@@ -27,13 +29,20 @@ class Drafts:
 
     def start(self, name: str, *arguments: str) -> None:
         """At its address, in place of one that has ended."""
+        self._launch(name, *arguments)
+        self._wait(name)
+
+    def _launch(self, name: str, *arguments: str) -> None:
         what = ["--model", str(self._models[name]), "--name", name, "--listen", self._address(name)]
         what += ["--cores", self._cores[name]] if name in self._cores else []
         program = [sys.executable, "-m", "ssd", "draft", *what, *self._arguments, *arguments]
-        process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
-        self._processes[name] = process
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("drafting with")
+        self._processes[name] = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+
+    def _wait(self, name: str) -> None:
+        """Until it drafts."""
+        said = self._processes[name].stdout
+        assert said is not None
+        assert said.readline().startswith("drafting with")
 
     def strike(self, name: str, how: int) -> None:
         """Ends one."""

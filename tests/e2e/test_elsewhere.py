@@ -10,10 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from tests.alive import is_alive
-from tests.tiny import cut_layers
 
 HIDING = Path(__file__).parent / "elsewhere"
 HIDDEN = """
@@ -70,13 +67,8 @@ def elsewhere(*words: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-@pytest.fixture(scope="module")
-def draft(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(cut_layers(tiny_llama, 2, tmp_path_factory.mktemp("draft")))
-
-
-def test_every_mode_writes_the_same(tiny_llama: Path, draft: str) -> None:
-    done = elsewhere("-c", HIDDEN + MODES, str(tiny_llama), draft)
+def test_every_mode_writes_the_same(tiny_llama: Path, tiny_draft: str) -> None:
+    done = elsewhere("-c", HIDDEN + MODES, str(tiny_llama), tiny_draft)
     assert done.returncode == 0, done.stderr
     if (os.cpu_count() or 1) > 1:
         said = [
@@ -85,9 +77,9 @@ def test_every_mode_writes_the_same(tiny_llama: Path, draft: str) -> None:
         assert [" draft: " in line for line in sorted(said)] == [True, False], "each side, once"
 
 
-def test_a_draft_ends_with_its_engine(tiny_llama: Path, draft: str) -> None:
+def test_a_draft_ends_with_its_engine(tiny_llama: Path, tiny_draft: str) -> None:
     """By its lifeline: nothing of the system is asked for."""
-    done = elsewhere("-c", HIDDEN + KILLED, str(tiny_llama), draft)
+    done = elsewhere("-c", HIDDEN + KILLED, str(tiny_llama), tiny_draft)
     assert done.stdout, done.stderr
     deadline = time.monotonic() + 20
     while is_alive(int(done.stdout)) and time.monotonic() < deadline:

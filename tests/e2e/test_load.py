@@ -7,7 +7,7 @@ from campaigns.e2e.load import Load, run
 
 def test_a_server_under_load_answers_everyone_as_if_they_were_alone(tmp_path: Path) -> None:
     # So soon after the start memory still grows: buffers, compiled grammars, metrics' labels.
-    load = Load(clients=24, seconds=20, num_cases=60, num_kills=1, growth=0.3)
+    load = Load(clients=24, seconds=10, num_cases=40, num_kills=1, growth=0.3)
     report = run(load, tmp_path)
     assert report.is_perfect, str(report)
     assert report.metrics["draft_losses_total"] == 1

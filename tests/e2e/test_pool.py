@@ -1,49 +1,29 @@
 """A pool of real drafts behind one engine: the AR tokens, while drafts are killed, drained and come back."""
 
-import signal
+import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from campaigns.e2e.pool_strikes import _PATIENCE, delays_of
+from campaigns.e2e.pool_strikes import _PATIENCE, delays_of, main
 from campaigns.e2e.process_faults import Slow
 from ssd import LLM, SamplingParams
 from tests.e2e.drafts import Drafts
-from tests.e2e.test_ssd import COMMON, outputs
-from tests.tiny import write_checkpoint
+from tests.e2e.test_ssd import COMMON
 
 
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint("medium", tmp_path_factory.mktemp("target"))
-
-
-@pytest.fixture
-def pool(target: Path, tmp_path: Path) -> Iterator[Drafts]:
-    made = Drafts({"one": target, "two": target}, tmp_path, "--name", "alike")
-    yield made
-    made.close()
-
-
-def test_tokens_are_the_targets_while_drafts_come_and_go(target: Path, pool: Drafts) -> None:
-    expected = outputs(LLM(str(target), **COMMON))
-    draft = {"model": pool.addresses, "timeout": 2.0}
-    with LLM(str(target), mode="ssd", draft=draft, **COMMON) as llm:
-        decoder: Any = llm._engine.core.decoder
-        decoder._runner = Slow(decoder._runner)
-        for name, how in (("one", signal.SIGTERM), ("two", signal.SIGKILL)):
-            _until_ready(llm, 2)
-            assert outputs(llm) == expected
-            pool.strike(name, how)
-            pool.start(name)
-            assert outputs(llm) == expected
-        stats = llm.stats
-    assert stats.speculation.hits > 0
-    assert stats.draft is not None
-    assert stats.draft.num_losses >= 2
+def test_tokens_are_the_targets_while_drafts_come_and_go(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The small form of `python -m campaigns.e2e.pool_strikes`: drafts drain, are upgraded and are killed."""
+    record = tmp_path / "record.jsonl"
+    few = ("--large", "1", "--small", "0", "--layers", "1", "--pause", "0.02", "--strikes", "3")
+    flags = ("--model", str(target), "--soon", str(_PATIENCE), "--record", str(record))
+    monkeypatch.setattr(sys, "argv", ["pool_strikes", *few, *flags])
+    assert main() == 0
+    assert len(record.read_text().splitlines()) == 3
 
 
 def test_a_request_may_name_its_draft(target: Path, tmp_path: Path) -> None:

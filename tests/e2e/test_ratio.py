@@ -12,7 +12,6 @@ import pytest
 from ssd import LLM, SamplingParams
 from ssd.engine.outputs import SpeculationStats
 from tests.e2e.test_speculative import PROMPTS, mixed_params, outputs
-from tests.tiny import cut_layers, write_checkpoint
 
 PROMPT = [5, 17, 9, 40]
 TOP = 6
@@ -20,14 +19,9 @@ LIMIT = 4.9  # standard deviations, two-sided p = 1e-6; seeds are fixed
 ENOUGH = 20  # expected count from which on an outcome is looked at
 
 
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint("medium", tmp_path_factory.mktemp("target"))
-
-
-@pytest.fixture(scope="module")
-def draft(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return cut_layers(target, 2, tmp_path_factory.mktemp("cut"))
+@pytest.fixture
+def draft(drafts: dict[str, Path]) -> Path:
+    return drafts["cut"]
 
 
 def load(model: Path, **settings: Any) -> LLM:

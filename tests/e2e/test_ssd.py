@@ -16,7 +16,7 @@ import pytest
 from campaigns.e2e.process_faults import Slow, Struck, spoilable_links
 from ssd import LLM, SamplingParams
 from tests.alive import is_alive
-from tests.tiny import cut_layers, write_checkpoint
+from tests.tiny import write_checkpoint
 
 PROMPTS = ["The quick brown fox jumps over", "def add(a, b):\n    return a + b\n", "Once upon a time"]
 COMMON: dict[str, Any] = {"device": "cpu", "deterministic": True, "show_progress": False}
@@ -39,24 +39,8 @@ def outputs(llm: LLM) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint("medium", tmp_path_factory.mktemp("target"))
-
-
-@pytest.fixture(scope="module")
 def expected(target: Path) -> list[Any]:
     return outputs(LLM(str(target), **COMMON))
-
-
-@pytest.fixture(scope="module")
-def drafts(target: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Always right, sometimes right, never right but by chance; and one of another vocabulary size."""
-    return {
-        "itself": target,
-        "cut": cut_layers(target, 2, tmp_path_factory.mktemp("cut")),
-        "another": write_checkpoint("llama3", tmp_path_factory.mktemp("other"), seed=9),
-        "padded": write_checkpoint("padded", tmp_path_factory.mktemp("padded"), seed=3),
-    }
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +57,7 @@ def address(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     assert process.wait(60) == 0
 
 
-@pytest.mark.parametrize("name", ["itself", "cut", "another", "padded"])
+@pytest.mark.parametrize("name", ["itself", "cut", "padded"])
 def test_ssd_equals_ar(target: Path, drafts: dict[str, Path], expected: list[Any], name: str) -> None:
     # Rounded weights would make the draft that is always right wrong now and then.
     own: dict[str, Any] = {"precision": "model"} if name == "itself" else {}
@@ -149,11 +133,12 @@ def test_a_killed_draft_comes_back_without_being_asked_for(target: Path) -> None
 def test_a_draft_is_replaced_while_requests_run(
     target: Path, drafts: dict[str, Path], expected: list[Any]
 ) -> None:
+    """And texts are the same with a draft that is never right."""
     with LLM(str(target), mode="ssd", draft=str(drafts["another"]), **COMMON) as llm:
         decoder: Any = llm._engine.core.decoder
         decoder._runner = Slow(decoder._runner)
-        line: Any = decoder.proposer.speculator.client.pool
-        old_pid = line.replicas[0].source.pid
+        old_pid = decoder.proposer.speculator.client.pool.replicas[0].source.pid
+        assert outputs(llm) == expected
         llm.replace_draft(str(target))
         assert outputs(llm) == expected
         deadline = time.monotonic() + 60
@@ -169,24 +154,6 @@ def test_a_draft_is_replaced_while_requests_run(
         hits = llm.stats.speculation.hits
         assert outputs(llm) == expected
         assert llm.stats.speculation.hits > hits
-
-
-def test_the_draft_ends_with_an_engine_that_is_killed(target: Path) -> None:
-    program = (
-        "import sys, time; from ssd import LLM\n"
-        f"llm = LLM({str(target)!r}, mode='ssd', draft={str(target)!r}, device='cpu', show_progress=False)\n"
-        "line = llm._engine.core.decoder.proposer.speculator.client.pool\n"
-        "print(line.replicas[0].source.pid, flush=True); time.sleep(60)"
-    )
-    engine = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    assert engine.stdout is not None
-    pid = int(engine.stdout.readline())
-    engine.send_signal(signal.SIGKILL)
-    engine.wait()
-    deadline = time.monotonic() + 60
-    while is_alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not is_alive(pid)
 
 
 def test_tcp_needs_keys_and_lets_only_their_holder_in(

@@ -12,7 +12,6 @@ from ssd.engine import build
 from ssd.engine.outputs import RequestOutput
 from ssd.runtime.cores import can_pin, usable_cores
 from tests.alive import is_alive
-from tests.tiny import cut_layers
 
 PARAMS = SamplingParams(temperature=0.8, seed=5, max_tokens=24, ignore_eos=True)
 needs_two_cores = pytest.mark.skipif(
@@ -27,18 +26,13 @@ def llm(tiny_llama: Path) -> Iterator[LLM]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def draft(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(cut_layers(tiny_llama, 2, tmp_path_factory.mktemp("draft")))
-
-
 def answer(llm: LLM) -> RequestOutput:
     return llm.generate(PROMPT, PARAMS, use_tqdm=False)[0]
 
 
-def test_modes_change_around_one_target(llm: LLM, draft: str) -> None:
+def test_modes_change_around_one_target(llm: LLM, tiny_draft: str) -> None:
     target, tokens = llm._engine.loaded, answer(llm).outputs[0].token_ids
-    llm.switch_mode("sd", draft=draft)
+    llm.switch_mode("sd", draft=tiny_draft)
     in_turns = answer(llm)
     llm.switch_mode("ssd")
     ahead = answer(llm)
@@ -53,18 +47,18 @@ def test_modes_change_around_one_target(llm: LLM, draft: str) -> None:
 
 
 def test_a_draft_that_finds_no_memory_on_its_gpu_is_refused_and_all_stays(
-    llm: LLM, draft: str, monkeypatch: pytest.MonkeyPatch
+    llm: LLM, tiny_draft: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "free_on_gpus", lambda: {"cuda:0": 1 << 10})
     tokens = answer(llm).outputs[0].token_ids
     with pytest.raises(ValueError, match=r"of cuda:0, and 0\.00 GiB are free .* smaller kv_cache_bytes"):
-        llm.switch_mode("ssd", draft=draft)
+        llm.switch_mode("ssd", draft=tiny_draft)
     assert llm.mode == "ar"
     assert answer(llm).outputs[0].token_ids == tokens
 
 
-def test_the_draft_process_ends_with_its_mode(llm: LLM, draft: str) -> None:
-    llm.switch_mode("ssd", draft=draft)
+def test_the_draft_process_ends_with_its_mode(llm: LLM, tiny_draft: str) -> None:
+    llm.switch_mode("ssd", draft=tiny_draft)
     source = llm._engine.core.decoder.proposer.speculator.client.pool.replicas[0].source  # type: ignore[attr-defined]
     pid = source.pid
     assert is_alive(pid)
@@ -73,9 +67,9 @@ def test_the_draft_process_ends_with_its_mode(llm: LLM, draft: str) -> None:
 
 
 @needs_two_cores
-def test_cores_follow_the_mode(llm: LLM, draft: str) -> None:
+def test_cores_follow_the_mode(llm: LLM, tiny_draft: str) -> None:
     threads = torch.get_num_threads()
-    llm.switch_mode("ssd", draft=draft)
+    llm.switch_mode("ssd", draft=tiny_draft)
     assert len(os.sched_getaffinity(0)) < len(usable_cores())
     llm.switch_mode("ar")
     assert os.sched_getaffinity(0) == set(usable_cores())
@@ -85,9 +79,11 @@ def test_cores_follow_the_mode(llm: LLM, draft: str) -> None:
 
 
 @needs_two_cores
-def test_closing_gives_the_cores_back(tiny_llama: Path, draft: str) -> None:
+def test_closing_gives_the_cores_back(tiny_llama: Path, tiny_draft: str) -> None:
     """What the process starts later would otherwise be born on the target's core alone."""
-    with LLM(str(tiny_llama), draft=draft, mode="ssd", device="cpu", dtype="float32", show_progress=False):
+    with LLM(
+        str(tiny_llama), draft=tiny_draft, mode="ssd", device="cpu", dtype="float32", show_progress=False
+    ):
         assert len(os.sched_getaffinity(0)) < len(usable_cores())
     assert os.sched_getaffinity(0) == set(usable_cores())
 
@@ -101,10 +97,10 @@ def test_what_cannot_be_had_changes_nothing(llm: LLM, named: str | None) -> None
     assert answer(llm).outputs[0].token_ids == before
 
 
-def test_not_while_a_request_runs(llm: LLM, draft: str) -> None:
+def test_not_while_a_request_runs(llm: LLM, tiny_draft: str) -> None:
     stream = llm.stream(PROMPT, PARAMS)
     next(stream)
     with pytest.raises(ValueError, match="while requests run"):
-        llm.switch_mode("sd", draft=draft)
+        llm.switch_mode("sd", draft=tiny_draft)
     stream.close()
-    llm.switch_mode("sd", draft=draft)
+    llm.switch_mode("sd", draft=tiny_draft)

@@ -1,4 +1,4 @@
-"""A tiny target and drafts for it: itself, and its first layers."""
+"""Models as tuning loads them, and facts that are made up."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +11,6 @@ from ssd.config import RunnerConfig
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.tuning.measure import DRAFT_ROWS, TARGET_ROWS, DraftFacts, Facts
 from ssd.tuning.texts import Guesses
-from tests.tiny import cut_layers
-
-
-@pytest.fixture(scope="session")
-def tiny_draft(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return cut_layers(tiny_llama, 2, tmp_path_factory.mktemp("tuning-draft"))
 
 
 @pytest.fixture(scope="session")

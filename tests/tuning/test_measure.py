@@ -40,9 +40,9 @@ def test_only_what_the_cpu_can_do_is_tried(
     assert precisions_of(RunnerConfig(model="m", device="cpu")) == expected
 
 
-def test_everything_is_measured_on_a_real_pair(tiny_llama: Path, tiny_draft: Path) -> None:
+def test_everything_is_measured_on_a_real_pair(tiny_llama: Path, tiny_draft: str) -> None:
     config = EngineConfig(model=str(tiny_llama), device="cpu", dtype="float32")
-    draft = DraftConfig(model=str(tiny_draft))
+    draft = DraftConfig(model=tiny_draft)
     said: list[str] = []
     with CaseEngines(config, draft, [Case(mode="ar"), Case(mode="ssd")]) as engines:
         prompts = ["Once upon a time", "The quick brown fox"]

@@ -36,8 +36,8 @@ def test_a_model_guesses_its_own_text(tiny_llama: Path, load: Load, temperature:
     assert guesses.acceptance > 0.9
 
 
-def test_ranks_are_those_of_the_draft_s_own_logits(tiny_llama: Path, tiny_draft: Path, load: Load) -> None:
-    written, draft = write(tiny_llama, 0.0), load(tiny_draft)
+def test_ranks_are_those_of_the_draft_s_own_logits(tiny_llama: Path, tiny_draft: str, load: Load) -> None:
+    written, draft = write(tiny_llama, 0.0), load(Path(tiny_draft))
     guesses = guesses_of(draft, [written])
     assert 0.0 < guesses.acceptance < 1.0
     for place in (0, 7, 39):

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from campaigns.record import Record
+from campaigns.vllm.proof import table
 from ssd.integrations.vllm.contract import TESTED
 from tests.vllm import programs
 from tests.vllm.overlay import overlaid
@@ -14,9 +16,7 @@ NEWEST = TESTED[-1]
 pytestmark = [pytest.mark.vllm, pytest.mark.models]
 
 
-def run(folder: Path, record: Path, *options: str, first: Path | None = None) -> list[dict[str, Any]]:
-    usual = ("--target", folder, "--draft", folder, "--prompts", "2", "--tokens", "10", "--patience", "1")
-    return programs.run("equality", record, *usual, *options, timeout=800, first=first)
+SMALL = ("--prompts", "2", "--tokens", "10", "--patience", "1")
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +25,15 @@ def padded(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[
     place = tmp_path_factory.mktemp("padded")
     found = cached(NEWEST)
     first = overlaid(place / "overlay", found, NEWEST) if found is not None else None
-    return run(folder, place / "record", "--temperatures", "0.7", "--padded", "--lookahead", "2", first=first)
+    kind = ("--target", folder, "--draft", folder, "--temperatures", "0.7", "--padded", "--lookahead", "2")
+    return programs.run("equality", place / "record", *SMALL, *kind, timeout=800, first=first)
 
 
 def test_every_token_is_the_same_with_and_without_the_draft(folder: Path, tmp_path: Path) -> None:
-    found = run(folder, tmp_path / "record", "--temperatures", "0", "0.7")
+    """The small form of `python -m campaigns.vllm.proof`: one of its runs."""
+    which = ("--models", folder.parent, "--only", "smollm2 float32")
+    options = (*which, "--", *SMALL, "--temperatures", "0", "0.7")
+    found = programs.run("proof", tmp_path / "record", *options, timeout=800)
     assert [each["case"] for each in found] == [
         "T=0.0 seeded",
         "T=0.7 seeded",
@@ -42,6 +46,8 @@ def test_every_token_is_the_same_with_and_without_the_draft(folder: Path, tmp_pa
     # Of a single case there may be none where other programs have the cores.
     assert sum(each["hits"] for each in found) > 0
     assert sum(each["accepted"] for each in found) > 0
+    rows = table(Record(tmp_path / "record", {})).splitlines()
+    assert len(rows) == 2 + len(found)
 
 
 def test_padded_proposals_change_no_token(padded: list[dict[str, Any]]) -> None:
