@@ -1,8 +1,8 @@
-"""Workers as they run: real processes, real models, the protocol between them and a run."""
+"""Runs among peers. Workers are real processes; in most tests a few lines of Python play the engine."""
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,6 +17,24 @@ from ssd.bench.manifest import Provenance
 from ssd.version import DISTRIBUTION
 from tests.server.process import serving
 
+COUNTING = """
+def load(job):
+    def generate(case, prompt, max_tokens, note):
+        for token in range(max_tokens):
+            note([token])
+        return {}
+    return generate
+"""
+ALONE = """
+import atexit, os
+
+os.mkdir("{alive}")  # fails where another one is there
+atexit.register(os.rmdir, "{alive}")
+"""
+NOT_LOADING = """
+def load(job):
+    raise ValueError("no such model")
+"""
 FAILING = """
 def load(job):
     def generate(case, prompt, max_tokens, note):
@@ -31,18 +49,6 @@ def load(job):
             "text": "abcdefgh", "first_text": "abc", "tokens": None,
             "num_tokens": {usage}, "seconds_later": 3.0,
         }}
-    return generate
-"""
-COUNTING = """
-import atexit, os
-
-def load(job):
-    os.mkdir("{alive}")  # fails where another one is there
-    atexit.register(os.rmdir, "{alive}")
-    def generate(case, prompt, max_tokens, note):
-        for token in range(max_tokens):
-            note([token])
-        return {{}}
     return generate
 """
 PROMPTS = {"code": [[5, 6, 7], [40, 41, 42, 43]]}
@@ -65,19 +71,47 @@ def plans(said: PeersSettings, **more: object) -> dict[str, WorkerPlan]:
     return {plan.name: plan for plan in found}
 
 
-def test_our_own_version_is_told(tiny_llama: Path, tiny_draft: str, tmp_path: Path) -> None:
-    with Worker(plans(settings(tiny_llama, tiny_draft))["ssd"], tmp_path / "log") as worker:
-        assert worker.versions[DISTRIBUTION] == version(DISTRIBUTION)
+class Played:
+    """A run in a folder, whose engines are played."""
+
+    def __init__(self, folder: Path, **more: object) -> None:
+        self._place, self.folder = folder, PeersFolder(folder / "run")
+        self.settings = settings(folder, str(folder), **more)
+        self.manifest = self.folder.begin(PeersManifest(settings=self.settings, sessions=[], engines={}))
+        self.notes: list[str] = []
+
+    def plan(self, name: str, program: str = COUNTING, cases: Sequence[str] = ("plain",)) -> WorkerPlan:
+        file = self._place / f"worker_{name}.py"
+        file.write_text(program)
+        job = {"cores": [], "packages": ["torch"], "variables": {}}
+        peer = dataclasses.replace(endpoint(name), worker=str(file))
+        return WorkerPlan(peer=peer, cases=cases, python=Path(sys.executable), job=job, num_bytes=0)
+
+    def go_on(
+        self, *wave: WorkerPlan, on_text: Callable[[PeerRecord], None] = lambda _text: None
+    ) -> list[PeerRecord]:
+        """What is new."""
+        before = len(self.folder.records())
+        run = PeersRun(self.folder, self.manifest, [wave], PROMPTS, lambda text: [ord(c) for c in text])
+        run.go_on(Watcher(on_text=on_text, on_note=self.notes.append))
+        return self.folder.records()[before:]
 
 
 def test_transformers_is_greedy_alone_and_with_a_draft(
     tiny_llama: Path, tiny_draft: str, tmp_path: Path
 ) -> None:
+    """What it cannot do is an error after which it goes on; one that is killed is told apart."""
     plan = plans(settings(tiny_llama, tiny_draft))["transformers"]
     with Worker(plan, tmp_path / "log") as worker:
         plain = worker.ask("plain", PROMPTS["code"][0], 12)
         drafted = worker.ask("draft3", PROMPTS["code"][0], 12)
         assert worker.versions["transformers"] != "?"
+        with pytest.raises(PeerError, match="IndexError"):
+            worker.ask("plain", [100_000], 4)
+        assert len(worker.ask("plain", [5], 4)["tokens"]) == 4
+        worker._process.kill()
+        with pytest.raises(PeerError, match="was killed"):
+            worker.ask("plain", [5], 4)
     assert len(plain["tokens"]) == 12
     assert drafted["tokens"] == plain["tokens"]
     assert plain["first_token"] > 0
@@ -85,86 +119,54 @@ def test_transformers_is_greedy_alone_and_with_a_draft(
     assert 0 < plain["seconds_later"] < 60
 
 
-def test_what_a_peer_cannot_do_is_an_error_and_it_stays_alive(
-    tiny_llama: Path, tiny_draft: str, tmp_path: Path
-) -> None:
-    plan = plans(settings(tiny_llama, tiny_draft))["transformers"]
-    with Worker(plan, tmp_path / "log") as worker:
-        with pytest.raises(PeerError, match="IndexError"):
-            worker.ask("plain", [100_000], 4)
-        assert len(worker.ask("plain", [5], 4)["tokens"]) == 4
-
-
-def test_a_peer_that_cannot_load_says_why(tmp_path: Path) -> None:
-    plan = plans(settings(tmp_path, str(tmp_path)))["transformers"]
-    with pytest.raises(PeerError, match=r"ValueError.*see .*log"), Worker(plan, tmp_path / "log"):
-        pass
-
-
-def test_a_peer_that_is_killed_is_told_apart(tiny_llama: Path, tiny_draft: str, tmp_path: Path) -> None:
-    plan = plans(settings(tiny_llama, tiny_draft))["transformers"]
-    with Worker(plan, tmp_path / "log") as worker:
-        worker._process.kill()
-        with pytest.raises(PeerError, match="was killed"):
-            worker.ask("plain", [5], 4)
-
-
-def test_a_run_takes_turns_and_goes_on(tiny_llama: Path, tiny_draft: str, tmp_path: Path) -> None:
+def test_real_engines_write_the_same(tiny_llama: Path, tiny_draft: str, tmp_path: Path) -> None:
     said, folder = settings(tiny_llama, tiny_draft), PeersFolder(tmp_path / "run")
     manifest = folder.begin(PeersManifest(settings=said, sessions=[], engines={}))
-    wave = list(plans(said).values())
-    seen: list[PeerRecord] = []
     notes: list[str] = []
-
-    def stop_after(text: PeerRecord) -> None:
-        seen.append(text)
-        if len(seen) == 3:
-            raise KeyboardInterrupt
-
-    def go_on(watcher: Watcher) -> PeersRun:
-        run = PeersRun(folder, manifest, [wave], PROMPTS, lambda _text: [])
-        run.go_on(watcher)
-        return run
-
-    with pytest.raises(KeyboardInterrupt):
-        go_on(Watcher(on_text=stop_after, on_note=notes.append))
-    run = go_on(Watcher(on_text=seen.append, on_note=notes.append))
-    assert run.is_complete
-    found = folder.records()
-    # The prompt at which it ended is measured whole again: nobody is paired with an earlier hour.
-    assert (len(found), len(seen), run.num_texts, run.num_done) == (3 + 8, 3 + 8, 8, 8)
-    engines = [("ssd", "ar"), ("ssd", "ssd"), ("transformers", "plain"), ("transformers", "draft3")]
-    order = [engines[place] for place in (*(0, 1, 3), *(0, 1, 3, 2), *(1, 2, 0, 3))]
-    assert [(each.peer, each.case) for each in found] == order
-    assert [each.sitting for each in found] == [0] * 3 + [1] * 8
+    run = PeersRun(folder, manifest, [list(plans(said).values())], PROMPTS, lambda _text: [])
+    run.go_on(Watcher(on_text=lambda _text: None, on_note=notes.append))
     for place in range(2):
-        texts = {tuple(each.tokens) for each in found if each.prompt == place}
+        texts = {tuple(each.tokens) for each in folder.records() if each.prompt == place}
         assert len(texts) == 1, "everyone is greedy with the same weights in float32"
     # The other one is stopped while it waits.
     assert set(folder.manifest().idle) == {"ssd"}
+    assert folder.manifest().versions["ssd"][DISTRIBUTION] == version(DISTRIBUTION)
     assert [note for note in notes if "left out" in note] == []
 
 
-def test_texts_are_written_again_in_each_turn_also_without_this_engine(
-    tiny_llama: Path, tiny_draft: str, tmp_path: Path
-) -> None:
-    said = settings(tiny_llama, tiny_draft, ssd_cases=[], turns=2)
-    folder, wave = PeersFolder(tmp_path / "run"), list(plans(said).values())
-    assert [plan.name for plan in wave] == ["transformers"]
-    manifest = folder.begin(PeersManifest(settings=said, sessions=[], engines={}))
+def test_a_run_takes_turns_and_goes_on(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    wave = (run.plan("ssd", cases=["ar", "ssd"]), run.plan("other", cases=["plain", "draft3"]))
 
-    def go_on(on_text: Callable[[PeerRecord], None]) -> None:
-        run = PeersRun(folder, manifest, [wave], PROMPTS, lambda _text: [])
-        run.go_on(Watcher(on_text=on_text, on_note=lambda _note: None))
+    def stop_after_three(_text: PeerRecord) -> None:
+        if len(run.folder.records()) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run.go_on(*wave, on_text=stop_after_three)
+    run.go_on(*wave)
+    found = run.folder.records()
+    whole = PeersRun(run.folder, run.manifest, [wave], PROMPTS, lambda _text: [])
+    # The prompt at which it ended is measured whole again: nobody is paired with an earlier hour.
+    assert (len(found), whole.num_texts, whole.num_done, whole.is_complete) == (3 + 8, 8, 8, True)
+    engines = [("ssd", "ar"), ("ssd", "ssd"), ("other", "plain"), ("other", "draft3")]
+    order = [engines[place] for place in (*(0, 1, 3), *(0, 1, 3, 2), *(1, 2, 0, 3))]
+    assert [(each.peer, each.case) for each in found] == order
+    assert [each.sitting for each in found] == [0] * 3 + [1] * 8
+
+
+def test_texts_are_written_again_in_each_turn_also_without_this_engine(tmp_path: Path) -> None:
+    run = Played(tmp_path, ssd_cases=[], turns=2)
+    plan = run.plan("other", cases=["plain", "draft3"])
 
     def stop_at_the_end(text: PeerRecord) -> None:
         if (text.prompt, text.turn) == (1, 1):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        go_on(stop_at_the_end)
-    go_on(lambda _text: None)
-    found = [(each.sitting, each.turn, each.prompt, each.case) for each in folder.records()]
+        run.go_on(plan, on_text=stop_at_the_end)
+    run.go_on(plan)
+    found = [(each.sitting, each.turn, each.prompt, each.case) for each in run.folder.records()]
     assert found == [
         (0, 0, 0, "plain"), (0, 0, 0, "draft3"), (0, 0, 1, "draft3"), (0, 0, 1, "plain"),
         (0, 1, 0, "draft3"), (0, 1, 0, "plain"), (0, 1, 1, "plain"),
@@ -173,84 +175,33 @@ def test_texts_are_written_again_in_each_turn_also_without_this_engine(
     ]  # fmt: skip
 
 
-def test_a_peer_that_fails_is_left_out_and_the_others_go_on(
-    tiny_llama: Path, tiny_draft: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        (NOT_LOADING, "ValueError: no such model; see "),
+        (FAILING, "it cannot"),
+        # Eight tokens where everyone writes twelve: a server that does not heed ignore_eos.
+        (TEXTS.format(usage=8), "ended after 8 of 12 tokens"),
+    ],
+    ids=["loading", "warming up", "ending early"],
+)
+def test_a_peer_that_fails_is_ended_and_left_out_and_the_others_go_on(
+    program: str, why: str, tmp_path: Path
 ) -> None:
-    said, folder = settings(tiny_llama, tiny_draft, ssd_cases=["ar"]), PeersFolder(tmp_path / "run")
-    manifest = folder.begin(PeersManifest(settings=said, sessions=[], engines={}))
-    found = plans(said)
-    found["transformers"].job["model"] = str(tmp_path)
-    notes: list[str] = []
-    run = PeersRun(folder, manifest, [list(found.values())], PROMPTS, lambda _text: [])
-    run.go_on(Watcher(on_text=lambda _record: None, on_note=notes.append))
-    assert [each.peer for each in folder.records()] == ["ssd", "ssd"]
-    assert "transformers is left out: " in " ".join(notes)
-    assert list(folder.manifest().absent) == ["transformers"]
-
-
-def test_who_failed_is_measured_later_beside_everyone(
-    tiny_llama: Path, tiny_draft: str, tmp_path: Path
-) -> None:
-    said = settings(tiny_llama, tiny_draft, ssd_cases=["ar"], peer_cases=["plain"])
-    folder = PeersFolder(tmp_path / "run")
-    manifest = folder.begin(PeersManifest(settings=said, sessions=[], engines={}))
-    there = plans(said)
-    gone = dataclasses.replace(there["transformers"], job={**there["transformers"].job, "model": "none"})
-
-    def go_on(peer: WorkerPlan) -> list[tuple[int, int, str]]:
-        before = len(folder.records())
-        run = PeersRun(folder, manifest, [[there["ssd"], peer]], PROMPTS, lambda _text: [])
-        run.go_on(Watcher(on_text=lambda _text: None, on_note=lambda _note: None))
-        return [(each.sitting, each.prompt, each.peer) for each in folder.records()[before:]]
-
-    for peer, case, prompt in (("ssd", "ar", 0), ("transformers", "plain", 0), ("ssd", "ar", 1)):
-        made = PeerRecord(
-            wave=0, sitting=0, dataset="code", prompt=prompt, peer=peer, case=case, tokens=[1, 2],
-            first_token=1.0, seconds_per_token=1.0,
-        )  # fmt: skip
-        folder.add(made)
-    assert go_on(gone) == [], "of those who are there, nobody has anything left to do"
-    # The first prompt is whole. Of the second only one text is missing: both are measured again.
-    assert go_on(there["transformers"]) == [(1, 1, "transformers"), (1, 1, "ssd")]
-    assert go_on(there["transformers"]) == []
-
-
-def test_a_peer_that_runs_is_not_called_absent(tiny_llama: Path, tiny_draft: str, tmp_path: Path) -> None:
-    """One with a process for each case is found missing by its own name, and there by that of a case."""
-    said, folder = settings(tiny_llama, tiny_draft, ssd_cases=["ar"]), PeersFolder(tmp_path / "run")
-    found = plans(said)
-    peer = dataclasses.replace(found["transformers"].peer, shares_weights=False)
-    plain = dataclasses.replace(found["transformers"], peer=peer, cases=["plain"])
-    assert plain.name == "transformers-plain"
-    absent = {"transformers": "no interpreter", "openvino": "no interpreter"}
-    manifest = folder.begin(PeersManifest(settings=said, sessions=[], engines={}, absent=absent))
-    run = PeersRun(folder, manifest, [[found["ssd"], plain]], PROMPTS, lambda _text: [])
-    run.go_on(Watcher(on_text=lambda _text: None, on_note=lambda _note: None))
-    assert list(folder.manifest().absent) == ["openvino"]
-
-
-def test_a_peer_that_fails_while_it_warms_up_is_ended_at_once(
-    tiny_llama: Path, tiny_draft: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "failing.py"
-    file.write_text(FAILING)
-    said, folder = settings(tiny_llama, tiny_draft, ssd_cases=["ar"]), PeersFolder(tmp_path / "run")
-    failing = WorkerPlan(
-        peer=dataclasses.replace(endpoint("failing"), worker=str(file)), cases=["any"], num_bytes=0,
-        python=Path(sys.executable), job={"cores": [], "packages": [], "variables": {}},
-    )  # fmt: skip
+    run = Played(tmp_path)
+    failing = run.plan("failing", program)
     alive: list[bool] = []
 
     def on_text(_text: PeerRecord) -> None:
         commands = [_command(each) for each in Path("/proc").glob("[0-9]*/cmdline")]
-        alive.append(any(str(file) in command for command in commands))
+        alive.append(any(str(failing.peer.worker_file) in command for command in commands))
         assert any("worker_ssd.py" in command for command in commands)
 
-    manifest = folder.begin(PeersManifest(settings=said, sessions=[], engines={}))
-    run = PeersRun(folder, manifest, [[plans(said)["ssd"], failing]], PROMPTS, lambda _text: [])
-    run.go_on(Watcher(on_text=on_text, on_note=lambda _note: None))
-    assert alive == [False, False]
-    assert "it cannot" in folder.manifest().absent["failing"]
+    found = run.go_on(run.plan("ssd"), failing, on_text=on_text)
+    assert [each.peer for each in found] == ["ssd", "ssd"]
+    assert not alive[-1]
+    assert why in run.folder.manifest().absent["failing"]
+    assert "failing is left out: " in " ".join(run.notes)
 
 
 def _command(file: Path) -> str:
@@ -260,19 +211,50 @@ def _command(file: Path) -> str:
         return ""  # It ended meanwhile.
 
 
-def test_another_version_is_refused(tiny_llama: Path, tiny_draft: str, tmp_path: Path) -> None:
-    said = settings(tiny_llama, tiny_draft, ssd_cases=["ar"], peer_cases=["plain"])
-    folder, wave = PeersFolder(tmp_path / "run"), list(plans(said).values())
-    manifest = folder.begin(PeersManifest(settings=said, sessions=[], engines={}))
-    silent = Watcher(on_text=lambda _text: None, on_note=lambda _note: None)
-    one = {"code": PROMPTS["code"][:1]}
-    PeersRun(folder, manifest, [wave], one, lambda _text: []).go_on(silent)
-    manifest = folder.manifest()
-    older = {**manifest.versions, "transformers": {"transformers": "1.0", "torch": "1.0"}}
-    manifest = dataclasses.replace(manifest, versions=older)
-    PeersRun(folder, manifest, [wave], PROMPTS, lambda _text: []).go_on(silent)
-    assert "the run has texts of transformers 1.0" in folder.manifest().absent["transformers"]
-    assert [each.peer for each in folder.records()] == ["ssd", "transformers", "ssd"]
+def test_who_failed_is_measured_later_beside_everyone(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    ours, there = run.plan("ssd", cases=["ar"]), run.plan("other")
+    for peer, case, prompt in (("ssd", "ar", 0), ("other", "plain", 0), ("ssd", "ar", 1)):
+        made = PeerRecord(
+            wave=0, sitting=0, dataset="code", prompt=prompt, peer=peer, case=case, tokens=[1, 2],
+            first_token=1.0, seconds_per_token=1.0,
+        )  # fmt: skip
+        run.folder.add(made)
+    gone = dataclasses.replace(there, python=tmp_path / "nowhere")
+    assert run.go_on(ours, gone) == [], "of those who are there, nobody has anything left to do"
+    # The first prompt is whole. Of the second only one text is missing: both are measured again.
+    found = [(each.sitting, each.prompt, each.peer) for each in run.go_on(ours, there)]
+    assert found == [(1, 1, "other"), (1, 1, "ssd")]
+    assert run.go_on(ours, there) == []
+
+
+def test_a_peer_that_runs_is_not_called_absent(tmp_path: Path) -> None:
+    """One with a process for each case is found missing by its own name, and there by that of a case."""
+    run = Played(tmp_path)
+    absent = {"other": "no interpreter", "openvino": "no interpreter"}
+    run.manifest = dataclasses.replace(run.manifest, absent=absent)
+    other = run.plan("other")
+    plain = dataclasses.replace(other, peer=dataclasses.replace(other.peer, shares_weights=False))
+    assert plain.name == "other-plain"
+    run.go_on(run.plan("ssd"), plain)
+    assert list(run.folder.manifest().absent) == ["openvino"]
+
+
+def test_another_version_is_refused(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    ours, other = run.plan("ssd"), run.plan("other")
+
+    def stop_after_one_prompt(text: PeerRecord) -> None:
+        if len(run.folder.records()) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run.go_on(ours, other, on_text=stop_after_one_prompt)
+    run.manifest = run.folder.manifest()
+    older = {**run.manifest.versions, "other": {"torch": "1.0"}}
+    run.manifest = dataclasses.replace(run.manifest, versions=older)
+    assert [each.peer for each in run.go_on(ours, other)] == ["ssd"]
+    assert "the run has texts of torch 1.0" in run.folder.manifest().absent["other"]
 
 
 def test_a_server_is_a_peer_by_its_address(tiny_llama: Path, tiny_draft: str, tmp_path: Path) -> None:
@@ -289,40 +271,14 @@ def test_a_server_is_a_peer_by_its_address(tiny_llama: Path, tiny_draft: str, tm
     assert 0 < answer["seconds_later"] < 60
 
 
-def beside_texts(said: PeersSettings, folder: PeersFolder, tmp_path: Path, *, usage: int) -> None:
-    """A run beside a server that answers `abcdefgh`, three letters first, and counts `usage` tokens."""
-    file = tmp_path / "texts.py"
-    file.write_text(TEXTS.format(usage=usage))
-    texts = WorkerPlan(
-        peer=dataclasses.replace(endpoint("texts"), worker=str(file)), cases=["server"], num_bytes=0,
-        python=Path(sys.executable), job={"cores": [], "packages": [], "variables": {}},
-    )  # fmt: skip
-    manifest = folder.begin(PeersManifest(settings=said, sessions=[], engines={}))
-    run = PeersRun(
-        folder, manifest, [[plans(said)["ssd"], texts]], PROMPTS, lambda text: [ord(c) for c in text]
-    )
-    run.go_on(Watcher(on_text=lambda _text: None, on_note=lambda _note: None))
-
-
 @pytest.mark.parametrize(("usage", "num_later"), [(9, 6), (0, 5)])
-def test_the_first_burst_of_a_server_is_not_counted(
-    usage: int, num_later: int, tiny_llama: Path, tiny_draft: str, tmp_path: Path
-) -> None:
+def test_the_first_burst_of_a_server_is_not_counted(usage: int, num_later: int, tmp_path: Path) -> None:
     """Three tokens come with the first piece of text; how many there are in all, a server may not say."""
-    said = settings(tiny_llama, tiny_draft, ssd_cases=["ar"], max_tokens=8)
-    folder = PeersFolder(tmp_path / "run")
-    beside_texts(said, folder, tmp_path, usage=usage)
-    found = [each for each in folder.records() if each.peer == "texts"]
-    assert [each.seconds_per_token for each in found] == [3.0 / num_later] * 2
-    assert all(list(each.tokens) == [ord(c) for c in "abcdefgh"] for each in found)
-
-
-def test_a_text_that_ends_early_is_none(tiny_llama: Path, tiny_draft: str, tmp_path: Path) -> None:
-    """Eight tokens where everyone writes twelve: a server that does not heed ignore_eos."""
-    folder = PeersFolder(tmp_path / "run")
-    beside_texts(settings(tiny_llama, tiny_draft, ssd_cases=["ar"]), folder, tmp_path, usage=8)
-    assert {each.peer for each in folder.records()} == {"ssd"}
-    assert "ended after 8 of 12 tokens" in folder.manifest().absent["texts"]
+    run = Played(tmp_path, max_tokens=8)
+    found = run.go_on(run.plan("ssd"), run.plan("texts", TEXTS.format(usage=usage), ["server"]))
+    texts = [each for each in found if each.peer == "texts"]
+    assert [each.seconds_per_token for each in texts] == [3.0 / num_later] * 2
+    assert all(list(each.tokens) == [ord(c) for c in "abcdefgh"] for each in texts)
 
 
 def test_going_on_with_other_code_is_refused_unless_said(tmp_path: Path) -> None:
@@ -353,25 +309,11 @@ def test_going_on_with_other_code_is_refused_unless_said(tmp_path: Path) -> None
 
 def test_one_engine_after_another_where_memory_holds_no_two(tmp_path: Path) -> None:
     """Each is loaded alone, writes all texts of a turn and is ended; the next turn has another order."""
-    said = settings(tmp_path, str(tmp_path), ssd_cases=[], alone=True, turns=2)
-    wave = []
-    for name in ("one", "two"):
-        file = tmp_path / f"worker_{name}.py"
-        file.write_text(COUNTING.format(alive=tmp_path / "alive"))
-        peer = dataclasses.replace(endpoint(name), worker=str(file))
-        wave.append(dataclasses.replace(plans(said)["transformers"], peer=peer, cases=["server"]))
-    folder = PeersFolder(tmp_path / "run")
-    manifest = folder.begin(PeersManifest(settings=said, sessions=[], engines={}))
-    notes: list[str] = []
-    run = PeersRun(folder, manifest, [wave], PROMPTS, lambda _text: [])
-    run.go_on(Watcher(on_text=lambda _text: None, on_note=notes.append))
-    assert run.is_complete
-    found = [(each.peer, each.prompt, each.turn) for each in folder.records()]
+    run = Played(tmp_path, ssd_cases=[], alone=True, turns=2)
+    program = ALONE.format(alive=tmp_path / "alive") + COUNTING
+    wave = [run.plan(name, program, ["server"]) for name in ("one", "two")]
+    found = [(each.peer, each.prompt, each.turn) for each in run.go_on(*wave)]
     first = [(name, prompt, 0) for name in ("one", "two") for prompt in (0, 1)]
     assert found == first + [(name, prompt, 1) for name in ("two", "one") for prompt in (0, 1)]
-    assert notes == [f"loading {name}" for name in ("one", "two", "two", "one")]
-    before = len(found)
-    PeersRun(folder, manifest, [wave], PROMPTS, lambda _text: []).go_on(
-        Watcher(on_text=lambda _text: None, on_note=notes.append)
-    )
-    assert len(folder.records()) == before
+    assert run.notes == [f"loading {name}" for name in ("one", "two", "two", "one")]
+    assert run.go_on(*wave) == []
