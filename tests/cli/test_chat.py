@@ -63,32 +63,45 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
-@pytest.fixture
-def terminal(tiny_llama: Path, request: Any) -> Iterator[Terminal]:
-    chat = Terminal(str(tiny_llama), "--draft", str(tiny_llama), *getattr(request, "param", ()))
+def chat_with(model: Path, *arguments: str) -> Iterator[Terminal]:
+    chat = Terminal(str(model), "--draft", str(model), "--ignore-eos", *arguments)
     chat.wait_for_prompt()
     yield chat
     chat.close()
 
 
-GREEDY = ("--mode", "ar", "--max-tokens", "12", "--deterministic", "--metrics", "--ignore-eos")
+@pytest.fixture
+def terminal(tiny_llama: Path, request: Any) -> Iterator[Terminal]:
+    yield from chat_with(tiny_llama, *request.param)
 
 
-@pytest.mark.parametrize("terminal", [GREEDY], indirect=True)
+@pytest.fixture(scope="module")
+def plain_chat(tiny_llama: Path) -> Iterator[Terminal]:
+    """In mode ar. Whoever uses it begins with /reset."""
+    yield from chat_with(tiny_llama, "--mode", "ar", "--max-tokens", "4")
+
+
+@pytest.mark.parametrize(
+    "terminal", [("--mode", "ar", "--max-tokens", "12", "--deterministic", "--metrics")], indirect=True
+)
 def test_modes_change_live_and_the_answers_do_not(terminal: Terminal) -> None:
+    """Nor does a draft that cannot be had change anything."""
+
     def answer() -> str:
         terminal.say("/reset")
         return terminal.say("The quick")
 
     alone = answer()
     assert re.search(r"\[12 tokens, [\d.]+ tok/s, first after [\d.]+ s\]", alone)
+    assert "no model at" in terminal.say("/mode ssd /nowhere")
+    still_alone = answer()
     assert "mode sd" in terminal.say("/mode sd")
     in_turns = answer()
     assert "mode ssd" in terminal.say("/mode ssd")
     ahead = answer()
     assert "mode ar" in terminal.say("/mode ar")
     again = answer()
-    texts = [text.split("[12 tokens")[0] for text in (alone, in_turns, ahead, again)]
+    texts = [text.split("[12 tokens")[0] for text in (alone, still_alone, in_turns, ahead, again)]
     assert len(set(texts)) == 1, texts
     assert "accepted a round" in in_turns
     assert re.search(r"hits \d+%, [\d.]+ accepted a round", ahead)
@@ -96,36 +109,37 @@ def test_modes_change_live_and_the_answers_do_not(terminal: Terminal) -> None:
     assert terminal.end() == 0
 
 
-@pytest.mark.parametrize("terminal", [GREEDY], indirect=True)
-def test_a_draft_that_cannot_be_had_changes_nothing(terminal: Terminal) -> None:
-    before = terminal.say("The quick").split("[12 tokens")[0]
-    assert "no model at" in terminal.say("/mode ssd /nowhere")
-    terminal.say("/reset")
-    assert terminal.say("The quick").split("[12 tokens")[0] == before
-    assert "mode sd" in terminal.say("/mode sd")
+def test_lines_can_be_edited_and_called_back(plain_chat: Terminal, tmp_path: Path) -> None:
+    plain_chat.say("/reset")
+    plain_chat.say("The quack\x7f\x7f\x7fick")
+    plain_chat.say("\x1b[A")
+    plain_chat.say("two\x1b\rlines")
+    plain_chat.say(f"/save {tmp_path / 'talk.json'}")
+    asked = [m["content"] for m in json.loads((tmp_path / "talk.json").read_text()) if m["role"] == "user"]
+    assert asked == ["The quick", "The quick", "two\nlines"]
 
 
-@pytest.mark.parametrize("terminal", [("--mode", "ar", "--max-tokens", "4", "--ignore-eos")], indirect=True)
-def test_commands(terminal: Terminal, tmp_path: Path) -> None:
+def test_commands(plain_chat: Terminal, tmp_path: Path) -> None:
     saved = tmp_path / "talk.json"
-    terminal.say("/system Be brief.")
-    terminal.say("The quick")
-    terminal.say("Once")
-    assert f"saved as {saved}" in terminal.say(f"/save {saved}")
+    plain_chat.say("/reset")
+    plain_chat.say("/system Be brief.")
+    plain_chat.say("The quick")
+    plain_chat.say("Once")
+    assert f"saved as {saved}" in plain_chat.say(f"/save {saved}")
     messages = json.loads(saved.read_text())
     roles = ["system", "user", "assistant", "user", "assistant"]
     assert [message["role"] for message in messages] == roles
     assert [messages[place]["content"] for place in (0, 1, 3)] == ["Be brief.", "The quick", "Once"]
-    assert "exists: choose another name" in terminal.say(f"/save {saved}")
-    assert "/mode" in terminal.say("/help")
-    assert "/nonsense is no command" in terminal.say("/nonsense")
-    terminal.say("/reset")
-    terminal.say(f"/save {tmp_path / 'empty.json'}")
+    assert "exists: choose another name" in plain_chat.say(f"/save {saved}")
+    assert "/mode" in plain_chat.say("/help")
+    assert "/nonsense is no command" in plain_chat.say("/nonsense")
+    plain_chat.say("/reset")
+    plain_chat.say(f"/save {tmp_path / 'empty.json'}")
     assert [m["role"] for m in json.loads((tmp_path / "empty.json").read_text())] == ["system"]
-    assert terminal.end("\x04") == 0
+    assert plain_chat.end("\x04") == 0
 
 
-@pytest.mark.parametrize("terminal", [("--ignore-eos", "--mode", "ar", "--metrics")], indirect=True)
+@pytest.mark.parametrize("terminal", [("--mode", "ar", "--metrics")], indirect=True)
 def test_ctrl_c_ends_the_answer_and_not_the_chat(terminal: Terminal, tmp_path: Path) -> None:
     terminal.send("The quick\r")
     terminal.expect(r"2004l[^>]*[a-z]{2}")
@@ -142,29 +156,14 @@ def test_ctrl_c_ends_the_answer_and_not_the_chat(terminal: Terminal, tmp_path: P
     assert terminal.end() == 0
 
 
-@pytest.mark.parametrize("terminal", [("--mode", "ar", "--max-tokens", "1", "--ignore-eos")], indirect=True)
-def test_lines_can_be_edited_and_called_back(terminal: Terminal, tmp_path: Path) -> None:
-    terminal.say("The quack\x7f\x7f\x7fick")
-    terminal.say("\x1b[A")
-    terminal.say("two\x1b\rlines")
-    terminal.say(f"/save {tmp_path / 'talk.json'}")
-    asked = [m["content"] for m in json.loads((tmp_path / "talk.json").read_text()) if m["role"] == "user"]
-    assert asked == ["The quick", "The quick", "two\nlines"]
-
-
-@pytest.mark.parametrize(
-    "terminal", [("--mode", "sd", "--color-origins", "--max-tokens", "9")], indirect=True
-)
-def test_tokens_are_coloured_by_origin(terminal: Terminal) -> None:
-    terminal.send("The quick\r")
-    terminal.expect("\x1b\\[32m")
-    terminal.wait_for_prompt()
-
-
-def test_loading_shows_how_far_it_is(tiny_llama: Path) -> None:
-    chat = Terminal(str(tiny_llama), "--draft", str(tiny_llama))
+def test_loading_shows_how_far_it_is_and_tokens_are_coloured_by_origin(tiny_llama: Path) -> None:
+    chat = Terminal(str(tiny_llama), "--draft", str(tiny_llama), "--color-origins", "--max-tokens", "9")
     chat.expect("loading tiny-llama")
     chat.expect("starting the draft")
+    chat.wait_for_prompt()
+    chat.say("/mode sd")
+    chat.send("The quick\r")
+    chat.expect("\x1b\\[32m")
     chat.wait_for_prompt()
     assert chat.end() == 0
 
@@ -177,11 +176,3 @@ def test_without_a_terminal_lines_are_read_plainly(tiny_llama: Path) -> None:
     assert "mode ar" in title
     assert answer
     assert "\x1b" not in result.stdout
-
-
-def test_a_model_that_is_missing_is_one_sentence() -> None:
-    command = [sys.executable, "-m", "ssd", "chat", "/nowhere"]
-    result = subprocess.run(command, input="", capture_output=True, text=True, timeout=120)
-    assert result.returncode == 2
-    assert "no model at /nowhere" in result.stderr
-    assert "Traceback" not in result.stderr

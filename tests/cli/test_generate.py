@@ -1,4 +1,4 @@
-"""The command line, run as a user runs it: in a process of its own."""
+"""`ssd generate`: once in a process of its own, as a user runs it; else in this one, which is loaded."""
 
 import json
 import subprocess
@@ -8,11 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner, Result
 
 from ssd import LLM, SamplingParams
 from ssd.cli import chat_local
 from ssd.cli.chat_backend import Piece
 from ssd.cli.explain import coloured, explain_stream
+from ssd.cli.main import app
 from ssd.cli.options import parse_cores
 from ssd.engine.outputs import EngineStats, Increment, SpeculationStats
 from ssd.engine.prompts import Prompt
@@ -20,14 +22,18 @@ from ssd.processes.terminal import escaped
 from ssd.version import __version__
 
 
-def ssd(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def program(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "ssd", *arguments], input=stdin, capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "ssd", *arguments], capture_output=True, text=True, timeout=120
     )
 
 
+def ssd(*arguments: str, stdin: str = "") -> Result:
+    return CliRunner().invoke(app, list(arguments), input=stdin)
+
+
 def test_generate_prints_text_and_speed(tiny_llama: Path) -> None:
-    result = ssd("generate", "--model", str(tiny_llama), "--prompt", "The quick", "--max-tokens", "8")
+    result = program("generate", "--model", str(tiny_llama), "--prompt", "The quick", "--max-tokens", "8")
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("The quick")
     assert "8 tokens in" in result.stderr
@@ -38,7 +44,7 @@ def test_generate_json_is_one_object_a_prompt(tiny_llama: Path) -> None:
         *("generate", "--model", str(tiny_llama), "--prompt", "The", "--prompt", "def", "--json"),
         *("--max-tokens", "3", "--n", "2", "--temperature", "1", "--seed", "4", "--logprobs", "1"),
     )
-    assert result.returncode == 0, result.stderr
+    assert result.exit_code == 0, result.stderr
     first, second = (json.loads(line) for line in result.stdout.splitlines())
     assert (first["prompt"], second["prompt"]) == ("The", "def")
     assert len(first["outputs"]) == 2
@@ -74,7 +80,7 @@ def test_it_explains_its_tokens_and_writes_down_who_computed_when(tiny_llama: Pa
         *("generate", "-m", str(tiny_llama), "-p", "Once", "--max-tokens", "12", "--draft", str(tiny_llama)),
         *("--mode", "sd", "--explain", "--trace", str(tmp_path / "trace.json")),
     )
-    assert result.returncode == 0, result.stderr
+    assert result.exit_code == 0, result.stderr
     assert "12 tokens in" in result.stdout
     assert "colours:" in result.stdout
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
@@ -138,14 +144,14 @@ def test_user_errors_are_one_sentence_without_a_traceback(
     tiny_llama: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     result = ssd("generate", "--model", str(tiny_llama), "--prompt", "a", *arguments)
-    assert result.returncode == 2
+    assert result.exit_code == 2
+    assert isinstance(result.exception, SystemExit)
     assert message in result.stderr
-    assert "Traceback" not in result.stderr
 
 
 def test_version_and_help() -> None:
-    assert ssd("--version").stdout.strip() == f"ssd {__version__}"
-    assert "generate" in ssd("--help").stdout
+    assert program("--version").stdout.strip() == f"ssd {__version__}"
+    assert "generate" in program("--help").stdout
 
 
 def test_core_lists() -> None:

@@ -1,10 +1,11 @@
 """Models by their name on the hub, against a small hub of our own on a real socket."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -33,15 +34,28 @@ def environment(endpoint: str, cache: Path) -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if key != "HF_HUB_OFFLINE"} | settings
 
 
-def generate(model: str, endpoint: str, cache: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    command = ["generate", model, "--prompt", "The quick", "--max-tokens", "3", *more]
-    return subprocess.run(
-        [sys.executable, "-m", "ssd", *command],
+_COMMANDS = """
+import json, sys
+from typer.testing import CliRunner
+from ssd.cli.main import app
+for words in json.loads(sys.argv[1]):
+    done = CliRunner().invoke(app, words)
+    print(json.dumps([done.exit_code, done.stdout, done.stderr]))
+"""
+
+
+def generated(endpoint: str, cache: Path, *commands: Sequence[str]) -> list[tuple[int, str, str]]:
+    """Exit code and outputs of each `ssd generate`, one after the other in one process."""
+    said = [["generate", *words, "--prompt", "The quick", "--max-tokens", "3"] for words in commands]
+    done = subprocess.run(
+        [sys.executable, "-c", _COMMANDS, json.dumps(said)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
+        check=True,
         env=environment(endpoint, cache),
     )
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
 @contextmanager
@@ -68,18 +82,35 @@ def served(model: str, endpoint: str, cache: Path) -> Iterator[str]:
 
 
 def test_a_model_is_fetched_once_and_then_found_without_a_network(hub: FakeHub, tmp_path: Path) -> None:
-    fetched = generate("tiny/model", hub.url, tmp_path)
-    assert fetched.returncode == 0, fetched.stderr
+    """So is a draft. What is not in the cache then is refused, with where it was looked for."""
+    here, empty = tmp_path / "cache", tmp_path / "empty"
+    with_draft = ["tiny/model", "--draft", "tiny/model", "--mode", "sd"]
+    fetched, drafted = generated(hub.url, here, ["tiny/model"], with_draft)
+    assert fetched[0] == 0, fetched
     assert any("model.safetensors" in path for path in hub.asked)
     assert not any("pickle.bin" in path for path in hub.asked)
-    found = generate("tiny/model", NOWHERE, tmp_path)
-    assert (found.returncode, found.stdout) == (0, fetched.stdout), found.stderr
+    assert drafted[0] == 0, drafted
+    assert "tokens a round" in drafted[2]
+    found, missing = generated(NOWHERE, here, ["tiny/model"], ["tiny/model", "--hf-cache", str(empty)])
+    assert found[:2] == fetched[:2], found
+    assert missing[0] == 2
+    assert f"tiny/model is not in the cache ({empty}) and the hub cannot be reached" in missing[2]
 
 
-def test_a_draft_is_found_by_name_too(hub: FakeHub, tmp_path: Path) -> None:
-    result = generate("tiny/model", hub.url, tmp_path, "--draft", "tiny/model", "--mode", "sd")
-    assert result.returncode == 0, result.stderr
-    assert "tokens a round" in result.stderr
+REFUSED = {
+    "tiny/unknown": "no model of that name on the hub",
+    "tiny/gated": "tiny/gated is gated: accept its terms on",
+    "tiny/model@v9": "tiny/model has no revision 'v9'",
+    "tiny/model/missing.gguf": "tiny/model has no file 'missing.gguf'",
+}
+
+
+def test_what_the_hub_refuses_is_said_with_a_remedy(hub: FakeHub, tmp_path: Path) -> None:
+    found = generated(hub.url, tmp_path, *([model] for model in REFUSED))
+    for (code, _, said), message in zip(found, REFUSED.values(), strict=True):
+        assert code == 2, said
+        assert message in said
+        assert "Traceback" not in said
 
 
 def test_a_server_gets_ready_and_keeps_the_name_it_was_given(hub: FakeHub, tmp_path: Path) -> None:
@@ -89,31 +120,6 @@ def test_a_server_gets_ready_and_keeps_the_name_it_was_given(hub: FakeHub, tmp_p
         answer = httpx.post(f"{url}/v1/completions", json=body, timeout=60)
     assert answer.status_code == 200, answer.text
     assert answer.json()["choices"][0]["finish_reason"] == "length"
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ("tiny/unknown", "no model of that name on the hub"),
-        ("tiny/gated", "tiny/gated is gated: accept its terms on"),
-        ("tiny/model@v9", "tiny/model has no revision 'v9'"),
-        ("tiny/model/missing.gguf", "tiny/model has no file 'missing.gguf'"),
-    ],
-)
-def test_what_the_hub_refuses_is_said_with_a_remedy(
-    hub: FakeHub, tmp_path: Path, model: str, message: str
-) -> None:
-    result = generate(model, hub.url, tmp_path)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
-
-
-def test_offline_says_where_it_looked(tmp_path: Path) -> None:
-    result = generate("tiny/model", NOWHERE, tmp_path)
-    assert result.returncode == 2
-    assert f"tiny/model is not in the cache ({tmp_path}) and the hub cannot be reached" in result.stderr
-    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize(
