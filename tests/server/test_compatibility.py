@@ -1,11 +1,8 @@
 """What OpenAI's own client, its helpers and popular agents send is taken, or refused with a remedy."""
 
 import json
-import threading
-from pathlib import Path
 from typing import Any, Literal
 
-import httpx
 import openai
 import pytest
 from openai import pydantic_function_tool
@@ -17,7 +14,7 @@ from ssd.server.response_parts import ResponsesRequest
 from ssd.server.responses_input import chat_request
 from ssd.server.schemas import ChatCompletionRequest
 from ssd.server.tools import tool_splitter
-from tests.server.process import ServerProcess, serving, until
+from tests.server.process import ServerProcess
 
 MESSAGES: Any = [{"role": "user", "content": "The quick"}]
 COMPLETION: dict[str, Any] = {"prompt": "The quick", "max_tokens": 4, "seed": 1}
@@ -255,28 +252,6 @@ def test_what_a_response_cannot_be_is_refused(
 ) -> None:
     error = posted(forcing, "/v1/responses", {"input": "Hi", **more}, status=400)["error"]
     assert remedy in error["message"]
-
-
-def test_a_silent_stream_shows_that_it_lives(tiny_llama: Path, tmp_path: Path) -> None:
-    """Whatever is on the way gave up a stream that waited for its turn."""
-    settings = {"served_model_name": "tiny", "keep_alive_seconds": 0.1}
-    with serving(tiny_llama, tmp_path / "log", settings, max_num_seqs=1) as server:
-        long = {**COMPLETION, "max_tokens": 400, "ignore_eos": True}
-        running = threading.Thread(
-            target=lambda: httpx.post(f"{server.url}/v1/completions", json=long, timeout=60)
-        )
-        running.start()
-        until(lambda: server.num_at_work > 0)
-        for path, body in (("/v1/chat/completions", CHAT), ("/v1/responses", {"input": "Hi"})):
-            with server.http.stream("POST", path, json={**body, "stream": True}) as answer:
-                assert answer.headers["X-Accel-Buffering"] == "no"
-                lines = answer.iter_lines()
-                if path == "/v1/chat/completions":
-                    assert next(lines).startswith(":")
-                    assert "[DONE]" in "".join(lines)
-        with server.openai.chat.completions.stream(model="tiny", messages=MESSAGES, max_tokens=3) as stream:
-            stream.until_done()
-        running.join()
 
 
 def test_a_stream_of_a_response_ends_with_its_last_event(forcing: ServerProcess) -> None:

@@ -4,7 +4,7 @@ import gzip
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,13 +25,47 @@ from tests.tiny import cut_layers, write_checkpoint
 BODY: dict[str, Any] = {"prompt": "The quick", "temperature": 0, "max_tokens": 40, "ignore_eos": True}
 
 
+class Collector(ThreadingHTTPServer):
+    """Takes traces on a real socket."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.received: list[bytes] = []
+        super().__init__(("127.0.0.1", 0), _Takes)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class _Takes(BaseHTTPRequestHandler):
+    server: Collector
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        is_packed = self.headers["Content-Encoding"] == "gzip"
+        self.server.received.append(gzip.decompress(body) if is_packed else body)
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_arguments: object) -> None:
+        pass
+
+
 @pytest.fixture(scope="module")
-def speculating(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """In turns with a draft that is sometimes right."""
+def collector() -> Iterator[Collector]:
+    started = Collector()
+    yield started
+    started.shutdown()
+
+
+@pytest.fixture(scope="module")
+def speculating(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[ServerProcess]:
+    """In turns with a draft that is sometimes right; it sends traces where the extra for them is there."""
     target = write_checkpoint("medium", tmp_path_factory.mktemp("target"))
     draft = cut_layers(target, 2, tmp_path_factory.mktemp("draft"))
     log = tmp_path_factory.mktemp("log") / "log"
-    with serving(target, log, mode="sd", draft=str(draft), lookahead=4) as server:
+    traces = {"otlp_endpoint": f"http://127.0.0.1:{collector.server_port}"}
+    settings = traces if find_spec("opentelemetry.sdk") else {}
+    with serving(target, log, settings, mode="sd", draft=str(draft), lookahead=4) as server:
         yield server
 
 
@@ -143,40 +177,28 @@ def test_speculation_can_be_turned_off_for_a_request(speculating: ServerProcess)
     assert usual["usage"]["speculation"]["rounds"] < 40
 
 
-def test_spans_arrive_where_they_are_collected(tiny_llama: Path, tmp_path: Path) -> None:
+def test_spans_arrive_where_they_are_collected(speculating: ServerProcess, collector: Collector) -> None:
     pytest.importorskip("opentelemetry.sdk")
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-    received: list[bytes] = []
-
-    class Collector(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            received.append(gzip.decompress(body) if self.headers["Content-Encoding"] == "gzip" else body)
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_arguments: object) -> None:
-            pass
-
-    collector = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
-    threading.Thread(target=collector.serve_forever, daemon=True).start()
-    endpoint = f"http://127.0.0.1:{collector.server_port}"
     trace = "0af7651916cd43dd8448eb211c80319c"
-    with serving(tiny_llama, tmp_path / "log", {"otlp_endpoint": endpoint}) as server:
-        headers = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
-        server.http.post("/v1/completions", json=BODY, headers=headers)
-    collector.shutdown()
-    spans = [
-        span
-        for body in received
-        for resource in ExportTraceServiceRequest.FromString(body).resource_spans
-        for scope in resource.scope_spans
-        for span in scope.spans
-        if span.name == "POST /v1/completions"
-    ]
-    assert [span.trace_id.hex() for span in spans] == [trace]
-    attributes = {each.key: each.value for each in spans[0].attributes}
+
+    def spans() -> list[Any]:
+        return [
+            span
+            for body in collector.received
+            for resource in ExportTraceServiceRequest.FromString(body).resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+            if span.trace_id.hex() == trace
+        ]
+
+    headers = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
+    speculating.http.post("/v1/completions", json=BODY, headers=headers)
+    assert speculating.end() == 0  # It sends what is left; so this is the last test of this server.
+    [span] = spans()
+    assert span.name == "POST /v1/completions"
+    attributes = {each.key: each.value for each in span.attributes}
     assert attributes["gen_ai.usage.output_tokens"].int_value == 40
     assert attributes["http.response.status_code"].int_value == 200
 

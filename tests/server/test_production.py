@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -92,20 +92,101 @@ def test_the_same_request_id_twice_at_once(server: ServerProcess) -> None:
         assert list(pool.map(post, range(2))) == [200, 200]
 
 
-def test_a_full_queue_is_answered_with_429(tiny_llama: Path, tmp_path: Path) -> None:
-    with serving(tiny_llama, tmp_path / "log", {"max_queue": 2}, max_num_seqs=1) as server:
-        with ThreadPoolExecutor(6) as pool:
-            answers = list(
-                pool.map(
-                    lambda _: httpx.post(f"{server.url}/v1/completions", json=LONG, timeout=60), range(6)
-                )
+@pytest.fixture(scope="module")
+def one_at_a_time(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Its last test ends it."""
+    settings = {
+        "max_queue": 2,
+        "drain_seconds": 600.0,
+        "keep_alive_seconds": 0.1,
+        "served_model_name": "tiny",
+    }
+    log = tmp_path_factory.mktemp("one-at-a-time") / "log"
+    with serving(tiny_llama, log, settings, max_num_seqs=1) as server:
+        yield server
+
+
+def test_a_full_queue_is_answered_with_429(one_at_a_time: ServerProcess) -> None:
+    server = one_at_a_time
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(
+            pool.map(lambda _: httpx.post(f"{server.url}/v1/completions", json=LONG, timeout=60), range(6))
+        )
+    codes = sorted(answer.status_code for answer in answers)
+    assert codes == [200, 200, 200, 429, 429, 429]
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    assert int(refused.headers["retry-after"]) >= 1
+    assert refused.json()["error"]["type"] == "rate_limit_error"
+    assert server.http.post("/v1/completions", json={**LONG, "max_tokens": 2}).status_code == 200
+
+
+def test_the_queue_is_looked_at_before_the_request(one_at_a_time: ServerProcess) -> None:
+    """A full server does no work for what it does not take."""
+    with ExitStack() as running:
+        for _ in range(3):
+            sent = one_at_a_time.http.stream("POST", "/v1/completions", json={**LONG, "stream": True})
+            assert running.enter_context(sent).status_code == 200
+        wrong = {"prompt": "x", "temperature": -1}
+        answer = httpx.post(f"{one_at_a_time.url}/v1/completions", json=wrong, timeout=60)
+        assert answer.status_code == 429
+    one_at_a_time.until_idle()
+
+
+def test_a_silent_stream_shows_that_it_lives(one_at_a_time: ServerProcess) -> None:
+    """Whatever is on the way gave up a stream that waited for its turn."""
+    server, messages = one_at_a_time, [{"role": "user", "content": "The quick"}]
+    running = threading.Thread(
+        target=lambda: httpx.post(f"{server.url}/v1/completions", json=LONG, timeout=60)
+    )
+    running.start()
+    until(lambda: server.num_at_work > 0)
+    chat: dict[str, Any] = {"messages": messages, "max_tokens": 4, "seed": 1}
+    for path, body in (("/v1/chat/completions", chat), ("/v1/responses", {"input": "Hi"})):
+        with server.http.stream("POST", path, json={**body, "stream": True}) as answer:
+            assert answer.headers["X-Accel-Buffering"] == "no"
+            lines = answer.iter_lines()
+            if path == "/v1/chat/completions":
+                assert next(lines).startswith(":")
+                assert "[DONE]" in "".join(lines)
+    typed: Any = messages
+    with server.openai.chat.completions.stream(model="tiny", messages=typed, max_tokens=3) as stream:
+        stream.until_done()
+    running.join()
+    server.until_idle()
+
+
+def test_running_requests_finish_when_the_server_is_told_to_end(one_at_a_time: ServerProcess) -> None:
+    server = one_at_a_time
+    engine = server.children
+    kept: list[httpx.Response] = []
+    bodies = [{**LONG, "n": 1}, {**LONG, "n": 1, "stream": True}]
+    threads = [
+        threading.Thread(
+            target=lambda body=body: kept.append(
+                httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
             )
-        codes = sorted(answer.status_code for answer in answers)
-        assert codes == [200, 200, 200, 429, 429, 429]
-        refused = next(answer for answer in answers if answer.status_code == 429)
-        assert int(refused.headers["retry-after"]) >= 1
-        assert refused.json()["error"]["type"] == "rate_limit_error"
-        assert server.http.post("/v1/completions", json={**LONG, "max_tokens": 2}).status_code == 200
+        )
+        for body in bodies
+    ]
+    for thread in threads:
+        thread.start()
+    until(lambda: server.num_at_work == 2)
+    server.process.send_signal(signal.SIGTERM)
+    until(lambda: server.http.get("/ready").json() == {"status": "draining"})
+    assert server.http.get("/ready").status_code == 503
+    late = server.http.post("/v1/completions", json=LONG)
+    assert late.status_code == 503
+    assert late.json()["error"]["code"] == "draining"
+    # When they are done, not when nobody would wait any longer.
+    assert server.process.wait(60) == 0
+    for thread in threads:
+        thread.join()
+    assert [answer.status_code for answer in kept] == [200, 200]
+    whole = next(each for each in kept if each.headers["content-type"] == "application/json")
+    assert whole.json()["usage"]["completion_tokens"] == 480
+    # Lines that begin with a colon only show that the stream lives.
+    assert next(each for each in kept if each is not whole).text.endswith("data: [DONE]\n\n")
+    until(lambda: not any(map(is_alive, engine)))
 
 
 def test_only_this_machines_names_are_answered_without_a_key(server: ServerProcess) -> None:
@@ -186,39 +267,6 @@ def test_keys_guard_every_route_but_three(tiny_llama: Path, guarded: ServerProce
     assert guarded.openai.completions.create(**body).choices  # type: ignore[call-overload]
 
 
-def test_running_requests_finish_when_the_server_is_told_to_end(tiny_llama: Path, tmp_path: Path) -> None:
-    with serving(tiny_llama, tmp_path / "log", {"drain_seconds": 600.0}, max_num_seqs=1) as server:
-        engine = server.children
-        kept: list[httpx.Response] = []
-        bodies = [{**LONG, "n": 1}, {**LONG, "n": 1, "stream": True}]
-        threads = [
-            threading.Thread(
-                target=lambda body=body: kept.append(
-                    httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
-                )
-            )
-            for body in bodies
-        ]
-        for thread in threads:
-            thread.start()
-        until(lambda: server.num_at_work == 2)
-        server.process.send_signal(signal.SIGTERM)
-        until(lambda: server.http.get("/ready").json() == {"status": "draining"})
-        assert server.http.get("/ready").status_code == 503
-        late = server.http.post("/v1/completions", json=LONG)
-        assert late.status_code == 503
-        assert late.json()["error"]["code"] == "draining"
-        # When they are done, not when nobody would wait any longer.
-        assert server.process.wait(60) == 0
-        for thread in threads:
-            thread.join()
-        assert [answer.status_code for answer in kept] == [200, 200]
-        whole = next(each for each in kept if each.headers["content-type"] == "application/json")
-        assert whole.json()["usage"]["completion_tokens"] == 480
-        assert next(each for each in kept if each is not whole).text.endswith("data: [DONE]\n\n")
-        until(lambda: not any(map(is_alive, engine)))
-
-
 def test_what_takes_too_long_is_cut_off_at_the_end(tiny_llama: Path, tmp_path: Path) -> None:
     settings = {"drain_seconds": 1.0, "max_n": 64}
     with serving(tiny_llama, tmp_path / "log", settings, max_num_seqs=2) as server:
@@ -247,28 +295,6 @@ def test_a_second_signal_ends_at_once(tiny_llama: Path, tmp_path: Path) -> None:
             server.process.send_signal(signal.SIGTERM)
             assert server.process.wait(15) == 0
         until(lambda: not any(map(is_alive, engine)))
-
-
-@pytest.mark.parametrize("mode", ["ar", "ssd"])
-def test_a_killed_engine_takes_the_server_with_it(tiny_llama: Path, tmp_path: Path, mode: str) -> None:
-    draft: dict[str, Any] = {"mode": "ssd", "draft": str(tiny_llama)} if mode == "ssd" else {}
-    with serving(tiny_llama, tmp_path / "log", **draft) as server:
-        pids = server.children
-        # The engine, its draft, and what tries grammars and renders templates: each with two forks.
-        assert len(pids) == (2 if mode == "ssd" else 1) + 2 * 3
-        answers: list[httpx.Response] = []
-        thread = threading.Thread(
-            target=lambda: answers.append(httpx.post(f"{server.url}/v1/completions", json=LONG, timeout=60))
-        )
-        thread.start()
-        until(lambda: server.num_at_work > 0)
-        os.kill(pids[0], signal.SIGKILL)
-        until(lambda: not is_healthy(server))
-        assert server.process.wait(60) == 1
-        thread.join()
-        assert answers[0].status_code == 503
-        assert answers[0].json()["error"]["code"] == "engine_dead"
-        until(lambda: not any(map(is_alive, pids)))
 
 
 def test_a_stopped_engine_is_unhealthy_until_it_goes_on(tiny_llama: Path, tmp_path: Path) -> None:
@@ -359,6 +385,28 @@ def test_a_client_that_leaves_frees_the_draft_too(with_draft: tuple[ServerProces
     until(lambda: server.metric("ssd_draft_kv_usage_perc") == 0)
 
 
+def test_a_killed_engine_takes_the_server_with_it(with_draft: tuple[ServerProcess, Path]) -> None:
+    """The last test of this server."""
+    server, _ = with_draft
+    until_drafted(server)
+    pids = server.children
+    # The engine, its draft, and what tries grammars and renders templates: each with two forks.
+    assert len(pids) == 2 + 2 * 3
+    answers: list[httpx.Response] = []
+    thread = threading.Thread(
+        target=lambda: answers.append(httpx.post(f"{server.url}/v1/completions", json=LONG, timeout=60))
+    )
+    thread.start()
+    until(lambda: server.num_at_work > 0)
+    os.kill(pids[0], signal.SIGKILL)
+    until(lambda: not is_healthy(server))
+    assert server.process.wait(60) == 1
+    thread.join()
+    assert answers[0].status_code == 503
+    assert answers[0].json()["error"]["code"] == "engine_dead"
+    until(lambda: not any(map(is_alive, pids)))
+
+
 def test_an_idle_line_outlives_its_client(server: ServerProcess) -> None:
     """Clients keep one for five seconds; ended by both at once, it would take a request along."""
     address = urlsplit(server.url)
@@ -395,12 +443,6 @@ def test_a_server_that_loads_says_so(tiny_llama: Path, tmp_path: Path) -> None:
         assert (503, "loading") in healths <= {(503, "loading"), (200, "ok")}
         assert (503, "loading") in answers <= {(503, "loading"), (200, "")}
         assert server.http.get("/health").status_code == 200
-
-
-def test_a_model_that_is_not_there_is_a_sentence_and_an_exit_code(tmp_path: Path) -> None:
-    with serving(tmp_path / "nothing", tmp_path / "log", wait=False) as server:
-        assert server.process.wait(60) != 0
-        assert "no model at" in (tmp_path / "log").read_text()
 
 
 def test_a_port_that_is_taken_is_a_sentence_and_an_exit_code(
