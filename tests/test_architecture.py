@@ -134,9 +134,11 @@ def test_every_module_imports_without_any_extra() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
-@pytest.mark.parametrize("module", PURE)
-def test_pure_modules_need_no_torch(module: str) -> None:
-    program = f"import sys, importlib; sys.modules['torch'] = None; importlib.import_module({module!r})"
+def test_pure_modules_need_no_torch() -> None:
+    program = (
+        "import sys, importlib; sys.modules['torch'] = None\n"
+        f"[importlib.import_module(name) for name in {list(PURE)!r}]\n"
+    )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 

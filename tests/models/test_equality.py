@@ -63,7 +63,11 @@ def test_sharded_safetensors_equal_transformers(tmp_path: Path) -> None:
 @pytest.mark.models
 @pytest.mark.parametrize(
     ("fixture", "count"),
-    [("smollm2", 20), ("qwen_draft", 4), pytest.param("qwen_draft", 20, marks=pytest.mark.slow)],
+    [
+        ("smollm2", 6),
+        ("qwen_draft", 3),
+        *(pytest.param(name, 20, marks=pytest.mark.slow) for name in ("smollm2", "qwen_draft")),
+    ],
 )
 def test_gguf_equals_transformers(fixture: str, count: int, request: pytest.FixtureRequest) -> None:
     path: Path = request.getfixturevalue(fixture)

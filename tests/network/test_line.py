@@ -47,7 +47,6 @@ def running(network: Network, _running: Running) -> Running:
 
 WAYS = {
     "at once": Way(),
-    "1 ms": Way(delay=0.0005),
     "20 ms": Way(delay=0.010),
     "jitter": Way(delay=0.0005, jitter=0.005),
     "a hundredth lost": Way(delay=0.0005, loss=0.01),
