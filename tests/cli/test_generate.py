@@ -127,28 +127,6 @@ def test_what_is_explained_does_nothing_to_a_terminal(
     assert capsys.readouterr().out.startswith("a\\x1b]0;title\\x07b\\x9b2J\n")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--model", "/nowhere"), "no model at /nowhere"),
-        (("--temperature", "-1"), "temperature"),
-        (("--cores", "a"), "numbers and ranges"),
-        (("--cores", "3-1"), "numbers and ranges"),
-        (("--cores", "[/x]"), "numbers and ranges"),
-        (("--prompt", ""), "a prompt is empty"),
-        (("--logprobs", "2"), "only shown with --json"),
-        (("--dtype", "int3"), "bfloat16"),
-    ],
-)
-def test_user_errors_are_one_sentence_without_a_traceback(
-    tiny_llama: Path, arguments: tuple[str, ...], message: str
-) -> None:
-    result = ssd("generate", "--model", str(tiny_llama), "--prompt", "a", *arguments)
-    assert result.exit_code == 2
-    assert isinstance(result.exception, SystemExit)
-    assert message in result.stderr
-
-
 def test_version_and_help() -> None:
     assert program("--version").stdout.strip() == f"ssd {__version__}"
     assert "generate" in program("--help").stdout

@@ -83,21 +83,6 @@ def _await(url: str, server: "subprocess.Popen[bytes]") -> None:
     raise AssertionError("the server did not start")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "nothing to tune without a draft"),
-        (("--draft", "org/d", "--lookahead", "4"), "--lookahead is chosen by tuning"),
-        (("--draft", "org/d", "--acceptance", "ratio"), "tuning does not cover --acceptance"),
-        (("--draft", "org/d", "--prompts", "missing.jsonl"), "no file"),
-    ],
-)
-def test_mistakes_are_answered_with_a_remedy(arguments: tuple[str, ...], message: str) -> None:
-    done = CliRunner().invoke(app, ["tune", "org/m", *arguments])
-    assert done.exit_code == 2
-    assert message in " ".join(done.stderr.split())
-
-
 def test_a_file_of_prompts_is_taken_as_it_is(tmp_path: Path) -> None:
     from ssd.cli.tune import TuneOptions
 

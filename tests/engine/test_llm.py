@@ -8,7 +8,6 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from ssd import LLM, SamplingParams
-from ssd.config import EngineConfig
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 
@@ -269,9 +268,3 @@ def test_an_error_in_the_middle_of_a_step_leaves_a_usable_engine(
         assert not llm._engine.core.has_work
     again = llm.generate([[5, 6], [7, 8]], GREEDY, use_tqdm=False)
     assert [output.outputs for output in again] == [output.outputs for output in expected]
-
-
-def test_config_is_frozen() -> None:
-    config = EngineConfig(model="x")
-    with pytest.raises(AttributeError):
-        config.block_size = 3  # type: ignore[misc]

@@ -14,9 +14,7 @@ from ssd.runtime.cores import can_pin, usable_cores
 from tests.alive import is_alive
 
 PARAMS = SamplingParams(temperature=0.8, seed=5, max_tokens=24, ignore_eos=True)
-needs_two_cores = pytest.mark.skipif(
-    not can_pin() or len(usable_cores()) < 2, reason="needs two cores and a way to pin"
-)
+HAS_TWO_CORES = can_pin() and len(usable_cores()) > 1
 PROMPT = "The quick brown fox jumps over the lazy dog. Once upon a time there was a small model"
 
 
@@ -30,14 +28,28 @@ def answer(llm: LLM) -> RequestOutput:
     return llm.generate(PROMPT, PARAMS, use_tqdm=False)[0]
 
 
+def cores_of_threads() -> set[frozenset[int]]:
+    return {frozenset(os.sched_getaffinity(int(each.name))) for each in Path("/proc/self/task").iterdir()}
+
+
 def test_modes_change_around_one_target(llm: LLM, tiny_draft: str) -> None:
+    """Cores follow the mode, and the draft's process ends with it."""
     target, tokens = llm._engine.loaded, answer(llm).outputs[0].token_ids
+    threads = torch.get_num_threads()
     llm.switch_mode("sd", draft=tiny_draft)
     in_turns = answer(llm)
     llm.switch_mode("ssd")
     ahead = answer(llm)
+    pid = llm._engine.core.decoder.proposer.speculator.client.pool.replicas[0].source.pid  # type: ignore[attr-defined]
+    assert is_alive(pid)
+    if HAS_TWO_CORES:
+        assert len(os.sched_getaffinity(0)) < len(usable_cores())
     llm.switch_mode("ar")
     alone = answer(llm)
+    assert not is_alive(pid)
+    if HAS_TWO_CORES:
+        assert cores_of_threads() == {frozenset(usable_cores())}
+    torch.set_num_threads(threads)
     assert [each.outputs[0].token_ids for each in (in_turns, ahead, alone)] == [tokens] * 3
     assert in_turns.outputs[0].speculation.drafted > 0
     assert alone.outputs[0].speculation.drafted == 0
@@ -57,28 +69,7 @@ def test_a_draft_that_finds_no_memory_on_its_gpu_is_refused_and_all_stays(
     assert answer(llm).outputs[0].token_ids == tokens
 
 
-def test_the_draft_process_ends_with_its_mode(llm: LLM, tiny_draft: str) -> None:
-    llm.switch_mode("ssd", draft=tiny_draft)
-    source = llm._engine.core.decoder.proposer.speculator.client.pool.replicas[0].source  # type: ignore[attr-defined]
-    pid = source.pid
-    assert is_alive(pid)
-    llm.switch_mode("ar")
-    assert not is_alive(pid)
-
-
-@needs_two_cores
-def test_cores_follow_the_mode(llm: LLM, tiny_draft: str) -> None:
-    threads = torch.get_num_threads()
-    llm.switch_mode("ssd", draft=tiny_draft)
-    assert len(os.sched_getaffinity(0)) < len(usable_cores())
-    llm.switch_mode("ar")
-    assert os.sched_getaffinity(0) == set(usable_cores())
-    for thread in Path("/proc/self/task").iterdir():
-        assert os.sched_getaffinity(int(thread.name)) == set(usable_cores())
-    torch.set_num_threads(threads)
-
-
-@needs_two_cores
+@pytest.mark.skipif(not HAS_TWO_CORES, reason="needs two cores and a way to pin")
 def test_closing_gives_the_cores_back(tiny_llama: Path, tiny_draft: str) -> None:
     """What the process starts later would otherwise be born on the target's core alone."""
     with LLM(

@@ -51,15 +51,6 @@ def test_response_format_is_kept_to(server: ServerProcess) -> None:
     assert choice.message.content == chat(server, response_format=wanted).message.content
 
 
-def test_a_stream_keeps_to_it_too(server: ServerProcess) -> None:
-    wanted: Any = {"type": "json_schema", "json_schema": {"name": "place", "schema": SCHEMA}}
-    chunks = server.openai.chat.completions.create(
-        model="tiny", messages=MESSAGES, max_tokens=200, seed=1, response_format=wanted, stream=True
-    )
-    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-    assert text == chat(server, response_format=wanted).message.content
-
-
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_structured_outputs(server: ServerProcess, temperature: float) -> None:
     def text(**form: Any) -> str:
@@ -226,12 +217,6 @@ def test_a_forced_call_keeps_to_a_schema_of_parts(
         (call,) = calls
         assert isinstance(call.function.parsed_arguments, Line | Circle)
         assert choice == "required" or call.function.name == name
-
-
-def test_strict_tools_are_taken_where_the_model_is_free(forcing: ServerProcess) -> None:
-    """The client's own helpers always set it."""
-    assert chat(forcing, tools=DRAWN).message.content is not None
-    assert chat(forcing, tools=DRAWN, tool_choice="none").message.content is not None
 
 
 def test_an_answer_of_the_clients_own_form_is_no_call(forcing_llama3: ServerProcess) -> None:
