@@ -152,12 +152,12 @@ class InForest(RuledModel):
 
     def open(self, number: int, opening: Open) -> None:
         self._sessions[number] = DraftSession(opening, max_len=CONTEXT)
-        self._scheduler.open(number, self._sessions[number])
+        self._scheduler.open(self._sessions[number])
 
     def advance(self, number: int, n: int, tokens: Sequence[int]) -> None:
         session = self._sessions[number]
         session.note_arrival(session.num_sent)
-        self._scheduler.advance(number, n, tokens)
+        self._scheduler.advance(session, n, tokens)
 
     def step(self) -> Nodes:
         frames, _num_rows = self._scheduler.grow()

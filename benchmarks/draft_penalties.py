@@ -101,14 +101,14 @@ class Texts:
                 Open(number, 1, pack_ints(tokens), prompt, 1 << 20, LOOKAHEAD, asked), CONTEXT
             )
             self._texts.append(session)
-            self._scheduler.open(number, session)
+            self._scheduler.open(session)
         self._scheduler.grow()
 
     def seconds_a_step(self) -> float:
         self._n += 1
         for number, session in enumerate(self._texts):
             session.note_arrival(session.num_sent)
-            self._scheduler.advance(number, self._n, [7 * self._n + number])
+            self._scheduler.advance(session, self._n, [7 * self._n + number])
         self._model.seconds = 0.0
         started = time.process_time()
         for _ in range(self._steps):

@@ -1,6 +1,6 @@
 """A rule that stands for both models: what is left to time is the engine's own work.
 
-Knows logits, greetings and a scheduler; not who asks. Everyone can send_forced the text, but a draft errs
+Knows logits, greetings and a scheduler; not who asks. Everyone can compute the text, but a draft errs
 after every tenth token.
 """
 

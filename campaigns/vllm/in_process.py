@@ -80,10 +80,10 @@ class InProcess:
 
     def held(self) -> Iterator[tuple[str, DraftSession]]:
         """Each sequence that the draft holds, and the request that the worker takes it for."""
-        known = {each.row: str(key) for key, each in self.speculator.client._sessions.items()}
+        known = {each.seq: str(key) for key, each in self.speculator.client._sessions.items()}
         service = self.draft.service
         peer = service._peers.get(PEER) if service is not None else None
-        for seq, (_, session) in peer.sessions.items() if peer is not None else ():
+        for seq, session in peer.sessions.items() if peer is not None else ():
             yield known[seq], session
 
     def wait_for_draft(self) -> None:

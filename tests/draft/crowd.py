@@ -184,7 +184,7 @@ class Crowd:
             weights=weights or {},
             clock=lambda: STEP * self.model.num_forwards,
         )
-        self.model.texts = self.scheduler._texts
+        self.model.texts = self.scheduler._sessions
         self.service = DraftServer(self.scheduler, self.hub, hello("draft"), self.clock)
         self.targets: dict[str, Target] = {}
         self.wanting: list[dict[str, bool]] = []

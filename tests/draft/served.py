@@ -97,7 +97,7 @@ class Honest:
     def epochs(self) -> list[int]:
         """The same as before: none was opened again."""
         client = self._client
-        return [int(client._mirrors.epoch[client._sessions[key].row]) for key in self._last]
+        return [int(client._mirrors.epoch[client._sessions[key].seq]) for key in self._last]
 
 
 @contextmanager

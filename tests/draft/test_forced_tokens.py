@@ -5,8 +5,9 @@ from pathlib import Path as FilePath
 
 import pytest
 
-from ssd.draft.client.client import DraftClient, Path
+from ssd.draft.client.client import DraftClient
 from ssd.draft.client.mirrors import Knowledge
+from ssd.draft.client.proposals import Path
 from ssd.draft.client.session import ClientSession
 from ssd.draft.protocol.messages import Sampling
 from ssd.runtime.loading import LoadedModel

@@ -172,7 +172,7 @@ def test_an_opening_of_an_older_engine_loses_its_foreign_end_ids_only() -> None:
     replica.connection.flush()
     for _ in range(5):
         crowd.service.turn(0.0)
-    [(_, session)] = crowd.service._peers[b"older"].sessions.values()
+    [session] = crowd.service._peers[b"older"].sessions.values()
     assert session.opening.sampling.end_ids == [5]
 
 

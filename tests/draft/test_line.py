@@ -59,6 +59,9 @@ class Link:
                 part = TreePart(message.seq, message.epoch, 0, 0, 0, length, *nodes)
                 self.answers.append(encode([Nodes.of([part])]))
 
+    def says(self, message: AnyMessage) -> None:
+        self.answers.append(encode([message]))
+
     def overfull(self) -> str:
         return ""
 
@@ -249,8 +252,8 @@ def test_an_id_that_begins_again_is_opened_under_another_epoch(source: Source, c
     assert (first.seq, first.epoch < second.epoch) == (second.seq, True)
     client.pool.read()
     assert client.paths(["a"], 4)[0].tokens == [7, 8]
-    with client.pool.lock:
-        client.take(Close(first.seq, first.epoch, "meant for the first"), client.pool.replicas[0])
+    source.links[0].says(Close(first.seq, first.epoch, "meant for the first"))
+    client.pool.read()
     assert client.stats.num_declined == 0
     client.check_integrity()
 
@@ -324,10 +327,10 @@ def test_a_frame_that_is_half_taken_in_is_no_fault() -> None:
 
     checking = threading.Thread(target=check)
     with client.pool.lock:
-        client._router._free_rows.append(5)
+        client._router._free_seqs.append(5)
         checking.start()
         assert not is_checked.wait(0.2)
-        client._router._free_rows.clear()
+        client._router._free_seqs.clear()
     checking.join()
     assert is_checked.is_set()
 
@@ -336,8 +339,8 @@ def test_another_draft_is_offered_what_the_one_before_declined(source: Source, c
     until(lambda: client.is_ready)
     client.follow("a", [1, 2, 3], 3, Sampling(seed=0), 100)
     [opened] = source.links[0].opened
-    with client.pool.lock:
-        client.take(Close(opened.seq, opened.epoch, "of this draft only"), client.pool.replicas[0])
+    source.links[0].says(Close(opened.seq, opened.epoch, "of this draft only"))
+    client.pool.read()
     assert not client.paths(["a"], 4)[0].tokens
     source.broken = "it ended"
     until(lambda: client.paths(["a"], 4)[0].tokens == [7, 8])
@@ -388,7 +391,8 @@ def test_where_frames_are_missing_the_whole_tree_is_asked_for(source: Source, un
     unkept.pool.read()
     [link] = source.links
     [opened] = link.opened
-    unkept.take(Nodes.of([TreePart(opened.seq, opened.epoch, 5, 0, 0, 3)]), unkept.pool.replicas[0])
+    link.says(Nodes.of([TreePart(opened.seq, opened.epoch, 5, 0, 0, 3)]))
+    unkept.pool.read()
     for _ in range(2):  # The second time the answer is still under way.
         unkept.outcomes([("a", [7])])
     assert [each for each in link.heard if isinstance(each, Resync)] == [Resync(opened.seq, opened.epoch)]
@@ -404,7 +408,8 @@ def test_a_draft_that_misses_tokens_is_told_them_under_a_new_epoch(
     [link] = source.links
     [opened] = link.opened
     for _ in range(2):  # What it says of an older epoch means nothing.
-        unkept.take(Resync(opened.seq, opened.epoch), unkept.pool.replicas[0])
+        link.says(Resync(opened.seq, opened.epoch))
+        unkept.pool.read()
     _, again = link.opened
     assert (again.seq, again.epoch > opened.epoch) == (opened.seq, True)
     assert unpack_ints(again.tokens).tolist() == [1, 2, 3, 7, 8]

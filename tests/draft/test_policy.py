@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from ssd.draft.client import auto_disable as worth
-from ssd.draft.client.client import Path
 from ssd.draft.client.mirrors import Distribution, Knowledge
-from ssd.draft.client.pool import PoolStats
+from ssd.draft.client.proposals import Path
 from ssd.draft.client.speculator import Round, Speculator, Verified, _chances
+from ssd.draft.client.stats import PoolStats
 from ssd.draft.protocol.messages import Sampling
 
 Q: Distribution = (np.array([1, 2, 3], np.int32), np.array([0.5, 0.3, 0.2], np.float32))

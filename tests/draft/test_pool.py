@@ -123,7 +123,7 @@ def test_sequences_are_shared_out_and_each_draft_hears_of_its_own(pool: Pool) ->
     found = pool.client.outcomes([(key, [7]) for key in TEXTS])
     assert found == [Knowledge.HIT] * len(TEXTS)
     for name, draft in pool.drafts.items():
-        its = [pool.client._sessions[key].row for key in TEXTS if router[key] == name]
+        its = [pool.client._sessions[key].seq for key in TEXTS if router[key] == name]
         [outcome] = draft.outcomes()
         assert outcome.columns().seq.tolist() == its
         assert unpack_ints(outcome.tokens).tolist() == [7] * len(its)

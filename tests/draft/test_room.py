@@ -135,7 +135,7 @@ def test_a_step_of_the_draft_is_told_once(draft: LoadedModel) -> None:
     client = connected(source)
     client.follow("a", [5] * 12, 12, Sampling(seed=1), 100)
     num_steps = rounds(source, client, 8)
-    spans = client.take_step_spans()
+    spans = client.pool.take_step_spans()
     assert 1 < len(spans) == len(set(spans)) <= num_steps
 
 
@@ -149,7 +149,7 @@ def test_a_draft_that_misses_an_outcome_asks_for_the_tokens(draft: LoadedModel) 
     client.outcomes([("a", [101])])
     rounds(source, client, 4)
     assert client.stats.num_resyncs == 1
-    [session] = [each for _, each in source.service._peers[PEER].sessions.values()]
+    [session] = source.service._peers[PEER].sessions.values()
     assert session.tokens == [*[5] * 6, 100, 101]
     assert client.paths(["a"], 1)[0].tokens
 
@@ -161,7 +161,7 @@ def test_a_draft_that_has_nothing_to_grow_says_so(draft: LoadedModel) -> None:
     client.follow("a", [5] * 6, 6, Sampling(seed=1), 100)
     rounds(source, client, 8)
     # As if frames were under way of which it has had no word.
-    [(_, session)] = source.service._peers[PEER].sessions.values()
+    [session] = source.service._peers[PEER].sessions.values()
     session.ledger.sent[session.row] += CREDIT
     client.outcomes([("a", [100])])
     [replica] = client.pool.replicas

@@ -148,7 +148,7 @@ def test_on_tensors_turns_fall_as_on_arrays() -> None:
     for scheduler in (scheduler_on(NumpyArrays()), scheduler_on(TorchArrays())):
         for number, tenant in enumerate("aabbcc"):
             opening = Open(number, 1, pack_ints([number + 5, 9, 30]), 3, 500, 4, Sampling(seed=1))
-            scheduler.open(number, DraftSession(opening, CONTEXT, tenant=tenant))
+            scheduler.open(DraftSession(opening, CONTEXT, tenant=tenant))
         steps = []
         for _ in range(12):
             scheduler.grow()
@@ -331,15 +331,21 @@ def test_counts_are_kept_while_a_tenant_is_away_and_taken_from_who_is_away_longe
 def test_who_takes_over_counts_begins_with_the_models_word(xp: Arrays) -> None:
     scheduler = scheduler_on(xp)
     forest = scheduler._forest
-    for number, tenant in enumerate(["a", "b"]):
-        opening = Open(number, 1, pack_ints([number + 5, 9, 30]), 3, 500, 4, Sampling(seed=1))
-        scheduler.open(number, DraftSession(opening, CONTEXT, tenant=tenant))
+    sessions = [
+        DraftSession(
+            Open(number, 1, pack_ints([number + 5, 9, 30]), 3, 500, 4, Sampling(seed=1)),
+            CONTEXT,
+            tenant=tenant,
+        )
+        for number, tenant in enumerate("abc")
+    ]
+    scheduler.open(sessions[0])
+    scheduler.open(sessions[1])
     forest.tables.counts[:] = 7.0
-    scheduler.close(0)
+    scheduler.close(sessions[0])
     scheduler.tenants.forget("a")
-    opening = Open(2, 1, pack_ints([3, 9, 30]), 3, 500, 4, Sampling(seed=1))
-    scheduler.open(2, DraftSession(opening, CONTEXT, tenant="c"))
-    parts = xp.to_host(forest.tables.calibration)[[scheduler._sessions[each].row for each in (1, 2)]] // KINDS
+    scheduler.open(sessions[2])
+    parts = xp.to_host(forest.tables.calibration)[[each.row for each in sessions[1:]]] // KINDS
     counts = xp.to_host(forest.tables.counts).reshape(2, -1, TENANT_CELLS)
     assert counts[:, parts[0]].min() == 7.0
     assert counts[:, parts[1]].max() == 0.0

@@ -1,6 +1,7 @@
 """Where drafts are to be had: what an address may be, and what becomes of a name's addresses."""
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,12 @@ def test_a_name_needs_keys_as_every_address_that_others_can_reach() -> None:
         sources_at("dns://drafts:7000", HELLO, timeout=1.0)
 
 
+def wait_for_answer(sources: NamedSources) -> None:
+    assert sources._asking is not None
+    while sources._asking.is_alive():
+        time.sleep(0.001)
+
+
 class Directory:
     """Says what it is told to, when it is asked."""
 
@@ -60,9 +67,7 @@ class Directory:
         """As it is once the name has been asked for again."""
         self.now += 5.0
         self.sources.current()
-        asking = self.sources._asking
-        assert asking is not None
-        asking.join()
+        wait_for_answer(self.sources)
         return [each.name for each in self.sources.current()]
 
 
@@ -128,6 +133,5 @@ def test_nobody_waits_while_a_name_is_looked_up() -> None:
     assert sources.current() == []
     assert sources.current() == []
     may_answer.set()
-    assert sources._asking is not None
-    sources._asking.join()
+    wait_for_answer(sources)
     assert len(sources.current()) == 1

@@ -24,7 +24,7 @@ def test_within_a_step_rows_go_to_who_has_had_least_with_them(xp: Arrays) -> Non
     )
     for number, tenant in enumerate("ab"):
         opening = Open(number, 1, pack_ints([number + 5, 9, 30]), 3, 500, 4, Sampling(seed=1))
-        scheduler.open(number, DraftSession(opening, CONTEXT, tenant=tenant))
+        scheduler.open(DraftSession(opening, CONTEXT, tenant=tenant))
     for _ in range(4):
         scheduler.grow()
     forest.usage.used[:] = 0.0

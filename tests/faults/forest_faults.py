@@ -47,8 +47,8 @@ FAULTS = [
     Fault(
         "a long prompt waits for all shorter ones",
         f"{DRAFT}/server/prefill.py",
-        "return [*firsts, *((each",
-        "return [*firsts[:0], *((each",
+        "return [*firsts, *((row",
+        "return [*firsts[:0], *((row",
         "tests/draft/forest/test_readings.py::test_a_long_prompt_is_read_while_short_ones_keep_coming",
     ),
     Fault(
@@ -342,7 +342,7 @@ FAULTS = [
         "a closed sequence's last outcome teaches nothing",
         f"{DRAFT}/server/scheduler.py",
         "            # Its last outcome still counts for the calibration.\n            self._apply()",
-        "            del self._pending[session_id]",
+        "            del self._pending[row]",
         "tests/draft/forest/test_equality.py::test_what_was_decided_before_a_sequence_ends_still_teaches",
     ),
     Fault(
@@ -411,8 +411,8 @@ FAULTS = [
     Fault(
         "a text that lacks blocks is read all the same",
         f"{DRAFT}/server/scheduler.py",
-        "for session_id in self._prefill.unread | self._kv_blocks.lacking.keys():",
-        "for session_id in self._prefill.unread:",
+        "for row in self._prefill.unread | self._kv_blocks.lacking.keys():",
+        "for row in self._prefill.unread:",
         _NO_BLOCKS,
     ),
     Fault(
@@ -432,7 +432,7 @@ FAULTS = [
     Fault(
         "a text that has gained more than the ring holds is read from the ring",
         f"{DRAFT}/server/scheduler.py",
-        "            self._prefill.unread.add(self._by_row[row])",
+        "            self._prefill.unread.add(row)",
         "            pass",
         f"{_GROWN}::test_a_text_that_has_gained_more_than_the_tables_remember_is_read_apart",
     ),
@@ -440,8 +440,8 @@ FAULTS = [
         "what outgrows the context reaches the tables",
         f"{DRAFT}/server/scheduler.py",
         "            self._check_length(session)\n            self._round_timer.note_outcome(session.row)\n"
-        "            self._pending[session_id] = list(tokens)",
-        "            self._round_timer.note_outcome(session.row)\n            self._pending[session_id] = list(tokens)\n"
+        "            self._pending[session.row] = list(tokens)",
+        "            self._round_timer.note_outcome(session.row)\n            self._pending[session.row] = list(tokens)\n"
         "            self._check_length(session)",
         f"{_GROWN}::test_a_sequence_beyond_the_context_is_refused",
     ),

@@ -53,7 +53,7 @@ FAULTS = [
     Fault(
         "a draft that has not heard of the last outcome counts as one that guesses wrongly",
         f"{DRAFT}/client/mirrors.py",
-        " or view.root_length[row] < view.length_before[row]:",
+        " or view.root_length[seq] < view.length_before[seq]:",
         ":",
         "tests/draft/test_mirror.py::test_a_draft_that_lags_behind_a_miss_is_still_understood",
     ),
@@ -102,8 +102,8 @@ FAULTS = [
     Fault(
         "a stalled draft gets back what it just lost",
         f"{DRAFT}/client/router.py",
-        "        self.open_all(but=replica)\n",
-        "        self.open_all()\n",
+        "        self._remove_replica(replica)\n        left = self._with(replica)\n        for",
+        "        left = self._with(replica)\n        for",
         f"{_POOL}::test_drafts_that_are_no_longer_named_are_left_once_there_is_another",
     ),
     Fault(

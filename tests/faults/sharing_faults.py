@@ -72,8 +72,8 @@ FAULTS = [
     Fault(
         "the most valuable sequence goes",
         f"{DRAFT}/server/tenants.py",
-        "return min(mine, key=lambda each: each.rank).session_id",
-        "return max(mine, key=lambda each: each.rank).session_id",
+        "return min(mine, key=lambda each: each.rank).row",
+        "return max(mine, key=lambda each: each.rank).row",
         f"{_SHARING}::test_a_tenant_with_too_many_sequences_for_its_rows_loses_those_that_gain_least",
     ),
     Fault(

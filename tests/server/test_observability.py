@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ssd.config.server import ServerConfig
-from ssd.draft.client.pool import PoolStats
+from ssd.draft.client.stats import PoolStats
 from ssd.engine.outputs import EngineStats, SpeculationStats
 from ssd.server.engine_metrics import EngineFigures
 from ssd.server.gate import Gate

@@ -101,8 +101,8 @@ class MadeUpVllm:
         client.check_integrity()
         service = self.draft.service
         peer = service._peers.get(PEER) if service is not None else None
-        held = {} if peer is None else {seq: session for seq, (_, session) in peer.sessions.items()}
-        known = {each.row: key for key, each in client._sessions.items()}
+        held = {} if peer is None else peer.sessions
+        known = {each.seq: key for key, each in client._sessions.items()}
         for seq, session in held.items():
             assert session.tokens == self.live[str(known[seq])].text
         return len(held)

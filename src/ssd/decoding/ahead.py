@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from ssd.config import Acceptance
 from ssd.decoding.proposer import ContextOf, GrammarStates, Proposer, Rounds
 from ssd.decoding.rows import Decided, DecodeRow, DraftContext, DraftStep, Speculation, StepTimes
-from ssd.draft.client.client import Path
-from ssd.draft.client.pool import PoolStats
+from ssd.draft.client.proposals import Path
 from ssd.draft.client.speculator import Proposed, Speculator, Verified
+from ssd.draft.client.stats import PoolStats
 from ssd.draft.protocol.messages import Sampling
 from ssd.sampling import DraftDistribution, Proposal, SamplingRow
 
@@ -77,7 +77,7 @@ class DraftAhead(Proposer):
         self.speculator.forget(seq_id)
 
     def draft_steps(self) -> list[DraftStep]:
-        return [DraftStep(*span) for span in self.speculator.client.take_step_spans()]
+        return [DraftStep(*span) for span in self.speculator.client.pool.take_step_spans()]
 
     def close(self) -> None:
         self.speculator.close()

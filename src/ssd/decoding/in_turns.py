@@ -13,9 +13,8 @@ from ssd.decoding.proposer import ContextOf, GrammarStates, Proposer, Rounds
 from ssd.decoding.rows import Decided, DecodeRow, DraftContext, DraftStep, Speculation, StepTimes
 from ssd.draft.client.auto_disable import AutoDisable
 from ssd.draft.client.branching import depths_of
-from ssd.draft.client.client import Path
 from ssd.draft.client.controller import Controller
-from ssd.draft.client.proposals import num_forced
+from ssd.draft.client.proposals import Path, num_forced
 
 HOPED_RATE = 0.7
 """The acceptance rate assumed before any is measured."""

@@ -125,20 +125,20 @@ class Pair:
         drafted = DraftSession(opening, max_len=MAX_LEN, vocab_size=vocab)
         self.sessions[session_id], self.drafted[session_id] = session, drafted
         self.oracle.open(session_id, session)
-        self.scheduler.open(session_id, drafted)
+        self.scheduler.open(drafted)
         # Equal priorities fall by sequence: in the same order on both sides.
         order = sorted(self.oracle._sessions.items(), key=lambda each: self.drafted[each[0]].row)
         self.oracle._sessions.clear()
         self.oracle._sessions.update(order)
 
     def close(self, session_id: int) -> None:
-        del self.sessions[session_id], self.drafted[session_id]
+        del self.sessions[session_id]
         self.oracle.close(session_id)
-        self.scheduler.close(session_id)
+        self.scheduler.close(self.drafted.pop(session_id))
 
     def advance(self, session_id: int, n: int, tokens: Sequence[int]) -> None:
         self.oracle.advance(session_id, n, tokens)
-        self.scheduler.advance(session_id, n, tokens)
+        self.scheduler.advance(self.drafted[session_id], n, tokens)
         assert self.sessions[session_id].is_out_of_sync == self.drafted[session_id].is_out_of_sync
 
     def note_arrival(self, session_id: int, count: int) -> None:
@@ -151,7 +151,8 @@ class Pair:
     def step(self) -> dict[int, TreePart]:
         expected, num_rows = self.oracle.step()
         frames, num_found = self.scheduler.grow()
-        found = {self.scheduler._by_row[row]: part for row, part in frames.parts()} if frames else {}
+        by_row = {drafted.row: each for each, drafted in self.drafted.items()}
+        found = {by_row[row]: part for row, part in frames.parts()} if frames else {}
         assert num_found == num_rows, f"{num_found} rows instead of {num_rows}"
         assert found.keys() == expected.keys(), "frames of other sequences"
         for each, frame in expected.items():
@@ -161,7 +162,7 @@ class Pair:
 
     def resync(self, session_id: int) -> TreePart:
         expected = self.sessions[session_id].full_frame()
-        [(_row, found)] = self.scheduler.full_frame(session_id).parts()
+        [(_row, found)] = self.scheduler.full_frame(self.drafted[session_id]).parts()
         self._compare(found, expected)
         return expected
 

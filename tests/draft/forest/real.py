@@ -127,14 +127,14 @@ class Bench:
         said = sampling or Sampling(seed=1)
         opening = Open(session_id, 1, pack_ints(tokens), len(tokens), max_len, lookahead, said)
         session = DraftSession(opening, max_len=self.scheduler.max_model_len)
-        self.scheduler.open(session_id, session)
+        self.scheduler.open(session)
         self.sessions[session_id] = session
         return session
 
     def close(self) -> None:
         """At the end every block is free again."""
-        for session_id in list(self.sessions):
-            self.scheduler.close(session_id)
+        for session in self.sessions.values():
+            self.scheduler.close(session)
             self.scheduler.check_integrity()
         assert self.blocks.usage == 0
 
@@ -144,18 +144,18 @@ class Bench:
         if frames is not None:
             self.compare(frames)
             for row in frames.new.rows.tolist() if is_heard else ():
-                session = self.sessions[self.scheduler._by_row[row]]
+                session = self.scheduler._sessions[row]
                 session.note_arrival(session.num_sent)
         return frames, num_rows
 
     def outcome(self, session_id: int, tokens: Sequence[int]) -> None:
-        known = int(self.scheduler.ledger.n[self.sessions[session_id].row])
-        self.scheduler.advance(session_id, known + 1, tokens)
+        session = self.sessions[session_id]
+        self.scheduler.advance(session, int(self.scheduler.ledger.n[session.row]) + 1, tokens)
 
     def compare(self, frames: FrameBatch) -> None:
         for row, part in frames.parts():
-            session_id = self.scheduler._by_row[row]
-            session = self.sessions[session_id]
+            session = self.scheduler._sessions[row]
+            session_id = session.seq
             root = tuple(session.tokens)
             assert self.texts.setdefault((session_id, part.root), root) == root
             for node, parent, token in zip(part.ids, part.parents, part.tokens, strict=True):

@@ -86,7 +86,7 @@ def play(scheduler: DraftScheduler, sampling: Sampling, seed: int) -> list[tuple
         tokens = [*text, *words(rng, rng.choice([1, 30])), *text]
         opening = Open(number, 1, pack_ints(tokens), len(tokens), MAX_LEN, LOOKAHEAD, sampling)
         session[number] = DraftSession(opening, max_len=MAX_LEN)
-        scheduler.open(number, session[number])
+        scheduler.open(session[number])
 
     begin(0)
     begin(1)
@@ -104,11 +104,10 @@ def play(scheduler: DraftScheduler, sampling: Sampling, seed: int) -> list[tuple
                         likeliest[number] = part.tokens[0]
                     if rng.random() < 0.4:
                         taken = [likeliest.pop(number, 9)]
-                        scheduler.advance(number, int(scheduler.ledger.n[each.row]) + 1, taken)
+                        scheduler.advance(each, int(scheduler.ledger.n[each.row]) + 1, taken)
         scheduler.check_integrity()
         if round_number == 7:
-            scheduler.close(0)
-            del session[0]
+            scheduler.close(session.pop(0))
             likeliest.pop(0, None)
             begin(2)
     return found
@@ -140,10 +139,11 @@ def test_truncation_is_looked_at_while_a_sequence_asks_for_it(draft: LoadedModel
     found = []
     for number, sampling in enumerate((PLAIN, WARM)):
         opening = Open(number, 1, pack_ints([5, 6, 7]), 3, MAX_LEN, LOOKAHEAD, sampling)
-        scheduler.open(number, DraftSession(opening, max_len=MAX_LEN))
+        session = DraftSession(opening, max_len=MAX_LEN)
+        scheduler.open(session)
         scheduler.grow()
         found.append(scheduler._forest.truncates)
-    scheduler.close(1)
+    scheduler.close(session)
     scheduler.grow()
     assert [*found, scheduler._forest.truncates] == [False, True, False]
 

@@ -119,13 +119,13 @@ def test_rows_edited_together_have_the_bits_of_rows_edited_alone(xp: Arrays) -> 
             number, 1, pack_ints(prompt), len(prompt), MAX_LEN, LOOKAHEAD, Sampling(seed=5, **asked)
         )
         texts[number] = DraftSession(opening, MAX_LEN, vocab)
-        scheduler.open(number, texts[number])
+        scheduler.open(texts[number])
     for n in range(1, 9):
         for _ in range(3):
             scheduler.grow()
-        for number, session in texts.items():
+        for session in texts.values():
             session.note_arrival(session.num_sent)
-            scheduler.advance(number, n, [rng.randrange(vocab) for _ in range(rng.randint(1, 4))])
+            scheduler.advance(session, n, [rng.randrange(vocab) for _ in range(rng.randint(1, 4))])
     assert children.num_changed > 100
     assert children.num_checked > children.num_changed, "no row was left as it is"
 
@@ -173,7 +173,7 @@ def work_of_a_step(width: int, asked: dict[str, Any]) -> Counter[str]:
     for number in range(texts):
         prompt = [(31 * number + 7 * place) % vocab for place in range(64)]
         opening = Open(number, 1, pack_ints(prompt), 64, MAX_LEN, LOOKAHEAD, Sampling(seed=number, **asked))
-        scheduler.open(number, DraftSession(opening, MAX_LEN, vocab))
+        scheduler.open(DraftSession(opening, MAX_LEN, vocab))
     for _ in range(3):
         scheduler.grow()
     work = Work()

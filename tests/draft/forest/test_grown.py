@@ -131,7 +131,7 @@ def test_children_are_right_where_no_two_blocks_are_neighbours(bench: Bench) -> 
         bench.step()
         bench.outcome(0, some_outcome(rng, bench, 0))
     assert bench.num_compared > 20
-    table = bench.blocks.block_table(0)
+    table = bench.blocks.block_table(session.row)
     assert len(session.tokens) > 24
     assert all(b - a != 1 for a, b in pairwise(table))
 
@@ -143,7 +143,7 @@ def test_a_closed_sequence_gives_back_its_tree(bench: Bench, draft: LoadedModel)
     with pytest.raises(OutOfTrees):
         bench.open(99, [1, 2, 3])
     bench.scheduler.check_integrity()
-    bench.scheduler.close(0)
+    bench.scheduler.close(bench.sessions[0])
     del bench.sessions[0]
     bench.open(100, [1, 2, 3])
     bench.close()
@@ -279,7 +279,7 @@ def test_a_text_without_blocks_loses_its_tree_and_goes_on_when_there_are_some(
     # More outcomes meanwhile: nothing is lost but time.
     bench.outcome(0, words(rng, 2))
     assert bench.step()[1] == 0
-    bench.scheduler.close(1)
+    bench.scheduler.close(bench.sessions[1])
     del bench.sessions[1]
     before = bench.num_compared
     assert bench.step()[1] == 3
@@ -295,7 +295,7 @@ def test_an_out_of_sync_sequence_that_lacks_blocks_starves_nobody(
     bench.open(0, words(random.Random(14), 12))
     bench.step()
     bench.outcome(0, [5])
-    bench.scheduler.advance(0, 3, [6])
+    bench.scheduler.advance(bench.sessions[0], 3, [6])
     while bench.step()[1]:
         pass
     assert bench.sessions[0].is_out_of_sync
@@ -312,7 +312,7 @@ def test_a_sequence_beyond_the_context_is_refused(bench: Bench) -> None:
         bench.step()
     assert max(map(len, bench.paths(0))) == 200 - 196 - 1
     with pytest.raises(ValueError, match="context ends at 200"):
-        bench.scheduler.advance(0, 1, words(rng, 64))
+        bench.scheduler.advance(bench.sessions[0], 1, words(rng, 64))
     bench.close()
 
 

@@ -25,15 +25,16 @@ class Bench:
         self.num_rows = self.num_steps = 0
         self._num_opened = 0
 
-    def open(self, tokens: list[int], *, tenant: str = "") -> int:
-        number, self._num_opened = self._num_opened, self._num_opened + 1
-        opening = Open(number, 1, pack_ints(tokens), len(tokens), CONTEXT, 4, Sampling(seed=1))
-        self.scheduler.open(number, DraftSession(opening, CONTEXT, tenant=tenant))
-        return number
+    def open(self, tokens: list[int], *, tenant: str = "") -> DraftSession:
+        opening = Open(self._num_opened, 1, pack_ints(tokens), len(tokens), CONTEXT, 4, Sampling(seed=1))
+        self._num_opened += 1
+        session = DraftSession(opening, CONTEXT, tenant=tenant)
+        self.scheduler.open(session)
+        return session
 
-    def num_read(self, number: int) -> int:
+    def num_read(self, session: DraftSession) -> int:
         tables, xp = self.scheduler._forest.tables, self.scheduler._forest.xp
-        return int(xp.to_host(tables.num_read)[self.scheduler._sessions[number].row])
+        return int(xp.to_host(tables.num_read)[session.row])
 
     def step(self) -> int:
         _frames, num_rows = self.scheduler.grow()
@@ -42,11 +43,10 @@ class Bench:
         self.num_rows += num_rows
         return num_rows
 
-    def read(self, numbers: list[int]) -> int:
+    def read(self, sessions: list[DraftSession]) -> int:
         """Steps until all of these are read; returns the rows that they took."""
-        lengths = {each: len(self.scheduler._sessions[each].tokens) for each in numbers}
         before = self.num_rows
-        while any(self.num_read(each) < length for each, length in lengths.items()):
+        while any(self.num_read(each) < len(each.tokens) for each in sessions):
             assert self.step(), "nothing is done, though texts are unread"
         return self.num_rows - before
 
@@ -93,7 +93,7 @@ def test_tenants_share_no_prefix() -> None:
 def test_a_long_prompt_is_read_while_short_ones_keep_coming(tenant: str) -> None:
     bench, length = Bench(NumpyArrays()), 3000
     long = bench.open(prompt(0, length))
-    short = list[int]()
+    short = list[DraftSession]()
     while bench.num_read(long) < length - 1:
         # Two prompts a step that alone would fill it, and of which no two begin alike.
         seeds = (2 * bench.num_steps + 1, 2 * bench.num_steps + 2)

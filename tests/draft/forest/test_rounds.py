@@ -103,7 +103,7 @@ def test_a_tree_is_deeper_where_a_round_has_more_steps(seconds: float, least: in
         SecondsAForward(clock), prefill_chunk=64, shape=shape_of(1, 8, width=64, slots=40), clock=clock
     )
     opening = Open(0, 1, pack_ints([1, 2, 3]), 3, 200, 8, Sampling(seed=0))
-    scheduler.open(0, DraftSession(opening, 200, 4))
+    scheduler.open(DraftSession(opening, 200, 4))
     if seconds:
         scheduler._round_timer._seconds[1] = seconds
         scheduler._round_timer.note_step(1.0)

@@ -2,31 +2,29 @@
 
 Only `wait` waits, with a timeout. When a draft is lost, so are its mirrors; when the next draft is
 ready, every sequence is opened again from its tokens. Knows the protocol, the mirrors and tokens. Does not
-know the target or an engine: sequences have any hashable key, and sampling parameters come as they are
-sent.
+know the target or an engine: a request id is anything hashable, and sampling parameters come as they are
+sent. On the wire and in the mirrors a sequence has a small number, its `seq`.
 """
 
 import random
 import time
 from array import array
-from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import msgspec
 import numpy as np
 
-from ssd.draft.client.branching import first_nodes, parents_of, simplified
-from ssd.draft.client.mirrors import Distribution, Knowledge, Mirrors
-from ssd.draft.client.pool import DraftPool, PoolStats
-from ssd.draft.client.proposals import Bounds, GrammarView, likely_nodes, num_certain, path_under
+from ssd.draft.client.mirrors import Knowledge, Mirrors
+from ssd.draft.client.pool import DraftPool
+from ssd.draft.client.proposals import NO_GRAMMARS, Bounds, GrammarViews, Path, known_path, offer
+from ssd.draft.client.reconnect import Reconnectable, Reconnector, ReconnectThread
 from ssd.draft.client.replica import Replica, Sources
 from ssd.draft.client.router import SessionRouter
 from ssd.draft.client.session import ROUNDS_BETWEEN_RESYNCS, UNKNOWN_TOKENS, ClientSession, largest
+from ssd.draft.client.stats import PoolStats
 from ssd.draft.protocol.messages import (
-    MAX_COUNT,
     AnyMessage,
     Close,
     Nodes,
@@ -34,61 +32,9 @@ from ssd.draft.protocol.messages import (
     OutcomeHeads,
     Resync,
     Sampling,
-    Stats,
 )
 
-Key = TypeVar("Key", bound=Hashable)
-
-_KEPT_SPANS = 256
-_MOST_TENANTS = 16
-"""Tenant names that are kept apart in the metrics."""
-
-
-class Path(msgspec.Struct, frozen=True):
-    """A speculation: tokens, and for each the probability that it and all before it are accepted."""
-
-    tokens: Sequence[int] = ()
-    chances: Sequence[float] = ()
-    drawn: Sequence[Distribution] | None = None
-    """Under ratio acceptance: the distribution that each token was drawn from."""
-    parents: Sequence[int] | None = None
-    """Of each token, the index of its parent, or -1 for the end of the text. None: a chain."""
-    num_certain: int = 0
-    """How many of the first tokens are forced by the request's grammar."""
-
-    def cut(self, length: int) -> "Path":
-        """Keeps the first `length` tokens. That works for a tree too: parents come before their children."""
-        if length == len(self.tokens):
-            return self
-        drawn = None if self.drawn is None else self.drawn[:length]
-        parents = None if self.parents is None else simplified(self.parents[:length])
-        certain = min(length, self.num_certain)
-        return Path(self.tokens[:length], self.chances[:length], drawn, parents, certain)
-
-    def behind(self, tokens: Sequence[int]) -> "Path":
-        """The path that starts with these forced tokens and goes on with this one."""
-        if not tokens:
-            return self
-        count = len(tokens)
-        parents = parents_of(self.parents, len(self.tokens))
-        moved = [*range(-1, count - 1), *(count + each for each in parents)]
-        chances = [*[1.0] * count, *self.chances]
-        certain = count + self.num_certain
-        return Path([*tokens, *self.tokens], chances, None, simplified(moved), certain)
-
-    def chain(self) -> "Path":
-        """The likeliest path of a tree."""
-        if self.parents is None:
-            return self
-        nodes = first_nodes(self.parents)
-        tokens, chances = [self.tokens[each] for each in nodes], [self.chances[each] for each in nodes]
-        return Path(tokens, chances, num_certain=self.num_certain)
-
-
-_NO_PATH = Path()
-GrammarViews = Mapping[Any, GrammarView]
-"""Grammar states of the texts that have a grammar."""
-NO_GRAMMARS: GrammarViews = {}
+RequestId = TypeVar("RequestId", bound=Hashable)
 
 
 class DraftClient:
@@ -99,23 +45,30 @@ class DraftClient:
         lookahead: int,
         num_sequences: int = 0,
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
         draw: Callable[[], float] = random.random,
+        reconnector: Callable[[Reconnectable], Reconnector] = ReconnectThread,
     ) -> None:
-        """`num_sequences`: rows that are allocated at the start; more are added when needed, which takes
+        """`num_sequences`: mirrors that are allocated at the start; more are added when needed, which takes
         time.
 
         `draw`: the next random number from 0 to 1, for the time until a lost draft is tried again.
+        `reconnector`: starts whatever reconnects lost drafts (reconnect.py); by default a thread.
         """
-        self.pool = DraftPool(sources, self, clock, draw)
+        self.stats = PoolStats()
         self._mirrors = Mirrors(num_sequences)
-        self._router = SessionRouter(self.pool, self._mirrors, lookahead, clock)
+        self._router = SessionRouter(self._mirrors, self.stats, lookahead, clock)
+        self.pool = DraftPool(
+            sources,
+            self._router,
+            self._take,
+            self.stats,
+            clock=clock,
+            sleep=sleep,
+            draw=draw,
+            reconnector=reconnector,
+        )
         self._sessions: dict[Hashable, ClientSession] = {}
-        self._tenants: set[str] = set()
-        self._step_spans: deque[tuple[float, float, int]] = deque(maxlen=_KEPT_SPANS)
-
-    @property
-    def stats(self) -> PoolStats:
-        return self.pool.stats
 
     @property
     def is_ready(self) -> bool:
@@ -126,17 +79,17 @@ class DraftClient:
         """Drafting is paused: no session is open."""
         return self._router.is_paused
 
-    def __contains__(self, key: Hashable) -> bool:
-        return key in self._sessions
+    def __contains__(self, request_id: Hashable) -> bool:
+        return request_id in self._sessions
 
-    def unknown_among(self, keys: Sequence[Key]) -> list[Key]:
-        """The keys that have no session."""
+    def unknown_among(self, request_ids: Sequence[RequestId]) -> list[RequestId]:
+        """The request ids that have no session."""
         session = self._sessions
-        return [key for key in keys if key not in session]
+        return [request_id for request_id in request_ids if request_id not in session]
 
     def follow(
         self,
-        key: Hashable,
+        request_id: Hashable,
         tokens: Iterable[int],
         num_prompt: int,
         sampling: Sampling,
@@ -144,23 +97,23 @@ class DraftClient:
         *,
         draft_name: str = "",
     ) -> None:
-        """Opens a session for a sequence; a session that has this key is replaced.
+        """Opens a session for a sequence; a session that has this id is replaced.
 
         `draft_name`: prefer drafts of this name. If it is empty or no draft has it: any draft.
         """
         with self.pool.lock:
-            self.forget(key)
-            row = self._router.free_row()
+            self.forget(request_id)
+            seq = self._router.free_seq()
             session = ClientSession(
-                row, array("i", tokens), num_prompt, sampling, max_len, draft_name=draft_name
+                seq, array("i", tokens), num_prompt, sampling, max_len, draft_name=draft_name
             )
-            self._sessions[key] = session
+            self._sessions[request_id] = session
             self._router.add(session)
             self.pool.flush()
 
-    def forget(self, key: Hashable) -> None:
+    def forget(self, request_id: Hashable) -> None:
         with self.pool.lock:
-            session = self._sessions.pop(key, None)
+            session = self._sessions.pop(request_id, None)
             if session is not None:
                 self._router.remove(session)
                 self.pool.flush()
@@ -176,9 +129,9 @@ class DraftClient:
             self._router.resume()
             self.pool.flush()
 
-    def text_of(self, key: Hashable) -> "tuple[array[int], int]":
+    def text_of(self, request_id: Hashable) -> "tuple[array[int], int]":
         """The text so far, and how many drafted tokens may follow; empty where there is no session."""
-        session = self._sessions.get(key)
+        session = self._sessions.get(request_id)
         if session is None:
             return array("i"), 0
         count = len(session.forced)
@@ -189,19 +142,19 @@ class DraftClient:
         found = [Knowledge.UNHEARD] * len(outcomes)
         with self.pool.lock:
             told = list[tuple[int, ClientSession, Sequence[int]]]()
-            for place, (key, tokens) in enumerate(outcomes):
-                session = self._sessions.get(key)
+            for place, (request_id, tokens) in enumerate(outcomes):
+                session = self._sessions.get(request_id)
                 if session is None:
                     continue
                 try:
                     new = session.take_decided(tokens)
                 except OverflowError:  # It does not fit into the array: no model has such a token.
-                    self.forget(key)
+                    self.forget(request_id)
                     continue
                 if new is None:
                     self._router.open(session)
                 elif not new:
-                    found[place] = self._mirrors.knowledge(session.row) if session.is_open else found[place]
+                    found[place] = self._mirrors.knowledge(session.seq) if session.is_open else found[place]
                 elif session.is_open and self._may_send(session, new):
                     told.append((place, session, new))
             if told:
@@ -216,8 +169,8 @@ class DraftClient:
         """Sends forced tokens before they are verified, so that drafts can already continue after them."""
         with self.pool.lock:
             told = list[tuple[ClientSession, Sequence[int]]]()
-            for key, tokens in certain:
-                session = self._sessions.get(key)
+            for request_id, tokens in certain:
+                session = self._sessions.get(request_id)
                 if session is None or not session.is_open:
                     continue
                 new = tokens[len(session.forced) :]
@@ -231,7 +184,7 @@ class DraftClient:
 
     def paths(
         self,
-        keys: Sequence[Hashable],
+        request_ids: Sequence[Hashable],
         limit: int,
         grammars: GrammarViews = NO_GRAMMARS,
         *,
@@ -242,91 +195,35 @@ class DraftClient:
         `trees`: several paths at once, within these bounds.
         """
         with self.pool.lock:
-            asked = [*map(self._sessions.get, keys)]
+            asked = [*map(self._sessions.get, request_ids)]
             if grammars or trees is not None:
-                pairs = zip(asked, map(grammars.get, keys), strict=True)
-                return [self._offer(session, limit, grammar, trees) for session, grammar in pairs]
-            return [self._path(session, limit) for session in asked]
+                pairs = zip(asked, map(grammars.get, request_ids), strict=True)
+                return [offer(self._mirrors, session, limit, grammar, trees) for session, grammar in pairs]
+            return [known_path(self._mirrors, session, limit) for session in asked]
 
-    def _offer(
-        self, session: ClientSession | None, limit: int, grammar: GrammarView | None, trees: Bounds | None
-    ) -> Path:
-        """Its path or tree. Under ratio acceptance its plain path: filtering drawn tokens would bias it."""
-        if session is None or session.sampling.ratio or (grammar is None and trees is None):
-            return self._path(session, limit)
-        row, forced = session.row, session.forced[: min(limit, session.room)]
-        limit = min(limit, session.room) - len(forced)
-        for token in forced:
-            grammar = None if grammar is None else grammar.after(token)
-        node = self._mirrors.end_of(row) if session.is_open else None
-        if trees is not None:
-            bounds = replace(trees, depth=limit)
-            tokens, chances, parents = likely_nodes(self._mirrors, row, node, grammar, bounds)
-        else:
-            found = ([], []) if grammar is None else path_under(self._mirrors, row, node, limit, grammar)
-            (tokens, chances), parents = found, [*range(-1, len(found[0]) - 1)]
-        certain = 0 if grammar is None else num_certain(chances)
-        return Path(tokens, chances, None, simplified(parents), certain).behind(forced)
-
-    def _path(self, session: ClientSession | None, limit: int) -> Path:
-        # The tree starts after the forced tokens, and here there is no grammar to propose those by.
-        if session is None or not session.is_open or session.forced:
-            return _NO_PATH
-        tokens, chances = self._mirrors.path(session.row, min(limit, session.room))
-        if not tokens:
-            return _NO_PATH
-        if not self._mirrors.has_drawn(session.row):
-            return Path(tokens, chances)
-        # Cut before the first token whose distribution is not known.
-        drawn = self._mirrors.drawn_along(session.row, tokens)
-        return Path(tokens[: len(drawn)], chances[: len(drawn)], drawn)
-
-    def wait(self, keys: Sequence[Hashable], timeout: float) -> None:
+    def wait(self, request_ids: Sequence[Hashable], timeout: float) -> None:
         """Waits until a path is known for one of the sequences, at most `timeout` seconds."""
         clock = self.pool.clock
         deadline = clock() + timeout
-        while self.is_ready and not self._is_any_known(keys):
+        while self.is_ready and not self._is_any_known(request_ids):
             left = deadline - clock()
             if left <= 0:
                 return
             self.pool.read(left)
 
-    def _is_any_known(self, keys: Sequence[Hashable]) -> bool:
+    def _is_any_known(self, request_ids: Sequence[Hashable]) -> bool:
         with self.pool.lock:
-            asked = [each for key in keys if (each := self._sessions.get(key)) is not None and each.is_open]
-            return any(self._mirrors.path(each.row, 1)[0] for each in asked)
-
-    def take_step_spans(self) -> list[tuple[float, float, int]]:
-        """Start, end and rows of the draft's latest steps, since the last call."""
-        with self.pool.lock:
-            spans = list(self._step_spans)
-            self._step_spans.clear()
-            return spans
+            asked = map(self._sessions.get, request_ids)
+            known = [each for each in asked if each is not None and each.is_open]
+            return any(self._mirrors.path(each.seq, 1)[0] for each in known)
 
     def check_integrity(self) -> None:
         with self.pool.lock:
             self._mirrors.check_integrity()
             self._router.check_integrity()
 
-    # Called by the pool, with its lock held.
-
-    def greeted(self, replica: Replica) -> None:
-        self._router.open_all()
-
-    def lost(self, replica: Replica) -> None:
-        self._router.lost(replica)
-        self._note_loads()
-
-    def leave(self, replica: Replica) -> None:
-        self._router.leave(replica)
-
-    def move_one(self, replica: Replica) -> None:
-        self._router.move_one(replica)
-
-    def move_all(self, replica: Replica) -> int:
-        return self._router.move_all(replica)
-
-    def take(self, message: AnyMessage, replica: Replica) -> None:
+    def _take(self, message: AnyMessage, replica: Replica) -> None:
+        """Called by the pool, with its lock held."""
         match message:
             case Nodes():
                 self.stats.num_frames += 1
@@ -344,17 +241,15 @@ class DraftClient:
                 if session is not None:
                     self._router.declined_by(replica, session, message)
                     self.pool.flush()
-            case Stats():
-                self._note_stats(message, replica)
 
     def _advance(self, sequences: Sequence[ClientSession], texts: Sequence[Sequence[int]]) -> list[Knowledge]:
-        mirrors, rows = self._mirrors, [each.row for each in sequences]
-        knowledge = mirrors.advance(rows, texts)
-        named, counts = np.array(rows), np.array([len(tokens) for tokens in texts])
+        mirrors, seqs = self._mirrors, [each.seq for each in sequences]
+        knowledge = mirrors.advance(seqs, texts)
+        named, counts = np.array(seqs), np.array([len(tokens) for tokens in texts])
         heads = OutcomeHeads(named, mirrors.epoch[named], mirrors.n[named], mirrors.num_frames[named], counts)
         for replica, mine in _by_replica(sequences):
             replica.note_sent()
-            first = rows[0 if mine is None else mine[0]]
+            first = seqs[0 if mine is None else mine[0]]
             replica.note_outcome_sent(first, int(mirrors.n[first]))
             _note_lateness(replica, knowledge if mine is None else [knowledge[place] for place in mine])
             said = heads if mine is None else OutcomeHeads(*(column[mine] for column in heads))
@@ -366,12 +261,12 @@ class DraftClient:
         return knowledge
 
     def _resync_if_out_of_sync(self, session: ClientSession) -> None:
-        row, n = session.row, int(self._mirrors.n[session.row])
-        is_due = self._mirrors.is_out_of_sync[row] and n - session.asked_at >= ROUNDS_BETWEEN_RESYNCS
+        seq, n = session.seq, int(self._mirrors.n[session.seq])
+        is_due = self._mirrors.is_out_of_sync[seq] and n - session.asked_at >= ROUNDS_BETWEEN_RESYNCS
         if is_due and session.replica is not None:
             session.asked_at = n
             self.stats.num_resyncs += 1
-            session.replica.post(Resync(row, int(self._mirrors.epoch[row])))
+            session.replica.post(Resync(seq, int(self._mirrors.epoch[seq])))
 
     def _may_send(self, session: ClientSession, tokens: Sequence[int]) -> bool:
         """Whether its draft knows all the tokens. If not, the session is opened with another draft."""
@@ -381,37 +276,6 @@ class DraftClient:
         self._router.decline(session, replica, UNKNOWN_TOKENS)
         self._router.open(session)
         return False
-
-    def _note_stats(self, stats: Stats, replica: Replica) -> None:
-        last = replica.stats
-        replica.note_stats(stats)
-        self._note_loads()
-        ours = self.stats
-        ours.tenant = self._known_name(stats.tenant)
-        if replica.has_room:
-            self._router.bring_back(replica)
-            self.pool.flush()
-        if last is None:
-            return  # The first report covers work from before we connected: it only sets the base.
-        rows = max(0, stats.num_own_rows - last.num_own_rows)
-        ours.num_own_rows = min(ours.num_own_rows + rows, MAX_COUNT)
-        steps, seconds = stats.num_steps - last.num_steps, max(0.0, stats.seconds - last.seconds)
-        if steps > 0:
-            ours.num_steps = min(ours.num_steps + steps, MAX_COUNT)
-            ours.draft_seconds += seconds
-            ours.step_seconds = replica.step_seconds = seconds / steps
-        self._step_spans.extend(stats.step_spans)
-
-    def _note_loads(self) -> None:
-        announced = [each.stats for each in self.pool.replicas if each.stats is not None]
-        self.stats.num_sequences = sum(each.num_sequences for each in announced)
-        self.stats.kv_usage = max((each.kv_usage for each in announced), default=0.0)
-
-    def _known_name(self, tenant: str) -> str:
-        """The name, or "other" after too many: a faulty draft may invent names, and metrics keep them."""
-        if len(self._tenants) < _MOST_TENANTS:
-            self._tenants.add(tenant)
-        return tenant if tenant in self._tenants else "other"
 
 
 def _note_lateness(replica: Replica, knowledge: Sequence[Knowledge]) -> None:

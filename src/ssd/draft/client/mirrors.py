@@ -5,7 +5,8 @@ outcome is there, without asking. A frame says which outcomes the draft had appl
 how long the text was then, and how many frames came before it (`number`): from these the mirror knows what
 to graft, what to drop and when something is missing. No sockets, no clock, no torch.
 
-A sequence has a row, and in it SLOTS places for nodes; node `id` lies at place id % SLOTS. Ids are never used
+A sequence is known by its id on the wire, `seq`, which is also its index in every column of the table. It
+has SLOTS places for nodes; node `id` lies at place id % SLOTS. Ids are never used
 twice, so a place that holds another id says that the node is gone. Lost branches stay until they are written
 over: nothing leads to them. Siblings have consecutive ids, so a node knows its children by the first one's id
 and their count. A frame is taken in for all its sequences at once.
@@ -58,7 +59,7 @@ class Knowledge(Enum):
 
 _BY_CODE = (Knowledge.UNHEARD, Knowledge.UNKNOWN, Knowledge.LATE, Knowledge.HIT)
 
-_ROW_COLUMNS = {
+_SEQ_COLUMNS = {
     "epoch": (np.int64, 0),  # 0: no mirror
     "n": (np.int64, 0),  # outcomes so far
     "num_frames": (np.int64, 0),  # frames taken, and so the number of the one that is due
@@ -97,81 +98,81 @@ class Mirrors:
     logprobs: Floats
     recent: Ints
 
-    def __init__(self, num_rows: int = 0) -> None:
+    def __init__(self, num_sequences: int = 0) -> None:
         self.recent = np.zeros(0, np.int32)
         self._drawn: dict[int, dict[int, Distribution]] = {}
-        """Under ratio acceptance, by row and a node's id: what its first child was drawn from."""
-        for name, (kind, value) in (_ROW_COLUMNS | _NODE_COLUMNS).items():
+        """Under ratio acceptance, by seq and a node's id: what its first child was drawn from."""
+        for name, (kind, value) in (_SEQ_COLUMNS | _NODE_COLUMNS).items():
             setattr(self, name, np.full(0, value, kind))
-        self._make_room(num_rows)
+        self._make_room(num_sequences)
 
-    def open(self, row: int, epoch: int, length: int) -> None:
+    def open(self, seq: int, epoch: int, length: int) -> None:
         """A tree begins at the end of a text of so many tokens."""
-        while row >= len(self.epoch):
+        while seq >= len(self.epoch):
             self._make_room(max(8, len(self.epoch)))
-        for name, (_kind, value) in _ROW_COLUMNS.items():
-            getattr(self, name)[row] = value
-        self.epoch[row], self.length[row] = epoch, length
-        self._forget_nodes(row)
+        for name, (_kind, value) in _SEQ_COLUMNS.items():
+            getattr(self, name)[seq] = value
+        self.epoch[seq], self.length[seq] = epoch, length
+        self._forget_nodes(seq)
 
-    def close(self, row: int) -> None:
-        if row < len(self.epoch):
-            self.epoch[row] = 0
-            self._drawn.pop(row, None)
+    def close(self, seq: int) -> None:
+        if seq < len(self.epoch):
+            self.epoch[seq] = 0
+            self._drawn.pop(seq, None)
 
     def take(self, message: Nodes) -> None:
         """Takes a frame in, or drops it: whatever it holds, the tokens of the text stay the target's."""
         part = SaidNodes(message.columns(), message.node_columns(), unpack_floats(message.logprobs))
         part = part.of(self._due(part.heads))
-        rows = part.heads.seq
-        if not len(rows):
+        seqs = part.heads.seq
+        if not len(seqs):
             return
-        self.num_frames[rows] = part.heads.number + 1
-        self.was_heard[rows] = True
-        for row in rows[part.heads.full > 0].tolist():
-            self._forget_nodes(row)
+        self.num_frames[seqs] = part.heads.number + 1
+        self.was_heard[seqs] = True
+        for seq in seqs[part.heads.full > 0].tolist():
+            self._forget_nodes(seq)
         bad = self._nonsense(part)
         if bad.any():
-            self.is_out_of_sync[rows[bad]] = True
+            self.is_out_of_sync[seqs[bad]] = True
             part = part.of(~bad)
-            rows = part.heads.seq
+            seqs = part.heads.seq
         self._place_roots(part.heads)
         if part.logprobs.size:
             self._graft(part)
         for each in message.drawn:
-            if each.seq in rows:
+            if each.seq in seqs:
                 q = unpack_ints(each.tokens), unpack_floats(each.weights)
                 self._keep_drawn(each.seq, each.parent, q)
-        self._follow(rows.tolist())
+        self._follow(seqs.tolist())
 
-    def advance(self, rows: Sequence[int], texts: Sequence[Sequence[int]]) -> list[Knowledge]:
+    def advance(self, seqs: Sequence[int], texts: Sequence[Sequence[int]]) -> list[Knowledge]:
         """Moves the roots along the new tokens of their texts."""
         view = self._view
-        for row, tokens in zip(rows, texts, strict=True):
-            start = view.length[row]
+        for seq, tokens in zip(seqs, texts, strict=True):
+            start = view.length[seq]
             for position, token in enumerate(tokens, start):
-                view.recent[row * _RECENT + position % _RECENT] = token
-            view.length_before[row], view.length[row] = start, start + len(tokens)
-            view.n[row] += 1
-        self._follow(rows)
-        return [self.knowledge(row) for row in rows]
+                view.recent[seq * _RECENT + position % _RECENT] = token
+            view.length_before[seq], view.length[seq] = start, start + len(tokens)
+            view.n[seq] += 1
+        self._follow(seqs)
+        return [self.knowledge(seq) for seq in seqs]
 
-    def knowledge(self, row: int) -> Knowledge:
+    def knowledge(self, seq: int) -> Knowledge:
         view = self._view
-        if view.is_out_of_sync[row] or not view.was_heard[row]:
+        if view.is_out_of_sync[seq] or not view.was_heard[seq]:
             return Knowledge.UNHEARD
-        root = view.root[row]
-        place = row * SLOTS + root % SLOTS
+        root = view.root[seq]
+        place = seq * SLOTS + root % SLOTS
         # Without children the draft has not computed this node yet; before the latest outcome it had not even
         # followed the text so far. Neither says anything about how well it guesses.
         has_children = view.ids[place] == root and view.counts[place]
-        if not has_children or view.root_length[row] < view.length_before[row]:
+        if not has_children or view.root_length[seq] < view.length_before[seq]:
             return Knowledge.LATE
-        return Knowledge.HIT if view.root_length[row] == view.length[row] else Knowledge.UNKNOWN
+        return Knowledge.HIT if view.root_length[seq] == view.length[seq] else Knowledge.UNKNOWN
 
-    def path(self, row: int, limit: int) -> tuple[list[int], list[float]]:
+    def path(self, seq: int, limit: int) -> tuple[list[int], list[float]]:
         """The most likely known continuation: its tokens, and the chance that the text runs through each."""
-        view, start, node = self._view, row * SLOTS, self.end_of(row)
+        view, start, node = self._view, seq * SLOTS, self.end_of(seq)
         tokens, chances, value = list[int](), list[float](), 0.0
         if node is None:
             return tokens, chances
@@ -186,17 +187,17 @@ class Mirrors:
             chances.append(math.exp(value))
         return tokens, chances
 
-    def end_of(self, row: int) -> int | None:
+    def end_of(self, seq: int) -> int | None:
         """The node of the text's last token, if it is known."""
         view = self._view
         is_known = (
-            view.epoch[row] and not view.is_out_of_sync[row] and view.root_length[row] == view.length[row]
+            view.epoch[seq] and not view.is_out_of_sync[seq] and view.root_length[seq] == view.length[seq]
         )
-        return view.root[row] if is_known else None
+        return view.root[seq] if is_known else None
 
-    def children(self, row: int, node: int) -> list[tuple[int, int, float]]:
+    def children(self, seq: int, node: int) -> list[tuple[int, int, float]]:
         """Of a node, the likeliest first: id, token and log-probability."""
-        view, start = self._view, row * SLOTS
+        view, start = self._view, seq * SLOTS
         place = start + node % SLOTS
         if view.ids[place] != node:
             return []
@@ -204,9 +205,9 @@ class Mirrors:
         places = [(child, start + child % SLOTS) for child in ids]
         return [(child, view.tokens[at], view.logprobs[at]) for child, at in places if view.ids[at] == child]
 
-    def child(self, row: int, node: int, token: int) -> int | None:
+    def child(self, seq: int, node: int, token: int) -> int | None:
         """The child of a node that is this token."""
-        view, start = self._view, row * SLOTS
+        view, start = self._view, seq * SLOTS
         place = start + node % SLOTS
         if view.ids[place] == node:
             first = view.firsts[place]
@@ -216,98 +217,98 @@ class Mirrors:
                     return child
         return None
 
-    def has_drawn(self, row: int) -> bool:
-        return row in self._drawn
+    def has_drawn(self, seq: int) -> bool:
+        return seq in self._drawn
 
-    def drawn_along(self, row: int, tokens: Sequence[int]) -> list[Distribution]:
+    def drawn_along(self, seq: int, tokens: Sequence[int]) -> list[Distribution]:
         """Under ratio acceptance, what the tokens of a path were drawn from, as far as that is known."""
-        found, node = list[Distribution](), int(self.root[row])
+        found, node = list[Distribution](), int(self.root[seq])
         for token in tokens:
-            q = self._drawn[row].get(node)
+            q = self._drawn[seq].get(node)
             if q is None or token not in q[0]:
                 break
             found.append(q)
-            node = int(self.firsts[row * SLOTS + node % SLOTS])
+            node = int(self.firsts[seq * SLOTS + node % SLOTS])
         return found
 
-    def content(self, row: int) -> list[tuple[int, int, int, float]]:
+    def content(self, seq: int) -> list[tuple[int, int, int, float]]:
         """Id, parent's id, token and log-probability of every node below the root, if that is known."""
-        if self.root_length[row] < self.length[row]:
+        if self.root_length[seq] < self.length[seq]:
             return []
-        found, waiting = list[tuple[int, int, int, float]](), [int(self.root[row])]
+        found, waiting = list[tuple[int, int, int, float]](), [int(self.root[seq])]
         while waiting:
             parent = waiting.pop()
-            place = row * SLOTS + parent % SLOTS
+            place = seq * SLOTS + parent % SLOTS
             if self.ids[place] != parent:
                 continue
             first = int(self.firsts[place])
             for node in range(first, first + int(self.counts[place])):
-                at = row * SLOTS + node % SLOTS
+                at = seq * SLOTS + node % SLOTS
                 if self.ids[at] == node:
                     found.append((node, parent, int(self.tokens[at]), float(self.logprobs[at])))
                     waiting.append(node)
         return sorted(found)
 
     def check_integrity(self) -> None:
-        """Raises RuntimeError unless every row describes one tree."""
-        for row in np.flatnonzero(self.epoch).tolist():
-            ids = self.ids[row * SLOTS : (row + 1) * SLOTS]
+        """Raises RuntimeError unless the table describes one tree for each sequence."""
+        for seq in np.flatnonzero(self.epoch).tolist():
+            ids = self.ids[seq * SLOTS : (seq + 1) * SLOTS]
             used = np.flatnonzero(ids != _EMPTY)
             _require((ids[used] % SLOTS == used).all(), "a node lies in another's place")
-            _require((ids[used] <= self.largest[row]).all(), "a node is younger than the youngest")
-            _require(self.root_length[row] <= self.length[row], "a root lies beyond its text")
-            nodes = self.content(row)
+            _require((ids[used] <= self.largest[seq]).all(), "a node is younger than the youngest")
+            _require(self.root_length[seq] <= self.length[seq], "a root lies beyond its text")
+            nodes = self.content(seq)
             _require(len({each[0] for each in nodes}) == len(nodes), "a node hangs in two places")
             pairs = {each[1:3] for each in nodes}
             _require(len(pairs) == len(nodes), "a node has a child twice")
 
     def _make_room(self, count: int) -> None:
-        for columns, size in ((_ROW_COLUMNS, count), (_NODE_COLUMNS, count * SLOTS)):
+        for columns, size in ((_SEQ_COLUMNS, count), (_NODE_COLUMNS, count * SLOTS)):
             for name, (kind, value) in columns.items():
                 setattr(self, name, np.concatenate((getattr(self, name), np.full(size, value, kind))))
         self.recent = np.concatenate((self.recent, np.zeros(count * _RECENT, np.int32)))
         self._view = _View(self)
 
-    def _forget_nodes(self, row: int) -> None:
-        self.ids[row * SLOTS : (row + 1) * SLOTS] = _EMPTY
-        self._drawn.pop(row, None)
+    def _forget_nodes(self, seq: int) -> None:
+        self.ids[seq * SLOTS : (seq + 1) * SLOTS] = _EMPTY
+        self._drawn.pop(seq, None)
 
-    def _num_children(self, rows: Longs, nodes: Longs) -> NDArray[np.integer]:
-        place = rows * SLOTS + (nodes & (SLOTS - 1))
+    def _num_children(self, seqs: Longs, nodes: Longs) -> NDArray[np.integer]:
+        place = seqs * SLOTS + (nodes & (SLOTS - 1))
         return np.where(self.ids[place] == nodes, self.counts[place], 0)
 
     def _due(self, heads: NodesHeads) -> Bools:
         """Which of the sequences are to be taken in. A gap tears."""
         inside = heads.seq < len(self.epoch)
-        rows = np.where(inside, heads.seq, 0) if len(self.epoch) else heads.seq[:0]
-        if not len(rows):
+        seqs = np.where(inside, heads.seq, 0) if len(self.epoch) else heads.seq[:0]
+        if not len(seqs):
             return np.zeros(len(heads.seq), np.bool_)
-        due = inside & (self.epoch[rows] == heads.epoch) & (heads.number >= self.num_frames[rows])
-        due &= heads.n <= self.n[rows]
-        gap = due & ((heads.number > self.num_frames[rows]) | self.is_out_of_sync[rows]) & (heads.full == 0)
+        due = inside & (self.epoch[seqs] == heads.epoch) & (heads.number >= self.num_frames[seqs])
+        due &= heads.n <= self.n[seqs]
+        gap = due & ((heads.number > self.num_frames[seqs]) | self.is_out_of_sync[seqs]) & (heads.full == 0)
         if gap.any():
-            self.is_out_of_sync[rows[gap]] = True
+            self.is_out_of_sync[seqs[gap]] = True
         taken: Bools = due & ~gap
         return taken
 
     def _nonsense(self, part: SaidNodes) -> Bools:
         """Which of the sequences contradict themselves, or what was said before."""
         heads = part.heads
-        rows, is_new = heads.seq, heads.full == 0
-        behind = self.length[rows] - heads.length
-        bad: Bools = np.where(heads.n == self.n[rows], behind != 0, behind <= 0)
-        bad |= is_new & (heads.length == self.root_length[rows]) & (heads.root != self.root[rows])
+        seqs, is_new = heads.seq, heads.full == 0
+        behind = self.length[seqs] - heads.length
+        bad: Bools = np.where(heads.n == self.n[seqs], behind != 0, behind <= 0)
+        bad |= is_new & (heads.length == self.root_length[seqs]) & (heads.root != self.root[seqs])
         if not part.logprobs.size:
             return bad
         owners, starts = part.owners, part.starts
         ids, parents, tokens = part.nodes
         some = heads.num_nodes > 0
-        bad[some] |= is_new[some] & (ids[part.firsts[some]] <= self.largest[rows[some]])
+        bad[some] |= is_new[some] & (ids[part.firsts[some]] <= self.largest[seqs[some]])
         gaps = (ids[1:] - ids[:-1] != 1) & ~part.changes[1:]
         if gaps.any():
             bad[owners[1:][gaps]] = True
         owned, parents = owners[starts], parents[starts].astype(np.int64)
-        again = self._num_children(rows[owned], parents) > 0
+        again = self._num_children(seqs[owned], parents) > 0
         if again.any():
             bad[owned[again]] = True
         # No node has its children in two parts, and none has a child twice.
@@ -326,23 +327,23 @@ class Mirrors:
         nearer = (heads.full > 0) | (heads.length > self.root_length[heads.seq])
         if not nearer.any():
             return
-        rows, roots = heads.seq[nearer], heads.root[nearer]
-        self.root[rows], self.root_length[rows] = roots, heads.length[nearer]
-        self.largest[rows] = np.maximum(self.largest[rows], roots)
-        self.is_out_of_sync[rows] = False
-        place = rows * SLOTS + (roots & (SLOTS - 1))
+        seqs, roots = heads.seq[nearer], heads.root[nearer]
+        self.root[seqs], self.root_length[seqs] = roots, heads.length[nearer]
+        self.largest[seqs] = np.maximum(self.largest[seqs], roots)
+        self.is_out_of_sync[seqs] = False
+        place = seqs * SLOTS + (roots & (SLOTS - 1))
         place, roots = place[self.ids[place] != roots], roots[self.ids[place] != roots]
         self.ids[place], self.counts[place] = roots, 0
 
     def _graft(self, part: SaidNodes) -> None:
         heads, owners, starts = part.heads, part.owners, part.starts
         ids, parents, tokens = part.nodes
-        rows = heads.seq[owners] * SLOTS
-        place = rows + (ids & (SLOTS - 1))
+        offsets = heads.seq[owners] * SLOTS
+        place = offsets + (ids & (SLOTS - 1))
         self.ids[place], self.tokens[place] = ids, tokens
         self.logprobs[place], self.counts[place] = part.logprobs, 0
         parents = parents[starts]
-        above = rows[starts] + (parents & (SLOTS - 1))
+        above = offsets[starts] + (parents & (SLOTS - 1))
         # Those of a parent that is not known belong to a lost branch: nothing leads to them.
         known = self.ids[above] == parents
         above, ends = above[known], np.append(starts[1:], len(ids))
@@ -352,26 +353,26 @@ class Mirrors:
         last = ids[part.firsts[some] + heads.num_nodes[some] - 1]
         self.largest[heads.seq[some]] = np.maximum(self.largest[heads.seq[some]], last)
 
-    def _follow(self, rows: Iterable[int]) -> None:
+    def _follow(self, seqs: Iterable[int]) -> None:
         """Moves roots along their texts, as far as these are known."""
         view = self._view
-        for row in rows:
-            at, end, node = view.root_length[row], view.length[row], view.root[row]
+        for seq in seqs:
+            at, end, node = view.root_length[seq], view.length[seq], view.root[seq]
             if end - at > _RECENT:
                 continue
             while at < end:
-                child = self.child(row, node, view.recent[row * _RECENT + at % _RECENT])
+                child = self.child(seq, node, view.recent[seq * _RECENT + at % _RECENT])
                 if child is None:
                     break
                 node, at = child, at + 1
-            view.root[row], view.root_length[row] = node, at
+            view.root[seq], view.root_length[seq] = node, at
 
-    def _keep_drawn(self, row: int, parent: int, distribution: Distribution) -> None:
-        drawn = self._drawn.setdefault(row, {})
+    def _keep_drawn(self, seq: int, parent: int, distribution: Distribution) -> None:
+        drawn = self._drawn.setdefault(seq, {})
         drawn[parent] = distribution
         if len(drawn) > SLOTS:
-            start = row * SLOTS
-            self._drawn[row] = {
+            start = seq * SLOTS
+            self._drawn[seq] = {
                 node: q for node, q in drawn.items() if self.ids[start + node % SLOTS] == node
             }
 
@@ -384,7 +385,7 @@ class _View:
     """
 
     def __init__(self, table: Mirrors) -> None:
-        for name in (*_ROW_COLUMNS, *_NODE_COLUMNS, "recent"):
+        for name in (*_SEQ_COLUMNS, *_NODE_COLUMNS, "recent"):
             setattr(self, name, memoryview(getattr(table, name)))
 
     epoch: "memoryview[int]"

@@ -5,22 +5,25 @@ and their connections. The target reads where it waits anyway. Everything that m
 starting a process, closing) is done by `tend`, which the reconnect thread calls (reconnect.py). `tend` reads
 only while the target is idle or the draft has not sent HELLO yet, so Python's lock never delays a launch.
 
-Knows replicas and their listener. Does not know processes (sources.py does), trees or tokens.
+The session router (router.py) hears of every draft that is ready, lost, late or left. Of messages the pool
+reads STATS itself; the rest goes to `take`. Knows replicas, their loads and the router. Does not know
+processes (sources.py does), trees or tokens.
 """
 
 import logging
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 from ssd.draft.client.connection import Connection
-from ssd.draft.client.reconnect import ReconnectThread
+from ssd.draft.client.reconnect import Reconnectable, Reconnector, ReconnectThread
 from ssd.draft.client.replica import DraftSource, Replica, Sources
+from ssd.draft.client.router import SessionRouter
 from ssd.draft.client.sources import FixedSources
-from ssd.draft.protocol.messages import AnyMessage
+from ssd.draft.client.stats import PoolStats
+from ssd.draft.protocol.messages import AnyMessage, Stats
 
 logger = logging.getLogger(__name__)
 
@@ -30,85 +33,43 @@ _FRAMES_WHILE_IDLE = 8
 """Frames read at a time for an idle target, so that it waits for no more when it comes back."""
 _TURN_SECONDS = 0.001
 """How long to wait for one of several drafts before reading the others."""
-
-
-class Listener(Protocol):
-    """Called with the pool's lock held."""
-
-    def greeted(self, replica: Replica) -> None:
-        """A draft is ready, and has no sessions yet."""
-        ...
-
-    def lost(self, replica: Replica) -> None:
-        """The draft is gone, with all its sessions."""
-        ...
-
-    def take(self, message: AnyMessage, replica: Replica) -> None: ...
-
-    def leave(self, replica: Replica) -> None:
-        """Close this draft's sessions, and open them with other drafts."""
-        ...
-
-    def move_all(self, replica: Replica) -> int:
-        """Move all of its sessions that another draft can take; returns how many."""
-        ...
-
-    def move_one(self, replica: Replica) -> None:
-        """Move one of its sessions to another draft."""
-        ...
-
-
-@dataclass(slots=True)
-class PoolStats:
-    """Since the engine started, over all drafts."""
-
-    num_connects: int = 0
-    num_losses: int = 0
-    num_declined: int = 0
-    num_resyncs: int = 0
-    num_frames: int = 0
-    num_steps: int = 0
-    step_seconds: float = 0.0
-    """Of the latest draft step."""
-    draft_seconds: float = 0.0
-    num_sequences: int = 0
-    """Open at the drafts, for any target, as they last reported."""
-    kv_usage: float = 0.0
-    """Of the fullest draft."""
-    tenant: str = ""
-    """The name that drafts have for this target's key; empty where it has none."""
-    num_own_rows: int = 0
-    """Of draft steps, computed for that tenant."""
-    is_resting: bool = False
-    """Drafting is paused for a while: hardly any of its tokens was accepted."""
-    num_ready: int = 0
-    """Drafts that are ready."""
-    num_moved: int = 0
-    """Times a sequence went to another draft, because its own was lost, left or stalled."""
+_KEPT_SPANS = 256
+"""Draft steps whose times are kept until `take_step_spans` asks for them."""
+_MOST_TENANTS = 16
+"""Tenant names that are kept apart in the metrics."""
 
 
 class DraftPool:
     def __init__(
         self,
         sources: Sources,
-        listener: Listener,
+        router: SessionRouter,
+        take: Callable[[AnyMessage, Replica], None],
+        stats: PoolStats,
+        *,
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
         draw: Callable[[], float] = random.random,
+        reconnector: Callable[[Reconnectable], Reconnector] = ReconnectThread,
     ) -> None:
-        """`draw`: the next random number from 0 to 1, for the time until a lost draft is tried again."""
-        self._sources = sources
-        self._listener = listener
-        self.clock, self._draw = clock, draw
+        """`take` is called with each message but STATS, and the draft that sent it. The lock is held.
+
+        `draw`: the next random number from 0 to 1, for the time until a lost draft is tried again.
+        `reconnector`: starts whatever calls `tend` from now on; by default a thread.
+        """
+        self._sources, self._router, self._take, self.stats = sources, router, take, stats
+        self.clock, self._sleep, self._draw, self._reconnector = clock, sleep, draw, reconnector
         self.lock = threading.RLock()
         """Never held while something slow is done: the target may need it at any time."""
         self._tending = threading.Lock()
-        self._keeper: ReconnectThread | None = None
+        self._reconnecting: Reconnector | None = None
         self.replicas: tuple[Replica, ...] = tuple(map(self._replica, sources.current()))
         """Replaced as a whole, since another thread may be reading it."""
         self._finished: list[Connection | DraftSource | Sources] = []
         """To be closed, which may take a moment."""
         self._last_read = clock()
-        self.stats = PoolStats()
+        self._tenants: set[str] = set()
+        self._step_spans: deque[tuple[float, float, int]] = deque(maxlen=_KEPT_SPANS)
         self._watchers: list[Callable[[bool], None]] = []
         self._trial: Sources | None = None
         """Other drafts that take over once one of them is ready."""
@@ -135,13 +96,20 @@ class DraftPool:
 
     def start(self) -> None:
         """Starts the reconnect thread."""
-        if self._keeper is None:
-            self._keeper = ReconnectThread(self)
+        if self._reconnecting is None:
+            self._reconnecting = self._reconnector(self)
 
     def watch(self, told: Callable[[bool], None]) -> None:
         """Calls `told` when drafting becomes possible or impossible, also while the target is idle. The lock
         is held."""
         self._watchers.append(told)
+
+    def take_step_spans(self) -> list[tuple[float, float, int]]:
+        """Start, end and rows of the drafts' latest steps, since the last call."""
+        with self.lock:
+            spans = list(self._step_spans)
+            self._step_spans.clear()
+            return spans
 
     def flush(self) -> None:
         """Sends what has been posted since the last time."""
@@ -149,7 +117,7 @@ class DraftPool:
             replica.flush()
 
     def read(self, timeout: float = 0.0) -> None:
-        """Hands what has arrived to the listener; waits at most `timeout` seconds for it."""
+        """Takes in what has arrived; waits at most `timeout` seconds for it."""
         with self.lock:
             self._last_read = self.clock()
             replicas = self.replicas
@@ -164,7 +132,7 @@ class DraftPool:
         while not self.is_ready and not self.refusal and not self.last_loss and self.clock() < deadline:
             self.tend()
             if all(replica.connection is None for replica in self.replicas):
-                time.sleep(0.01)
+                self._sleep(0.01)
             self.read(0.1)
 
     def replace(self, sources: Sources) -> None:
@@ -201,8 +169,8 @@ class DraftPool:
                     self._drop(replica)
 
     def close(self) -> None:
-        if self._keeper is not None:
-            self._keeper.stop()
+        if self._reconnecting is not None:
+            self._reconnecting.stop()
         with self._tending, self.lock:
             self._end_trial()
             self._finish(self.replicas)
@@ -212,11 +180,11 @@ class DraftPool:
 
     def abandon(self) -> None:
         """In a forked child: sockets, processes and thread belong to the parent."""
-        self.lock, self._tending, self._keeper = threading.RLock(), threading.Lock(), None
+        self.lock, self._tending, self._reconnecting = threading.RLock(), threading.Lock(), None
         replicas, self.replicas, self._sources, self._finished = self.replicas, (), FixedSources(), []
         for replica in replicas:
             replica.connection = None
-            self._listener.lost(replica)
+            self._router.lost(replica)
 
     def _replica(
         self, source: DraftSource, connection: Connection | None = None, *, is_on_trial: bool = False
@@ -247,7 +215,10 @@ class DraftPool:
             for message in connection.receive(timeout, **limits):
                 num_heard += 1
                 replica.note_received()
-                self._listener.take(message, replica)
+                if isinstance(message, Stats):
+                    self._note_stats(message, replica)
+                else:
+                    self._take(message, replica)
         except Exception as error:
             # A bad message costs at most this connection.
             logger.exception("a message of the draft could not be processed")
@@ -264,9 +235,9 @@ class DraftPool:
         replica.note_hello()
         self.stats.num_ready = len(self.ready)
         logger.info("speculation is on: %s drafts", connection.name)
+        self._router.greeted(replica)
         if replica.is_on_trial:
             self._take_over()
-        self._listener.greeted(replica)
         self.flush()
         if was_alone:
             self._tell_watchers(is_there=True)
@@ -289,10 +260,33 @@ class DraftPool:
         if had_greeted or connection.reason != before:
             logger.warning("%s: %s", "speculation is off" if is_off else "a draft is lost", connection.reason)
         self.stats.num_losses += had_greeted
-        self._listener.lost(replica)
+        self._router.lost(replica)
+        self._note_loads()
         self.flush()
         if is_off:
             self._tell_watchers(is_there=False)
+
+    def _note_stats(self, stats: Stats, replica: Replica) -> None:
+        last = replica.stats
+        replica.note_stats(stats)
+        self._note_loads()
+        self.stats.tenant = self._known_name(stats.tenant)
+        if replica.has_room:
+            self._router.bring_back(replica)
+            self.flush()
+        # The first report covers work from before we connected: it only sets the base.
+        if last is not None:
+            self.stats.note_work(last, stats)
+            self._step_spans.extend(stats.step_spans)
+
+    def _note_loads(self) -> None:
+        self.stats.note_loads([each.stats for each in self.replicas if each.stats is not None])
+
+    def _known_name(self, tenant: str) -> str:
+        """The name, or "other" after too many: a faulty draft may invent names, and metrics keep them."""
+        if len(self._tenants) < _MOST_TENANTS:
+            self._tenants.add(tenant)
+        return tenant if tenant in self._tenants else "other"
 
     def _tell_watchers(self, *, is_there: bool) -> None:
         for told in self._watchers:
@@ -328,11 +322,11 @@ class DraftPool:
     def _relieve(self, replica: Replica) -> None:
         """Moves sessions from a draft that is stalled or late to one that is not, if there is one."""
         if replica.is_stalled and self._has_another(replica):
-            if self._listener.move_all(replica):
+            if self._router.move_all(replica):
                 logger.warning("a draft has stalled: its sequences go to another")
         elif replica.is_late and any(each.is_prompt for each in self.ready):
             replica.note_moved_one()
-            self._listener.move_one(replica)
+            self._router.move_one(replica)
         self.flush()
 
     def _has_another(self, replica: Replica) -> bool:
@@ -365,7 +359,7 @@ class DraftPool:
             self._leave(replica)
 
     def _leave(self, replica: Replica) -> None:
-        self._listener.leave(replica)
+        self._router.leave(replica)
         self.flush()
         self._finish([replica])
 

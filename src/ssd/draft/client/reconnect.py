@@ -19,6 +19,8 @@ _TICK_SECONDS = 0.05
 
 
 class Reconnectable(Protocol):
+    """A pool of drafts, as the reconnect thread sees it."""
+
     def tend(self) -> None: ...
 
     def lose(self, reason: str) -> None: ...
@@ -26,6 +28,12 @@ class Reconnectable(Protocol):
     def close(self) -> None: ...
 
     def abandon(self) -> None: ...
+
+
+class Reconnector(Protocol):
+    """Calls `tend` every few milliseconds until it is stopped. Outside tests this is the reconnect thread."""
+
+    def stop(self) -> None: ...
 
 
 _open_pools: "weakref.WeakSet[Reconnectable]" = weakref.WeakSet()

@@ -254,7 +254,11 @@ class Replica:
         return min(seconds * 2.0 ** min(self._num_sent_away, 16), _LONGEST_RETURN_SECONDS)
 
     def note_stats(self, stats: Stats) -> None:
-        self.stats = stats
+        """The duration of a step is known from the second STATS on: the first covers earlier steps too."""
+        last, self.stats = self.stats, stats
+        if last is not None and stats.num_steps > last.num_steps:
+            seconds = max(0.0, stats.seconds - last.seconds)
+            self.step_seconds = seconds / (stats.num_steps - last.num_steps)
         if self._declined_at is not None and self._when_full is None:
             self._when_full = stats
 

@@ -11,8 +11,9 @@ than its share of the sequences is skipped.
 `Distance` estimates how many rounds of the target pass until a draft's answer arrives, and makes the draft's
 tree deeper by that much.
 
-Knows the pool's drafts, the mirrors and the messages that open and close a session. Does not know outcomes or
-nodes (client.py). Call everything here with the pool's lock held.
+The pool (pool.py) says which drafts there are: `greeted`, `lost`, `leave`, `move_one`, `move_all`. Knows
+these drafts, the mirrors and the messages that open and close a session. Does not know outcomes or nodes
+(client.py). Call everything here with the pool's lock held.
 """
 
 import itertools
@@ -25,9 +26,9 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from ssd.draft.client.mirrors import Mirrors
-from ssd.draft.client.pool import DraftPool
 from ssd.draft.client.replica import Replica
 from ssd.draft.client.session import ROUNDS_BETWEEN_RESYNCS, ClientSession
+from ssd.draft.client.stats import PoolStats
 from ssd.draft.protocol.messages import Close
 from ssd.moving_average import MovingAverage
 
@@ -35,30 +36,34 @@ logger = logging.getLogger(__name__)
 
 
 class SessionRouter:
-    def __init__(self, pool: DraftPool, mirrors: Mirrors, lookahead: int, clock: Callable[[], float]) -> None:
-        self._pool, self._mirrors = pool, mirrors
+    def __init__(
+        self, mirrors: Mirrors, stats: PoolStats, lookahead: int, clock: Callable[[], float]
+    ) -> None:
+        self._mirrors, self._stats = mirrors, stats
         self.distance = Distance(lookahead, clock)
-        self._by_row: dict[int, ClientSession] = {}
-        self._free_rows: list[int] = []
+        self._replicas: list[Replica] = []
+        """Drafts that have greeted and are neither lost nor left."""
+        self._by_seq: dict[int, ClientSession] = {}
+        self._free_seqs: list[int] = []
         self._next_epoch = itertools.count(1).__next__
         self.is_paused = False
         """While set, all sessions are closed and none is opened."""
 
     def __iter__(self) -> Iterator[ClientSession]:
-        return iter(self._by_row.values())
+        return iter(self._by_seq.values())
 
-    def free_row(self) -> int:
-        """A row for a session that is about to be added."""
-        return self._free_rows.pop() if self._free_rows else len(self._by_row)
+    def free_seq(self) -> int:
+        """An id for a session that is about to be added."""
+        return self._free_seqs.pop() if self._free_seqs else len(self._by_seq)
 
     def add(self, session: ClientSession) -> None:
-        self._by_row[session.row] = session
+        self._by_seq[session.seq] = session
         self.open(session)
 
     def remove(self, session: ClientSession) -> None:
         self.close(session)
-        del self._by_row[session.row]
-        self._free_rows.append(session.row)
+        del self._by_seq[session.seq]
+        self._free_seqs.append(session.seq)
 
     def pause(self) -> None:
         self.is_paused = True
@@ -71,14 +76,14 @@ class SessionRouter:
 
     def current(self, seq: int, epoch: int) -> ClientSession | None:
         """The session, if its epoch is this one: messages of older epochs are ignored."""
-        session = self._by_row.get(seq)
+        session = self._by_seq.get(seq)
         is_current = session is not None and session.is_open and self._mirrors.epoch[seq] == epoch
         return session if is_current else None
 
-    def open_all(self, *, but: Replica | None = None) -> None:
+    def open_all(self) -> None:
         for session in self:
             if not session.is_open:
-                self.open(session, but=but)
+                self.open(session)
 
     def open(self, session: ClientSession, *, but: Replica | None = None) -> None:
         """Opens it with its own draft, or else with the best that has not declined it."""
@@ -91,7 +96,7 @@ class SessionRouter:
 
     def close(self, session: ClientSession) -> None:
         if session.replica is not None:
-            session.replica.post(Close(session.row, int(self._mirrors.epoch[session.row])))
+            session.replica.post(Close(session.seq, int(self._mirrors.epoch[session.seq])))
             self._part(session)
 
     def decline(self, session: ClientSession, replica: Replica, reason: str) -> None:
@@ -105,7 +110,14 @@ class SessionRouter:
         self._note_declined(session, replica, message.reason, may_return=message.may_return)
         self.open(session)
 
+    def greeted(self, replica: Replica) -> None:
+        """The draft is ready, and has no sessions yet."""
+        self._replicas.append(replica)
+        self.open_all()
+
     def lost(self, replica: Replica) -> None:
+        """The draft is gone, with all its sessions: opens them with other drafts."""
+        self._remove_replica(replica)
         left = self._with(replica)
         self._forget_refusals(replica)
         for session in left:
@@ -114,10 +126,12 @@ class SessionRouter:
         self._note_moved(left)
 
     def leave(self, replica: Replica) -> None:
+        """Closes the draft's sessions, and opens them with other drafts."""
+        self._remove_replica(replica)
         left = self._with(replica)
         for session in left:
             self.close(session)
-        self.open_all(but=replica)
+        self.open_all()
         self._forget_refusals(replica)
         self._note_moved(left)
 
@@ -142,9 +156,13 @@ class SessionRouter:
             self.open(session)
 
     def check_integrity(self) -> None:
-        rows = sorted([*self._by_row, *self._free_rows])
-        if rows != list(range(len(rows))):
-            raise RuntimeError("a row of the mirrors is lost or used twice")
+        seqs = sorted([*self._by_seq, *self._free_seqs])
+        if seqs != list(range(len(seqs))):
+            raise RuntimeError("an id of the mirrors is lost or used twice")
+
+    def _remove_replica(self, replica: Replica) -> None:
+        if replica in self._replicas:
+            self._replicas.remove(replica)
 
     def _forget_refusals(self, replica: Replica) -> None:
         for session in self:
@@ -165,7 +183,8 @@ class SessionRouter:
     def _choose(self, session: ClientSession, but: Replica | None) -> Replica | None:
         """Prefers drafts that are not stalled, then those that the request names, then those that are not
         behind; among the rest the highest score wins."""
-        found = [each for each in self._pool.ready if each is not but and each not in session.declined]
+        ready = [each for each in self._replicas if each.is_ready]
+        found = [each for each in ready if each is not but and each not in session.declined]
         found = [each for each in found if not each.is_stalled] or found
         if session.draft_name:
             found = [each for each in found if each.draft_name == session.draft_name] or found
@@ -174,7 +193,7 @@ class SessionRouter:
 
     def _open_with(self, session: ClientSession, replica: Replica) -> None:
         epoch = self._next_epoch()
-        self._mirrors.open(session.row, epoch, len(session.tokens))
+        self._mirrors.open(session.seq, epoch, len(session.tokens))
         if session.replica is None:
             replica.num_own_sequences += 1
             session.num_reopened = 0
@@ -184,7 +203,7 @@ class SessionRouter:
 
     def _part(self, session: ClientSession) -> None:
         """Takes it from its draft: it is open with none. Sends nothing."""
-        self._mirrors.close(session.row)
+        self._mirrors.close(session.seq)
         if session.replica is not None:
             session.replica.num_own_sequences -= 1
             session.replica = None
@@ -192,14 +211,14 @@ class SessionRouter:
     def _note_declined(
         self, session: ClientSession, replica: Replica, reason: str, *, may_return: bool
     ) -> None:
-        logger.info("a draft declined sequence %d: %s", session.row, reason)
-        self._pool.stats.num_declined += 1
+        logger.info("a draft declined sequence %d: %s", session.seq, reason)
+        self._stats.num_declined += 1
         session.declined[replica] = may_return
         if may_return:
             replica.note_declined()
 
     def _note_moved(self, left: list[ClientSession]) -> None:
-        self._pool.stats.num_moved += sum(session.is_open for session in left)
+        self._stats.num_moved += sum(session.is_open for session in left)
 
 
 _PREFIX_TOKENS = 64

@@ -1,4 +1,4 @@
-"""A sequence as the client knows it: its text, its row of the mirrors, the draft that it is open with.
+"""A sequence as the client knows it: its text, its id on the wire, the draft that it is open with.
 
 Knows which of its fields a draft may be sent. Does not know who chooses the draft (router.py).
 """
@@ -20,8 +20,8 @@ UNKNOWN_TOKENS = "it holds tokens the draft does not know"
 
 @dataclass(slots=True)
 class ClientSession:
-    row: int
-    """Its row of the mirrors, and its id on the wire."""
+    seq: int
+    """Its id on the wire and in the mirrors."""
     tokens: "array[int]"
     """Its text, followed by forced tokens that are not verified yet."""
     num_prompt: int
@@ -88,7 +88,7 @@ class ClientSession:
 
     def opening(self, replica: Replica, epoch: int, lookahead: int) -> Open:
         return Open(
-            seq=self.row,
+            seq=self.seq,
             epoch=epoch,
             tokens=pack_ints(self.tokens),
             num_prompt=self.num_prompt,

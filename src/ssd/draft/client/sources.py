@@ -9,11 +9,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from ssd.draft.client.connection import Connection, ConnectionState
 from ssd.draft.client.replica import DraftSource, Sources
 from ssd.draft.protocol.messages import Hello
-from ssd.draft.protocol.sockets import Keys, ZmqEngineSocket, check_address
+from ssd.draft.protocol.sockets import EngineSocket, Keys, ZmqEngineSocket, check_address
 from ssd.processes.child import Child
 from ssd.processes.sockets import private_address, remove_socket
 
@@ -55,16 +56,17 @@ class AddressSource:
         timeout: float,
         keys: Keys | None = None,
         clock: Callable[[], float] = time.monotonic,
+        open_socket: Callable[[str, Keys | None], EngineSocket] = ZmqEngineSocket,
     ) -> None:
         self._address, self._hello, self._timeout, self._keys = address, hello, timeout, keys
-        self._clock = clock
+        self._clock, self._open_socket = clock, open_socket
 
     @property
     def name(self) -> str:
         return self._address
 
     def connect(self) -> Connection | None:
-        link = ZmqEngineSocket(self._address, self._keys)
+        link = self._open_socket(self._address, self._keys)
         return Connection(link, self._hello, self._clock, timeout=self._timeout, hello_timeout=self._timeout)
 
     def is_broken(self) -> str:
@@ -72,6 +74,16 @@ class AddressSource:
 
     def close(self) -> None:
         pass
+
+
+class RunningThread(Protocol):
+    def is_alive(self) -> bool: ...
+
+
+def _start_thread(run: Callable[[], None]) -> RunningThread:
+    thread = threading.Thread(target=run, name="ssd-draft-names", daemon=True)
+    thread.start()
+    return thread
 
 
 class NamedSources:
@@ -90,13 +102,14 @@ class NamedSources:
         *,
         look_up: "Callable[[str], Sequence[str]] | None" = None,
         clock: Callable[[], float] = time.monotonic,
+        start_thread: "Callable[[Callable[[], None]], RunningThread] | None" = None,
     ) -> None:
         self._name, self._port, self._source_at, self._clock = name, port, source_at, clock
-        self._look_up = look_up or _look_up
+        self._look_up, self._start_thread = look_up or _look_up, start_thread or _start_thread
         self._sources: dict[str, DraftSource] = {}
         self._named_at: dict[str, float] = {}
         """When an answer last contained each address."""
-        self._asking: threading.Thread | None = None
+        self._asking: RunningThread | None = None
         self._ask_at = 0.0
         self._problem = ""
 
@@ -104,8 +117,7 @@ class NamedSources:
         is_asking = self._asking is not None and self._asking.is_alive()
         if not is_asking and self._clock() >= self._ask_at:
             self._ask_at = self._clock() + _ASK_SECONDS
-            self._asking = threading.Thread(target=self._ask, name="ssd-draft-names", daemon=True)
-            self._asking.start()
+            self._asking = self._start_thread(self._ask)
         return list(self._sources.values())
 
     def problem(self) -> str:

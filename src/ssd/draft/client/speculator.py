@@ -24,12 +24,12 @@ import msgspec
 
 from ssd.config import TREE_SIZE, Backup
 from ssd.draft.client.auto_disable import AutoDisable
-from ssd.draft.client.client import NO_GRAMMARS, DraftClient, GrammarViews, Path
+from ssd.draft.client.client import DraftClient
 from ssd.draft.client.controller import Controller
 from ssd.draft.client.mirrors import Knowledge
-from ssd.draft.client.pool import PoolStats
-from ssd.draft.client.proposals import Bounds
+from ssd.draft.client.proposals import NO_GRAMMARS, Bounds, GrammarViews, Path
 from ssd.draft.client.replica import Sources
+from ssd.draft.client.stats import PoolStats
 from ssd.draft.ngram import guess_after
 from ssd.draft.protocol.messages import Sampling
 

@@ -173,8 +173,8 @@ class Peer:
     """It has sent a message since then."""
     resyncs: set[int] = field(default_factory=set)
     """Sequences for which it asked the whole tree. Each tree is sent once a turn."""
-    sessions: dict[int, tuple[int, DraftSession]] = field(default_factory=dict)
-    """By the engine's sequence id: the scheduler's session id, and the session."""
+    sessions: dict[int, DraftSession] = field(default_factory=dict)
+    """By `seq`, the engine's id of the sequence."""
 
 
 class Peers:

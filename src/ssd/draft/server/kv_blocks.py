@@ -18,11 +18,11 @@ class KvBlocks:
         self._tables, self._xp, self._block = forest.tables, forest.xp, forest.shape.block
         self._blocks, self._ledger = blocks, ledger
         self._num_written: dict[int, int] = {}
-        """By session: blocks that are written to the tables."""
+        """By row: blocks that are written to the tables."""
         self._num_shared = np.zeros(forest.shape.sequences + 1, np.int64)
         """By row: full blocks that are in the prefix cache."""
         self._lacking: dict[int, DraftSession] = {}
-        """Sessions whose text has outgrown its blocks."""
+        """By row: sessions whose text has outgrown its blocks."""
 
     @property
     def usage(self) -> float:
@@ -32,31 +32,32 @@ class KvBlocks:
     def lacking(self) -> dict[int, DraftSession]:
         return self._lacking
 
-    def of(self, session_id: int) -> Sequence[int]:
-        return self._blocks.block_table(session_id)
+    def of(self, session: DraftSession) -> Sequence[int]:
+        return self._blocks.block_table(session.row)
 
-    def allocate(self, session_id: int, session: DraftSession) -> int:
-        """Allocates blocks for a text. Returns how many of its tokens are cached in them.
+    def allocate(self, row: int, session: DraftSession) -> int:
+        """Allocates blocks for the text of a session that will get this row. Returns how many of its tokens
+        are cached in them.
 
         Raises OutOfBlocks, and then changes nothing.
         """
-        return self._blocks.allocate(session_id, session.tokens, cache_key=session.tenant)
+        return self._blocks.allocate(row, session.tokens, cache_key=session.tenant)
 
-    def adopt(self, session_id: int, session: DraftSession, num_read: int) -> int:
+    def adopt(self, session: DraftSession, num_read: int) -> int:
         """Takes over blocks that other sessions of its tenant have read since.
 
         Returns how many of its tokens are read now.
         """
-        known = self._blocks.adopt(session_id, session.tokens, num_read)
+        known = self._blocks.adopt(session.row, session.tokens, num_read)
         if known > num_read:
-            self._num_written[session_id] = num_read // self._block
-            self._write(session_id, session.row)
+            self._num_written[session.row] = num_read // self._block
+            self._write(session)
             self._num_shared[session.row] = known // self._block
         return known
 
-    def content(self, session_id: int, session: DraftSession, num_read: int) -> bytes | None:
+    def content(self, session: DraftSession, num_read: int) -> bytes | None:
         """Identifies the text up to the end of its next unread block. None: that block is not shared."""
-        return self._blocks.next_content(session_id, session.tokens, num_read)
+        return self._blocks.next_content(session.row, session.tokens, num_read)
 
     def num_lacking(self, tokens: Sequence[int], tenant: str) -> int:
         """Blocks that a tenant's text needs beyond the free ones."""
@@ -65,38 +66,38 @@ class KvBlocks:
     def num_blocks_for(self, num_tokens: int) -> int:
         return self._blocks.num_blocks_for(num_tokens)
 
-    def enter(self, session_id: int, session: DraftSession) -> None:
+    def enter(self, session: DraftSession) -> None:
         """Call when a session that has blocks gets its row."""
-        self._num_written[session_id] = self._num_shared[session.row] = 0
-        self._write(session_id, session.row)
+        self._num_written[session.row] = self._num_shared[session.row] = 0
+        self._write(session)
 
-    def free(self, session_id: int) -> None:
-        self._blocks.free(session_id)
-        del self._num_written[session_id]
-        self._lacking.pop(session_id, None)
+    def free(self, session: DraftSession) -> None:
+        self._blocks.free(session.row)
+        del self._num_written[session.row]
+        self._lacking.pop(session.row, None)
 
-    def cover(self, session_id: int, session: DraftSession) -> bool:
+    def cover(self, session: DraftSession) -> bool:
         """Allocates blocks for all of a text. Returns False, and notes the session, if there are too few."""
         row = session.row
         if len(session.tokens) <= self._ledger.covered[row]:
             return True
         try:
-            self._blocks.grow(session_id, len(session.tokens))
+            self._blocks.grow(row, len(session.tokens))
         except OutOfBlocks:
-            self._lacking[session_id] = session
+            self._lacking[row] = session
             return False
-        self._lacking.pop(session_id, None)
-        self._write(session_id, row)
+        self._lacking.pop(row, None)
+        self._write(session)
         return True
 
     def cover_lacking(self) -> None:
         """Tries again to allocate blocks for sessions that lack some."""
-        for session_id, session in list(self._lacking.items()):
-            self.cover(session_id, session)
+        for session in list(self._lacking.values()):
+            self.cover(session)
 
-    def share(self, session_id: int, session: DraftSession, num_read: int) -> None:
+    def share(self, session: DraftSession, num_read: int) -> None:
         """Puts the first `num_read` tokens into the prefix cache of its tenant."""
-        self._blocks.commit(session_id, session.tokens, num_read, num_read)
+        self._blocks.commit(session.row, session.tokens, num_read, num_read)
         self._num_shared[session.row] = num_read // self._block
 
     def are_full(self, num_read: Longs) -> Longs:
@@ -107,16 +108,17 @@ class KvBlocks:
         self._blocks.check_integrity()
         if set(self._blocks.seq_ids) != set(texts) or set(self._num_written) != set(texts):
             raise RuntimeError("the sessions that hold KV blocks are not the open ones")
-        for session_id, session in texts.items():
-            table = list(self.of(session_id))
+        for session in texts.values():
+            table = list(self.of(session))
             written = self._xp.to_host(self._tables.blocks[session.row])[: len(table)].tolist()
             if written != table:
                 raise RuntimeError(f"the tables have a wrong block table for sequence {session.seq}")
 
-    def _write(self, session_id: int, row: int) -> None:
-        table, start = self.of(session_id), self._num_written[session_id]
+    def _write(self, session: DraftSession) -> None:
+        row, table = session.row, self.of(session)
+        start = self._num_written[row]
         if len(table) > start:
             # In one write: on a device each write is a launch.
             self._tables.blocks[row, start : len(table)] = self._xp.of(table[start:])
-        self._num_written[session_id] = len(table)
-        self._ledger.covered[row] = self._blocks.num_covered(session_id)
+        self._num_written[row] = len(table)
+        self._ledger.covered[row] = self._blocks.num_covered(row)

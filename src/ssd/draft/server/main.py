@@ -125,7 +125,7 @@ def build_server(
     config: DraftConfig, link: DraftSocket, clock: Callable[[], float] = time.monotonic
 ) -> DraftServer:
     def scheduler(loaded: LoadedModel) -> DraftScheduler:
-        return build_scheduler(loaded, shape_for(loaded, config), config)
+        return build_scheduler(loaded, shape_for(loaded, config), config, clock)
 
     if resolve_device(config.runner.device).type == "cpu":
         check_host_memory([memory_needs("draft", config.runner)], host_memory())

@@ -20,21 +20,21 @@ class Prefill:
     def __init__(
         self,
         forest: Forest,
-        session: Mapping[int, DraftSession],
+        sessions: Mapping[int, DraftSession],
         kv_blocks: KvBlocks,
         tenants: Tenants,
         ledger: Ledger,
         chunk: int,
     ) -> None:
-        """`chunk`: tokens of prompts read in one step."""
+        """`sessions`: by row, the oldest first. `chunk`: tokens of prompts read in one step."""
         self._tables, self._xp = forest.tables, forest.xp
-        self._sessions, self._kv_blocks, self._tenants, self._ledger = session, kv_blocks, tenants, ledger
+        self._sessions, self._kv_blocks, self._tenants, self._ledger = sessions, kv_blocks, tenants, ledger
         self._chunk = chunk
         self.unread: set[int] = set()
-        """Sessions whose text has too many unread tokens to be read by rows."""
+        """Rows of sessions whose text has too many unread tokens to be read by rows of a step."""
 
-    def choose(self) -> list[tuple[PrefillChunk, int]]:
-        """Chunks for the next step, with their sessions. Marks them as read.
+    def choose(self) -> list[PrefillChunk]:
+        """Chunks for the next step. Marks them as read.
 
         A text's last token is left to the step's rows: its logits are needed.
         """
@@ -45,62 +45,65 @@ class Prefill:
         budgets = self._tenants.prompt_tokens(self._chunk, asking)
         allotted = dict[int, int]()
         taken = set[bytes]()
-        for session_id, most in self._in_turn(lacking, budgets):
-            tenant = self._sessions[session_id].tenant
-            count = min(most, budgets[tenant], lacking[session_id] - allotted.get(session_id, 0))
-            if count > 0 and (session_id in allotted or self._is_first(session_id, lacking, taken)):
-                allotted[session_id] = allotted.get(session_id, 0) + count
+        for row, most in self._in_turn(lacking, budgets):
+            tenant = self._sessions[row].tenant
+            count = min(most, budgets[tenant], lacking[row] - allotted.get(row, 0))
+            if count > 0 and (row in allotted or self._is_first(row, lacking, taken)):
+                allotted[row] = allotted.get(row, 0) + count
                 budgets[tenant] -= count
-        return [(self._read(each, count, lacking[each]), each) for each, count in allotted.items()]
+        return [self._read(row, count, lacking[row]) for row, count in allotted.items()]
 
-    def finish(self, chunks: Sequence[tuple[PrefillChunk, int]]) -> None:
+    def finish(self, chunks: Sequence[PrefillChunk]) -> None:
         """Call after the forward: shares the chunks' blocks."""
-        for chunk, session_id in chunks:
-            num_read = chunk.start + len(chunk.tokens)
-            self._kv_blocks.share(session_id, self._sessions[session_id], num_read)
+        for chunk in chunks:
+            self._kv_blocks.share(self._sessions[chunk.row], chunk.start + len(chunk.tokens))
 
     def _lacking(self) -> dict[int, int]:
-        """By session that may be prefilled now: how many tokens are unread, without the last one."""
+        """By row of each session that may be prefilled now: how many tokens are unread, without the last one.
+
+        The oldest session comes first.
+        """
         num_read = self._xp.to_host(self._tables.num_read)
         found = dict[int, int]()
-        for session_id in sorted(self.unread - self._kv_blocks.lacking.keys()):
-            session = self._sessions[session_id]
-            if not self._ledger.may_grow(session.row):
+        waiting = self.unread - self._kv_blocks.lacking.keys()
+        for row, session in self._sessions.items():
+            if row not in waiting or not self._ledger.may_grow(row):
                 continue
-            known = int(num_read[session.row])
-            adopted = self._kv_blocks.adopt(session_id, session, known)
+            known = int(num_read[row])
+            adopted = self._kv_blocks.adopt(session, known)
             if adopted > known:
-                self._tables.num_read[session.row] = adopted
-            found[session_id] = len(session.tokens) - 1 - adopted
-            if not found[session_id]:
-                self.unread.discard(session_id)
-                del found[session_id]
+                self._tables.num_read[row] = adopted
+            found[row] = len(session.tokens) - 1 - adopted
+            if not found[row]:
+                self.unread.discard(row)
+                del found[row]
         return found
 
     def _in_turn(self, lacking: Mapping[int, int], budgets: Mapping[str, int]) -> list[tuple[int, int]]:
-        """Sessions in the order in which they are served, with the most tokens that each may get."""
+        """Rows in the order in which they are served, with the most tokens that each may get."""
         oldest = dict[str, int]()
-        for session_id in lacking:
-            oldest.setdefault(self._sessions[session_id].tenant, session_id)
-        firsts = [(each, (budgets[tenant] + 1) // 2) for tenant, each in oldest.items()]
-        by_length = sorted(lacking, key=lambda each: (lacking[each], each))
-        return [*firsts, *((each, lacking[each]) for each in by_length)]
+        for row in lacking:
+            oldest.setdefault(self._sessions[row].tenant, row)
+        firsts = [(row, (budgets[tenant] + 1) // 2) for tenant, row in oldest.items()]
+        # Of texts with as much to read the oldest comes first: sorting keeps their order.
+        by_length = sorted(lacking, key=lacking.__getitem__)
+        return [*firsts, *((row, lacking[row]) for row in by_length)]
 
-    def _is_first(self, session_id: int, lacking: Mapping[int, int], taken: set[bytes]) -> bool:
+    def _is_first(self, row: int, lacking: Mapping[int, int], taken: set[bytes]) -> bool:
         """Whether no other text reads the same block in this step. If so, reserves the block."""
-        session = self._sessions[session_id]
-        content = self._kv_blocks.content(session_id, session, len(session.tokens) - 1 - lacking[session_id])
+        session = self._sessions[row]
+        content = self._kv_blocks.content(session, len(session.tokens) - 1 - lacking[row])
         if content in taken:
             return False
         if content is not None:
             taken.add(content)
         return True
 
-    def _read(self, session_id: int, count: int, lacking: int) -> PrefillChunk:
-        session = self._sessions[session_id]
+    def _read(self, row: int, count: int, lacking: int) -> PrefillChunk:
+        session = self._sessions[row]
         start = len(session.tokens) - 1 - lacking
         if count == lacking:
-            self.unread.discard(session_id)
-        self._tables.num_read[session.row] = start + count
+            self.unread.discard(row)
+        self._tables.num_read[row] = start + count
         tokens = session.tokens[start : start + count]
-        return PrefillChunk(session.row, tokens, start, self._kv_blocks.of(session_id))
+        return PrefillChunk(row, tokens, start, self._kv_blocks.of(session))

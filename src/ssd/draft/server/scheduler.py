@@ -60,16 +60,13 @@ class DraftScheduler:
         self._drawer = ChildDrawer(forest.shape.children, head_tokens)
         self._logit_edits = LogitEdits(head_tokens)
         self._sessions: dict[int, DraftSession] = {}
-        self._by_row: dict[int, int] = {}
-        """By row: the id of its session."""
-        self._texts: dict[int, DraftSession] = {}
-        """By row: its session."""
+        """By row of the tables, the oldest first."""
         self._edited: dict[int, TextEdits] = {}
         """By row: sessions whose parameters depend on tokens."""
         self._drawing: set[int] = set()
-        """Sessions that use ratio acceptance."""
+        """Rows of sessions that use ratio acceptance."""
         self._truncating: set[int] = set()
-        """Sessions with top_k, top_p or min_p."""
+        """Rows of sessions with top_k, top_p or min_p."""
         self.ledger = Ledger(forest.shape.sequences)
         self._round_timer, self._clock = RoundTimer(forest.shape.sequences, clock), clock
         self._kv_blocks = KvBlocks(forest, blocks, self.ledger)
@@ -81,7 +78,7 @@ class DraftScheduler:
         self.admission = Admission(self._sessions, self._kv_blocks, self.ledger, self.tenants)
         self._free = list(range(forest.shape.sequences, 0, -1))
         self._pending: dict[int, list[int]] = {}
-        """By session: tokens of its outcome that are not applied yet."""
+        """By row: tokens of an outcome that are not applied yet."""
         self.is_starved = False
         """A text lacks blocks and no session can grow: the caller must evict one."""
 
@@ -101,19 +98,18 @@ class DraftScheduler:
     def most_sessions(self) -> int:
         return self._forest.shape.sequences
 
-    def open(self, session_id: int, session: DraftSession) -> None:
-        """Opens a session. Raises OutOfTrees, OutOfBlocks or ValueError if it does not fit."""
+    def open(self, session: DraftSession) -> None:
+        """Opens a session and gives it a row. Raises OutOfTrees, OutOfBlocks or ValueError if that fails."""
         self._check_length(session)
         if not self.has_tree:
             raise OutOfTrees
-        num_read = self._kv_blocks.allocate(session_id, session)
         # The lowest row: steps compute all rows up to the highest one in use.
+        num_read = self._kv_blocks.allocate(self._free[-1], session)
         session.enter(self.ledger, self._free.pop())
         self._round_timer.enter(session.row)
-        self._sessions[session_id], self._by_row[session.row] = session, session_id
-        self._texts[session.row] = session
+        self._sessions[session.row] = session
         self.tenants.enter(session.row, session.tenant)
-        self._note_parameters(session_id, session)
+        self._note_parameters(session)
         session.write_to(
             self._forest.tables,
             self._forest.shape,
@@ -121,18 +117,18 @@ class DraftScheduler:
             is_drawn=session.draws,
             calibration_part=self._calibration_part(session.tenant),
         )
-        self._kv_blocks.enter(session_id, session)
+        self._kv_blocks.enter(session)
         if num_read < len(session.tokens) - 1:
-            self._prefill.unread.add(session_id)
-        self._forest.narrow(max(self._by_row))
+            self._prefill.unread.add(session.row)
+        self._forest.narrow(max(self._sessions))
 
-    def _note_parameters(self, session_id: int, session: DraftSession) -> None:
+    def _note_parameters(self, session: DraftSession) -> None:
         if session.draws:
-            self._drawing.add(session_id)
+            self._drawing.add(session.row)
         elif (edits := edits_of(session)) is not None:
             self._edited[session.row] = edits
         if session.params.truncated:
-            self._truncating.add(session_id)
+            self._truncating.add(session.row)
 
     def _calibration_part(self, tenant: str) -> int:
         """The index of the tenant's part of the calibration counts; clears that part if it is new."""
@@ -143,46 +139,45 @@ class DraftScheduler:
             ] = 0.0
         return calibration_part
 
-    def close(self, session_id: int) -> None:
-        if session_id in self._pending:
+    def close(self, session: DraftSession) -> None:
+        row = session.row
+        if self._sessions.get(row) is not session:
+            return
+        if row in self._pending:
             # Its last outcome still counts for the calibration.
             self._apply()
-        session = self._sessions.pop(session_id, None)
-        if session is None:
-            return
-        self._kv_blocks.free(session_id)
-        self._forest.tables.is_live[session.row] = False
-        self.ledger.clear(session.row)
-        self.tenants.leave(session.row, session.tenant)
-        del self._by_row[session.row], self._texts[session.row]
-        self._drawing.discard(session_id)
-        self._edited.pop(session.row, None)
-        self._truncating.discard(session_id)
-        self._prefill.unread.discard(session_id)
-        insort(self._free, session.row, key=neg)
-        self._forest.narrow(max(self._by_row, default=0))
+        del self._sessions[row]
+        self._kv_blocks.free(session)
+        self._forest.tables.is_live[row] = False
+        self.ledger.clear(row)
+        self.tenants.leave(row, session.tenant)
+        self._drawing.discard(row)
+        self._edited.pop(row, None)
+        self._truncating.discard(row)
+        self._prefill.unread.discard(row)
+        insort(self._free, row, key=neg)
+        self._forest.narrow(max(self._sessions, default=0))
 
     @property
     def has_tree(self) -> bool:
         """Whether there is a tree for one more session."""
         return bool(self._free)
 
-    def advance(self, session_id: int, n: int, tokens: Sequence[int]) -> None:
+    def advance(self, session: DraftSession, n: int, tokens: Sequence[int]) -> None:
         """Takes an outcome. Raises ValueError if the text outgrows the draft's context: then close it."""
-        session = self._sessions[session_id]
-        if session_id in self._pending and n == self.ledger.n[session.row] + 1:
+        if session.row in self._pending and n == self.ledger.n[session.row] + 1:
             self._apply()
         if session.goes_on(n, tokens):
             # Before the outcome reaches the tables, which have no room for more.
             self._check_length(session)
             self._round_timer.note_outcome(session.row)
-            self._pending[session_id] = list(tokens)
+            self._pending[session.row] = list(tokens)
 
-    def full_frame(self, session_id: int) -> FrameBatch:
+    def full_frame(self, session: DraftSession) -> FrameBatch:
         """A frame with the whole tree of a session."""
         self._apply()
         forest = self._forest
-        found = whole_tree(forest.xp, forest.shape, forest.tables, self._sessions[session_id].row)
+        found = whole_tree(forest.xp, forest.shape, forest.tables, session.row)
         return self._framed(found, full=True)
 
     def grow(self) -> tuple[FrameBatch | None, int]:
@@ -204,13 +199,13 @@ class DraftScheduler:
             return None, 0
         self.is_starved = False
         runs = self._lay_runs()
-        waiting = [self._sessions[each].row for each in self._prefill.unread]
-        self._accounting.settle(runs, [(each.row, len(each.tokens)) for each, _ in chunks], waiting)
-        logits = self._model.forward(forest.rows, forest.tables, [each for each, _ in chunks])
+        prefilled = [(each.row, len(each.tokens)) for each in chunks]
+        self._accounting.settle(runs, prefilled, list(self._prefill.unread))
+        logits = self._model.forward(forest.rows, forest.tables, chunks)
         forest.attach(self._choose_children(logits, runs))
         self._prefill.finish(chunks)
         num_rows += sum(len(each.tokens) for each in runs)
-        num_rows += sum(len(each.tokens) for each, _ in chunks)
+        num_rows += sum(len(each.tokens) for each in chunks)
         frames = self._framed(new_nodes(forest.xp.to_host(forest.fresh), forest.shape.children), full=False)
         if not chunks:
             self._round_timer.note_step(self._clock() - started)
@@ -218,13 +213,13 @@ class DraftScheduler:
 
     def check_integrity(self) -> None:
         self._kv_blocks.check_integrity(self._sessions)
-        if sorted(self._free + list(self._by_row)) != list(range(1, self._forest.shape.sequences + 1)):
+        if sorted([*self._free, *self._sessions]) != list(range(1, self._forest.shape.sequences + 1)):
             raise RuntimeError("a row is both free and in use, or neither")
-        self.tenants.check_integrity({row: each.tenant for row, each in self._texts.items()})
-        if np.flatnonzero(self.ledger.is_open).tolist() != sorted(self._by_row):
+        self.tenants.check_integrity({row: each.tenant for row, each in self._sessions.items()})
+        if np.flatnonzero(self.ledger.is_open).tolist() != sorted(self._sessions):
             raise RuntimeError("the rows that are open in the ledger are not those in use")
-        for row, session_id in self._by_row.items():
-            if self._sessions[session_id].row != row:
+        for row, session in self._sessions.items():
+            if session.row != row:
                 raise RuntimeError(f"row {row} does not belong to the session that holds it")
         self._forest.check_integrity()
 
@@ -239,14 +234,13 @@ class DraftScheduler:
         while self._pending:
             forest, most = self._forest, self._forest.shape.outcome
             parts, rest = dict[int, list[int]](), dict[int, list[int]]()
-            for session_id, tokens in self._pending.items():
-                row = self._sessions[session_id].row
-                if not self._kv_blocks.cover(session_id, self._sessions[session_id]):
+            for row, tokens in self._pending.items():
+                if not self._kv_blocks.cover(self._sessions[row]):
                     # Keys cannot be moved into missing blocks: drop the tree and read the new tokens later.
                     forest.tables.is_used[row] = False
                 parts[row] = tokens[:most]
                 if len(tokens) > most:
-                    rest[session_id] = tokens[most:]
+                    rest[row] = tokens[most:]
             count = self._load_outcomes(parts)
             self._pending = rest
             forest.apply()
@@ -271,14 +265,13 @@ class DraftScheduler:
         num_read = forest.xp.to_host(forest.tables.num_read)
         is_far = forest.xp.to_host(forest.tables.length) - num_read > forest.shape.ring
         for row in np.flatnonzero((count > 0) & is_far).tolist():
-            self._prefill.unread.add(self._by_row[row])
+            self._prefill.unread.add(row)
         for row in self._kv_blocks.are_full(num_read * (count > 0)).tolist():
-            session_id = self._by_row[row]
-            self._kv_blocks.share(session_id, self._sessions[session_id], int(num_read[row]))
-        for session_id in self._drawing:
-            session = self._sessions[session_id]
+            self._kv_blocks.share(self._sessions[row], int(num_read[row]))
+        for row in self._drawing:
+            session = self._sessions[row]
             if session.drawn_from:
-                session.forget_drawn(int(forest.tables.root_id[session.row]))
+                session.forget_drawn(int(forest.tables.root_id[row]))
 
     # Steps.
 
@@ -286,8 +279,8 @@ class DraftScheduler:
         """Writes to the tables which sequences may grow, and how many steps are left in their round."""
         is_held = self.ledger.is_held
         is_held[:] = False
-        for session_id in self._prefill.unread | self._kv_blocks.lacking.keys():
-            is_held[self._sessions[session_id].row] = True
+        for row in self._prefill.unread | self._kv_blocks.lacking.keys():
+            is_held[row] = True
         forest = self._forest
         forest.xp.load(forest.tables.is_live, self.ledger.live())
         forest.xp.load(forest.tables.steps_left, self._round_timer.steps_left())
@@ -295,7 +288,7 @@ class DraftScheduler:
     def _lay_runs(self) -> list[TokenRun]:
         """Adds the rows of runs: tokens that followed the same words earlier in a text (host_choices)."""
         forest = self._forest
-        runs = find_runs(forest, self._texts) if forest.shape.lookup else []
+        runs = find_runs(forest, self._sessions) if forest.shape.lookup else []
         load_runs(forest, runs)
         if forest.xp.is_fixed or runs:
             forest.lay_runs()
@@ -310,7 +303,7 @@ class DraftScheduler:
         chosen = self._children.of(logits, forest.tables, forest.rows)
         if self._drawing:
             host = forest.xp.to_host(chosen[0]), forest.xp.to_host(chosen[1])
-            self._drawer.write(forest, self._texts, logits, host, runs)
+            self._drawer.write(forest, self._sessions, logits, host, runs)
             # On a GPU `host` is a copy, so write it back.
             for table, values in zip(chosen, host, strict=True):
                 forest.xp.load(table, values)
@@ -320,12 +313,12 @@ class DraftScheduler:
         frames = numbered_frames(found, self.ledger, full=full)
         if not self._drawing:
             return frames
-        drawn = [each for session_id in self._drawing for each in self._drawn_of(session_id, found)]
+        drawn = [each for row in self._drawing for each in self._drawn_of(row, found)]
         return replace(frames, drawn=drawn)
 
-    def _drawn_of(self, session_id: int, found: NewNodes) -> list[tuple[int, Drawn]]:
-        session = self._sessions[session_id]
+    def _drawn_of(self, row: int, found: NewNodes) -> list[tuple[int, Drawn]]:
+        session = self._sessions[row]
         if not session.drawn_from:
             return []
-        mine = (found.rows == session.row).repeat(found.number)
-        return [(session.row, each) for each in session.drawn(dict.fromkeys(found.nodes[1][mine].tolist()))]
+        mine = (found.rows == row).repeat(found.number)
+        return [(row, each) for each in session.drawn(dict.fromkeys(found.nodes[1][mine].tolist()))]

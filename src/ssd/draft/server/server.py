@@ -9,7 +9,6 @@ shared between tenants (tenants.py). Knows peers, their sequences and the protoc
 HTTP or the engine's scheduler.
 """
 
-import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -72,7 +71,6 @@ class DraftServer:
         self._clock = clock
         self._peers = Peers()
         self._intake = Intake(link, clock, tenant_of=self._tenant_of, weight_of=scheduler.tenants.weight_of)
-        self._next_session = itertools.count().__next__
         self._work = _Work()
         self._last_spans: list[tuple[float, float, int]] = []
         self._step_seconds = 0.0
@@ -114,10 +112,10 @@ class DraftServer:
         return bool(num_rows) or self._intake.is_waiting
 
     def _evict(self, gone: int | None, reason: str) -> bool:
-        """Closes a session, if `gone` names one. The engine may open it again later."""
+        """Closes the session that has the row `gone`, if any. The engine may open it again later."""
         for peer, known in self._peers:
-            for session_id, session in list(known.sessions.values()):
-                if session_id == gone:
+            for session in list(known.sessions.values()):
+                if session.row == gone:
                     self._close(known, session.seq, session.epoch)
                     self._send(peer, [Close(session.seq, session.epoch, reason, may_return=True)])
                     return True
@@ -129,7 +127,7 @@ class DraftServer:
         if held != self._scheduler.num_sessions:
             raise RuntimeError("the scheduler holds sessions that belong to no peer")
         for _, peer in self._peers:
-            rows = sorted(session.row for _, session in peer.sessions.values())
+            rows = sorted(session.row for session in peer.sessions.values())
             if np.flatnonzero(peer.rows).tolist() != rows:
                 raise RuntimeError("a peer's rows are not those of its sessions")
 
@@ -167,8 +165,8 @@ class DraftServer:
             case Outcome():
                 return self._outcomes(known, message)
             case Resync():
-                found = known.sessions.get(message.seq)
-                if found is not None and found[1].epoch == message.epoch:
+                session = known.sessions.get(message.seq)
+                if session is not None and session.epoch == message.epoch:
                     known.resyncs.add(message.seq)
             case Close():
                 self._close(known, message.seq, message.epoch)
@@ -203,9 +201,9 @@ class DraftServer:
     def _open(self, peer: Peer, message: Open) -> list[AnyMessage]:
         known = peer.sessions.get(message.seq)
         if known is not None:
-            if message.epoch <= known[1].epoch:
+            if message.epoch <= known.epoch:
                 return []
-            self._close(peer, message.seq, known[1].epoch)
+            self._close(peer, message.seq, known.epoch)
         fault = fault_of_opening(message, peer.vocab_size)
         if fault:
             return [Close(message.seq, message.epoch, fault)]
@@ -219,28 +217,27 @@ class DraftServer:
         try:
             message = without_foreign_ends(message, peer.vocab_size)
             session = DraftSession(message, self._scheduler.max_model_len, peer.vocab_size, peer.tenant)
-            session_id = self._open_session(session)
+            self._open_session(session)
         except OutOfBlocks:
             return self._declined(peer, message, _NO_BLOCKS)
         except ValueError as error:
             return [Close(message.seq, message.epoch, str(error)[:500])]
-        peer.sessions[message.seq], peer.rows[session.row] = (session_id, session), True
+        peer.sessions[message.seq], peer.rows[session.row] = session, True
         return []
 
     def _declined(self, peer: Peer, message: Open, reason: str) -> list[AnyMessage]:
         """Adds statistics, so that the engine can see when to try again."""
         return [Close(message.seq, message.epoch, reason, may_return=True), self._stats(peer)]
 
-    def _open_session(self, session: DraftSession) -> int:
+    def _open_session(self, session: DraftSession) -> None:
         """Opens a session, evicting sessions of tenants that hold more than their share.
 
         Raises OutOfBlocks if that does not free enough blocks.
         """
-        session_id = self._next_session()
         while True:
             try:
-                self._scheduler.open(session_id, session)
-                return session_id
+                self._scheduler.open(session)
+                return
             except OutOfBlocks:
                 gone = self._scheduler.admission.for_blocks(session.tenant, session.tokens)
                 if not self._evict(gone, _NO_SHARE):
@@ -251,24 +248,21 @@ class DraftServer:
         faults = faults_of_outcome(message, peer.vocab_size)
         columns = (each.tolist() for each in message.columns())
         for place, (seq, epoch, n, num_frames, count) in enumerate(zip(*columns, strict=True)):
-            found = peer.sessions.get(seq)
-            if found is None or found[1].epoch != epoch:
+            session = peer.sessions.get(seq)
+            if session is None or session.epoch != epoch:
                 pass
             elif place in faults:
                 self._close(peer, seq, epoch)
                 answers.append(Close(seq, epoch, faults[place]))
             else:
-                found[1].note_arrival(num_frames)
-                answers += self._outcome(peer, found, n, tokens[start : start + count])
+                session.note_arrival(num_frames)
+                answers += self._outcome(peer, session, n, tokens[start : start + count])
             start += count
         return answers
 
-    def _outcome(
-        self, peer: Peer, found: tuple[int, DraftSession], n: int, tokens: Sequence[int]
-    ) -> list[AnyMessage]:
-        session_id, session = found
+    def _outcome(self, peer: Peer, session: DraftSession, n: int, tokens: Sequence[int]) -> list[AnyMessage]:
         try:
-            self._scheduler.advance(session_id, n, tokens)
+            self._scheduler.advance(session, n, tokens)
         except ValueError as error:
             self._close(peer, session.seq, session.epoch)
             return [Close(session.seq, session.epoch, str(error)[:500])]
@@ -278,18 +272,18 @@ class DraftServer:
         return []
 
     def _close(self, peer: Peer, seq: int, epoch: int) -> None:
-        found = peer.sessions.get(seq)
-        if found is not None and found[1].epoch == epoch:
+        session = peer.sessions.get(seq)
+        if session is not None and session.epoch == epoch:
             del peer.sessions[seq]
-            peer.rows[found[1].row] = False
-            self._scheduler.close(found[0])
+            peer.rows[session.row] = False
+            self._scheduler.close(session)
 
     def _forget(self, peer: bytes) -> None:
         known = self._peers.pop(peer)
         if known is None:
             return
-        for session_id, _sessions in known.sessions.values():
-            self._scheduler.close(session_id)
+        for session in known.sessions.values():
+            self._scheduler.close(session)
         if not self._peers.has_tenant(known.tenant):
             self._scheduler.tenants.forget(known.tenant)
 
@@ -298,8 +292,8 @@ class DraftServer:
         for peer, known in self._peers:
             resyncs, known.resyncs = known.resyncs, set()
             for seq in resyncs:
-                if (found := known.sessions.get(seq)) is not None:
-                    self._send(peer, [self._scheduler.full_frame(found[0]).message()])
+                if (session := known.sessions.get(seq)) is not None:
+                    self._send(peer, [self._scheduler.full_frame(session).message()])
 
     def _send_nodes(self, frames: FrameBatch | None) -> None:
         for peer, known in self._peers:

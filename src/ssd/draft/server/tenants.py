@@ -247,16 +247,16 @@ class RowAccounting:
 class Holding:
     """What a session holds of a scarce resource."""
 
-    session_id: int
+    row: int
     tenant: str
     size: int
     value: float
     """Moving average of tokens gained per round."""
 
     @property
-    def rank(self) -> tuple[float, int, int]:
-        """Gain for what it holds. Of equal sessions the largest ranks lowest, then the youngest."""
-        return self.value / max(1, self.size), -self.size, -self.session_id
+    def rank(self) -> tuple[float, int]:
+        """Gain for what it holds. Of equal sessions the largest ranks lowest."""
+        return self.value / max(1, self.size), -self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +270,11 @@ class Claim:
 def session_to_evict(
     holdings: Sequence[Holding], weight_of: Callable[[str], float], claim: Claim | None = None
 ) -> int | None:
-    """The session to close, for a claim if there is one. None: no other tenant has more than the claimant."""
+    """The row of the session to close, for a claim if there is one. None: no other tenant has more than the
+    claimant.
+
+    `holdings`: the oldest session first.
+    """
     held = defaultdict[str, float](float)
     for each in holdings:
         held[each.tenant] += each.size / weight_of(each.tenant)
@@ -284,17 +288,19 @@ def session_to_evict(
 
 
 def least_valuable(holdings: Sequence[Holding], tenant: str) -> int:
-    mine = (each for each in holdings if each.tenant == tenant)
-    return min(mine, key=lambda each: each.rank).session_id
+    """The row of the session with the lowest rank, of equal ones the youngest."""
+    mine = (each for each in reversed(holdings) if each.tenant == tenant)
+    return min(mine, key=lambda each: each.rank).row
 
 
 class Admission:
-    """Names the session to evict. The caller closes it and asks again until there is room."""
+    """Names the session to evict, by its row. The caller closes it and asks again until there is room."""
 
     def __init__(
-        self, session: Mapping[int, DraftSession], kv_blocks: KvBlocks, ledger: Ledger, tenants: Tenants
+        self, sessions: Mapping[int, DraftSession], kv_blocks: KvBlocks, ledger: Ledger, tenants: Tenants
     ) -> None:
-        self._sessions, self._kv_blocks, self._ledger, self._tenants = session, kv_blocks, ledger, tenants
+        """`sessions`: by row, the oldest first."""
+        self._sessions, self._kv_blocks, self._ledger, self._tenants = sessions, kv_blocks, ledger, tenants
 
     def for_tree(self, tenant: str) -> int | None:
         """The session whose tree a new session of a tenant may have; None: it gets none."""
@@ -310,8 +316,8 @@ class Admission:
             if gone is None:
                 return None
             first = gone if first is None else first
-            lacking -= next(each.size for each in holdings if each.session_id == gone)
-            holdings = [each for each in holdings if each.session_id != gone]
+            lacking -= next(each.size for each in holdings if each.row == gone)
+            holdings = [each for each in holdings if each.row != gone]
         return first
 
     def for_others(self) -> int | None:
@@ -324,11 +330,10 @@ class Admission:
         return None if tenant is None else least_valuable(self._by_number(), tenant)
 
     def _by_number(self) -> list[Holding]:
-        return [self._holding(each, 1) for each in self._sessions]
+        return [self._holding(each, 1) for each in self._sessions.values()]
 
     def _by_blocks(self) -> list[Holding]:
-        return [self._holding(each, len(self._kv_blocks.of(each))) for each in self._sessions]
+        return [self._holding(each, len(self._kv_blocks.of(each))) for each in self._sessions.values()]
 
-    def _holding(self, session_id: int, size: int) -> Holding:
-        session = self._sessions[session_id]
-        return Holding(session_id, session.tenant, size, float(self._ledger.value[session.row]))
+    def _holding(self, session: DraftSession, size: int) -> Holding:
+        return Holding(session.row, session.tenant, size, float(self._ledger.value[session.row]))
