@@ -18,7 +18,7 @@ from benchmarks.peers.process import PeerError, Worker, WorkerPlan
 from benchmarks.peers.records import PeerRecord, PeersFolder, PeersManifest
 from benchmarks.peers.registry import SSD
 from ssd.bench.manifest import Provenance, places_apart
-from ssd.bench.turns import in_turn
+from ssd.bench.statistics import in_turn
 
 _WARM_UP_TOKENS = 8
 TokenPrompts = Mapping[str, Sequence[Sequence[int]]]

@@ -13,12 +13,13 @@ from ssd.bench.roof import tokens_a_round
 from ssd.bench.statistics import (
     CONFIDENCE,
     Estimate,
+    in_turn,
     joint_confidence,
     median_with_interval,
     paired_ratio,
+    period,
 )
 from ssd.bench.tables import number
-from ssd.bench.turns import in_turn, period
 
 ERRORS = ("faster", "slower")
 

@@ -74,10 +74,10 @@ BLIND = [
         "When blocks get scarce, the next prompt with the same start finds nothing though most is there.",
     ),
     BlindFault(
-        "a found block that is idle is counted as free too",
+        "a matched block that is idle is counted as free too",
         "src/ssd/kvcache/block_manager.py",
-        "num_found_in_use = sum(self._num_references[block] > 0 for block in found.blocks)",
-        "num_found_in_use = len(found.blocks)",
+        "num_in_use = sum(self._num_references[block] > 0 for block in matched.blocks)",
+        "num_in_use = len(matched.blocks)",
         "A prompt that is partly cached is let in without room, and the engine fails.",
     ),
     BlindFault(

@@ -24,8 +24,8 @@ FAULTS = [
     Fault(
         "a step goes into the graph of the bucket below",
         f"{_SRC}/buckets.py",
-        "place = bisect_left(self.sizes, num_rows)",
-        "place = max(0, bisect_left(self.sizes, num_rows) - 1)",
+        "index = bisect_left(self.sizes, num_rows)",
+        "index = max(0, bisect_left(self.sizes, num_rows) - 1)",
         f"{_EAGER}[graphs]",
     ),
     Fault(
@@ -66,8 +66,8 @@ FAULTS = [
     Fault(
         "a graph's truncated rows are decided by one that does not truncate",
         f"{_SRC}/captured.py",
-        'return "drawn" if finish.draws.truncation is None else "truncated"',
-        'return "drawn"',
+        'return "sampled" if finish.draws.truncation is None else "truncated"',
+        'return "sampled"',
         _DECIDED,
     ),
     Fault(
@@ -164,7 +164,7 @@ FAULTS = [
     Fault(
         "graphs are measured when they are gone",
         f"{_SRC}/memory.py",
-        "    kept = trial_capture()\n    graphs = after - gpu.free_bytes()\n    del kept\n",
+        "    captured = trial_capture()\n    graphs = after - gpu.free_bytes()\n    del captured\n",
         "    trial_capture()\n    graphs = after - gpu.free_bytes()\n",
         f"{_MEMORY}::test_what_is_rehearsed_is_measured_and_given_back",
     ),

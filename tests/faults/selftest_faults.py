@@ -8,7 +8,7 @@ _PLACEMENT = "tests/runtime/test_placement.py::test_a_draft_takes_what_the_targe
 FAULTS = [
     Fault(
         "a draft sits on the target's GPU though there is another",
-        "src/ssd/runtime/placement.py",
+        "src/ssd/runtime/host.py",
         "others = [gpu for gpu in gpus if gpu != target]",
         "others = [gpu for gpu in reversed(gpus)]",
         _PLACEMENT,

@@ -31,10 +31,10 @@ FAULTS = [
         f"{_OF_CHILD}::test_loading_is_no_long_life",
     ),
     Fault(
-        "a child that comes back is told nothing",
+        "a restarted child gets no first line",
         _CHILD,
-        "        self._tell(self._process, self._first_line)\n",
-        "        self._tell(self._process, self._first_line)\n        self._first_line = b''\n",
+        "        self._write(self._process, self._first_line)\n",
+        "        self._write(self._process, self._first_line)\n        self._first_line = b''\n",
         f"{_OF_CHILD}::test_its_first_line_is_told_with_every_start",
     ),
     Fault(

@@ -37,7 +37,7 @@ def test_a_request_longer_than_every_run_starts_at_the_start_of_the_longest() ->
     assert free.take(after=None, num_wanted=99) == 1
 
 
-def test_blocked_or_last_neighbour_falls_back_to_an_open_place() -> None:
+def test_blocked_or_last_neighbour_falls_back_to_the_longest_run() -> None:
     free = FreeBlocks(4)
     take_all(free)
     free.put(1)

@@ -106,7 +106,7 @@ def test_this_machine_tells() -> None:
         (1, 0, "ended with code 1"),
         (1, 1, "ended with code 1"),
         (0, 1, "ended with code 0"),
-        (137, 0, "ended with code 137: it was killed; if nobody did that, it was out of memory"),
+        (137, 0, "ended with code 137: it was killed, by a user or because memory ran out"),
         (137, 1, "ended with code 137: out of memory, and the system killed it"),
     ],
 )

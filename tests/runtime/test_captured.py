@@ -93,7 +93,7 @@ def num_rows(rows: Sequence[PlainInput]) -> int:
 
 
 def some_decision(rng: random.Random, count: int) -> CoupledDecision:
-    kind = rng.choice(["greedy", "drawn", "truncated"])
+    kind = rng.choice(["greedy", "sampled", "truncated"])
     if kind == "greedy":
         return CoupledDecision(None)
     heats = torch.tensor([rng.choice([0.0, 0.8, 1.3]) for _ in range(count)])
@@ -261,7 +261,7 @@ def test_a_step_reads_nothing_on_the_host_and_is_counted(loaded: LoadedModel, ki
     """A host read or an upload would have been refused at capture. What is left is a number of operations."""
     runner = runner_of(loaded, "recording", (16,))
     tape: Any = runner._steps[16, kind].replay
-    most = {"greedy": 190, "drawn": 360, "truncated": 400}[kind]
+    most = {"greedy": 190, "sampled": 360, "truncated": 400}[kind]
     assert 50 < len(tape.names) <= most, (len(tape.names), sorted(set(tape.names)))
 
 

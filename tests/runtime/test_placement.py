@@ -4,7 +4,7 @@ import pytest
 
 from ssd.config import DraftConfig, EngineConfig
 from ssd.engine.drafting import with_own_device
-from ssd.runtime.placement import draft_device, gpu_of
+from ssd.runtime.host import draft_device, gpu_of
 
 FOUR = ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
 

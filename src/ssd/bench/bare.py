@@ -1,9 +1,9 @@
-"""Bare forwards of target and drafts, and how often a draft agrees: what bounds the speed from above.
+"""Measures bare forwards of target and drafts, and how often a draft agrees: the inputs of the roof.
 
-The roof (roof.py) needs T_v and T_d. Both are measured within the run, each where it is spent
-(bare_forward.py), and once after every turn of a case: a machine that is fast for some seconds and slow for
-others is sampled as the texts are. A draft's forward of one row, which drafting in turns is made of, is
-measured on the target's cores; one of a draft step's width on the draft's own.
+The roof (roof.py) needs T_v and T_d. Both are measured within the run, on the cores that the engine uses
+(bare_forward.py), after every turn of a case: if the machine's speed varies, forwards and texts are affected
+alike. A draft's forward of one row, as in mode sd, is measured on the target's cores; a forward of a draft
+step's width on the draft's own.
 """
 
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ from ssd.runtime.runner import forward
 
 _LEAST_SAMPLES = 3
 _IN_TURNS = 1
-"""Rows of a draft's forward in mode `sd`."""
+"""Rows of a draft's forward in mode sd."""
 MISSED = -1
 """The rank of a token that was not among the draft's guesses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftForm:
-    """What of a case decides the time of its draft's forward and its guesses."""
+    """The settings of a case that determine its draft's forward time and guesses."""
 
     precision: Precision
     head: int | None
@@ -45,7 +45,7 @@ class DraftForm:
 
 
 class BareModels:
-    """The run's target, and of each draft a copy that only computes forwards."""
+    """The run's target, and a copy of each draft that only computes forwards."""
 
     def __init__(self, engines: CaseEngines, cases: Sequence[Case]) -> None:
         self._engines = engines
@@ -64,13 +64,13 @@ class BareModels:
         self._wanted += [each for forwards in self._draft_forwards.values() for each in forwards]
 
     def sample(self) -> list[float]:
-        """Seconds of each forward, just now."""
+        """Measures the seconds of each forward once."""
         return median_seconds(self._wanted, turns=1, home=self._engines.config.cores)
 
     def forwards(self, dataset: str, prompt: int, samples: Sequence[Sequence[float]] = ()) -> Forwards:
-        """Means of what was sampled beside a prompt; of a few more samples, where these are too few.
+        """Means of the samples taken beside a prompt; takes more samples if these are too few.
 
-        Means, since the time of a text is one too: it is long if some of its forwards are.
+        Means, not medians, because a text's time is also a sum over its forwards.
         """
         taken = [*samples, *(self.sample() for _ in range(_LEAST_SAMPLES - len(samples)))]
         seconds = dict(zip(self._wanted, map(fmean, zip(*taken, strict=True)), strict=True))
@@ -86,7 +86,7 @@ class BareModels:
         )
 
     def with_agreement(self, forwards: Forwards, prompt: str, tokens: Sequence[int]) -> Forwards:
-        """`tokens`: what the target writes after the prompt, greedily."""
+        """`tokens`: the target's greedy continuation of the prompt."""
         before = self._engines.engine.requests.tokenizer(prompt).input_ids
         ranks = {
             form.name: _ranks(each, [*before, *tokens], len(tokens))
@@ -95,7 +95,7 @@ class BareModels:
         }
         return replace(
             forwards,
-            agreement={name: [rank == 0 for rank in found] for name, found in ranks.items()},
+            agreement={name: [rank == 0 for rank in each] for name, each in ranks.items()},
             ranks=ranks,
             runs=right_guesses(before, tokens, MAX_LOOKAHEAD),
         )
@@ -103,20 +103,20 @@ class BareModels:
     def _forwards_of(self, draft: LoadedModel, configs: Sequence[EngineConfig]) -> list[BareForward]:
         config, target = self._engines.config, self._engines.engine.loaded
         widths = sorted({each.draft.width for each in configs if each.draft and each.mode == "ssd"})
-        found = [BareForward(draft, width, self._engines.draft_cores or config.cores) for width in widths]
+        forwards = [BareForward(draft, width, self._engines.draft_cores or config.cores) for width in widths]
         is_with_target = draft.pool.shape.device == target.pool.shape.device
         if is_with_target and _IN_TURNS not in widths and any(each.mode == "sd" for each in configs):
-            found.insert(0, BareForward(draft, _IN_TURNS, config.cores))
-        return found
+            forwards.insert(0, BareForward(draft, _IN_TURNS, config.cores))
+        return forwards
 
 
 def _load(configs: Sequence[EngineConfig]) -> LoadedModel:
-    """On the draft's device; one that only drafts in turns is on the target's."""
+    """Loads the draft on the device of mode ssd, if a case has that mode; else on the target's."""
     return load_bare_draft(next((each for each in configs if each.mode == "ssd"), configs[0]))
 
 
 def _ranks(draft: LoadedModel, ids: Sequence[int], count: int) -> list[int]:
-    """Of each of the last `count` tokens, its place among the draft's likeliest few, or MISSED."""
+    """For each of the last `count` tokens, its rank among the draft's likeliest few, or MISSED."""
     blocks = list(range(-(-len(ids) // draft.pool.shape.block_size)))
     logits = forward(draft.runner, [PlainInput(ids[:-1], 0, blocks, count, generated=False)])
     guesses = logits.topk(MAX_CHILDREN).indices

@@ -1,7 +1,7 @@
-"""One bare forward, timed where the engine would compute it: a draft's on the draft's device and cores.
+"""Times one bare forward on the device and cores that the engine would use.
 
-Knows loaded models and cores; not who needs the times. A draft that works ahead has a process of its own with
-cores of its own: timed on the target's it would look as fast, or as slow, as these make it.
+A draft that works ahead has its own process with its own cores, so its forward is timed on these. Knows
+loaded models and cores. Does not know the use of the times.
 """
 
 import statistics
@@ -20,7 +20,7 @@ _CONTEXT = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BareForward:
-    """Of whom, of how many rows, and on which cores; no cores: as at the start."""
+    """A forward of a model with a number of rows on some cores; no cores: those at the start."""
 
     loaded: LoadedModel
     rows: int
@@ -28,34 +28,34 @@ class BareForward:
 
 
 def load_bare_draft(config: EngineConfig) -> LoadedModel:
-    """A copy of the draft that only computes forwards, one at a time; loading it moves nobody."""
+    """A copy of the draft that only computes forwards, one at a time. Loading it does not change cores."""
     return load_model(replace(config.draft_runner, cores=(), max_num_seqs=1))
 
 
 def median_seconds(forwards: Sequence[BareForward], *, turns: int, home: tuple[int, ...]) -> list[float]:
-    """Of each, over turns that all of them take. The process is on the cores of `home`, and is again."""
+    """Median seconds of each forward; they take turns. `home`: the process's cores before and after."""
     times: list[list[float]] = [[] for _ in forwards]
     cores = home
     try:
         for _ in range(turns):
-            for forward, found in zip(forwards, times, strict=True):
+            for forward, seconds in zip(forwards, times, strict=True):
                 if forward.cores != cores:
                     move_to_cores(forward.cores)
                     cores = forward.cores
-                    # The first one on other cores starts threads there.
+                    # The first forward on other cores starts threads there.
                     bare_forward(forward.loaded, forward.rows)
-                found.append(bare_forward(forward.loaded, forward.rows))
+                seconds.append(bare_forward(forward.loaded, forward.rows))
     finally:
         if cores != home:
             move_to_cores(home)
-    return [statistics.median(found) for found in times]
+    return [statistics.median(seconds) for seconds in times]
 
 
 def bare_forward(loaded: LoadedModel, rows: int) -> float:
-    """Seconds of a forward of so many rows after a context, whose content does not matter here."""
+    """Seconds of a forward of this many rows after a context with arbitrary content."""
     context = max(1, min(_CONTEXT, loaded.max_model_len - rows))
     blocks = list(range(-(-(context + rows) // loaded.pool.shape.block_size)))
     started = time.perf_counter()
-    # Reading the answer waits for a device that computes by itself.
+    # Reading a value waits for an asynchronous device.
     forward(loaded.runner, [PlainInput([1] * rows, context, blocks, rows, generated=True)])[0, 0].item()
     return time.perf_counter() - started

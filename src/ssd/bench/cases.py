@@ -1,8 +1,7 @@
-"""What is compared: a mode with its settings, a batch size and a temperature.
+"""Cases of a benchmark: a mode with its settings, a batch size and a temperature.
 
-Knows names, their short spelling, the settings that each means, and which of them can run on this machine.
-Imports no engine, so that a refusal comes at once: `None` leaves a setting to the engine's own default, and
-whether a value makes sense is checked by EngineConfig.
+Knows the names of cases, their settings, and which of them can run on this machine. `None` stands for the
+engine's default; EngineConfig checks values. Imports no engine, so that mistakes are refused at once.
 """
 
 import dataclasses
@@ -32,7 +31,7 @@ OF_THE_DRAFT = {
     "draft_width": "width", "draft_children": "children", "draft_lookup": "lookup",
     "draft_precision": "precision", "draft_head": "head", "growth": "growth",
 }  # fmt: skip
-"""Settings of DraftConfig by the names that they have here."""
+"""Settings of DraftConfig by their names in a case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +48,9 @@ class Case:
     acceptance: Acceptance | None = None
     saguaro: float | None = None
     all_cores: bool = False
-    """The target also has the draft's cores: for modes whose draft needs none."""
+    """The target also uses the draft's cores: for modes whose draft needs no cores of its own."""
     batch_size: int = 1
-    """Prompts that run together."""
+    """Number of prompts that run together."""
     temperature: float = 0.0
 
     def __post_init__(self) -> None:
@@ -62,20 +61,20 @@ class Case:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What EngineConfig is told beside its draft: only what differs from the defaults."""
+        """Settings for EngineConfig, without its draft: only those that the case names."""
         fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         others = (*_NOT_SETTINGS, *OF_THE_DRAFT)
         return {name: value for name, value in fields.items() if name not in others and value is not None}
 
     @property
     def draft_settings(self) -> dict[str, Any]:
-        """What DraftConfig is told."""
+        """Settings for DraftConfig."""
         named = {setting: getattr(self, name) for name, setting in OF_THE_DRAFT.items()}
         return {setting: value for setting, value in named.items() if value is not None}
 
     @property
     def name(self) -> str:
-        """As `parse_case` takes it, without batch size and temperature."""
+        """The form that `parse_case` reads, without batch size and temperature."""
         words = [f"{self.mode}{self.lookahead or ''}"]
         for word, (field, value) in _WORDS.items():
             words += [word] if getattr(self, field) == value else []
@@ -93,7 +92,7 @@ class Case:
 
     @property
     def is_exact(self) -> bool:
-        """Whether its tokens are the seed's own, and so those of any other exact case."""
+        """Whether its tokens depend only on the seed, and so equal those of other exact cases."""
         return self.acceptance != "ratio" or self.temperature == 0
 
 
@@ -122,7 +121,7 @@ def _field_of(word: str, text: str) -> tuple[str, Any]:
         return name, value
     match = re.fullmatch(r"([a-z]+)=?(\d+|\d*\.\d+)", word)
     if match is None or match[1] not in _NUMBERS:
-        raise ValueError(f"{text!r}: {word!r} means nothing. A case is {HOW_SPELLED}")
+        raise ValueError(f"{text!r}: {word!r} is unknown. A case is {HOW_SPELLED}")
     field = _NUMBERS[match[1]]
     is_whole = field not in ("saguaro", "temperature")
     if is_whole and "." in match[2]:
@@ -131,23 +130,23 @@ def _field_of(word: str, text: str) -> tuple[str, Any]:
 
 
 def cases_of(text: str, temperatures: Sequence[float], batch_sizes: Sequence[int]) -> list[Case]:
-    """Every case named, at every temperature and batch size; one that names its own keeps it."""
-    found: dict[Case, None] = {}
+    """Every named case at every temperature and batch size, unless the case names its own."""
+    cases: dict[Case, None] = {}
     for each in filter(None, (word.strip() for word in text.split(","))):
         case, words = parse_case(each), each.split("+")[1:]
         own_t = any(re.fullmatch(r"t=?[\d.]+", word) for word in words)
         own_b = any(re.fullmatch(r"b=?\d+", word) for word in words)
         for temperature in [case.temperature] if own_t else temperatures:
             for batch_size in [case.batch_size] if own_b else batch_sizes:
-                found[replace(case, temperature=temperature, batch_size=batch_size)] = None
-    if not found:
+                cases[replace(case, temperature=temperature, batch_size=batch_size)] = None
+    if not cases:
         raise ValueError(f"no case is named: a case is {HOW_SPELLED}")
-    return list(found)
+    return list(cases)
 
 
 def refuse_cases(config: EngineConfig, draft: DraftConfig | None, cases: Sequence[Case]) -> None:
-    """Those that cannot run here, before anything is fetched or loaded."""
-    from ssd.runtime.fit import check_machine  # brings torch, which reports do without
+    """ValueError for cases that cannot run on this machine, before anything is downloaded or loaded."""
+    from ssd.runtime.host import check_machine  # imports torch, which reports do not need
 
     named = next((case.name for case in cases if case.mode != "ar"), None)
     if draft is None and named is not None:
@@ -159,7 +158,7 @@ def refuse_cases(config: EngineConfig, draft: DraftConfig | None, cases: Sequenc
 
 
 def with_case(config: EngineConfig, case: Case, draft: DraftConfig | None) -> EngineConfig:
-    """Cases name their draft's precision, so that they mean the same on every machine: never `auto`."""
+    """The case's settings. `auto` precision becomes `model`, so that a case is the same on every machine."""
     if draft is not None and draft.precision == "auto":
         draft = replace(draft, precision="model")
     if draft is not None:

@@ -1,10 +1,9 @@
-"""Two runs of the same prompts: what became faster or slower, as far as the noise lets one say.
+"""Compares two runs of the same prompts: what became faster or slower, given the noise.
 
-Ratios are taken within a prompt. But two runs are two days of the machine, which prompts know nothing of. So
-each rate is also taken in units of its own run's bare forwards, measured beside it: a case is called faster
-only where both ratios say so. Where the forwards alone changed (a faster day, other kernels), that is said.
-Intervals are wide enough to hold for all rows together, those of all data sets among them: of many rows,
-some would differ by chance.
+Ratios are taken within a prompt. But the machine's speed may differ between runs. So each rate is also
+divided by the speed of its run's bare forwards: a case is called faster only if both ratios are. If only the
+bare forwards changed (machine or kernels), the comparison says so. Intervals hold for all rows together,
+since some of many rows would differ by chance.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +20,7 @@ from ssd.bench.statistics import Estimate, Verdict, joint_confidence, paired_rat
 from ssd.bench.tables import NOTHING, Column
 
 _MAY_DIFFER = ("model", "draft", "cases", "datasets", "prompts", "engine", "deterministic")
-"""Compared in other ways, or noted."""
+"""Settings that are compared in other ways, or only noted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +33,7 @@ class ComparedCase:
     ratio: Estimate
     """After over before, prompt by prompt."""
     beside_forwards: Estimate | None
-    """The same, each rate in units of its run's bare forwards."""
+    """The same ratio, with each rate divided by the speed of its run's bare forwards."""
 
     @property
     def verdict(self) -> Verdict:
@@ -43,7 +42,7 @@ class ComparedCase:
 
     @property
     def reason(self) -> str:
-        """Where the two ratios disagree."""
+        """Explains a disagreement of the two ratios; else empty."""
         if self.beside_forwards is None or self.ratio.verdict == self.beside_forwards.verdict:
             return ""
         if self.ratio.verdict in ("faster", "slower"):
@@ -54,7 +53,7 @@ class ComparedCase:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     together: Sequence[ComparedCase]
-    """All data sets taken together; empty where there is one."""
+    """All data sets taken together; empty if there is only one."""
     rows: Sequence[ComparedCase]
     forwards: Estimate | None
     """Speed of the target's bare forward, after over before."""
@@ -62,7 +61,7 @@ class Comparison:
 
 
 def short_name(label: str) -> str:
-    """Without what nearly all runs share: greedy, one text at a time."""
+    """The label without the usual settings: greedy, one text at a time."""
     return label.removesuffix("+t0+b1")
 
 
@@ -82,22 +81,22 @@ COLUMNS = (
 
 
 def compare_runs(before: Path, after: Path) -> Comparison:
-    """ValueError, naming what differs, where the two do not measure the same."""
+    """ValueError with the differences if the runs do not measure the same."""
     old, new = _RunData(RunFolder(before)), _RunData(RunFolder(after))
     _refuse_unlike(old.manifest, new.manifest)
     shared = [name for name in old.manifest.settings.datasets if name in new.manifest.settings.datasets]
     cases = [name for name in old.manifest.settings.cases if name in new.manifest.settings.cases]
     wanted = [*([ALL] if len(shared) > 1 else []), *shared]
-    found = _rows(old, new, wanted, cases)
-    if not found:
+    rows = _rows(old, new, wanted, cases)
+    if not rows:
         raise ValueError("the two runs share no case and data set with records: nothing can be compared")
     keys = sorted(old.forwards.keys() & new.forwards.keys())
     forwards = None
     if keys:
         forwards = paired_ratio([old.forwards[key] for key in keys], [new.forwards[key] for key in keys])
     return Comparison(
-        together=[row for row in found if row.dataset == ALL],
-        rows=[row for row in found if row.dataset != ALL],
+        together=[row for row in rows if row.dataset == ALL],
+        rows=[row for row in rows if row.dataset != ALL],
         forwards=forwards,
         notes=_notes(old.manifest, new.manifest),
     )
@@ -111,9 +110,9 @@ class _RunData:
         """Seconds of the target's forward of one row, beside each prompt."""
 
     def of(self, dataset: str, case: str) -> Mapping[Key, Unit]:
-        mine = [each for each in self.records if dataset in (ALL, each.dataset) and each.case == case]
+        records = [each for each in self.records if dataset in (ALL, each.dataset) and each.case == case]
         first = self.manifest.settings.first_prompt
-        return units(mine, batch_size=parse_case(case).batch_size, first_prompt=first)
+        return units(records, batch_size=parse_case(case).batch_size, first_prompt=first)
 
     def forward_beside(self, key: Key) -> float:
         return self.forwards.get(key) or median(self.forwards.values())
@@ -125,8 +124,8 @@ def _by_prompt(forwards: Iterable[Forwards]) -> Mapping[Key, float]:
 
 def _rows(old: _RunData, new: _RunData, datasets: Sequence[str], cases: Sequence[str]) -> list[ComparedCase]:
     confidence = joint_confidence(len(datasets) * len(cases))
-    found = (_row(old, new, dataset, case, confidence) for dataset in datasets for case in cases)
-    return [row for row in found if row is not None]
+    rows = (_row(old, new, dataset, case, confidence) for dataset in datasets for case in cases)
+    return [row for row in rows if row is not None]
 
 
 def _row(old: _RunData, new: _RunData, dataset: str, case: str, confidence: float) -> ComparedCase | None:

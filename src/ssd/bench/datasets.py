@@ -1,7 +1,7 @@
-"""Prompts to measure with: from a folder of the user's, from a file, or from the hub.
+"""Loads prompts to measure with: from a folder, a file or the hub.
 
-Knows the four data sets that the field compares on, where the hub keeps them, and how their prompts are
-spelled. Does not know models: prompts are plain text, the same for whoever answers.
+Knows four data sets that are common in the field, their locations on the hub and the form of their prompts.
+Does not know models: prompts are plain text.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from ssd.version import how_to_install
 
 @dataclass(frozen=True, slots=True)
 class _OnTheHub:
-    """Where the hub keeps a data set, and what of a row is the prompt."""
+    """The location of a data set on the hub, and how to get the prompt from a row."""
 
     repo: str
     split: str
@@ -45,7 +45,7 @@ def digest_of(texts: Sequence[str]) -> str:
 
 
 def load_prompts(name: str, folder: Path | None, count: int, first: int = 0) -> list[str]:
-    """`count` prompts of a data set, or of a .jsonl file of {"text": …} lines, from the `first` on."""
+    """`count` prompts of a data set, or of a .jsonl file with {"text": …} lines, from index `first` on."""
     prompts = list(islice(_prompts(name, folder), first, first + count))
     if len(prompts) < count:
         raise ValueError(
@@ -55,12 +55,12 @@ def load_prompts(name: str, folder: Path | None, count: int, first: int = 0) -> 
 
 
 def prompts_of(file: Path, count: int | None) -> list[str]:
-    """Of a .jsonl file of {"text": …} lines: all, or the first `count`."""
+    """All prompts, or the first `count`, of a .jsonl file with {"text": …} lines."""
     return list(_from_file(file.expanduser())) if count is None else load_prompts(str(file), None, count)
 
 
 def dataset_label(name: str) -> str:
-    """What a data set is called in records: a file goes by its own name."""
+    """The name of a data set in records; for a file, the file's name."""
     return Path(name).stem if name.endswith(".jsonl") else name
 
 
@@ -71,13 +71,13 @@ def _prompts(name: str, folder: Path | None) -> Iterator[str]:
         raise ValueError(f"no data set {name!r}: use one of {', '.join(_HUB)}, or a .jsonl file")
     if folder is None:
         return _from_hub(name, _HUB[name])
-    found = sorted(folder.expanduser().glob(f"{name}*.jsonl"))
-    if not found:
+    files = sorted(folder.expanduser().glob(f"{name}*.jsonl"))
+    if not files:
         raise ValueError(
             f'{folder} has no {name}*.jsonl: put one there, with {{"text": …}} lines, '
             "or leave --dataset-dir and SSD_DATASET_DIR out to take it from the hub"
         )
-    return _from_file(found[0])
+    return _from_file(files[0])
 
 
 def _from_file(path: Path) -> Iterator[str]:
@@ -113,5 +113,5 @@ def _from_hub(name: str, where: _OnTheHub) -> Iterator[str]:
         rows = load_dataset(where.repo, where.config, split=where.split)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"{name} could not be had from the hub ({reason}): {folder_hint}") from error
+        raise ValueError(f"{name} could not be loaded from the hub ({reason}): {folder_hint}") from error
     return (where.prompt(row) for row in rows)

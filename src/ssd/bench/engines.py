@@ -1,8 +1,8 @@
-"""Every case of a run around one target that is loaded once: they take turns, none waits for loading.
+"""Runs all cases of a run on one target, which is loaded once.
 
-Knows how cases become decoders, and which cores everyone gets. A case's draft that works ahead has a
-process of its own on the draft's cores; the drafts that only lend their bare forwards are in bare.py.
-Prompts are never taken from the prefix cache: whoever came second would have its first token for nothing.
+Knows how cases become decoders, and which cores each uses. A draft that works ahead has its own process on
+the draft's cores; copies of drafts for bare forwards are in bare.py. The prefix cache is off, since it would
+favour cases that run a prompt later.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,14 +24,14 @@ from ssd.runtime.cores import move_to_cores, usable_cores
 from ssd.sampling import SamplingParams
 
 _LONGEST = 4096
-"""Prompt plus output, unless the user says so: every draft needs memory for it too."""
+"""Default of max_model_len: every draft needs memory for it too."""
 _WARM_UP_TOKENS = 8
 
 
 def bench_configs(
     config: EngineConfig, draft: DraftConfig | None, cases: Sequence[Case]
 ) -> tuple[EngineConfig, DraftConfig | None]:
-    """Target and draft as all cases share them, with cores and room for the largest batch."""
+    """The settings of target and draft that all cases share, with cores, and sized for the largest batch."""
     refuse_cases(config, draft, cases)
     config = with_local_models(config)
     if draft is not None:
@@ -50,9 +50,9 @@ def bench_configs(
 
 
 class CaseEngines:
-    """One target, a decoder for each case; `with CaseEngines(…) as engines: engines.run(case, prompts, …)`.
+    """One target, and a decoder for each case: `with CaseEngines(…) as engines: engines.run(case, …)`.
 
-    `config` is the target's (mode `ar`); what `draft` says holds for every case that does not say otherwise.
+    `config` is the target's (mode `ar`); `draft` holds the defaults for every case's draft.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class CaseEngines:
         show_progress: ShowProgress = False,
     ) -> None:
         self.config, self.draft = bench_configs(config, draft, cases)
-        # All of them first: a case that makes no sense is found before anything is loaded.
+        # Check all cases before loading anything.
         configs = {case: self.config_of(case) for case in cases}
         for each in configs.values():
             refuse_another_tokenizer(each)
@@ -91,51 +91,52 @@ class CaseEngines:
 
     @property
     def draft_cores(self) -> tuple[int, ...]:
-        """Of a draft that works ahead; none: it has none of its own."""
+        """Cores of a draft that works ahead; empty: it has no cores of its own."""
         return () if self.draft is None else self.draft.cores
 
     def refuse_long(self, prompts: Iterable[str], max_tokens: int) -> None:
-        """Before anything is measured: a prompt without room for its answer would end a run hours later."""
+        """ValueError if a prompt is too long for its answer: raised before anything is measured."""
         most = self.engine.loaded.max_model_len - max_tokens
         longest = max(len(self.engine.requests.tokenizer(prompt).input_ids) for prompt in prompts)
         if longest > most:
             raise ValueError(
-                f"a prompt has {longest} tokens, and with {max_tokens} to write after it at most {most} are "
-                "possible: give more room with --max-model-len"
+                f"a prompt has {longest} tokens, but with {max_tokens} tokens to generate at most {most} "
+                "fit: raise --max-model-len"
             )
 
     def warm_up(self, cases: Sequence[Case], prompt: str) -> None:
-        """Outside the clock: kernels, caches and calibrations that a first text pays for."""
+        """Generates a few tokens in each case, so that kernels, caches and calibrations are warm."""
         for case in cases:
             self.run(case, [prompt] * case.batch_size, max_tokens=_WARM_UP_TOKENS, seed=0)
 
     def run(
         self, case: Case, prompts: Sequence[Prompt], *, max_tokens: int, seed: int, keep_spans: bool = False
     ) -> list[PromptRecord]:
-        """The prompts together, each to its full length. Their seeds count up from `seed`."""
+        """Runs the prompts as one batch, each up to max_tokens. Their seeds count up from `seed`."""
         self._move_to(self._cores_of(case))
         core, requests = self.engine.core, self.engine.requests
         core.use(self._decoder_of(self.config_of(case)), acceptance=case.acceptance or "coupled")
-        made = [
+        batch = [
             requests.request(
                 prompt,
                 SamplingParams(
-                    temperature=case.temperature, seed=seed + place, max_tokens=max_tokens, ignore_eos=True
+                    temperature=case.temperature, seed=seed + index, max_tokens=max_tokens, ignore_eos=True
                 ),
             )
-            for place, prompt in enumerate(prompts)
+            for index, prompt in enumerate(prompts)
         ]
         try:
-            return BatchMeter(core).run(made, keep_spans=keep_spans)
+            return BatchMeter(core).run(batch, keep_spans=keep_spans)
         finally:
             self._move_to(self.config.cores)
 
     def config_of(self, case: Case) -> EngineConfig:
-        """Without batch size and temperature: cases that differ in these alone share a decoder."""
+        """The case's settings without batch size and temperature: cases that differ only in these share a
+        decoder."""
         return with_case(self.config, case, self.draft)
 
     def num_devices(self, case: Case) -> int:
-        """GPUs, or cores where a case runs on cores alone, that are kept busy or kept ready."""
+        """Number of GPUs, or of cores if there is no GPU, that the case uses."""
         on_cpu = self.engine.loaded.pool.shape.device.type == "cpu"
         if on_cpu:
             cores = self._cores_of(case) or tuple(usable_cores())

@@ -1,8 +1,8 @@
-"""Whether modes wrote the same: exact cases share every token of a prompt at equal temperature and seed.
+"""Checks that exact cases produced the same tokens for a prompt at equal temperature and seed.
 
-Knows records and the ties that a run measured (ties.py). Under deterministic settings a difference is a
-fault. Otherwise rounding decides between two tokens that tie, and rounding differs with the rows that are
-computed beside a token (docs/determinism.md): such differences are counted, with the gap of each.
+Knows records and the ties that a run measured. With deterministic settings a difference is a fault. Otherwise
+rounding may decide between two tokens with nearly equal scores, and rounding depends on the other rows of a
+forward (docs/determinism.md): such differences are counted, with the gap of each.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from ssd.bench.cases import parse_case
 from ssd.bench.records import CaseRecord, Tie
 
 WIDEST_TIE = 1.0
-"""In logits. Rounding decided gaps of up to 0.4 in 306 measured cases (docs/determinism.md)."""
+"""Largest gap in logits that rounding may explain: up to 0.4 in 306 measured cases (docs/determinism.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class Difference:
     case: str
     reference: str
     place: int
-    """The first token in which they differ."""
+    """Index of the first token that differs."""
     gap: float | None = None
-    """Between the scores of the two tokens there, in logits; None: not measured."""
+    """Difference of the two tokens' scores, in logits; None: not measured."""
 
     def __str__(self) -> str:
         apart = "" if self.gap is None else f", where the two tokens are {self.gap:.2g} logits apart"
@@ -39,10 +39,10 @@ class Difference:
 @dataclass(frozen=True, slots=True)
 class Equality:
     num_compared: int
-    """Texts that had another to be compared with."""
+    """Number of texts that were compared."""
     differences: Sequence[Difference]
     reference: str = "plain decoding"
-    """Whose texts the others are compared with."""
+    """The case that the others are compared with."""
 
     def in_words(self, *, deterministic: bool) -> str:
         count = len(self.differences)
@@ -50,10 +50,10 @@ class Equality:
             return "Every prompt was written in one mode only: there was nothing to compare."
         if not count:
             return f"All {self.num_compared} texts equal those of {self.reference}, token for token."
-        said = f"{count} of {self.num_compared} texts differ from those of {self.reference}"
+        finding = f"{count} of {self.num_compared} texts differ from those of {self.reference}"
         if deterministic:
-            return f"OUTPUTS DIFFER: {said}, though the run is deterministic. This is a fault."
-        return f"{said}. {self._about_ties()}"
+            return f"OUTPUTS DIFFER: {finding}, though the run is deterministic. This is a fault."
+        return f"{finding}. {self._about_ties()}"
 
     def _about_ties(self) -> str:
         remedy = (
@@ -76,21 +76,21 @@ class Equality:
 
 
 def check_equality(records: Iterable[CaseRecord], ties: Iterable[Tie] = ()) -> Equality:
-    """Each text against plain decoding's, or, where that is missing, against the first case's."""
+    """Compares each text with that of plain decoding, or of the first case if there is none."""
     groups = defaultdict[tuple[str, int, float], list[CaseRecord]](list)
     for record in records:
         case = parse_case(record.case)
         if case.is_exact:
             groups[record.dataset, record.prompt, case.temperature].append(record)
-    found, num_compared = list[Difference](), 0
+    differences, num_compared = list[Difference](), 0
     has_plain = any(_is_plain(each) for group in groups.values() for each in group)
     for group in groups.values():
         reference = min(group, key=lambda each: (not _is_plain(each), each.case))
         others = [each for each in group if each is not reference]
         num_compared += len(others)
-        found += [_difference(each, reference) for each in others if each.tokens != reference.tokens]
+        differences += [_difference(each, reference) for each in others if each.tokens != reference.tokens]
     return Equality(
-        num_compared, _with_gaps(found, ties), "plain decoding" if has_plain else "the first case"
+        num_compared, _with_gaps(differences, ties), "plain decoding" if has_plain else "the first case"
     )
 
 

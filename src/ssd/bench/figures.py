@@ -1,4 +1,4 @@
-"""The figures of one case on one data set: plain values, each with what it means."""
+"""The figures of one case on one data set. Plain values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,16 +7,16 @@ from ssd.bench.cases import Case
 from ssd.bench.statistics import Estimate
 
 ALL = "all"
-"""In place of a data set's name: the prompts of all of them."""
+"""Instead of a data set's name: the prompts of all data sets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeShares:
-    """Of the time in the engine's steps."""
+    """Shares of the time in the engine's steps."""
 
     verifying: float
     drafting: float
-    """In turns with the target; a draft that works ahead takes none."""
+    """In mode sd; a draft that works ahead takes no time of the engine's steps."""
     waiting: float
 
     @property
@@ -26,10 +26,10 @@ class TimeShares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roof:
-    """What bounds a draft that works ahead, in tokens a second (roof.py): E∞ / T_v, and E_d / T_d."""
+    """The upper bound of a draft that works ahead, in tokens a second (roof.py): E∞ / T_v and E_d / T_d."""
 
     plain_seconds: float
-    """Of a verification that nothing was drafted for."""
+    """Seconds of a forward without drafted tokens."""
     tokens_a_round: float
     verify_seconds: float
     verify_rows: int
@@ -47,7 +47,7 @@ class Roof:
 
     @property
     def rate(self) -> float:
-        """Without drafted tokens, the draft's speed does not matter."""
+        """At least the rate of plain decoding, which needs no draft."""
         return max(1 / self.plain_seconds, min(self.verify_rate, self.draft_rate))
 
 
@@ -57,7 +57,7 @@ class Figures:
     case: Case
     num_prompts: int
     rate: Estimate
-    """Tokens a second of one text after its first token: what a user sees."""
+    """Tokens a second of one text after its first token."""
     output_rate: float
     """Tokens a second of all texts that ran together, prompts included in the time."""
     milliseconds_per_token: Estimate
@@ -75,16 +75,16 @@ class Figures:
     over_ar: Estimate | None
     """Over plain decoding on the target's own devices."""
     over_wide_ar: Estimate | None
-    """Over plain decoding that has the draft's cores too, where the run has it."""
+    """Over plain decoding that also uses the draft's cores, if the run has such a case."""
     over_sd: Estimate | None
-    """Over the fastest of the run's `sd` cases, by prompts that it was not chosen by."""
+    """Over the fastest of the run's `sd` cases, on prompts that were not used to choose it."""
     roof: Roof | None
     differing: int
-    """Texts that are not plain decoding's (equality.py)."""
+    """Number of texts that differ from plain decoding's (equality.py)."""
     verify_milliseconds: float
-    """Of a round, prompts apart, as it ran beside everything else."""
+    """Duration of a verification without prompt rows, measured during the run."""
     draft_milliseconds: float | None
-    """Of a step of a draft that works ahead, likewise."""
+    """Duration of a step of a draft that works ahead, measured during the run."""
     tokens_per_draft_step: float | None
 
     @property

@@ -1,6 +1,6 @@
-"""A run's folder: manifest.json, and lines in records.jsonl, forwards.jsonl and ties.jsonl as they are made.
+"""A run's folder: manifest.json, records.jsonl, forwards.jsonl and ties.jsonl.
 
-Knows files and their types. A line that was cut off when a run was killed is dropped: it is measured again.
+Knows files and their types. An incomplete last line, left by a killed run, is dropped and measured again.
 """
 
 from collections.abc import Sequence
@@ -27,9 +27,9 @@ class RunFolder:
         }
 
     def begin(self, manifest: Manifest) -> None:
-        """Starts a run, or finds it there; a folder that holds another run is refused.
+        """Starts or resumes a run; ValueError if the folder contains another run.
 
-        One that has no records yet is none: what was said wrong the first time may be said right.
+        A run without records is replaced, so that mistaken settings can be corrected.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         before = self.manifest() if self._manifest.exists() else None
@@ -38,7 +38,7 @@ class RunFolder:
             if unlike:
                 raise ValueError(
                     f"{self.path} holds another run: {'; '.join(unlike)}. "
-                    "Name another folder with --run, or say what was said there"
+                    "Name another folder with --run, or use the same settings"
                 )
         else:
             self._write(replace(manifest, sessions=[]))
@@ -46,7 +46,7 @@ class RunFolder:
             drop_cut_line(file)
 
     def refuse_elsewhere(self, now: Provenance) -> None:
-        """Records of other code, or of another machine, must not be added to those that are there."""
+        """ValueError if the existing records come from other code or another machine."""
         before = self.manifest().sessions
         apart = places_apart(before[-1], now) if before else []
         if apart:
@@ -56,7 +56,7 @@ class RunFolder:
             )
 
     def begin_session(self, manifest: Manifest) -> None:
-        """Measuring begins, or goes on: with what is known once the models are loaded."""
+        """Adds a session to the manifest; called when the models are loaded."""
         self._write(replace(manifest, sessions=[*self.manifest().sessions, *manifest.sessions]))
 
     def manifest(self) -> Manifest:
@@ -75,9 +75,9 @@ class RunFolder:
             add_line(self._files[type(line)], line)
 
     def records(self) -> list[CaseRecord]:
-        """What was measured again counts as it was measured last."""
-        found = read_lines(self._files[CaseRecord], CaseRecord)
-        return list({(each.dataset, each.prompt, each.case): each for each in found}.values())
+        """All records; of repeated measurements the last one."""
+        records = read_lines(self._files[CaseRecord], CaseRecord)
+        return list({(each.dataset, each.prompt, each.case): each for each in records}.values())
 
     def forwards(self) -> list[Forwards]:
         return read_lines(self._files[Forwards], Forwards)
@@ -90,7 +90,7 @@ class RunFolder:
 
 
 def write_whole(file: Path, content: object) -> None:
-    """As JSON that people read; whoever looks meanwhile sees the one before."""
+    """Writes indented JSON atomically."""
     whole = file.with_suffix(".new")
     whole.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
     whole.replace(file)

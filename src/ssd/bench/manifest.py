@@ -1,6 +1,6 @@
-"""What a run is: its settings, which a resumed run must share, and where and with what it ran.
+"""A run's manifest: its settings, which a resumed run must share, its sessions, models and cases.
 
-Plain values, read and written by msgspec. Knows how to say in which settings two runs differ.
+Plain values, read and written by msgspec. Describes how two runs differ.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """What decides the measurements. Two sessions of one run, or two runs compared, share it."""
+    """The settings that determine the measurements. All sessions of a run share them."""
 
     model: str
     draft: str | None
@@ -23,14 +23,14 @@ class RunSettings:
     seed: int
     deterministic: bool
     prompts: Mapping[str, str]
-    """Of each data set, a digest of the prompts' text."""
+    """A digest of the prompts' text for each data set."""
     engine: Mapping[str, Any]
-    """Engine settings that were said beside these."""
+    """Further engine settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Of one session: a run that was interrupted has several."""
+    """Time, code and machine of a session. A run that was interrupted has several sessions."""
 
     started: str
     commit: str | None
@@ -44,12 +44,12 @@ class ModelFacts:
     path: str
     num_bytes: int
     num_parameters: int
-    """Weights that a row is multiplied by."""
+    """Number of weights that a row is multiplied by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseFacts:
-    """What the engine made of a case."""
+    """The settings that the engine derived from a case."""
 
     label: str
     lookahead: int
@@ -58,7 +58,7 @@ class CaseFacts:
     draft_parameters: int
     num_devices: int
     draft_guesses: int = 1
-    """Of each place, how many a verification may hold: more than one where it takes trees."""
+    """Guesses per position in a verification: more than one with trees."""
     draft_lookup: int = 0
 
 
@@ -73,26 +73,26 @@ class Manifest:
 
 
 def differences(ours: RunSettings, theirs: RunSettings, *, without: Sequence[str] = ()) -> list[str]:
-    """`max_tokens is 96 there and 64 here`, for each setting in which two runs are unlike."""
-    found = []
+    """`max_tokens is 96 there and 64 here`, for each setting that differs."""
+    listed = []
     for field in fields(RunSettings):
         here, there = getattr(ours, field.name), getattr(theirs, field.name)
         if field.name not in without and here != there:
-            what = f"{field.name} is {_short(there)} there and {_short(here)} here"
-            found.append("the prompts' text differs" if field.name == "prompts" else what)
-    return found
+            difference = f"{field.name} is {_short(there)} there and {_short(here)} here"
+            listed.append("the prompts' text differs" if field.name == "prompts" else difference)
+    return listed
 
 
 def places_apart(was: Provenance, now: Provenance) -> list[str]:
-    """In what two sessions differ beside their time: source, versions, machine."""
-    found = [
+    """Differences between two sessions: commit, versions, machine."""
+    listed = [
         f"{name} was {was.hardware.get(name)!r}, is {now.hardware.get(name)!r}"
         for name in now.hardware
         if was.hardware.get(name) != now.hardware.get(name) and name != "system"
     ]
     if was.commit != now.commit:
-        found.append(f"commit was {was.commit or 'unknown'}, is {now.commit or 'unknown'}")
-    return found + [
+        listed.append(f"commit was {was.commit or 'unknown'}, is {now.commit or 'unknown'}")
+    return listed + [
         f"{name} was {was.versions.get(name)}, is {version}"
         for name, version in now.versions.items()
         if was.versions.get(name) != version

@@ -1,4 +1,4 @@
-"""One batch of prompts through an engine, watched: who computed when, how many rows, how deep rounds went.
+"""Runs one batch of prompts through an engine and records times, rows and accepted tokens.
 
 Knows the engine's step loop and clocks. Does not know cases or files.
 """
@@ -15,7 +15,7 @@ from ssd.engine.outputs import EngineStats, RequestOutput
 from ssd.engine.request import Request
 
 _SKIPPED_STEPS, _KEPT_STEPS = 3, 10
-"""Of the timeline: the prompt and the first rounds are unlike the rest."""
+"""Steps of the timeline: the first ones are skipped, since prompt and first rounds differ from the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class _TimedStep:
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
-    """What belongs to the batch, and is shared out equally."""
+class _BatchTotals:
+    """Totals of the batch, which are divided equally among its prompts."""
 
     before: EngineStats
     after: EngineStats
@@ -38,8 +38,8 @@ class _Whole:
         used: float = getattr(self.after, name) - getattr(self.before, name)
         return used / self.size
 
-    def line_share(self, name: str) -> float:
-        """The same of the line to a draft elsewhere; 0 where there is none."""
+    def draft_share(self, name: str) -> float:
+        """Like `share`, of the statistics of a draft in another process; 0 if there is none."""
         if self.after.draft is None or self.before.draft is None:
             return 0.0
         used: float = getattr(self.after.draft, name) - getattr(self.before.draft, name)
@@ -47,7 +47,7 @@ class _Whole:
 
 
 class BatchMeter:
-    """For one batch; the next one gets another."""
+    """Measures one batch; make a new one for each."""
 
     def __init__(self, core: EngineCore) -> None:
         self._core = core
@@ -58,7 +58,7 @@ class BatchMeter:
 
     def run(self, requests: Sequence[Request], *, keep_spans: bool) -> list[PromptRecord]:
         core, before = self._core, self._core.stats
-        core.decoder.proposer.draft_steps()  # whatever is left of earlier requests
+        core.decoder.proposer.draft_steps()  # Discard those of earlier requests.
         started = time.monotonic()
         try:
             for request in requests:
@@ -68,8 +68,8 @@ class BatchMeter:
         finally:
             for request in requests:
                 core.abort(request.request_id)
-        whole = _Whole(before, core.stats, time.monotonic() - started, len(requests))
-        records = [self._record(self._outputs[each.request_id], whole) for each in requests]
+        totals = _BatchTotals(before, core.stats, time.monotonic() - started, len(requests))
+        records = [self._record(self._outputs[each.request_id], totals) for each in requests]
         return [replace(records[0], spans=self._spans()), *records[1:]] if keep_spans else records
 
     def _step(self) -> None:
@@ -86,12 +86,12 @@ class BatchMeter:
             self._depths[increment.request_id][accepted] += 1
         self._outputs.update({output.request_id: output for output in step.finished})
 
-    def _record(self, output: RequestOutput, whole: _Whole) -> PromptRecord:
+    def _record(self, output: RequestOutput, totals: _BatchTotals) -> PromptRecord:
         completion, timings = output.outputs[0], output.timings
         stats, depths = completion.speculation, self._depths[output.request_id]
-        num_prompt, works_ahead = len(output.prompt_token_ids), whole.after.draft is not None
-        in_turns = sum(each.ended - each.started for each in self._draft_steps) / whole.size
-        drafted_rows = sum(each.num_rows for each in self._draft_steps) / whole.size
+        num_prompt, works_ahead = len(output.prompt_token_ids), totals.after.draft is not None
+        in_turns = sum(each.ended - each.started for each in self._draft_steps) / totals.size
+        drafted_rows = sum(each.num_rows for each in self._draft_steps) / totals.size
         rounds = [step.times.verify for step in self._steps if step.times.is_generating]
         return PromptRecord(
             tokens=completion.token_ids,
@@ -106,21 +106,21 @@ class BatchMeter:
             unknown=stats.unknown,
             unheard=stats.unheard,
             depths=[depths[depth] for depth in range(max(depths) + 1)],
-            seconds=whole.seconds / whole.size,
-            step_seconds=whole.share("step_seconds"),
-            verify_seconds=whole.share("verify_seconds"),
-            wait_seconds=whole.share("wait_seconds"),
-            target_rows=sum(step.times.num_rows for step in self._steps) / whole.size,
-            # In turns, the draft reads the prompt and then computes a row for each token it drafts.
+            seconds=totals.seconds / totals.size,
+            step_seconds=totals.share("step_seconds"),
+            verify_seconds=totals.share("verify_seconds"),
+            wait_seconds=totals.share("wait_seconds"),
+            target_rows=sum(step.times.num_rows for step in self._steps) / totals.size,
+            # In mode sd the draft reads the prompt and then computes a row for each drafted token.
             draft_rows=drafted_rows if works_ahead else stats.drafted + bool(stats.drafted) * num_prompt,
-            draft_steps=whole.line_share("num_steps"),
-            draft_seconds=whole.line_share("draft_seconds") if works_ahead else in_turns,
-            round_seconds=sum(rounds) / whole.size,
-            round_steps=len(rounds) / whole.size,
+            draft_steps=totals.draft_share("num_steps"),
+            draft_seconds=totals.draft_share("draft_seconds") if works_ahead else in_turns,
+            round_seconds=sum(rounds) / totals.size,
+            round_steps=len(rounds) / totals.size,
         )
 
     def _spans(self) -> list[TimelineSpan]:
-        """A few rounds of everyone, from the moment the first of them began."""
+        """The spans of a few rounds, relative to the start of the first."""
         steps = self._steps[_SKIPPED_STEPS : _SKIPPED_STEPS + _KEPT_STEPS]
         if not steps:
             return []
@@ -132,11 +132,11 @@ class BatchMeter:
         return spans
 
     def _prepares_from(self, step: _TimedStep) -> float:
-        """In turns, the host's own work begins when the draft is done."""
+        """When the host's work begins: in mode sd, after the draft's steps."""
         if self._core.decoder.proposer.draft_stats is not None:
             return step.started
-        mine = [each.ended for each in self._draft_steps if step.started <= each.started < step.ended]
-        return max(mine, default=step.started)
+        ends = [each.ended for each in self._draft_steps if step.started <= each.started < step.ended]
+        return max(ends, default=step.started)
 
 
 def _spans_of(step: _TimedStep, prepares_from: float, origin: float) -> list[TimelineSpan]:

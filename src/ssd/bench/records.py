@@ -1,7 +1,7 @@
-"""What one prompt in one case took, the bare forwards beside it, and ties, as kept: plain values for msgspec.
+"""Records of a run: prompts, bare forwards and ties. Plain values for msgspec.
 
-Where prompts ran together, each record has its own times and counts of tokens, and an equal share of
-what belongs to the whole batch (seconds, rows): sums over records are true either way.
+If prompts ran together, each record has its own times and counts of tokens, and an equal share of the batch's
+totals (seconds, rows), so sums over records are correct in any case.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ Lane = Literal["target", "wait", "host", "draft"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineSpan:
-    """Someone computed, or waited, from here to there: seconds since the first span kept."""
+    """An interval in which target, host or draft computed or waited: seconds since the first span."""
 
     lane: Lane
     started: float
@@ -38,7 +38,7 @@ class PromptRecord:
     unknown: int
     unheard: int
     depths: Sequence[int]
-    """Rounds by how many drafted tokens were accepted: none, one, two …"""
+    """Number of rounds with none, one, two … accepted tokens."""
 
     seconds: float
     """Share of the wall time, prompts included."""
@@ -51,50 +51,50 @@ class PromptRecord:
     draft_steps: float
     draft_seconds: float
     round_seconds: float = 0.0
-    """Share of the verify seconds of steps in which every row was generated: prompts excluded."""
+    """Share of the verify seconds of steps without prompt rows."""
     round_steps: float = 0.0
-    """Number of these steps, shared out the same way."""
+    """Share of the number of these steps."""
     spans: Sequence[TimelineSpan] = ()
     """A few rounds, of the first prompts only."""
 
     @property
     def rate(self) -> float:
-        """Tokens a second for whoever waits for this text."""
+        """Tokens a second of this text."""
         return 1 / self.seconds_per_token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseRecord(PromptRecord):
-    """The same, with where it belongs."""
+    """A prompt's record with its data set, prompt and case."""
 
     dataset: str
     prompt: int
-    """Its place in the data set, counted from 0."""
+    """Index of the prompt in the data set."""
     case: str
     """The case's label."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forwards:
-    """Measured once in each turn of the prompts: seconds by name, agreement by draft."""
+    """Bare forwards and the draft's agreement, measured once for each batch of prompts."""
 
     dataset: str
     prompt: int
     target_seconds: Mapping[int, float]
-    """By rows."""
+    """By number of rows."""
     draft_seconds: Mapping[str, Mapping[int, float]]
-    """By the draft's form, then by rows."""
+    """By the draft's form, then by number of rows."""
     agreement: Mapping[str, Sequence[bool]]
-    """By the draft's form: of each greedy token, whether the draft would have guessed it."""
+    """By the draft's form: for each greedy token, whether it is the draft's first guess."""
     ranks: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Likewise: which of the draft's guesses it was, counted from 0; MISSED (-1): none of the first few."""
+    """By the draft's form: each greedy token's rank among the draft's guesses from 0; MISSED (-1): none."""
     runs: Sequence[int] = ()
-    """Of each greedy token: how many from there on a look at prompt and text before it gets right."""
+    """For each greedy token, how many tokens from there on n-gram lookup predicts correctly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tie:
-    """Where a case's text leaves that of another: how close the two tokens' scores were."""
+    """The first difference between the texts of two cases: how close the two tokens' scores were."""
 
     dataset: str
     prompt: int
@@ -111,9 +111,10 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What counts as one observation: a prompt that ran alone, or all prompts of a batch that ran together.
+    """One observation: a prompt that ran alone, or all prompts of a batch.
 
-    Texts of one batch share its forwards and so its luck: one by one they would make intervals too narrow.
+    Texts of a batch share its forwards, so they are not independent: counted separately they would make
+    intervals too narrow.
     """
 
     seconds_per_token: float
@@ -125,14 +126,14 @@ class Unit:
 
 
 def units(records: Iterable[CaseRecord], *, batch_size: int, first_prompt: int) -> Mapping[Key, Unit]:
-    """Of one case. Of a batch: means over its texts."""
-    together: dict[Key, list[CaseRecord]] = {}
+    """The observations of one case; those of a batch are means over its texts."""
+    batches: dict[Key, list[CaseRecord]] = {}
     for each in records:
         start = first_prompt + (each.prompt - first_prompt) // batch_size * batch_size
-        together.setdefault((each.dataset, start), []).append(each)
+        batches.setdefault((each.dataset, start), []).append(each)
     return {
         key: Unit(
             mean(each.seconds_per_token for each in members), mean(each.first_token for each in members)
         )
-        for key, members in together.items()
+        for key, members in batches.items()
     }

@@ -1,4 +1,4 @@
-"""A run's report: one HTML page that needs nothing from elsewhere, and the same figures as Markdown."""
+"""Writes a run's report: one self-contained HTML page, and the same figures as Markdown."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,10 +17,10 @@ from ssd.version import how_to_install
 
 
 def write_report(figures: RunFigures, folder: Path) -> list[Path]:
-    """report.html and report.md in a folder, which is made if need be."""
+    """Writes report.html and report.md to a folder, which is made if missing."""
     folder.mkdir(parents=True, exist_ok=True)
     page, text = folder / "report.html", folder / "report.md"
-    # First what needs no package of the extra.
+    # Markdown first, since it needs no further package.
     text.write_text(markdown(figures))
     page.write_text(html_page(figures))
     return [page, text]
@@ -66,7 +66,7 @@ def markdown(figures: RunFigures) -> str:
 
 
 def _parts(figures: RunFigures) -> list[list[Table[Figures]]]:
-    """Of speed, of drafting, of cost: a table for each data set."""
+    """Tables of speed, drafting and cost, each with one table per data set."""
     colours = shades(figures.cases)
     return [
         [replace(table, mark=lambda row: colours[row.case.name]) for table in run_tables(figures, columns)]
@@ -75,11 +75,11 @@ def _parts(figures: RunFigures) -> list[list[Table[Figures]]]:
 
 
 def run_tables(figures: RunFigures, columns: Sequence[Column[Figures]]) -> list[Table[Figures]]:
-    """One for each data set, and for all of them together."""
+    """One table for each data set, and one for all of them together."""
     case = Column[Figures]("case", lambda row: figures.name_of(row.case), is_text=True)
-    found = []
+    tables = []
     for dataset in figures.datasets:
         rows = [row for row in figures.rows if row.dataset == dataset]
         title = f"{dataset}, {max(row.num_prompts for row in rows)} prompts"
-        found.append(Table([case, *columns], rows, title))
-    return found
+        tables.append(Table([case, *columns], rows, title))
+    return tables

@@ -1,8 +1,8 @@
-"""What bounds a draft that works ahead, from the bare forwards of a run and the draft's guesses at its texts.
+"""The roof: an upper bound on speed with a draft that works ahead, from bare forwards and draft guesses.
 
-Knows Forwards; no records. A roof is exceeded only where it was measured too low, so everything that lets a
-round gain counts here as if it always came in time: verifications of the length that pays best, any of the
-guesses that a tree holds, and runs that the earlier text foretells (docs/bench.md).
+Knows Forwards. Does not know records. To be an upper bound, it assumes that everything useful arrives in
+time: verifications of the best length, all guesses of a tree, and runs found by n-gram lookup
+(docs/bench.md).
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from ssd.planning.times import line_through
 
 
 def roof_of(forwards: Sequence[Forwards], facts: CaseFacts) -> Roof | None:
-    """None: the draft's guesses at these texts were not looked at, or it has no width of its own."""
+    """None if the case has no draft, or its agreement with these texts was not measured."""
     form = facts.draft_form
     known = [each for each in forwards if form in each.agreement]
     if form is None or not known:
@@ -40,35 +40,35 @@ def roof_of(forwards: Sequence[Forwards], facts: CaseFacts) -> Roof | None:
 
 
 def tokens_a_round(agrees: Sequence[bool], lookahead: int) -> float:
-    """Tokens of a verification on average, with a draft that always has a whole speculation ready.
+    """Mean number of tokens per verification if the draft always has a complete speculation ready.
 
-    `agrees`: of each token of a text, whether the draft guessed it.
+    `agrees`: for each token of a text, whether the draft guessed it.
     """
-    place, rounds = 0, 0
-    while place < len(agrees):
+    index, rounds = 0, 0
+    while index < len(agrees):
         run = 0
-        while run < lookahead and place + run < len(agrees) and agrees[place + run]:
+        while run < lookahead and index + run < len(agrees) and agrees[index + run]:
             run += 1
-        place += run + 1
+        index += run + 1
         rounds += 1
     return len(agrees) / rounds
 
 
 def _foreseen(text: Forwards, form: str, facts: CaseFacts) -> list[bool]:
-    """Of each token, whether a speculation may hold it: as a guess of the draft, or in a run."""
+    """For each token, whether a speculation may contain it, as a guess of the draft or in a run."""
     ranks = text.ranks.get(form) or [0 if agrees else -1 for agrees in text.agreement[form]]
-    found = [0 <= rank < max(1, facts.draft_guesses) for rank in ranks]
-    for place, length in enumerate(text.runs):
+    foreseen = [0 <= rank < max(1, facts.draft_guesses) for rank in ranks]
+    for index, length in enumerate(text.runs):
         for ahead in range(min(length, facts.draft_lookup)):
-            found[place + ahead] = True
-    return found
+            foreseen[index + ahead] = True
+    return foreseen
 
 
 def _tokens_a_step(text: Forwards, form: str, facts: CaseFacts) -> float:
-    """A step of the draft goes one token further, and a run that it looked up further still."""
-    place, steps, length = 0, 0, len(text.agreement[form])
-    while place < length:
-        run = text.runs[place] if text.runs else 0
-        place += 1 + min(run, facts.draft_lookup)
+    """Mean number of tokens that a draft step advances: one, and the run that it looked up."""
+    index, steps, length = 0, 0, len(text.agreement[form])
+    while index < length:
+        run = text.runs[index] if text.runs else 0
+        index += 1 + min(run, facts.draft_lookup)
         steps += 1
     return length / steps

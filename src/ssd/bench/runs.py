@@ -1,9 +1,9 @@
 """A benchmark run: every case on every prompt, in turns. Results are saved at once: a run can be resumed.
 
-Knows the order of turns and what is still to do. Does not know terminals: whoever watches is told of each
+Knows the order of turns and what is still to do. Does not know terminals: it calls a function after each
 turn. A batch of prompts runs in every case before the next one starts, and the order changes with each batch
-(turns.py), so that a drift of the machine affects all cases alike. A batch that was interrupted is measured
-again as a whole: the cases of one prompt are always measured in one go.
+(`in_turn`), so that a drift of the machine affects all cases alike. A batch that was interrupted is measured
+again as a whole: all cases of a prompt are measured in one session.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+import torch
+
+from ssd.attention.inputs import PlainInput
 from ssd.bench.bare import BareModels, DraftForm
 from ssd.bench.cases import Case, parse_case
 from ssd.bench.datasets import digest_of
@@ -19,9 +22,10 @@ from ssd.bench.equality import check_equality
 from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import CaseFacts, Manifest, ModelFacts
 from ssd.bench.records import CaseRecord, PromptRecord, Tie
-from ssd.bench.ties import gap_between
-from ssd.bench.turns import in_turn
+from ssd.bench.statistics import in_turn
 from ssd.models.checkpoint import Checkpoint, open_checkpoint
+from ssd.runtime.runner import forward
+from ssd.sampling import gumbel_noise_at
 
 Prompts = Mapping[str, Sequence[str]]
 """By data set."""
@@ -50,14 +54,14 @@ def batches(cases: Sequence[Case], datasets: Sequence[str], num_prompts: int) ->
     too_large = max(by_size)
     if too_large > num_prompts:
         raise ValueError(f"batches of {too_large} need as many prompts, not {num_prompts}: --num-prompts")
-    found: list[PromptBatch] = []
+    ordered: list[PromptBatch] = []
     for start in range(num_prompts):
-        for place, dataset in enumerate(datasets):
+        for index, dataset in enumerate(datasets):
             for size, sharing in by_size.items():
                 if start % size == 0 and start + size <= num_prompts:
-                    order = in_turn(sharing, start // size + place)
-                    found.append(PromptBatch(dataset, start, size, order))
-    return found
+                    order = in_turn(sharing, start // size + index)
+                    ordered.append(PromptBatch(dataset, start, size, order))
+    return ordered
 
 
 def digests(prompts: Prompts) -> dict[str, str]:
@@ -126,7 +130,7 @@ class BenchRun:
             seed=settings.seed + first,
             keep_spans=not batch.start,
         )
-        records = [_placed(each, batch.dataset, first + place, case) for place, each in enumerate(results)]
+        records = [_case_record(each, batch.dataset, first + i, case) for i, each in enumerate(results)]
         self._folder.add(records)
         self._done |= {(each.dataset, each.prompt, each.case): each for each in records}
         return records
@@ -147,12 +151,12 @@ class BenchRun:
 
     def _add_ties(self, engines: CaseEngines) -> None:
         """Records how close the scores were where two texts first differ. All texts have the same length."""
-        settings, found = self._manifest.settings, check_equality(self._done.values())
-        for each in found.differences:
+        settings, equality = self._manifest.settings, check_equality(self._done.values())
+        for each in equality.differences:
             one, other = (
                 self._done[each.dataset, each.prompt, case].tokens for case in (each.case, each.reference)
             )
-            gap = gap_between(
+            gap = _gap(
                 engines,
                 self._prompts[each.dataset][each.prompt - settings.first_prompt],
                 one[: each.place],
@@ -184,8 +188,8 @@ class BenchRun:
         )
 
 
-def _num_texts(found: Sequence[PromptBatch]) -> int:
-    return sum(batch.size * len(batch.cases) for batch in found)
+def _num_texts(listed: Sequence[PromptBatch]) -> int:
+    return sum(batch.size * len(batch.cases) for batch in listed)
 
 
 def model_facts(checkpoint: Checkpoint) -> ModelFacts:
@@ -217,6 +221,23 @@ def _case_facts(case: Case, engines: CaseEngines, draft: Checkpoint | None) -> C
     )
 
 
-def _placed(record: PromptRecord, dataset: str, prompt: int, case: Case) -> CaseRecord:
+def _gap(
+    engines: CaseEngines, prompt: str, shared: Sequence[int], tokens: Sequence[int], *, t: float, seed: int
+) -> float:
+    """The difference of the scores of two tokens after the prompt and the `shared` text, in logits.
+
+    A score is what sampling compares: a token's logit, and at T > 0 the noise times T.
+    """
+    loaded = engines.engine.loaded
+    ids = [*engines.engine.requests.tokenizer(prompt).input_ids, *shared]
+    blocks = list(range(-(-len(ids) // loaded.pool.shape.block_size)))
+    logits = forward(loaded.runner, [PlainInput(ids, 0, blocks, 1, generated=False)])[0]
+    scores = logits[torch.tensor(tokens, device=logits.device)].cpu()
+    if t > 0:
+        scores = scores + t * gumbel_noise_at(seed, len(ids), torch.tensor(tokens))
+    return abs(float(scores[0] - scores[1]))
+
+
+def _case_record(record: PromptRecord, dataset: str, prompt: int, case: Case) -> CaseRecord:
     fields = {name: getattr(record, name) for name in PromptRecord.__dataclass_fields__}
     return CaseRecord(dataset=dataset, prompt=prompt, case=case.label, **fields)

@@ -1,23 +1,24 @@
-"""Medians and ratios with intervals that hold at least as often as they say, however few values there are.
+"""Medians and ratios with confidence intervals that are valid for few values, and the order of turns.
 
-Knows numbers. An interval of a median is two of the values themselves: a true median lies below the least of
-n values with chance 2⁻ⁿ whatever their distribution, and so on inwards (order statistics). Ratios are taken
-within a prompt, so that drift of the machine cancels.
+Knows numbers. The interval of a median consists of two of the values (order statistics): for any
+distribution, the true median is below the smallest of n values with probability 2⁻ⁿ, and so on. Ratios are
+taken within a prompt, so that drift of the machine cancels.
 """
 
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import comb
-from typing import Literal
+from typing import Literal, TypeVar
 
+_Item = TypeVar("_Item")
 CONFIDENCE = 0.95
 Verdict = Literal["faster", "slower", "no difference that the noise allows", "too few prompts to tell"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A median, and where it may lie; no interval where there were too few values for one."""
+    """A median with its interval; no interval if there were too few values."""
 
     value: float
     low: float | None = None
@@ -38,7 +39,7 @@ class Estimate:
 
     @property
     def verdict(self) -> Verdict:
-        """Of a ratio of speeds."""
+        """The verdict of a ratio of speeds."""
         if self.interval is None:
             return "too few prompts to tell"
         low, high = self.interval
@@ -46,7 +47,7 @@ class Estimate:
 
 
 def median_with_interval(values: Sequence[float], *, confidence: float = CONFIDENCE) -> Estimate:
-    """The interval is the narrowest, with as many values left out at either end, that holds as often."""
+    """The narrowest symmetric interval of order statistics with this confidence."""
     ordered, left_out = sorted(values), _left_out(len(values), confidence)
     middle = statistics.median(ordered)
     if left_out is None:
@@ -55,28 +56,46 @@ def median_with_interval(values: Sequence[float], *, confidence: float = CONFIDE
 
 
 def _left_out(count: int, confidence: float) -> int | None:
-    """How many values at either end; None where even all of them may miss the median too often.
+    """Number of values to leave out at either end; None if even the whole range is not confident enough.
 
-    Fewer than i of n values lie below the median as often as fewer than i of n coins fall heads.
+    Fewer than i of n values are below the median with the probability of fewer than i heads in n coin tosses.
     """
     left_out: int | None = None
     tail = 0
-    for place in range(count // 2):
-        tail += comb(count, place)
+    for index in range(count // 2):
+        tail += comb(count, index)
         if tail / 2**count > (1 - confidence) / 2:
             break
-        left_out = place
+        left_out = index
     return left_out
 
 
 def paired_ratio(
     above: Sequence[float], below: Sequence[float], *, confidence: float = CONFIDENCE
 ) -> Estimate:
-    """Of two rows of values that belong together pair by pair."""
+    """The median ratio of two paired sequences."""
     return median_with_interval([a / b for a, b in zip(above, below, strict=True)], confidence=confidence)
 
 
 def joint_confidence(num_intervals: int) -> float:
-    """So that all of them together hold as often as one alone would (Bonferroni): of twenty at 95 %, one
-    would err by chance."""
+    """The confidence of each interval so that all of them hold together with CONFIDENCE (Bonferroni)."""
     return 1 - (1 - CONFIDENCE) / max(1, num_intervals)
+
+
+def period(count: int) -> int:
+    """Number of turns after which `in_turn` is balanced: `count`, or twice that if `count` is odd."""
+    return 1 if count < 2 else count * (1 + count % 2)
+
+
+def in_turn(items: Sequence[_Item], turn: int) -> list[_Item]:
+    """The order of the items in this turn: a Williams design.
+
+    Over `period` turns each item has every place, and follows every other item, equally often. So whatever an
+    item leaves behind (warm caches, a busy draft, heat) affects all others alike. The order is 0 1 n−1 2 n−2
+    …, shifted by one each turn; for an odd number also reversed.
+    """
+    count = len(items)
+    place = turn % period(count)
+    zigzag = [(step + 1) // 2 if step % 2 else (count - step // 2) % count for step in range(count)]
+    order = [items[(each + place) % count] for each in zigzag]
+    return order[::-1] if place >= count else order

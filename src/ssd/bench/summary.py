@@ -1,6 +1,6 @@
-"""What a run's records come to: a row of figures for each data set and case.
+"""Computes a run's figures from its records: a row for each data set and case.
 
-Knows records, the manifest, and how figures follow from them. Does not know how they are shown.
+Knows records and the manifest. Does not know how figures are shown.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -28,7 +28,7 @@ class RunFigures:
 
     @property
     def datasets(self) -> list[str]:
-        """Those that have records; several of them are also taken together."""
+        """Data sets that have records, and ALL if there are several."""
         named = [name for name in self.manifest.settings.datasets if self._of(name)]
         return [*named, ALL] if len(named) > 1 else named
 
@@ -38,16 +38,16 @@ class RunFigures:
         return [parse_case(label) for label in self.manifest.settings.cases if label in measured]
 
     def name_of(self, case: Case) -> str:
-        """Short where the run has one temperature and one batch size."""
+        """The short name if the run has one temperature and one batch size, else the label."""
         return case.name if len(self.slices) == 1 else case.label
 
     @property
     def slices(self) -> list[tuple[float, int]]:
-        """Temperatures and batch sizes: within one of them cases compare."""
+        """Pairs of temperature and batch size: cases of the same pair can be compared."""
         return list(dict.fromkeys((case.temperature, case.batch_size) for case in self.cases))
 
     def first_slice(self, dataset: str) -> list[Figures]:
-        """What a plot shows that has room for one temperature and one batch size."""
+        """The figures of the first temperature and batch size, for plots that show only one."""
         return [
             row
             for row in self.rows
@@ -141,21 +141,21 @@ class RunFigures:
         return next((each for each in self._alike(case, "ar") if each.all_cores), None)
 
     def _over_best_sd(self, case: Case, dataset: str) -> Estimate | None:
-        """Of several, the fastest by every other prompt, compared by the rest: by the prompts that it was
-        chosen by, the best of several looks better than it is."""
-        found = {each: rates for each in self._alike(case, "sd") if (rates := self._units(dataset, each))}
-        if len(found) < 2:
-            return self._over(case, dataset, next(iter(found), None))
-        keys = sorted(set.intersection(*(set(each) for each in found.values())))
+        """The ratio over the fastest `sd` case. Of several, it is chosen by every other prompt and compared
+        on the rest: on the prompts that it was chosen by, it would look better than it is."""
+        rates = {each: units for each in self._alike(case, "sd") if (units := self._units(dataset, each))}
+        if len(rates) < 2:
+            return self._over(case, dataset, next(iter(rates), None))
+        keys = sorted(set.intersection(*(set(each) for each in rates.values())))
         if not keys:
             return None
-        best = max(found, key=lambda each: median(found[each][key].rate for key in keys[::2]))
+        best = max(rates, key=lambda each: median(rates[each][key].rate for key in keys[::2]))
         return self._over(case, dataset, best, set(keys[1::2]))
 
     def _over(
         self, case: Case, dataset: str, other: Case | None, among: Collection[Key] | None = None
     ) -> Estimate | None:
-        """`among`: by these prompts only."""
+        """`among`: compares these prompts only."""
         if other is None or case == other:
             return None
         ours, theirs = self._units(dataset, case), self._units(dataset, other)
@@ -165,7 +165,7 @@ class RunFigures:
         return paired_ratio([ours[key].rate for key in keys], [theirs[key].rate for key in keys])
 
     def _roof(self, dataset: str, case: Case, facts: CaseFacts) -> Roof | None:
-        """Only where it was measured for: one greedy text at a time."""
+        """Only for cases with one greedy text at a time, which the bare forwards are measured for."""
         if case.mode != "ssd" or (case.temperature, case.batch_size) != (0, 1):
             return None
         return roof_of([each for each in self._forwards if dataset in (ALL, each.dataset)], facts)
@@ -176,7 +176,7 @@ def _total(records: Sequence[CaseRecord], name: str) -> float:
 
 
 def _share_of_rounds(records: Sequence[CaseRecord], name: str) -> float | None:
-    """Of the rounds that could have been foreseen; None where nobody foresees."""
+    """Share of the rounds that a draft could have foreseen; None if there are none."""
     foreseeable = sum(_total(records, each) for each in ("hits", "late", "unknown", "unheard"))
     return _total(records, name) / foreseeable if foreseeable else None
 

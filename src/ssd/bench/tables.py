@@ -1,6 +1,6 @@
-"""A table, described once: what each column says of a row, and how that is written as Markdown and HTML.
+"""Tables as Markdown and HTML, from a description of their columns.
 
-On a terminal it is shown by cli/tables.py. Knows no figures.
+cli/tables.py shows them on a terminal. Does not know figures.
 """
 
 import math
@@ -19,7 +19,7 @@ class Column(Generic[Row]):
     cell: Callable[[Row], str]
     meaning: str = ""
     is_text: bool = False
-    """Words, that begin at the left; numbers end at the right."""
+    """Text is aligned to the left, numbers to the right."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class Table(Generic[Row]):
     rows: Sequence[Row]
     title: str = ""
     mark: Callable[[Row], str] = lambda _: ""
-    """How a row stands out: a style of the terminal, a class of the page; empty: not at all."""
+    """How a row is marked: a style of the terminal, or a CSS class; empty: not marked."""
 
     def cells(self) -> list[list[str]]:
         return [[column.cell(row) for column in self.columns] for row in self.rows]
 
 
 def used(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> list[Column[Row]]:
-    """Those that say something of some row."""
+    """The columns that are not empty in all rows."""
     return [each for each in columns if any(each.cell(row) != NOTHING for row in rows)]
 
 
@@ -45,7 +45,7 @@ def markdown(table: Table[Row]) -> list[str]:
 
 
 def html(tables: Sequence[Table[Row]]) -> str:
-    """One table, each of them a group of rows below its title; their columns are the first one's."""
+    """One HTML table in which each table is a group of rows below its title; all have the same columns."""
     return f'<div class="scroll"><table>{"".join(_html(tables))}</tbody></table></div>'
 
 
@@ -65,7 +65,7 @@ def _html(tables: Sequence[Table[Row]]) -> Iterator[str]:
 
 
 def number(value: float) -> str:
-    """As many digits as say something."""
+    """Three significant digits, or all digits before the decimal point."""
     if value == 0:
         return "0"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))

@@ -199,7 +199,7 @@ def _table(tuned: Tuned) -> Table[CaseRates]:
     from ssd.tuning.confirm import CaseRates
 
     def promised(each: CaseRates) -> str:
-        found = tuned.promised(each.case)
+        found = tuned.predicted_rate(each.case)
         return "" if found is None else f"{found:.2f}"
 
     columns = (

@@ -24,8 +24,7 @@ from ssd.models.vocabulary import common_vocabulary
 from ssd.models.weights import ShowProgress
 from ssd.processes.host_memory import host_memory
 from ssd.runtime.cores import move_to_cores, restore_cores_on_error
-from ssd.runtime.fit import check_machine
-from ssd.runtime.host import free_on_gpus, gpus_here
+from ssd.runtime.host import check_machine, free_on_gpus, gpus_here
 from ssd.runtime.loading import LoadedModel
 from ssd.runtime.ready import load_ready
 

@@ -23,9 +23,8 @@ from ssd.draft.client.speculator import Speculator
 from ssd.draft.protocol.messages import Hello
 from ssd.draft.protocol.sockets import Keys
 from ssd.runtime.cores import share_out
-from ssd.runtime.host import gpus_here
+from ssd.runtime.host import draft_device, gpu_of, gpus_here
 from ssd.runtime.loading import LoadedModel
-from ssd.runtime.placement import draft_device, gpu_of
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from ssd.config import EngineConfig, RunnerConfig
 from ssd.engine.drafting import with_own_device
 from ssd.processes.host_memory import HostMemory, gib
+from ssd.runtime.host import draft_device, gpu_of
 from ssd.runtime.memory_needs import CPU, check_host_memory, memory_needs
-from ssd.runtime.placement import draft_device, gpu_of
 
 _USABLE = 0.9
 """The share of free memory that weights and KV may take: steps and the driver need the rest."""

@@ -1,12 +1,12 @@
-"""Who owns which block of the paged KV memory, and which blocks a prompt with the same start can reuse.
+"""Assigns blocks of the paged KV memory to sequences, and finds blocks that a prompt can reuse.
 
-Knows sequence ids, their tokens and block numbers. Knows no tensors and no scheduling: it never decides who
-runs or who gives way; when blocks run out it says so and changes nothing.
+Knows sequence ids, their tokens and block numbers. Does not know tensors or scheduling: if blocks run out, it
+raises OutOfBlocks and changes nothing.
 
 A block is in one of three states: *used* (in at least one table), *cached* (in no table, but its content is
-registered and can be taken again) or *plain free*. It is registered under a digest of everything its keys and
+registered and can be reused) or *plain free*. It is registered under a digest of everything its keys and
 values depend on: the cache key and all tokens from the start of the sequence to the end of the block. Only
-full blocks of committed tokens are registered, and no one writes into a registered block.
+full blocks of committed tokens are registered, and registered blocks are never written to.
 """
 
 from array import array
@@ -17,21 +17,21 @@ from hashlib import blake2b
 
 from ssd.kvcache.free_blocks import FreeBlocks
 
-DIGEST_SIZE = 32  # wide enough that no one can search for a prompt that collides with another's
+DIGEST_SIZE = 32  # wide enough to make finding a prompt with the same digest as another infeasible
 
 
 class OutOfBlocks(Exception):  # noqa: N818 - exhaustion is a state here, not an error
-    """Fewer blocks are free than asked for. Expected under load; nothing has been changed."""
+    """Fewer blocks are free than needed. Expected under load; nothing has been changed."""
 
 
 class IntegrityError(RuntimeError):
-    """check_integrity found state that no sequence of calls should lead to: a bug."""
+    """check_integrity found an invalid state: a bug."""
 
 
 @dataclass(slots=True)
 class _Table:
     blocks: list[int]
-    digests: list[bytes]  # digests[0] is the root of the chain, digests[i + 1] names the content of blocks[i]
+    digests: list[bytes]  # digests[0] is the root of the chain, digests[i + 1] the digest of blocks[i]
 
 
 class BlockManager:
@@ -50,7 +50,7 @@ class BlockManager:
 
     @property
     def num_free(self) -> int:
-        """Blocks that can be handed out: plain free ones and cached ones."""
+        """Number of blocks that can be allocated: plain free and cached ones."""
         return self._free.num_free + len(self._cached)
 
     @property
@@ -63,19 +63,19 @@ class BlockManager:
         return self._tables.keys()
 
     def block_table(self, seq_id: int) -> Sequence[int]:
-        """The live table, not a copy: read it within the step."""
+        """The table itself, not a copy: it is valid during the current step."""
         return self._tables[seq_id].blocks
 
     def num_covered(self, seq_id: int) -> int:
-        """Positions that the sequence's blocks can hold now."""
+        """Number of positions that the sequence's blocks can hold."""
         return len(self._tables[seq_id].blocks) * self.block_size
 
     def fits(self, seq_id: int, num_tokens: int) -> bool:
-        """Whether the sequence has the blocks for so many tokens, and none beyond."""
+        """Whether the sequence has exactly the blocks that this number of tokens needs."""
         return len(self._tables[seq_id].blocks) == -(-num_tokens // self.block_size)
 
     def max_coverable(self, seq_id: int) -> int:
-        """Positions that the sequence's blocks could hold if it took every free block."""
+        """Number of positions that the sequence's blocks could hold with all free blocks."""
         return (len(self._tables[seq_id].blocks) + self.num_free) * self.block_size
 
     def num_blocks_for(self, num_tokens: int) -> int:
@@ -84,10 +84,10 @@ class BlockManager:
     def allocate(
         self, seq_id: int, tokens: Sequence[int], *, num_reusable: int | None = None, cache_key: str = ""
     ) -> int:
-        """Give a new sequence blocks for all its tokens; return how many leading ones are already computed.
+        """Gives a new sequence blocks for all its tokens; returns how many leading tokens are computed.
 
-        Only the first `num_reusable` tokens may come from the cache (None: any). `cache_key` keeps apart
-        sequences whose keys and values differ for the same tokens, or that must not learn of each other.
+        Only the first `num_reusable` tokens may come from the cache (None: any). `cache_key` separates
+        sequences whose keys and values differ for the same tokens, or that must not share blocks for privacy.
         """
         self._refuse_known(seq_id)
         table = self._match(tokens, num_reusable, cache_key)
@@ -101,14 +101,14 @@ class BlockManager:
         return num_cached
 
     def num_lacking(self, tokens: Sequence[int], *, cache_key: str = "") -> int:
-        """Blocks that `allocate` would need for these tokens beyond those that are free."""
+        """Number of blocks that `allocate` would need for these tokens in addition to the free ones."""
         return max(0, self._num_missing(tokens, self._match(tokens, None, cache_key)))
 
     def can_grow(self, seq_id: int, num_tokens: int) -> bool:
         return num_tokens <= self.max_coverable(seq_id)
 
     def grow(self, seq_id: int, num_tokens: int) -> None:
-        """Make the table cover positions 0..num_tokens-1. Never shrinks it."""
+        """Makes the table cover positions 0..num_tokens-1. Never shrinks it."""
         table = self._tables[seq_id]
         if num_tokens <= len(table.blocks) * self.block_size:
             return
@@ -117,10 +117,9 @@ class BlockManager:
         self._extend(table, self.num_blocks_for(num_tokens))
 
     def trim(self, seq_id: int, num_tokens: int) -> None:
-        """Give back the blocks beyond those that cover positions 0..num_tokens-1. Never grows the table.
+        """Returns the blocks after those that cover positions 0..num_tokens-1. Never grows the table.
 
-        They hold rejected drafts at most: with one that is committed, registered or shared among them, it
-        raises a ValueError and changes nothing.
+        Raises ValueError and changes nothing if one of these blocks is committed, registered or shared.
         """
         table, num_kept = self._tables[seq_id], self.num_blocks_for(num_tokens)
         surplus = table.blocks[num_kept:]
@@ -131,10 +130,9 @@ class BlockManager:
         self._release(surplus)
 
     def commit(self, seq_id: int, tokens: Sequence[int], num_computed: int, num_cacheable: int) -> None:
-        """Register the blocks that became full since the last call.
+        """Registers the blocks that became full since the last call.
 
-        `tokens` are final: a drafted token that may still be rejected is never among the first
-        min(num_computed, num_cacheable).
+        The first min(num_computed, num_cacheable) tokens must be final: no drafted tokens.
         """
         if not self.enable_prefix_caching:
             return
@@ -144,17 +142,17 @@ class BlockManager:
             block = table.blocks[index]
             digest = self._digest(table.digests[index], tokens, index)
             table.digests.append(digest)
-            # Two sequences may compute the same content at the same time. The first registration stays:
-            # pointing it at another block would leave the tables that share the old one out of step.
+            # Two sequences may compute the same content at the same time. The first registration remains:
+            # tables may already share its block.
             if digest not in self._block_of:
                 self._block_of[digest] = block
                 self._digest_of[block] = digest
 
     def adopt(self, seq_id: int, tokens: Sequence[int], num_computed: int) -> int:
-        """Replace blocks that are not computed by registered ones of the same content.
+        """Replaces blocks that are not computed yet by registered ones with the same content.
 
-        All full blocks of the first `num_computed` tokens are committed. Returns how many leading tokens are
-        computed then: at most all but the last.
+        Requires that all full blocks of the first `num_computed` tokens are committed. Returns the new number
+        of computed tokens, at most all but the last.
         """
         table, index = self._tables[seq_id], num_computed // self.block_size
         if not self.enable_prefix_caching or len(table.digests) != index + 1:
@@ -172,7 +170,7 @@ class BlockManager:
         return max(num_computed, index * self.block_size)
 
     def next_content(self, seq_id: int, tokens: Sequence[int], num_computed: int) -> bytes | None:
-        """The digest of the first block that is not full yet; None where it is not shared or not covered."""
+        """The digest of the next block to compute; None if it is not full, or cannot be shared."""
         table, index = self._tables[seq_id], num_computed // self.block_size
         is_full = (index + 1) * self.block_size < len(tokens)
         if not self.enable_prefix_caching or len(table.digests) != index + 1 or not is_full:
@@ -184,10 +182,10 @@ class BlockManager:
         return self.num_blocks_for(num_tokens) - num_shared <= self.num_free
 
     def fork(self, parent_id: int, child_id: int, num_tokens: int) -> int:
-        """Give the child blocks for its first num_tokens, the full ones shared with its parent.
+        """Gives the child blocks for its first num_tokens; full blocks are shared with its parent.
 
-        Returns how many tokens are shared, at most num_tokens - 1. The parent has computed them, and the
-        two agree on them. The child computes the rest in its own blocks, so nothing is copied on write.
+        Returns the number of shared tokens, at most num_tokens - 1. The parent must have computed them, and
+        they must be equal in both sequences. The child computes the rest in its own blocks.
         """
         self._refuse_known(child_id)
         if not self.can_fork(parent_id, num_tokens):
@@ -201,11 +199,11 @@ class BlockManager:
         return num_shared * self.block_size
 
     def free(self, seq_id: int) -> None:
-        """Give back all blocks of a sequence. Registered content stays until its block is needed."""
+        """Returns all blocks of a sequence. Registered content stays until its block is needed."""
         self._release(self._tables.pop(seq_id).blocks)
 
     def check_integrity(self) -> None:
-        """Raise IntegrityError unless tables, references, free sets and registrations agree."""
+        """Raises IntegrityError unless tables, references, free sets and registrations agree."""
         references = Counter(block for table in self._tables.values() for block in table.blocks)
         for seq_id, table in self._tables.items():
             num_blocks, num_digests = len(table.blocks), len(table.digests)
@@ -223,29 +221,29 @@ class BlockManager:
         _require(inverse == self._digest_of, "the two directions of the registration differ")
 
     def _match(self, tokens: Sequence[int], num_reusable: int | None, cache_key: str) -> _Table:
-        """The cached blocks a prompt starts with, as a table that holds no reference yet."""
-        found = _Table([], [blake2b(cache_key.encode(), digest_size=DIGEST_SIZE).digest()])
+        """The cached blocks of the prompt's start, as a table that holds no references yet."""
+        table = _Table([], [blake2b(cache_key.encode(), digest_size=DIGEST_SIZE).digest()])
         if not self.enable_prefix_caching:
-            return found
-        # One token is always left to compute: its logits decide the next one.
+            return table
+        # The last token must be computed, since its logits decide the next one.
         limit = len(tokens) - 1 if num_reusable is None else min(len(tokens) - 1, num_reusable)
         for index in range(limit // self.block_size):
-            digest = self._digest(found.digests[-1], tokens, index)
+            digest = self._digest(table.digests[-1], tokens, index)
             block = self._block_of.get(digest)
             if block is None:
                 break
-            found.blocks.append(block)
-            found.digests.append(digest)
-        return found
+            table.blocks.append(block)
+            table.digests.append(digest)
+        return table
 
     def _digest(self, parent: bytes, tokens: Sequence[int], index: int) -> bytes:
         block_tokens = tokens[index * self.block_size : (index + 1) * self.block_size]
         return blake2b(parent + array("q", block_tokens).tobytes(), digest_size=DIGEST_SIZE).digest()
 
-    def _num_missing(self, tokens: Sequence[int], found: _Table) -> int:
-        """How many blocks are lacking. A found block in no table is still counted free, hence as needed."""
-        num_found_in_use = sum(self._num_references[block] > 0 for block in found.blocks)
-        return self.num_blocks_for(len(tokens)) - num_found_in_use - self.num_free
+    def _num_missing(self, tokens: Sequence[int], matched: _Table) -> int:
+        """Number of blocks that are lacking. A matched block in no table counts as free and as needed."""
+        num_in_use = sum(self._num_references[block] > 0 for block in matched.blocks)
+        return self.num_blocks_for(len(tokens)) - num_in_use - self.num_free
 
     def _num_shared_blocks(self, parent_id: int, num_tokens: int) -> int:
         num_shared = max(0, num_tokens - 1) // self.block_size
@@ -261,7 +259,7 @@ class BlockManager:
             self._cached.pop(block, None)
 
     def _release(self, blocks: Sequence[int]) -> None:
-        # Tail first, so that the tail is evicted first: a head serves more prompts than the tail behind it.
+        # In reverse, so that the last blocks are evicted first: more prompts can reuse the first ones.
         for block in reversed(blocks):
             self._num_references[block] -= 1
             if self._num_references[block]:
@@ -273,7 +271,7 @@ class BlockManager:
 
     def _extend(self, table: _Table, num_blocks: int) -> None:
         num_fresh = num_blocks - len(table.blocks)
-        # Evict all at once: neighbours freed together then serve as one run.
+        # Evict all at once, so that adjacent evicted blocks form one run.
         for _ in range(num_fresh - self._free.num_free):
             block, _none = self._cached.popitem(last=False)
             del self._block_of[self._digest_of.pop(block)]

@@ -1,19 +1,18 @@
-"""Which plain free block to hand out next, so that a sequence's blocks tend to be physical neighbours.
+"""Chooses which plain free block to allocate next, so that a sequence's blocks tend to be consecutive.
 
-Knows only block numbers. Knows nothing of sequences, references or cached content. Consecutive blocks let an
-attention backend read keys through a view instead of a gather; no result depends on the placement.
+Knows block numbers. Does not know sequences, references or cached content. Attention can read consecutive
+blocks as a view instead of gathering them; results do not depend on it.
 """
 
-# A badly scattered pool has thousands of runs; looking at some of them keeps growth cheap, and a good-enough
-# place is all that is wanted.
+# A badly fragmented pool has thousands of runs; scanning some of them is fast, and good enough.
 MAX_RUNS_SCANNED = 128
 
 
 class FreeBlocks:
-    """The set of plain free blocks: constant-time put and contains, neighbourly take."""
+    """The set of plain free blocks. `put` and `in` take constant time."""
 
     def __init__(self, num_blocks: int) -> None:
-        # One byte per block, so that runs are found by memchr rather than by a Python loop over blocks.
+        # One byte per block, so that memchr finds runs instead of a Python loop.
         self._is_free = bytearray(b"\x01" * num_blocks)
         self.num_free = num_blocks
 
@@ -27,18 +26,18 @@ class FreeBlocks:
         self.num_free += 1
 
     def take(self, *, after: int | None, num_wanted: int = 1) -> int:
-        """Take the block behind `after` if it is free, else the place where `num_wanted` blocks sit best."""
+        """Takes the block after `after` if it is free, else the best start for `num_wanted` blocks."""
         if not self.num_free:
             raise LookupError("no plain free block is left")
         neighbour = 0 if after is None else after + 1
         if after is None or neighbour >= len(self._is_free) or not self._is_free[neighbour]:
-            neighbour = self._open_place(num_wanted)
+            neighbour = self._start_of_run(num_wanted)
         self._is_free[neighbour] = 0
         self.num_free -= 1
         return neighbour
 
-    def _open_place(self, num_wanted: int) -> int:
-        """The middle of the longest free run: whoever owns the blocks before it can keep growing too."""
+    def _start_of_run(self, num_wanted: int) -> int:
+        """The middle of the longest free run, so that the owner of the blocks before it can also grow."""
         start, length = self._longest_run()
         if length == len(self._is_free):
             return 0

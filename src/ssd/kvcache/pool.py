@@ -1,8 +1,8 @@
-"""The paged pools: where keys and values of every layer lie.
+"""The paged pools of keys and values of all layers.
 
-Knows shapes and slots: slot = block · block_size + offset. Does not know who owns a
-block. A spare tail behind the last block absorbs padding rows and lets a view run past
-a sequence's end, so neither can touch a real slot. Behind it lie the tree slots.
+Knows shapes and slots: slot = block · block_size + offset. Does not know which sequence owns a block. Spare
+slots follow the last block: padding rows write there, and views may extend past a sequence's end. The tree
+slots follow the spare ones.
 """
 
 import math
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 NODES_PER_TREE = 128
-"""Keys of a draft's tree that there is room for: two words of bits."""
+"""Slots of one tree: as many as two words have bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class PoolShape:
     dtype: torch.dtype
     device: torch.device
     spare_slots: int
-    """Slots behind the last block; at least the attention backend's key tile."""
+    """Slots after the last block; at least the attention backend's key tile."""
     num_trees: int = 0
-    """Trees, each with `NODES_PER_TREE` tree slots."""
+    """Number of trees, each with `NODES_PER_TREE` slots."""
 
     @property
     def num_slots(self) -> int:
@@ -50,8 +50,7 @@ class PoolShape:
 class KVPool:
     """Keys and values, [layers, kv_heads, slots, head_dim] each.
 
-    Slots lie next to each other within a head, so a sequence whose blocks are consecutive
-    is read through a view, without a copy.
+    Slots of a head are adjacent, so a sequence with consecutive blocks can be read as a view.
     """
 
     def __init__(self, shape: PoolShape) -> None:
@@ -62,19 +61,19 @@ class KVPool:
 
     @property
     def scratch_slot(self) -> int:
-        """Where padding rows write."""
+        """The slot that padding rows write to."""
         return self.shape.num_blocks * self.shape.block_size
 
     def move(self, sources: Tensor, destinations: Tensor) -> None:
-        """Copies slots to other slots of every layer; the two may overlap. Both lie on the pool's device."""
+        """Copies slots to other slots in every layer; the two may overlap. Both are on the pool's device."""
         for tensor in (self.keys, self.values):
             tensor.index_copy_(2, destinations, tensor.index_select(2, sources))
 
 
 def _zeros(size: tuple[int, ...], shape: PoolShape) -> Tensor:
-    """Zeroed, not merely allocated: a masked slot still meets a weight of zero, and 0 · NaN is NaN."""
+    """Zeros, because masked slots are multiplied by zero, and 0 · NaN is NaN."""
     if shape.device.type != "cpu":
         return torch.zeros(size, dtype=shape.dtype, device=shape.device)
-    # numpy asks the system for zeroed pages, which cost nothing until used; torch would write them all.
+    # numpy asks the system for zeroed pages, which take no time until used; torch would write all of them.
     raw = np.zeros(math.prod(size) * shape.dtype.itemsize, dtype=np.uint8)
     return torch.from_numpy(raw).view(shape.dtype).view(size)

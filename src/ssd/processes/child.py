@@ -1,12 +1,11 @@
-"""A child process, whatever it runs: started, watched, started again, and ended with all that it started.
+"""Starts, watches, restarts and ends a child process and all processes that it started.
 
-An engine's draft, vLLM, a server's engine: all are children. Knows processes, signals and time. The child
-hangs on a lifeline, its standard input (lifeline.py): when this process ends, however it ends, the child
-reads the end of it and stops. Restarts wait longer each time, until the child has lived for a while.
-Nothing here blocks but `end`.
+Used for a draft, for vLLM and for a server's engine. Knows processes, signals and time. The child's standard
+input is its lifeline (lifeline.py): when this process ends for any reason, the child reads the end of file
+and stops. Each restart waits longer, until the child has run for a while. Only `end` blocks.
 
-A child is reaped last, after its process group was killed: until then the system gives its number to nobody
-else, so that no stranger is killed. Popen's own poll, wait and signals reap, and are avoided before that.
+A child is reaped last, after its process group was killed: until then the system does not reuse its process
+id, so no other process is killed by mistake. Popen's poll, wait and signals reap, and are not used before.
 """
 
 import contextlib
@@ -25,10 +24,10 @@ logger = logging.getLogger(__name__)
 _FIRST_BACKOFF = 0.5
 _LONGEST_BACKOFF = 30.0
 _LONG_LIFE = 10.0
-"""Seconds after which a child counts as healthy: its end is then news, not a habit."""
+"""Seconds after which a child counts as healthy, which resets the backoff."""
 _GRACE = 2.0
 _LOOK_SECONDS = 0.01
-"""Between two looks whether a child that was asked to end has ended."""
+"""Polling interval while waiting for a child to end."""
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
@@ -44,10 +43,10 @@ class Child:
         tells_ready: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`environment` is added to that of this process; `grace` are seconds to end when asked to.
+        """`environment` is added to that of this process; `grace`: seconds to end after SIGTERM.
 
-        `first_line` is what it reads first of its lifeline: what is too long or too private for an argument.
-        `tells_ready`: someone calls note_ready once it works; getting there is not a long life then.
+        `first_line` is written to its standard input: for data too long or too private for an argument.
+        `tells_ready`: the caller calls note_ready once the child works; before that it is not healthy.
         """
         self.name = name
         self._command, self._environment = list(command), dict(environment or {})
@@ -62,12 +61,12 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        process = self._process  # Read once: `end` may be at work in another thread.
+        process = self._process  # Read once: `end` may run in another thread.
         return process.pid if process else None
 
     @property
     def exit_code(self) -> int | None:
-        """Of the last one that ran; None while it runs, or if none was started. Negative: the signal."""
+        """Exit code of the last process; None while it runs, or if none was started. Negative: a signal."""
         process = self._process
         code = _exit_code(process) if process else None
         if code is not None and self._ended_at is None:
@@ -76,7 +75,7 @@ class Child:
 
     @property
     def ending(self) -> str:
-        """How the last one ended, in words: its exit code, and whether memory ran out."""
+        """How the last process ended, for messages: its exit code, and whether memory ran out."""
         code = self.exit_code
         if code is None:
             return "has ended"
@@ -84,12 +83,12 @@ class Child:
         return f"ended with code {code}{_about_memory(code, ran_out=ran_out)}"
 
     def start(self) -> bool:
-        """Starts it, in place of the one before; False while it is too early, or that one still there."""
+        """Starts the process, in place of the one before; False during backoff, or if that one still runs."""
         now = self._clock()
         if now < self._not_before:
             return False
         if self._process is not None:
-            # It did not answer, so it is not asked; and what does not end at once is waited for later.
+            # The caller replaces it because it does not answer, so kill it at once, and do not wait for it.
             _send(self._process, signal.SIGKILL)
             if self.exit_code is None:
                 return False
@@ -101,17 +100,17 @@ class Child:
             self._command,
             stdin=subprocess.PIPE,
             env={**os.environ, **self._environment},
-            # In a session of its own: Ctrl-C is for its parent, which ends it in its own time.
+            # A new session: Ctrl-C should reach only the parent, which then ends the child.
             start_new_session=True,
         )
-        self._tell(self._process, self._first_line)
+        self._write(self._process, self._first_line)
         self._healthy_since, self._ended_at = None if self._tells_ready else now, None
         logger.info("started %s, process %d", self.name, self._process.pid)
         return True
 
-    def _tell(self, process: "subprocess.Popen[bytes]", line: bytes) -> None:
+    def _write(self, process: "subprocess.Popen[bytes]", line: bytes) -> None:
         if process.stdin is not None and line:
-            with contextlib.suppress(OSError):  # It is gone already: its exit code tells more.
+            with contextlib.suppress(OSError):  # The process has ended already: see its exit code.
                 process.stdin.write(line + b"\n")
                 process.stdin.flush()
 
@@ -124,13 +123,13 @@ class Child:
             _send(self._process, number)
 
     def _lived_long(self) -> bool:
-        """What has ended does not live on while it is waited for."""
+        """Whether the last process was healthy long enough to reset the backoff."""
         if self._healthy_since is None or self._ended_at is None:
             return False
         return self._ended_at - self._healthy_since > _LONG_LIFE
 
     def end(self) -> None:
-        """Asks it to end, does not wait for ever, and leaves nothing of it."""
+        """Sends SIGTERM, kills the process group after the grace period, and reaps the child."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -139,29 +138,29 @@ class Child:
                 process.stdin.close()
         _send(process, signal.SIGTERM)
         if not _has_ended(process, self._grace):
-            # A stopped process does not hear the polite signal.
+            # A stopped process does not handle SIGTERM.
             _send(process, signal.SIGKILL)
         if process.returncode is None:
-            # What it started is in its session, and may have outlived it.
+            # Processes that it started are in its session, and may still run.
             kill_group(process.pid)
         process.wait()
 
 
 def _exit_code(process: "subprocess.Popen[bytes]") -> int | None:
-    """Of a process that has ended, which is not reaped by this; negative: the signal."""
+    """Exit code of a process that has ended, without reaping it; negative: a signal."""
     if process.returncode is not None or not hasattr(os, "waitid"):
         return process.poll()
     try:
         ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        return process.poll()  # Someone else has reaped it.
+        return process.poll()  # It was reaped elsewhere.
     if ended is None:
         return None
     return int(ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
 
 
 def _has_ended(process: "subprocess.Popen[bytes]", seconds: float) -> bool:
-    """Waits for it, so long at most."""
+    """Waits for the end of the process, at most this long."""
     deadline = time.monotonic() + seconds
     while _exit_code(process) is None:
         if time.monotonic() > deadline:
@@ -171,18 +170,18 @@ def _has_ended(process: "subprocess.Popen[bytes]", seconds: float) -> bool:
 
 
 def _send(process: "subprocess.Popen[bytes]", number: int) -> None:
-    """To itself only, unless it is reaped: then its number may be someone else's."""
+    """Signals the process, unless it was reaped: then its process id may belong to another process."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, number)
 
 
 def _about_memory(code: int, *, ran_out: bool) -> str:
-    """`ran_out`: the kernel has killed some process for memory since this one was started."""
+    """`ran_out`: the kernel has killed a process for lack of memory since this one was started."""
     if code not in _KILLED:
-        return ""  # It ended by itself: what was killed is another process of this host.
+        return ""  # It ended by itself: the kernel killed another process.
     if ran_out:
         return (
             ": out of memory, and the system killed it; use a smaller model or KV cache, or raise the limit"
         )
-    return ": it was killed; if nobody did that, it was out of memory"
+    return ": it was killed, by a user or because memory ran out"

@@ -1,7 +1,7 @@
-"""Memory of the host, as far as this process may use it: what the system has, and the limits of its cgroups.
+"""The host memory that this process may use, from the system and the limits of its cgroups.
 
-Knows /proc and both versions of cgroups. A limit may stand at any level of a process's cgroup path; the
-lowest one counts. Does not know models or devices. What a system does not tell is left out.
+Knows /proc and both versions of cgroups. Every level of a process's cgroup path may have a limit; the lowest
+one applies. Missing information is ignored. Does not know models or devices.
 """
 
 import os
@@ -11,17 +11,17 @@ from pathlib import Path
 
 _ROOT = Path("/")
 _UNLIMITED = 1 << 60
-"""Version 1 writes "no limit" as a number just below 2^63."""
+"""cgroups version 1 writes "no limit" as a number just below 2^63."""
 _CACHED = ("active_file", "inactive_file")
-"""Parts of a cgroup's usage that the kernel gives back when memory is needed."""
+"""Parts of a cgroup's usage that the kernel frees when memory is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
     total: int
-    """Bytes that this process could have at most."""
+    """Bytes that this process may use at most."""
     available: int
-    """Bytes that it could have now, without swapping."""
+    """Bytes that it can allocate now, without swapping."""
     is_limited: bool = False
     """Whether a cgroup, such as a container's, sets the total."""
 
@@ -31,12 +31,12 @@ class HostMemory:
 
 
 def gib(count: float) -> str:
-    """Bytes, for a sentence."""
+    """Formats a number of bytes in GiB."""
     return f"{count / 2**30:.2f} GiB"
 
 
 def host_memory(root: Path = _ROOT) -> HostMemory:
-    """`root`: where /proc and /sys are."""
+    """`root`: the folder that contains proc and sys."""
     fields = _fields(root / "proc/meminfo")
     pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     total = fields.get("MemTotal", pages)
@@ -48,10 +48,10 @@ def host_memory(root: Path = _ROOT) -> HostMemory:
 
 
 def available_on_node_of(core: int, root: Path = _ROOT) -> int | None:
-    """Bytes that could be had on the NUMA node of this core; None: the system does not tell."""
+    """Bytes that are available on the NUMA node of this core; None: unknown."""
     for node in sorted((root / f"sys/devices/system/cpu/cpu{core}").glob("node[0-9]*")):
         lines = _text(root / f"sys/devices/system/node/{node.name}/meminfo").splitlines()
-        # Each begins with "Node 0".
+        # Each line begins with "Node 0".
         fields = _numbers(line.split(maxsplit=2)[2] for line in lines if len(line.split()) > 3)
         parts = ("MemFree", "Active(file)", "Inactive(file)", "SReclaimable")
         if "MemFree" in fields:
@@ -60,9 +60,9 @@ def available_on_node_of(core: int, root: Path = _ROOT) -> int | None:
 
 
 def count_oom_kills(root: Path = _ROOT) -> int:
-    """How many processes the kernel has killed since it started, because memory ran out; 0: not told."""
-    found = [line.split() for line in _text(root / "proc/vmstat").splitlines()]
-    return next((int(number) for name, number in found if name == "oom_kill"), 0)
+    """Number of processes that the kernel has killed since boot because memory ran out; 0 if unknown."""
+    pairs = [line.split() for line in _text(root / "proc/vmstat").splitlines()]
+    return next((int(number) for name, number in pairs if name == "oom_kill"), 0)
 
 
 def _limits(root: Path) -> Iterator[tuple[int, int]]:
@@ -79,9 +79,9 @@ def _limits(root: Path) -> Iterator[tuple[int, int]]:
 def _limits_of_version_2(root: Path, path: str) -> Iterator[tuple[int, int]]:
     for mount in ("sys/fs/cgroup", "sys/fs/cgroup/unified"):
         for folder in _levels(root / mount, path):
-            # Above memory.high a group is slowed until it hardly runs.
-            said = [_number(folder / name) for name in ("memory.max", "memory.high")]
-            limits = [each for each in said if each is not None]
+            # Above memory.high the kernel throttles a group until it hardly runs.
+            numbers = [_number(folder / name) for name in ("memory.max", "memory.high")]
+            limits = [each for each in numbers if each is not None]
             if limits:
                 yield min(limits), _used(folder / "memory.current", folder, prefix="")
 
@@ -94,9 +94,10 @@ def _limits_of_version_1(root: Path, path: str) -> Iterator[tuple[int, int]]:
 
 
 def _levels(mount: Path, path: str) -> Iterator[Path]:
-    """The cgroup's folder and those above it.
+    """The cgroup's folder and its parents.
 
-    In a container the path may be the host's: then only the mounted top, which is its own, exists.
+    In a container the path may be the host's: then only the mount point, which is the container's own group,
+    exists.
     """
     names = [name for name in path.split("/") if name and name != ".."]
     for depth in range(len(names), -1, -1):
@@ -114,7 +115,7 @@ def _fields(path: Path) -> Mapping[str, int]:
 
 
 def _numbers(lines: Iterator[str] | list[str]) -> dict[str, int]:
-    """Of lines such as `MemTotal: 24682416 kB`, in bytes."""
+    """Parses lines such as `MemTotal: 24682416 kB`; returns bytes."""
     pairs = (line.partition(":") for line in lines)
     return {
         name: int(value.split()[0]) << 10 for name, _, value in pairs if value.split()[:1] and "kB" in value
@@ -122,8 +123,8 @@ def _numbers(lines: Iterator[str] | list[str]) -> dict[str, int]:
 
 
 def _number(path: Path) -> int | None:
-    said = _text(path)
-    return int(said) if said.isdigit() else None
+    text = _text(path)
+    return int(text) if text.isdigit() else None
 
 
 def _text(path: Path) -> str:

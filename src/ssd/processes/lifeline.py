@@ -1,7 +1,7 @@
-"""A child's end of its lifeline: the standard input that its parent holds the other end of.
+"""Ends a child process when its parent ends. The lifeline is the child's standard input.
 
-Whoever started this process may be killed and tell nobody. The system then closes what it held, so a
-thread that reads from it knows. Does not know what the process does.
+If the parent is killed, the system closes its end of the pipe, and a thread of the child reads the end of
+file. Does not know what the process does.
 """
 
 import contextlib
@@ -15,13 +15,13 @@ from collections.abc import Callable
 from ssd.processes.process_group import kill_group
 
 _GRACE = 5.0
-"""Seconds to end in one's own way, once the parent is gone: who still loads a model hears no signal."""
+"""Seconds to end after SIGTERM once the parent is gone: a process that loads a model handles no signals."""
 
 
 def end_with_parent(clean_up: Callable[[], None], *, grace: float = _GRACE) -> None:
-    """From here on the end of standard input ends this process and all that it started.
+    """From now on, the end of standard input ends this process and all processes that it started.
 
-    `clean_up` does first what the parent would have done after our end.
+    `clean_up` is called first; it does what the parent would have done after this process ended.
     """
     arguments = (sys.stdin.fileno(), clean_up, grace)
     threading.Thread(target=_wait_for_the_end, args=arguments, name="lifeline", daemon=True).start()
@@ -32,7 +32,7 @@ def _wait_for_the_end(lifeline: int, clean_up: Callable[[], None], grace: float)
         while os.read(lifeline, 4096):
             pass
     clean_up()
-    # A parent starts its children as leaders of a group; what was started by hand shares the shell's.
+    # A parent starts its children as group leaders; a process started by hand shares the shell's group.
     is_leader = os.getpgrp() == os.getpid()
     if is_leader:
         os.killpg(0, signal.SIGTERM)

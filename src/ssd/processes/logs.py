@@ -1,7 +1,6 @@
-"""Logs of server, engine and draft process: one JSON object a line, or text for whoever sits at a terminal.
+"""Log formats of server, engine and draft process: one JSON object per line, or text for a terminal.
 
-Knows the two formats. What is worth a line is decided elsewhere; fields are passed as
-`extra={"fields": {...}}`.
+Pass fields as `extra={"fields": {...}}`. Does not know what is logged.
 """
 
 import json
@@ -15,7 +14,7 @@ from ssd.config.server import LogFormat
 from ssd.processes.terminal import escaped
 
 _SHOWN_LEVEL = logging.WARNING
-"""From here on, a line of text names its level."""
+"""Text lines of this level and above contain the level."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -41,8 +40,8 @@ class JsonFormatter(logging.Formatter):
 class TextFormatter(logging.Formatter):
     """`12:00:01 server: ready`, local time; fields after the message, an exception below it.
 
-    What callers send, such as a path, may be part of it: it neither moves the cursor nor begins a line that
-    looks like one of ours.
+    Messages may contain text of callers, such as a path. So control characters are escaped and further lines
+    indented: callers can neither move the cursor nor imitate a log line.
     """
 
     def __init__(self, process: str) -> None:
@@ -60,12 +59,12 @@ class TextFormatter(logging.Formatter):
 
 
 def usual_format() -> LogFormat:
-    """Text where someone reads along, JSON where standard error goes to a file or a collector."""
+    """Text if standard error is a terminal, else JSON."""
     return "text" if sys.stderr.isatty() else "json"
 
 
 def start_log(process: str, level: str, form: LogFormat) -> None:
-    """Sends everything that is logged to standard error."""
+    """Writes all logs to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(process) if form == "json" else TextFormatter(process))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -1,8 +1,7 @@
-"""The end of a process group, in which one member may have to outlive the others by a moment.
+"""Kills a process group, except multiprocessing's resource tracker, which must end last.
 
-Python's multiprocessing starts a process that holds nothing but names: when all who made shared memory and
-semaphores are gone, it removes what they left, and ends. Killed with them, it leaves that to nobody. Where
-there is no /proc a group is killed as a whole.
+The tracker removes shared memory and semaphores after the processes that made them have ended, and then ends
+itself. If it were killed with the others, these would leak. Without /proc the whole group is killed at once.
 """
 
 import contextlib
@@ -17,7 +16,7 @@ _PROCESSES = Path("/proc")
 
 
 def kill_group(group: int) -> None:
-    """All of it; but a member that kills its own group lives on, and so does what tidies up after it."""
+    """Kills all members, trackers last. If the caller is a member, the caller and its tracker survive."""
     if _PROCESSES.exists():
         deadline = time.monotonic() + _TIDY_SECONDS
         while _kill_all_but_trackers(group) and time.monotonic() < deadline:
@@ -29,7 +28,7 @@ def kill_group(group: int) -> None:
 
 
 def _kill_all_but_trackers(group: int) -> bool:
-    """Whether somebody is left to be waited for: trackers too, unless they wait for this process."""
+    """Whether to wait for members: also for trackers, unless they wait for this process."""
     members = _members(group) - {os.getpid()}
     others = {each for each in members if _TRACKER not in _command(each)}
     for each in others:
@@ -39,14 +38,14 @@ def _kill_all_but_trackers(group: int) -> bool:
 
 
 def _members(group: int) -> set[int]:
-    """Those that live: what waits to be counted is none."""
-    found = set()
+    """Process ids of the group's members, without zombies."""
+    members = set()
     for each in _PROCESSES.glob("[0-9]*"):
         with contextlib.suppress(OSError):
             state, _parent, its_group = (each / "stat").read_text().rpartition(")")[2].split()[:3]
             if int(its_group) == group and state not in "ZX":
-                found.add(int(each.name))
-    return found
+                members.add(int(each.name))
+    return members
 
 
 def _command(pid: int) -> bytes:

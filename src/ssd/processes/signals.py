@@ -1,6 +1,6 @@
-"""Signals that ask a process to end, noted for a loop that looks for them.
+"""Records signals that ask a process to end, for a loop that polls them.
 
-Knows signals. What is done about them is the loop's affair.
+Knows signals. Does not know how the loop reacts.
 """
 
 import signal
@@ -13,24 +13,24 @@ ENDINGS = (signal.SIGTERM, signal.SIGINT)
 
 class Signals:
     def __init__(self, numbers: Sequence[int] = ENDINGS) -> None:
-        """From here on, until `close`, they end nothing by themselves. For the main thread only."""
-        # A handler runs amid anything, also amid `wait`: of all queues this one bears it.
-        self._news: SimpleQueue[int] = SimpleQueue()
-        self._came: list[int] = []
+        """Until `close`, records these signals instead of ending the process. For the main thread only."""
+        # A handler may interrupt `wait`: SimpleQueue is the only queue that is reentrant.
+        self._new: SimpleQueue[int] = SimpleQueue()
+        self._received: list[int] = []
         self._before = {number: signal.signal(number, self._note) for number in numbers}
 
     def have_come(self) -> bool:
-        return bool(self._came) or not self._news.empty()
+        return bool(self._received) or not self._new.empty()
 
     def wait(self, seconds: float) -> list[int]:
-        """All so far; comes back early when another one does."""
+        """All signals so far; returns early when another one arrives."""
         with suppress(Empty):
-            self._came.append(self._news.get(timeout=seconds))
-        return list(self._came)
+            self._received.append(self._new.get(timeout=seconds))
+        return list(self._received)
 
     def close(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: object) -> None:
-        self._news.put(number)
+        self._new.put(number)

@@ -1,6 +1,6 @@
-"""Where the sockets of our processes live: folders that only this user can enter, gone after their use.
+"""Temporary folders for the sockets of our processes, readable by this user only.
 
-Knows files. Does not know what is said over a socket, nor by whom.
+Knows files. Does not know messages or processes.
 """
 
 import contextlib
@@ -12,12 +12,12 @@ _UNIX = "ipc://"
 
 
 def private_folder() -> Path:
-    """A new one, with mode 0700."""
+    """A new folder with mode 0700."""
     return Path(tempfile.mkdtemp(prefix="ssd-"))
 
 
 def remove_folder(folder: Path) -> None:
-    """With all that is in it. The process and its parent may both do it, whoever comes first."""
+    """Removes a folder and its contents. The process and its parent may both call this."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -26,12 +26,12 @@ def address_in(folder: Path, name: str) -> str:
 
 
 def private_address() -> str:
-    """For a draft of our own: a socket in a folder of its own."""
+    """The address of a draft's socket in a new private folder."""
     return address_in(private_folder(), "draft.sock")
 
 
 def remove_socket(address: str) -> None:
-    """The file of a Unix socket that nobody needs any more, and its folder if that was all in it."""
+    """Removes the file of a Unix socket, and its folder if that is empty afterwards."""
     if address.startswith(_UNIX):
         path = Path(address.removeprefix(_UNIX))
         path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Text of others on a terminal: control characters are shown, not carried out.
+"""Escapes control characters in untrusted text for a terminal.
 
-A model, or a caller of a server, can be made to write escape sequences, and those can retitle a window, move
-what is on the screen, or answer the shell. Where output goes to a file or another program it stays as it is.
+A model or a caller could write escape sequences that change the window's title, overwrite the screen or send
+input to the shell. Output to a file or another program is not changed.
 """
 
 import sys
@@ -11,7 +11,7 @@ _KEPT = "\n\t"
 
 
 def for_terminal(text: str) -> str:
-    """The text as it may be printed on standard output."""
+    """The text, escaped if standard output is a terminal."""
     return escaped(text) if sys.stdout.isatty() else text
 
 

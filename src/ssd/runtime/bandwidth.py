@@ -20,11 +20,11 @@ def reading_rate(device: torch.device) -> float:
 
 def launch_seconds(device: torch.device) -> float:
     """Seconds to launch one small operation: overhead of torch, and on a GPU also of the driver."""
-    place = torch.zeros(1, device=device)
+    number = torch.zeros(1, device=device)
 
     def launch() -> None:
         for _ in range(_LAUNCHES):
-            place.add_(1.0)
+            number.add_(1.0)
 
     return best_seconds(launch, device, within=0.3) / _LAUNCHES
 

@@ -21,8 +21,8 @@ class Buckets:
 
     def size_for(self, num_rows: int) -> int | None:
         """None if there are more rows than the largest captured size."""
-        place = bisect_left(self.sizes, num_rows)
-        return self.sizes[place] if place < len(self.sizes) else None
+        index = bisect_left(self.sizes, num_rows)
+        return self.sizes[index] if index < len(self.sizes) else None
 
     def layout(self, rows: Sequence[SequenceInput]) -> Layout | None:
         """None if there are more rows than were captured, or prompt rows while `tile` is set."""
@@ -52,5 +52,5 @@ class Buckets:
 def buckets_for(num_blocks: int, most_rows: int, tile: int | None) -> Buckets:
     """The default sizes up to the first that holds `most_rows`; multiples of the tile only."""
     fitting = [size for size in DEFAULT_SIZES if tile is None or size % tile == 0] or [tile or 1]
-    place = bisect_left(fitting, most_rows)
-    return Buckets(num_blocks, tuple(fitting[: place + 1]), tile)
+    index = bisect_left(fitting, most_rows)
+    return Buckets(num_blocks, tuple(fitting[: index + 1]), tile)

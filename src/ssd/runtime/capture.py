@@ -26,9 +26,9 @@ class Capture(Protocol):
 
 
 class CudaGraphs:
-    """CUDA graphs. Never run on a real GPU.
+    """Captures CUDA graphs. Has never run on a GPU.
 
-    All graphs share one memory pool, so results of a replay must lie in buffers allocated before capture.
+    All graphs share one memory pool, so results of a replay must be in buffers allocated before capture.
     """
 
     def __init__(self, gpu: GpuDevice) -> None:

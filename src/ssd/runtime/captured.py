@@ -28,8 +28,8 @@ from ssd.runtime.static import StaticBuffers, draws_of_padding
 from ssd.sampling import CoupledDecision, Draws
 
 T = TypeVar("T")
-Kind = Literal["greedy", "drawn", "truncated"]
-KINDS: tuple[Kind, ...] = ("greedy", "drawn", "truncated")
+Kind = Literal["greedy", "sampled", "truncated"]
+KINDS: tuple[Kind, ...] = ("greedy", "sampled", "truncated")
 
 logger = logging.getLogger(__name__)
 
@@ -152,10 +152,10 @@ def kind_of(finish: object) -> Kind:
     """The kind of captured step for this finish; for raw logits the cheapest kind serves."""
     if not isinstance(finish, CoupledDecision) or finish.draws is None:
         return "greedy"
-    return "drawn" if finish.draws.truncation is None else "truncated"
+    return "sampled" if finish.draws.truncation is None else "truncated"
 
 
 def _as_kind(draws: Draws, kind: Kind) -> Draws | None:
     if kind == "greedy":
         return None
-    return replace(draws, truncation=None) if kind == "drawn" else draws
+    return replace(draws, truncation=None) if kind == "sampled" else draws

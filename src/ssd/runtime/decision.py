@@ -24,7 +24,7 @@ def decision_on(device: torch.device, decision: CoupledDecision) -> Callable[[Te
 
 @dataclass(frozen=True, slots=True)
 class FusedDecision:
-    """Never run on a GPU."""
+    """The coupled decision by our kernel. Has never run on a GPU."""
 
     draws: Draws
 
@@ -40,8 +40,8 @@ class FusedDecision:
         if self.draws.truncation is None:
             return None
         temperatures = torch.where(self.draws.temperatures == 0.0, 1.0, self.draws.temperatures)
-        found = [
+        floors = [
             whole_floors(scaled(logits[each], temperatures[each]), self.draws.truncation.at(each))
             for each in pieces_of(logits)
         ]
-        return found[0] if len(found) == 1 else torch.cat(found)
+        return floors[0] if len(floors) == 1 else torch.cat(floors)

@@ -53,7 +53,7 @@ class EagerRunner:
 
     @property
     def head_tokens(self) -> Tensor | None:
-        """The tokens that the columns of logits stand for; None: the whole vocabulary."""
+        """The tokens of the logits' columns; None: the whole vocabulary."""
         return self.model.head_tokens
 
     def batch(self, rows: Sequence[SequenceInput]) -> Batch:
@@ -63,9 +63,9 @@ class EagerRunner:
     @torch.inference_mode()
     def launch(self, batch: Batch, finish: Callable[[Tensor], T]) -> InFlightStep[T]:
         # Copy all inputs to the device before the model runs: a later copy would wait for the model.
-        made = decision_on(self._device, finish) if isinstance(finish, CoupledDecision) else finish
+        decide = decision_on(self._device, finish) if isinstance(finish, CoupledDecision) else finish
         with self._threads.one_for_each_operation() if self._threads else contextlib.nullcontext():
-            result = made(self._logits(batch))
+            result = decide(self._logits(batch))
         return in_flight_on(self._device, result)  # type: ignore[arg-type]  # a decision on another device is one
 
     def _logits(self, batch: Batch) -> Tensor:
@@ -82,7 +82,7 @@ def in_flight_on(device: torch.device, result: T) -> InFlightStep[T]:
 
 
 class DeviceStep(Generic[T]):
-    """A step queued on a GPU; an event after its last kernel marks its end. Never run on a GPU."""
+    """A step queued on a GPU; an event after its last kernel marks its end. Has never run on a GPU."""
 
     def __init__(self, result: T, device: torch.device) -> None:
         self._result = result

@@ -47,7 +47,7 @@ def gpu_device_of(device: torch.device) -> GpuDevice | None:
 
 
 class CudaDevice:
-    """Never run on a GPU."""
+    """The operations by torch.cuda. Has never run on a GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

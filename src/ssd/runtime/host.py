@@ -1,12 +1,25 @@
-"""The machine a runner runs on: devices and number formats; its cores are in cores.py.
+"""The machine: resolves `auto` devices and number formats, and checks settings. Its cores are in cores.py.
 
-Knows what torch reports. Decides what `auto` means.
+Knows torch's devices and settings. Imports little more than torch, so that settings are refused before
+anything is downloaded or loaded.
 """
+
+from collections.abc import Sequence
 
 import torch
 
-from ssd.config import DType
+from ssd.config import DType, EngineConfig
 from ssd.models import arithmetic
+from ssd.models.linear import resolve_precision
+
+
+def check_machine(config: EngineConfig) -> None:
+    """ValueError with a remedy if this machine does not support the settings."""
+    resolve_device(config.device)
+    if config.own_draft is not None:
+        draft = config.draft_runner
+        device = resolve_device(draft.device)
+        resolve_precision(draft.precision, device, resolve_dtype(draft.dtype, device))
 
 
 def resolve_device(device: str) -> torch.device:
@@ -19,6 +32,28 @@ def resolve_device(device: str) -> torch.device:
     if resolved.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device={device!r}, but torch sees no CUDA device: use device='cpu'")
     return resolved
+
+
+def gpu_of(device: str, gpus: Sequence[str]) -> str | None:
+    """The full name of the GPU that a setting means; None: a CPU."""
+    if device == "cpu" or (device == "auto" and not gpus):
+        return None
+    named = "cuda:0" if device in ("auto", "cuda") else device
+    if named not in gpus:
+        there = f"there are {', '.join(gpus)}" if gpus else "torch sees no GPU"
+        raise ValueError(f"device={device!r}, but {there}: name one of these, or 'cpu'")
+    return named
+
+
+def draft_device(asked: str, gpus: Sequence[str], *, target: str | None = None) -> str:
+    """The draft's device; `target` is the target's GPU, if it has one.
+
+    `auto` means the last GPU that the target does not use, or the target's if there is no other.
+    """
+    if asked not in ("auto", "cuda") or not gpus:
+        return gpu_of(asked, gpus) or "cpu"
+    others = [gpu for gpu in gpus if gpu != target]
+    return (others or gpus)[-1]
 
 
 def gpus_here() -> list[str]:

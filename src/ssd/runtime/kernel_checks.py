@@ -1,8 +1,8 @@
-"""The check of kernels at startup: each against its torch form, on scenes of the model's own shapes.
+"""Checks kernels at startup: compares each with its torch form on cases of the model's shapes.
 
-Kernels that fail are left to torch in this process. Every slot that no row may see holds NaN, so what reads
-too much shows at once. The torch form computes in float32. Knows the kernels of a model; those of a draft's
-trees are in `draft/server/kernel_checks.py`. The self-test checks more scenes.
+Kernels that fail are replaced by torch in this process. Slots that no row sees contain NaN, so a kernel that
+reads them fails. The torch form computes in float32. Knows the kernels of a model; those of a draft's trees
+are in `draft/server/kernel_checks.py`. The self-test checks more cases.
 """
 
 import logging
@@ -34,7 +34,7 @@ from ssd.sampling.whole import decide_whole, scaled
 logger = logging.getLogger(__name__)
 
 BOUNDS = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2.5e-2}
-"""How far attention may be from its torch form in float32: its inputs are of order 1."""
+"""Largest difference of attention from its torch form in float32, for inputs of order 1."""
 _SHARE_BOUND = 2e-5
 _INFINITE = float("inf")
 
@@ -46,7 +46,7 @@ class KernelCheckResult:
     worst: float
     bound: float
     error: str = ""
-    """What was raised instead of a result."""
+    """The exception, if the kernel raised one."""
 
     @property
     def is_sound(self) -> bool:
@@ -56,17 +56,17 @@ class KernelCheckResult:
     def description(self) -> str:
         if self.error:
             return self.error
-        return f"differs by {self.worst:.1e}, at most {self.bound:.0e} is rounding"
+        return f"differs by {self.worst:.1e}; rounding explains at most {self.bound:.0e}"
 
 
 @dataclass(frozen=True, slots=True)
 class CaseSequence:
-    """One sequence of a scene: `count` rows behind `start` keys of its text."""
+    """One sequence of a case: `count` rows after `start` keys of its text."""
 
     start: int
     count: int
     grown: int | None = None
-    """Nodes of its tree that are there before; None: the rows are of the text itself."""
+    """Number of existing nodes of its tree; None: the rows are plain text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class AttentionCase:
     sequences: tuple[CaseSequence, ...]
     page: int = 16
     padding: int = 0
-    """Rows of nobody, behind each sequence's."""
+    """Number of padding rows after each sequence."""
     deterministic: bool = False
     seed: int = 0
 
@@ -95,13 +95,13 @@ class AttentionCase:
 
 @dataclass(frozen=True, slots=True)
 class LogitsCase:
-    """Logits of a vocabulary, and how they are decided."""
+    """Shape and kind of random logits to decide."""
 
     num_rows: int
     vocab_size: int
     truncates: bool = False
     head_tokens: bool = False
-    """A draft's: columns stand for some tokens of a larger vocabulary."""
+    """The columns are some tokens of a larger vocabulary, as for a draft with a restricted head."""
     dtype: torch.dtype = torch.float32
     seed: int = 0
 
@@ -111,7 +111,7 @@ class LogitsCase:
 
 
 def check_model(shape: PoolShape, num_heads: int, vocab_size: int, *, deterministic: bool) -> None:
-    """Before a model's first step: leaves kernels that fail on its shapes to torch."""
+    """Replaces kernels that fail on the model's shapes by torch. Call it before the model's first step."""
     if can_launch(shape.device):
         cases = cases_of(shape, num_heads, vocab_size, deterministic=deterministic)
         leave_failing_kernels_to_torch(shape.device, check_kernels(shape.device, cases))
@@ -120,22 +120,22 @@ def check_model(shape: PoolShape, num_heads: int, vocab_size: int, *, determinis
 def check_kernels(
     device: torch.device, cases: Iterable[AttentionCase | LogitsCase]
 ) -> Iterator[KernelCheckResult]:
-    """What each kernel gives on each scene, beside its oracle."""
+    """Compares each kernel with its torch form on each case."""
     for case in cases:
         if isinstance(case, AttentionCase):
-            yield _found("attention", case, _attention, device, BOUNDS[case.dtype])
-            yield _found("move", case, _move, device, 0.0)
+            yield _checked("attention", case, _attention, device, BOUNDS[case.dtype])
+            yield _checked("move", case, _move, device, 0.0)
         else:
-            yield _found("decide", case, _decide, device, 0.0)
-            yield _found("children", case, _children, device, _SHARE_BOUND)
+            yield _checked("decide", case, _decide, device, 0.0)
+            yield _checked("children", case, _children, device, _SHARE_BOUND)
 
 
 def leave_failing_kernels_to_torch(
-    device: torch.device, findings: Iterable[KernelCheckResult]
+    device: torch.device, results: Iterable[KernelCheckResult]
 ) -> frozenset[Kernel]:
-    """Those that fail, each with a warning in the log."""
+    """Returns the kernels that failed; logs a warning for each."""
     failed: dict[Kernel, KernelCheckResult] = {}
-    for each in findings:
+    for each in results:
         if not each.is_sound and may_run(each.kernel, device):
             leave_to_torch(each.kernel, device)
             failed[each.kernel] = each
@@ -149,20 +149,20 @@ def leave_failing_kernels_to_torch(
 def cases_of(
     shape: PoolShape, num_heads: int, vocab_size: int, *, deterministic: bool
 ) -> tuple[AttentionCase | LogitsCase, ...]:
-    """A model's own: its heads, pages, number format and vocabulary, a text that is verified and a tree."""
+    """Cases with the model's heads, pages, number format and vocabulary: texts, and a tree if it has any."""
     heads = (num_heads, shape.num_kv_heads, shape.head_dim, shape.dtype)
     texts = (CaseSequence(300, 9), CaseSequence(0, 5), CaseSequence(70, 1))
     sequences = (*texts, CaseSequence(40, 12, 30)) if shape.num_trees and not deterministic else texts
-    case = (LogitsCase(4, vocab_size), LogitsCase(3, vocab_size, truncates=True))
+    logits = (LogitsCase(4, vocab_size), LogitsCase(3, vocab_size, truncates=True))
     if not can_attend(num_heads, shape.num_kv_heads, shape.head_dim):
-        return case
-    return AttentionCase(*heads, sequences, page=shape.block_size, deterministic=deterministic), *case
+        return logits
+    return AttentionCase(*heads, sequences, page=shape.block_size, deterministic=deterministic), *logits
 
 
 _Case = TypeVar("_Case", AttentionCase, LogitsCase)
 
 
-def _found(
+def _checked(
     kernel: Kernel,
     case: _Case,
     measure: Callable[[_Case, torch.device], float],
@@ -171,24 +171,21 @@ def _found(
 ) -> KernelCheckResult:
     try:
         return KernelCheckResult(kernel, str(case), measure(case, device), bound)
-    except Exception as error:  # A compiler's, a driver's: whatever it is, the kernel cannot be used.
+    except Exception as error:  # Any error of compiler or driver means that the kernel cannot be used.
         return KernelCheckResult(
             kernel, str(case), _INFINITE, bound, f"{type(error).__name__}: {error}"[:300]
         )
 
 
-# Scenes.
-
-
 def batch_and_pool(case: AttentionCase, device: torch.device) -> tuple[Batch, KVPool]:
-    """The rows as a batch, and a pool where every slot that is not theirs to see holds NaN."""
+    """The rows as a batch, and a pool that contains NaN in every slot that they do not see."""
     rng, generator = random.Random(case.seed), torch.Generator().manual_seed(case.seed)
     needed = [-(-(sequence.start + sequence.count) // case.page) for sequence in case.sequences]
     numbers = rng.sample(range(sum(needed) + 3), sum(needed))
     num_trees = len(case.sequences) if any(sequence.grown is not None for sequence in case.sequences) else 0
     shape = PoolShape(
         *(2, case.num_kv_heads, case.head_dim, sum(needed) + 3, case.page),
-        # The torch form reads tree slots even where there is no tree.
+        # The torch form reads tree slots even if there is no tree.
         *(case.dtype, device, NODES_PER_TREE, num_trees),
     )
     pool = KVPool(shape)
@@ -222,21 +219,21 @@ def _layout(case: AttentionCase) -> Layout:
 
 
 def _tree(rng: random.Random, sequence: CaseSequence, tree_start: int) -> tuple[Branches, list[int]]:
-    """Rows whose parents are any nodes before them, in any places; and the slots of nodes that are there."""
+    """Rows with random parents in random tree slots; and the slots of existing nodes that rows see."""
     grown = sequence.grown or 0
-    places = rng.sample(range(NODES_PER_TREE), grown + sequence.count)
+    nodes = rng.sample(range(NODES_PER_TREE), grown + sequence.count)
     paths, depths = list[int](), list[int]()
-    for number, place in enumerate(places):
+    for number, node in enumerate(nodes):
         parent = rng.randint(-1, number - 1)
-        paths.append(1 << place | (paths[parent] if parent >= 0 else 0))
+        paths.append(1 << node | (paths[parent] if parent >= 0 else 0))
         depths.append(depths[parent] + 1 if parent >= 0 else 0)
     positions = [sequence.start + depth for depth in depths[grown:]]
-    # A node that no row descends from is nobody's to see.
+    # Nodes without descendants among the rows are not seen, and keep NaN.
     seen = 0
     for path in paths[grown:]:
         seen |= path
-    mine = [tree_start + place for place in places[:grown] if seen >> place & 1]
-    return Branches(positions, sequence.start, tree_start, places[grown:], paths[grown:]), mine
+    seen_slots = [tree_start + node for node in nodes[:grown] if seen >> node & 1]
+    return Branches(positions, sequence.start, tree_start, nodes[grown:], paths[grown:]), seen_slots
 
 
 def _attention(case: AttentionCase, device: torch.device) -> float:
@@ -257,7 +254,7 @@ def _attention(case: AttentionCase, device: torch.device) -> float:
     )
     rows = torch.cat([torch.arange(span.first, span.last) for span in batch.spans]).to(device)
     gaps = (got.float() - wanted)[rows].abs()
-    # Padding writes to scratch in any order; elsewhere both must have stored the same.
+    # Padding rows write to the scratch slot in any order; all other slots must be equal.
     is_stored = torch.ones(pool.shape.num_slots, dtype=torch.bool, device=device)
     is_stored[pool.scratch_slot] = False
     pairs = ((pool.keys, exact.keys), (pool.values, exact.values))
@@ -272,24 +269,21 @@ _ON_DEVICE = ("slots", "sequences", "seen", "paths", "tables", "tree_starts")
 
 
 def _move(case: AttentionCase, device: torch.device) -> float:
-    """Any slots to any others, and padding."""
+    """Moves random slots to others, and padding."""
     _, pool = batch_and_pool(case, device)
     other = KVPool(pool.shape)
-    for mine, its in ((pool.keys, other.keys), (pool.values, other.values)):
-        mine.copy_(torch.randn(mine.shape, generator=torch.Generator().manual_seed(case.seed)))
-        its.copy_(mine)
-    # Scratch is padding's: two moves to one slot have no order.
+    for first, second in ((pool.keys, other.keys), (pool.values, other.values)):
+        first.copy_(torch.randn(first.shape, generator=torch.Generator().manual_seed(case.seed)))
+        second.copy_(first)
+    # Without the scratch slot, which padding moves use: two moves to one slot have no order.
     real = [slot for slot in range(pool.shape.num_slots) if slot != pool.scratch_slot]
     slots = random.Random(case.seed).sample(real, 8)
     sources, destinations = [*slots[:4], pool.scratch_slot], [*slots[4:], pool.scratch_slot]
-    taken, given = (torch.tensor(each, device=device) for each in (sources, destinations))
-    move_kv(pool.keys, pool.values, taken, given)
-    other.move(taken, given)
+    moves = [torch.tensor(each, device=device) for each in (sources, destinations)]
+    move_kv(pool.keys, pool.values, *moves)
+    other.move(*moves)
     alike = torch.equal(pool.keys, other.keys) and torch.equal(pool.values, other.values)
     return 0.0 if alike else _INFINITE
-
-
-# Vocabularies.
 
 
 def _logits(case: LogitsCase, device: torch.device) -> tuple[Tensor, Draws, Tensor | None]:
@@ -310,7 +304,7 @@ def _logits(case: LogitsCase, device: torch.device) -> tuple[Tensor, Draws, Tens
 
 
 def _decide(case: LogitsCase, device: torch.device) -> float:
-    """How many tokens differ."""
+    """The number of tokens that differ."""
     logits, draws, floors = _logits(case, device)
     return float((decide_rows(logits, draws, floors) != decide_whole(logits, draws)).sum())
 
@@ -328,7 +322,7 @@ def _children(case: LogitsCase, device: torch.device) -> float:
 def _children_of_rows(
     logits: Tensor, draws: Draws, floors: Tensor | None, count: int, head_tokens: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The torch form of `children_of`: of equal scores the lower column comes first."""
+    """The torch form of `children_of`; of equal scores the lower column comes first."""
     num_rows, num_columns = logits.shape
     device = logits.device
     ids = torch.arange(num_columns, device=device) if head_tokens is None else head_tokens

@@ -1,6 +1,6 @@
-"""How much room a model's texts get: blocks and trees for so many bytes, and the longest text that fits.
+"""Plans the KV cache: the number of blocks and trees for a number of bytes, and the longest text that fits.
 
-Knows settings and shapes. Does not know what else lies in memory: that is `memory.py`'s.
+Knows settings and shapes. Does not know other uses of memory: see `memory.py`.
 """
 
 import logging
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def pool_bytes(shape: PoolShape) -> int:
-    """Of texts and trees."""
+    """Bytes of a pool's blocks and tree slots."""
     num_slots = shape.num_blocks * shape.block_size + shape.num_trees * NODES_PER_TREE
     return shape.bytes_per_slot * num_slots
 
@@ -33,7 +33,7 @@ class KVPlanner:
 
     @property
     def longest(self) -> int:
-        """Tokens of a text, as far as the model goes; ValueError if more are asked for."""
+        """Maximum number of tokens of a text; ValueError if the setting exceeds the model's positions."""
         asked, most = self.config.max_model_len, self.model.max_position
         if asked is not None and asked > most:
             raise ValueError(
@@ -43,11 +43,11 @@ class KVPlanner:
 
     @property
     def one_block(self) -> PoolShape:
-        """The smallest pool, with trees if there are to be some."""
+        """A pool of one block, and of one tree if trees are enabled."""
         return self._shape(1, min(1, self.config.num_trees))
 
     def max_model_len(self, shape: PoolShape) -> int:
-        """What was asked for, if model and pool can hold it; otherwise as much as both can."""
+        """The setting, or as much as model and pool can hold; ValueError if the pool is too small."""
         num_slots, longest = shape.num_blocks * shape.block_size, self.longest
         if longest <= num_slots:
             return longest
@@ -67,21 +67,22 @@ class KVPlanner:
         return self.shape(self.config.kv_cache_bytes or KV_CACHE_BYTES)
 
     def within(self, plan: MemoryPlan) -> PoolShape:
-        """What was asked for, or all memory that the GPU has left; ValueError if it has less."""
+        """The pool that the settings ask for, or one that fills the GPU; ValueError if it does not fit."""
         asked = self.config.kv_cache_bytes
         shape = self.shape(plan.kv_bytes if asked is None else asked)
         needed = pool_bytes(shape)
         if needed > plan.kv_bytes:
             raise ValueError(
-                f"{needed} bytes of KV are asked for, but the GPU has {plan.kv_bytes} left "
+                f"the settings ask for {needed} bytes of KV cache, but the GPU has {plan.kv_bytes} left "
                 f"(memory {plan}): lower kv_cache_bytes or num_blocks to that, or max_num_batched_tokens"
             )
         return shape
 
     def shape(self, kv_bytes: int) -> PoolShape:
-        """As many blocks as the memory allows, but no more than the sequences could ever fill.
+        """As many blocks as the memory allows, but no more than max_num_seqs sequences can fill.
 
-        Trees come first. A draft's have half of the memory at most: the others' sequences then wait for one.
+        Trees are allocated first. A draft's trees get at most half of the memory; if that is too little for
+        all sequences, some of them wait for a tree.
         """
         config, one = self.config, self._shape(1, 0)
         bytes_per_tree = NODES_PER_TREE * one.bytes_per_slot
@@ -99,10 +100,10 @@ class KVPlanner:
         return self._shape(num_blocks, num_trees)
 
     def _left_for_trees(self, kv_bytes: int, one: PoolShape) -> int:
-        """Of a target, which can do without: an eighth, and nothing that texts were promised."""
+        """Bytes for a target's trees: at most an eighth, and none of what the settings require for texts."""
         config = self.config
-        promised = config.num_blocks or -(-(config.max_model_len or 0) // config.block_size)
-        return max(0, min(kv_bytes // 8, kv_bytes - promised * one.bytes_per_block))
+        required = config.num_blocks or -(-(config.max_model_len or 0) // config.block_size)
+        return max(0, min(kv_bytes // 8, kv_bytes - required * one.bytes_per_block))
 
     def _shape(self, num_blocks: int, num_trees: int) -> PoolShape:
         model = self.model

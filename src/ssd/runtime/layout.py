@@ -1,7 +1,6 @@
-"""Which row of a batch each token takes, and how rows are tiled for linears.
+"""Assigns tokens to rows of a batch, and tiles the rows for linears.
 
-Knows the two layouts: packed (no padding, one tile) and tiled (deterministic mode).
-Pure: no tensors.
+Knows the two layouts: packed (no padding, one tile) and tiled (deterministic mode). Pure: no tensors.
 """
 
 from collections.abc import Sequence
@@ -26,8 +25,8 @@ def packed_layout(rows: Sequence[SequenceInput]) -> Layout:
 def tiled_layout(rows: Sequence[SequenceInput], tiling: Tiling) -> Layout:
     """Generated tokens first, in whole tiles of one size, then prompt tokens in tiles of another.
 
-    A token's tile size then depends on what it is, never on what is computed beside it. The head sees decided
-    rows in decode tiles, whether the row was a prompt's or not.
+    So the size of a token's tile depends only on whether it is generated, not on the other rows. The head
+    processes all rows in decode tiles.
     """
     generated = [index for index, row in enumerate(rows) if row.generated]
     prompts = [index for index, row in enumerate(rows) if not row.generated]

@@ -1,4 +1,4 @@
-"""From a configuration to a loaded model with its runner and KV pool.
+"""Loads a model with its runner and KV pool from a configuration.
 
 Knows the order in which these are made and how much memory the pool may take.
 """
@@ -44,16 +44,16 @@ class LoadedModel:
     pool: KVPool
     max_model_len: int
     capture: Capture | None = None
-    """How steps are captured where they run; None: on a CPU, not at all."""
+    """Captures steps on the model's GPU; None on a CPU."""
 
     @property
     def head_tokens(self) -> Tensor | None:
-        """The tokens that the columns of logits stand for; None: the whole vocabulary."""
+        """The tokens of the logits' columns; None: the whole vocabulary."""
         return self.runner.head_tokens
 
 
 TrialCapture = Callable[[LoadedModel], object]
-"""Captures what will be captured of a model, on a pool of a single block, and gives what has to stay."""
+"""Captures a model's steps on a pool of a single block; returns an object that keeps them alive."""
 
 
 def load_model(
@@ -63,7 +63,7 @@ def load_model(
     trial_capture: TrialCapture | None = None,
     gpu: GpuDevice | None = None,
 ) -> LoadedModel:
-    """The model that `config` names.
+    """Loads the model of `config`.
 
     `trial_capture`: captures the steps once on a small pool, to measure their memory. `gpu`: plans memory and
     captures steps; None: the device itself, if it is a GPU.
@@ -75,7 +75,7 @@ def load_model(
     dtype = resolve_dtype(config.dtype, device, checkpoint.config.dtype)
     gpu = gpu or gpu_device_of(device)
     planner = KVPlanner(config, checkpoint.config, dtype, device)
-    # First, since it may refuse; what a card has room for is known only when the weights lie there.
+    # Before loading, since it may raise. A GPU's KV memory is known only after loading the weights.
     longest = planner.max_model_len(planner.on_host()) if gpu is None else planner.longest
     threads = ShardThreads() if config.deterministic and device.type == "cpu" else None
     model = _load_decoder(
@@ -91,7 +91,7 @@ def load_model(
     if device.type == "cpu":
         request_huge_pages()
     else:
-        # Not on a CPU: Triton takes long to import.
+        # Imported here because Triton takes long to import.
         from ssd.runtime.kernel_checks import check_model
 
         check_model(
@@ -104,14 +104,14 @@ def load_model(
     if gpu is None:
         return unpooled.on(planner.on_host(), longest, None)
     shape = _planned_shape(unpooled, planner, gpu, trial_capture)
-    # What was rehearsed is given back before its memory is taken.
+    # Releases the memory of the trial capture before the pool takes it.
     gpu.free_bytes()
     return unpooled.on(shape, planner.max_model_len(shape), gpu)
 
 
 @dataclass(frozen=True, slots=True)
 class _ModelWithoutPool:
-    """A model without memory for texts."""
+    """A model without a KV pool."""
 
     config: RunnerConfig
     checkpoint: Checkpoint
@@ -142,7 +142,7 @@ def _planned_shape(
 
 
 def _largest_step(loaded: LoadedModel, config: RunnerConfig) -> None:
-    """A prompt's, with truncated decisions: what it writes goes to one block, again and again."""
+    """Runs a prompt with truncated decisions; it writes all keys to one block."""
     num_rows = min(config.step_rows, loaded.max_model_len)
     num_logits = min(config.step_logits, num_rows)
     blocks = [0] * -(-num_rows // config.block_size)

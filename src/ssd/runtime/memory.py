@@ -1,7 +1,7 @@
-"""A card's memory, planned as a whole: weights, captured steps, what the largest step works with, then KV.
+"""Plans a GPU's memory: weights, captured steps, the working memory of the largest step, then the KV cache.
 
-Weights lie there when the plan is made. The largest step is done once, and everything that will be captured
-is captured once, on a pool of a single block: what they take is measured, not guessed. KV gets what is left.
+The weights are loaded before. The largest step runs once, and all steps are captured once on a pool of a
+single block, to measure their memory. The KV cache gets the rest.
 """
 
 import logging
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ssd.runtime.gpu_device import GpuDevice
 
 _HEADROOM = 0.03
-"""Of the whole card: for what the driver takes by and by, and memory that is free in pieces only."""
+"""Share of the GPU's memory that is left free: for later allocations of the driver, and fragmentation."""
 _GIB = 1 << 30
 
 logger = logging.getLogger(__name__)
@@ -21,13 +21,13 @@ logger = logging.getLogger(__name__)
 class MemoryPlan:
     total: int
     free: int
-    """With the weights there."""
+    """Free bytes after loading the weights."""
     working: int
-    """What the largest step that is not captured holds at a time."""
+    """Peak bytes of the largest eager step."""
     graphs: int
-    """What captured steps keep."""
+    """Bytes of captured steps."""
     share: float = 1.0
-    """Of what is left, for KV: less where another model is still to come."""
+    """Share of the rest that KV gets; less than 1 if another model will be loaded."""
 
     @property
     def kv_bytes(self) -> int:
@@ -41,21 +41,21 @@ class MemoryPlan:
             "the largest step": self.working,
             "left for KV": self.kv_bytes,
         }
-        said = ", ".join(f"{name} {size / _GIB:.2f}" for name, size in parts.items())
-        return f"of {self.total / _GIB:.2f} GiB: {said}"
+        listed = ", ".join(f"{name} {size / _GIB:.2f}" for name, size in parts.items())
+        return f"of {self.total / _GIB:.2f} GiB: {listed}"
 
 
 def measured_plan(
     gpu: GpuDevice, largest_step: Callable[[], object], trial_capture: Callable[[], object], *, share: float
 ) -> MemoryPlan:
-    """`trial_capture` gives what has to stay; here it goes again."""
+    """`trial_capture` returns an object that keeps the captured steps alive; it is deleted here."""
     free = gpu.free_bytes()
     working = gpu.peak_bytes(largest_step)
-    # Handles and workspaces of a first step stay with the driver.
+    # The first step also allocates handles and workspaces that the driver keeps.
     after = gpu.free_bytes()
-    kept = trial_capture()
+    captured = trial_capture()
     graphs = after - gpu.free_bytes()
-    del kept
+    del captured
     plan = MemoryPlan(gpu.total_bytes(), min(free, after), working, max(0, graphs), share)
     logger.info("memory %s", plan)
     return plan

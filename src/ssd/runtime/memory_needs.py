@@ -1,6 +1,6 @@
-"""How much memory a model will take: weights and KV cache, from headers and settings, before it is loaded.
+"""Estimates a model's memory, weights and KV cache, from headers and settings, before it is loaded.
 
-What a step needs beside them is not counted here. Knows number formats and the shape of a KV pool.
+Does not count the working memory of steps. Knows number formats and the shape of a KV pool.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from ssd.runtime.kv_planner import KVPlanner, pool_bytes
 
 CPU = "cpu"
 _PROCESS = 1 << 29
-"""What a process with torch takes before any model is in it."""
+"""Bytes of a process with torch but without a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +28,14 @@ class MemoryNeeds:
     weights: int
     kv: int
     least_kv: int = 0
-    """With less KV memory it cannot run."""
+    """Minimum of KV memory to run."""
 
 
 def memory_needs(who: str, runner: RunnerConfig, device: str = CPU, *, left: int = 0) -> MemoryNeeds:
-    """`left`: free bytes of a GPU before the weights are there, which KV fills unless a size was given."""
+    """`left`: free bytes of a GPU before loading; KV fills them unless the settings give its size."""
     model = open_checkpoint(runner.model).config
     dtype = _dtype(runner, device, model.dtype)
-    weights = _held(model) * _itemsize(runner, device, dtype)
+    weights = _num_weights(model) * _itemsize(runner, device, dtype)
     planner = KVPlanner(runner, model, dtype, torch.device(CPU))
     least = pool_bytes(planner.one_block)
     if runner.kv_cache_bytes is not None:
@@ -47,7 +47,7 @@ def memory_needs(who: str, runner: RunnerConfig, device: str = CPU, *, left: int
 
 
 def check_host_memory(needs: list[MemoryNeeds], memory: HostMemory) -> None:
-    """ValueError with what to change, if models on the CPU would not fit into the memory that is free."""
+    """ValueError with a remedy if models on the CPU do not fit into the available memory."""
     fixed = sum(each.weights + _PROCESS for each in needs)
     wanted = fixed + sum(each.kv for each in needs)
     if wanted <= memory.available:
@@ -55,23 +55,23 @@ def check_host_memory(needs: list[MemoryNeeds], memory: HostMemory) -> None:
     parts = ", ".join(
         f"{each.who}: {gib(each.weights)} of weights and {gib(each.kv)} of KV cache" for each in needs
     )
-    said = (
+    problem = (
         f"out of memory before anything is loaded: {gib(wanted)} are needed, with processes ({parts}); "
         f"there are {memory}"
     )
     each_kv = (memory.available - fixed) // len(needs)
     if each_kv >= max(each.least_kv for each in needs):
-        raise ValueError(f"{said}: use --kv-cache-bytes {each_kv >> 20 << 20}, or raise the limit")
-    raise ValueError(f"{said}: use a smaller model, free memory, or raise the limit of the container")
+        raise ValueError(f"{problem}: use --kv-cache-bytes {each_kv >> 20 << 20}, or raise the limit")
+    raise ValueError(f"{problem}: use a smaller model, free memory, or raise the limit of the container")
 
 
-def _held(model: ModelConfig) -> int:
-    """Weights in memory: a tied head is the embedding."""
+def _num_weights(model: ModelConfig) -> int:
+    """Number of weights in memory; a tied head is counted once."""
     return model.num_parameters + (0 if model.tie_embeddings else model.vocab_size * model.hidden_size)
 
 
 def _dtype(runner: RunnerConfig, device: str, declared: str | None) -> torch.dtype:
-    """On a GPU one of two bytes, unless four were asked for: which, that GPU knows."""
+    """On a GPU a format of two bytes, unless float32 is set: which of the two does not change the size."""
     if device != CPU:
         return torch.float32 if runner.dtype == "float32" else torch.bfloat16
     return resolve_dtype(runner.dtype, torch.device(CPU), declared)

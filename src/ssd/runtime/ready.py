@@ -1,7 +1,7 @@
-"""A model that is ready for steps: loaded, and on a GPU with its steps captured.
+"""Loads a model and, on a GPU, captures its steps.
 
-Knows the order: a rehearsal tells what captured steps take, the KV pool gets the rest, and they are captured
-again over that pool. On a CPU nothing is captured.
+Steps are captured twice: first on a small pool, to measure their memory, then on the KV pool, which gets the
+rest of the memory. On a CPU nothing is captured.
 """
 
 import logging
@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 def load_ready(
     config: RunnerConfig, *, show_progress: ShowProgress = False, gpu: GpuDevice | None = None
 ) -> LoadedModel:
-    def captured(loaded: LoadedModel, what: str) -> LoadedModel:
-        return with_captured_steps(loaded, config, what, show_progress=show_progress)
+    def captured(loaded: LoadedModel, activity: str) -> LoadedModel:
+        return with_captured_steps(loaded, config, activity, show_progress=show_progress)
 
     loaded = load_model(
         config,
@@ -37,25 +37,25 @@ def load_ready(
 
 
 def with_captured_steps(
-    loaded: LoadedModel, config: RunnerConfig, what: str, *, show_progress: ShowProgress
+    loaded: LoadedModel, config: RunnerConfig, activity: str, *, show_progress: ShowProgress
 ) -> LoadedModel:
-    """As it is where steps are not captured."""
+    """The model with captured steps; unchanged on a CPU. `activity` is shown in the progress bar and log."""
     eager, pool = loaded.runner, loaded.pool
     if loaded.capture is None or not isinstance(eager, EagerRunner):
         return loaded
     choose = deterministic_captured_backend if config.deterministic else captured_backend
     attention = choose(pool, eager.model.config.num_heads)
     if attention is None:
-        logger.warning("steps are computed eagerly: no kernel of ours for attention can be captured here")
+        logger.warning("steps run eagerly: no attention kernel can be captured on this device")
         return loaded
     num_blocks = -(-loaded.max_model_len // pool.shape.block_size)
     tile = config.decode_tile if config.deterministic else None
     buckets = buckets_for(num_blocks, config.step_rows, tile)
     started, count = time.perf_counter(), len(buckets.sizes) * len(KINDS)
-    bar = progress_bar(f"{what} {loaded.checkpoint.name}", count, unit="step", show=show_progress)
+    bar = progress_bar(f"{activity} {loaded.checkpoint.name}", count, unit="step", show=show_progress)
     try:
         runner = CapturedRunner(eager, attention, pool, buckets, CaptureWithProgress(loaded.capture, bar))
     finally:
         bar.close()
-    logger.info("%s %s: %d in %.1f s", what, loaded.checkpoint.name, count, time.perf_counter() - started)
+    logger.info("%s %s: %d in %.1f s", activity, loaded.checkpoint.name, count, time.perf_counter() - started)
     return replace(loaded, runner=runner)

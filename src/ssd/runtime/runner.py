@@ -1,7 +1,6 @@
-"""The runner interface: `launch` a batch, then `collect` what a function made of its logits.
+"""The interface of runners: `launch` a batch, then `collect` the result of a function of its logits.
 
-Knows a forward's input and output. The eager runner and the one of captured graphs
-implement it; nothing above it knows which one it talks to.
+Knows a forward's input and output. The eager runner and the runner of captured graphs implement it.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ class InFlightStep(Protocol[T_co]):
         ...
 
     def collect(self) -> T_co:
-        """What `finish` made of the logits."""
+        """The result of `finish`; waits for it."""
         ...
 
 
@@ -61,8 +60,8 @@ class Runner(Protocol):
     def launch(self, batch: Batch, finish: "Callable[[Tensor], T]") -> InFlightStep[T]:
         """Starts the forward, and `finish` on its logits.
 
-        `finish` is given float32 logits [wanted rows, vocab_size], in the order of the rows; a draft with a
-        restricted head has a column for each of its `head_tokens` instead. Its work is queued behind the
+        `finish` gets float32 logits [wanted rows, vocab_size], in the order of the rows; for a draft with a
+        restricted head they have a column for each of its `head_tokens`. Its work is queued after the
         forward; if it reads a value on the host, it waits for the forward.
         """
         ...

@@ -1,7 +1,7 @@
-"""Where input and results of captured steps lie: memory that stays, and is written anew for each step.
+"""Static buffers for the input and the results of captured steps.
 
-One set for all steps: of the buffers of the largest, a smaller step has the first rows. No two run at a time,
-and whoever wants a result copies it. Knows tensors' places, not what is computed.
+All captured steps share the buffers of the largest one; a smaller step uses their first rows. Only one step
+runs at a time, and its results must be copied before the next. Knows buffers. Does not know what is computed.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -14,7 +14,7 @@ from ssd.attention.batch import Batch
 from ssd.sampling import Draws, Truncation
 
 TENSORS = tuple(each.name for each in fields(Batch) if each.type is Tensor)
-"""Of a batch, what is copied for each step; all else of it is part of what was captured."""
+"""The fields of a batch that are copied for each step; the others are constants of the captured step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class StaticBuffers:
 
     @classmethod
     def of(cls, padding: Batch, num_columns: int, device: torch.device) -> "StaticBuffers":
-        """In memory of its own, with room for what the padding has room for."""
+        """New buffers of the shape of the padding."""
         size = padding.num_rows
         return cls(
             replace(padding, **{name: getattr(padding, name).to(device).clone() for name in TENSORS}),
@@ -36,7 +36,7 @@ class StaticBuffers:
         )
 
     def leading(self, padding: Batch) -> "StaticBuffers":
-        """Views with as much room as this smaller padding."""
+        """Views of the shape of this smaller padding."""
         views: dict[str, Any] = {
             name: _corner(getattr(self.batch, name), getattr(padding, name)) for name in TENSORS
         }
@@ -46,17 +46,17 @@ class StaticBuffers:
         )
 
     def fits(self, batch: Batch) -> bool:
-        """Whether it is of the shape that was captured: rows of a prompt may be as many, in other tiles."""
-        mine = self.batch
+        """Whether the batch has the captured shape. A prompt may have as many rows, but other tiles."""
+        static = self.batch
         return (
-            batch.num_rows == mine.num_rows
-            and len(batch.wanted) == len(mine.wanted)
-            and (batch.tiles, batch.head_tiles) == (mine.tiles, mine.head_tiles)
-            and all(has >= needs for has, needs in zip(mine.tables.shape, batch.tables.shape, strict=True))
+            batch.num_rows == static.num_rows
+            and len(batch.wanted) == len(static.wanted)
+            and (batch.tiles, batch.head_tiles) == (static.tiles, static.head_tiles)
+            and all(has >= needs for has, needs in zip(static.tables.shape, batch.tables.shape, strict=True))
         )
 
     def load(self, batch: Batch, draws: Draws | None) -> None:
-        """Tables may be smaller: what lies behind is of no sequence that a row names."""
+        """Copies the input. Tables may be smaller than the buffers: no row refers to the rest."""
         for name in TENSORS:
             given = getattr(batch, name)
             _corner(getattr(self.batch, name), given).copy_(given, non_blocking=True)
@@ -65,7 +65,7 @@ class StaticBuffers:
 
 
 def draws_of_padding(size: int, device: torch.device) -> Draws:
-    """Greedy, whatever seed and position."""
+    """Draws of greedy rows, for padding."""
     truncation = Truncation(
         torch.full((size,), -torch.inf, dtype=torch.float64, device=device),
         torch.zeros(size, dtype=torch.long, device=device),
@@ -75,15 +75,15 @@ def draws_of_padding(size: int, device: torch.device) -> Draws:
     return Draws(seeds, positions, torch.zeros(size, device=device), truncation)
 
 
-def _corner(place: Tensor, given: Tensor) -> Tensor:
-    return place[tuple(slice(length) for length in given.shape)]
+def _corner(buffer: Tensor, given: Tensor) -> Tensor:
+    return buffer[tuple(slice(length) for length in given.shape)]
 
 
 def _load_draws(given: Draws, static: Draws) -> None:
-    """Of the first rows; what padding behind them draws is nobody's."""
+    """Copies the draws of the first rows. Tokens of the padding rows after them are not used."""
     pairs = [(getattr(given, name), getattr(static, name)) for name in ("seeds", "positions", "temperatures")]
     if given.truncation is not None and static.truncation is not None:
         names = [each.name for each in fields(Truncation)]
         pairs += [(getattr(given.truncation, name), getattr(static.truncation, name)) for name in names]
-    for source, place in pairs:
-        place[: len(source)].copy_(source, non_blocking=True)
+    for source, buffer in pairs:
+        buffer[: len(source)].copy_(source, non_blocking=True)

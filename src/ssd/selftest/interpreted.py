@@ -1,8 +1,8 @@
-"""Kernels in Triton's interpreter, in a process of its own: it has to be chosen before Triton is imported.
+"""Checks kernels in Triton's interpreter, which must be enabled before Triton is imported.
 
     TRITON_INTERPRET=1 python -m ssd.selftest.interpreted
 
-Writes a line of JSON for each finding.
+Writes a line of JSON for each result.
 """
 
 import json
@@ -22,7 +22,7 @@ FEW = (
     LogitsCase(3, 1500),
     LogitsCase(3, 1100, truncates=True),
 )
-"""A small form: the interpreter is a thousand times slower than a GPU."""
+"""Small cases: the interpreter is a thousand times slower than a GPU."""
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
-"""Models made up on the spot: random weights of any shape, in memory or as a pair of small checkpoints.
+"""Models with random weights of any shape, in memory or as a pair of small checkpoints.
 
-A draft of the pair is the target's first layers, so it is right now and then. Nothing is downloaded.
+The draft of the pair consists of the target's first layers, so some of its guesses are right. Downloads
+nothing.
 """
 
 import json
@@ -27,7 +28,7 @@ from ssd.runtime.loading import LoadedModel
 BLOCK, NUM_BLOCKS = 16, 64
 _ARCHITECTURE = "LlamaForCausalLM"
 _SPREAD = 0.2
-"""Of the small pair's weights: wide enough that texts are not one token over and over."""
+"""Standard deviation of the small pair's weights: large enough that texts do not repeat one token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,11 @@ class MadeUpShape:
 
 
 TINY = MadeUpShape(3, 128, 256, 4, 2, 512, 64)
-"""Of the pair that is written: for what is right, not for times."""
+"""Shape of the checkpoint pair: for checking results, not times."""
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """By their names in a checkpoint."""
+    """Shapes by the tensors' names in a checkpoint."""
     hidden, heads = config.hidden_size, config.num_heads * config.head_dim
     keys = config.num_kv_heads * config.head_dim
     layer = {
@@ -80,14 +81,14 @@ def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         "post_attention_layernorm": (hidden,),
     }
     table = (config.vocab_size, hidden)
-    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": table, "lm_head.weight": table}
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": table, "lm_head.weight": table}
     for index in range(config.num_layers):
-        found |= {f"model.layers.{index}.{name}.weight": shape for name, shape in layer.items()}
-    return found | {"model.norm.weight": (hidden,)}
+        shapes |= {f"model.layers.{index}.{name}.weight": shape for name, shape in layer.items()}
+    return shapes | {"model.norm.weight": (hidden,)}
 
 
 class RandomWeights:
-    """A source that makes each tensor when it is read, on its device: nothing is kept twice."""
+    """A weight source that makes each tensor on its device when it is read."""
 
     def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
         self._shapes, self._device, self._dtype = tensor_shapes(config), device, dtype
@@ -99,15 +100,15 @@ class RandomWeights:
         shape = self._shapes[name]
         if len(shape) == 1:
             return torch.ones(shape, device=self._device, dtype=self._dtype)
-        made = torch.randn(shape, device=self._device, dtype=self._dtype)
-        return made.mul_(float(shape[-1] ** -0.5))
+        weight = torch.randn(shape, device=self._device, dtype=self._dtype)
+        return weight.mul_(float(shape[-1] ** -0.5))
 
     def rope_factors(self) -> None:
         return None
 
 
 def loaded_model(shape: MadeUpShape, device: torch.device, dtype: torch.dtype) -> LoadedModel:
-    """Of random weights, as if it had been loaded: for how long a forward takes."""
+    """A model with random weights in memory, for timing forwards."""
     config = shape.config
     model = DenseDecoder(
         config,
@@ -119,7 +120,7 @@ def loaded_model(shape: MadeUpShape, device: torch.device, dtype: torch.dtype) -
     pool = KVPool(
         PoolShape(
             *(config.num_layers, config.num_kv_heads, config.head_dim, NUM_BLOCKS, BLOCK),
-            # The torch form looks at an arena's places even where there is none.
+            # The torch form reads tree slots even if there are no trees.
             *(dtype, device, max(DETERMINISTIC_KEY_TILE, NODES_PER_TREE)),
         )
     )
@@ -134,25 +135,25 @@ def loaded_model(shape: MadeUpShape, device: torch.device, dtype: torch.dtype) -
 
 
 def write_pair(folder: Path) -> tuple[Path, Path]:
-    """Target and draft, as folders with weights, configuration and tokenizer."""
+    """Writes target and draft as folders with weights, configuration and tokenizer."""
     generator = torch.Generator().manual_seed(0)
     weights = {
         name: torch.randn(shape, generator=generator) * _SPREAD if len(shape) > 1 else torch.ones(shape)
         for name, shape in tensor_shapes(TINY.config).items()
     }
-    # The last layer says little, so that a draft without it is often right.
+    # The last layer contributes little, so that a draft without it is often right.
     for part in ("self_attn.o_proj", "mlp.down_proj"):
         weights[f"model.layers.{TINY.layers - 1}.{part}.weight"] *= 0.25
     shallow = replace(TINY, layers=TINY.layers - 1)
     target = _write(folder / "target", TINY, weights)
-    mine = tensor_shapes(shallow.config)
-    return target, _write(folder / "draft", shallow, {name: weights[name] for name in mine})
+    names = tensor_shapes(shallow.config)
+    return target, _write(folder / "draft", shallow, {name: weights[name] for name in names})
 
 
 def _write(folder: Path, shape: MadeUpShape, weights: Mapping[str, Tensor]) -> Path:
     folder.mkdir(parents=True)
     save_file(dict(weights), folder / "model.safetensors", metadata={"format": "pt"})
-    said = {
+    config = {
         "architectures": [_ARCHITECTURE],
         "model_type": "llama",
         "vocab_size": shape.vocab,
@@ -169,13 +170,13 @@ def _write(folder: Path, shape: MadeUpShape, weights: Mapping[str, Tensor]) -> P
         "bos_token_id": 0,
         "eos_token_id": 1,
     }
-    (folder / "config.json").write_text(json.dumps(said))
+    (folder / "config.json").write_text(json.dumps(config))
     _tokenizer().save_pretrained(folder)
     return folder
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:
-    """Bytes."""
+    """A tokenizer with one token for each byte."""
     words = ["<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
     tokenizer = Tokenizer(models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -1,8 +1,8 @@
-"""Capture without a GPU: work that is run again, or recorded as torch's operations and replayed.
+"""Capture without a GPU: runs the work again, or records torch's operations and replays them.
 
-A recording has the rules of a graph on a GPU: reads and uploads of the host's would happen at the time of
-capture alone, and are refused; what Python decides stays as it was then; results lie where they lay. It
-cannot show streams, memory pools, races or speed. Tests capture with it too.
+A recording has the rules of a GPU graph: host reads and uploads would happen only during capture, and are
+refused; Python's decisions are those of the capture; results are written to the same tensors. It cannot show
+streams, memory pools, races or speed. Also used by tests.
 """
 
 from collections.abc import Sequence
@@ -17,17 +17,17 @@ from torch.utils._pytree import tree_leaves
 from ssd.runtime.capture import Replay, Work
 
 HOST_READS = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "_unique2")
-"""Operations whose result, or its shape, the host has to know."""
+"""Operations that make the host wait for a value or a shape."""
 UPLOADS = ("lift_fresh", "lift_fresh_copy")
-"""Values of Python's that become tensors: copies from the host at the time of capture."""
+"""Operations that copy Python values to tensors."""
 
 
 class CaptureError(RuntimeError):
-    """The work depends on the host, so a replay would not do what it does."""
+    """The work depends on the host, so a replay would differ."""
 
 
 class RunAgain:
-    """No capture: the work itself."""
+    """No capture: a replay calls the work."""
 
     def __call__(self, work: Work) -> Replay:
         def replay() -> None:
@@ -38,7 +38,7 @@ class RunAgain:
 
 
 class Recording:
-    """Operations as torch dispatched them, replayed on the tensors of that time."""
+    """Records the operations that torch dispatches; a replay uses the same tensors."""
 
     def __call__(self, work: Work) -> "Tape":
         with Recorder(None):
@@ -55,7 +55,7 @@ class _Operation:
     args: Sequence[Any]
     kwargs: dict[str, Any]
     results: tuple[Tensor, ...]
-    """Where its results go; none where it writes in place."""
+    """The tensors that results are copied to; empty if it writes in place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +64,10 @@ class Tape:
 
     def __call__(self) -> None:
         for each in self.operations:
-            made = each.function(*each.args, **each.kwargs)
+            returned = each.function(*each.args, **each.kwargs)
             if each.results:
-                for place, result in zip(each.results, tensors_of(made), strict=True):
-                    place.copy_(result)
+                for recorded, result in zip(each.results, tensors_of(returned), strict=True):
+                    recorded.copy_(result)
 
     @property
     def names(self) -> list[str]:
@@ -75,10 +75,10 @@ class Tape:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operation; what is no view goes onto the tape."""
+    """Writes every operation that is not a view to the tape."""
 
     def __init__(self, tape: Tape | None) -> None:
-        """None: what is made at a first call, and kept, is no part of the work."""
+        """None: records nothing, for a first call that makes cached objects."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._tape = tape
 
@@ -89,25 +89,25 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._tape is None:
             return func(*args, **kwargs)
         refuse_the_host(func, args)
-        made = func(*args, **kwargs)
+        returned = func(*args, **kwargs)
         is_mutable = func._schema.is_mutable
-        if is_mutable or not _is_view(made, (args, kwargs)):
-            results = () if is_mutable else tuple(tensors_of(made))
+        if is_mutable or not _is_view(returned, (args, kwargs)):
+            results = () if is_mutable else tuple(tensors_of(returned))
             self._tape.operations.append(_Operation(func, args, kwargs, results))
-        return made
+        return returned
 
 
 def refuse_the_host(function: Any, args: Sequence[Any]) -> None:
-    """CaptureError where an operation reads or brings a value of the host's."""
+    """CaptureError if an operation makes the host read or upload a value."""
     name = name_of(function)
     if name in HOST_READS:
         raise CaptureError(f"{name}: the host reads a value, which a replay would not")
     if name in UPLOADS:
-        raise CaptureError(f"{name}: a value of the host's is uploaded, which a replay would not do again")
+        raise CaptureError(f"{name}: the host uploads a value, which a replay would not")
     if name in ("index", "index_put_", "_index_put_impl_") and any(
         each.dtype in (torch.bool, torch.uint8) for each in tensors_of(args[1])
     ):
-        raise CaptureError(f"{name} by a mask: its shape is a value that the host reads")
+        raise CaptureError(f"{name} by a mask: the host reads its shape")
 
 
 def name_of(function: Any) -> str:
@@ -115,11 +115,11 @@ def name_of(function: Any) -> str:
     return name
 
 
-def _is_view(made: Any, given: Any) -> bool:
-    """By its memory: a `reshape` is a view in one case and a copy in another."""
-    # Packed weights have no storage to speak of, and no views.
+def _is_view(returned: Any, given: Any) -> bool:
+    """Whether the results share memory with the arguments: a `reshape` may be a view or a copy."""
+    # Packed weights have no storage pointer and no views.
     known = {each.untyped_storage().data_ptr() for each in tensors_of(given) if not each.is_mkldnn}
-    return all(each.untyped_storage().data_ptr() in known for each in tensors_of(made))
+    return all(each.untyped_storage().data_ptr() in known for each in tensors_of(returned))
 
 
 def tensors_of(tree: Any) -> list[Tensor]:

@@ -1,8 +1,8 @@
-"""How long things take here: memory, launches, forwards by rows. Each beside what follows from the others.
+"""Measures memory bandwidth, launches and forwards by rows, and compares them with expectations.
 
-A forward reads its weights once, at the rate that was measured, and launches its operations, at the time that
-was measured: what takes much longer than both is slower than expected. A data sheet is asked where one is
-known. Weights are random, of a usual shape: on a GPU some layers of an 8B model and all of a 0.6B one.
+A forward reads its weights once and launches its operations: it should not take much longer than the measured
+bandwidth and launch time imply. Bandwidth is compared with the data sheet if the device is known. Weights are
+random, of usual shapes: on a GPU some layers of an 8B model and all of a 0.6B model.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,26 +27,23 @@ ROWS = (1, 2, 4, 8, 16)
 _ON_CPU = (MadeUpShape(4, 1024, 2816, 16, 4, 8192, 64), MadeUpShape(2, 512, 1408, 8, 2, 8192, 64))
 _ON_GPU = (MadeUpShape(8, 4096, 14336, 32, 8, 128_256, 128), MadeUpShape(28, 1024, 3072, 16, 8, 151_936, 128))
 _ROOM = 10 << 30
-"""Bytes of a GPU that the larger pair may take."""
+"""Free bytes that a GPU needs for the larger pair."""
 _DATA_SHEET = 0.6
-"""Of a data sheet's bandwidth, what a plain product reaches."""
+"""Share of the data sheet's bandwidth that a matrix-vector product should reach."""
 _LAUNCH, _CAPTURED_LAUNCH = 10e-6, 3e-6
-"""Seconds: what drivers of recent years take, one by one and within a graph."""
+"""Expected seconds of a launch, alone and within a graph, with recent drivers."""
 _TURNS = 8
-"""The first makes what is made once."""
-
-
-# Memory and launches.
+"""The first turn also warms up."""
 
 
 def memory_result(device: torch.device, rate: float) -> CheckResult:
-    found, sheet = f"{rate / 1e9:.1f} GB/s read", data_sheet(device)
+    measured, sheet = f"{rate / 1e9:.1f} GB/s read", data_sheet(device)
     if sheet is None:
-        return CheckResult("memory", "bandwidth", found, why="no data sheet to compare with")
+        return CheckResult("memory", "bandwidth", measured, why="no data sheet to compare with")
     share = rate / sheet.bandwidth
     why = f"{share:.2f} of the {sheet.bandwidth / 1e9:.0f} GB/s of {sheet.name}"
     return CheckResult(
-        "memory", "bandwidth", found, "ok" if share >= _DATA_SHEET else "slower than expected", why
+        "memory", "bandwidth", measured, "ok" if share >= _DATA_SHEET else "slower than expected", why
     )
 
 
@@ -65,17 +62,14 @@ def launch_results(launch: float, captured: float | None) -> Iterator[CheckResul
 def captured_launch_seconds(device: torch.device) -> float | None:
     if device.type != "cuda":
         return None
-    place, count = torch.zeros(1, device=device), 1000
+    number, count = torch.zeros(1, device=device), 1000
 
     def work() -> None:
         for _ in range(count):
-            place.add_(1.0)
+            number.add_(1.0)
 
     replay = CudaGraphs(CudaDevice(device))(work)
     return best_seconds(replay, device, within=0.3) / count
-
-
-# Forwards.
 
 
 def made_up_pair(device: torch.device, dtype: torch.dtype) -> tuple[LoadedModel, LoadedModel]:
@@ -87,51 +81,49 @@ def made_up_pair(device: torch.device, dtype: torch.dtype) -> tuple[LoadedModel,
 
 
 def forward_seconds(models: Sequence[LoadedModel]) -> list[dict[int, float]]:
-    """Of each model, by rows: the best of turns that all of them take; others only ever make it longer."""
-    found = [dict.fromkeys(ROWS, float("inf")) for _ in models]
+    """The shortest times of each model by rows, over a few turns: other load only makes forwards longer."""
+    shortest = [dict.fromkeys(ROWS, float("inf")) for _ in models]
     for _ in range(_TURNS):
-        for model, best in zip(models, found, strict=True):
+        for model, best in zip(models, shortest, strict=True):
             best.update({rows: min(best[rows], bare_forward(model, rows)) for rows in ROWS})
-    return found
+    return shortest
 
 
 def forward_result(
     name: str, model: LoadedModel, seconds: Mapping[int, float], rate: float, overhead: float
 ) -> CheckResult:
-    """`overhead`: seconds that its launches take."""
+    """`overhead`: seconds of its launches."""
     config, width = model.checkpoint.config, model.pool.shape.dtype.itemsize
     expected = config.num_parameters * width / rate + overhead
     shown = ", ".join(f"{rows}: {in_words(each)}" for rows, each in seconds.items())
-    found = f"by rows, {shown}; 1 expected about {in_words(expected)}"
-    what = f"{name}, {config.num_parameters / 1e6:.0f} M weights"
-    judged = at_most("forwards", what, seconds[ROWS[0]], expected, "")
-    if judged.verdict != "ok":
-        return CheckResult(
-            "forwards", what, found, judged.verdict, "weights at the measured rate, and launches"
-        )
-    # Rows share the weights: half of what they would take one after another is the least to ask for.
+    measured = f"by rows, {shown}; 1 expected about {in_words(expected)}"
+    title = f"{name}, {config.num_parameters / 1e6:.0f} M weights"
+    verdict = at_most("forwards", title, seconds[ROWS[0]], expected, "").verdict
+    if verdict != "ok":
+        return CheckResult("forwards", title, measured, verdict, "weights at the measured rate, and launches")
+    # Rows share the weights, so they should take at most half as long as one after another.
     if seconds[ROWS[-1]] > ROWS[-1] / 2 * seconds[ROWS[0]]:
         return CheckResult(
-            "forwards", what, found, "slower than expected", "rows together should share the weights"
+            "forwards", title, measured, "slower than expected", "rows together should share the weights"
         )
-    return CheckResult("forwards", what, found)
+    return CheckResult("forwards", title, measured)
 
 
-class _Unseeing:
-    """A plan of attention that attends to nothing: its kernels are counted by arithmetic."""
+class _NoAttention:
+    """An attention plan that returns the queries: the kernels of attention are counted separately."""
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         return queries.reshape(len(queries), -1)
 
 
 def count_launches() -> tuple[int, int]:
-    """Of a forward on our kernels: those of a layer, and those beside all layers. A property of the code."""
-    few, more = (_operations(layers) for layers in (1, 2))
-    demand = AttentionShape(1, 2, 4096, TINY.heads, TINY.kv_heads, TINY.head_dim, 2)
-    tiles = attention_tiles(demand, num_processors=132, is_hip=False, deterministic=False)
-    # Keys and values are written by one kernel; where attention is split, a second one joins the splits.
+    """The number of launches of a forward with our kernels: per layer, and outside the layers."""
+    one_layer, two_layers = (_operations(layers) for layers in (1, 2))
+    shape = AttentionShape(1, 2, 4096, TINY.heads, TINY.kv_heads, TINY.head_dim, 2)
+    tiles = attention_tiles(shape, num_processors=132, is_hip=False, deterministic=False)
+    # One kernel writes keys and values, one attends, and one merges splits if there are several.
     attention = 3 if tiles.num_splits > 1 else 2
-    return more - few + attention, 2 * few - more
+    return two_layers - one_layer + attention, 2 * one_layer - two_layers
 
 
 @torch.inference_mode()
@@ -144,5 +136,5 @@ def _operations(layers: int) -> int:
         device=cpu,
     )
     numbers = torch.arange(4)
-    tape = Recording()(lambda: model.logits(model.hidden(DecoderInput(numbers, numbers, _Unseeing()))))
+    tape = Recording()(lambda: model.logits(model.hidden(DecoderInput(numbers, numbers, _NoAttention()))))
     return len(tape.operations)

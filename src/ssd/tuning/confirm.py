@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from ssd.bench.cases import Case
 from ssd.bench.engines import CaseEngines
-from ssd.bench.statistics import Estimate, joint_confidence, paired_ratio
-from ssd.bench.turns import in_turn
+from ssd.bench.statistics import Estimate, in_turn, joint_confidence, paired_ratio
 
 _CLEARLY = 1.02
 """With too few prompts for an interval: required median speed-up, with no prompt slower."""

@@ -1,8 +1,8 @@
-"""What predictions need to know of this machine: bare forwards by rows, and how models slow each other.
+"""Measures the inputs of predictions: bare forwards by rows, and how target and draft slow each other.
 
-Bare forwards take turns, so that drift hits all alike, each on the device and cores where it is spent. How
-much longer forwards take while target and draft compute at the same time is read off a short real run of SSD:
-they share memory, and nothing bare shows that.
+Bare forwards take turns, so that drift affects all alike; each runs on the device and cores that the engine
+would use. A short run of SSD shows how much longer forwards take while target and draft compute at the same
+time, since they share memory.
 """
 
 import statistics
@@ -25,25 +25,25 @@ TARGET_ROWS = (1, 5, 9, MAX_LOOKAHEAD + 1)
 DRAFT_ROWS = (1, 4, 12, 32)
 _TURNS, _BESIDE_TURNS = 5, 3
 _SPREADS = 0.98
-"""More cores must save at least this much."""
+"""Largest ratio of times at which further cores are used for the target."""
 _PROBE = 2
-"""Prompts of the short run that shows contention."""
+"""Number of prompts of the short run that measures contention."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class DraftFacts:
-    """Of one draft, in one precision."""
+    """Measurements of a draft in one precision."""
 
     seconds: Mapping[int, float]
-    """Bare forwards, by rows."""
+    """Seconds of bare forwards, by rows."""
     guesses: Guesses
-    """At the texts of the tuning prompts."""
+    """Its guesses for the texts of the tuning prompts."""
     target_beside: float
     draft_beside: float
     in_turns: float | None = None
-    """A forward of one row on the target's cores, where drafts of mode `sd` compute; None: as `seconds`."""
+    """Seconds of a forward of one row on the target's cores, as in mode sd; None: as `seconds`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ class Facts:
     target_seconds: Mapping[int, float]
     drafts: Mapping[Precision, DraftFacts]
     spread: float = 1.0
-    """A forward on the draft's cores as well, as a multiple of one on the target's own."""
+    """Time of a target's forward on all cores, as a multiple of the time on the target's own."""
 
     @property
     def spreads(self) -> bool:
-        """Whether modes whose draft needs no cores of its own are better off with all of them."""
+        """Whether modes whose draft needs no cores of its own are faster with all cores."""
         return self.spread < _SPREADS
 
     @property
@@ -77,10 +77,10 @@ def measure(
 ) -> Facts:
     say("writing texts with the target alone")
     written = [
-        _written(engines, prompt, max_tokens, temperature, seed + place)
-        for place, prompt in enumerate(prompts)
+        _written(engines, prompt, max_tokens, temperature, seed + index)
+        for index, prompt in enumerate(prompts)
     ]
-    say("bare forwards, and what the draft would have guessed")
+    say("measuring bare forwards and the draft's guesses")
     drafts = {
         precision: load_bare_draft(engines.config_of(Case(mode="ssd", draft_precision=precision)))
         for precision in precisions_of(engines.config_of(Case(mode="ssd")).draft_runner)
@@ -90,7 +90,7 @@ def measure(
     guesses = {precision: guesses_of(draft, written) for precision, draft in drafts.items()}
     facts: dict[Precision, DraftFacts] = {}
     for precision in guesses:
-        say(f"how target and draft ({precision}) slow each other")
+        say(f"measuring how target and draft ({precision}) slow each other")
         probe = _Probe(engines, precision, drafts.pop(precision))
         target, draft = probe.beside(
             prompts[:_PROBE], max_tokens=max_tokens, temperature=temperature, seed=seed
@@ -102,7 +102,7 @@ def measure(
 
 
 def precisions_of(draft: RunnerConfig) -> tuple[Precision, ...]:
-    """Those that the draft's device can do: its own number format, and int8 where it has that."""
+    """The precisions that the draft's device supports: the model's number format, and int8 if available."""
     device = resolve_device(draft.device)
     best = resolve_precision("auto", device, resolve_dtype(draft.dtype, device))
     return ("model",) if best == "model" else ("model", best)
@@ -118,7 +118,7 @@ def _written(engines: CaseEngines, prompt: str, max_tokens: int, temperature: fl
 
 @dataclass(frozen=True, slots=True)
 class _BareTimes:
-    """Medians over a few turns, by rows."""
+    """Median seconds over a few turns, by rows."""
 
     target: Mapping[int, float]
     drafts: Mapping[Precision, Mapping[int, float]]
@@ -137,14 +137,14 @@ def _bare_forwards(engines: CaseEngines, drafts: Mapping[Precision, LoadedModel]
         for name, draft in drafts.items()
         if draft.pool.shape.device == target.pool.shape.device
     }
-    # By cores, so that the process moves to those of the draft and back once a turn.
+    # Sorted by cores, so that the process changes cores only twice in a turn.
     wanted = [*alone.values(), *in_turns.values(), *(one for each in ahead.values() for one in each.values())]
     median_seconds(wanted, turns=1, home=config.cores)  # warms up
-    found = dict(zip(wanted, median_seconds(wanted, turns=_TURNS, home=config.cores), strict=True))
+    seconds = dict(zip(wanted, median_seconds(wanted, turns=_TURNS, home=config.cores), strict=True))
     return _BareTimes(
-        {rows: found[each] for rows, each in alone.items()},
-        {name: {rows: found[one] for rows, one in each.items()} for name, each in ahead.items()},
-        {name: found[each] for name, each in in_turns.items()},
+        {rows: seconds[each] for rows, each in alone.items()},
+        {name: {rows: seconds[one] for rows, one in each.items()} for name, each in ahead.items()},
+        {name: seconds[each] for name, each in in_turns.items()},
     )
 
 
@@ -159,7 +159,7 @@ def _spread(engines: CaseEngines) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """A short real run of SSD, with bare forwards before and after each text."""
+    """A short run of SSD, with bare forwards before and after each text."""
 
     engines: CaseEngines
     precision: Precision
@@ -171,14 +171,14 @@ class _Probe:
         case = Case(mode="ssd", draft_precision=self.precision, temperature=temperature)
         self.engines.warm_up([case], prompts[0])
         records, bare = [], [self._bare()]
-        for place, prompt in enumerate(prompts):
-            records += self.engines.run(case, [prompt], max_tokens=max_tokens, seed=seed + place)
+        for index, prompt in enumerate(prompts):
+            records += self.engines.run(case, [prompt], max_tokens=max_tokens, seed=seed + index)
             bare.append(self._bare())
         target, draft = (statistics.median(times) for times in zip(*bare, strict=True))
         return contention(records, target=target, draft=draft)
 
     def _bare(self) -> list[float]:
-        """Of target and draft, just now: what drifted since the first ones is no contention."""
+        """Seconds of bare forwards of target and draft at this moment, to separate drift from contention."""
         config = self.engines.config
         forwards = [
             BareForward(self.engines.engine.loaded, 9, config.cores),
@@ -188,9 +188,9 @@ class _Probe:
 
 
 def contention(records: Sequence[PromptRecord], *, target: float, draft: float) -> tuple[float, float]:
-    """Forwards in a run as multiples of bare ones; not less than 1, which only noise would give."""
+    """Times of forwards in a run as multiples of bare ones; at least 1, since less can only be noise."""
     verify = _mean(records, "round_seconds", "round_steps") or target
-    # Prompts are in it too: the draft reads them in chunks, a few steps that do not weigh much.
+    # Includes the few steps in which the draft reads prompts.
     step = _mean(records, "draft_seconds", "draft_steps") or draft
     return max(1.0, verify / target), max(1.0, step / draft)
 

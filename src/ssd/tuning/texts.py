@@ -1,7 +1,6 @@
-"""What a draft would have guessed for texts that the target wrote.
+"""Computes a draft's guesses for texts that the target wrote.
 
-One forward of the draft over each text tells, at every place, its likeliest next tokens and which of them
-the target took.
+One forward of the draft over each text gives its likeliest next tokens at every position.
 """
 
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from ssd.sampling import History, SamplingParams, SamplingRow
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A prompt and what the target wrote after it."""
+    """A prompt and the target's continuation."""
 
     prompt: Sequence[int]
     tokens: Sequence[int]
@@ -31,18 +30,18 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Guesses:
-    """Of texts, token by token: its rank among the draft's guesses, from 0, or MISSED."""
+    """For each token of each text, its rank among the draft's guesses, from 0, or MISSED."""
 
     texts: Sequence[Sequence[int]]
 
     @property
     def acceptance(self) -> float:
-        """How often the first guess is right."""
+        """The share of tokens that are the draft's first guess."""
         ranks = [rank for text in self.texts for rank in text]
         return ranks.count(0) / len(ranks)
 
     def coverage(self, fan_out: float) -> float:
-        """Where the first guess is wrong: how often one of the next `fan_out` is right."""
+        """If the first guess is wrong: how often one of the next `fan_out` guesses is right."""
         whole = int(fan_out)
         below, above = self._covered(whole), self._covered(whole + 1)
         return below + (fan_out - whole) * (above - below)
@@ -52,7 +51,7 @@ class Guesses:
         return sum(1 <= rank <= count for rank in wrong) / len(wrong) if wrong else 1.0
 
     def tokens_a_round(self, lookahead: int) -> float:
-        """With a draft that has a whole speculation ready whenever a round begins."""
+        """Tokens per round if the draft always has a complete speculation ready."""
         agreement = [[rank == 0 for rank in text] for text in self.texts]
         num_rounds = sum(len(each) / tokens_a_round(each, lookahead) for each in agreement)
         return sum(map(len, agreement)) / num_rounds
@@ -83,15 +82,15 @@ def _children(draft: LoadedModel, written: Written) -> list[Children]:
         SamplingRow(
             params=written.params,
             seed=written.seed,
-            position=len(written.prompt) + place,
+            position=len(written.prompt) + index,
             prompt=written.prompt,
-            output=History(written.tokens[:place]),
+            output=History(written.tokens[:index]),
         )
-        for place in range(count)
+        for index in range(count)
     ]
     return likely_children(logits, rows, MAX_CHILDREN, head_tokens=draft.head_tokens)
 
 
 def _rank(children: Children, token: int) -> int:
-    found = np.flatnonzero(children.tokens == token)
-    return int(found[0]) if len(found) else MISSED
+    ranks = np.flatnonzero(children.tokens == token)
+    return int(ranks[0]) if len(ranks) else MISSED

@@ -1,4 +1,4 @@
-"""The result as a file that `ssd serve --config` takes: settings, and above them the reasons in words."""
+"""Writes the result as a file for `ssd serve --config`: settings, and the reasons as comments."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,37 +19,37 @@ Cores = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What was found out, and what follows from it."""
+    """The result of tuning."""
 
     model: str
     draft: Mapping[str, object]
-    """Its model, and what the user said of it."""
+    """The draft's model and the settings that the user gave for it."""
     given: Mapping[str, object]
-    """What the user said of the machine and its memory, as settings of the engine: it holds on."""
+    """Engine settings of machine and memory that the user gave; they are kept."""
     facts: Facts
     predicted: Sequence[PredictedCase]
     measured: Sequence[CaseRates]
-    """Of the candidates that were run; plain decoding first."""
+    """Rates of the candidates that were run; plain decoding first."""
     chosen: CaseRates
     held_out: Estimate | None = None
-    """The chosen case over plain decoding, on prompts that tuning has not seen."""
+    """The ratio of the chosen case over plain decoding, on prompts that tuning did not use."""
 
     @property
     def plain(self) -> CaseRates:
         return self.measured[0]
 
     def over_plain(self, measured: CaseRates) -> Estimate:
-        """By the prompts that the choice was made by: intervals hold for all candidates together."""
+        """The ratio on the prompts of the choice; intervals hold for all candidates together."""
         return measured.over(self.plain, among=len(self.measured) - 1)
 
-    def promised(self, case: Case) -> float | None:
-        """What the model predicted; temperature and cores are in its texts and times, not in its cases."""
+    def predicted_rate(self, case: Case) -> float | None:
+        """The predicted rate. Predicted cases have no temperature and cores: texts and times include them."""
         plain = replace(case, temperature=0.0, all_cores=False)
         return next((each.rate for each in self.predicted if each.case == plain), None)
 
 
 def measured_cores(case: Case, *, target: Cores, draft: Cores) -> tuple[dict[str, Cores], dict[str, Cores]]:
-    """Settings of target and draft: on other cores than it ran on, what was measured would not hold."""
+    """Core settings of target and draft: the cores that the case was measured on."""
     if not target:
         return {}, {}
     if case.all_cores:
@@ -58,16 +58,16 @@ def measured_cores(case: Case, *, target: Cores, draft: Cores) -> tuple[dict[str
 
 
 def settings_of(tuned: Tuned) -> dict[str, object]:
-    """As a file has them, by owner; a draft that does not pay is not named."""
+    """The settings in the form of a configuration file; without a draft if speculation does not pay off."""
     case = tuned.chosen.case
-    said = _spelled({"model": tuned.model, "mode": case.mode, **tuned.given, **case.settings})
+    settings = _spelled({"model": tuned.model, "mode": case.mode, **tuned.given, **case.settings})
     if case.mode != "ar":
-        said["draft"] = _spelled({**tuned.draft, **case.draft_settings})
-    return said
+        settings["draft"] = _spelled({**tuned.draft, **case.draft_settings})
+    return settings
 
 
 def _spelled(settings: Mapping[str, object]) -> dict[str, object]:
-    """As options of the command line are; cores that nobody has are not told."""
+    """Names with hyphens, as on the command line; leaves out empty lists of cores."""
     return {
         name.replace("_", "-"): list(value) if isinstance(value, tuple) else value
         for name, value in settings.items()
@@ -76,32 +76,32 @@ def _spelled(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 def reasons(tuned: Tuned) -> list[str]:
-    """Short sentences, the decision first; without what was measured of each case (`measurements`)."""
-    said = [_decision(tuned)]
+    """Short sentences, the decision first; the measured rates of cases are in `measurements`."""
+    sentences = [_decision(tuned)]
     if tuned.held_out is not None:
-        said.append(
+        sentences.append(
             f"on {tuned.held_out.count} prompts that tuning has not seen: {tuned.held_out} × plain decoding."
         )
-    said += [_about(tuned, precision) for precision in tuned.facts.drafts]
+    sentences += [_about(tuned, precision) for precision in tuned.facts.drafts]
     if tuned.facts.spread != 1:
-        said.append(
+        sentences.append(
             f"with the draft's cores too, a forward of the target takes {tuned.facts.spread:.2f} × as long "
             "as on its own."
         )
-    return said
+    return sentences
 
 
 def measurements(tuned: Tuned) -> list[str]:
-    """Of each case, a sentence: for the file, which has no table."""
-    said = []
+    """A sentence for each case, for the file."""
+    sentences = []
     for each in tuned.measured:
         if each.case.mode == "ar" and each is not tuned.plain:
             continue
-        promised = tuned.promised(each.case)
-        promise = "" if promised is None else f" (predicted {promised:.2f})"
+        rate = tuned.predicted_rate(each.case)
+        predicted = "" if rate is None else f" (predicted {rate:.2f})"
         over = "" if each is tuned.plain else f", {tuned.over_plain(each)} × plain decoding"
-        said.append(f"measured: {each.case.name}: {each.rate:.2f} tokens/s{over}{promise}")
-    return said
+        sentences.append(f"measured: {each.case.name}: {each.rate:.2f} tokens/s{over}{predicted}")
+    return sentences
 
 
 def _decision(tuned: Tuned) -> str:
@@ -109,7 +109,7 @@ def _decision(tuned: Tuned) -> str:
         others = [each for each in tuned.measured if each.case.mode != "ar"]
         best = max(others, key=lambda each: tuned.over_plain(each).value)
         return (
-            "Speculation does not pay here, as far as the noise lets one say: the best of it, "
+            "Speculation does not pay off here, within the noise of the measurement: its best case, "
             f"{best.case.name}, ran at {tuned.over_plain(best)} × plain decoding. The target decodes alone."
         )
     gain = tuned.over_plain(tuned.chosen).value

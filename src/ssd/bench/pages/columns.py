@@ -1,4 +1,4 @@
-"""The columns of a run's tables: what each means, and how it is written. Of speed, of drafting, of cost."""
+"""The columns of a run's tables of speed, drafting and cost."""
 
 from ssd.bench.figures import Figures
 from ssd.bench.tables import NOTHING, Column, maybe, number

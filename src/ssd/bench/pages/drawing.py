@@ -1,9 +1,8 @@
-"""Drawings by matplotlib, as SVG inside a page: dark or light with it, the same for the same data.
+"""Draws SVG plots for a page with matplotlib. The same data give the same SVG.
 
-A drawing is made in light colours; in the SVG each of them becomes the CSS variable of its name, so that the
-reader's scheme decides. Text stays text, in the page's font, and hovering tells what `tell` was told. Places
-are in units of the drawing, from its left upper corner. Knows no runs. matplotlib comes with the extra
-`bench` and is imported when something is drawn.
+Drawings are made in light colours; in the SVG each colour becomes a CSS variable, so that they follow the
+page's light or dark scheme. Text stays text, in the page's font. Coordinates are in units of the drawing,
+from its upper left corner. Does not know runs. matplotlib comes with the extra `bench`.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ COLOURS: Mapping[str, tuple[str, str]] = {
     "sd-2": ("#1f58a8", "#2f6cc0"), "sd-3": ("#a9c8f1", "#b8d3f8"), "ssd-0": ("#e07b16", "#f0913a"),
     "ssd-1": ("#b4560a", "#ffbe85"), "ssd-2": ("#f2a65a", "#c96d17"), "ssd-3": ("#8a3d05", "#ffd9b5"),
 }  # fmt: skip
-"""By name: in light and in dark. Those of a mode are shades of one hue."""
+"""Light and dark colours by name. The colours of a mode are shades of one hue."""
 _NAMES = {light: name for name, (light, _) in COLOURS.items()}
 TEXT = "svg text { font-family: system-ui, sans-serif !important; font-variant-numeric: tabular-nums; }"
-"""matplotlib writes its own font into each text."""
+"""Overrides the font that matplotlib writes into each text."""
 
 
 def css() -> str:
-    """The variables of all colours, light and dark."""
+    """CSS variables of all colours, light and dark."""
     light, dark = (
         " ".join(f"--{name}: {both[scheme]};" for name, both in COLOURS.items()) for scheme in (0, 1)
     )
@@ -47,7 +46,7 @@ def css() -> str:
 
 class SvgDrawing:
     def __init__(self, height: float, label: str) -> None:
-        """Raises a ValueError that names the extra to install where matplotlib is missing."""
+        """ValueError with the extra to install if matplotlib is missing."""
         try:
             from matplotlib.figure import Figure
         except ImportError as error:
@@ -57,7 +56,7 @@ class SvgDrawing:
         self._figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72, facecolor="none")
 
     def axes(self, left: float, top: float, right: float, bottom: float) -> Axes:
-        """Between these places, without a frame."""
+        """Axes with these edges, without a frame."""
         width, height = (right - left) / WIDTH, (bottom - top) / self.height
         axes = self._figure.add_axes((left / WIDTH, 1 - bottom / self.height, width, height))
         axes.set_frame_on(False)
@@ -65,18 +64,18 @@ class SvgDrawing:
         return axes
 
     def text(self, x: float, y: float, words: str, colour: str = "ink", **more: object) -> None:
-        """`y`: where the letters stand."""
-        place = (x / WIDTH, 1 - y / self.height)
-        self._figure.text(*place, words, color=COLOURS[colour][0], **{"size": 13, **more})  # type: ignore[arg-type]
+        """`y`: the baseline of the text."""
+        start = (x / WIDTH, 1 - y / self.height)
+        self._figure.text(*start, words, color=COLOURS[colour][0], **{"size": 13, **more})  # type: ignore[arg-type]
 
     def set_tooltip(self, artist: Artist, words: str) -> None:
-        """What hovering shows."""
+        """Sets the text that hovering shows."""
         name = f"tooltip-{len(self._tooltips)}"
         artist.set_gid(name)
         self._tooltips[name] = words
 
     def to_svg(self) -> str:
-        """For a page that defines the colours' variables."""
+        """The SVG, for a page that defines the colours' variables."""
         from matplotlib import rc_context
 
         written = io.StringIO()
@@ -91,11 +90,11 @@ class SvgDrawing:
                 element.insert(0, title)
         root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": self._label}
         text = ET.tostring(root, encoding="unicode")
-        return re.sub("#[0-9a-f]{6}", lambda found: _variable(found[0]), text)
+        return re.sub("#[0-9a-f]{6}", lambda match: _variable(match[0]), text)
 
 
 def _strip(element: ET.Element) -> None:
-    """Namespaces, which a page does not need, and what belongs to a file: its author, its own style."""
+    """Removes namespaces, metadata and styles, which a page does not need."""
     element.tag = element.tag.rpartition("}")[2]
     for child in list(element):
         if child.tag.rpartition("}")[2] in ("metadata", "defs"):
@@ -123,22 +122,22 @@ class PlotLine:
     points: Sequence[Point]
 
 
-def lines(found: Sequence[PlotLine], across: str, up: str, *, most: float | None = None) -> str:
-    """A drawing of lines with intervals, each named at its right end; `most`: where the upward axis ends."""
+def lines(plotted: Sequence[PlotLine], across: str, up: str, *, most: float | None = None) -> str:
+    """A drawing of lines with intervals, each named at its right end; `most`: end of the vertical axis."""
     left, right, top, bottom = 60, WIDTH - 190, 28, 254
-    xs = sorted({point.x for line in found for point in line.points}, key=int)
+    xs = sorted({point.x for line in plotted for point in line.points}, key=int)
     drawing = SvgDrawing(300, f"{up} by {across}")
     axes = drawing.axes(left, top, right, bottom)
-    ends = [max(point.value, *(point.interval or (0.0,))) for line in found for point in line.points]
+    ends = [max(point.value, *(point.interval or (0.0,))) for line in plotted for point in line.points]
     axes.set_xticks(range(len(xs)), labels=xs)
     axes.set_xlim(-0.5, len(xs) - 0.5)
     most = rule(axes, "y", most or max(ends, default=1.0))
     drawing.text(0, top - 14, up, "quiet", size=12)
     below = 0.0
-    for line in sorted(found, key=lambda each: -each.points[-1].value):
-        colour, places = COLOURS[line.colour][0], [xs.index(point.x) for point in line.points]
-        axes.plot(places, [point.value for point in line.points], color=colour, linewidth=2.2, clip_on=False)
-        for x, point in zip(places, line.points, strict=True):
+    for line in sorted(plotted, key=lambda each: -each.points[-1].value):
+        colour, indices = COLOURS[line.colour][0], [xs.index(point.x) for point in line.points]
+        axes.plot(indices, [point.value for point in line.points], color=colour, linewidth=2.2, clip_on=False)
+        for x, point in zip(indices, line.points, strict=True):
             if point.interval is not None:
                 stroke(axes, [x, x], point.interval)
             dot = stroke(axes, [x, x], (point.value, point.value), colour=line.colour, width=9)
@@ -154,7 +153,7 @@ def lines(found: Sequence[PlotLine], across: str, up: str, *, most: float | None
 def stroke(
     axes: Axes, xs: Sequence[float], ys: Sequence[float], *, colour: str = "ink", width: float = 1.4
 ) -> Artist:
-    """With round ends: one without a length is a dot."""
+    """A stroke with round ends; without a length it is a dot."""
     (line,) = axes.plot(
         xs, ys, color=COLOURS[colour][0], linewidth=width, solid_capstyle="round", clip_on=False, zorder=3
     )
@@ -162,7 +161,7 @@ def stroke(
 
 
 def rule(axes: Axes, way: Literal["x", "y"], largest: float, count: int = 5) -> float:
-    """An axis from zero to a round number, which is returned, with a line at each tick."""
+    """Sets an axis from zero to a round number, with a line at each tick. Returns that number."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     ticks = MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]).tick_values(0, max(largest, 1e-9))

@@ -1,6 +1,6 @@
-"""Which plots a run has, and how each is drawn: speed, timeline, depths, latency, arithmetic.
+"""Draws the plots of a run: speed, timeline, depths, latency, arithmetic.
 
-One without data is left out. Figures come from summary.py, spans from the records themselves.
+Plots without data are left out. Figures come from summary.py, spans from the records.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,19 +31,19 @@ class Plot:
 
 
 def shades(cases: Sequence[Case]) -> Mapping[str, str]:
-    """By the name of a case, its colour: one hue for a mode; temperature and batch size do not matter."""
+    """Colours by case name: one hue per mode, independent of temperature and batch size."""
     names = dict.fromkeys((case.mode, case.name) for case in cases)
     of_mode = {mode: [name for each, name in names if each == mode] for mode, _ in names}
     return {
-        name: f"{mode}-{place % _SHADES}" for mode, each in of_mode.items() for place, name in enumerate(each)
+        name: f"{mode}-{index % _SHADES}" for mode, each in of_mode.items() for index, name in enumerate(each)
     }
 
 
 def plots(figures: RunFigures) -> list[Plot]:
     colours = shades(figures.cases)
-    found = [*_speeds(figures, colours), _timeline(figures, colours), _depths(figures, colours)]
-    found += [_latency(figures, colours), _flops(figures, colours)]
-    return [plot for plot in found if plot is not None]
+    drawn = [*_speeds(figures, colours), _timeline(figures, colours), _depths(figures, colours)]
+    drawn += [_latency(figures, colours), _flops(figures, colours)]
+    return [plot for plot in drawn if plot is not None]
 
 
 def _speeds(figures: RunFigures, colours: Mapping[str, str]) -> list[Plot]:
@@ -124,7 +124,7 @@ def _bars(
 
 
 def _timeline(figures: RunFigures, colours: Mapping[str, str]) -> Plot | None:
-    """Of one prompt, at the smallest batch size."""
+    """The timeline of one prompt, at the first temperature and batch size."""
     shown = [record for record in figures.records if record.spans]
     if not shown:
         return None
@@ -143,7 +143,7 @@ def _timeline(figures: RunFigures, colours: Mapping[str, str]) -> Plot | None:
 
 
 def _lanes(records: Sequence[CaseRecord], colours: Mapping[str, str]) -> str:
-    """Target above draft, under one clock, as long as every case has something to show."""
+    """Target above draft on one time axis, which ends when the first case ends."""
     end = 1e3 * min(max(span.ended for span in each.spans if span.lane == "target") for each in records)
     drafts = [any(span.lane == "draft" for span in each.spans) for each in records]
     height = _TOP + (len(records) + sum(drafts)) * (_LANE + _LANE_GAP) + len(records) * _CASE_GAP
@@ -167,7 +167,7 @@ def _lanes(records: Sequence[CaseRecord], colours: Mapping[str, str]) -> str:
                 if (span.lane == "draft") == (lane == "draft") and 1e3 * span.started < end:
                     colour = {"wait": "bad", "host": "quiet"}.get(span.lane, colours[name])
                     started, ended = 1e3 * span.started, min(1e3 * span.ended, end)
-                    # A hair of room between neighbours, so that rounds can be counted.
+                    # A small gap between neighbours, so that rounds can be counted.
                     (bar,) = axes.barh(
                         y, max(0.0, ended - started - 0.001 * end), _LANE, left=started, clip_on=False,
                         color=COLOURS[colour][0], alpha=0.62 if lane == "draft" else None,
@@ -206,7 +206,7 @@ def _depths(figures: RunFigures, colours: Mapping[str, str]) -> Plot | None:
 
 
 def _latency(figures: RunFigures, colours: Mapping[str, str]) -> Plot | None:
-    """Milliseconds a user waits for a token, by how many are served together."""
+    """Milliseconds per token by batch size."""
     rows = [
         row
         for row in sorted(figures.rows, key=lambda each: each.case.batch_size)
@@ -223,7 +223,7 @@ def _latency(figures: RunFigures, colours: Mapping[str, str]) -> Plot | None:
 
 
 def _latency_point(row: Figures) -> Point:
-    found, size = row.milliseconds_per_token, row.case.batch_size
+    latency, size = row.milliseconds_per_token, row.case.batch_size
     in_all = f"{number(row.output_rate)} tok/s in all"
-    words = f"{size} together: {number(found.value)} ms a token, {in_all}"
-    return Point(str(size), found.value, words, found.interval)
+    words = f"{size} together: {number(latency.value)} ms a token, {in_all}"
+    return Point(str(size), latency.value, words, latency.interval)

@@ -1,4 +1,4 @@
-"""What a report says beside its figures: title, the figures to see first, and how it was measured."""
+"""The text of a report beside its tables: title, key figures, and how they were measured."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -57,9 +57,9 @@ def _prompts(figures: RunFigures) -> str:
 
 
 def tiles(figures: RunFigures) -> list[Tile]:
-    """Of the fastest case with a draft that works ahead, else of the fastest: at the run's first slice.
+    """Key figures of the fastest case with a draft that works ahead, else of the fastest case.
 
-    The fastest of several has no interval here: these prompts are those that it was chosen by.
+    Without an interval if it is the fastest of several: it was chosen by these prompts.
     """
     rows = figures.first_slice(figures.datasets[-1])
     ahead = [row for row in rows if row.case.mode == "ssd"] or rows
@@ -90,7 +90,7 @@ def tiles(figures: RunFigures) -> list[Tile]:
 
 
 def _opposite(ratio: Estimate, ours: float, theirs: float) -> str:
-    """Where the ratio within prompts and the medians of the rates point in opposite directions."""
+    """A remark if the ratio within prompts and the medians of the rates contradict each other; else empty."""
     if (ratio.value - 1) * (ours - theirs) >= 0:
         return ""
     return (
@@ -121,7 +121,7 @@ def equality(figures: RunFigures) -> EqualityWords:
 
 
 def roofs(figures: RunFigures) -> Table[Figures]:
-    """Of the cases that have one."""
+    """The roofs of the cases that have one."""
 
     def of(cell: Callable[[Figures, Roof], str]) -> Callable[[Figures], str]:
         return lambda row: NOTHING if row.roof is None else cell(row, row.roof)
@@ -141,18 +141,18 @@ def roofs(figures: RunFigures) -> Table[Figures]:
 
 
 def about_roofs(figures: RunFigures) -> str:
-    """What the roof is; and, where a case was faster, that it was measured too low."""
-    said = (
+    """Explains the roof and, if a case was faster, that the roof was measured too low."""
+    about = (
         "A draft that always had a whole speculation ready would give E∞ tokens a verification, and a step "
         "of a draft gives at most E_d tokens: one, and the runs that it looks up. T_v and T_d are bare "
         "forwards, measured in turns during the run."
     )
     above = [row for row in figures.rows if row.efficiency is not None and row.efficiency > 1]
     if not above:
-        return said
+        return about
     names = ", ".join(f"{figures.name_of(row.case)} on {row.dataset}" for row in above)
     return (
-        f"{said} {names}: faster than the roof, which was measured too low: the bare forwards beside these "
+        f"{about} {names}: faster than the roof, which was measured too low: the bare forwards beside these "
         "texts met a slower machine than the texts did. Measure again with more prompts, on a quiet machine."
     )
 

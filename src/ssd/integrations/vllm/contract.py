@@ -1,10 +1,10 @@
-"""Every name of vLLM that this package uses, how it uses it, and which of them a vLLM at hand does not keep.
+"""Lists every name of vLLM that this package uses, and checks them against a version of vLLM.
 
     python -m ssd.integrations.vllm.contract VERSION|FOLDER …
 
-Reads vLLM's sources without importing them, so that a worker that starts, `ssd doctor`, tests and the command
-above share one list. The command fetches the sources of a version. Exit codes: 0 the contract holds, 1 it
-does not, 2 nothing was checked.
+Reads vLLM's sources without importing them. Used when a worker starts, by `ssd doctor`, by tests and by the
+command above, which downloads the sources of a version. Exit codes: 0 the contract holds, 1 it does not, 2
+nothing was checked.
 """
 
 import argparse
@@ -54,7 +54,7 @@ v1/sample/sampler.py
 v1/sample/rejection_sampler.py
     RejectionSampler.forward(self, metadata, draft_probs, logits, sampling_metadata)
 """
-"""Methods that vLLM calls and SSD overrides: any other parameter, however optional, is refused."""
+"""Methods that vLLM calls and SSD overrides: their parameters must be exactly these."""
 
 CALLED = """
 v1/sample/sampler.py
@@ -92,9 +92,8 @@ utils/torch_utils.py
 config/model.py
     ModelConfig.get_vocab_size()
 """
-"""Functions and classes that SSD calls, as it calls them: what stands after `*` is passed by keyword. They
-may have more parameters, if those have defaults. (`create_custom_proposer` is vLLM's to call: it makes our
-proposer.)"""
+"""Functions and classes that SSD calls; parameters after `*` are passed by keyword. They may have further
+parameters with defaults. (vLLM calls `create_custom_proposer`, which makes our proposer.)"""
 
 READ = """
 v1/worker/gpu_worker.py
@@ -204,7 +203,7 @@ config/vllm.py
 
 
 def why_unfit(version: str, folder: Path) -> str:
-    """Why the vLLM in `folder`, the one that holds `v1`, cannot be used; empty: it can."""
+    """Why the vLLM in `folder`, which contains `v1`, cannot be used; empty if it can."""
     if version and _numbers(version) < OLDEST:
         return f"vLLM {version} is too old: install {spelled(OLDEST)} or newer"
     faults = broken(folder)
@@ -217,7 +216,7 @@ def why_unfit(version: str, folder: Path) -> str:
 
 
 def why_untested(version: str) -> str:
-    """What to warn of where a version that fits was never run with SSD; empty: it was."""
+    """A warning if a version that fits was never run with SSD; else empty."""
     if OLDEST <= _numbers(version) <= NEWEST:
         return ""
     return (
@@ -227,13 +226,13 @@ def why_untested(version: str) -> str:
 
 
 def broken(folder: Path) -> list[str]:
-    """What the vLLM in this folder does not keep, a sentence each."""
+    """A sentence for each name that the vLLM in this folder lacks or has changed."""
     package = Package(folder, "vllm")
     faults = list[str]()
     for names, why_broken in ((OVERRIDDEN, _why_overridden), (CALLED, _why_called), (READ, _why_read)):
         for file, name, words in entries(names):
-            found = package.find(file, name)
-            fault = "is missing" if found is None else why_broken(found, words)
+            definition = package.find(file, name)
+            fault = "is missing" if definition is None else why_broken(definition, words)
             faults += [f"{name} in {file} {fault}"] if fault else []
     return faults
 
@@ -249,42 +248,43 @@ def entries(names: str) -> Iterator[tuple[str, str, str]]:
             file = line
 
 
-def _why_overridden(found: Definition, words: str) -> str:
-    if found.kind == "method" and not found.is_async and found.signature == signature_of(words):
+def _why_overridden(definition: Definition, words: str) -> str:
+    is_method = definition.kind == "method" and not definition.is_async
+    if is_method and definition.signature == signature_of(words):
         return ""
-    return f"is {_described(found)}, and SSD overrides {words}"
+    return f"is {_described(definition)}, and SSD overrides {words}"
 
 
-def _why_called(found: Definition, words: str) -> str:
-    """Binds the call as SSD makes it, each parameter to its own name."""
+def _why_called(definition: Definition, words: str) -> str:
+    """Binds SSD's call to the signature, and checks that each argument gets the parameter of its name."""
     wanted = signature_of(words).parameters.values()
     by_place = [each.name for each in wanted if each.kind is not each.KEYWORD_ONLY]
     by_keyword = {each.name: each.name for each in wanted if each.kind is each.KEYWORD_ONLY}
     why = ""
-    if found.kind == "value" or found.is_async:
+    if definition.kind == "value" or definition.is_async:
         why = "not a plain function"
     else:
         try:
-            bound = found.when_called.bind(*by_place, **by_keyword).arguments
+            bound = definition.when_called.bind(*by_place, **by_keyword).arguments
         except TypeError as error:
             why = str(error)
         else:
             if any(name != value for name, value in bound.items()):
                 why = "other parameters"
-    return f"is {_described(found)}, and SSD calls {words}: {why}" if why else ""
+    return f"is {_described(definition)}, and SSD calls {words}: {why}" if why else ""
 
 
-def _why_read(found: Definition, words: str) -> str:
-    return "" if found.kind == "value" else f"is {_described(found)}, and SSD reads a value"
+def _why_read(definition: Definition, words: str) -> str:
+    return "" if definition.kind == "value" else f"is {_described(definition)}, and SSD reads a value"
 
 
-def _described(found: Definition) -> str:
-    signature = "" if found.kind == "value" else shown(found.signature)
-    return f"{'async ' if found.is_async else ''}{found.kind} {signature}".rstrip()
+def _described(definition: Definition) -> str:
+    signature = "" if definition.kind == "value" else shown(definition.signature)
+    return f"{'async ' if definition.is_async else ''}{definition.kind} {signature}".rstrip()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Whether vLLM keeps every name that SSD uses.")
+    parser = argparse.ArgumentParser(description="Checks that vLLM has every name that SSD uses.")
     parser.add_argument("vllm", nargs="+", metavar="VERSION|FOLDER")
     parser.add_argument("--cache", type=Path, default=Path(CACHE), help=f"where sources are kept ({CACHE})")
     parser.add_argument("--index", default=INDEX, help=f"a package index ({INDEX})")
@@ -295,7 +295,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _checked(argument: str, releases: Releases) -> int:
-    """Writes the verdict on a version or a folder, and tells the exit code."""
+    """Writes the verdict on a version or a folder, and returns the exit code."""
     try:
         folder = releases.sources_of(argument)
     except (OSError, ValueError) as error:

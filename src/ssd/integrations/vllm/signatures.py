@@ -1,7 +1,7 @@
-"""Reads Python sources without importing them: which names a package defines, and with which parameters.
+"""Finds the names and parameters that a package defines, from its sources, without importing them.
 
-Follows names that a file imports from the same package, and members that a class inherits from the package's
-classes. A decorator that it does not know is taken to keep a function's parameters. Does not know vLLM.
+Follows imports within the package, and inheritance from the package's classes. Assumes that unknown
+decorators do not change a function's parameters. Does not know vLLM.
 """
 
 import ast
@@ -20,14 +20,14 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 class Definition:
     kind: Kind
     signature: Signature = _NOTHING
-    """As written, with `self`; of a class, that of its constructor without `self`. Every default is `...`."""
+    """As written, with `self`; for a class, its constructor's without `self`. Every default is `...`."""
     is_async: bool = False
 
     @property
     def when_called(self) -> Signature:
-        """Without `self` or `cls`, which Python passes by itself."""
-        given = list(self.signature.parameters.values())
-        return Signature(given[1:] if self.kind in ("method", "classmethod") else given)
+        """The signature without `self` or `cls`."""
+        parameters = list(self.signature.parameters.values())
+        return Signature(parameters[1:] if self.kind in ("method", "classmethod") else parameters)
 
 
 def signature_of(words: str) -> Signature:
@@ -42,7 +42,7 @@ def shown(signature: Signature) -> str:
 
 
 class Package:
-    """`name` is what its own files call it when they import from it."""
+    """`name`: the package's name in its own imports."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder, self._name = folder, name
@@ -73,7 +73,7 @@ class Package:
         return None if source is None else self._place(source, original)
 
     def _source(self, path: Path, node: ast.ImportFrom) -> Path | None:
-        """The file that is imported from; None: it is not one of this package."""
+        """The imported file; None if it is outside the package."""
         parts = (node.module or "").split(".")
         if node.level:
             module = path.parents[node.level - 1].joinpath(*parts)
@@ -103,7 +103,7 @@ class Package:
 
 
 def _names_of(path: Path) -> dict[str, ast.stmt]:
-    """What a file defines or imports; the last definition of a name counts, as in Python."""
+    """Names that a file defines or imports; the last definition of a name counts, as in Python."""
     if not path.is_file():
         return {}
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -111,7 +111,7 @@ def _names_of(path: Path) -> dict[str, ast.stmt]:
 
 
 def _statements(body: list[Any]) -> Iterator[Any]:
-    """Also those that stand under `if`, `try` and `with`."""
+    """All statements, including those inside `if`, `try` and `with`."""
     for node in body:
         yield node
         if isinstance(node, ast.If | ast.Try | ast.With | ast.ExceptHandler):
@@ -135,8 +135,8 @@ def _defined(node: ast.stmt) -> Iterator[str]:
 
 
 def _members(node: ast.ClassDef) -> dict[str, ast.stmt]:
-    """What a class defines in its body, and what its methods assign to `self`."""
-    found: dict[str, ast.stmt] = {}
+    """Names that a class defines in its body, and that its methods assign to `self`."""
+    assigned: dict[str, ast.stmt] = {}
     for method in (each for each in _statements(node.body) if isinstance(each, _FUNCTIONS)):
         for inner in ast.walk(method):
             if isinstance(inner, ast.Assign | ast.AnnAssign):
@@ -145,8 +145,8 @@ def _members(node: ast.ClassDef) -> dict[str, ast.stmt]:
                 )
                 for target in _parts(targets):
                     if isinstance(target, ast.Attribute) and _is_self(target.value):
-                        found[target.attr] = inner
-    return {**found, **{name: each for each in _statements(node.body) for name in _defined(each)}}
+                        assigned[target.attr] = inner
+    return {**assigned, **{name: each for each in _statements(node.body) for name in _defined(each)}}
 
 
 def _is_self(node: ast.expr) -> bool:
@@ -173,30 +173,30 @@ def _definition(node: ast.stmt, *, in_class: bool) -> Definition:
 
 
 def _decorators(node: ast.stmt) -> list[str]:
-    """Their last names: `cached_property` of `@functools.cached_property`, `wrap` of `@wrap(1)`."""
-    found = getattr(node, "decorator_list", [])
-    return [ast.unparse(each).partition("(")[0].rpartition(".")[2] for each in found]
+    """Unqualified names: `cached_property` for `@functools.cached_property`, `wrap` for `@wrap(1)`."""
+    decorators = getattr(node, "decorator_list", [])
+    return [ast.unparse(each).partition("(")[0].rpartition(".")[2] for each in decorators]
 
 
 def _signature(arguments: ast.arguments) -> Signature:
     positional = [*arguments.posonlyargs, *arguments.args]
     required = len(positional) - len(arguments.defaults)
-    found = []
-    for place, each in enumerate(positional):
-        is_only = place < len(arguments.posonlyargs)
+    parameters = []
+    for index, each in enumerate(positional):
+        is_only = index < len(arguments.posonlyargs)
         kind = Parameter.POSITIONAL_ONLY if is_only else Parameter.POSITIONAL_OR_KEYWORD
-        found.append(_parameter(each.arg, kind, has_default=place >= required))
+        parameters.append(_parameter(each.arg, kind, has_default=index >= required))
     if arguments.vararg:
-        found.append(Parameter(arguments.vararg.arg, Parameter.VAR_POSITIONAL))
+        parameters.append(Parameter(arguments.vararg.arg, Parameter.VAR_POSITIONAL))
     for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        found.append(_parameter(each.arg, Parameter.KEYWORD_ONLY, has_default=default is not None))
+        parameters.append(_parameter(each.arg, Parameter.KEYWORD_ONLY, has_default=default is not None))
     if arguments.kwarg:
-        found.append(Parameter(arguments.kwarg.arg, Parameter.VAR_KEYWORD))
-    return Signature(found)
+        parameters.append(Parameter(arguments.kwarg.arg, Parameter.VAR_KEYWORD))
+    return Signature(parameters)
 
 
 def _fields(node: ast.ClassDef) -> Iterator[Parameter]:
-    """Parameters that a dataclass makes of its fields; it is expected to be called with keywords."""
+    """The constructor's parameters of a dataclass, which must be called with keywords."""
     if "dataclass" not in _decorators(node):
         return
     for statement in node.body:
