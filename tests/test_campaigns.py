@@ -3,6 +3,7 @@
 Each ends by its own verdict, except where that compares times: these mean nothing after so few seconds.
 """
 
+import ast
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -16,7 +17,28 @@ from campaigns.kernels import grid
 from tests.server.process import ServerProcess, serving
 from tests.tiny import write_checkpoint
 
+ROOT = Path(__file__).parent.parent
 Run = Callable[..., int]
+
+
+def words_of(folder: str) -> Iterator[str]:
+    """Modules that the files of a folder import, and strings in them that are one word."""
+    for path in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                yield node.module
+                yield from (f"{node.module}.{each.name}" for each in node.names)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value:
+                yield node.value
+
+
+def test_every_campaign_is_run_by_a_test() -> None:
+    """Itself, by a campaign that starts it, or by its name within campaigns/vllm."""
+    known = {*words_of("tests"), *(each for each in words_of("campaigns") if each.startswith("campaigns."))}
+    known |= {f"campaigns.vllm.{each}" for each in words_of("tests/vllm")}
+    for path in sorted((ROOT / "campaigns").rglob("*.py")):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        assert module in known or "__main__" not in path.read_text(), f"no test runs {module}"
 
 
 @pytest.fixture

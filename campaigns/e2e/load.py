@@ -189,7 +189,7 @@ def seconds_to_drain(server: ServerProcess) -> float:
     times = [
         datetime.fromisoformat(line["time"])
         for line in server.log
-        if line["message"].startswith("no new requests") or line["message"] == "Shutting down"
+        if line["message"].startswith("shutting down") or line["message"] == "Shutting down"
     ]
     return (times[-1] - times[0]).total_seconds()
 
