@@ -98,6 +98,7 @@ KINDS = (
 
 
 def phase(server: ServerProcess, seen: Seen, seconds: float, kind: Kind | None) -> None:
+    """However short it is, everyone asks once at least."""
     over = threading.Event()
     tasks: list[Callable[[], None]] = [lambda: _watch(server.url, over, seen)]
     tasks += [lambda: _ask(server.url, over, seen)] * _NUM_HONEST
@@ -115,16 +116,18 @@ def phase(server: ServerProcess, seen: Seen, seconds: float, kind: Kind | None) 
 
 def _ask(url: str, over: threading.Event, seen: Seen) -> None:
     with httpx.Client(base_url=url, timeout=300) as client:
-        while not over.is_set():
+        while True:
             began = time.monotonic()
             status = client.post("/v1/completions", json=_HONEST).status_code
             seen.seconds.append(time.monotonic() - began)
             seen.honest[status] += 1
+            if over.is_set():
+                return
 
 
 def _attack(url: str, over: threading.Event, kind: Kind, bodies: Iterator[Body], seen: Seen) -> None:
     with httpx.Client(base_url=url, timeout=300) as client:
-        while True:  # Once at least, however short the phase is.
+        while True:
             with _TURN:  # A generator is not for two threads at once.
                 body = next(bodies)
             content = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -139,10 +142,12 @@ _TURN = threading.Lock()
 
 def _watch(url: str, over: threading.Event, seen: Seen) -> None:
     with httpx.Client(base_url=url, timeout=300) as client:
-        while not over.wait(0.1):
+        while True:
             began = time.monotonic()
             seen.livez[client.get("/livez").status_code] += 1
             seen.livez_seconds.append(time.monotonic() - began)
+            if over.wait(0.1):
+                return
 
 
 def compare(server: ServerProcess, kind: Kind, *, seconds: float, rounds: int = 2) -> tuple[Seen, Seen]:
