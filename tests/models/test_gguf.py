@@ -120,7 +120,7 @@ def test_a_header_is_parsed_once(smollm2: Path, monkeypatch: pytest.MonkeyPatch)
     def fail(*_: object) -> None:
         raise AssertionError("the header was parsed again")
 
-    monkeypatch.setattr(gguf_header, "_keep", fail)
+    monkeypatch.setattr(gguf_header, "_cache", fail)
     assert read_header(smollm2) == first
     assert first.architecture == "llama"
 
