@@ -23,9 +23,8 @@ from ssd.bench.cases import OF_THE_DRAFT, Case
 from ssd.bench.engines import CaseEngines
 from ssd.bench.statistics import Estimate
 from ssd.bench.tables import Column, Table
-from ssd.cli.errors import user_errors
+from ssd.cli.console import shown, user_errors
 from ssd.cli.options import parse_cores, with_options
-from ssd.cli.tables import shown
 from ssd.cli.tune import TuneOptions
 from ssd.config import DraftConfig, EngineConfig, GrowthPolicyName
 from ssd.tuning.confirm import run_in_turns

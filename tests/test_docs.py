@@ -10,7 +10,7 @@ import pytest
 
 from ssd import SamplingParams
 from ssd.integrations.vllm.meter import COUNTERS, GAUGES, NAMES
-from ssd.server.response_parts import ResponsesRequest
+from ssd.server.responses_input import ResponsesRequest
 from ssd.server.schemas import ChatCompletionRequest, CompletionRequest
 from tests.settings_page import DOCS, PAGES, made_anew
 
@@ -40,9 +40,7 @@ def test_every_field_of_a_request_is_documented() -> None:
 
 
 def test_dashboard_and_guide_name_metrics_that_exist() -> None:
-    source = (ROOT / "src/ssd/server/metrics.py").read_text() + (
-        ROOT / "src/ssd/server/engine_metrics.py"
-    ).read_text()
+    source = (ROOT / "src/ssd/server/metrics.py").read_text()
     written = re.findall(r'"((?:ssd_)?[a-z0-9]+_[a-z0-9_]+)"', source) + re.findall(r'"([a-z]+)": \(', source)
     known = {*(name.removeprefix("ssd_") for name in written), *COUNTERS, *GAUGES}
     for page in ("deploy/grafana.json", "docs/metrics.md"):

@@ -45,9 +45,7 @@ def rules() -> Iterator[dict[str, Any]]:
 
 def exported() -> set[str]:
     """By our server and by vLLM's worker, as Prometheus has them."""
-    server = "".join(
-        (ROOT / "src/ssd/server" / name).read_text() for name in ("metrics.py", "engine_metrics.py")
-    )
+    server = (ROOT / "src/ssd/server/metrics.py").read_text()
     written = re.findall(r'"((?:ssd_)?[a-z0-9]+_[a-z0-9_]+)"', server) + re.findall(r'"([a-z]+)": \(', server)
     names = {f"ssd_{name.removeprefix('ssd_')}" for name in (*written, *COUNTERS, *GAUGES, *NAMES)}
     return names | {f"{name}_{end}" for name in names for end in ("total", "bucket", "sum", "count")}

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from benchmarks.validation.published import Row, measured_rows, published_rows
 from ssd.bench.tables import Column, Table
-from ssd.cli.tables import shown
+from ssd.cli.console import shown
 
 _COLUMNS = (
     Column[Row]("what", lambda row: row.what, is_text=True),

@@ -13,7 +13,7 @@ from benchmarks.flags import parser
 from benchmarks.peers.__main__ import parser as peers_parser
 from benchmarks.vllm_page import FLAGS, main, page_text, peers_words
 from ssd.cli import machine
-from ssd.cli.provenance import provenance
+from ssd.cli.machine import provenance
 from ssd.selftest.results import CheckResult
 from tests.test_images import parse
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner, Result
 
-from ssd.cli.chat_backend import AnswerStats
 from ssd.cli.chat_remote import RemoteBackend
+from ssd.cli.chat_talk import AnswerStats
 from ssd.cli.main import app
 from ssd.sampling import SamplingParams
 from tests.cli.fake_openai import FakeOpenAI

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from ssd import LLM, SamplingParams
 from ssd.cli import chat_local
-from ssd.cli.chat_backend import Piece
+from ssd.cli.chat_talk import Piece
 from ssd.cli.explain import coloured, explain_stream
 from ssd.cli.main import app
 from ssd.cli.options import parse_cores

@@ -13,12 +13,10 @@ import yaml
 from typer.testing import CliRunner
 
 from ssd.cli.config_file import ConfigFile
-from ssd.cli.engine_options import EngineOptions
-from ssd.cli.errors import user_errors
+from ssd.cli.console import user_errors
+from ssd.cli.engine_options import EngineOptions, SamplingOptions, ServerOptions, server_config
 from ssd.cli.main import app as ssd_app
 from ssd.cli.options import Said, SettingsOf, with_options
-from ssd.cli.sampling_options import SamplingOptions
-from ssd.cli.server_options import ServerOptions, server_config
 from ssd.config import DraftConfig, EngineConfig
 from ssd.config.server import ServerConfig
 

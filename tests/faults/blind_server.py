@@ -5,7 +5,7 @@ from tests.faults.fault import BlindFault
 BLIND = [
     BlindFault(
         "cached tokens are those of the first prompt",
-        "src/ssd/server/usage.py",
+        "src/ssd/server/answers.py",
         "cached_tokens=sum(each.num_cached_tokens for each in outputs)",
         "cached_tokens=outputs[0].num_cached_tokens",
         "usage of a request with several prompts tells of too few cached tokens, or too many.",
@@ -26,7 +26,7 @@ BLIND = [
     ),
     BlindFault(
         "a round of so many tokens is in the bucket above",
-        "src/ssd/server/engine_metrics.py",
+        "src/ssd/server/metrics.py",
         "for length, n in rounds.items() if length <= most)",
         "for length, n in rounds.items() if length < most)",
         "The histogram of drafted tokens a round is off by one: no round ever verified none.",
@@ -40,7 +40,7 @@ BLIND = [
     ),
     BlindFault(
         "an answer keeps the white space that follows its reasoning",
-        "src/ssd/server/reasoning.py",
+        "src/ssd/server/pieces.py",
         "self._is_inside = self._has_begun = False",
         "self._is_inside = False",
         "Every answer of a thinking model begins with empty lines.",
@@ -54,7 +54,7 @@ BLIND = [
     ),
     BlindFault(
         "a server without a draft is degraded",
-        "src/ssd/server/health.py",
+        "src/ssd/server/app.py",
         "beat.is_draft_ready is False",
         "not beat.is_draft_ready",
         "/ready says that the draft is away where there never was one.",

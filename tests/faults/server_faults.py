@@ -8,7 +8,7 @@ _CLIENT = "tests/worker/test_async_llm.py::"
 FAULTS = [
     Fault(
         "a client that left is not noticed",
-        "src/ssd/server/connection.py",
+        "src/ssd/server/answering.py",
         '    while (await receive())["type"] != "http.disconnect":\n        pass\n',
         "    await asyncio.sleep(3600)\n",
         f"{_PRODUCTION}test_a_client_that_leaves_frees_its_blocks",

@@ -8,7 +8,7 @@ import pytest
 
 from ssd.engine.outputs import VerifiedTree
 from ssd.server.chat import shown_trees
-from ssd.server.token_text import TokenTexts
+from ssd.server.logprobs import TokenTexts
 from tests.server.process import ServerProcess, serving
 from tests.server.reciter import write_reciter
 from tests.tiny import tiny_tokenizer

@@ -10,8 +10,7 @@ from pydantic import BaseModel
 
 from ssd.server.pieces import Call, Content, OneCall
 from ssd.server.prompts import template_options
-from ssd.server.response_parts import ResponsesRequest
-from ssd.server.responses_input import chat_request
+from ssd.server.responses_input import ResponsesRequest, chat_request
 from ssd.server.schemas import ChatCompletionRequest
 from ssd.server.tools import tool_splitter
 from tests.server.process import ServerProcess

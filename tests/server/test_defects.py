@@ -12,10 +12,10 @@ import pytest
 
 from ssd.config.server import ServerConfig
 from ssd.errors import InvalidRequestError
+from ssd.server.answering import COMPLETIONS, Framing, send_events
 from ssd.server.answers import Answer
 from ssd.server.app import build_app
 from ssd.server.completions import CompletionJob
-from ssd.server.connection import COMPLETIONS, Framing, send_events
 from ssd.server.gate import Gate
 from ssd.server.metrics import Metrics
 from ssd.server.responses import ResponseJob

@@ -14,13 +14,12 @@ from ssd.engine.request import Request
 from ssd.sampling import SamplingParams
 from ssd.sampling.constraint import GrammarBusyError, GrammarError
 from ssd.server.answering import Answering
-from ssd.server.caller import Caller
 from ssd.server.errors import ApiError
 from ssd.server.gate import Gate
 from ssd.server.metrics import Metrics
 from ssd.server.protocol import _LEAST_READ, _MOST_UNREAD, BoundedProtocol
 from ssd.server.schemas import CompletionRequest
-from ssd.server.serving import Serving
+from ssd.server.serving import Caller, Serving
 
 
 def gate(max_num_seqs: int = 2, max_queue: int = 2) -> Gate:

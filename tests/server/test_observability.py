@@ -8,15 +8,15 @@ from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from ssd.config.server import ServerConfig
 from ssd.draft.client.stats import PoolStats
 from ssd.engine.outputs import EngineStats, SpeculationStats
-from ssd.server.engine_metrics import EngineFigures
+from ssd.server.app import build_app
 from ssd.server.gate import Gate
-from ssd.server.health import ProbeResult, health, liveness, readiness
-from ssd.server.metrics import Metrics
+from ssd.server.metrics import EngineFigures, Metrics
 from ssd.server.serving import Serving
 from ssd.worker.messages import Heartbeat
 from tests.server.process import ServerProcess, serving, until
@@ -203,10 +203,14 @@ def test_spans_arrive_where_they_are_collected(speculating: ServerProcess, colle
     assert attributes["http.response.status_code"].int_value == 200
 
 
-def test_a_dead_engine_is_neither_alive_nor_healthy_nor_ready() -> None:
+async def test_a_dead_engine_is_neither_alive_nor_healthy_nor_ready() -> None:
     engine: Any = SimpleNamespace(
         state="dead", seconds_without_progress=float("inf"), config=SimpleNamespace(max_num_seqs=1)
     )
-    serving = Serving(engine, ServerConfig(), Metrics(), Gate(engine, max_queue=1))
-    for asked in (liveness, health, readiness):
-        assert asked(serving) == ProbeResult(503, {"status": "dead"})
+    config = ServerConfig(served_model_name="none")
+    app = build_app(Serving(engine, config, Metrics(), Gate(engine, max_queue=1)))
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        for path in ("/livez", "/health", "/ready"):
+            answer = await client.get(path)
+            assert (answer.status_code, answer.json()) == (503, {"status": "dead"})

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssd.server.pieces import Content, Piece, Reasoning
-from ssd.server.reasoning import ReasoningSplitter, thinks
+from ssd.server.pieces import Content, Piece, Reasoning, ReasoningSplitter, thinks
 
 
 def split(text: str, cuts: list[int] | None = None, *, inside: bool = False) -> tuple[str, str]:

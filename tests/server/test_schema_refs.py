@@ -4,7 +4,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from ssd.server.schema_refs import moved
+from ssd.server.grammars import moved
 
 TREE: dict[str, Any] = {
     "type": "object",

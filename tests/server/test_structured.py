@@ -13,9 +13,8 @@ import pytest
 
 from campaigns.e2e.bombs import grammar
 from ssd.engine.grammar import GrammarCompiler
-from ssd.server.chat_parts import Tool
 from ssd.server.grammars import chat_grammar
-from ssd.server.schemas import ChatCompletionRequest
+from ssd.server.schemas import ChatCompletionRequest, Tool
 from tests.server.process import ServerProcess, processor_seconds, resident_bytes, until
 from tests.tiny import tiny_tokenizer
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from ssd.server.pieces import Call
-from ssd.server.tool_text import knows_tools, spelled_out
-from ssd.server.tools import KnownFormat, tool_splitter
+from ssd.server.tools import KnownFormat, knows_tools, spelled_out, tool_splitter
 from tests.server.process import ServerProcess, serving
 
 _FUNCTION = {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}

@@ -1,8 +1,7 @@
 """What an answer says it used."""
 
 from ssd.engine.outputs import CompletionOutput, RequestOutput, Timings
-from ssd.server.answers import PromptTokensDetails
-from ssd.server.usage import usage_of
+from ssd.server.answers import PromptTokensDetails, usage_of
 
 
 def output(num_prompt: int, num_cached: int) -> RequestOutput:

@@ -1,6 +1,6 @@
 """Tables as Markdown and HTML, from a description of their columns.
 
-cli/tables.py shows them on a terminal. Does not know figures.
+cli/console.py shows them on a terminal. Does not know figures.
 """
 
 import math

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from ssd.cli.errors import user_errors
+from ssd.cli.console import user_errors
 from ssd.cli.options import with_options
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def show_run(folder: Path) -> int:
     from ssd.bench.pages.words import RATIOS
     from ssd.bench.report import run_tables
     from ssd.bench.summary import RunFigures
-    from ssd.cli.tables import shown
+    from ssd.cli.console import shown
 
     console, figures = Console(highlight=False), RunFigures(RunFolder(folder))
     for table in run_tables(figures, SHORT):
@@ -97,7 +97,7 @@ def _show_equality(console: Console, figures: RunFigures) -> int:
 def _show_comparison(found: Comparison) -> None:
     from ssd.bench.compare import COLUMNS, short_name
     from ssd.bench.tables import Table
-    from ssd.cli.tables import shown
+    from ssd.cli.console import shown
 
     console, rows = Console(highlight=False), [*found.together, *found.rows]
     console.print(

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from ssd.cli.console import progress_of, user_errors
 from ssd.cli.engine_options import EngineOptions
-from ssd.cli.errors import user_errors
 from ssd.cli.options import with_options
-from ssd.cli.tables import progress_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,7 +128,7 @@ def _measure(folder: Path, options: BenchOptions, engine: EngineOptions, cases: 
     from ssd.bench.manifest import Manifest
     from ssd.bench.runs import BenchRun
     from ssd.cli.bench_reports import show_run
-    from ssd.cli.provenance import provenance
+    from ssd.cli.machine import provenance
 
     names = [name.strip() for name in options.datasets.split(",")]
     prompts = {
@@ -189,7 +188,7 @@ def _settings(
 
 def _go_on(made: BenchRun, engine: EngineOptions, cases: Sequence[Case], *, quiet: bool) -> None:
     from ssd.bench.engines import CaseEngines
-    from ssd.cli.loading import loading
+    from ssd.cli.console import loading
 
     config, draft = _configs(engine)
     with loading(engine.named_model, then="starting drafts") as show_progress:

@@ -1,20 +1,16 @@
 """`ssd chat`: a conversation in the terminal, with an engine in this process or with a server."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
-from ssd.cli.chat_screen import Screen
-from ssd.cli.chat_talk import Chat, ChatHistory
-from ssd.cli.engine_options import EngineOptions
-from ssd.cli.errors import user_errors
+from ssd.cli.chat_talk import Backend, Chat, ChatHistory, Screen
+from ssd.cli.console import user_errors
+from ssd.cli.engine_options import EngineOptions, SamplingOptions
 from ssd.cli.options import with_options
-from ssd.cli.sampling_options import SamplingOptions
 
-if TYPE_CHECKING:
-    from ssd.cli.chat_backend import Backend
-
-_WHO = "Who answers"
+_who = partial(typer.Option, rich_help_panel="Who answers")
 
 
 @with_options
@@ -27,26 +23,14 @@ def chat(
         bool,
         typer.Option("--color-origins", help="Colour each token by its origin; ssd only."),
     ] = False,
-    ssd: Annotated[
-        bool, typer.Option("--ssd", rich_help_panel=_WHO, help="An engine in this process (the default).")
-    ] = False,
-    vllm: Annotated[
-        str | None, typer.Option(metavar="URL", rich_help_panel=_WHO, help="Address of a running vLLM.")
-    ] = None,
-    sglang: Annotated[
-        str | None, typer.Option(metavar="URL", rich_help_panel=_WHO, help="Address of a running SGLang.")
-    ] = None,
+    ssd: Annotated[bool, _who("--ssd", help="An engine in this process (the default).")] = False,
+    vllm: Annotated[str | None, _who(metavar="URL", help="Address of a running vLLM.")] = None,
+    sglang: Annotated[str | None, _who(metavar="URL", help="Address of a running SGLang.")] = None,
     url: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL",
-            rich_help_panel=_WHO,
-            help="A server with OpenAI's API, such as ssd serve.",
-        ),
+        _who(metavar="URL", help="A server with OpenAI's API, such as ssd serve."),
     ] = None,
-    api_key: Annotated[
-        str | None, typer.Option(envvar="SSD_API_KEY", rich_help_panel=_WHO, help="API key for the server.")
-    ] = None,
+    api_key: Annotated[str | None, _who(envvar="SSD_API_KEY", help="API key for the server.")] = None,
     *,
     engine: EngineOptions,
     sampling: SamplingOptions,
@@ -86,7 +70,7 @@ def chat(
 
 def _remote(
     server: Any, url: str, engine: EngineOptions, api_key: str | None, params: Any, *, wants_origins: bool
-) -> "Backend":
+) -> Backend:
     from ssd.cli.chat_remote import RemoteBackend
 
     # A mode that only follows from --draft was not given by the user.

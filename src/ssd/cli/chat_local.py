@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ssd.cli.chat_backend import AnswerStats, Message, Piece
-from ssd.cli.loading import load_llm, loading
+from ssd.cli.chat_talk import AnswerStats, Message, Piece
+from ssd.cli.console import load_llm, loading
 
 if TYPE_CHECKING:
     from ssd.config import Mode

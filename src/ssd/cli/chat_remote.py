@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from ssd.cli.chat_backend import AnswerStats, Message, Piece
+from ssd.cli.chat_talk import AnswerStats, Message, Piece
 from ssd.version import how_to_install
 
 if TYPE_CHECKING:

@@ -1,13 +1,166 @@
-"""The chat loop: the history of messages, and commands that begin with a slash."""
+"""The chat: its terminal, its loop with the history and commands that begin with a slash, and its backend.
+
+A Backend answers: an engine in this process (chat_local.py) or a server (chat_remote.py).
+"""
+
+from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, Any, Protocol, get_args
 
-from ssd.cli.chat_backend import Backend, Message
-from ssd.cli.chat_screen import Screen
+from rich.console import Console
+from rich.text import Text
+
+from ssd.cli.explain import STYLES
 from ssd.config import Mode
+from ssd.processes.terminal import escaped
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a streamed answer."""
+
+    text: str
+    origin: str | None = None
+    """Origin of its tokens: hit, backup or target; None: unknown."""
+    num_tokens: int = 0
+    is_thought: bool = False
+    """Reasoning, which is shown but is not added to the conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerStats:
+    """Statistics of an answer, as far as the backend provides them."""
+
+    num_tokens: int | None = None
+    accepted_per_round: float | None = None
+    hit_rate: float | None = None
+
+
+class Backend(Protocol):
+    """Answers: an engine in this process, or a server."""
+
+    @property
+    def title(self) -> str:
+        """Description of the backend, for the user."""
+        ...
+
+    def answer(self, messages: list[Message]) -> Iterator[Piece]:
+        """Stream the assistant's next message. Ctrl-C raises KeyboardInterrupt and ends only this answer."""
+        ...
+
+    @property
+    def usage(self) -> AnswerStats:
+        """Statistics of the latest answer."""
+        ...
+
+    def switch_mode(self, mode: Mode, draft: str | None) -> None:
+        """Change the mode. Raises ValueError and changes nothing if that is not possible."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Screen:
+    """Reads lines with editing and history, and prints answers as they are streamed."""
+
+    def __init__(self, *, metrics: bool, color_origins: bool) -> None:
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._metrics, self._color_origins = metrics, color_origins
+        self._session: PromptSession[str] | None = None
+
+    def read(self, commands: list[str]) -> str | None:
+        """The line that the user typed; None at the end of the input."""
+        if not sys.stdin.isatty():
+            return sys.stdin.readline() or None
+        self._session = self._session or _session(commands)
+        while True:
+            try:
+                return self._session.prompt("> ")
+            except EOFError:
+                return None
+            except KeyboardInterrupt:
+                self.note("Ctrl-D or /quit ends the chat")
+
+    def answer(self, pieces: Iterator[Piece], usage: Callable[[], AnswerStats]) -> str:
+        """Print an answer until it ends or the user presses Ctrl-C. Returns the printed text."""
+        shown, clock = [], _Clock()
+        with suppress(KeyboardInterrupt):
+            for piece in pieces:
+                clock.note(piece.num_tokens)
+                self._console.print(Text(escaped(piece.text), self._style(piece)), end="")
+                if not piece.is_thought:
+                    shown.append(piece.text)
+        self._console.print()
+        if self._metrics:
+            self.note(clock.line(usage()))
+        return "".join(shown)
+
+    def note(self, text: str) -> None:
+        self._console.print(Text(escaped(text)), style="dim")
+
+    def error(self, text: str) -> None:
+        self._console.print(Text(escaped(text)), style="red")
+
+    def _style(self, piece: Piece) -> str:
+        if piece.is_thought:
+            return "dim"
+        return STYLES.get(piece.origin or "", "") if self._color_origins else ""
+
+
+class _Clock:
+    """Measures the speed of an answer as the user sees it."""
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+        self._first = self._last = self._started
+        self._num_tokens = self._num_at_first = 0
+
+    def note(self, num_tokens: int) -> None:
+        self._last = time.perf_counter()
+        if not self._num_tokens:
+            self._first, self._num_at_first = self._last, num_tokens
+        self._num_tokens += num_tokens
+
+    def line(self, usage: AnswerStats) -> str:
+        count = self._num_tokens if usage.num_tokens is None else usage.num_tokens
+        parts = [f"{count} tokens"]
+        later, seconds = count - self._num_at_first, self._last - self._first
+        if later > 0 and seconds > 0:
+            parts.append(f"{later / seconds:.1f} tok/s")
+        parts.append(f"first after {self._first - self._started:.2f} s")
+        if usage.hit_rate is not None:
+            parts.append(f"hits {usage.hit_rate:.0%}")
+        if usage.accepted_per_round is not None:
+            parts.append(f"{usage.accepted_per_round:.2f} accepted a round")
+        return f"[{', '.join(parts)}]"
+
+
+def _session(commands: list[str]) -> PromptSession[str]:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.completion import WordCompleter
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+    keys = KeyBindings()
+
+    @keys.add("escape", "enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    completer = WordCompleter(commands, sentence=True)
+    return PromptSession(completer=completer, complete_while_typing=False, key_bindings=keys)
+
 
 COMMANDS = {
     "/help": "list the commands",

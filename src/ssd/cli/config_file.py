@@ -26,7 +26,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from ssd.cli.errors import user_errors
+from ssd.cli.console import user_errors
 from ssd.cli.help import command_of
 from ssd.cli.options import option_name
 from ssd.config import DraftConfig

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ssd.cli.console import require_place, user_errors
 from ssd.cli.diagnosis import Diagnosis, InstalledPackage, Model, Say, diagnose
-from ssd.cli.errors import require_place, user_errors
 from ssd.cli.options import with_options
 from ssd.models.names import path_or_hub_name
 from ssd.version import __version__

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from ssd.cli.config_file import ConfigFile
-from ssd.cli.errors import user_errors
+from ssd.cli.console import user_errors
 from ssd.cli.options import Said, SettingsOf, with_options
 from ssd.config import DraftConfig
 from ssd.config.server import LOG_FORMAT_VARIABLE, LogFormat

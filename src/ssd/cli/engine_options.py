@@ -1,10 +1,12 @@
-"""Options that all commands with an engine share: generate, chat, serve, tune and bench.
+"""Options that several commands share: those of the engine and its draft, of sampling, of the server.
 
-The settings of EngineConfig and DraftConfig, and options that exist only on the command line.
+The settings of EngineConfig, DraftConfig and ServerConfig, and options that exist only on the command line.
 """
 
+import os
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,13 +14,21 @@ from ssd.cli.config_file import ConfigFile, SpeculativeConfig
 from ssd.cli.options import Said, SettingsOf, option_name
 from ssd.config import DraftConfig, EngineConfig
 from ssd.config.schema import fields_of
+from ssd.config.server import ServerConfig
 from ssd.models.names import path_or_hub_name
+from ssd.processes.logs import usual_format
 
+if TYPE_CHECKING:
+    from ssd.sampling import SamplingParams
+
+_sampling = partial(typer.Option, rich_help_panel="Sampling")
 MODEL_HELP = fields_of(EngineConfig)["model"].about.help
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
+    """Options of all commands with an engine: generate, chat, serve, tune and bench."""
+
     model_argument: Annotated[
         str | None, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)
     ] = None
@@ -79,3 +89,50 @@ class EngineOptions:
     def engine_config(self, **more: Any) -> EngineConfig:
         """The config; `more` are settings from a command's own flags."""
         return EngineConfig.from_settings(self.named_model, {**self.settings(), **more})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOptions:
+    """Sampling flags of `ssd generate` and `ssd chat`."""
+
+    max_tokens: Annotated[int | None, _sampling(help="Most tokens; default 128, in a chat no limit.")] = None
+    temperature: Annotated[float, _sampling(help="0 is greedy.")] = 0.0
+    top_p: Annotated[float, _sampling(help="Keep the likeliest tokens of this mass.")] = 1.0
+    top_k: Annotated[int, _sampling(help="Keep this many likeliest tokens; 0 keeps all.")] = 0
+    min_p: Annotated[
+        float,
+        _sampling(help="Keep tokens with at least this share of the likeliest one's probability."),
+    ] = 0.0
+    repetition_penalty: Annotated[float, _sampling(help="Above 1 discourages repetition.")] = 1.0
+    seed: Annotated[int | None, _sampling(help="Seed, to repeat a sampled answer.")] = None
+    stop: Annotated[list[str] | None, _sampling(help="Stop string; repeatable.")] = None
+    ignore_eos: Annotated[bool, _sampling("--ignore-eos", help="Go on after the end token.")] = False
+
+    def params(self, *, max_tokens: int | None, n: int = 1, logprobs: int | None = None) -> "SamplingParams":
+        """`max_tokens` is the default if the user gave none."""
+        from ssd.sampling import SamplingParams
+
+        return SamplingParams(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            seed=self.seed,
+            n=n,
+            stop=self.stop or (),
+            ignore_eos=self.ignore_eos,
+            max_tokens=max_tokens if self.max_tokens is None else self.max_tokens,
+            logprobs=logprobs,
+        )
+
+
+ServerOptions = Annotated[Said, SettingsOf(ServerConfig)]
+
+
+def server_config(said: Said) -> ServerConfig:
+    """The server's config. Raises ValueError if SSD_API_KEY is set but empty: the server would be open."""
+    variable = fields_of(ServerConfig)["api_keys"].about.variable
+    if variable is not None and not said.get("api_keys") and os.environ.get(variable) == "":
+        raise ValueError(f"{variable} is set but empty: give it a key, or unset it to serve without one")
+    return ServerConfig(**{"log_format": usual_format(), **said})

@@ -16,12 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from ssd.cli.engine_options import EngineOptions
-from ssd.cli.errors import require_place, user_errors
+from ssd.cli.console import load_llm, require_place, user_errors
+from ssd.cli.engine_options import EngineOptions, SamplingOptions
 from ssd.cli.explain import explain_outputs, explain_stream
-from ssd.cli.loading import load_llm
 from ssd.cli.options import with_options
-from ssd.cli.sampling_options import SamplingOptions
 from ssd.processes.terminal import for_terminal
 
 if TYPE_CHECKING:

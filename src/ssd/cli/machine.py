@@ -1,6 +1,6 @@
-"""Facts about the machine in words, for `ssd doctor` and reports; the engine does not use them.
+"""Facts about the machine in words, for `ssd doctor` and reports, with the versions and commit of a run.
 
-Facts that a system does not provide are left out. Linux provides most.
+The engine does not use them. Facts that a system does not provide are left out. Linux provides most.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ssd.processes.host_memory import host_memory
+from ssd.version import __version__
 
 if TYPE_CHECKING:
+    from ssd.bench.manifest import Provenance
     from ssd.runtime.cores import CoreSplit
 
 _INSTRUCTIONS = {
@@ -35,6 +39,7 @@ _INSTRUCTIONS = {
 _NAME_GPUS = (
     "import torch; [print(torch.cuda.get_device_name(each)) for each in range(torch.cuda.device_count())]"
 )
+_PACKAGES = ("torch", "transformers", "numpy", "safetensors")
 _HYBRID = {"performance": "/sys/devices/cpu_core/cpus", "efficiency": "/sys/devices/cpu_atom/cpus"}
 
 
@@ -137,3 +142,57 @@ def _text(path: str) -> str:
         return Path(path).read_text().strip()
     except OSError:
         return ""
+
+
+def provenance() -> Provenance:
+    """Versions, commit and machine of a measurement."""
+    from ssd.bench.manifest import Provenance
+
+    return Provenance(
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        commit=_commit(),
+        versions={"ssd": __version__, "python": platform.python_version(), **_versions()},
+        hardware=_hardware(),
+    )
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _hardware() -> dict[str, str]:
+    from ssd.runtime.cores import physical_cores
+
+    return {
+        "processor": processor(),
+        "cores": kinds_of_cores(physical_cores()),
+        "instructions": instructions(),
+        "memory": total_memory(),
+        "GPUs": ", ".join(gpu_names()) or "none",
+        "system": platform.platform(),
+    }
+
+
+def _commit() -> str | None:
+    """Commit of the running source if it is a git work tree; marked if files were changed."""
+    here = Path(__file__).parent
+    said = _git(here, "rev-parse", "--short=12", "HEAD")
+    if said is None or _git(here, "ls-files", "--error-unmatch", __file__) is None:
+        return None
+    return f"{said} (changed)" if _git(here, "status", "--porcelain", "--", "..") else said
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

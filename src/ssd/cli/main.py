@@ -2,7 +2,8 @@
 
 import typer
 
-from ssd.cli.bench import bench
+from ssd.cli.bench_reports import compare, report
+from ssd.cli.bench_run import run
 from ssd.cli.chat import chat
 from ssd.cli.doctor import doctor
 from ssd.cli.draft import draft
@@ -28,6 +29,15 @@ app.command(cls=Command)(draft)
 app.command(cls=Command)(doctor)
 app.command(cls=Command)(plan)
 app.command(cls=Command)(tune)
+bench = typer.Typer(
+    name="bench",
+    help="Measure: modes side by side, reports with intervals, two runs compared.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+bench.command(cls=Command)(run)
+bench.command(cls=Command)(report)
+bench.command(cls=Command)(compare)
 app.add_typer(bench)
 
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from ssd.cli.errors import user_errors
+from ssd.cli.console import user_errors
 from ssd.cli.help import HelpAll
 from ssd.config.schema import Field, fields_of
 

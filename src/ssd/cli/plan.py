@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ssd.bench.tables import Column, Table
-from ssd.cli.errors import user_errors
+from ssd.cli.console import user_errors
 from ssd.cli.options import with_options
 from ssd.planning.models import Weights
 
@@ -166,7 +166,7 @@ def _model_table() -> Table[str]:
 def _show(*parts: Table[Any] | str) -> None:
     from rich.console import Console
 
-    from ssd.cli.tables import shown
+    from ssd.cli.console import shown
 
     console = Console(highlight=False)
     for part in parts:

@@ -10,11 +10,10 @@ from typing import Annotated
 import typer
 
 from ssd.cli import serve_vllm
-from ssd.cli.engine_options import EngineOptions
-from ssd.cli.errors import user_errors
+from ssd.cli.console import user_errors
+from ssd.cli.engine_options import EngineOptions, ServerOptions, server_config
 from ssd.cli.options import with_options
 from ssd.cli.serve_vllm import VllmOptions, VllmServer
-from ssd.cli.server_options import ServerOptions, server_config
 from ssd.config import EngineConfig
 from ssd.config.server import ServerConfig
 from ssd.version import how_to_install

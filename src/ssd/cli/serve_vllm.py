@@ -11,6 +11,7 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,9 +19,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from ssd.cli.engine_options import EngineOptions
+from ssd.cli.engine_options import EngineOptions, ServerOptions, server_config
 from ssd.cli.options import parse_cores
-from ssd.cli.server_options import ServerOptions, server_config
 from ssd.cli.vllm_memory import with_memory
 from ssd.config import EngineConfig
 from ssd.config.server import ServerConfig
@@ -33,7 +33,7 @@ from ssd.integrations.vllm.placement import CORES, Placement, as_named, on_cores
 from ssd.processes.logs import start_log
 
 HOW_TO_GET = f"pip install vllm ({spelled(OLDEST)} or newer; tested up to {spelled(NEWEST)})"
-_PANEL = "vLLM"
+_vllm = partial(typer.Option, rich_help_panel="vLLM")
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
 _SOCKETS = "VLLM_RPC_BASE_PATH"
 _SOMEWHERE = "ipc:///run/ssd/draft.sock"
@@ -82,9 +82,8 @@ _MORE_RANKS = ("--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp",
 class VllmOptions:
     engine_name: Annotated[
         Literal["ssd", "vllm"] | None,
-        typer.Option(
+        _vllm(
             "--engine",
-            rich_help_panel=_PANEL,
             help="Engine of the target: our own, or vLLM, which takes its own flags after `--`. "
             "Default: vllm if a GPU and vLLM are available, else ssd.",
             show_default=False,
@@ -92,21 +91,19 @@ class VllmOptions:
     ] = None
     print_commands: Annotated[
         bool,
-        typer.Option(
-            rich_help_panel=_PANEL,
+        _vllm(
             help="Only print the commands, for any machine.",
         ),
     ] = False
     float32_head: Annotated[
         bool,
-        typer.Option(
-            rich_help_panel=_PANEL,
+        _vllm(
             help="vLLM computes logits in float32: fewer ties than in bfloat16.",
         ),
     ] = False
     pad_drafts: Annotated[
         bool,
-        typer.Option(rich_help_panel=_PANEL, help="Pad proposals to equal length, for CUDA graphs."),
+        _vllm(help="Pad proposals to equal length, for CUDA graphs."),
     ] = False
 
     def require_none(self) -> None:

@@ -11,10 +11,9 @@ import typer
 from rich.console import Console
 
 from ssd.bench.tables import Column, Table
+from ssd.cli.console import progress_of, require_place, shown, user_errors
 from ssd.cli.engine_options import EngineOptions
-from ssd.cli.errors import require_place, user_errors
 from ssd.cli.options import with_options
-from ssd.cli.tables import progress_of, shown
 
 if TYPE_CHECKING:
     from ssd.bench.engines import CaseEngines

@@ -1,9 +1,16 @@
-"""Responses in OpenAI's format, as typed structs; completions.py and chat.py fill them in."""
+"""Responses in OpenAI's format, as typed structs; completions.py and chat.py fill them in.
 
+Here only `usage` is filled in: token counts, speculation statistics and timings.
+"""
+
+from collections.abc import Sequence
 from typing import Any, Literal, Self
 
 import msgspec
 from msgspec import UNSET, UnsetType
+
+from ssd.engine.outputs import RequestOutput, SpeculationStats
+from ssd.engine.request import Request
 
 
 def data_frame(data: bytes) -> bytes:
@@ -197,3 +204,57 @@ class ChatChunk(Answer, frozen=True, kw_only=True):
 
     def with_usage(self, usage: Usage | None) -> "ChatChunk":
         return msgspec.structs.replace(self, usage=usage)
+
+
+_COUNTS = ("rounds", "drafted", "accepted", "hits", "late", "unknown", "unheard", "ngram", "jit", "trees")
+
+
+def usage_of(outputs: Sequence[RequestOutput]) -> Usage:
+    """Usage of one response: its prompts and all their sequences."""
+    num_prompt = sum(len(output.prompt_token_ids) for output in outputs)
+    num_generated = sum(len(each.token_ids) for output in outputs for each in output.outputs)
+    return Usage(
+        prompt_tokens=num_prompt,
+        completion_tokens=num_generated,
+        total_tokens=num_prompt + num_generated,
+        prompt_tokens_details=PromptTokensDetails(
+            cached_tokens=sum(each.num_cached_tokens for each in outputs)
+        ),
+        speculation=_speculation(outputs),
+    )
+
+
+def usage_so_far(requests: Sequence[Request], num_generated: int) -> Usage:
+    num_prompt = sum(len(request.prompt_token_ids) for request in requests)
+    return Usage(
+        prompt_tokens=num_prompt,
+        completion_tokens=num_generated,
+        total_tokens=num_prompt + num_generated,
+    )
+
+
+def _speculation(outputs: Sequence[RequestOutput]) -> SpeculationUsage:
+    stats = [each.speculation for output in outputs for each in output.outputs]
+    total = SpeculationStats(**{name: sum(getattr(each, name) for each in stats) for name in _COUNTS})
+    return SpeculationUsage(
+        rounds=total.rounds,
+        drafted=total.drafted,
+        accepted=total.accepted,
+        accepted_per_round=total.accepted_per_round,
+        hits=total.hits,
+        misses=Misses(late=total.late, unknown=total.unknown, unheard=total.unheard),
+        hit_rate=total.hit_rate,
+        ngram=total.ngram,
+        jit=total.jit,
+        timings=_timings(outputs),
+    )
+
+
+def _timings(outputs: Sequence[RequestOutput]) -> RequestTimings:
+    slowest = max((output.timings for output in outputs), key=lambda timings: timings.total)
+    return RequestTimings(
+        queued=slowest.queued,
+        first_token=slowest.first_token,
+        total=slowest.total,
+        per_output_token=slowest.per_output_token,
+    )

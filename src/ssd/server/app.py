@@ -1,4 +1,9 @@
-"""The routes of the HTTP server. Each one only calls the module that does the work."""
+"""The routes of the HTTP server. Each one only calls the module that does the work.
+
+Probes: /livez (does the engine make progress?), /health (can it answer?) and /ready (send requests here?). A
+server that is loading its model is alive. Healthy means alive and loaded, which is what clients and load
+generators wait for. A server without its draft is ready but degraded: same tokens, slower.
+"""
 
 from collections.abc import Sequence
 from functools import partial
@@ -12,18 +17,16 @@ from starlette.types import ASGIApp
 from ssd.server.answering import Answering
 from ssd.server.body import BoundedRoute, check_text
 from ssd.server.body_limit import BodyLimit
-from ssd.server.caller import Caller
 from ssd.server.chat import ChatJob
 from ssd.server.completions import CompletionJob
 from ssd.server.errors import ApiError, add_error_handlers
-from ssd.server.health import health, liveness, readiness
 from ssd.server.middleware import AccessLog, ApiKeys, KnownHosts
 from ssd.server.openapi import describe
 from ssd.server.prompts import conversation, weight
-from ssd.server.response_parts import ResponsesRequest
 from ssd.server.responses import ResponseJob
+from ssd.server.responses_input import ResponsesRequest
 from ssd.server.schemas import ChatCompletionRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
-from ssd.server.serving import Serving
+from ssd.server.serving import Caller, Serving
 from ssd.server.tracing import Traced
 from ssd.version import __version__
 from ssd.worker.async_llm import off_loop
@@ -138,18 +141,15 @@ def _operations_routes(serving: Serving) -> APIRouter:
 
     @routes.get("/livez")
     async def is_alive() -> Response:
-        found = liveness(serving)
-        return JSONResponse(found.body, found.status)
+        return _liveness(serving)
 
     @routes.get("/health")
     async def is_healthy() -> Response:
-        found = health(serving)
-        return JSONResponse(found.body, found.status)
+        return _health(serving)
 
     @routes.get("/ready")
     async def is_ready() -> Response:
-        found = readiness(serving)
-        return JSONResponse(found.body, found.status)
+        return _readiness(serving)
 
     @routes.get("/metrics")
     async def metrics() -> Response:
@@ -163,3 +163,30 @@ def _operations_routes(serving: Serving) -> APIRouter:
         return HTMLResponse(_PAGE.read_bytes(), headers=_PAGE_HEADERS)
 
     return routes
+
+
+def _liveness(serving: Serving) -> JSONResponse:
+    waiting = serving.llm.seconds_without_progress
+    if serving.llm.state == "dead":
+        return JSONResponse({"status": "dead"}, 503)
+    is_stuck = waiting > serving.config.stuck_seconds
+    progress = {"status": "stuck" if is_stuck else "ok", "seconds_without_progress": round(waiting, 1)}
+    return JSONResponse(progress, 503 if is_stuck else 200)
+
+
+def _health(serving: Serving) -> JSONResponse:
+    if serving.llm.state == "loading":
+        return JSONResponse({"status": "loading"}, 503)
+    return _liveness(serving)
+
+
+def _readiness(serving: Serving) -> JSONResponse:
+    if serving.gate.is_draining:
+        return JSONResponse({"status": "draining"}, 503)
+    found = _health(serving)
+    if found.status_code != 200:
+        return found
+    beat = serving.llm.heartbeat
+    if beat is not None and beat.is_draft_ready is False:
+        return JSONResponse({"status": "degraded", "reason": "the draft is away"})
+    return JSONResponse({"status": "ready"})

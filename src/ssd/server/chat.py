@@ -7,12 +7,11 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from msgspec import UNSET
-
 from ssd.engine.outputs import CompletionOutput, Increment, Origin, RequestOutput, VerifiedTree
 from ssd.engine.prompts import Message
 from ssd.engine.request import Request
 from ssd.sampling import SamplingParams, TokenLogprobs
+from ssd.server.answering import COMPLETIONS, Framing
 from ssd.server.answers import (
     AssistantMessage,
     ChatChoice,
@@ -23,21 +22,29 @@ from ssd.server.answers import (
     FunctionCall,
     ShownTree,
     ToolCall,
+    usage_of,
+    usage_so_far,
 )
-from ssd.server.caller import Caller
-from ssd.server.connection import COMPLETIONS, Framing
 from ssd.server.errors import ApiError
 from ssd.server.grammars import chat_grammar
-from ssd.server.logprobs import chat_logprobs, num_scores, prompt_logprobs
-from ssd.server.pieces import Call, Chain, Content, OneCall, Piece, PlainText, Reasoning, Splitter
+from ssd.server.logprobs import TokenTexts, chat_logprobs, num_scores, prompt_logprobs
+from ssd.server.pieces import (
+    Call,
+    Chain,
+    Content,
+    OneCall,
+    Piece,
+    PlainText,
+    Reasoning,
+    ReasoningSplitter,
+    Splitter,
+    starts_inside,
+    thinks,
+)
 from ssd.server.prompts import chat_params, conversation, template_options, weight
-from ssd.server.reasoning import ReasoningSplitter, starts_inside, thinks
 from ssd.server.schemas import ChatCompletionRequest
-from ssd.server.serving import Serving, check_complete
-from ssd.server.token_text import TokenTexts
-from ssd.server.tool_text import knows_tools, spelled_out
-from ssd.server.tools import KnownFormat, tool_format, tool_splitter
-from ssd.server.usage import usage_of, usage_so_far
+from ssd.server.serving import Caller, Serving, check_complete
+from ssd.server.tools import KnownFormat, knows_tools, spelled_out, tool_format, tool_splitter
 from ssd.worker.async_llm import off_loop
 
 
@@ -161,8 +168,9 @@ class _Growing:
         self._has_begun = False
         self._scored: list[TokenLogprobs] = []
         """Log-probabilities of tokens whose text is still held back."""
-        self._origins: list[Origin] | None = [] if body.return_origins else None
-        self._trees: list[VerifiedTree] | None = [] if body.return_trees else None
+        self._body = body
+        self._origins: list[Origin] = []
+        self._trees: list[VerifiedTree] = []
 
     def take(self, increment: Increment, serving: Serving) -> DeltaChoice | None:
         """The chunk to send after an increment; None while its text is held back."""
@@ -171,35 +179,26 @@ class _Growing:
         if is_last:
             pieces += self._splitter.finish()
         self._scored += increment.logprobs or ()
-        if self._origins is not None:
-            self._origins += increment.origins
-        if self._trees is not None:
-            self._trees += increment.trees
+        self._origins += increment.origins
+        self._trees += increment.trees
         if not pieces and not is_last and self._has_begun:
             return None
         calls = _tool_calls(pieces, first=self._num_calls)
         self._num_calls += len(calls)
-        scored, self._scored = self._scored, []
-        origins = UNSET if self._origins is None else tuple(self._origins)
-        self._origins = None if self._origins is None else []
-        trees = UNSET if self._trees is None else shown_trees(self._trees, serving.texts)
-        self._trees = None if self._trees is None else []
-        delta = _delta(pieces, calls, is_first=not self._has_begun)
+        fields: dict[str, Any] = {"delta": _delta(pieces, calls, is_first=not self._has_begun)}
+        if increment.logprobs is not None:
+            fields["logprobs"] = chat_logprobs(self._scored, serving.texts)
+        if self._body.return_origins:
+            fields["origins"] = tuple(self._origins)
+        if self._body.return_trees:
+            fields["trees"] = shown_trees(self._trees, serving.texts)
+        if increment.finish_reason is not None:
+            has_calls = self._num_calls > 0
+            fields["finish_reason"] = _finish_reason(increment.finish_reason, has_calls=has_calls)
+            fields["stop_reason"] = increment.stop_reason
         self._has_begun = True
-        if not is_last:
-            logprobs = None if increment.logprobs is None else chat_logprobs(scored, serving.texts)
-            return DeltaChoice(
-                index=self._index, delta=delta, logprobs=logprobs, origins=origins, trees=trees
-            )
-        return DeltaChoice(
-            index=self._index,
-            delta=delta,
-            logprobs=None if increment.logprobs is None else chat_logprobs(scored, serving.texts),
-            finish_reason=_finish_reason(increment.finish_reason or "", has_calls=self._num_calls > 0),
-            stop_reason=increment.stop_reason,
-            origins=origins,
-            trees=trees,
-        )
+        self._scored, self._origins, self._trees = [], [], []
+        return DeltaChoice(index=self._index, **fields)
 
 
 def shown_trees(trees: Sequence[VerifiedTree], texts: TokenTexts) -> list[ShownTree]:

@@ -10,15 +10,13 @@ from typing import Any, ClassVar, TypeVar
 from ssd.engine.outputs import CompletionOutput, Increment, RequestOutput
 from ssd.engine.request import Request
 from ssd.sampling import SamplingParams
-from ssd.server.answers import Completion, TextChoice, TextLogprobs
-from ssd.server.caller import Caller
-from ssd.server.connection import COMPLETIONS, Framing
+from ssd.server.answering import COMPLETIONS, Framing
+from ssd.server.answers import Completion, TextChoice, TextLogprobs, usage_of, usage_so_far
 from ssd.server.grammars import structured_outputs
 from ssd.server.logprobs import num_scores, prompt_logprobs, text_logprobs
 from ssd.server.prompts import completion_params, completion_prompts
 from ssd.server.schemas import CompletionRequest
-from ssd.server.serving import Serving, check_complete
-from ssd.server.usage import usage_of, usage_so_far
+from ssd.server.serving import Caller, Serving, check_complete
 from ssd.worker.async_llm import off_loop
 
 

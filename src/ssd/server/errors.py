@@ -65,14 +65,14 @@ def _sayable(text: str) -> str:
     return text[:_LONGEST].encode(errors="replace").decode()
 
 
-def refusal(error: InvalidRequestError) -> ApiError:
-    """As a 400 response. The message often starts with `parameter=`, which becomes `param`."""
+def as_api_error(error: ApiError | EngineDeadError | InvalidRequestError) -> ApiError:
+    """The message of a refused request often starts with `parameter=`, which becomes `param`."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, EngineDeadError):
+        return ApiError(503, str(error), code="engine_dead")
     named = re.match(r"(\w+)=", str(error))
     return ApiError(400, str(error), param=named.group(1) if named else None)
-
-
-def engine_is_dead(error: EngineDeadError) -> ApiError:
-    return ApiError(503, str(error), code="engine_dead")
 
 
 def invalid_body(errors: Sequence[Mapping[str, Any]]) -> ApiError:
@@ -100,16 +100,12 @@ def invalid_body(errors: Sequence[Mapping[str, Any]]) -> ApiError:
 
 def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(ApiError)
-    async def _api_error(_request: Request, error: ApiError) -> Response:
-        return error.response()
-
     @app.exception_handler(EngineDeadError)
-    async def _engine_dead(_request: Request, error: EngineDeadError) -> Response:
-        return engine_is_dead(error).response()
-
     @app.exception_handler(InvalidRequestError)
-    async def _refused(_request: Request, error: InvalidRequestError) -> Response:
-        return refusal(error).response()
+    async def _refused(
+        _request: Request, error: ApiError | EngineDeadError | InvalidRequestError
+    ) -> Response:
+        return as_api_error(error).response()
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(_request: Request, error: RequestValidationError) -> Response:

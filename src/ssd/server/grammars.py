@@ -8,13 +8,15 @@ import json
 from typing import Any
 
 from ssd.sampling import Grammar
-from ssd.server.chat_parts import ChosenTool, Tool
 from ssd.server.errors import ApiError
-from ssd.server.schema_refs import moved
-from ssd.server.schemas import ChatCompletionRequest, GenerationRequest
+from ssd.server.schemas import ChatCompletionRequest, ChosenTool, GenerationRequest, Tool
 from ssd.server.tools import CLOSE, OPEN, KnownFormat
 
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_SCHEMAS_BY_NAME = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+"""Keywords of JSON schemas whose value maps arbitrary names to schemas."""
+_DATA = ("const", "enum", "default", "examples")
+"""Keywords whose value is data."""
 
 
 def chat_grammar(body: ChatCompletionRequest, calls: KnownFormat | None, tokenizer: Any) -> Grammar | None:
@@ -104,3 +106,22 @@ def _call_schema(tool: Tool, calls: KnownFormat, place: str) -> dict[str, Any]:
         "required": ["name", arguments],
         "additionalProperties": False,
     }
+
+
+def moved(schema: Any, place: str) -> Any:
+    """A copy of the schema for embedding at `place`, a reference such as `#/properties/x`."""
+    if isinstance(schema, list):
+        return [moved(each, place) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {keyword: _moved_value(keyword, value, place) for keyword, value in schema.items()}
+
+
+def _moved_value(keyword: str, value: Any, place: str) -> Any:
+    if keyword == "$ref" and isinstance(value, str) and value.startswith("#"):
+        return place + value[1:]
+    if keyword in _DATA:
+        return value
+    if keyword in _SCHEMAS_BY_NAME and isinstance(value, dict):
+        return {name: moved(each, place) for name, each in value.items()}
+    return moved(value, place)

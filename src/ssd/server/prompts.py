@@ -14,8 +14,7 @@ from ssd.config.server import ServerConfig
 from ssd.engine.prompts import Message, Prompt
 from ssd.errors import InvalidRequestError
 from ssd.sampling import SamplingParams
-from ssd.server.chat_parts import ChatMessage
-from ssd.server.schemas import ChatCompletionRequest, CompletionRequest, GenerationRequest
+from ssd.server.schemas import ChatCompletionRequest, ChatMessage, CompletionRequest, GenerationRequest
 
 _PLAIN = (
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"),

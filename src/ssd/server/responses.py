@@ -13,12 +13,14 @@ from msgspec.structs import replace
 
 from ssd.engine.outputs import RequestOutput
 from ssd.engine.request import Request
+from ssd.server.answering import Framing
 from ssd.server.answers import AssistantMessage, ChatLogprobs, Delta, Usage
-from ssd.server.caller import Caller
 from ssd.server.chat import ChatJob
-from ssd.server.connection import Framing
 from ssd.server.errors import ApiError
-from ssd.server.response_answers import (
+from ssd.server.responses_input import ResponsesRequest, chat_request
+from ssd.server.responses_output import (
+    Events,
+    GrowingItems,
     IncompleteDetails,
     InputTokensDetails,
     ResponseAnswer,
@@ -26,10 +28,7 @@ from ssd.server.response_answers import (
     ResponseUsage,
     Status,
 )
-from ssd.server.response_items import Events, GrowingItems
-from ssd.server.response_parts import ResponsesRequest
-from ssd.server.responses_input import chat_request
-from ssd.server.serving import Serving
+from ssd.server.serving import Caller, Serving
 
 
 @dataclass(slots=True)

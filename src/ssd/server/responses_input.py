@@ -1,36 +1,176 @@
-"""Converts the body of POST /v1/responses to a chat request.
+"""The request body of POST /v1/responses, in OpenAI's names and types, and its conversion to a chat request.
 
-Knows both formats.
+What would need stored responses is refused. Clients send items of earlier responses back unchanged, so their
+ids and statuses are accepted and ignored.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from ssd.server.chat_parts import (
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from ssd.server.body import Body, Int, Listed
+from ssd.server.schemas import (
+    MOST_MESSAGES,
+    MOST_TOOLS,
+    ChatCompletionRequest,
     ChatMessage,
     ChosenFunction,
     ChosenTool,
+    Effort,
     Function,
     JsonSchema,
     MessageFunctionCall,
     MessageToolCall,
     ResponseFormat,
+    SharedFields,
+    StreamOptions,
     Tool,
+    kind_of_choice,
 )
-from ssd.server.response_parts import (
-    ChosenFunctionTool,
-    FunctionTool,
-    InputCall,
-    InputCallOutput,
-    InputItem,
-    InputMessage,
-    InputReasoning,
-    InputText,
-    ResponsesRequest,
-    TextFormat,
-)
-from ssd.server.schemas import ChatCompletionRequest, SharedFields, StreamOptions
+
+_STORED = "nothing is stored here: send the conversation in input"
+
+
+class Returned(Body):
+    """Fields that items of earlier responses have, and that are ignored."""
+
+    id: str | None = None
+    status: str | None = None
+
+
+class InputText(Body):
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+    annotations: list[Any] | None = None
+    logprobs: list[Any] | None = None
+
+
+class InputMessage(Returned):
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | Listed[InputText]
+    phase: str | None = None
+
+
+class InputCall(Returned):
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+
+class InputCallOutput(Returned):
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str | Listed[InputText]
+
+
+class ReasoningText(Body):
+    type: Literal["reasoning_text", "summary_text"]
+    text: str
+
+
+class InputReasoning(Returned):
+    type: Literal["reasoning"]
+    summary: Listed[ReasoningText] | None = None
+    content: Listed[ReasoningText] | None = None
+    encrypted_content: None = None
+
+
+_KINDS = {"function_call": "Call", "function_call_output": "CallOutput", "reasoning": "Reasoning"}
+
+
+def _kind_of_item(value: Any) -> str:
+    return _KINDS.get(str(value.get("type")), "Message") if isinstance(value, dict) else "Message"
+
+
+InputItem = Annotated[
+    Annotated[InputMessage, Tag("Message")]
+    | Annotated[InputCall, Tag("Call")]
+    | Annotated[InputCallOutput, Tag("CallOutput")]
+    | Annotated[InputReasoning, Tag("Reasoning")],
+    Discriminator(_kind_of_item),
+]
+InputItems = Annotated[list[InputItem], Field(fail_fast=True, max_length=MOST_MESSAGES)]
+
+
+class FunctionTool(Function):
+    type: Literal["function"]
+
+
+FunctionTools = Annotated[list[FunctionTool], Field(fail_fast=True, max_length=MOST_TOOLS)]
+
+
+class ChosenFunctionTool(ChosenFunction):
+    type: Literal["function"]
+
+
+FunctionChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("Word")] | Annotated[ChosenFunctionTool, Tag("Tool")],
+    Discriminator(kind_of_choice),
+]
+
+
+class TextFormat(Body):
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+    @model_validator(mode="after")
+    def _check_schema(self) -> "TextFormat":
+        if (self.type == "json_schema") != (self.schema_ is not None):
+            raise ValueError("the type json_schema needs a schema, and no other type may have one")
+        return self
+
+
+class TextSettings(Body):
+    format: TextFormat | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ReasoningSettings(Body):
+    effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    """Accepted and ignored: reasoning is returned in full."""
+    generate_summary: None = None
+
+
+class ResponseStreamOptions(Body):
+    include_obfuscation: Literal[False] | None = None
+
+
+class ResponsesRequest(SharedFields):
+    input: str | InputItems
+    instructions: str | None = None
+    max_output_tokens: Int | None = None
+    top_logprobs: Int | None = None
+    tools: FunctionTools | None = None
+    tool_choice: FunctionChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextSettings | None = None
+    reasoning: ReasoningSettings | None = None
+    stream_options: ResponseStreamOptions | None = None
+    include: Listed[Literal["reasoning.encrypted_content", "message.output_text.logprobs"]] | None = None
+    """`reasoning.encrypted_content` is accepted and ignored: reasoning is never hidden."""
+    chat_template_kwargs: Mapping[str, Any] | None = None
+    background: Literal[False] | None = None
+    truncation: Literal["disabled"] | None = None
+    max_tool_calls: Int | None = None
+    """Ignored: it limits tools that run on the server, and there are none."""
+    previous_response_id: str | None = None
+    conversation: str | dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _check_stored(self) -> "ResponsesRequest":
+        for name in ("previous_response_id", "conversation"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name}: {_STORED}")
+        return self
+
 
 _SAME = (*SharedFields.__annotations__, "top_logprobs", "parallel_tool_calls", "chat_template_kwargs")
 """Fields with the same name and meaning in both."""
@@ -39,16 +179,16 @@ _SAME = (*SharedFields.__annotations__, "top_logprobs", "parallel_tool_calls", "
 def chat_request(body: ResponsesRequest) -> ChatCompletionRequest:
     text, reasoning, choice = body.text, body.reasoning, body.tool_choice
     same: dict[str, Any] = {name: getattr(body, name) for name in _SAME}
+    chosen: Any = choice
     if isinstance(choice, ChosenFunctionTool):
-        chosen: Any = ChosenTool(type="function", function=ChosenFunction(name=choice.name))
-    else:
-        chosen = choice
+        chosen = ChosenTool(type="function", function=choice)
+    tools = body.tools
     return ChatCompletionRequest(
         **same,
         messages=_messages(body),
         max_completion_tokens=body.max_output_tokens,
-        logprobs=wants_logprobs(body) or None,
-        tools=None if body.tools is None else [_tool(tool) for tool in body.tools],
+        logprobs=_wants_logprobs(body) or None,
+        tools=None if tools is None else [Tool(type="function", function=each) for each in tools],
         tool_choice=chosen,
         response_format=None if text is None or text.format is None else _format(text.format),
         verbosity=None if text is None else text.verbosity,
@@ -57,15 +197,8 @@ def chat_request(body: ResponsesRequest) -> ChatCompletionRequest:
     )
 
 
-def wants_logprobs(body: ResponsesRequest) -> bool:
+def _wants_logprobs(body: ResponsesRequest) -> bool:
     return body.top_logprobs is not None or "message.output_text.logprobs" in (body.include or ())
-
-
-def _tool(tool: FunctionTool) -> Tool:
-    function = Function(
-        name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict
-    )
-    return Tool(type="function", function=function)
 
 
 def _format(wanted: TextFormat) -> ResponseFormat:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from fastapi import Request as HttpRequest
+
 from ssd.config.server import ServerConfig
 from ssd.engine.outputs import Increment, RequestOutput
 from ssd.engine.prompts import Message, Prompt, PromptTooLongError
@@ -18,19 +20,35 @@ from ssd.engine.request import Request
 from ssd.models.hub import model_title
 from ssd.sampling import SamplingParams
 from ssd.sampling.constraint import GrammarBusyError, GrammarError
-from ssd.server.caller import Caller
 from ssd.server.errors import ApiError
 from ssd.server.gate import Gate
-from ssd.server.logprobs import MOST_PROMPT_SCORES, num_prompt_scores
+from ssd.server.logprobs import MOST_PROMPT_SCORES, TokenTexts, num_prompt_scores
 from ssd.server.metrics import Metrics
 from ssd.server.schemas import ChatCompletionRequest, CompletionRequest
-from ssd.server.token_text import TokenTexts
 from ssd.server.tracing import Traces
 from ssd.worker.async_llm import AsyncLLM
 from ssd.worker.templates import TemplateError, TemplatesBusyError
 
 Numbered = tuple[int, Increment | RequestOutput]
 """Index of the request, and an event of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sent a request: its id, and the tenant whose prompts it may share in the prefix cache."""
+
+    request_id: str
+    tenant: str = ""
+    """A digest of the API key; empty if the server has no keys."""
+
+    @classmethod
+    def of(cls, request: HttpRequest) -> "Caller":
+        return cls(request.state.request_id, getattr(request.state, "tenant", ""))
+
+    def cache_key(self, salt: str | None) -> str:
+        """Key of the prefix cache. Tenants never share entries: `cached_tokens` and the time to first token
+        would reveal other tenants' prompts."""
+        return f"{self.tenant}\n{salt or ''}"
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Finds tool calls in streamed text.
+"""Finds tool calls in streamed text, and writes tools as text for chat templates without tool support.
 
 Knows two formats: `<tool_call>{json}</tool_call>` (Hermes, Qwen) and an answer that is a JSON object with the
 name of a tool and its parameters (Llama 3). A call is returned when it is complete; invalid calls remain
@@ -6,16 +6,22 @@ content. Does not force calls: grammars.py does.
 """
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 from ssd.config.server import ToolFormat
+from ssd.engine.prompts import Message
 from ssd.server.pieces import Call, Content, Piece, Splitter, length_held
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _PYTHON_TAG = "<|python_tag|>"
 
 KnownFormat = Literal["hermes", "llama3"]
+_HOW: dict[KnownFormat, str] = {
+    "hermes": f'{OPEN}{{"name": …, "arguments": {{…}}}}{CLOSE}',
+    "llama3": '{"name": …, "parameters": {…}}, and nothing else',
+}
+"""How the model is told to write a call."""
 
 
 def tool_format(template: object, wanted: ToolFormat) -> KnownFormat | None:
@@ -144,3 +150,43 @@ def _as_call(value: Any) -> Call | None:
     if isinstance(arguments, str):
         return Call(value["name"], arguments)
     return Call(value["name"], json.dumps(arguments, ensure_ascii=False))
+
+
+def knows_tools(template: object) -> bool:
+    """Whether a template supports tools. A set of named templates is assumed to have one for tools."""
+    return not isinstance(template, str) or "tools" in template
+
+
+def spelled_out(
+    messages: Sequence[Message], tools: Sequence[dict[str, Any]], kind: KnownFormat
+) -> list[Message]:
+    """The conversation with tools described in its system message, and calls and results as text.
+
+    For templates without tool support, which drop them silently.
+    """
+    spelled = [_spelled(message, kind) for message in messages]
+    if not tools:
+        return spelled
+    first = spelled[0] if spelled[0]["role"] == "system" else None
+    said = f"{first['content']}\n\n" if first else ""
+    return [{"role": "system", "content": said + _introduction(tools, kind)}, *spelled[1 if first else 0 :]]
+
+
+def _introduction(tools: Sequence[dict[str, Any]], kind: KnownFormat) -> str:
+    listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+    return f"You may call these functions:\n{listed}\nTo call one, write {_HOW[kind]}."
+
+
+def _spelled(message: Message, kind: KnownFormat) -> Message:
+    if message["role"] == "tool":
+        return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+    calls = [_call(call["function"], kind) for call in message.get("tool_calls", ())]
+    plain = {name: value for name, value in message.items() if name != "tool_calls"}
+    return {**plain, "content": "\n".join([*filter(None, [message["content"]]), *calls])}
+
+
+def _call(function: dict[str, Any], kind: KnownFormat) -> str:
+    name, arguments = function["name"], function["arguments"]
+    if kind == "llama3":
+        return json.dumps({"name": name, "parameters": arguments}, ensure_ascii=False)
+    return OPEN + json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False) + CLOSE
