@@ -21,7 +21,7 @@ class Child:
 
 def process_of(child: Any) -> tuple[EngineProcess, Addresses]:
     addresses = Addresses.private()
-    return EngineProcess(addresses, child, None), addresses
+    return EngineProcess(addresses, child), addresses
 
 
 async def test_an_engine_s_last_words_reach_whoever_asks() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from ssd.cli.chat_talk import AnswerStats, Message, Piece
@@ -121,11 +122,6 @@ class Pieces:
 def _usage(before: SpeculationStats, after: SpeculationStats, num_tokens: int, *, mode: Mode) -> AnswerStats:
     if mode == "ar":
         return AnswerStats(num_tokens)
-    hits = after.hits - before.hits
-    causes = ("late", "unknown", "unheard")
-    misses = sum(getattr(after, cause) - getattr(before, cause) for cause in causes)
-    return AnswerStats(
-        num_tokens,
-        accepted_per_round=(after.accepted - before.accepted) / max(1, after.rounds - before.rounds),
-        hit_rate=hits / (hits + misses) if hits + misses else None,
-    )
+    names = [each.name for each in fields(after)]
+    of_answer = type(after)(**{name: getattr(after, name) - getattr(before, name) for name in names})
+    return AnswerStats(num_tokens, of_answer.accepted_per_round, of_answer.hit_rate)

@@ -3,6 +3,7 @@
 Here only `usage` is filled in: token counts, speculation statistics and timings.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal, Self
 
@@ -11,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from ssd.engine.outputs import RequestOutput, SpeculationStats
 from ssd.engine.request import Request
+from ssd.server.schemas import GenerationRequest
 
 
 def data_frame(data: bytes) -> bytes:
@@ -101,9 +103,6 @@ class Completion(Answer, frozen=True, kw_only=True):
     model: str
     choices: list[TextChoice]
     usage: Usage | UnsetType | None = UNSET
-
-    def with_usage(self, usage: Usage | None) -> "Completion":
-        return msgspec.structs.replace(self, usage=usage)
 
 
 class TopLogprob(Answer, frozen=True, kw_only=True):
@@ -202,12 +201,6 @@ class ChatChunk(Answer, frozen=True, kw_only=True):
     choices: list[DeltaChoice]
     usage: Usage | UnsetType | None = UNSET
 
-    def with_usage(self, usage: Usage | None) -> "ChatChunk":
-        return msgspec.structs.replace(self, usage=usage)
-
-
-_COUNTS = ("rounds", "drafted", "accepted", "hits", "late", "unknown", "unheard", "ngram", "jit", "trees")
-
 
 def usage_of(outputs: Sequence[RequestOutput]) -> Usage:
     """Usage of one response: its prompts and all their sequences."""
@@ -224,7 +217,14 @@ def usage_of(outputs: Sequence[RequestOutput]) -> Usage:
     )
 
 
-def usage_so_far(requests: Sequence[Request], num_generated: int) -> Usage:
+def usage_of_chunk(
+    body: GenerationRequest, requests: Sequence[Request], num_generated: int
+) -> Usage | UnsetType | None:
+    """Usage of a chunk before the last: absent, null or the counts so far, as `stream_options` ask."""
+    if not body.includes_usage:
+        return UNSET
+    if not body.counts_as_it_goes:
+        return None
     num_prompt = sum(len(request.prompt_token_ids) for request in requests)
     return Usage(
         prompt_tokens=num_prompt,
@@ -235,7 +235,8 @@ def usage_so_far(requests: Sequence[Request], num_generated: int) -> Usage:
 
 def _speculation(outputs: Sequence[RequestOutput]) -> SpeculationUsage:
     stats = [each.speculation for output in outputs for each in output.outputs]
-    total = SpeculationStats(**{name: sum(getattr(each, name) for each in stats) for name in _COUNTS})
+    names = [each.name for each in dataclasses.fields(SpeculationStats)]
+    total = SpeculationStats(**{name: sum(getattr(each, name) for each in stats) for name in names})
     return SpeculationUsage(
         rounds=total.rounds,
         drafted=total.drafted,

@@ -7,6 +7,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from msgspec import UnsetType
+
 from ssd.engine.outputs import CompletionOutput, Increment, Origin, RequestOutput, VerifiedTree
 from ssd.engine.prompts import Message
 from ssd.engine.request import Request
@@ -22,8 +24,9 @@ from ssd.server.answers import (
     FunctionCall,
     ShownTree,
     ToolCall,
+    Usage,
     usage_of,
-    usage_so_far,
+    usage_of_chunk,
 )
 from ssd.server.errors import ApiError
 from ssd.server.grammars import chat_grammar
@@ -121,9 +124,10 @@ class ChatJob:
                     self.num_generated += len(event.token_ids)
                     choice = growing[event.index].take(event, self.serving)
                     if choice is not None:
-                        yield self._chunk([choice])
+                        usage = usage_of_chunk(self.body, self.requests, self.num_generated)
+                        yield self._chunk([choice], usage)
         if self.body.includes_usage:
-            yield self._chunk([], is_last=True)
+            yield self._chunk([], usage_of(self.finished))
 
     def _choice(self, output: RequestOutput, completion: CompletionOutput) -> ChatChoice:
         splitter = self.splitter()
@@ -147,16 +151,14 @@ class ChatJob:
             **extra,
         )
 
-    def _chunk(self, choices: list[DeltaChoice], *, is_last: bool = False) -> ChatChunk:
-        chunk = ChatChunk(
-            id=self.answer_id, created=self.created, model=self.serving.model_name, choices=choices
+    def _chunk(self, choices: list[DeltaChoice], usage: Usage | UnsetType | None) -> ChatChunk:
+        return ChatChunk(
+            id=self.answer_id,
+            created=self.created,
+            model=self.serving.model_name,
+            choices=choices,
+            usage=usage,
         )
-        if not self.body.includes_usage:
-            return chunk
-        if is_last:
-            return chunk.with_usage(usage_of(self.finished))
-        counts = self.body.counts_as_it_goes
-        return chunk.with_usage(usage_so_far([self.request], self.num_generated) if counts else None)
 
 
 class _Growing:

@@ -7,11 +7,13 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
 
+from msgspec import UnsetType
+
 from ssd.engine.outputs import CompletionOutput, Increment, RequestOutput
 from ssd.engine.request import Request
 from ssd.sampling import SamplingParams
 from ssd.server.answering import COMPLETIONS, Framing
-from ssd.server.answers import Completion, TextChoice, TextLogprobs, usage_of, usage_so_far
+from ssd.server.answers import Completion, TextChoice, TextLogprobs, Usage, usage_of, usage_of_chunk
 from ssd.server.grammars import structured_outputs
 from ssd.server.logprobs import num_scores, prompt_logprobs, text_logprobs
 from ssd.server.prompts import completion_params, completion_prompts
@@ -51,14 +53,14 @@ class CompletionJob:
     async def whole(self) -> Completion:
         self.finished = [self._as_requested(each) for each in await self.serving.outputs(self.requests)]
         choices = await off_loop(num_scores(self.finished), self._all_choices)
-        return self._answer(choices).with_usage(usage_of(self.finished))
+        return self._answer(choices, usage_of(self.finished))
 
     async def chunks(self) -> AsyncGenerator[Completion, None]:
         if self.body.echo:
             for number, request in enumerate(self.requests):
                 for index in range(self.params.n):
                     place = number * self.params.n + index
-                    yield self._chunk([TextChoice(index=place, text=self._prompt_text(request))])
+                    yield self._chunk(TextChoice(index=place, text=self._prompt_text(request)))
         async with aclosing(self.serving.events(self.requests)) as events:
             async for number, event in events:
                 if isinstance(event, RequestOutput):
@@ -67,9 +69,9 @@ class CompletionJob:
                 elif event.text or event.token_ids or event.finish_reason:
                     increment = _unwritten(event) if self.body.only_scores else event
                     self.num_generated += len(increment.token_ids)
-                    yield self._chunk([self._choice(number, increment)])
+                    yield self._chunk(self._choice(number, increment))
         if self.body.includes_usage:
-            yield self._answer([]).with_usage(usage_of(self.finished))
+            yield self._answer([], usage_of(self.finished))
 
     def _as_requested(self, output: RequestOutput) -> RequestOutput:
         if not self.body.only_scores:
@@ -135,17 +137,17 @@ class CompletionJob:
         text: str = self.serving.llm.tokenizer.decode(list(request.prompt_token_ids))
         return text
 
-    def _answer(self, choices: list[TextChoice]) -> Completion:
-        return Completion(
-            id=self.answer_id, created=self.created, model=self.serving.model_name, choices=choices
-        )
+    def _chunk(self, choice: TextChoice) -> Completion:
+        return self._answer([choice], usage_of_chunk(self.body, self.requests, self.num_generated))
 
-    def _chunk(self, choices: list[TextChoice]) -> Completion:
-        answer = self._answer(choices)
-        if not self.body.includes_usage:
-            return answer
-        counts = self.body.counts_as_it_goes
-        return answer.with_usage(usage_so_far(self.requests, self.num_generated) if counts else None)
+    def _answer(self, choices: list[TextChoice], usage: Usage | UnsetType | None) -> Completion:
+        return Completion(
+            id=self.answer_id,
+            created=self.created,
+            model=self.serving.model_name,
+            choices=choices,
+            usage=usage,
+        )
 
 
 Written = TypeVar("Written", Increment, CompletionOutput)

@@ -19,7 +19,9 @@ from ssd.errors import EngineDeadError
 from ssd.models.checkpoint import open_checkpoint
 from ssd.sampling import SamplingParams
 from ssd.worker.engine_process import EngineProcess
+from ssd.worker.engine_sockets import Addresses
 from ssd.worker.messages import Heartbeat
+from ssd.worker.program import engine_child
 from ssd.worker.templates import Templates
 
 T = TypeVar("T")
@@ -60,9 +62,10 @@ class AsyncLLM:
             self.config = model.changed(settings)
         else:
             self.config = EngineConfig.from_settings(str(model), settings)
-        self._process = EngineProcess.start(
-            self.config, log_level=log_level, log_format=log_format, on_increment=on_increment
-        )
+        addresses = Addresses.private()
+        child = engine_child(self.config, addresses, log_level=log_level, log_format=log_format)
+        child.start()
+        self._process = EngineProcess(addresses, child, on_increment)
         self._factory: RequestFactory | None = None
         self._templates = Templates()  # Start its process while the engine loads.
         self._preparing = asyncio.create_task(self._prepare())

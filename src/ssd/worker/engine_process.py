@@ -12,8 +12,6 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from itertools import count
 
-from ssd.config import EngineConfig
-from ssd.config.server import LogFormat
 from ssd.engine.outputs import Increment, RequestOutput
 from ssd.engine.request import Request
 from ssd.errors import EngineDeadError, InvalidRequestError
@@ -39,7 +37,6 @@ from ssd.worker.messages import (
     decode_events,
     encode,
 )
-from ssd.worker.program import engine_child
 
 logger = logging.getLogger(__name__)
 
@@ -140,8 +137,9 @@ class Preparations:
 
 class EngineProcess:
     def __init__(
-        self, addresses: Addresses, child: Child, on_increment: Callable[[Increment], None] | None
+        self, addresses: Addresses, child: Child, on_increment: Callable[[Increment], None] | None = None
     ) -> None:
+        """`child` runs `program.py` and has been started. `on_increment` gets every increment."""
         self.child = child
         self.heartbeat: Heartbeat | None = None
         """The latest one."""
@@ -159,20 +157,6 @@ class EngineProcess:
         self._dead = asyncio.Event()
         self._is_closing = False
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._watch())]
-
-    @classmethod
-    def start(
-        cls,
-        config: EngineConfig,
-        *,
-        log_level: str,
-        log_format: LogFormat,
-        on_increment: Callable[[Increment], None] | None,
-    ) -> "EngineProcess":
-        addresses = Addresses.private()
-        child = engine_child(config, addresses, log_level=log_level, log_format=log_format)
-        child.start()
-        return cls(addresses, child, on_increment)
 
     @property
     def is_dead(self) -> bool:

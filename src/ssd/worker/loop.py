@@ -48,10 +48,7 @@ class EngineStatus:
 
     def heartbeat(self, now: float) -> Heartbeat:
         waiting = 0.0 if self.busy_since is None else now - self.busy_since
-        each = self.figures
-        return Heartbeat(
-            waiting, each.num_running, each.num_waiting, each.kv_usage, each.is_draft_ready, each.stats
-        )
+        return msgspec.structs.replace(self.figures, seconds_without_progress=waiting)
 
 
 class WorkerLoop:
@@ -131,19 +128,16 @@ class HeartbeatEncoder:
         self.num_failed = 0
 
     def frame(self, status: EngineStatus, now: float) -> bytes:
+        beat = status.heartbeat(now)
         try:
-            beat = status.heartbeat(now)
             frame = encode([beat])
             self._stats = beat.stats
         except Exception:  # Without heartbeats the server would take a healthy engine for a stuck one.
             self.num_failed += 1
             if self.num_failed == 1:
                 logger.exception("the engine's statistics cannot be sent: sending the latest ones that could")
-            frame = encode([replace(status, figures=self._with_old_stats(status.figures)).heartbeat(now)])
+            frame = encode([msgspec.structs.replace(beat, stats=self._stats)])
         return frame
-
-    def _with_old_stats(self, figures: Heartbeat) -> Heartbeat:
-        return msgspec.structs.replace(figures, stats=self._stats)
 
 
 def start_heartbeat(loop: WorkerLoop, socket: EventSocket) -> None:

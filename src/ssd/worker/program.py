@@ -1,4 +1,4 @@
-"""The engine process: `python -m ssd.worker.program FOLDER`, started by EngineProcess.
+"""The engine process: `python -m ssd.worker.program FOLDER`, started by AsyncLLM.
 
 Standard input is its lifeline: the first line holds the settings, and its end ends the process.
 Knows how a parent starts the process and how its parts are put together. Does not know what the engine does
