@@ -51,7 +51,7 @@ PURE = (
     "ssd.planning.deployment",
 )
 
-VLLM = tuple(f"ssd.integrations.vllm.{name}" for name in ("present", "sampler", "worker"))
+VLLM = tuple(f"ssd.integrations.vllm.{name}" for name in ("present", "runner_v2", "sampler", "worker"))
 """What vLLM itself imports, and nobody else: it stands on vLLM."""
 
 DRAFT = {
@@ -181,6 +181,7 @@ CALLED_BY_OTHERS = {
     *("callback", "capture_signals", "collect", "force_exit"),  # pyzmq, uvicorn, prometheus
     *("get_current_device", "get_current_stream"),  # Triton
     *("ssd_attach", "ssd_detach", "ssd_report", "take_draft_token_ids"),  # vLLM, and its collective_rpc
+    *("_verify", "init_cudagraph_manager"),  # vLLM's V2 model runner
 }
 
 

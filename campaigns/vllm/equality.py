@@ -4,8 +4,14 @@
 
 One vLLM serves both sides of each case, with the draft detached and attached, so that nothing else differs.
 Cases that the record holds already are not run again; faults.py kills the draft.
-`--stock` compares greedy texts of the record with those of a vLLM that has nothing of ours in it. With
-bfloat16 each difference is shown with the gap of its scores, and with the most that rounding explains.
+`--stock` compares texts of the record with those of a vLLM that has nothing of ours in it: greedy ones with
+vLLM's V1 runner, all that have seeds with `--runner v2`, where vLLM samples by seed and position itself.
+`--control` does the same with vLLM's own n-gram speculation, whose rule gives other tokens. With bfloat16
+each difference is shown with the gap of its scores, and with the most that rounding explains.
+
+Where there is no GPU, V2 runs in the stand-in of tests/vllm/bed:
+
+    PYTHONPATH=tests/vllm/bed:src:. TRITON_INTERPRET=1 VLLM_USE_V2_MODEL_RUNNER=1 python -m … --runner v2
 """
 
 import argparse
@@ -19,6 +25,7 @@ from typing import Any
 from campaigns.record import Record
 from campaigns.vllm.real import SALT, Draft, Setup, StockTarget, Target, prepare
 from campaigns.vllm.ties import ScoreLog, common_keys, differences, logged_scores
+from ssd.integrations.vllm import speculation
 from ssd.sampling.seeds import seed_of
 
 PROMPTS = (
@@ -43,7 +50,6 @@ OTHER_PROMPTS = (
 )
 """What rounding does is found with these, not with those that are compared."""
 _SEED_MASK = 2**64 - 1
-_GREEDY = "T=0.0 seeded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +97,8 @@ class Comparison:
         }
         if log is not None:
             found |= self._explained(log, params, alone, drafted)
-        return found | ({"tokens": alone} if params["temperature"] == 0 else {})
+        is_stock_like = params["temperature"] == 0 or (self._target.setup.runner == "v2" and "seed" in params)
+        return found | ({"params": params, "tokens": alone} if is_stock_like else {})
 
     def _explained(
         self, log: ScoreLog, params: dict[str, Any], alone: list[list[int]], drafted: list[list[int]]
@@ -167,20 +174,23 @@ def _compare(arguments: argparse.Namespace, setup: Setup, texts: Texts, record: 
         draft.kill()
 
 
-def _compare_stock(setup: Setup, texts: Texts, record: Record) -> None:
-    """At temperature 0, with what the record says."""
-    known = record.find(_GREEDY)
-    if known is None:
-        raise SystemExit(f"{record.path} has no {_GREEDY!r} of this run to compare with: run it first")
+def _compare_stock(setup: Setup, texts: Texts, record: Record, *, is_control: bool) -> None:
+    """With the tokens that the record has."""
+    lines = [each for each in record.lines() if each["run"] == record.run and "tokens" in each]
+    known = {each["case"]: each for each in lines}
+    if not known:
+        raise SystemExit(f"{record.path} has no tokens of this run to compare with: run it first")
+    own = {"speculative_config": speculation(setup.runner, setup.lookahead)} if is_control else {}
+    target = StockTarget(setup, **own)
+    who = "vLLM's own speculation" if is_control else "stock vLLM"
 
-    def compare() -> dict[str, Any]:
-        found = StockTarget(setup).generate(texts.prompts, texts.params({"temperature": 0.0}))
-        return {
-            "texts": len(found),
-            "equal": sum(a == b for a, b in zip(found, known["tokens"], strict=True)),
-        }
+    def compare(found: dict[str, Any]) -> dict[str, Any]:
+        tokens = target.generate(texts.prompts, texts.params(found["params"]))
+        same = [a == b for a, b in zip(tokens, found["tokens"], strict=True)]
+        return {"texts": len(tokens), "equal": sum(same)}
 
-    _once(record, "stock vLLM, T=0", compare)
+    for name, found in known.items():
+        _once(record, f"{who}, {name}", lambda found=found: compare(found))  # type: ignore[misc]
 
 
 def _once(record: Record, name: str, compare: Callable[[], dict[str, Any]]) -> None:
@@ -213,6 +223,8 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--temperatures", type=float, nargs="*", default=[0.0, 0.7, 1.0])
     parser.add_argument("--plain", action="store_true", help="temperatures only: no grammar, no truncation")
     parser.add_argument("--stock", action="store_true")
+    parser.add_argument("--control", action="store_true")
+    parser.add_argument("--runner", choices=("v1", "v2"), default="v1")
     parser.add_argument("--tensor-parallel", type=int, default=1)
     parser.add_argument("--pipeline-parallel", type=int, default=1)
     parser.add_argument("--padded", action="store_true")
@@ -231,6 +243,7 @@ def main() -> None:
         tensor_parallel=arguments.tensor_parallel,
         pipeline_parallel=arguments.pipeline_parallel,
         at_once=arguments.at_once,
+        runner=arguments.runner,
     )
     prepare(setup.ranks)
     prompts: Sequence[str] = PROMPTS
@@ -244,10 +257,11 @@ def main() -> None:
         "prompts": arguments.texts.name if arguments.texts else "",
         "tokens": arguments.tokens,
         **{name: getattr(setup, name) for name in kept},
+        "runner": setup.runner,
     }
     record = Record(arguments.record, run)
-    if arguments.stock:
-        _compare_stock(setup, texts, record)
+    if arguments.stock or arguments.control:
+        _compare_stock(setup, texts, record, is_control=arguments.control)
     else:
         _compare(arguments, setup, texts, record)
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from ssd.integrations.vllm import Runner, arguments
+
 SALT = "equality"
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -40,6 +42,7 @@ class Setup:
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     at_once: int = 8
+    runner: Runner = "v1"
 
     @property
     def ranks(self) -> int:
@@ -119,10 +122,9 @@ class StockTarget:
 class Target(StockTarget):
     def __init__(self, setup: Setup, address: str, *, patience: float = 0.0) -> None:
         """`patience`: seconds that a step waits for the draft's word, where it may get no turn."""
-        from ssd.integrations.vllm import arguments
-
         settings = {"backup": "none", "salt": SALT, "padded": setup.padded}
-        super().__init__(setup, **arguments(address, lookahead=setup.lookahead, **settings))
+        ours = arguments(address, lookahead=setup.lookahead, runner=setup.runner, **settings)
+        super().__init__(setup, **ours)
         self._patience, self._is_attached = patience, True
 
     def attach(self) -> None:

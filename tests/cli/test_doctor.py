@@ -112,7 +112,7 @@ def test_models_in_the_cache_are_listed(tmp_path: Path) -> None:
         ("", "", "", "ssd serve --engine vllm \\(pip install vllm\\)\\s+│"),
         ("0.33.0", "", "", "fits, on its V1 runner\\s+│"),
         ("0.20.0", "vLLM 0.20.0 is too old", "", "vLLM 0.20.0 is too old"),
-        ("0.33.0", "", "1", "needs its V1 runner; unset VLLM_USE_V2_MODEL_RUNNER"),
+        ("0.33.0", "", "1", "fits, on its V2 runner\\s+│"),
         ("0.99.0", "", "", "fits, on its V1 runner: vLLM 0.99.0 has every name that SSD uses, but was never"),
     ],
 )

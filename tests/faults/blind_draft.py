@@ -83,8 +83,8 @@ BLIND = [
     BlindFault(
         "padding counts as drafted",
         "src/ssd/integrations/vllm/sessions.py",
-        "return min(self._num_drafted.get(request_id, 0), self._live[request_id])",
-        "return self._num_drafted.get(request_id, 0)",
+        "min(step.num_drafted.get(request_id, 0), known.get(request_id, 0))",
+        "step.num_drafted.get(request_id, 0)",
         "Metrics tell of more drafted tokens than there were, and of no padding.",
     ),
     BlindFault(

@@ -220,8 +220,8 @@ FAULTS = [
     Fault(
         "children of kernels have the noise of their parent's place",
         "src/ssd/draft/tree/gpu.py",
-        "Draws(tables.seed[sequence], rows.position + 1, heats)",
-        "Draws(tables.seed[sequence], rows.position, heats)",
+        "Draws(tables.seed[sequence], rows.position + 1, heats, is_murmur=is_murmur)",
+        "Draws(tables.seed[sequence], rows.position, heats, is_murmur=is_murmur)",
         "tests/kernels/test_children.py::test_they_are_those_of_the_torch_form[False]",
     ),
     Fault(

@@ -3,25 +3,29 @@
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from ssd.draft.tree import gpu as fused_children
-from ssd.draft.tree.arrays import TorchArrays
-from ssd.draft.tree.children import GREEDY_CANDIDATES, FixedChildren, SamplingNeeds
+from ssd.draft.tree.arrays import Arrays, NumpyArrays, TorchArrays
+from ssd.draft.tree.children import GREEDY_CANDIDATES, FixedChildren, LooseChildren, SamplingNeeds
 from ssd.draft.tree.gpu import FusedChildren, children_on
 from ssd.draft.tree.tables import Shape, Tables
 from ssd.kernels import trust
+from ssd.sampling import gumbel_noise_at
+from ssd.sampling.murmur import murmur_noise
 
 CPU = torch.device("cpu")
-SEQUENCES = torch.tensor([1, 1, 2, 3, 3, 0])
+SEQUENCES = torch.tensor([1, 1, 2, 3, 3, 0, 4, 4])
 
 
 def tables_of() -> Tables:
-    """A greedy sequence, a warm one, and a truncated one; scratch is row 0."""
-    tables = Tables.of(TorchArrays(), Shape(3, 4))
+    """A greedy sequence, a warm one, a truncated one, and one of vLLM's V2 runner; scratch is row 0."""
+    tables = Tables.of(TorchArrays(), Shape(4, 4))
     tables.kind[2:], tables.temperature[2], tables.temperature[3] = 1, 0.8, 1.3
-    tables.seed[2:] = torch.tensor([77, -5])
+    tables.seed[2:] = torch.tensor([77, -5, 9])
+    tables.is_murmur[4] = True
     tables.top_k[3], tables.top_p[3] = 5, 0.9
     return tables
 
@@ -53,3 +57,25 @@ def test_kernels_on_a_gpu_where_they_may_run(monkeypatch: pytest.MonkeyPatch) ->
     for verdict, kind in ((True, "fused"), (False, "fixed")):
         monkeypatch.setattr(trust, "may_run", lambda kernel, device, it=verdict: it and kernel == "children")
         assert str(children_on(gpu, 3, None, truncates=False)) == kind
+
+
+@pytest.mark.parametrize("xp", [NumpyArrays(), TorchArrays()], ids=["arrays", "tensors"])
+def test_a_sequence_of_vllm_is_ranked_by_the_noise_of_vllm(xp: Arrays) -> None:
+    """Beside one with our noise, and at the position of the token that follows the row's."""
+    tables, seeds, position = Tables.of(xp, Shape(2, 4)), [11, 12], 30
+    tables.kind[1:], tables.temperature[1:], tables.is_murmur[2] = 1, 1.5, True
+    tables.seed[1], tables.seed[2] = seeds
+    logits = torch.randn(2, 64, generator=torch.Generator().manual_seed(5))
+    rows: Any = SimpleNamespace(
+        sequence=np.array([1, 2]), position=np.array([position, position]), attaches=np.array([True, True])
+    )
+    if xp.is_fixed:
+        rows = SimpleNamespace(**{name: torch.from_numpy(each) for name, each in vars(rows).items()})
+    chooser = FixedChildren(3, SamplingNeeds(samples=True)) if xp.is_fixed else LooseChildren(3)
+    tokens, _raws = chooser.of(logits, tables, rows)
+    ids = torch.arange(64)
+    ours = gumbel_noise_at(seeds[0], position + 1, ids)
+    theirs = murmur_noise(torch.tensor(seeds[1]), torch.tensor(position + 1), ids)
+    for row, noise in enumerate((ours, theirs)):
+        expected = (logits[row] / 1.5 + noise).topk(3).indices
+        assert torch.as_tensor(tokens[row]).tolist() == expected.tolist()

@@ -11,6 +11,7 @@ def params(**changes: Any) -> SimpleNamespace:
         "temperature": 0.7,
         "top_k": 0,
         "top_p": 1.0,
+        "min_p": 0.0,
         "repetition_penalty": 1.0,
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,

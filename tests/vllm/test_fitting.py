@@ -10,6 +10,7 @@ from ssd.integrations.vllm import PROPOSER, contract, fitting
 from ssd.integrations.vllm.fitting import checked_settings, output_rank
 
 SPECULATION = SimpleNamespace(method="custom_class", model=PROPOSER, num_speculative_tokens=4)
+NGRAM = SimpleNamespace(method="ngram_gpu", model=None, num_speculative_tokens=4)
 
 
 def config(**changes: Any) -> SimpleNamespace:
@@ -17,6 +18,7 @@ def config(**changes: Any) -> SimpleNamespace:
         "additional_config": {},
         "speculative_config": SPECULATION,
         "use_v2_model_runner": False,
+        "scheduler_config": SimpleNamespace(async_scheduling=False),
         "parallel_config": SimpleNamespace(distributed_executor_backend="mp", world_size=2),
     }
     return SimpleNamespace(**{**usual, **changes})
@@ -24,7 +26,7 @@ def config(**changes: Any) -> SimpleNamespace:
 
 @pytest.fixture
 def any_vllm(monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(contract, "broken", lambda folder: [])
+    monkeypatch.setattr(contract, "broken", lambda folder, runner: [])
     monkeypatch.setattr(fitting, "installed_version", lambda: "0.32.0+cpu")
     return Path()
 
@@ -32,6 +34,9 @@ def any_vllm(monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_fits_gives_the_settings(any_vllm: Path) -> None:
     settings = checked_settings(config(additional_config={"ssd": {"draft": "ipc:///d"}}), any_vllm)
     assert settings.draft == "ipc:///d"
+    given = {"ssd": {"draft": "ipc:///v2"}}
+    on_v2 = config(additional_config=given, use_v2_model_runner=True, speculative_config=NGRAM)
+    assert checked_settings(on_v2, any_vllm).draft == "ipc:///v2"
 
 
 @pytest.mark.parametrize(
@@ -40,7 +45,16 @@ def test_what_fits_gives_the_settings(any_vllm: Path) -> None:
         ({"speculative_config": None}, "--speculative-config"),
         ({"speculative_config": SimpleNamespace(method="ngram", model=None)}, "--speculative-config"),
         ({"speculative_config": SimpleNamespace(method="custom_class", model="a.B")}, PROPOSER),
-        ({"use_v2_model_runner": True}, "unset VLLM_USE_V2_MODEL_RUNNER"),
+        ({"use_v2_model_runner": True}, "V2 model runner.*ngram_gpu"),
+        ({"speculative_config": NGRAM}, "V1 model runner.*custom_class"),
+        (
+            {
+                "use_v2_model_runner": True,
+                "speculative_config": NGRAM,
+                "scheduler_config": SimpleNamespace(async_scheduling=True),
+            },
+            "--no-async-scheduling",
+        ),
         ({"additional_config": {"ssd": {"draught": 1}}}, "did you mean 'draft'"),
         (
             {

@@ -12,10 +12,15 @@ from vllm import SamplingParams
 
 from ssd.integrations.vllm import worker as worker_module
 from ssd.integrations.vllm.contract import CALLED, OVERRIDDEN, entries
+from ssd.integrations.vllm.requests import with_seeds
 from ssd.integrations.vllm.sampler import CoupledRejectionSampler, CoupledSampler
 from ssd.integrations.vllm.settings import Settings
-from ssd.integrations.vllm.worker import SSDWorker, without_seeds
+from ssd.integrations.vllm.worker import SSDWorker
 from tests.vllm.records import new, scheduled
+
+
+def without_seeds(record: Any) -> Any:
+    return with_seeds(record, lambda _request_id, _seed: None)
 
 
 def test_the_runner_gets_no_seed_and_the_scheduler_keeps_it() -> None:

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from ssd.cli import machine
 from ssd.integrations.vllm.contract import why_untested
-from ssd.integrations.vllm.fitting import installed_version
+from ssd.integrations.vllm.fitting import asked_runner, installed_version
 from ssd.version import DISTRIBUTION, __version__
 
 _PACKAGES = {
@@ -112,9 +112,10 @@ def _vllm() -> InstalledPackage:
         return InstalledPackage("vllm", number, job)
     if reason := why_missing():
         return InstalledPackage("vllm", number, job, reason)
-    if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
-        return InstalledPackage("vllm", number, job, "needs its V1 runner; unset VLLM_USE_V2_MODEL_RUNNER")
-    return InstalledPackage("vllm", number, f"{job}: fits, on its V1 runner", why_untested(number or ""))
+    runner = asked_runner(os.environ).upper()
+    return InstalledPackage(
+        "vllm", number, f"{job}: fits, on its {runner} runner", why_untested(number or "")
+    )
 
 
 def _machine(say: Say, *, on_cpus: bool) -> dict[str, str]:

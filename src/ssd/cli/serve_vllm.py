@@ -26,7 +26,7 @@ from ssd.config import EngineConfig
 from ssd.config.server import ServerConfig
 from ssd.integrations.vllm import arguments
 from ssd.integrations.vllm.contract import NEWEST, OLDEST, spelled, why_unfit
-from ssd.integrations.vllm.fitting import installed_version
+from ssd.integrations.vllm.fitting import asked_runner, installed_version
 from ssd.integrations.vllm.guard import GUARD, KEY, KEYS, keys_after
 from ssd.integrations.vllm.pair import Program, Programs, run_pair
 from ssd.integrations.vllm.placement import CORES, Placement, as_named, on_cores, on_gpus
@@ -140,7 +140,8 @@ def why_missing() -> str:
     """Why no suitable vLLM is installed; empty if there is one."""
     if not is_installed():
         return f"vLLM is not installed: {HOW_TO_GET}, or use --engine ssd"
-    return why_unfit(installed_version(), _folder_of_vllm()) or _why_it_does_not_start()
+    runner = asked_runner(os.environ)
+    return why_unfit(installed_version(), _folder_of_vllm(), runner) or _why_it_does_not_start()
 
 
 def _folder_of_vllm() -> Path:
@@ -296,9 +297,11 @@ class VllmServer:
         """vLLM's flags that attach the draft."""
         if (draft := config.draft) is None:
             return []
+        named: dict[str, Any] = {"lookahead": config.lookahead} if config.lookahead else {}
         chosen = arguments(
             draft.model if draft.is_elsewhere else address,
-            **({"lookahead": config.lookahead} if config.lookahead else {}),
+            **named,
+            runner=asked_runner(os.environ),
             draft_keys=draft.keys,
             coupled=config.acceptance == "coupled",
             padded=self.vllm.pad_drafts,
@@ -309,6 +312,7 @@ class VllmServer:
             *("--worker-cls", chosen["worker_cls"]),
             *("--speculative-config", json.dumps(chosen["speculative_config"])),
             *("--additional-config", json.dumps(chosen["additional_config"])),
+            *(["--no-async-scheduling"] if chosen.get("async_scheduling") is False else []),
         ]
 
     def _draft_words(self, config: EngineConfig, address: str) -> list[str]:

@@ -25,10 +25,21 @@ from typing import Generic, TypeVar
 from msgspec.structs import replace
 from torch import Tensor
 
-from ssd.config import Acceptance
+from ssd.config import TREE_SIZE, Acceptance
 from ssd.decoding.rows import Decided, DecodeRow, PromptScoring, Speculation, VerifiedTree
 from ssd.decoding.tree_slots import TreeSlots
-from ssd.draft.client.branching import Parents, Tree, depths_of, leaves_of, parents_of, path_to, subtree, walk
+from ssd.draft.client.branching import (
+    Parents,
+    Tree,
+    cut,
+    depths_of,
+    first_path,
+    leaves_of,
+    parents_of,
+    path_to,
+    subtree,
+    walk,
+)
 from ssd.runtime.runner import InFlightStep, Runner
 from ssd.sampling import (
     Chooser,
@@ -213,7 +224,26 @@ def _distances(row: DecodeRow) -> Sequence[int]:
     return [0, *depths_of(row.parents, row.num_drafted)]
 
 
-def worth_verifying(speculation: Speculation, constraint: Constraint | None, acceptance: Acceptance) -> Tree:
+def worth_verifying(
+    speculation: Speculation,
+    constraint: Constraint | None,
+    acceptance: Acceptance,
+    *,
+    may_branch: bool = True,
+) -> Tree:
+    """The part of a speculation that the target verifies, if it fits into the step.
+
+    Keeps the first path of a tree unless it `may_branch`, the nodes that the grammar allows, and as many of
+    them as one sequence may have and their grammar masks are worth.
+    """
+    tokens, parents = _allowed(speculation, constraint, acceptance)
+    if not may_branch:
+        tokens, parents = first_path(tokens, parents), None
+    count = TREE_SIZE if constraint is None else min(TREE_SIZE, constraint.most_drafted)
+    return cut(tokens, parents, count=count, depth=TREE_SIZE)
+
+
+def _allowed(speculation: Speculation, constraint: Constraint | None, acceptance: Acceptance) -> Tree:
     """The speculation, each path cut where the grammar forbids it: drafts do not know the grammar.
 
     Under ratio acceptance the first forbidden token stays: dropping sampled tokens by value would bias

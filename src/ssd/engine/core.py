@@ -10,12 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ssd.config import TREE_SIZE, Acceptance
+from ssd.config import Acceptance
 from ssd.decoding.decoder import Decoder
 from ssd.decoding.rows import Decided, DecodeRow, DraftContext, PromptScoring, Speculation
 from ssd.decoding.timeline import Timeline
 from ssd.decoding.verification import worth_verifying
-from ssd.draft.client.branching import cut, first_path
 from ssd.draft.client.speculator import Round
 from ssd.engine.outputs import EngineStats, Increment, RequestOutput, SpeculationStats
 from ssd.engine.prefill_budget import PrefillBudget
@@ -259,11 +258,9 @@ class EngineCore:
         num_trees = self._decoder.num_trees if self._acceptance == "coupled" else 0
         for sequence, speculation in zip(drafted, speculations, strict=True):
             constraint = generations[sequence.seq_id].constraint
-            tokens, parents = worth_verifying(speculation, constraint, self._acceptance)
-            if parents is not None and not num_trees:
-                tokens, parents = first_path(tokens, parents), None
-            count = TREE_SIZE if constraint is None else min(TREE_SIZE, constraint.most_drafted)
-            tokens, parents = cut(tokens, parents, count=count, depth=TREE_SIZE)
+            tokens, parents = worth_verifying(
+                speculation, constraint, self._acceptance, may_branch=num_trees > 0
+            )
             num_trees -= parents is not None
             sequence.offer(tokens, parents)
         return dict(zip(seq_ids, speculations, strict=True))

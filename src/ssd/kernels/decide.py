@@ -40,12 +40,14 @@ def best_of_blocks(
         positions,
         floors,
         logits,
+        logits,
         row,
         row_stride,
         num_columns,
         block,
         has_floors,
         has_head_tokens=False,
+        has_murmur=False,
     )
     best, column = best_of(scores, columns, num_columns)
     tl.store(bests + row * num_blocks + tl.program_id(1), best)

@@ -1,7 +1,8 @@
-"""The noise of `sampling/noise.py` in kernels: the same Philox bits and the same float64 arithmetic.
+"""The noise of `sampling/noise.py` and `sampling/murmur.py` in kernels.
 
-g is computed in float64 and rounded to float32. If two libraries' logarithms differ in the last bit of
-float64, the rounded values differ once in some 2²⁸. Knows counters and keys. Does not know scores.
+The first has the same Philox bits and the same float64 arithmetic: g is computed in float64 and rounded to
+float32. If two libraries' logarithms differ in the last bit of float64, the rounded values differ once in
+some 2²⁸. Knows counters and keys. Does not know scores.
 """
 
 from ssd.kernels.language import jit, tl
@@ -57,3 +58,36 @@ def noise_of_tokens(seed, position, tokens):
     lane = tokens % 4
     words = tl.where(lane < 2, tl.where(lane == 0, w0, w1), tl.where(lane == 2, w2, w3))
     return gumbel(words)
+
+
+@jit()
+def murmur_round(state, word):
+    word *= 0xCC9E2D51
+    word = ((word << 15) | (word >> 17)) * 0x1B873593
+    state ^= word
+    return ((state << 13) | (state >> 19)) * 5 + 0xE6546B64
+
+
+@jit()
+def murmur_of_tokens(seed, position, tokens):
+    """g of any tokens as vLLM's V2 runner has it."""
+    words = tokens.to(tl.uint32)
+    nothing = words * 0
+    state = murmur_round(nothing, nothing + seed.to(tl.uint32))
+    state = murmur_round(state, nothing + (seed >> 32).to(tl.uint32))
+    state = murmur_round(state, nothing + (position - 1).to(tl.uint32))
+    state = murmur_round(state, words) ^ 16
+    state = (state ^ (state >> 16)) * 0x85EBCA6B
+    state = (state ^ (state >> 13)) * 0xC2B2AE35
+    state ^= state >> 16
+    high, low = (state >> 16).to(tl.float32), (state & 0xFFFF).to(tl.float32)
+    u = high * 1.52587890625e-05 + (low + 0.5) * 2.3283064365386963e-10
+    series = u * 0.125 + 0.14285714285714285
+    series = u * series + 0.16666666666666666
+    series = u * series + 0.2
+    series = u * series + 0.25
+    series = u * series + 0.3333333333333333
+    series = u * series + 0.5
+    series = -u * (u * series + 1.0)
+    direct = tl.log(tl.maximum(1.0 - u, 5.960464477539063e-08))
+    return -tl.log(-tl.where(u < 0.25, series, direct))

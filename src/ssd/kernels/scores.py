@@ -1,7 +1,7 @@
 """z/T + g for a block of a vocabulary, like `sampling/whole.py`. Called by kernels only."""
 
 from ssd.kernels.language import jit, tl
-from ssd.kernels.noise import noise_of_run, noise_of_tokens
+from ssd.kernels.noise import murmur_of_tokens, noise_of_run, noise_of_tokens
 
 
 @jit()
@@ -12,12 +12,14 @@ def block_of_scores(
     positions,
     floors,
     head_tokens,
+    is_murmur,
     row,
     row_stride,
     num_columns,
     block: tl.constexpr,
     has_floors: tl.constexpr,
     has_head_tokens: tl.constexpr,
+    has_murmur: tl.constexpr,
 ):
     """Columns and scores of this program's block; −inf for truncated tokens and padding."""
     first = tl.program_id(1) * block
@@ -29,10 +31,15 @@ def block_of_scores(
         # IEEE rounding: a plain division may differ in the last bit.
         scores = tl.div_rn(scores, tl.zeros([block], tl.float32) + temperature)
         seed, position = tl.load(seeds + row), tl.load(positions + row)
+        tokens = columns
         if has_head_tokens:
-            noise = noise_of_tokens(seed, position, tl.load(head_tokens + columns, mask=is_column, other=0))
+            tokens = tl.load(head_tokens + columns, mask=is_column, other=0)
+            noise = noise_of_tokens(seed, position, tokens)
         else:
             noise = noise_of_run(seed, position, first, block)
+        if has_murmur:  # noqa: SIM102 (decided when the kernel is compiled)
+            if tl.load(is_murmur + row):
+                noise = murmur_of_tokens(seed, position, tokens)
         if has_floors:
             kept = scores >= tl.load(floors + row)
             scores = tl.where(kept, scores + noise, float("-inf"))

@@ -23,6 +23,7 @@ def children_of_blocks(
     positions,
     floors,
     head_tokens,
+    is_murmur,
     bests,
     columns_of_bests,
     masses,
@@ -33,6 +34,7 @@ def children_of_blocks(
     block: tl.constexpr,
     has_floors: tl.constexpr,
     has_head_tokens: tl.constexpr,
+    has_murmur: tl.constexpr,
 ):
     """One program per row and block."""
     row = tl.program_id(0).to(tl.int64)
@@ -43,12 +45,14 @@ def children_of_blocks(
         positions,
         floors,
         head_tokens,
+        is_murmur,
         row,
         row_stride,
         num_columns,
         block,
         has_floors,
         has_head_tokens,
+        has_murmur,
     )
     place = row * num_blocks + tl.program_id(1)
     tl.store(masses + place, log_sum(scores))
@@ -117,6 +121,7 @@ def children_of(
             draws.positions,
             draws.temperatures if floors is None else floors,
             tokens if head_tokens is None else head_tokens,
+            tokens if draws.is_murmur is None else draws.is_murmur,
             bests,
             columns,
             masses,
@@ -127,6 +132,7 @@ def children_of(
             block=BLOCK,
             has_floors=floors is not None,
             has_head_tokens=has_head_tokens,
+            has_murmur=draws.is_murmur is not None,
             num_warps=4,
         )
         join_children[(num_rows,)](

@@ -27,6 +27,7 @@ from ssd.kernels.trust import Kernel, leave_to_torch, may_run
 from ssd.kernels.vocabulary import children_of
 from ssd.kvcache.pool import NODES_PER_TREE, KVPool, PoolShape
 from ssd.sampling import Draws, Truncation
+from ssd.sampling.murmur import murmur_noise
 from ssd.sampling.noise import noise_of_tokens
 from ssd.sampling.truncation import whole_floors
 from ssd.sampling.whole import decide_whole, scaled
@@ -311,6 +312,8 @@ def _decide(case: LogitsCase, device: torch.device) -> float:
 
 def _children(case: LogitsCase, device: torch.device) -> float:
     logits, draws, floors = _logits(case, device)
+    # Every second row has the noise of vLLM's V2 runner.
+    draws = replace(draws, is_murmur=torch.arange(case.num_rows, device=device) % 2 == 1)
     head_tokens = torch.arange(case.vocab_size, device=device) * 3 + 1 if case.head_tokens else None
     tokens, raws = children_of(logits, draws, floors, 4, head_tokens)
     wanted, shares = _children_of_rows(logits, draws, floors, 4, head_tokens)
@@ -328,6 +331,9 @@ def _children_of_rows(
     ids = torch.arange(num_columns, device=device) if head_tokens is None else head_tokens
     owners = torch.arange(num_rows, device=device).repeat_interleave(num_columns)
     noise = noise_of_tokens(draws.seeds, draws.positions, owners, ids.repeat(num_rows)).view(logits.shape)
+    if draws.is_murmur is not None:
+        murmur = murmur_noise(draws.seeds.unsqueeze(1), draws.positions.unsqueeze(1), ids)
+        noise = torch.where(draws.is_murmur.unsqueeze(1), murmur, noise)
     is_greedy = (draws.temperatures == 0.0).unsqueeze(1)
     scores = logits.float() / torch.where(is_greedy, 1.0, draws.temperatures.unsqueeze(1))
     noisy = scores + noise

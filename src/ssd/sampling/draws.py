@@ -50,16 +50,19 @@ class Draws:
     positions: Tensor  # [R] int64, from 0 to 2**32 − 1
     temperatures: Tensor  # [R] float32; 0: greedy
     truncation: Truncation | None = None
+    is_murmur: Tensor | None = None  # [R] bool: the noise of vLLM's V2 runner (`murmur.py`), for drafts
 
     def __len__(self) -> int:
         return len(self.positions)
 
     def to(self, device: torch.device) -> Draws:
         truncation = None if self.truncation is None else self.truncation.to(device)
-        return Draws(
-            self.seeds.to(device), self.positions.to(device), self.temperatures.to(device), truncation
-        )
+        is_murmur = None if self.is_murmur is None else self.is_murmur.to(device)
+        seeds, positions = self.seeds.to(device), self.positions.to(device)
+        return Draws(seeds, positions, self.temperatures.to(device), truncation, is_murmur)
 
     def at(self, rows: Tensor | slice) -> Draws:
         truncation = None if self.truncation is None else self.truncation.at(rows)
-        return Draws(self.seeds[rows], self.positions[rows], self.temperatures[rows], truncation)
+        is_murmur = None if self.is_murmur is None else self.is_murmur[rows]
+        seeds, positions = self.seeds[rows], self.positions[rows]
+        return Draws(seeds, positions, self.temperatures[rows], truncation, is_murmur)

@@ -20,7 +20,7 @@ from tests.draft.forest.operations import Operations
 VOCAB, LOOKAHEAD = 2000, 8
 PLAIN = Sampling(seed=3, end_ids=[7])
 WARM = Sampling(seed=3, temperature=0.8, top_p=0.9, end_ids=[7])
-MOST = {"select": 160, "greedy": 120, "sampled": 260, "apply": 160}
+MOST = {"select": 160, "greedy": 120, "sampled": 380, "apply": 160}
 """Operations, views not counted."""
 
 

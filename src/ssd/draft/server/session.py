@@ -138,7 +138,7 @@ class RoundTimer:
         return np.clip(steps, 1, _MAX_STEPS).astype(np.int64)
 
 
-NOISES = ("philox",)
+NOISES = ("philox", "murmur3")
 """The noises that this draft can reproduce."""
 
 
@@ -320,6 +320,7 @@ class DraftSession:
         tables.calibration[row] = calibration_part * KINDS + kind
         tables.is_drawn[row], tables.is_new[row] = is_drawn, True
         tables.seed[row] = int(np.uint64(sampling.seed & _SEED_MASK).view(np.int64))
+        tables.is_murmur[row] = sampling.noise == "murmur3"
         tables.temperature[row] = 1.0 if params.greedy else params.temperature
         tables.top_k[row], tables.top_p[row] = params.top_k, params.top_p
         tables.log_min_p[row] = math.log(params.min_p) if params.min_p > 0.0 else -math.inf

@@ -23,6 +23,7 @@ from ssd.draft.tree.tables import Tables, TreeRows
 from ssd.models.head_tokens import whole_vocabulary
 from ssd.sampling import PhiloxChooser, SamplingRow
 from ssd.sampling.draws import Truncation
+from ssd.sampling.murmur import murmur_noise
 from ssd.sampling.noise import gumbel_noise_ragged, noise_of_tokens
 from ssd.sampling.processors import edit_logits, needs_edits, scale_logits
 from ssd.sampling.ragged import BatchedScores
@@ -85,7 +86,10 @@ class FixedChildren:
         if self._needs.truncates:
             floors = candidate_floors(scores, logits / temperatures, truncation_of(tables, sequence))
             is_kept = is_kept & (is_greedy | (scores >= floors.unsqueeze(1)))
-        noisy = scores + _noise(ids, tables.seed[sequence], rows.position + 1)
+        is_murmur = tables.is_murmur[sequence].unsqueeze(1)
+        seeds, positions = tables.seed[sequence], rows.position + 1
+        murmur = murmur_noise(seeds.unsqueeze(1), positions.unsqueeze(1), ids)
+        noisy = scores + torch.where(is_murmur, murmur, _philox_noise(ids, seeds, positions))
         return torch.where(is_kept, torch.where(is_greedy, scores, noisy), self._never)
 
 
@@ -135,9 +139,7 @@ class LooseChildren:
             | (tables.top_p[sequence] < 1)
             | (tables.log_min_p[sequence] > _NEVER)
         )
-        noisy = scores + _noise(
-            ids, torch.from_numpy(tables.seed[sequence]), torch.from_numpy(rows.position[chosen] + 1)
-        )
+        noisy = scores + _noise(ids, tables, sequence, torch.from_numpy(rows.position[chosen] + 1))
         if cuts.any():
             groups = grouped(logits)
             wide = BatchedScores(groups, groups.amax(-1), np.arange(len(chosen)), temperatures)
@@ -168,8 +170,19 @@ def _of_head(columns: Tensor, head_tokens: Tensor | None) -> Tensor:
     return columns if head_tokens is None else head_tokens[columns.clamp(max=len(head_tokens) - 1)]
 
 
-def _noise(ids: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
-    """The noise of each token [W, N]."""
+def _noise(ids: Tensor, tables: Tables, sequence: Array, positions: Tensor) -> Tensor:
+    """The noise of each token [W, N], for numpy tables: computes only what the rows need."""
+    seeds, is_murmur = torch.from_numpy(tables.seed[sequence]), tables.is_murmur[sequence]
+    if not is_murmur.any():
+        return _philox_noise(ids, seeds, positions)
+    murmur = murmur_noise(seeds.unsqueeze(1), positions.unsqueeze(1), ids)
+    if is_murmur.all():
+        return murmur
+    is_theirs = torch.from_numpy(is_murmur).unsqueeze(1)
+    return torch.where(is_theirs, murmur, _philox_noise(ids, seeds, positions))
+
+
+def _philox_noise(ids: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
     owners = torch.arange(len(ids), device=ids.device).unsqueeze(1).expand_as(ids).reshape(-1)
     return noise_of_tokens(seeds, positions, owners, ids.reshape(-1)).view(ids.shape)
 

@@ -108,7 +108,8 @@ class FusedChildren:
         sequence = rows.sequence
         temperatures = tables.temperature[sequence]
         heats = torch.where(tables.kind[sequence] == 0, self._zero, temperatures)
-        draws = Draws(tables.seed[sequence], rows.position + 1, heats)
+        is_murmur = tables.is_murmur[sequence]
+        draws = Draws(tables.seed[sequence], rows.position + 1, heats, is_murmur=is_murmur)
         if not self._truncates:
             return children_of(logits, draws, None, self._count, self._head_tokens)
         scores = scaled(logits, temperatures)

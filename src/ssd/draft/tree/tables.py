@@ -109,6 +109,7 @@ class Tables:
     calibration: Array  # its part of `counts`: by tenant and kind
     is_drawn: Array  # ratio acceptance: its children are drawn on the host
     seed: Array
+    is_murmur: Array  # its noise is that of vLLM's V2 runner
     temperature: Array  # [S] float32; 1 where greedy
     top_k: Array
     top_p: Array  # float64
@@ -153,6 +154,7 @@ class Tables:
             calibration=xp.integers(s),
             is_drawn=xp.flags(s),
             seed=xp.integers(s),
+            is_murmur=xp.flags(s),
             temperature=xp.reals(s, fill=1.0),
             top_k=xp.integers(s),
             top_p=xp.exacts(s, fill=1.0),

@@ -10,9 +10,10 @@ nothing was checked.
 import argparse
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from ssd.integrations.vllm import Runner
 from ssd.integrations.vllm.released import CACHE, INDEX, Releases, version_in
 from ssd.integrations.vllm.signatures import Definition, Package, shown, signature_of
 
@@ -36,6 +37,7 @@ v1/worker/gpu_worker.py
     Worker.__init__(self, vllm_config, local_rank, rank, distributed_init_method, is_driver_worker=...)
     Worker.init_device(self)
     Worker.load_model(self, *, load_dummy_weights=...)
+    Worker.compile_or_warm_up_model(self)
     Worker.execute_model(self, scheduler_output)
     Worker.sample_tokens(self, grammar_output)
     Worker.take_draft_token_ids(self)
@@ -44,6 +46,7 @@ v1/worker/cpu_worker.py
     CPUWorker.__init__(self, vllm_config, local_rank, rank, distributed_init_method, is_driver_worker=...)
     CPUWorker.init_device(self)
     CPUWorker.load_model(self, *, load_dummy_weights=...)
+    CPUWorker.compile_or_warm_up_model(self)
     CPUWorker.execute_model(self, scheduler_output)
     CPUWorker.sample_tokens(self, grammar_output)
     CPUWorker.take_draft_token_ids(self)
@@ -153,11 +156,13 @@ v1/core/sched/output.py
     NewRequestData.sampling_params
     NewRequestData.pooling_params
     NewRequestData.prompt_embeds
+    NewRequestData.prefill_token_ids
 sampling_params.py
     SamplingParams.seed
     SamplingParams.temperature
     SamplingParams.top_k
     SamplingParams.top_p
+    SamplingParams.min_p
     SamplingParams.repetition_penalty
     SamplingParams.presence_penalty
     SamplingParams.frequency_penalty
@@ -179,6 +184,7 @@ config/model.py
     ModelConfig.max_model_len
 config/scheduler.py
     SchedulerConfig.max_num_seqs
+    SchedulerConfig.async_scheduling
 config/parallel.py
     ParallelConfig.worker_cls
     ParallelConfig.world_size
@@ -202,11 +208,60 @@ config/vllm.py
 """Values that SSD reads or sets."""
 
 
-def why_unfit(version: str, folder: Path) -> str:
+OVERRIDDEN_V2 = """
+v1/worker/gpu/spec_decode/rejection_sampler.py
+    RejectionSampler._verify(self, logits, draft_logits, draft_sampled, pos, cu_num_logits, idx_mapping, \
+idx_mapping_np, expanded_idx_mapping, expanded_local_pos, seq_lens_upper_bound_np, verify_draft_sampled)
+v1/worker/gpu/spec_decode/speculator.py
+    BaseSpeculator.init_cudagraph_manager(self, cudagraph_mode)
+    BaseSpeculator.capture(self)
+"""
+CALLED_V2 = """
+v1/worker/gpu/sample/sampler.py
+    Sampler.sample(logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, input_ids, \
+expanded_local_pos, seq_lens_upper_bound_np, *, return_logprobs)
+v1/worker/gpu/spec_decode/speculator.py
+    BaseSpeculator.propose(input_batch, attn_metadata, slot_mappings, last_hidden_states, aux_hidden_states, \
+num_sampled, num_rejected, last_sampled, next_prefill_tokens, temperature, seeds)
+v1/outputs.py
+    AsyncModelRunnerOutput.get_output()
+"""
+READ_V2 = """
+v1/worker/gpu/model_runner.py
+    GPUModelRunner.speculator
+    GPUModelRunner.rejection_sampler
+    GPUModelRunner.req_states
+    GPUModelRunner.num_speculative_steps
+    GPUModelRunner.max_num_reqs
+    GPUModelRunner.device
+    GPUModelRunner.model_config
+v1/worker/gpu/states.py
+    RequestState.draft_tokens
+    RequestState.req_id_to_index
+v1/worker/gpu/input_batch.py
+    InputBatch.num_reqs
+v1/worker/gpu/spec_decode/rejection_sampler.py
+    RejectionSampler.sampler
+    RejectionSampler.num_speculative_steps
+config/model.py
+    ModelConfig.use_fp64_gumbel
+"""
+"""The same three lists, for what `runner_v2.py` needs beside them. (vLLM calls `propose`; ours takes any
+arguments after the batch.)"""
+
+
+def _lists(runner: Runner) -> Iterator[tuple[str, Callable[[Definition, str], str]]]:
+    """Each list that concerns a runner, and the check of its entries."""
+    yield from ((OVERRIDDEN, _why_overridden), (CALLED, _why_called), (READ, _why_read))
+    if runner == "v2":
+        yield from ((OVERRIDDEN_V2, _why_overridden), (CALLED_V2, _why_called), (READ_V2, _why_read))
+
+
+def why_unfit(version: str, folder: Path, runner: Runner = "v1") -> str:
     """Why the vLLM in `folder`, which contains `v1`, cannot be used; empty if it can."""
     if version and _numbers(version) < OLDEST:
         return f"vLLM {version} is too old: install {spelled(OLDEST)} or newer"
-    faults = broken(folder)
+    faults = broken(folder, runner)
     if not faults:
         return ""
     return (
@@ -225,11 +280,11 @@ def why_untested(version: str) -> str:
     )
 
 
-def broken(folder: Path) -> list[str]:
+def broken(folder: Path, runner: Runner = "v1") -> list[str]:
     """A sentence for each name that the vLLM in this folder lacks or has changed."""
     package = Package(folder, "vllm")
     faults = list[str]()
-    for names, why_broken in ((OVERRIDDEN, _why_overridden), (CALLED, _why_called), (READ, _why_read)):
+    for names, why_broken in _lists(runner):
         for file, name, words in entries(names):
             definition = package.find(file, name)
             fault = "is missing" if definition is None else why_broken(definition, words)

@@ -1,11 +1,14 @@
 """Checks that vLLM and its settings work with this package; errors say what to do."""
 
+import json
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from ssd.config import MAX_LOOKAHEAD
-from ssd.integrations.vllm import PROPOSER
+from ssd.integrations.vllm import PROPOSER, Runner
+from ssd.integrations.vllm import speculation as speculation_of
 from ssd.integrations.vllm.contract import why_unfit
 from ssd.integrations.vllm.settings import Settings
 
@@ -22,20 +25,26 @@ def installed_version() -> str:
     return ""
 
 
+def asked_runner(environment: Mapping[str, str]) -> Runner:
+    """The model runner that the environment asks vLLM for: V1 unless it names V2."""
+    return "v2" if environment.get("VLLM_USE_V2_MODEL_RUNNER") == "1" else "v1"
+
+
 def checked_settings(vllm_config: Any, folder: Path) -> Settings:
     """Our settings. Raises ValueError with a remedy if vLLM or its settings do not work with SSD."""
     settings = Settings.from_additional_config(vllm_config.additional_config)
     speculation = vllm_config.speculative_config
-    if speculation is None or speculation.method != "custom_class" or speculation.model != PROPOSER:
+    runner: Runner = "v2" if vllm_config.use_v2_model_runner else "v1"
+    if speculation is None or not _fits(speculation, runner):
         raise ValueError(
-            "the SSD worker needs its stub as proposer: start vLLM with --speculative-config "
-            f'\'{{"method": "custom_class", "model": "{PROPOSER}", "num_speculative_tokens": 4}}\''
+            f"the SSD worker on vLLM's {runner.upper()} model runner needs another speculative method: start "
+            f"vLLM with --speculative-config '{json.dumps(speculation_of(runner, 4))}'"
         )
     if not 1 <= speculation.num_speculative_tokens <= MAX_LOOKAHEAD:
         raise ValueError(f"num_speculative_tokens must be 1 to {MAX_LOOKAHEAD} for an SSD draft")
-    if vllm_config.use_v2_model_runner:
+    if runner == "v2" and vllm_config.scheduler_config.async_scheduling:
         raise ValueError(
-            "the SSD worker needs vLLM's V1 model runner: unset VLLM_USE_V2_MODEL_RUNNER, or set it to 0"
+            "the SSD worker on vLLM's V2 model runner needs synchronous scheduling: --no-async-scheduling"
         )
     parallel = vllm_config.parallel_config
     if parallel.distributed_executor_backend == "external_launcher" and parallel.world_size > 1:
@@ -43,10 +52,16 @@ def checked_settings(vllm_config: Any, folder: Path) -> Settings:
             "the SSD worker does not run under external_launcher: there each rank schedules for itself, and "
             "only one has a draft; let vLLM start its ranks (mp or ray)"
         )
-    reason = why_unfit(installed_version(), folder)
+    reason = why_unfit(installed_version(), folder, runner)
     if reason:
         raise ValueError(reason)
     return settings
+
+
+def _fits(speculation: Any, runner: Runner) -> bool:
+    if runner == "v1":
+        return bool(speculation.method == "custom_class" and speculation.model == PROPOSER)
+    return bool(speculation.method == "ngram_gpu")
 
 
 def output_rank(parallel: Any) -> int:

@@ -27,6 +27,7 @@ class Opening:
     vllm_config: Any
     settings: Settings
     rows: BatchRows
+    noise: str
     meter: Meter
     """Shared by all sessions of the process: Prometheus registers each name once."""
 
@@ -50,6 +51,7 @@ class Opening:
             self.rows.seed_of,
             max_model_len=model.max_model_len,
             coupled=settings.coupled,
+            noise=self.noise,
             padded_to=lookahead if settings.padded else 0,
             meter=self.meter,
         )

@@ -4,6 +4,9 @@ Uses vLLM's records by field name, so it needs no vLLM. A request whose paramete
 support runs without a draft.
 """
 
+import copy
+import operator
+from collections.abc import Callable
 from typing import Any
 
 from ssd.draft.protocol.messages import MAX_ID, MAX_TOKENS, Sampling
@@ -44,23 +47,56 @@ def draft_name_of(new: Any) -> str:
     return named if isinstance(named, str) else ""
 
 
-def wire_sampling(params: Any, seed: int, *, coupled: bool) -> Sampling:
-    """vLLM's parameters as they travel; UnsendableError where they cannot.
+def with_seeds(scheduled: Any, seed_of: Callable[[str, int | None], int | None]) -> Any:
+    """The scheduler's output with other seeds: `seed_of` returns that of a request, given its own.
 
-    Without coupling the target's choices are beyond foretelling: the likeliest tokens are guessed.
+    Copies what it changes, because the scheduler may be in this process and uses the same records.
+    """
+    requests = [_with_seed(new, seed_of) for new in scheduled.scheduled_new_reqs]
+    if all(map(operator.is_, requests, scheduled.scheduled_new_reqs)):
+        return scheduled
+    changed = copy.copy(scheduled)
+    changed.scheduled_new_reqs = requests
+    return changed
+
+
+def _with_seed(new: Any, seed_of: Callable[[str, int | None], int | None]) -> Any:
+    if new.sampling_params is None:
+        return new
+    seed = seed_of(new.req_id, new.sampling_params.seed)
+    if seed == new.sampling_params.seed:
+        return new
+    changed = copy.copy(new)
+    changed.sampling_params = copy.copy(new.sampling_params)
+    changed.sampling_params.seed = seed
+    return changed
+
+
+def text_of(new: Any) -> list[int]:
+    """Tokens of a request when it begins: its prompt, and after a preemption (V2) its output too."""
+    tokens: list[int] = getattr(new, "prefill_token_ids", None) or new.prompt_token_ids
+    return tokens
+
+
+def wire_sampling(params: Any, seed: int, *, coupled: bool, noise: str = "philox") -> Sampling:
+    """vLLM's parameters as they are sent; UnsendableError if they cannot be.
+
+    Without coupling the target's samples cannot be predicted: the draft guesses the likeliest tokens.
     """
     try:
-        return sendable(_sampling(params, seed, coupled=coupled), MAX_ID)
+        return sendable(_sampling(params, seed, noise, coupled=coupled), MAX_ID)
     except (TypeError, AttributeError) as error:
         raise UnsendableError(f"its parameters are of another kind: {error}") from error
 
 
-def _sampling(params: Any, seed: int, *, coupled: bool) -> Sampling:
+def _sampling(params: Any, seed: int, noise: str, *, coupled: bool) -> Sampling:
     return Sampling(
         seed=seed & _SEED_MASK,
+        noise=noise,
         temperature=params.temperature if coupled else 0.0,
         top_k=max(params.top_k, 0),
         top_p=params.top_p,
+        min_p=params.min_p,
         repetition_penalty=params.repetition_penalty,
         presence_penalty=params.presence_penalty,
         frequency_penalty=params.frequency_penalty,

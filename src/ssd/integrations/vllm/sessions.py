@@ -6,16 +6,32 @@ name and needs no vLLM. May be dropped at any time: it proposes tokens and never
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ssd.draft.client.speculator import Round, Speculator, Verified
 from ssd.draft.protocol.rules import UnsendableError
 from ssd.integrations.vllm.meter import Meter
-from ssd.integrations.vllm.requests import draft_name_of, max_len_of, why_declined, wire_sampling
+from ssd.integrations.vllm.requests import draft_name_of, max_len_of, text_of, why_declined, wire_sampling
 
 _PADDING = 0
 """Any token: padding never changes what is sampled."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledStep:
+    """What a step verifies, as the scheduler decided it."""
+
+    num_drafted: Mapping[str, int]
+    """By request: number of drafted tokens, padding included."""
+    num_rows: int
+    is_generating: bool
+    """Whether all rows generate: no prompt is computed, and no text again after a preemption."""
+    started: float
+
+
+_NO_STEP = ScheduledStep({}, 0, is_generating=False, started=0.0)
 
 
 class Sessions:
@@ -26,29 +42,32 @@ class Sessions:
         *,
         max_model_len: int,
         coupled: bool = True,
+        noise: str = "philox",
         padded_to: int = 0,
         meter: Meter | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`seed_of` returns a request's seed. `padded_to`: length of all proposals; 0: no padding."""
+        """`seed_of` returns a request's seed; `noise` is the name of the noise that vLLM samples with.
+
+        `padded_to`: length of all proposals; 0: no padding.
+        """
         self.speculator = speculator
         self.meter = meter or Meter()
         self._seed_of = seed_of
         self._max_model_len = max_model_len
-        self._coupled, self._padded_to = coupled, padded_to
+        self._coupled, self._noise, self._padded_to = coupled, noise, padded_to
         self._clock = clock
         self._live: dict[str, int] = {}
         """By open request: number of proposed tokens without padding."""
-        self._num_drafted: dict[str, int] = {}
-        """By request: number of tokens under verification in the current step."""
-        self._num_rows, self._is_generating, self._started = 0, False, 0.0
+        self._step = _NO_STEP
+        """The latest step that began."""
         self._settled: list[str] = []
         """Requests of the latest step that need a proposal."""
         self._num_draft_rows = 0
         """Rows that were added to the meter, which also counts earlier sessions."""
         self.is_attached = True
 
-    def begin(self, scheduled: Any) -> None:
+    def begin(self, scheduled: Any) -> ScheduledStep:
         """Before a forward: close finished requests, open new ones, note what is verified."""
         started = self._clock()
         for request_id in scheduled.finished_req_ids:
@@ -56,29 +75,43 @@ class Sessions:
         for new in scheduled.scheduled_new_reqs:
             self._open(new)
         drafted = scheduled.scheduled_spec_decode_tokens
-        self._num_drafted = {request_id: len(tokens) for request_id, tokens in drafted.items()}
-        self._num_rows = scheduled.total_num_scheduled_tokens
-        # Who reads a prompt, or its text again after a preemption, has more rows than drafted tokens and one.
-        num_generated = len(scheduled.num_scheduled_tokens) + sum(self._num_drafted.values())
-        self._is_generating = not scheduled.scheduled_new_reqs and self._num_rows == num_generated > 0
-        self._started = self._clock()
-        self.meter.add("host_seconds", "begin", self._started - started)
+        num_drafted = {request_id: len(tokens) for request_id, tokens in drafted.items()}
+        num_rows = scheduled.total_num_scheduled_tokens
+        # A request that computes its prompt, or its text again, has more rows than drafted tokens and one.
+        num_generated = len(scheduled.num_scheduled_tokens) + sum(num_drafted.values())
+        is_generating = not scheduled.scheduled_new_reqs and num_rows == num_generated > 0
+        ended = self._clock()
+        self.meter.add("host_seconds", "begin", ended - started)
+        self._step = ScheduledStep(num_drafted, num_rows, is_generating, ended)
+        return self._step
 
     def take_in(self) -> None:
         """Read the draft's messages while the device computes."""
         self.speculator.take_in()
 
-    def settle(self, request_ids: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
-        """After a verification: send each request's new tokens to the draft, if it has any."""
+    def settle(
+        self,
+        request_ids: Sequence[str],
+        tokens: Sequence[Sequence[int]],
+        step: ScheduledStep | None = None,
+        num_proposed: Mapping[str, int] | None = None,
+    ) -> None:
+        """After a verification: send each request's new tokens to the draft, if it has any.
+
+        `step`: the step that sampled them, if others have begun since. `num_proposed`: by request, how many
+        of its drafted tokens were not padding, where the device has chosen them.
+        """
         started = self._clock()
+        step = step or self._step
+        known = self._live if num_proposed is None else num_proposed
         outcomes = [
-            Verified(request_id, decided, self._verified(request_id))
+            Verified(request_id, decided, min(step.num_drafted.get(request_id, 0), known.get(request_id, 0)))
             for request_id, decided in zip(request_ids, tokens, strict=True)
             if decided and request_id in self._live
         ]
-        seconds = started - self._started if self._is_generating else None
-        rounds = self.speculator.settle(outcomes, self._num_rows, seconds)
-        self._count(outcomes, rounds)
+        seconds = started - step.started if step.is_generating else None
+        rounds = self.speculator.settle(outcomes, step.num_rows, seconds)
+        self._count(outcomes, rounds, step)
         self._settled = [str(each.request_id) for each in outcomes]
         self._show()
         self.meter.add("host_seconds", "settle", self._clock() - started)
@@ -127,10 +160,12 @@ class Sessions:
             self.meter.add("spec_declined", reason)
             return
         try:
-            sampling = wire_sampling(new.sampling_params, self._seed_of(new.req_id), coupled=self._coupled)
+            seed = self._seed_of(new.req_id)
+            sampling = wire_sampling(new.sampling_params, seed, coupled=self._coupled, noise=self._noise)
             max_len = max_len_of(new, self._max_model_len)
             name = draft_name_of(new)
-            self.speculator.begin(new.req_id, new.prompt_token_ids, (), sampling, max_len, draft_name=name)
+            prompt, output = new.prompt_token_ids, text_of(new)[len(new.prompt_token_ids) :]
+            self.speculator.begin(new.req_id, prompt, output, sampling, max_len, draft_name=name)
         except (UnsendableError, OverflowError):  # OverflowError: a token of its prompt that no model has.
             self.meter.add("spec_declined", "parameters")
             return
@@ -141,11 +176,7 @@ class Sessions:
         if self._live.pop(request_id, None) is not None:
             self.speculator.forget(request_id)
 
-    def _verified(self, request_id: str) -> int:
-        """Number of verified tokens without padding."""
-        return min(self._num_drafted.get(request_id, 0), self._live[request_id])
-
-    def _count(self, outcomes: Sequence[Verified], rounds: Sequence[Round]) -> None:
+    def _count(self, outcomes: Sequence[Verified], rounds: Sequence[Round], step: ScheduledStep) -> None:
         tally: Counter[tuple[str, str]] = Counter()
         for outcome, how in zip(outcomes, rounds, strict=True):
             if how.cause == "hit":
@@ -153,9 +184,7 @@ class Sessions:
             elif how.cause != "first":
                 tally["spec_misses", how.cause] += 1
             num_drafted = outcome.num_drafted
-            tally["spec_padding_tokens", ""] += (
-                self._num_drafted.get(str(outcome.request_id), 0) - num_drafted
-            )
+            tally["spec_padding_tokens", ""] += step.num_drafted.get(str(outcome.request_id), 0) - num_drafted
             tally["spec_decode_num_draft_tokens", how.source] += num_drafted
             num_accepted = min(len(outcome.tokens) - 1, num_drafted)
             tally["spec_decode_num_accepted_tokens", how.source] += num_accepted

@@ -1,18 +1,18 @@
-"""The class for `--worker-cls`: vLLM's own worker with a draft client and coupled samplers.
+"""The class for `--worker-cls`: vLLM's own worker with a draft client and coupled acceptance.
 
-    execute_model          who is new, who is gone → the draft; the forward; what the draft says meanwhile
-    sample_tokens          tokens by seed and position, which go to the draft too
-    take_draft_token_ids   the draft's best known paths, for vLLM's scheduler
+    execute_model          tells the draft which requests begin and end; reads its nodes during the forward
+    sample_tokens          sends the sampled tokens to the draft
+    take_draft_token_ids   gives the draft's best known paths to vLLM's scheduler
 
-Extends vLLM's worker for CPU or GPU. Only the rank whose tokens vLLM reads connects to the draft. Errors in
-drafting pause drafting and do not affect requests.
+Extends vLLM's worker for CPU or GPU; `runner_v1.py` and `runner_v2.py` hold what depends on its model runner.
+Only the rank whose tokens vLLM reads connects to the draft. Errors in drafting pause drafting and do not
+affect requests.
 """
 
 # isort: off
 import ssd.integrations.vllm.present  # noqa: F401  # says how to get vLLM, before anything else fails
 
 # isort: on
-import copy
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +29,6 @@ from ssd.integrations.vllm.drafting import Drafting, Result
 from ssd.integrations.vllm.fitting import checked_settings, installed_version, output_rank, worker_base
 from ssd.integrations.vllm.meter import Meter
 from ssd.integrations.vllm.opening import Opening
-from ssd.integrations.vllm.sampler import couple
 from ssd.integrations.vllm.sessions import Sessions
 
 logger = logging.getLogger(__name__)
@@ -49,36 +48,31 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
         # Instance ids differ between nodes, but all ranks must sample with the same seeds.
         own = self._settings.salt or self.vllm_config.instance_id
         self._rows = BatchRows(get_world_group().broadcast_object(own, src=0))
-        if self._settings.coupled:
-            couple(self.model_runner, self._rows)
+        self._runner = self._runner_changes()
+        self._runner.device_ready()
 
     def load_model(self, *, load_dummy_weights: bool = False) -> None:
         super().load_model(load_dummy_weights=load_dummy_weights)
-        parallel = self.vllm_config.parallel_config
-        if self._settings.draft is None or self.rank != output_rank(parallel):
-            return
-        if parallel.pipeline_parallel_size > 1:
-            # With several steps in flight, vLLM asks for proposals before it has processed their tokens.
-            logger.warning("nothing is drafted across pipeline stages: requests run plainly")
-            return
-        opening = Opening(self.vllm_config, self._settings, self._rows, Meter())
-        self._drafting = Drafting(opening.open_sessions, opening.meter)
-        self._drafting.resume()
+        self._runner.model_loaded()
+
+    def compile_or_warm_up_model(self) -> Any:
+        """Drafting begins after vLLM's warm-up, whose requests must open no sessions."""
+        times = super().compile_or_warm_up_model()
+        self._start_drafting()
+        return times
 
     def execute_model(self, scheduler_output: Any) -> Any:
         self._rows.follow(scheduler_output)
         if self._drafting is not None:
             self._drafting.resume()
         self._draft(lambda sessions: sessions.begin(scheduler_output))
-        if self._settings.coupled:
-            scheduler_output = without_seeds(scheduler_output)
-        output = super().execute_model(scheduler_output)
+        output = super().execute_model(self._runner.scheduled(scheduler_output))
         # The GPU is computing now.
         self._draft(Sessions.take_in)
         return output
 
     def sample_tokens(self, grammar_output: Any) -> Any:
-        output = super().sample_tokens(grammar_output)
+        output = self._runner.decided(super().sample_tokens(grammar_output))
         # Stages of a pipeline other than the last have no tokens.
         if getattr(output, "req_ids", None):
             self._draft(lambda sessions: sessions.settle(output.req_ids, output.sampled_token_ids))
@@ -108,29 +102,26 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
         if self._drafting is not None:
             self._drafting.detach()
 
+    def _runner_changes(self) -> Any:
+        if self.vllm_config.use_v2_model_runner:
+            from ssd.integrations.vllm.runner_v2 import V2Runner
+
+            return V2Runner(self.model_runner, self._rows, self._settings)
+        from ssd.integrations.vllm.runner_v1 import V1Runner
+
+        return V1Runner(self.model_runner, self._rows, self._settings)
+
+    def _start_drafting(self) -> None:
+        parallel = self.vllm_config.parallel_config
+        if self._settings.draft is None or self.rank != output_rank(parallel):
+            return
+        if parallel.pipeline_parallel_size > 1:
+            # With several steps in flight, vLLM asks for proposals before it has processed their tokens.
+            logger.warning("nothing is drafted across pipeline stages: requests run plainly")
+            return
+        opening = Opening(self.vllm_config, self._settings, self._rows, self._runner.noise, Meter())
+        self._drafting = Drafting(opening.open_sessions, opening.meter)
+        self._drafting.resume()
+
     def _draft(self, work: Callable[[Sessions], Result]) -> Result | None:
         return None if self._drafting is None else self._drafting.do(work)
-
-
-def without_seeds(scheduled: Any) -> Any:
-    """A copy for vLLM's runner, which makes no generators of its own where requests bring no seeds.
-
-    The scheduler, which may be in this process, keeps its records as they are.
-    """
-    if all(
-        new.sampling_params is None or new.sampling_params.seed is None
-        for new in scheduled.scheduled_new_reqs
-    ):
-        return scheduled
-    changed = copy.copy(scheduled)
-    changed.scheduled_new_reqs = [_without_seed(new) for new in scheduled.scheduled_new_reqs]
-    return changed
-
-
-def _without_seed(new: Any) -> Any:
-    if new.sampling_params is None or new.sampling_params.seed is None:
-        return new
-    changed = copy.copy(new)
-    changed.sampling_params = copy.copy(new.sampling_params)
-    changed.sampling_params.seed = None
-    return changed
