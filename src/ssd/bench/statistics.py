@@ -90,8 +90,8 @@ def period(count: int) -> int:
 def in_turn(items: Sequence[_Item], turn: int) -> list[_Item]:
     """The order of the items in this turn: a Williams design.
 
-    Over `period` turns each item has every place, and follows every other item, equally often. So whatever an
-    item leaves behind (warm caches, a busy draft, heat) affects all others alike. The order is 0 1 n−1 2 n−2
+    Over `period` turns each item has every place, and follows every other item, equally often. So the
+    effects of an item on the next (warm caches, a busy draft, heat) are balanced. The order is 0 1 n−1 2 n−2
     …, shifted by one each turn; for an odd number also reversed.
     """
     count = len(items)

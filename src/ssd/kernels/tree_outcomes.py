@@ -78,8 +78,8 @@ def teach(
     nodes = families[:, None] * children + rank[None, :]
     is_guess = is_judged[:, None] & (rank < children)[None, :]
     tokens = tl.load(trees.child_token + nodes, mask=is_guess, other=-1)
-    said = tl.load(trees.child_raw + nodes, mask=is_guess, other=0.0).to(tl.float64)
-    cells = cells_of(said, rank[None, :], tl.load(trees.calibration + here), edges, num_edges, num_ranks)
+    logprobs = tl.load(trees.child_raw + nodes, mask=is_guess, other=0.0).to(tl.float64)
+    cells = cells_of(logprobs, rank[None, :], tl.load(trees.calibration + here), edges, num_edges, num_ranks)
     is_guess = is_guess & (tokens >= 0)
     ones = is_guess.to(tl.float64)
     tl.atomic_add(trees.counts + cells, ones, mask=is_guess)

@@ -115,12 +115,12 @@ def bits_of(is_meant, slot, word: tl.constexpr, slots: tl.constexpr):
 
 
 @jit()
-def cells_of(said, rank, part, edges, num_edges: tl.constexpr, num_ranks: tl.constexpr):
+def cells_of(logprobs, rank, part, edges, num_edges: tl.constexpr, num_ranks: tl.constexpr):
     """The calibration's cell of a guess: by its sequence's part, its rank and its float64 logprob."""
-    behind = tl.zeros_like(said).to(tl.int64)
+    behind = tl.zeros_like(logprobs).to(tl.int64)
     for number in tl.static_range(num_edges):
         # The comparison is reversed so that NaN counts as above every edge.
-        behind += 1 - (tl.load(edges + number) >= said).to(tl.int64)
+        behind += 1 - (tl.load(edges + number) >= logprobs).to(tl.int64)
     cell = tl.minimum(rank, num_ranks - 1).to(tl.int64) * (num_edges + 1) + behind
     return part * (num_ranks * (num_edges + 1)) + cell
 

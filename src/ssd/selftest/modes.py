@@ -70,15 +70,16 @@ def _run(llm: LLM) -> ModeRun:
 def mode_results(runs: dict[Mode, ModeRun]) -> Iterator[CheckResult]:
     plain = runs["ar"]
     for mode in ("sd", "ssd"):
-        found, speculation = runs[mode], runs[mode].stats.speculation
-        same = sum(a == b for a, b in zip(found.texts, plain.texts, strict=True))
-        said = (
+        speculation = runs[mode].stats.speculation
+        same = sum(a == b for a, b in zip(runs[mode].texts, plain.texts, strict=True))
+        counts = (
             f"{same} of {len(plain.texts)} texts as mode ar writes them, "
             f"{speculation.accepted} of {speculation.drafted} drafted tokens accepted"
         )
         if same < len(plain.texts):
-            yield CheckResult(_PART, mode, said, "failed", "a mode must not change a token")
+            yield CheckResult(_PART, mode, counts, "failed", "a mode must not change a token")
         elif not speculation.accepted:
-            yield CheckResult(_PART, mode, said, "failed", "no drafted token was accepted: nothing was shown")
+            why = "no drafted token was accepted: nothing was shown"
+            yield CheckResult(_PART, mode, counts, "failed", why)
         else:
-            yield CheckResult(_PART, mode, said)
+            yield CheckResult(_PART, mode, counts)

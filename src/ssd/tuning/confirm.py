@@ -35,9 +35,9 @@ class CaseRates:
         return statistics.harmonic_mean(self.rates)
 
     def over(self, other: "CaseRates", *, among: int = 1) -> Estimate:
-        """How many times as fast, as the median over prompts: drift hits both of a prompt alike.
+        """The median over prompts of the ratio of rates: drift affects both runs of a prompt alike.
 
-        `among`: so many intervals, of whoever is compared with the same one, hold together.
+        `among`: the number of comparisons whose intervals must hold together.
         """
         return paired_ratio(self.rates, other.rates, confidence=joint_confidence(among))
 

@@ -178,7 +178,7 @@ def facts(figures: RunFigures) -> list[tuple[str, str]]:
         f"{each.label}: {each.num_devices} {manifest.kind_of_device}{'s' * (each.num_devices != 1)}"
         for each in manifest.cases
     )
-    said = ", ".join(f"{name}={value}" for name, value in settings.engine.items())
+    engine = ", ".join(f"{name}={value}" for name, value in settings.engine.items())
     return [
         *models,
         ("prompts", f"{settings.num_prompts} of each data set, from number {settings.first_prompt}"),
@@ -190,7 +190,7 @@ def facts(figures: RunFigures) -> list[tuple[str, str]]:
         ),
         ("deterministic", "yes" if settings.deterministic else "no"),
         ("devices", devices),
-        *([("engine settings", said)] if said else []),
+        *([("engine settings", engine)] if engine else []),
         *((name, _then(each.hardware.get(name, "?") for each in sessions)) for name in sessions[0].hardware),
         ("versions", _then(_versions(each) for each in sessions)),
         ("commit", _then(each.commit or "unknown" for each in sessions)),
