@@ -14,9 +14,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from ssd.draft.protocol.codec import FrameError, decode, encode
+from ssd.draft.protocol.codec import FrameError, decode, encode, fault_of_opening, faults_of_outcome
 from ssd.draft.protocol.messages import AnyMessage, Nodes, Open, Outcome, unpack_ints
-from ssd.draft.protocol.rules import fault_of_opening, faults_of_outcome
 from tests.draft.frames import VOCAB, each_kind, hostile_nodes, spoiled
 from tests.draft.one_mirror import ROW, OneMirror
 from tests.draft.oracle.session import Session

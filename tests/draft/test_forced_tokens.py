@@ -8,7 +8,7 @@ import pytest
 from ssd.draft.client.client import DraftClient
 from ssd.draft.client.mirrors import Knowledge
 from ssd.draft.client.proposals import Path
-from ssd.draft.client.session import ClientSession
+from ssd.draft.client.router import ClientSession
 from ssd.draft.protocol.messages import Sampling
 from ssd.runtime.loading import LoadedModel
 from tests.draft.forest.real import load

@@ -18,9 +18,9 @@ from ssd.config.server import ServerConfig
 from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.rows import DraftContext
 from ssd.draft.client.speculator import Speculator
+from ssd.draft.protocol import codec
 from ssd.draft.protocol import messages as wire
-from ssd.draft.protocol import rules
-from ssd.draft.protocol.codec import FrameError, decode, encode
+from ssd.draft.protocol.codec import FrameError, UnsendableError, decode, encode, sendable
 from ssd.draft.protocol.messages import (
     MAX_FRAME_BYTES,
     MAX_TOKENS,
@@ -31,7 +31,6 @@ from ssd.draft.protocol.messages import (
     Sampling,
     pack_ints,
 )
-from ssd.draft.protocol.rules import UnsendableError, sendable
 from ssd.engine.prompts import RequestFactory
 from ssd.errors import InvalidRequestError
 from ssd.sampling import History, SamplingParams, SamplingRow
@@ -248,22 +247,22 @@ def test_what_a_draft_can_be_told_is_what_it_takes() -> None:
                 continue
             outcomes.add("told" if told == given else "mended")
             message = opening(sampling=told)
-            assert rules.fault_of_opening(message, VOCAB) == "", (name, value)
+            assert codec.fault_of_opening(message, VOCAB) == "", (name, value)
             assert decode(encode([message]), vocab_size=VOCAB) == [message]
     assert outcomes == {"told", "mended", "declined"}
 
 
 def test_the_bounds_are_those_of_the_sampler() -> None:
-    for name, (least, most) in rules.RANGES.items():
+    for name, (least, most) in codec.RANGES.items():
         if name in ("saguaro", "seed"):
             continue
         for value in (least, most):
             params_with(name, value)
         with pytest.raises(InvalidRequestError):
             params_with(name, most + 1)
-    SamplingParams(logit_bias={5: rules.MAX_BIAS, 6: -rules.MAX_BIAS})
+    SamplingParams(logit_bias={5: codec.MAX_BIAS, 6: -codec.MAX_BIAS})
     with pytest.raises(InvalidRequestError):
-        SamplingParams(logit_bias={5: rules.MAX_BIAS + 1})
+        SamplingParams(logit_bias={5: codec.MAX_BIAS + 1})
 
 
 def test_the_largest_opening_fits_into_a_frame() -> None:
@@ -275,6 +274,6 @@ def test_the_largest_opening_fits_into_a_frame() -> None:
         bad_word_ids=words,
         noise="x" * wire.MAX_TEXT,
     )
-    assert rules.fault_of_sampling(largest, 2**31 - 1) == ""
+    assert codec.fault_of_sampling(largest, 2**31 - 1) == ""
     message = opening(tokens=bytes(4 * MAX_TOKENS), sampling=largest)
     assert len(encode([message])) < MAX_FRAME_BYTES

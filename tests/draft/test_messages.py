@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from campaigns.draft.fuzz_frames import Fuzz
+from ssd.draft.protocol import codec
 from ssd.draft.protocol import messages as wire
-from ssd.draft.protocol import rules
 from ssd.draft.protocol.codec import FrameError, decode, encode
 from ssd.draft.protocol.messages import (
     AnyMessage,
@@ -182,7 +182,7 @@ UNFIT: dict[str, Open | Outcome] = {
     "open: too many biases": open_with(logit_bias=[(1, 0.5)] * MANY),
     "open: too many end ids": open_with(end_ids=[1] * MANY),
     "open: too many bad words": open_with(bad_word_ids=[[1]] * MANY),
-    "open: bad words too long": open_with(bad_word_ids=[[1] * rules.MAX_BAD_WORD_TOKENS, [1]]),
+    "open: bad words too long": open_with(bad_word_ids=[[1] * codec.MAX_BAD_WORD_TOKENS, [1]]),
     "open: a biased token below 0": open_with(logit_bias=[(-1, 0.5)]),
     "open: a biased token too large": open_with(logit_bias=[(VOCAB, 0.5)]),
     "open: a bad word's token below 0": open_with(bad_word_ids=[[2, -1]]),
@@ -212,17 +212,17 @@ def test_a_broken_rule_is_refused(message: AnyMessage) -> None:
 def test_what_is_wrong_for_one_sequence_is_read_and_named(message: Open | Outcome) -> None:
     (received,) = decode(encode([message]), vocab_size=VOCAB)
     if isinstance(received, Open):
-        assert rules.fault_of_opening(received, VOCAB)
+        assert codec.fault_of_opening(received, VOCAB)
     else:
         assert isinstance(received, Outcome)
-        assert rules.faults_of_outcome(received, VOCAB).keys() == {0}
+        assert codec.faults_of_outcome(received, VOCAB).keys() == {0}
 
 
 def test_only_the_entry_that_breaks_a_rule_is_named() -> None:
     message = frames.outcomes((7, 3, 1, 0, 2), (8, 1, 1, 3, 1), (9, 1, 1, 0, 1), tokens=[0, 1, VOCAB, 2])
-    assert rules.faults_of_outcome(message, VOCAB).keys() == {1}
-    assert rules.faults_of_outcome(frames.outcome(), VOCAB) == {}
-    assert rules.fault_of_opening(frames.opening(), VOCAB) == ""
+    assert codec.faults_of_outcome(message, VOCAB).keys() == {1}
+    assert codec.faults_of_outcome(frames.outcome(), VOCAB) == {}
+    assert codec.fault_of_opening(frames.opening(), VOCAB) == ""
 
 
 def raw(*messages: object) -> bytes:

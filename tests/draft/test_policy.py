@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ssd.draft.client import auto_disable as worth
+from ssd.draft.client import controller as controlling
 from ssd.draft.client.mirrors import Distribution, Knowledge
 from ssd.draft.client.proposals import Path
 from ssd.draft.client.speculator import Round, Speculator, Verified, _chances
@@ -215,7 +215,7 @@ def test_a_draft_that_is_never_right_rests_and_is_tried_again() -> None:
         found.propose(["a"])
         found.settle([Verified("a", [9], 1)])
     assert (client.is_paused, found.stats.is_resting) == (True, True)
-    for _ in range(worth._FIRST_REST):
+    for _ in range(controlling._FIRST_REST):
         assert "a" in found
         found.settle([Verified("a", [9], 0)])
     assert (client.is_paused, found.stats.is_resting) == (False, False)

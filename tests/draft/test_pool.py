@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import pytest
 
-from ssd.draft.client import session as session
+from ssd.draft.client import router
 from ssd.draft.client.client import DraftClient
 from ssd.draft.client.connection import Connection
 from ssd.draft.client.mirrors import Knowledge
@@ -117,13 +117,13 @@ def pool() -> Iterator[Pool]:
 
 def test_sequences_are_shared_out_and_each_draft_hears_of_its_own(pool: Pool) -> None:
     pool.follow(*TEXTS)
-    router = {key: pool.home(key) for key in TEXTS}
-    assert set(router.values()) == {"one", "two"}
+    homes = {key: pool.home(key) for key in TEXTS}
+    assert set(homes.values()) == {"one", "two"}
     assert all(pool.knows(key) for key in TEXTS)
     found = pool.client.outcomes([(key, [7]) for key in TEXTS])
     assert found == [Knowledge.HIT] * len(TEXTS)
     for name, draft in pool.drafts.items():
-        its = [pool.client._sessions[key].seq for key in TEXTS if router[key] == name]
+        its = [pool.client._sessions[key].seq for key in TEXTS if homes[key] == name]
         [outcome] = draft.outcomes()
         assert outcome.columns().seq.tolist() == its
         assert unpack_ints(outcome.tokens).tolist() == [7] * len(its)
@@ -215,9 +215,9 @@ def test_a_sequence_that_no_other_takes_stays_with_a_draft_that_stalls(pool: Poo
 def test_two_that_both_stall_are_not_played_off_against_each_other(pool: Pool) -> None:
     pool.follow(*TEXTS)
     pool.client.outcomes([(key, [7]) for key in TEXTS])
-    router = [pool.home(key) for key in TEXTS]
+    homes = [pool.home(key) for key in TEXTS]
     pool.tend(5.0)
-    assert [pool.home(key) for key in TEXTS] == router
+    assert [pool.home(key) for key in TEXTS] == homes
     assert pool.client.stats.num_moved == 0
 
 
@@ -321,7 +321,7 @@ def test_a_text_that_is_too_long_to_be_told_again_is_closed(
     draft = pool.drafts[pool.home("a")]
     for _ in range(2):  # Before the second outcome a draft cannot have lost any.
         pool.client.outcomes([("a", [7])])
-    monkeypatch.setattr(session, "MAX_TOKENS", 3)
+    monkeypatch.setattr(router, "MAX_TOKENS", 3)
     opened = draft.link.opened[-1]
     draft.says(Resync(opened.seq, opened.epoch))
     pool.client.pool.read()
@@ -428,12 +428,12 @@ def test_drafts_of_a_name_may_replace_others_once_it_has_been_looked_up(pool: Po
 
 def test_a_replacement_that_refuses_changes_nothing(pool: Pool) -> None:
     pool.follow(*TEXTS)
-    router = [pool.home(key) for key in TEXTS]
+    homes = [pool.home(key) for key in TEXTS]
     third = pool.drafts["three"] = Draft(pool, "three", Hello(1, "same", 100, "old", "x", 0, "too old"))
     pool.client.pool.replace(FixedSources(third))
     pool.tend()
     pool.tend()
-    assert [pool.home(key) for key in TEXTS] == router
+    assert [pool.home(key) for key in TEXTS] == homes
     assert third.is_closed
     assert len(third.links) == 1, "it is asked again and again"
     assert pool.client.pool._trial is None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ssd.draft.client.auto_disable import AutoDisable
+from ssd.draft.client.controller import AutoDisable
 
 
 def rounds_until_rest(worth: AutoDisable, accepted: int = 0) -> int:

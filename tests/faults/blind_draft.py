@@ -12,7 +12,7 @@ BLIND = [
     ),
     BlindFault(
         "the first token beyond the draft's vocabulary is told to it",
-        "src/ssd/draft/client/session.py",
+        "src/ssd/draft/client/router.py",
         "if largest(self.tokens) >= replica.vocab_size",
         "if largest(self.tokens) > replica.vocab_size",
         "A text with that token makes the draft refuse the frame and forget the engine: all lose speculation.",
@@ -54,7 +54,7 @@ BLIND = [
     ),
     BlindFault(
         "what was seen fades, what was taken does not",
-        "src/ssd/draft/tree/calibration.py",
+        "src/ssd/draft/tree/apply.py",
         "counts *= xp.where(counts[:1] > MEMORY, known.half, known.one)",
         "counts[0] *= xp.where(counts[0] > MEMORY, known.half, known.one)",
         "After some hundred tokens every guess of a kind is held to be certain.",

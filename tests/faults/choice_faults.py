@@ -28,14 +28,14 @@ FAULTS = [
     ),
     Fault(
         "what was foretold is added again",
-        f"{DRAFT}/client/session.py",
+        f"{DRAFT}/client/router.py",
         "            self.tokens.extend(new)\n",
         "            self.tokens.extend(tokens)\n",
         "tests/draft/test_forced_tokens.py::test_what_was_decided_is_added_once",
     ),
     Fault(
         "what was foretold wrongly stays",
-        f"{DRAFT}/client/session.py",
+        f"{DRAFT}/client/router.py",
         "        del self.tokens[len(self.tokens) - len(self.forced) :]\n",
         "",
         "tests/draft/test_forced_tokens.py::test_what_was_decided_is_added_once",

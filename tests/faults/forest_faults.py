@@ -235,14 +235,14 @@ FAULTS = [
     ),
     Fault(
         "the forest trusts its model more than today's draft",
-        f"{DRAFT}/tree/calibration.py",
+        f"{DRAFT}/tree/apply.py",
         "TRUST = 6.0",
         "TRUST = 7.0",
         _GREEDY,
     ),
     Fault(
         "coupled guesses are calibrated as greedy ones",
-        f"{DRAFT}/tree/calibration.py",
+        f"{DRAFT}/tree/apply.py",
         "    return part * (RANKS * BINS)",
         "    return 0 * part * (RANKS * BINS)",
         _WIDE,

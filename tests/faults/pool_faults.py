@@ -31,7 +31,7 @@ FAULTS = [
     ),
     Fault(
         "a text is sent to a draft that cannot read it",
-        f"{DRAFT}/client/session.py",
+        f"{DRAFT}/client/router.py",
         "if len(self.tokens) + 2 > replica.max_model_len:",
         "if False:",
         f"{_POOL}::test_a_text_beyond_the_context_that_a_draft_announces_is_not_sent_to_it",

@@ -24,7 +24,7 @@ FAULTS = [
     ),
     Fault(
         "a host tells end ids that no vocabulary has",
-        f"{DRAFT}/protocol/rules.py",
+        f"{DRAFT}/protocol/codec.py",
         "end_ids=[each for each in sampling.end_ids if 0 <= each < vocab_size][:MAX_LIST]",
         "end_ids=sampling.end_ids[:MAX_LIST]",
         f"{_REQUESTS}::test_end_ids_that_no_vocabulary_has_are_left_out",

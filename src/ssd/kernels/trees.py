@@ -87,7 +87,7 @@ class Sizes(NamedTuple):
 
 
 class CalibrationParams(NamedTuple):
-    """Parameters of the calibration in `draft/tree/calibration.py`."""
+    """Parameters of the calibration in `draft/tree/apply.py`."""
 
     edges: Tensor
     num_ranks: int

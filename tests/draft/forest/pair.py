@@ -16,7 +16,7 @@ from ssd.config import GrowthPolicyName
 from ssd.draft.protocol.messages import Drawn, Open, TreePart
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
-from ssd.draft.tree import calibration as forest_calibration
+from ssd.draft.tree import apply
 from ssd.draft.tree.arrays import Array, Arrays, NumpyArrays, TorchArrays
 from ssd.draft.tree.children import ChildChooser, FixedChildren, LooseChildren, SamplingNeeds
 from ssd.draft.tree.forest import Forest
@@ -189,9 +189,9 @@ def _bytes(drawn: Drawn) -> tuple[int, int, bytes, bytes]:
 @contextmanager
 def without_fading() -> Iterator[None]:
     """Today's counts fade while an outcome is counted, the forest's after it."""
-    kept = calibration._MEMORY, forest_calibration.MEMORY
-    calibration._MEMORY = forest_calibration.MEMORY = 1e18
+    kept = calibration._MEMORY, apply.MEMORY
+    calibration._MEMORY = apply.MEMORY = 1e18
     try:
         yield
     finally:
-        calibration._MEMORY, forest_calibration.MEMORY = kept
+        calibration._MEMORY, apply.MEMORY = kept

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from ssd.draft.tree.apply import calibrated, learn
 from ssd.draft.tree.arrays import Arrays, NumpyArrays, TorchArrays
-from ssd.draft.tree.calibration import calibrated, learn
 from ssd.draft.tree.tables import BINS, KINDS, RANKS, Constants, Shape
 from ssd.sampling import SamplingParams
 from ssd.sampling.draws import Truncation

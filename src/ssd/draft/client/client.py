@@ -21,8 +21,13 @@ from ssd.draft.client.pool import DraftPool
 from ssd.draft.client.proposals import NO_GRAMMARS, Bounds, GrammarViews, Path, known_path, offer
 from ssd.draft.client.reconnect import Reconnectable, Reconnector, ReconnectThread
 from ssd.draft.client.replica import Replica, Sources
-from ssd.draft.client.router import SessionRouter
-from ssd.draft.client.session import ROUNDS_BETWEEN_RESYNCS, UNKNOWN_TOKENS, ClientSession, largest
+from ssd.draft.client.router import (
+    ROUNDS_BETWEEN_RESYNCS,
+    UNKNOWN_TOKENS,
+    ClientSession,
+    SessionRouter,
+    largest,
+)
 from ssd.draft.client.stats import PoolStats
 from ssd.draft.protocol.messages import (
     AnyMessage,

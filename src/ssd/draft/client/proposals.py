@@ -23,7 +23,7 @@ import msgspec
 
 from ssd.draft.client.branching import first_nodes, parents_of, simplified
 from ssd.draft.client.mirrors import Distribution, Mirrors
-from ssd.draft.client.session import ClientSession
+from ssd.draft.client.router import ClientSession
 
 
 class Path(msgspec.Struct, frozen=True):

@@ -23,9 +23,8 @@ from typing import TypeVar
 import msgspec
 
 from ssd.config import TREE_SIZE, Backup
-from ssd.draft.client.auto_disable import AutoDisable
 from ssd.draft.client.client import DraftClient
-from ssd.draft.client.controller import Controller
+from ssd.draft.client.controller import AutoDisable, Controller
 from ssd.draft.client.mirrors import Knowledge
 from ssd.draft.client.proposals import NO_GRAMMARS, Bounds, GrammarViews, Path
 from ssd.draft.client.replica import Sources

@@ -17,7 +17,14 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from ssd.draft.protocol.codec import FrameError, decode, encode
+from ssd.draft.protocol.codec import (
+    FrameError,
+    decode,
+    encode,
+    fault_of_opening,
+    faults_of_outcome,
+    without_foreign_ends,
+)
 from ssd.draft.protocol.messages import (
     PROTOCOL_VERSION,
     AnyMessage,
@@ -29,7 +36,6 @@ from ssd.draft.protocol.messages import (
     Stats,
     unpack_ints,
 )
-from ssd.draft.protocol.rules import fault_of_opening, faults_of_outcome, without_foreign_ends
 from ssd.draft.protocol.sockets import DraftSocket, Heard, SocketError
 from ssd.draft.server.frames import FrameBatch
 from ssd.draft.server.intake import Intake, Peer, Peers

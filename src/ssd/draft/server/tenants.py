@@ -7,7 +7,7 @@ rows than they got. Idle tenants accrue no credit: they continue from where the 
 had more than its share keeps that debt after its last sequence closes, unless nobody went short.
 
 `RowAccounting` writes the accounts to the tables that a step reads, and counts afterwards which tenant got
-which rows. `CalibrationParts` gives each tenant calibration counts of its own (calibration.py): a tenant that
+which rows. `CalibrationParts` gives each tenant calibration counts of its own (tree/apply.py): a tenant that
 reports wrong or unusual outcomes must not change what the draft expects of another one.
 
 `Admission` chooses which session is closed when there are too few trees, blocks or rows: of the tenant that

@@ -1,15 +1,22 @@
-"""Applies a batch of outcomes: roots advance, lost branches are dropped, accepted keys move to KV blocks.
+"""Applies a batch of outcomes: roots advance, lost branches are dropped, and guesses are counted.
 
 No tree is walked: a slot is on the accepted path if its token and those of all its ancestors (bits) match the
-outcome. The host checks the order of outcomes. Knows tables; does not know models.
+outcome. Keys of accepted nodes move to the sequence's KV blocks. The host checks the order of outcomes.
+
+Calibration corrects the draft's log-probabilities by how often the target accepted similar guesses. The
+model's probabilities rank guesses, but do not say how often the target agrees. Each decided token shows for
+every guess at its position whether it was right. Guesses are counted in cells: by tenant (server/tenants.py),
+kind (greedy, coupled, drawn), rank, and the model's log-probability. All guesses of an outcome are counted at
+once; then full cells are halved. Cells with few observations follow the model.
+
+Knows tables; does not know models.
 """
 
 from dataclasses import dataclass
 
 from ssd.draft.tree.arrays import Array, Arrays
-from ssd.draft.tree.calibration import learn
 from ssd.draft.tree.select import text_slot
-from ssd.draft.tree.tables import Constants, Moves, OutcomeTable, Shape, Tables
+from ssd.draft.tree.tables import BINS, RANKS, Constants, Moves, OutcomeTable, Shape, Tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +24,7 @@ class _Path:
     """How much of each outcome [S] is in its tree."""
 
     is_ready: Array  # there is an outcome, and the text is read up to its root
+    is_hit: Array  # all of the outcome is in its tree
     grown: Array  # processed nodes along its tokens
     slots: Array  # [S, K] the slots of these nodes
     last: Array  # the last of them, or the root's family
@@ -28,9 +36,8 @@ def apply_outcomes(
     path = _path(xp, shape, known, tables, outcomes, path_buffer)
     _count_guesses(xp, shape, known, tables, outcomes, path)
     moves = _moves(xp, shape, known, tables, path)
-    is_hit = path.is_ready & (path.grown == outcomes.count)
-    _set_root_ids(xp, shape, known, tables, outcomes, (path, is_hit))
-    _drop_lost(xp, shape, known, tables, outcomes, (path, is_hit))
+    _set_root_ids(xp, shape, known, tables, outcomes, path)
+    _drop_lost(xp, shape, known, tables, outcomes, path)
     _append_tokens(xp, shape, known, tables, outcomes, path)
     return moves
 
@@ -52,7 +59,8 @@ def _path(
     slots[here, xp.where(on_path, place, known.nowhere)] = known.families
     slots = slots[:, : shape.outcome]
     last = slots[here[:, 0], xp.at_least(grown - 1, 0)]
-    return _Path(is_ready, grown, slots, xp.where(grown > 0, last, known.root))
+    is_hit = is_ready & (grown == outcomes.count)
+    return _Path(is_ready, is_hit, grown, slots, xp.where(grown > 0, last, known.root))
 
 
 def _count_guesses(
@@ -81,15 +89,10 @@ def _moves(xp: Arrays, shape: Shape, known: Constants, tables: Tables, path: _Pa
 
 
 def _set_root_ids(
-    xp: Arrays,
-    shape: Shape,
-    known: Constants,
-    tables: Tables,
-    outcomes: OutcomeTable,
-    found: tuple[_Path, Array],
+    xp: Arrays, shape: Shape, known: Constants, tables: Tables, outcomes: OutcomeTable, path: _Path
 ) -> None:
     """The new root is a processed node (hit), a known child (late), or a new node (miss)."""
-    path, is_hit = found
+    is_hit = path.is_hit
     here = known.sequences[: len(outcomes.count)]
     following = outcomes.tokens[here, xp.at_most(path.grown, shape.outcome - 1)]
     alike = (tables.child_token[here, path.last] == following[:, None]) & tables.is_used[here, path.last][
@@ -106,15 +109,10 @@ def _set_root_ids(
 
 
 def _drop_lost(
-    xp: Arrays,
-    shape: Shape,
-    known: Constants,
-    tables: Tables,
-    outcomes: OutcomeTable,
-    found: tuple[_Path, Array],
+    xp: Arrays, shape: Shape, known: Constants, tables: Tables, outcomes: OutcomeTable, path: _Path
 ) -> None:
     """Keeps the nodes below the new root in their slots. Values are relative to the new root."""
-    path, is_hit = found
+    is_hit = path.is_hit
     here = known.sequences[: len(outcomes.count)]
     is_moved = (outcomes.count > 0)[:, None]
     mine = tables.ancestors & known.bits[:, path.last][:, :, None]
@@ -157,3 +155,37 @@ def _append_tokens(
     depth = xp.at_most(tables.max_depth, tables.max_length - 2 - length)
     tables.last_position[:] = length - 1 + depth
     tables.position[:, shape.root] = length - 1
+
+
+TRUST = 6.0
+"""The model's own probability counts as this many observations."""
+MEMORY = 400.0
+"""A cell with more observations than this is halved, so that old ones fade."""
+LEAST = 1e-4
+"""Smallest calibrated probability: the logarithm stays finite."""
+
+
+def calibrated(xp: Arrays, known: Constants, counts: Array, raws: Array, part: Array) -> Array:
+    """Calibrated log-probabilities [W, C] of rows' children, from the model's (`raws`).
+
+    `part` [W]: the part of the counts that a row uses (`Tables.calibration`).
+    """
+    raw = xp.exact(raws)
+    cells = _cells(xp, known, raw, part[:, None])
+    rates = (counts[1][cells] + TRUST * xp.exp(raw)) / (counts[0][cells] + TRUST)
+    return xp.real(xp.at_most(xp.log(xp.at_least(rates, LEAST)), 0.0))
+
+
+def learn(
+    xp: Arrays, known: Constants, counts: Array, raws: Array, part: Array, observed: tuple[Array, Array]
+) -> None:
+    """Counts guesses [S, K, C]. `observed`: which guesses were decided, and which were right."""
+    is_judged, came = observed
+    cells = _cells(xp, known, xp.exact(raws), part[:, None, None]).reshape(-1)
+    xp.add_at(counts[0], cells, xp.exact(is_judged).reshape(-1))
+    xp.add_at(counts[1], cells, xp.exact(is_judged & came).reshape(-1))
+    counts *= xp.where(counts[:1] > MEMORY, known.half, known.one)
+
+
+def _cells(xp: Arrays, known: Constants, raw: Array, part: Array) -> Array:
+    return part * (RANKS * BINS) + known.first_cells + xp.searchsorted(known.edges, raw)

@@ -11,8 +11,8 @@ all others, those of one run together. Knows tables; does not know logits or tex
 
 from dataclasses import dataclass, fields, replace
 
+from ssd.draft.tree.apply import calibrated
 from ssd.draft.tree.arrays import Array, Arrays
-from ssd.draft.tree.calibration import calibrated
 from ssd.draft.tree.children import ChosenChildren
 from ssd.draft.tree.tables import Constants, Shape, Tables, TreeRows
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ssd.draft.tree import calibration
+from ssd.draft.tree import apply
 from ssd.draft.tree.attach import RunRows
 from ssd.draft.tree.children import ChosenChildren
 from ssd.draft.tree.select import OLDEST, READ_FIRST
@@ -63,9 +63,7 @@ class KernelSteps:
             tables.ancestors.stride(0),
             tables.parted.stride(0),
         )
-        self._learning = CalibrationParams(
-            known.edges, RANKS, calibration.TRUST, calibration.LEAST, calibration.MEMORY
-        )
+        self._learning = CalibrationParams(known.edges, RANKS, apply.TRUST, apply.LEAST, apply.MEMORY)
         self._found = ChildTable.of(num_rows, shape.children, rows.sequence.device)
         self._ranked = RankedNodes.of(self._trees, self._sizes, free)
         self._usage = _columns(UsageColumns, usage)

@@ -9,8 +9,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from ssd.draft.protocol.codec import UnsendableError, sendable
 from ssd.draft.protocol.messages import MAX_ID, MAX_TOKENS, Sampling
-from ssd.draft.protocol.rules import UnsendableError, sendable
 
 DRAFT_NAME = "ssd_draft"
 """Key of `extra_args` (`vllm_xargs` over HTTP) for the name of the drafts to use."""

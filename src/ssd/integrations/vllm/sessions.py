@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ssd.draft.client.speculator import Round, Speculator, Verified
-from ssd.draft.protocol.rules import UnsendableError
+from ssd.draft.protocol.codec import UnsendableError
 from ssd.integrations.vllm.meter import Meter
 from ssd.integrations.vllm.requests import draft_name_of, max_len_of, text_of, why_declined, wire_sampling
 
