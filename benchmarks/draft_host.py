@@ -42,9 +42,9 @@ from ssd.draft.tree.model import PrefillChunk
 from ssd.draft.tree.tables import Shape, Tables, TreeRows
 from ssd.kvcache.block_manager import BlockManager
 from ssd.kvcache.pool import KVPool, PoolShape
-from tests.draft.oracle.grower import Grower, GrowthLimits
-from tests.draft.oracle.growth import growth_policy
-from tests.draft.oracle.session import Session
+from tests.draft.tree.oracle.grower import Grower, GrowthLimits
+from tests.draft.tree.oracle.growth import growth_policy
+from tests.draft.tree.oracle.session import Session
 from tests.row_runner import RowRunner
 
 FLAGS = {"batch": [1, 64], "steps": 3, "rounds": 200, "lookahead": 8}

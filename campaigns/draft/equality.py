@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from campaigns.record import Record
-from tests.draft.forest.games import GAMES, on_tensors
-from tests.draft.forest.pair import without_fading
-from tests.draft.forest.play import Game, Player
+from tests.draft.tree.games import GAMES, on_tensors
+from tests.draft.tree.pair import without_fading
+from tests.draft.tree.play import Game, Player
 
 
 def played(game: Game, rounds: int, seed: int) -> dict[str, Any]:

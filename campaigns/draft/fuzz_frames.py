@@ -16,9 +16,9 @@ from pathlib import Path
 
 from ssd.draft.protocol.codec import FrameError, decode, encode, fault_of_opening, faults_of_outcome
 from ssd.draft.protocol.messages import AnyMessage, Nodes, Open, Outcome, unpack_ints
-from tests.draft.frames import VOCAB, each_kind, hostile_nodes, spoiled
-from tests.draft.one_mirror import ROW, OneMirror
-from tests.draft.oracle.session import Session
+from tests.draft.client.one_mirror import ROW, OneMirror
+from tests.draft.protocol.frames import VOCAB, each_kind, hostile_nodes, spoiled
+from tests.draft.tree.oracle.session import Session
 
 _LIFE = 300
 """Inputs after which a mirror is replaced, so that all states are seen young and old."""

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-_SHARING, _LINK, _MESSAGES = "draft/test_sharing.py", "draft/test_link.py", "draft/test_messages.py"
-_REQUESTS, _INTAKE = "draft/test_hostile_requests.py", "draft/test_intake.py"
-_LYING, _FLOODS = "draft/test_lying_draft.py", "draft/test_floods.py"
+_SHARING, _LINK = "draft/server/test_sharing.py", "draft/protocol/test_sockets.py"
+_MESSAGES = "draft/protocol/test_messages.py"
+_REQUESTS, _INTAKE = "draft/test_hostile_requests.py", "draft/server/test_intake.py"
+_LYING, _FLOODS = "draft/client/test_lying_draft.py", "draft/protocol/test_floods.py"
 
 PROMISES: dict[str, tuple[str, ...]] = {
     "Engines whose keys have the same name are one tenant; without a named key each engine is a tenant of "
@@ -47,7 +48,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
         f"{_MESSAGES}::test_what_is_no_frame_is_refused",
         f"{_MESSAGES}::test_a_broken_rule_is_refused",
         f"{_LINK}::test_a_frame_that_is_too_large_does_not_arrive",
-        "draft/test_line.py::test_after_three_frames_of_nonsense_the_line_is_given_up",
+        "draft/client/test_reconnect.py::test_after_three_frames_of_nonsense_the_line_is_given_up",
     ),
     "**One sequence** of which something impossible is said loses its drafts; the others of its frame and of "
     "its engine do not notice.": (

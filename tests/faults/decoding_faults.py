@@ -82,7 +82,7 @@ FAULTS = [
         "src/ssd/draft/client/speculator.py",
         "has_waited = not num_ready and (waited := self._wait(request_ids)) > 0",
         "has_waited = (waited := self._wait(request_ids)) > 0",
-        "tests/draft/test_policy.py::test_rows_that_hit_do_not_wait_for_rows_that_miss",
+        "tests/draft/client/test_speculator.py::test_rows_that_hit_do_not_wait_for_rows_that_miss",
     ),
     Fault(
         "noise keyed by row",
@@ -110,7 +110,7 @@ FAULTS = [
         "src/ssd/draft/client/speculator.py",
         "return path.chances if path.drawn is None else [1.0, *path.chances[:-1]][: len(path.chances)]",
         "return path.chances",
-        "tests/draft/test_policy.py::test_a_drawn_token_is_cut_by_its_parents_chance",
+        "tests/draft/client/test_speculator.py::test_a_drawn_token_is_cut_by_its_parents_chance",
     ),
     Fault(
         "a grammar that failed allows the end",

@@ -2,45 +2,45 @@
 
 from tests.faults.fault import Fault
 
-_TREE = "tests/draft/oracle/test_tree.py"
-_SESSION = "tests/draft/oracle/test_session.py"
-_MIRROR = "tests/draft/test_mirror.py"
-_AGREEMENT = "tests/draft/oracle/test_agreement.py"
-_MESSAGES = "tests/draft/test_messages.py"
-_GROWER = "tests/draft/oracle/test_grower.py"
+_TREE = "tests/draft/tree/oracle/test_tree.py"
+_SESSION = "tests/draft/tree/oracle/test_session.py"
+_MIRROR = "tests/draft/client/test_mirrors.py"
+_AGREEMENT = "tests/draft/tree/oracle/test_agreement.py"
+_MESSAGES = "tests/draft/protocol/test_messages.py"
+_GROWER = "tests/draft/tree/oracle/test_grower.py"
 _FROM_SCRATCH = f"{_GROWER}::test_children_equal_a_forward_from_scratch_after_any_outcomes"
 _QUIET, _LOSSY = f"{_AGREEMENT}::TestQuietWire", f"{_AGREEMENT}::TestLossyWire"
 _RULES = f"{_MESSAGES}::test_a_broken_rule_is_refused"
 
 DRAFT = "src/ssd/draft"
-_ORACLE = "tests/draft/oracle"
+_ORACLE = "tests/draft/tree/oracle"
 """What the forest is compared with."""
 
 TREE = [
     Fault(
         "compaction keeps dead nodes",
-        "tests/draft/oracle/tree.py",
+        "tests/draft/tree/oracle/tree.py",
         "if self.parents[node] in new_index:",
         "if self.parents[node] in new_index or node == self.size - 1:",
         f"{_TREE}::TestTree",
     ),
     Fault(
         "compaction forgets to renumber parents",
-        "tests/draft/oracle/tree.py",
+        "tests/draft/tree/oracle/tree.py",
         "self.parents = [0, *(new_index[self.parents[node]] for node in kept[1:])]",
         "self.parents = [0, *(self.parents[node] for node in kept[1:])]",
         f"{_TREE}::TestTree",
     ),
     Fault(
         "compaction drops the newest node",
-        "tests/draft/oracle/tree.py",
+        "tests/draft/tree/oracle/tree.py",
         "for node in range(self.root + 1, self.size):",
         "for node in range(self.root + 1, self.size - 1):",
         f"{_TREE}::test_compact_keeps_what_is_below_the_root_in_its_order",
     ),
     Fault(
         "values do not add up",
-        "tests/draft/oracle/tree.py",
+        "tests/draft/tree/oracle/tree.py",
         "self.values.extend([value + logprob for logprob in logprobs])",
         "self.values.extend(logprobs)",
         f"{_TREE}::test_values_are_sums_along_the_path_and_relative_to_the_root",
@@ -243,7 +243,7 @@ MIRROR = [
     ),
 ]
 
-_RUNS = "tests/draft/oracle/test_runs.py"
+_RUNS = "tests/draft/tree/oracle/test_runs.py"
 RUNS = [
     Fault(
         "a run does not see the node it follows",
@@ -382,7 +382,7 @@ GROWER = [
         f"{_ORACLE}/session.py",
         "[place for place in _all_places() if place not in taken]",
         "_all_places()",
-        "tests/draft/oracle/test_session.py::test_the_path_moves_into_the_blocks_and_nothing_else_moves",
+        "tests/draft/tree/oracle/test_session.py::test_the_path_moves_into_the_blocks_and_nothing_else_moves",
     ),
     Fault(
         "accepted keys are left in the tree slots",
@@ -502,49 +502,49 @@ GUESSES = [
         f"{DRAFT}/tree/children.py",
         "perturbed = scores if rows[i].params.greedy else scores + g",
         "perturbed = scores",
-        "tests/draft/test_children.py::test_the_first_child_is_what_the_sampler_decides",
+        "tests/draft/tree/test_children.py::test_the_first_child_is_what_the_sampler_decides",
     ),
     Fault(
         "temperature is left out",
         f"{DRAFT}/tree/children.py",
         "temperature = 1.0 if row.params.greedy else row.params.temperature",
         "temperature = 1.0",
-        "tests/draft/test_children.py::test_the_first_child_is_what_the_sampler_decides",
+        "tests/draft/tree/test_children.py::test_the_first_child_is_what_the_sampler_decides",
     ),
     Fault(
         "truncation is left out",
         f"{DRAFT}/tree/children.py",
         "    kept = int((scores >= truncation_floor(wide, row.params)).sum())\n",
         "    kept = len(scores)\n",
-        "tests/draft/test_children.py::test_the_first_child_is_what_the_sampler_decides",
+        "tests/draft/tree/test_children.py::test_the_first_child_is_what_the_sampler_decides",
     ),
     Fault(
         "greedy guesses are truncated",
         f"{DRAFT}/tree/children.py",
         "    if row.params.greedy:\n        # The",
         "    if False:\n        # The",
-        "tests/draft/test_children.py::test_children_are_those_of_the_perturbed_scores_and_so_are_their_chances",
+        "tests/draft/tree/test_children.py::test_children_are_those_of_the_perturbed_scores_and_so_are_their_chances",
     ),
     Fault(
         "what is taken counts for the rank after it",
-        "tests/draft/oracle/calibration.py",
+        "tests/draft/tree/oracle/calibration.py",
         "+= rank == observation.taken",
         "+= rank - 1 == observation.taken",
-        "tests/draft/oracle/test_calibration.py::test_converges_to_what_happens_rank_by_rank",
+        "tests/draft/tree/oracle/test_calibration.py::test_converges_to_what_happens_rank_by_rank",
     ),
     Fault(
         "the model is not believed at first",
-        "tests/draft/oracle/calibration.py",
+        "tests/draft/tree/oracle/calibration.py",
         "(self._num_taken[cell] + _TRUST * math.exp(each))",
         "(self._num_taken[cell] + _TRUST * 0.5)",
-        "tests/draft/oracle/test_calibration.py::test_believes_the_model_at_first",
+        "tests/draft/tree/oracle/test_calibration.py::test_believes_the_model_at_first",
     ),
     Fault(
         "a path may leave the likeliest one twice",
-        "tests/draft/oracle/growth.py",
+        "tests/draft/tree/oracle/growth.py",
         "elif left_at[parent] >= 0 or rank",
         "elif rank",
-        "tests/draft/oracle/test_growth.py::test_uniform_leaves_the_likeliest_path_once_for_so_many_others",
+        "tests/draft/tree/oracle/test_growth.py::test_uniform_leaves_the_likeliest_path_once_for_so_many_others",
     ),
 ]
 

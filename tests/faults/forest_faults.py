@@ -3,16 +3,16 @@
 from tests.faults.fault import Fault
 
 DRAFT = "src/ssd/draft"
-_FRAMES = "tests/draft/forest/test_equality.py::test_frames_on_arrays"
+_FRAMES = "tests/draft/tree/test_equality.py::test_frames_on_arrays"
 _GREEDY, _FEW = f"{_FRAMES}[greedy, one sequence]", f"{_FRAMES}[greedy, few slots]"
 _WIDE, _KNOWN = f"{_FRAMES}[mixed, wide]", f"{_FRAMES}[fewer known tokens]"
 _RUNS, _FEW_RUNS = f"{_FRAMES}[runs]", f"{_FRAMES}[runs, few slots]"
 _CUT, _DRAWN, _EDITED = f"{_FRAMES}[truncated]", f"{_FRAMES}[drawn]", f"{_FRAMES}[edited]"
 _TWO = f"{_FRAMES}[two words of slots]"
 _FAN, _LONG = f"{_FRAMES}[uniform]", f"{_FRAMES}[long rounds]"
-_GROWN = "tests/draft/forest/test_grown.py"
+_GROWN = "tests/draft/tree/test_grown.py"
 _NO_BLOCKS = f"{_GROWN}::test_a_text_without_blocks_loses_its_tree_and_goes_on_when_there_are_some"
-_OPERATIONS = "tests/draft/forest/test_operations.py"
+_OPERATIONS = "tests/draft/tree/test_operations.py"
 _NO_READ = f"{_OPERATIONS}::test_no_step_reads_a_value_or_replaces_a_table"
 
 FAULTS = [
@@ -28,7 +28,7 @@ FAULTS = [
         f"{DRAFT}/tree/select.py",
         "used = usage.used[tenant] + number / usage.weight[tenant]",
         "used = usage.used[tenant] + (number - 1) / usage.weight[tenant]",
-        "tests/draft/test_turns.py::test_within_a_step_rows_go_to_who_has_had_least_with_them",
+        "tests/draft/server/test_turns.py::test_within_a_step_rows_go_to_who_has_had_least_with_them",
     ),
     Fault(
         "a target's trees take half of its KV memory",
@@ -42,21 +42,21 @@ FAULTS = [
         f"{DRAFT}/server/prefill.py",
         "        if content in taken:\n            return False\n",
         "",
-        "tests/draft/forest/test_readings.py::test_texts_that_begin_alike_and_open_together_are_read_once",
+        "tests/draft/tree/test_readings.py::test_texts_that_begin_alike_and_open_together_are_read_once",
     ),
     Fault(
         "a long prompt waits for all shorter ones",
         f"{DRAFT}/server/prefill.py",
         "return [*firsts, *((row",
         "return [*firsts[:0], *((row",
-        "tests/draft/forest/test_readings.py::test_a_long_prompt_is_read_while_short_ones_keep_coming",
+        "tests/draft/tree/test_readings.py::test_a_long_prompt_is_read_while_short_ones_keep_coming",
     ),
     Fault(
         "tenants share their counts",
         f"{DRAFT}/server/session.py",
         "tables.calibration[row] = calibration_part * KINDS + kind",
         "tables.calibration[row] = kind",
-        "tests/draft/test_sharing.py::test_a_tenant_that_reports_nonsense_costs_no_other_its_hits",
+        "tests/draft/server/test_sharing.py::test_a_tenant_that_reports_nonsense_costs_no_other_its_hits",
     ),
     Fault(
         "a row does not see its parent's key",
@@ -98,7 +98,7 @@ FAULTS = [
         f"{DRAFT}/server/session.py",
         "left = self._seconds - (self._clock() - self._since)",
         "left = self._seconds",
-        "tests/draft/forest/test_rounds.py",
+        "tests/draft/tree/test_rounds.py",
     ),
     Fault(
         "a new text is read within the width",
@@ -322,7 +322,7 @@ FAULTS = [
         f"{DRAFT}/server/session.py",
         "return max(CREDIT, _FRAMES_PER_LOOKAHEAD_TOKEN * lookahead)",
         "return CREDIT",
-        "tests/draft/forest/test_grown.py::test_who_is_told_to_look_further_ahead_has_more_credit",
+        "tests/draft/tree/test_grown.py::test_who_is_told_to_look_further_ahead_has_more_credit",
     ),
     Fault(
         "an out-of-sync sequence grows",
@@ -343,7 +343,7 @@ FAULTS = [
         f"{DRAFT}/server/scheduler.py",
         "            # Its last outcome still counts for the calibration.\n            self._apply()",
         "            del self._pending[row]",
-        "tests/draft/forest/test_equality.py::test_what_was_decided_before_a_sequence_ends_still_teaches",
+        "tests/draft/tree/test_equality.py::test_what_was_decided_before_a_sequence_ends_still_teaches",
     ),
     Fault(
         "a step on tensors asks whether there is anything to do",

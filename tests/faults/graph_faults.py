@@ -11,7 +11,7 @@ _SLOTS = f"{_TEST}::test_a_step_writes_the_slots_of_its_rows_alone[graphs]"
 _TILES = f"{_TEST}::test_where_tiles_are_fixed_prompts_have_their_own_and_are_not_replayed"
 _MEMORY = "tests/runtime/test_memory.py"
 _FITS = f"{_MEMORY}::test_everything_fits_and_nothing_is_left_over"
-_DRAFT = "tests/draft/forest/test_captured.py::test_a_replay_is_the_work_itself"
+_DRAFT = "tests/draft/tree/test_captured.py::test_a_replay_is_the_work_itself"
 
 FAULTS = [
     Fault(
@@ -19,7 +19,7 @@ FAULTS = [
         "src/ssd/draft/tree/gpu.py",
         "self._replay_truncating if self._forest.truncates else self._replay_plain",
         "self._replay_plain",
-        "tests/draft/forest/test_captured.py::test_a_replay_is_the_work_itself[0-recording-T=0.8 top_p=0.9]",
+        "tests/draft/tree/test_captured.py::test_a_replay_is_the_work_itself[0-recording-T=0.8 top_p=0.9]",
     ),
     Fault(
         "a step goes into the graph of the bucket below",

@@ -3,9 +3,10 @@
 from tests.faults.fault import Fault
 
 DRAFT = "src/ssd/draft"
-_POOL, _CHOICE, _SOURCES, _ROOM, _BEHIND, _MOVED = (
-    f"tests/draft/test_{name}.py" for name in ("pool", "choice", "sources", "room", "behind", "moved")
+_POOL, _CHOICE, _SOURCES, _MOVED = (
+    f"tests/draft/client/test_{name}.py" for name in ("pool", "routing", "sources", "moved")
 )
+_ROOM, _BEHIND = "tests/draft/server/test_room.py", "tests/draft/test_behind.py"
 
 FAULTS = [
     Fault(
@@ -13,7 +14,7 @@ FAULTS = [
         f"{DRAFT}/client/reconnect.py",
         "self._delay = min(2 * self._delay, LONGEST_DELAY)",
         "pass",
-        "tests/draft/test_retry.py::test_each_try_waits_twice_as_long_up_to_a_bound",
+        "tests/draft/client/test_backoff.py::test_each_try_waits_twice_as_long_up_to_a_bound",
     ),
     Fault(
         "nobody who was declined asks while the draft is rather full",
@@ -55,7 +56,7 @@ FAULTS = [
         f"{DRAFT}/client/mirrors.py",
         " or view.root_length[seq] < view.length_before[seq]:",
         ":",
-        "tests/draft/test_mirror.py::test_a_draft_that_lags_behind_a_miss_is_still_understood",
+        "tests/draft/client/test_mirrors.py::test_a_draft_that_lags_behind_a_miss_is_still_understood",
     ),
     Fault(
         "a choice depends on the whole text",

@@ -3,7 +3,9 @@
 from tests.faults.fault import Fault
 
 DRAFT = "src/ssd/draft"
-_SHARING, _LINK, _GONE = (f"tests/draft/test_{name}.py" for name in ("sharing", "link", "gone"))
+_SHARING, _LINK, _GONE = (
+    f"tests/draft/{name}.py" for name in ("server/test_sharing", "protocol/test_sockets", "server/test_gone")
+)
 
 FAULTS = [
     Fault(

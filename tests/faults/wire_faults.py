@@ -3,8 +3,8 @@
 from tests.faults.fault import Fault
 
 DRAFT = "src/ssd/draft"
-_INTAKE = "tests/draft/test_intake.py"
-_FLOODS = "tests/draft/test_floods.py"
+_INTAKE = "tests/draft/server/test_intake.py"
+_FLOODS = "tests/draft/protocol/test_floods.py"
 _REQUESTS = "tests/draft/test_hostile_requests.py"
 
 FAULTS = [

@@ -1,0 +1,235 @@
+"""The mirrors' rules one by one: what it grafts, holds, drops and asks for again."""
+
+import numpy as np
+import pytest
+
+from ssd.draft.client import mirrors as mirrors_module
+from ssd.draft.client.mirrors import UNNAMED, Knowledge, Mirrors
+from ssd.draft.protocol.messages import Nodes, TreePart
+from tests.draft.client.one_mirror import ROW
+from tests.draft.client.one_mirror import OneMirror as Mirror
+
+Group = tuple[int, int, list[int]]
+"""A parent's id, the first child's id, and the children's tokens."""
+
+
+def nodes(number: int, n: int, root: int, *groups: Group, full: bool = False, epoch: int = 1) -> TreePart:
+    ids, parents, tokens, logprobs = list[int](), list[int](), list[int](), list[float]()
+    for parent, first, followers in groups:
+        ids += range(first, first + len(followers))
+        parents += [parent] * len(followers)
+        tokens += followers
+        logprobs += np.log(0.5 ** np.arange(1, len(followers) + 1)).tolist()
+    return TreePart(ROW, epoch, number, n, root, 0, ids, parents, tokens, logprobs, full)
+
+
+def fresh_mirror() -> Mirror:
+    """Root 0; its children 1, 2, 3 are tokens 11, 12, 13; below 1 lie 4 and 5, tokens 14 and 15."""
+    mirror = Mirror(1)
+    mirror.take(nodes(0, 0, 0, (0, 1, [11, 12, 13])))
+    mirror.take(nodes(1, 0, 0, (1, 4, [14, 15])))
+    return checked(mirror)
+
+
+def checked(mirror: Mirror) -> Mirror:
+    mirror.check()
+    return mirror
+
+
+def test_speculates_along_the_likeliest_path_with_falling_chances() -> None:
+    tokens, chances = fresh_mirror().speculation(5)
+    assert tokens == [11, 14]
+    assert chances == pytest.approx([0.5, 0.25])
+    assert fresh_mirror().speculation(1)[0] == [11]
+
+
+def test_knowledge_of_an_outcome() -> None:
+    assert fresh_mirror().advance([11]) is Knowledge.HIT
+    assert fresh_mirror().advance([12]) is Knowledge.LATE
+    assert fresh_mirror().advance([11, 15]) is Knowledge.LATE
+    assert fresh_mirror().advance([20]) is Knowledge.UNKNOWN
+    assert fresh_mirror().advance([11, 20]) is Knowledge.UNKNOWN
+    assert fresh_mirror().advance([12, 20]) is Knowledge.LATE, "what follows 12 was not said yet"
+    assert Mirror(1).advance([11]) is Knowledge.UNHEARD
+
+
+def test_chances_count_from_the_new_root() -> None:
+    mirror = fresh_mirror()
+    mirror.advance([11])
+    tokens, chances = mirror.speculation(5)
+    assert tokens == [14]
+    assert chances == pytest.approx([0.5])
+
+
+def test_another_epoch_means_nothing() -> None:
+    mirror = Mirror(2)
+    mirror.take(nodes(0, 0, 0, (0, 1, [11]), epoch=1))
+    mirror.take(nodes(0, 0, 0, (0, 1, [11]), epoch=3))
+    assert (mirror.num_frames, mirror.content, mirror.is_out_of_sync) == (0, [], False)
+
+
+def test_a_frame_that_came_before_is_dropped() -> None:
+    mirror = fresh_mirror()
+    mirror.take(nodes(1, 0, 0, (2, 6, [16])))
+    assert (mirror.num_frames, len(mirror.content), mirror.is_out_of_sync) == (2, 5, False)
+
+
+def test_a_frame_from_the_future_is_dropped() -> None:
+    mirror = fresh_mirror()
+    mirror.take(nodes(2, 1, 1, (2, 6, [16])))
+    assert (mirror.num_frames, len(mirror.content), mirror.is_out_of_sync) == (2, 5, False)
+
+
+def test_a_gap_tears_and_the_whole_tree_mends() -> None:
+    mirror = fresh_mirror()
+    mirror.take(nodes(3, 0, 0, (2, 8, [16])))
+    assert mirror.is_out_of_sync
+    mirror.take(nodes(2, 0, 0, (1, 6, [16])))
+    assert mirror.is_out_of_sync
+    assert mirror.num_frames == 2
+    mirror.advance([11])
+    mirror.advance([30])
+    mirror.take(nodes(4, 1, 1, (1, 4, [14, 30]), (5, 9, [17]), full=True))
+    assert (mirror.is_out_of_sync, mirror.num_frames) == (False, 5)
+    assert checked(mirror).root_id == 5
+    assert mirror.speculation(9)[0] == [17]
+    mirror.take(nodes(5, 2, 5, (9, 10, [18])))
+    assert checked(mirror).speculation(9)[0] == [17, 18]
+
+
+def test_children_of_a_lost_branch_are_dropped() -> None:
+    mirror = fresh_mirror()
+    mirror.advance([11, 20])
+    mirror.take(nodes(2, 0, 0, (2, 6, [16]), (4, 7, [17])))
+    assert (checked(mirror).content, mirror.is_out_of_sync) == ([], False)
+
+
+def test_a_late_frame_names_the_root() -> None:
+    mirror = fresh_mirror()
+    assert mirror.advance([11, 14, 21]) is Knowledge.LATE
+    mirror.take(nodes(2, 0, 0, (4, 6, [20, 21]), (7, 8, [22])))
+    assert checked(mirror).root_id == 7
+    assert mirror.speculation(9)[0] == [22]
+
+
+def test_a_late_frame_names_the_root_several_tokens_on() -> None:
+    mirror = fresh_mirror()
+    assert mirror.advance([12, 21]) is Knowledge.LATE
+    assert mirror.advance([22]) is Knowledge.LATE
+    mirror.take(nodes(2, 0, 0, (2, 6, [20, 21])))
+    mirror.take(nodes(3, 0, 0, (7, 8, [22, 23]), (8, 10, [24])))
+    assert checked(mirror).root_id == 8
+    assert mirror.speculation(9)[0] == [24]
+
+
+def test_a_frame_before_the_first_outcome_may_come_after_it() -> None:
+    mirror = Mirror(1)
+    assert mirror.advance([11, 14]) is Knowledge.UNHEARD
+    mirror.take(nodes(0, 0, 0, (0, 1, [11, 12]), (1, 3, [14])))
+    assert checked(mirror).root_id == 3
+
+
+def test_a_draft_that_lags_behind_a_miss_is_still_understood() -> None:
+    """Two outcomes in a row; between them the draft has begun again, from a root of its own."""
+    mirror = fresh_mirror()
+    assert mirror.advance([20]) is Knowledge.UNKNOWN
+    assert mirror.advance([31]) is Knowledge.LATE, "it has not said what may follow 20"
+    mirror.take(nodes(2, 1, 6, (6, 7, [30, 31])))
+    mirror.take(nodes(3, 1, 6, (8, 9, [32])))
+    assert checked(mirror).root_id == 8
+    assert mirror.speculation(9)[0] == [32]
+    mirror.take(nodes(4, 2, 8, (9, 10, [33])))
+    assert checked(mirror).speculation(9)[0] == [32, 33]
+
+
+def test_an_older_root_does_not_replace_a_nearer_anchor() -> None:
+    mirror = fresh_mirror()
+    mirror.advance([11, 14, 21])
+    mirror.advance([22])
+    mirror.take(nodes(2, 0, 0, (4, 6, [21])))
+    mirror.take(nodes(3, 0, 0, (6, 7, [22, 23])))
+    assert checked(mirror).root_id == 7
+
+
+def test_a_root_that_has_its_name_keeps_it() -> None:
+    """Hostile: once the root is named, the children of where it hung are no business of anyone."""
+    mirror = fresh_mirror()
+    mirror.advance([20])
+    mirror.take(nodes(2, 1, 6))
+    mirror.take(nodes(3, 1, 6, (0, 7, [20])))
+    assert checked(mirror).root_id == 6
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        nodes(2, 0, 2),
+        nodes(2, 0, 0, (2, 5, [16])),
+        nodes(2, 0, 0, (1, 6, [16])),
+        nodes(2, 0, 0, (2, 6, [16]), (3, 7, [16]), (2, 8, [17])),
+        nodes(2, 0, 0, (2, 6, [16, 16])),
+    ],
+    ids=["another root", "an id twice", "children twice", "children in two parts", "a token twice"],
+)
+def test_nonsense_tears(frame: TreePart) -> None:
+    mirror = fresh_mirror()
+    mirror.take(frame)
+    assert checked(mirror).is_out_of_sync
+    assert mirror.num_frames == 3
+
+
+def test_what_is_written_over_is_gone_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More nodes than the table has places: a draft that sends so many loses guesses, and no more."""
+    monkeypatch.setattr(mirrors_module, "SLOTS", 16)
+    mirror, node_id = Mirror(1), 1
+    for number in range(40):
+        mirror.take(nodes(number, 0, 0, (max(0, node_id - 1), node_id, [1, 2])))
+        node_id += 2
+        assert len(checked(mirror).content) <= 16
+    assert mirror.num_frames == 40
+    mirror.advance([5])
+    mirror.take(nodes(40, 1, node_id, (node_id, node_id + 1, [7])))
+    assert checked(mirror).speculation(9)[0] == [7]
+
+
+def test_a_long_text_is_followed_in_a_small_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirrors_module, "SLOTS", 16)
+    mirror, root, node_id = Mirror(1), 0, 1
+    for number in range(60):
+        mirror.take(nodes(number, number, root, (root, node_id, [1, 2, 3])))
+        assert mirror.advance([1]) is Knowledge.LATE
+        root, node_id = node_id, node_id + 3
+        assert not checked(mirror).is_out_of_sync
+        assert mirror.root_id == root != UNNAMED
+
+
+def test_rows_of_one_message_do_not_touch_each_other() -> None:
+    """One is torn, one talks nonsense, one is of another epoch, one is unknown: the others are taken."""
+    table = Mirrors()
+    for row in range(4):
+        table.open(row, row + 1, length=1)
+
+    def part(row: int, number: int = 0, tokens: list[int] | None = None, epoch: int = 0) -> TreePart:
+        children = tokens or [11 + row, 30]
+        logprobs = [-0.5] * len(children)
+        ids = range(1, 1 + len(children))
+        parents = [0] * len(children)
+        return TreePart(row, epoch or row + 1, number, 0, 0, 1, ids, parents, children, logprobs)
+
+    table.take(Nodes.of([part(0), part(1, number=1), part(9), part(2, tokens=[5, 5]), part(3)]))
+    table.check_integrity()
+    assert table.is_out_of_sync[:4].tolist() == [False, True, True, False]
+    assert [table.path(row, 2)[0] for row in range(4)] == [[11], [], [], [14]]
+    known = table.advance(range(4), [[30], [1], [1, 1], [2]])
+    assert known == [Knowledge.LATE, Knowledge.UNHEARD, Knowledge.UNHEARD, Knowledge.UNKNOWN]
+    table.take(Nodes.of([part(0, number=1, epoch=7)]))
+    assert table.num_frames[0] == 1
+
+
+def test_a_node_that_was_written_over_ends_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirrors_module, "SLOTS", 8)
+    mirror = Mirror(1)
+    mirror.take(nodes(0, 0, 0, (0, 1, [11]), (1, 2, [12])))
+    assert mirror.speculation(5)[0] == [11, 12]
+    mirror.take(nodes(1, 0, 0, (1000, 1010, [7])))  # 1010 lies where 2 lay.
+    assert checked(mirror).speculation(5)[0] == [11]

@@ -1,0 +1,195 @@
+"""Penalties and the like on all rows of a step: the same bits as row by row, for little more work."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ssd.draft.protocol.messages import Open, Sampling, pack_ints
+from ssd.draft.server.scheduler import DraftScheduler, HostLimits
+from ssd.draft.server.session import DraftSession
+from ssd.draft.tree.arrays import Arrays, NumpyArrays
+from ssd.draft.tree.children import ChildChooser, ChosenChildren, FixedChildren, LooseChildren, SamplingNeeds
+from ssd.draft.tree.forest import Forest
+from ssd.draft.tree.model import PrefillChunk
+from ssd.draft.tree.tables import Shape, Tables, TreeRows
+from ssd.kvcache.block_manager import BlockManager
+from ssd.sampling import History, SamplingRow
+from ssd.sampling.processors import edit_rows
+from tests.draft.tree.contexts import ForestRunner, Texts
+from tests.draft.tree.pair import FarArrays
+
+BLOCK, NUM_BLOCKS, MAX_LEN, LOOKAHEAD = 16, 256, 400, 6
+PENALISED: dict[str, Any] = {
+    "repetition_penalty": 1.3,
+    "frequency_penalty": 0.2,
+    "presence_penalty": 0.4,
+}
+EDITED: tuple[dict[str, Any], ...] = (
+    PENALISED,
+    {"temperature": 0.8, "frequency_penalty": 0.7, "top_p": 0.9},
+    {"repetition_penalty": 0.8, "logit_bias": [(5, 3.0), (9, -4.0)], "min_tokens": 12, "end_ids": [3, 4]},
+    {"temperature": 1.0, "bad_word_ids": [[11, 12], [13], [6, 2, 7], [1, 5], [2, 5]]},
+    {"min_tokens": 9, "end_ids": [2]},
+    {},
+)
+
+
+class Contexts(Texts):
+    """Keeps what each row of the latest forward saw."""
+
+    def __init__(self, vocab: int) -> None:
+        super().__init__(vocab)
+        self.seen: list[list[int]] = []
+
+    def logits(self, tokens: Any) -> Tensor:
+        self.seen.append(tokens.tolist())
+        return super().logits(tokens)
+
+
+class CheckedChildren:
+    """Compares the logits that children are chosen from with those edited row by row."""
+
+    def __init__(self, children: ChildChooser, contexts: Contexts, texts: dict[int, DraftSession]) -> None:
+        self._children, self._contexts, self._texts = children, contexts, texts
+        self.num_checked = self.num_changed = 0
+
+    def of(self, logits: Tensor, tables: Tables, rows: TreeRows) -> ChosenChildren:
+        attaching = np.flatnonzero(np.asarray(rows.attaches))
+        sequences = np.asarray(rows.sequence)[attaching].tolist()
+        found = logits[torch.from_numpy(attaching)] if isinstance(rows.token, Tensor) else logits
+        for place, (sequence, context) in enumerate(zip(sequences, self._contexts.seen, strict=True)):
+            session = next(each for each in self._texts.values() if each.row == sequence)
+            raw = Texts.logits(self._contexts, np.array(context)).unsqueeze(0)
+            expected, _void = edit_rows(raw, [decided(session, context)])
+            assert torch.equal(found[place], expected[0])
+            self.num_checked += 1
+            self.num_changed += not torch.equal(expected, raw)
+        self._contexts.seen.clear()
+        return self._children.of(logits, tables, rows)
+
+
+def decided(session: DraftSession, context: Sequence[int]) -> SamplingRow:
+    sampling, num_prompt = session.opening.sampling, session.opening.num_prompt
+    return SamplingRow(
+        params=session.params,
+        seed=sampling.seed,
+        position=len(context),
+        prompt=context[:num_prompt],
+        output=History(context, num_prompt),
+        end_ids=tuple(sampling.end_ids),
+        bad_word_ids=tuple(map(tuple, sampling.bad_word_ids)),
+    )
+
+
+def shape_of(sequences: int, width: int, lookup: int) -> Shape:
+    return Shape(
+        sequences,
+        width,
+        rows=width + 8 * sequences,
+        lookup=lookup,
+        outcome=LOOKAHEAD + 1,
+        block=BLOCK,
+        blocks=MAX_LEN // BLOCK,
+        first_tree_slot=NUM_BLOCKS * BLOCK,
+    )
+
+
+@pytest.mark.parametrize("xp", [NumpyArrays(), FarArrays()], ids=["arrays", "tensors"])
+def test_rows_edited_together_have_the_bits_of_rows_edited_alone(xp: Arrays) -> None:
+    rng, vocab, texts = random.Random(1), 16, dict[int, DraftSession]()
+    contexts, shape = Contexts(vocab), shape_of(len(EDITED), 20, lookup=6)
+    plain: ChildChooser = (
+        FixedChildren(4, SamplingNeeds(samples=True, truncates=True)) if xp.is_fixed else LooseChildren(4)
+    )
+    children = CheckedChildren(plain, contexts, texts)
+    blocks, limits = BlockManager(NUM_BLOCKS, BLOCK), HostLimits(1 << 20, MAX_LEN)
+    scheduler = DraftScheduler(
+        Forest(xp, shape), ForestRunner(contexts, shape), children, blocks, limits, clock=lambda: 0.0
+    )
+    for number, asked in enumerate(EDITED):
+        prompt = [rng.randrange(vocab) for _ in range(rng.randint(3, 30))]
+        opening = Open(
+            number, 1, pack_ints(prompt), len(prompt), MAX_LEN, LOOKAHEAD, Sampling(seed=5, **asked)
+        )
+        texts[number] = DraftSession(opening, MAX_LEN, vocab)
+        scheduler.open(texts[number])
+    for n in range(1, 9):
+        for _ in range(3):
+            scheduler.grow()
+        for session in texts.values():
+            session.note_arrival(session.num_sent)
+            scheduler.advance(session, n, [rng.randrange(vocab) for _ in range(rng.randint(1, 4))])
+    assert children.num_changed > 100
+    assert children.num_checked > children.num_changed, "no row was left as it is"
+
+
+class Work(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts torch's operations, and the numbers that they write to new memory."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = function(*args, **kwargs or {})
+        self.count["operations"] += 1
+        storages = {each.untyped_storage().data_ptr() for each in args if isinstance(each, Tensor)}
+        if isinstance(found, Tensor) and found.untyped_storage().data_ptr() not in storages:
+            self.count["numbers"] += found.numel()
+        return found
+
+
+class WideModel:
+    """Logits over a wide vocabulary, made before the work is counted."""
+
+    def __init__(self, vocab: int) -> None:
+        self._known = torch.randn(8, vocab, generator=torch.Generator().manual_seed(0)) * 3
+
+    def forward(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Tensor:
+        return torch.from_numpy(self._known.numpy()[rows.token[rows.attaches] % 8])
+
+    def move(self, moves: Any) -> None:
+        pass
+
+
+def work_of_a_step(width: int, asked: dict[str, Any]) -> Counter[str]:
+    vocab, texts = 32_000, width // 4
+    shape = shape_of(texts, width, lookup=0)
+    scheduler = DraftScheduler(
+        Forest(NumpyArrays(), shape),
+        WideModel(vocab),
+        LooseChildren(4),
+        BlockManager(NUM_BLOCKS, BLOCK),
+        HostLimits(1 << 20, MAX_LEN),
+        clock=lambda: 0.0,
+    )
+    for number in range(texts):
+        prompt = [(31 * number + 7 * place) % vocab for place in range(64)]
+        opening = Open(number, 1, pack_ints(prompt), 64, MAX_LEN, LOOKAHEAD, Sampling(seed=number, **asked))
+        scheduler.open(DraftSession(opening, MAX_LEN, vocab))
+    for _ in range(3):
+        scheduler.grow()
+    work = Work()
+    with work:
+        _frames, num_rows = scheduler.grow()
+    assert num_rows == width
+    return work.count
+
+
+@pytest.mark.parametrize(
+    "plain", [{}, {"temperature": 0.7, "top_p": 0.8, "top_k": 20}], ids=["greedy", "cut"]
+)
+def test_penalties_cost_a_few_operations_however_many_rows_have_them(plain: dict[str, Any]) -> None:
+    """And none that goes over a vocabulary: a copy of the rows would double what a greedy step computes."""
+    more = {**PENALISED, "min_tokens": 100, "end_ids": [2], "bad_word_ids": [[11, 12]]}
+    for width in (12, 64):
+        without, edited = (work_of_a_step(width, asked) for asked in (plain, plain | more))
+        assert edited["operations"] < without["operations"] + 60
+        assert edited["numbers"] < 1.5 * without["numbers"] + 1000 * width

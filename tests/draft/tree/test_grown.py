@@ -1,0 +1,348 @@
+"""Grown by a real model: children are those of a plain forward over the whole text, whatever came before."""
+
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from ssd.draft.protocol.messages import Sampling
+from ssd.draft.server.scheduler import OutOfTrees
+from ssd.draft.server.session import CREDIT, DraftSession
+from ssd.kvcache.block_manager import OutOfBlocks
+from ssd.runtime.loading import LoadedModel
+from tests.draft.tree.real import (
+    CHUNK,
+    END,
+    LOOKAHEAD,
+    VOCAB,
+    Bench,
+    Reference,
+    load,
+    real_shape,
+    some_outcome,
+    words,
+)
+from tests.tiny import write_checkpoint
+
+SAMPLINGS = {
+    "greedy": Sampling(seed=1),
+    "sampled": Sampling(seed=2, temperature=0.9, top_p=0.95, repetition_penalty=1.2),
+    "edited": Sampling(
+        seed=3,
+        temperature=0.0,
+        presence_penalty=1.0,
+        logit_bias=[(5, 6.0)],
+        bad_word_ids=[[7]],
+        min_tokens=9,
+        end_ids=[END],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint("llama3", tmp_path_factory.mktemp("draft"))
+
+
+@pytest.fixture(scope="module")
+def draft(folder: Path) -> LoadedModel:
+    return load(folder)
+
+
+@pytest.fixture(scope="module")
+def reference(folder: Path) -> Reference:
+    return Reference(folder)
+
+
+@pytest.fixture
+def bench(draft: LoadedModel, reference: Reference) -> Bench:
+    return Bench(draft, reference)
+
+
+class Oracle:
+    """In place of the text: often what the model itself says next, sometimes not."""
+
+    def __init__(self, reference: Reference, rng: random.Random, truth: float) -> None:
+        self._reference, self._rng, self._truth = reference, rng, truth
+
+    def guess(self, session: DraftSession, path: Sequence[int], most: int) -> Sequence[int]:
+        text, found = [*session.tokens, *path], list[int]()
+        for _ in range(max(0, min(most, session.last_depth - len(path)))):
+            told = int(self._reference.logits([[*text, *found]])[0].argmax())
+            found.append(told if self._rng.random() < self._truth else self._rng.randrange(2, VOCAB))
+        return found
+
+
+def scatter(bench: Bench) -> None:
+    """From here on no two free blocks are neighbours."""
+    fillers = range(1000, 1000 + bench.blocks.num_blocks)
+    for filler in fillers:
+        bench.blocks.allocate(filler, [filler])
+    for filler in fillers:
+        if bench.blocks.block_table(filler)[0] % 2:
+            bench.blocks.free(filler)
+
+
+@pytest.mark.parametrize(
+    ("seed", "truth", "on_tensors"), [(0, None, False), (1, 0.8, False), (2, None, True), (3, 0.8, True)]
+)
+def test_children_equal_a_forward_from_scratch_after_any_outcomes(
+    draft: LoadedModel,
+    reference: Reference,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    truth: float | None,
+    on_tensors: bool,
+) -> None:
+    """Three sequences; hits anywhere in their trees, misses, several tokens, unread roots, runs."""
+    rng = random.Random(seed)
+    shape = real_shape(draft, lookup=5 if truth else 0)
+    bench = Bench(draft, reference, shape, on_tensors=on_tensors)
+    if truth:
+        oracle = Oracle(reference, rng, truth)
+        monkeypatch.setattr(DraftSession, "guess", lambda self, *said: oracle.guess(self, *said))
+    prompt = words(rng, 21)
+    bench.open(0, prompt, SAMPLINGS["greedy"])
+    bench.open(1, [*prompt, *words(rng, 2)], SAMPLINGS["sampled"])
+    bench.open(2, words(rng, 3), SAMPLINGS["edited"])
+    num_moved = 0
+    for _ in range(24):
+        for _ in range(rng.choice([0, 1, 1, 2])):
+            bench.step()
+        session_id = rng.choice(list(bench.sessions))
+        before = bench.num_read(session_id)
+        bench.outcome(session_id, some_outcome(rng, bench, session_id))
+        bench.scheduler._apply()
+        num_moved += bench.num_read(session_id) > before
+    assert bench.num_compared > 80
+    assert num_moved > 4, "no outcome took a grown node along"
+    bench.close()
+
+
+def test_children_are_right_where_no_two_blocks_are_neighbours(bench: Bench) -> None:
+    rng = random.Random(4)
+    scatter(bench)
+    session = bench.open(0, words(rng, 21))
+    bench.scheduler.check_integrity = lambda: None  # type: ignore[method-assign]  # others hold blocks too
+    for _ in range(8):
+        bench.step()
+        bench.step()
+        bench.outcome(0, some_outcome(rng, bench, 0))
+    assert bench.num_compared > 20
+    table = bench.blocks.block_table(session.row)
+    assert len(session.tokens) > 24
+    assert all(b - a != 1 for a, b in pairwise(table))
+
+
+def test_a_closed_sequence_gives_back_its_tree(bench: Bench, draft: LoadedModel) -> None:
+    """As many sequences as there are trees, then one more: it waits until another goes."""
+    for session_id in range(draft.pool.shape.num_trees):
+        bench.open(session_id, words(random.Random(session_id), 3))
+    with pytest.raises(OutOfTrees):
+        bench.open(99, [1, 2, 3])
+    bench.scheduler.check_integrity()
+    bench.scheduler.close(bench.sessions[0])
+    del bench.sessions[0]
+    bench.open(100, [1, 2, 3])
+    bench.close()
+
+
+def test_a_prompt_is_read_in_chunks(bench: Bench) -> None:
+    bench.open(0, words(random.Random(5), 40))
+    seen = []
+    for _ in range(3):
+        frames, num_rows = bench.step()
+        seen.append((bench.num_read(0), num_rows, 0 if frames is None else len(frames.new.rows)))
+    assert seen == [(16, 16, 0), (32, 16, 0), (40, 8, 1)]
+
+
+def test_a_prompt_that_is_read_starves_nobodys_tree(bench: Bench) -> None:
+    rng = random.Random(18)
+    bench.open(0, words(rng, 5))
+    bench.step()
+    bench.step()
+    bench.open(1, words(rng, 40))
+    before = bench.num_grown(0)
+    assert bench.step()[1] == CHUNK + bench.shape.width
+    assert bench.num_grown(0) == before + bench.shape.width
+
+
+def test_what_a_text_has_gained_counts_towards_the_width(bench: Bench) -> None:
+    rng = random.Random(19)
+    for session_id in range(2):
+        bench.open(session_id, words(rng, 5))
+    for _ in range(3):
+        bench.step()
+    bench.outcome(0, [END + 7, END + 8])
+    assert bench.step()[1] == bench.shape.width
+
+
+def test_a_known_prefix_is_not_read_again(bench: Bench) -> None:
+    prompt = words(random.Random(7), 17)
+    bench.open(0, prompt)
+    bench.step()
+    bench.step()
+    bench.open(1, prompt)
+    assert bench.num_read(1) == 16
+    assert bench.step()[1] == 1 + bench.shape.width
+    assert bench.num_read(1) == 17
+
+
+def test_width_and_room_hold(bench: Bench) -> None:
+    rng = random.Random(8)
+    for session_id in range(3):
+        bench.open(session_id, words(rng, 3))
+    num_rows = 1
+    while num_rows:
+        _frames, num_rows = bench.step()
+        assert num_rows <= max(bench.shape.width, 9)
+    assert [bench.num_grown(each) for each in range(3)] == [bench.shape.slots] * 3
+
+
+def test_nothing_is_grown_deeper_than_twice_the_lookahead(draft: LoadedModel, reference: Reference) -> None:
+    bench = Bench(draft, reference, real_shape(draft, children=1, slots=64))
+    bench.open(0, words(random.Random(9), 3))
+    while bench.step()[1]:
+        pass
+    assert max(map(len, bench.paths(0))) == 2 * LOOKAHEAD + 2
+
+
+def test_without_credit_nothing_grows_and_no_root_is_read(draft: LoadedModel, reference: Reference) -> None:
+    bench = Bench(draft, reference, real_shape(draft, width=1, slots=100))
+    session = bench.open(0, words(random.Random(11), 3))
+    while bench.step(is_heard=False)[1]:
+        pass
+    assert session.num_sent == CREDIT
+    bench.outcome(0, [400])
+    assert bench.step() == (None, 0)
+    assert not bench.scheduler.is_starved
+    session.note_arrival(CREDIT)
+    bench.step()
+    assert bench.num_read(0) == 4
+
+
+def test_who_is_told_to_look_further_ahead_has_more_credit(draft: LoadedModel, reference: Reference) -> None:
+    """It is far away: more frames are under way before there is word of any."""
+    bench = Bench(draft, reference, real_shape(draft, width=1, slots=120))
+    session = bench.open(0, words(random.Random(11), 3), lookahead=24)
+    while bench.step(is_heard=False)[1]:
+        pass
+    assert session.num_sent == 4 * 24 > CREDIT
+    bench.close()
+
+
+def test_a_text_that_has_gained_more_than_the_tables_remember_is_read_apart(
+    draft: LoadedModel, reference: Reference
+) -> None:
+    """Nothing is heard of its frames for a while, and its text goes on: further than the ring reaches."""
+    bench = Bench(draft, reference, real_shape(draft, width=1, slots=100))
+    rng = random.Random(12)
+    session = bench.open(0, words(rng, 3))
+    while bench.step(is_heard=False)[1]:
+        pass
+    for count in (5, 12, 3, 9):  # Some longer than what is applied at once.
+        bench.outcome(0, words(rng, count))
+    assert bench.step() == (None, 0)
+    assert len(session.tokens) - bench.num_read(0) > bench.shape.ring
+    session.note_arrival(CREDIT)
+    before = bench.num_compared
+    assert [bench.step()[1] for _ in range(2)] == [CHUNK, 29 - CHUNK]
+    assert bench.num_read(0) == len(session.tokens)
+    assert bench.num_compared == before + 1
+    bench.close()
+
+
+def test_a_text_without_blocks_loses_its_tree_and_goes_on_when_there_are_some(
+    draft: LoadedModel, reference: Reference
+) -> None:
+    bench = Bench(draft, reference, num_blocks=6)
+    rng = random.Random(13)
+    bench.open(0, words(rng, 12))
+    bench.open(1, words(rng, 11))
+    for _ in range(3):
+        bench.step()
+    # All six blocks are taken; the first text needs a fourth, the second does not.
+    [path] = [each for each in sorted(bench.paths(0)) if len(each) == 1][:1]
+    bench.outcome(0, path)
+    bench.outcome(1, words(rng, 1))
+    for _ in range(3):
+        bench.step()
+    assert bench.num_grown(0) == 0
+    assert bench.num_read(0) == 12
+    assert bench.num_read(1) == 12
+    assert not bench.scheduler.is_starved, "the other one goes on"
+    while bench.step()[1]:
+        pass
+    assert bench.scheduler.is_starved
+    # More outcomes meanwhile: nothing is lost but time.
+    bench.outcome(0, words(rng, 2))
+    assert bench.step()[1] == 0
+    bench.scheduler.close(bench.sessions[1])
+    del bench.sessions[1]
+    before = bench.num_compared
+    assert bench.step()[1] == 3
+    assert bench.num_read(0) == 15
+    assert bench.num_compared == before + 1
+    bench.close()
+
+
+def test_an_out_of_sync_sequence_that_lacks_blocks_starves_nobody(
+    draft: LoadedModel, reference: Reference
+) -> None:
+    bench = Bench(draft, reference, num_blocks=3)
+    bench.open(0, words(random.Random(14), 12))
+    bench.step()
+    bench.outcome(0, [5])
+    bench.scheduler.advance(bench.sessions[0], 3, [6])
+    while bench.step()[1]:
+        pass
+    assert bench.sessions[0].is_out_of_sync
+    assert not bench.scheduler.is_starved
+
+
+def test_a_sequence_beyond_the_context_is_refused(bench: Bench) -> None:
+    rng = random.Random(13)
+    with pytest.raises(ValueError, match="context ends at 200"):
+        bench.open(0, words(rng, 199))
+    assert bench.blocks.usage == 0
+    bench.open(0, words(rng, 196))
+    for _ in range(20):
+        bench.step()
+    assert max(map(len, bench.paths(0))) == 200 - 196 - 1
+    with pytest.raises(ValueError, match="context ends at 200"):
+        bench.scheduler.advance(bench.sessions[0], 1, words(rng, 64))
+    bench.close()
+
+
+def test_nothing_is_grown_beyond_what_is_asked_for(bench: Bench) -> None:
+    bench.open(0, words(random.Random(14), 10), max_len=13)
+    for _ in range(12):
+        bench.step()
+    assert max(map(len, bench.paths(0))) == 2
+
+
+def test_a_sequence_that_does_not_fit_is_refused_and_leaves_nothing(bench: Bench) -> None:
+    rng = random.Random(15)
+    for session_id in range(3):
+        bench.open(session_id, words(rng, 190))
+    with pytest.raises(OutOfBlocks):
+        bench.open(3, words(rng, 190))
+    bench.scheduler.check_integrity()
+    assert bench.scheduler.num_sessions == 3
+    bench.close()
+
+
+def test_nothing_follows_an_end(bench: Bench) -> None:
+    sampling = Sampling(seed=1, logit_bias=[(END, 100.0)], end_ids=[END])
+    bench.open(0, words(random.Random(16), 4), sampling)
+    for _ in range(6):
+        bench.step()
+    paths = bench.paths(0)
+    assert sum(path[-1] == END for path in paths) > 3, "every node's likeliest child is the end"
+    assert not any(END in path[:-1] for path in paths)
+    # The target may go on all the same.
+    bench.outcome(0, [END])
+    bench.step()
+    assert bench.paths(0)
