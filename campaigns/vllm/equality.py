@@ -225,6 +225,7 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--stock", action="store_true")
     parser.add_argument("--control", action="store_true")
     parser.add_argument("--runner", choices=("v1", "v2"), default="v1")
+    parser.add_argument("--asynchronous", action="store_true", help="with V2: asynchronous scheduling")
     parser.add_argument("--tensor-parallel", type=int, default=1)
     parser.add_argument("--pipeline-parallel", type=int, default=1)
     parser.add_argument("--padded", action="store_true")
@@ -244,6 +245,7 @@ def main() -> None:
         pipeline_parallel=arguments.pipeline_parallel,
         at_once=arguments.at_once,
         runner=arguments.runner,
+        is_async=arguments.asynchronous,
     )
     prepare(setup.ranks)
     prompts: Sequence[str] = PROMPTS
@@ -258,6 +260,7 @@ def main() -> None:
         "tokens": arguments.tokens,
         **{name: getattr(setup, name) for name in kept},
         "runner": setup.runner,
+        "asynchronous": setup.is_async,
     }
     record = Record(arguments.record, run)
     if arguments.stock or arguments.control:

@@ -43,6 +43,8 @@ class Setup:
     pipeline_parallel: int = 1
     at_once: int = 8
     runner: Runner = "v1"
+    is_async: bool = False
+    """With vLLM's V2 runner: asynchronous scheduling."""
 
     @property
     def ranks(self) -> int:
@@ -60,6 +62,7 @@ class Setup:
             "disable_log_stats": True,
             "tensor_parallel_size": self.tensor_parallel,
             "pipeline_parallel_size": self.pipeline_parallel,
+            "async_scheduling": self.is_async,
         }
         return chosen | ({"hf_overrides": {"head_dtype": self.head_dtype}} if self.head_dtype else {})
 

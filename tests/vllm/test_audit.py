@@ -51,7 +51,8 @@ class MadeUpVllm:
             AutoTokenizer.from_pretrained(model), vocab_size=VOCABULARY, name="made up", max_model_len=128
         )
         self.draft = InMemoryDraft(model, hello, self.clock)
-        client = DraftClient(FixedSources(self.draft), lookahead=4, clock=self.clock)
+        # How long a lost draft stays away is drawn, and decides how much there is to compare.
+        client = DraftClient(FixedSources(self.draft), lookahead=4, clock=self.clock, draw=lambda: 0.0)
         speculator = Speculator(client, lookahead=4, backup="none", clock=self.clock)
         self.sessions = Sessions(
             speculator, lambda _: 1, max_model_len=128, meter=Meter(exported=False), clock=self.clock
@@ -156,6 +157,6 @@ def test_what_the_draft_holds_is_what_requests_say(
     assert engine.audit() == 0
     assert report["spec_sessions"] == 0
     assert report["draft_connects"] > 1
-    assert compared > 300
+    assert compared > 150
     assert report["spec_decode_num_accepted_tokens.draft"] > 0
     assert report["spec_sessions_reopened"] > 0

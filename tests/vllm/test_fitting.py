@@ -18,7 +18,6 @@ def config(**changes: Any) -> SimpleNamespace:
         "additional_config": {},
         "speculative_config": SPECULATION,
         "use_v2_model_runner": False,
-        "scheduler_config": SimpleNamespace(async_scheduling=False),
         "parallel_config": SimpleNamespace(distributed_executor_backend="mp", world_size=2),
     }
     return SimpleNamespace(**{**usual, **changes})
@@ -47,14 +46,6 @@ def test_what_fits_gives_the_settings(any_vllm: Path) -> None:
         ({"speculative_config": SimpleNamespace(method="custom_class", model="a.B")}, PROPOSER),
         ({"use_v2_model_runner": True}, "V2 model runner.*ngram_gpu"),
         ({"speculative_config": NGRAM}, "V1 model runner.*custom_class"),
-        (
-            {
-                "use_v2_model_runner": True,
-                "speculative_config": NGRAM,
-                "scheduler_config": SimpleNamespace(async_scheduling=True),
-            },
-            "--no-async-scheduling",
-        ),
         ({"additional_config": {"ssd": {"draught": 1}}}, "did you mean 'draft'"),
         (
             {

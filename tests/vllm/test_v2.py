@@ -10,11 +10,13 @@ from tests.vllm import programs
 pytestmark = [pytest.mark.vllm, pytest.mark.models]
 
 
+USUAL = ("--runner", "v2", "--prompts", "2", "--tokens", "12", "--patience", "1", "--temperatures", "0.8")
+
+
 @pytest.fixture(scope="module")
 def found(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     record = tmp_path_factory.mktemp("v2") / "record"
-    models = ("--target", folder, "--draft", folder, "--runner", "v2")
-    usual = (*models, "--prompts", "2", "--tokens", "12", "--patience", "1", "--temperatures", "0.8")
+    usual = ("--target", folder, "--draft", folder, *USUAL)
     kinds: tuple[tuple[str, ...], ...] = ((), ("--stock",), ("--control",))
     for kind in kinds:
         lines = programs.run("equality", record, *usual, *kind, timeout=600, is_v2=True)
@@ -37,6 +39,20 @@ def test_the_tokens_are_those_of_stock_vllm(found: dict[str, dict[str, Any]]) ->
     assert len(stock) == 3
     for each in stock.values():
         assert each["equal"] == each["texts"], each
+
+
+def test_asynchronous_scheduling_changes_no_token(
+    folder: Path, tmp_path: Path, found: dict[str, dict[str, Any]]
+) -> None:
+    """Tokens are chosen on the device; those of the run above are those of stock vLLM."""
+    models = ("--target", folder, "--draft", folder)
+    lines = programs.run(
+        "equality", tmp_path / "record", *models, *USUAL, "--plain", "--asynchronous", timeout=600, is_v2=True
+    )
+    seeded = next(each for each in lines if each["case"] == "T=0.8 seeded")
+    assert seeded["tokens"] == found["T=0.8 seeded"]["tokens"]
+    assert all(each["equal"] == each["texts"] for each in lines)
+    assert sum(each["accepted"] for each in lines) > 0
 
 
 def test_the_comparison_notices_another_rule(found: dict[str, dict[str, Any]]) -> None:

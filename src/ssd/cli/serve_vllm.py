@@ -312,7 +312,6 @@ class VllmServer:
             *("--worker-cls", chosen["worker_cls"]),
             *("--speculative-config", json.dumps(chosen["speculative_config"])),
             *("--additional-config", json.dumps(chosen["additional_config"])),
-            *(["--no-async-scheduling"] if chosen.get("async_scheduling") is False else []),
         ]
 
     def _draft_words(self, config: EngineConfig, address: str) -> list[str]:

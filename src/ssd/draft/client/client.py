@@ -84,6 +84,11 @@ class DraftClient:
         """Drafting is paused: no session is open."""
         return self._router.is_paused
 
+    @property
+    def mirrors(self) -> Mirrors:
+        """For targets that choose tokens from them. Requires the pool's lock."""
+        return self._mirrors
+
     def __contains__(self, request_id: Hashable) -> bool:
         return request_id in self._sessions
 
@@ -205,6 +210,11 @@ class DraftClient:
                 pairs = zip(asked, map(grammars.get, request_ids), strict=True)
                 return [offer(self._mirrors, session, limit, grammar, trees) for session, grammar in pairs]
             return [known_path(self._mirrors, session, limit) for session in asked]
+
+    def seqs(self, request_ids: Sequence[Hashable]) -> list[int]:
+        """The `seq` of each sequence; -1 if no draft has it. Requires the pool's lock."""
+        asked = map(self._sessions.get, request_ids)
+        return [each.seq if each is not None and each.is_open else -1 for each in asked]
 
     def wait(self, request_ids: Sequence[Hashable], timeout: float) -> None:
         """Waits until a path is known for one of the sequences, at most `timeout` seconds."""

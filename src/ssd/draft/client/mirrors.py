@@ -102,9 +102,22 @@ class Mirrors:
         self.recent = np.zeros(0, np.int32)
         self._drawn: dict[int, dict[int, Distribution]] = {}
         """Under ratio acceptance, by seq and a node's id: what its first child was drawn from."""
+        self._changes: list[Longs] | None = None
+        """Places of nodes that were written since `take_changes`; None: nobody asks."""
         for name, (kind, value) in (_SEQ_COLUMNS | _NODE_COLUMNS).items():
             setattr(self, name, np.full(0, value, kind))
         self._make_room(num_sequences)
+
+    def note_changes(self) -> None:
+        """Keep the places of all nodes, and of those that change from now on, for `take_changes`."""
+        self._changes = [np.flatnonzero(self.ids != _EMPTY)]
+
+    def take_changes(self) -> Longs:
+        """Places of the nodes that were written since the last call, each once."""
+        if not self._changes:
+            return np.zeros(0, np.int64)
+        changes, self._changes = self._changes, []
+        return np.unique(np.concatenate(changes))
 
     def open(self, seq: int, epoch: int, length: int) -> None:
         """A tree begins at the end of a text of so many tokens."""
@@ -270,8 +283,15 @@ class Mirrors:
         self._view = _View(self)
 
     def _forget_nodes(self, seq: int) -> None:
-        self.ids[seq * SLOTS : (seq + 1) * SLOTS] = _EMPTY
+        start = seq * SLOTS
+        if self._changes is not None:
+            self._note(start + np.flatnonzero(self.ids[start : start + SLOTS] != _EMPTY))
+        self.ids[start : start + SLOTS] = _EMPTY
         self._drawn.pop(seq, None)
+
+    def _note(self, *places: Longs) -> None:
+        if self._changes is not None:
+            self._changes += places
 
     def _num_children(self, seqs: Longs, nodes: Longs) -> NDArray[np.integer]:
         place = seqs * SLOTS + (nodes & (SLOTS - 1))
@@ -334,6 +354,7 @@ class Mirrors:
         place = seqs * SLOTS + (roots & (SLOTS - 1))
         place, roots = place[self.ids[place] != roots], roots[self.ids[place] != roots]
         self.ids[place], self.counts[place] = roots, 0
+        self._note(place)
 
     def _graft(self, part: SaidNodes) -> None:
         heads, owners, starts = part.heads, part.owners, part.starts
@@ -349,6 +370,7 @@ class Mirrors:
         above, ends = above[known], np.append(starts[1:], len(ids))
         self.firsts[above] = ids[starts][known]
         self.counts[above] = (ends - starts)[known]
+        self._note(place, above)
         some = heads.num_nodes > 0
         last = ids[part.firsts[some] + heads.num_nodes[some] - 1]
         self.largest[heads.seq[some]] = np.maximum(self.largest[heads.seq[some]], last)

@@ -181,6 +181,14 @@ class Speculator:
             self._certain = {}
         return chosen
 
+    def seqs(self, request_ids: Sequence[Hashable]) -> list[int]:
+        """For targets that choose tokens from the mirrors themselves: the `seq` of each, or -1.
+
+        Requires the lock of the client's pool.
+        """
+        self._sources, self._certain = dict.fromkeys(request_ids, "draft"), {}
+        return self.client.seqs(request_ids)
+
     def settle(
         self, outcomes: Sequence[Verified], num_rows: int = 0, seconds: float | None = None
     ) -> list[Round]:

@@ -35,7 +35,6 @@ def arguments(
         "worker_cls": WORKER,
         "speculative_config": speculation(runner, lookahead),
         "additional_config": chosen.to_additional_config(),
-        **({"async_scheduling": False} if runner == "v2" else {}),
     }
 
 

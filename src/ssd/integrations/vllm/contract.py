@@ -225,6 +225,9 @@ v1/worker/gpu/spec_decode/speculator.py
 num_sampled, num_rejected, last_sampled, next_prefill_tokens, temperature, seeds)
 v1/outputs.py
     AsyncModelRunnerOutput.get_output()
+distributed/parallel_state.py
+    get_tp_group()
+    GroupCoordinator.broadcast(input_, *, src)
 """
 READ_V2 = """
 v1/worker/gpu/model_runner.py
@@ -238,8 +241,11 @@ v1/worker/gpu/model_runner.py
 v1/worker/gpu/states.py
     RequestState.draft_tokens
     RequestState.req_id_to_index
+    RequestState.total_len
+    RequestState.all_token_ids
 v1/worker/gpu/input_batch.py
     InputBatch.num_reqs
+    InputBatch.idx_mapping
 v1/worker/gpu/spec_decode/rejection_sampler.py
     RejectionSampler.sampler
     RejectionSampler.num_speculative_steps

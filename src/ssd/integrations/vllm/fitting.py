@@ -42,10 +42,6 @@ def checked_settings(vllm_config: Any, folder: Path) -> Settings:
         )
     if not 1 <= speculation.num_speculative_tokens <= MAX_LOOKAHEAD:
         raise ValueError(f"num_speculative_tokens must be 1 to {MAX_LOOKAHEAD} for an SSD draft")
-    if runner == "v2" and vllm_config.scheduler_config.async_scheduling:
-        raise ValueError(
-            "the SSD worker on vLLM's V2 model runner needs synchronous scheduling: --no-async-scheduling"
-        )
     parallel = vllm_config.parallel_config
     if parallel.distributed_executor_backend == "external_launcher" and parallel.world_size > 1:
         raise ValueError(

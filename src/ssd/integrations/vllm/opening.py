@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ssd.config import MAX_LOOKAHEAD
 from ssd.draft.client.client import DraftClient
 from ssd.draft.client.sources import sources_at
 from ssd.draft.client.speculator import Speculator
@@ -30,6 +31,7 @@ class Opening:
     noise: str
     meter: Meter
     """Shared by all sessions of the process: Prometheus registers each name once."""
+    is_async: bool = False
 
     def open_sessions(self) -> Sessions:
         """Connect to the draft in the background; does not wait for it."""
@@ -37,6 +39,10 @@ class Opening:
         if settings.draft is None:
             raise ValueError("no draft is named: set ssd.draft to the address of a running `ssd draft`")
         lookahead = self.vllm_config.speculative_config.num_speculative_tokens
+        if self.is_async:
+            # When the device chooses tokens, outcomes of two steps may not have reached the draft: it has to
+            # look 3 · lookahead + 2 tokens ahead, and looks 2 · lookahead + 1 ahead by itself.
+            lookahead = min(MAX_LOOKAHEAD, (3 * lookahead + 2) // 2)
         keys = Keys(Path(settings.draft_keys)) if settings.draft_keys is not None else None
         sources = sources_at(settings.draft, self._hello, timeout=settings.draft_timeout, keys=keys)
         num_sequences = min(self.vllm_config.scheduler_config.max_num_seqs, _MOST_PREPARED)

@@ -4,15 +4,20 @@ V1 samples with a generator for each request, which no draft can follow. So requ
 and the samplers of `sampler.py` decide tokens by seed and position, with the noise `philox`.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ssd.integrations.vllm.batch_rows import BatchRows
 from ssd.integrations.vllm.requests import with_seeds
 from ssd.integrations.vllm.settings import Settings
 
+Settle = Callable[[Any, Mapping[str, int] | None], None]
+"""Takes a step's output and, where the device chose them, the number of each request's proposed tokens."""
+
 
 class V1Runner:
     noise = "philox"
+    is_async = False
 
     def __init__(self, runner: Any, rows: BatchRows, settings: Settings) -> None:
         self._runner, self._rows, self._is_coupled = runner, rows, settings.coupled
@@ -32,6 +37,7 @@ class V1Runner:
             return scheduler_output
         return with_seeds(scheduler_output, lambda _request_id, _seed: None)
 
-    def decided(self, output: Any) -> Any:
-        """A step's output, with its tokens."""
+    def decided(self, output: Any, settle: Settle) -> Any:
+        """A step's output; passes its tokens to `settle`."""
+        settle(output, None)
         return output

@@ -131,6 +131,14 @@ class Sessions:
         self.meter.add("host_seconds", "propose", self._clock() - started - waited)
         return asked, paths
 
+    def seqs(self, request_ids: Sequence[str]) -> list[int]:
+        """Where the device chooses tokens: reads the draft's messages; the `seq` of each request.
+
+        -1: it has none. Requires the lock of the client's pool.
+        """
+        self.speculator.take_in()
+        return self.speculator.seqs(request_ids)
+
     def attach(self) -> None:
         """Draft for requests that begin from now on."""
         self.is_attached = True

@@ -14,7 +14,9 @@ import ssd.integrations.vllm.present  # noqa: F401  # says how to get vLLM, befo
 
 # isort: on
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from ssd.integrations.vllm.drafting import Drafting, Result
 from ssd.integrations.vllm.fitting import checked_settings, installed_version, output_rank, worker_base
 from ssd.integrations.vllm.meter import Meter
 from ssd.integrations.vllm.opening import Opening
-from ssd.integrations.vllm.sessions import Sessions
+from ssd.integrations.vllm.sessions import ScheduledStep, Sessions
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +41,8 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
         self._settings = checked_settings(vllm_config, Path(vllm.__file__).parent)
         self._drafting: Drafting | None = None
         """None if this rank or this vLLM does not draft."""
+        self._step: ScheduledStep | None = None
+        self._lock = threading.RLock()
         super().__init__(vllm_config, *args, **kwargs)
         if self.rank == 0 and (warning := why_untested(installed_version())):
             logger.warning(warning)
@@ -65,20 +69,20 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
         self._rows.follow(scheduler_output)
         if self._drafting is not None:
             self._drafting.resume()
-        self._draft(lambda sessions: sessions.begin(scheduler_output))
+        self._step = self._draft(lambda sessions: sessions.begin(scheduler_output))
         output = super().execute_model(self._runner.scheduled(scheduler_output))
         # The GPU is computing now.
         self._draft(Sessions.take_in)
         return output
 
     def sample_tokens(self, grammar_output: Any) -> Any:
-        output = self._runner.decided(super().sample_tokens(grammar_output))
-        # Stages of a pipeline other than the last have no tokens.
-        if getattr(output, "req_ids", None):
-            self._draft(lambda sessions: sessions.settle(output.req_ids, output.sampled_token_ids))
-        return output
+        step = self._step
+        output = super().sample_tokens(grammar_output)
+        return self._runner.decided(output, partial(self._settle, step))
 
     def take_draft_token_ids(self) -> DraftTokenIds | None:
+        if self._runner.is_async:
+            return super().take_draft_token_ids()
         proposed = self._draft(Sessions.propose)
         if proposed is None or not proposed[0]:
             return None
@@ -104,8 +108,10 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
 
     def _runner_changes(self) -> Any:
         if self.vllm_config.use_v2_model_runner:
-            from ssd.integrations.vllm.runner_v2 import V2Runner
+            from ssd.integrations.vllm.runner_v2 import AsyncV2Runner, V2Runner
 
+            if self.vllm_config.scheduler_config.async_scheduling:
+                return AsyncV2Runner(self.model_runner, self._rows, self._settings, self._draft)
             return V2Runner(self.model_runner, self._rows, self._settings)
         from ssd.integrations.vllm.runner_v1 import V1Runner
 
@@ -119,9 +125,23 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
             # With several steps in flight, vLLM asks for proposals before it has processed their tokens.
             logger.warning("nothing is drafted across pipeline stages: requests run plainly")
             return
-        opening = Opening(self.vllm_config, self._settings, self._rows, self._runner.noise, Meter())
+        opening = Opening(
+            self.vllm_config, self._settings, self._rows, self._runner.noise, Meter(), self._runner.is_async
+        )
         self._drafting = Drafting(opening.open_sessions, opening.meter)
         self._drafting.resume()
 
+    def _settle(
+        self, step: ScheduledStep | None, output: Any, num_proposed: Mapping[str, int] | None
+    ) -> None:
+        # Stages of a pipeline other than the last have no tokens.
+        if getattr(output, "req_ids", None):
+            ids, tokens = output.req_ids, output.sampled_token_ids
+            self._draft(lambda sessions: sessions.settle(ids, tokens, step, num_proposed))
+
     def _draft(self, work: Callable[[Sessions], Result]) -> Result | None:
-        return None if self._drafting is None else self._drafting.do(work)
+        if self._drafting is None:
+            return None
+        # Under asynchronous scheduling another thread settles.
+        with self._lock:
+            return self._drafting.do(work)
