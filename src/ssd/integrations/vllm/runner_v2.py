@@ -100,7 +100,7 @@ class AsyncV2Runner(V2Runner):
         """`draft` calls a function with the open sessions, if there are any."""
         super().__init__(runner, rows, settings)
         self._draft = draft
-        self._verified = _NO_PROPOSAL
+        self._verified = _NO_COUNTS
 
     def device_ready(self) -> None:
         if self._runner.speculator is not None:  # The last stage of a pipeline.
@@ -108,7 +108,7 @@ class AsyncV2Runner(V2Runner):
 
     def scheduled(self, scheduler_output: Any) -> Any:
         # The step that begins verifies what the one before it proposed.
-        self._verified = self._runner.speculator.proposal
+        self._verified = self._runner.speculator.proposed
         return super().scheduled(scheduler_output)
 
     def decided(self, output: Any, settle: Settle) -> Any:
@@ -120,12 +120,12 @@ class AsyncV2Runner(V2Runner):
     def _write_drafts(self, drafts: dict[str, list[int]]) -> None:
         """The speculator has written them."""
 
-    def _settle(self, settle: Settle, verified: "Proposal", output: Any) -> None:
+    def _settle(self, settle: Settle, verified: "ProposalCounts", output: Any) -> None:
         settle(output, verified.num_proposed())
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class ProposalCounts:
     """How many drafted tokens the device has chosen for each request of a step."""
 
     request_ids: Sequence[str]
@@ -137,7 +137,7 @@ class Proposal:
         return dict(zip(self.request_ids, self.counts.tolist(), strict=True))
 
 
-_NO_PROPOSAL = Proposal((), torch.zeros(0))
+_NO_COUNTS = ProposalCounts((), torch.zeros(0))
 
 
 class SettledOutput(AsyncModelRunnerOutput):  # type: ignore[misc]  # vLLM has no types here
@@ -182,7 +182,7 @@ class TreeSpeculator(SilentSpeculator):
         super().__init__(runner)
         self._runner, self._draft = runner, draft
         self._trees: tuple[Sessions, DeviceTrees] | None = None
-        self.proposal = _NO_PROPOSAL
+        self.proposed = _NO_COUNTS
 
     def propose(
         self,
@@ -196,7 +196,7 @@ class TreeSpeculator(SilentSpeculator):
         dummy_run: bool = False,
         **__: Any,
     ) -> Tensor:
-        self.proposal = _NO_PROPOSAL
+        self.proposed = _NO_COUNTS
         chosen = None if dummy_run else self._draft(partial(self._chosen, input_batch, num_sampled))
         drafts: Tensor = self._nothing[: input_batch.num_reqs] if chosen is None else chosen
         group = get_tp_group()
@@ -218,7 +218,7 @@ class TreeSpeculator(SilentSpeculator):
             num_sampled=num_sampled,
             num_steps=self.num_speculative_steps,
         )
-        self.proposal = Proposal(list(input_batch.req_ids), counts.to("cpu", non_blocking=True))
+        self.proposed = ProposalCounts(list(input_batch.req_ids), counts.to("cpu", non_blocking=True))
         return drafts
 
     def _trees_of(self, sessions: Sessions) -> DeviceTrees:
