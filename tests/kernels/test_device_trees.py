@@ -2,9 +2,10 @@
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ssd.draft.protocol.messages import TreePart
-from ssd.integrations.vllm.device_trees import DeviceTrees
+from ssd.integrations.vllm.device_trees import DeviceTrees, empty_nodes, walk_nodes
 from tests.draft.client.one_mirror import ROW, OneMirror
 
 STEPS, VOCAB, TEXT = 3, 5, 256
@@ -18,7 +19,8 @@ class Game:
         self._rng = np.random.default_rng(seed)
         self.mirror, self.ahead = OneMirror(1), OneMirror(1)
         """What the host knows, and what it would know if it had every token already."""
-        self.trees = DeviceTrees(self.mirror.table, ROW + 1, CPU)
+        self.nodes = empty_nodes(ROW + 1, CPU)
+        self.trees = DeviceTrees(self.mirror.table, self.nodes)
         self.texts = torch.zeros(1, TEXT, dtype=torch.int32)
         self.length, self.late = 1, list[list[int]]()
         self._root, self._next, self._number, self._leaves = 0, 1, 0, [0]
@@ -54,9 +56,13 @@ class Game:
         if self.late:
             self.mirror.advance(self.late.pop(0))
 
+    def updated(self, seqs: list[int]) -> Tensor:
+        return self.trees.upload(self.trees.collect(seqs))
+
     def chosen(self) -> tuple[list[int], int]:
-        drafts, counts = self.trees.walk(
-            self.trees.update([ROW]),
+        drafts, counts = walk_nodes(
+            self.nodes,
+            self.updated([ROW]),
             request_rows=torch.zeros(1, dtype=torch.int64),
             lengths=torch.tensor([self.length], dtype=torch.int32),
             texts=self.texts,
@@ -86,14 +92,14 @@ def test_the_device_chooses_what_the_host_would_choose() -> None:
 def test_what_no_draft_has_gets_nothing() -> None:
     game = Game(0)
     game.grow()
-    heads = game.trees.update([-1, ROW, ROW + 1])
+    heads = game.updated([-1, ROW, ROW + 1])
     assert heads[:, 0].tolist() == [-1, ROW, -1]
     game.mirror.table.close(ROW)
-    assert game.trees.update([ROW])[:, 0].tolist() == [-1]
+    assert game.updated([ROW])[:, 0].tolist() == [-1]
 
 
 def test_a_step_without_news_writes_nothing() -> None:
     game = Game(1)
     game.grow()
-    game.trees.update([ROW])
+    game.updated([ROW])
     assert not len(game.mirror.table.take_changes())

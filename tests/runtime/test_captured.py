@@ -247,7 +247,7 @@ def test_a_step_that_cannot_be_captured_is_computed_all_the_same(
 
     monkeypatch.setitem(WAYS, "refusing", lambda: refusing)
     runner = runner_of(loaded, "refusing", (16,))
-    assert "a drawn step of 16 rows was not captured: out of memory" in caplog.text
+    assert "a sampled step of 16 rows was not captured: out of memory" in caplog.text
     [row] = [PlainInput([5], 3, range(TABLE), 1, generated=True)]
     draws = Draws(torch.tensor([3]), torch.tensor([4]), torch.tensor([0.9]))
     runner.launch(runner.batch([row]), CoupledDecision(draws)).collect()

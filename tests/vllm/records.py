@@ -41,12 +41,14 @@ def scheduled(
     finished: Sequence[str] = (),
     running: Mapping[str, int] | None = None,
     drafted: Mapping[str, Sequence[int]] | None = None,
+    preempted: Sequence[str] = (),
 ) -> SimpleNamespace:
     """`running`: how many query rows each live request has; new ones have their prompt's."""
     counts = {**{each.req_id: len(each.prompt_token_ids or ()) for each in begun}, **(running or {})}
     return SimpleNamespace(
         scheduled_new_reqs=list(begun),
         finished_req_ids=set(finished),
+        preempted_req_ids=set(preempted),
         num_scheduled_tokens=counts,
         total_num_scheduled_tokens=sum(counts.values()),
         scheduled_spec_decode_tokens={key: list(tokens) for key, tokens in (drafted or {}).items()},

@@ -274,3 +274,27 @@ def test_lists_stay_within_what_the_protocol_takes() -> None:
 @pytest.mark.parametrize(("most", "expected"), [(8, 11), (None, 100), (500, 100)])
 def test_the_longest_text_a_request_may_become(most: int | None, expected: int) -> None:
     assert max_len_of(new("a", [1, 2, 3], sampling_params=params(max_tokens=most)), 100) == expected
+
+
+def test_on_v2_a_preempted_request_comes_back_as_a_new_one(speculator: FakePolicy) -> None:
+    sessions = sessions_of(speculator, reopens_preempted=True)
+    sessions.begin(scheduled(new("a", [1, 2, 3])))
+    sessions.settle(["a"], [[4]])
+    sessions.begin(scheduled(preempted=["a"]))
+    assert not speculator.texts
+    sessions.begin(scheduled(new("a", [1, 2, 3], prefill_token_ids=[1, 2, 3, 4])))
+    assert speculator.texts == {"a": [1, 2, 3, 4]}
+
+
+def test_a_step_that_others_overtook_is_settled_by_its_own_record(speculator: FakePolicy) -> None:
+    """Under asynchronous scheduling the device chose the tokens, and the time is not that of one step."""
+    sessions = sessions_of(speculator)
+    sessions.begin(scheduled(new("a")))
+    sessions.settle(["a"], [[4]])
+    first = sessions.begin(scheduled(running={"a": 5}, drafted={"a": [-1] * 4}))
+    sessions.begin(scheduled(running={"a": 3}, drafted={"a": [-1] * 2}))
+    sessions.settle(["a"], [[5, 6]], first, {"a": 3})
+    [outcomes, num_rows, seconds] = speculator.settled[-1]
+    assert [each.num_drafted for each in outcomes] == [3]
+    assert (num_rows, seconds) == (5, None)
+    assert sessions.report()["spec_padding_tokens"] == 1

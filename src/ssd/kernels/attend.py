@@ -38,11 +38,11 @@ def _read(keys_of_head, values_of_head, spots, dims, is_key):
 
 @jit()
 def _absorb(queries, keys, values, visible, top, total, mixed, scale):
-    """Adds a block of keys to a running softmax: its largest score, its sum, and its weighted values."""
+    """Adds a block of keys to a running softmax in base 2: largest score, sum, and weighted values."""
     scores = tl.dot(queries, keys, input_precision="ieee") * scale
     scores = tl.where(visible, scores, float("-inf"))
     risen = tl.maximum(top, tl.max(scores, 1))
-    # A row that has seen no key yet has no largest score.
+    # Avoids −inf − (−inf), which is NaN, for a row that has seen no key yet.
     base = tl.where(risen == float("-inf"), 0.0, risen)
     weights = tl.exp2(scores - base[:, None])
     fading = tl.exp2(top - base)
@@ -81,9 +81,12 @@ def attend(
     num_nodes: tl.constexpr,
     is_split: tl.constexpr,
 ):
-    """One program per tile, key head and split. `split_keys` > 0: splits end at multiples of it.
+    """One program per tile, key head and split.
 
-    If split, `out` holds float32 parts [split, row, head, d], and `masses` their log-sum-exp.
+    `split_keys` > 0: splits end at multiples of it; 0: they divide the tile's keys evenly. `scale` includes
+    log2(e), because softmax is computed in base 2. `seen`: how many keys of its sequence's pages each row
+    sees; `paths`: bits of the tree slots that it sees. If split, `out` holds float32 parts
+    [split, row, head, d], and `masses` their log-sum-exp in base 2.
     """
     first, last = tl.load(firsts + tl.program_id(0)), tl.load(firsts + tl.program_id(0) + 1)
     if first >= last:
@@ -121,7 +124,7 @@ def attend(
         visible = is_key[None, :] & (place[None, :] < num_seen[:, None])
         top, total, mixed = _absorb(query, keys, values, visible, top, total, mixed, scale)
     if num_nodes > 0:  # noqa: SIM102 (the first condition is known at compile time, the second is not)
-        # The last split has the fewest pages.
+        # One split reads the tree: the last, which has the fewest pages.
         if split == num_splits - 1:
             tree_start = tl.load(tree_starts + sequence)
             for corner in tl.range(0, num_nodes, block, num_stages=1):
@@ -134,7 +137,7 @@ def attend(
                         keys_of_head, values_of_head, (tree_start + node) * head_dim, dims, is_node
                     )
                     top, total, mixed = _absorb(query, keys, values, on_path, top, total, mixed, scale)
-    # A row that has seen no key has a part without weight.
+    # A row that has seen no key here: do not divide by 0. A mass of −inf gives its part no weight.
     sums = tl.where(total == 0.0, 1.0, total)
     mixed = mixed / sums[:, None]
     place_of_row = row * num_heads + head
@@ -150,7 +153,10 @@ def attend(
 
 @jit(do_not_specialize=("num_splits",))
 def merge(parts, masses, out, num_splits, head_dim: tl.constexpr):
-    """One program per row and head. Adds its parts in order, so that empty parts change no bit."""
+    """Joins the parts of `attend`, one program per row and head.
+
+    Adds the parts in order, so that further empty parts do not change a bit of the result.
+    """
     place, num_places = tl.program_id(0).to(tl.int64), tl.num_programs(0)
     dims = tl.arange(0, head_dim)
     top = float("-inf")

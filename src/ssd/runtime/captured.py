@@ -1,4 +1,4 @@
-"""The runner of captured steps: one for each bucket size and kind of decision.
+"""The runner that replays captured steps. There is a captured step for each bucket size and kind of decision.
 
 A batch is copied into static buffers, the step is replayed, and the decided tokens are read from a static
 buffer. Padding rows write to the scratch slot. Steps that no bucket holds, mostly long prompts, run on the
@@ -43,7 +43,7 @@ class CapturedRunner:
         buckets: Buckets,
         capture: Capture,
     ) -> None:
-        """`beyond` has the same model and pool; it computes steps that no captured step holds."""
+        """`beyond` runs the batches that fit no captured step; it must have the same model and pool."""
         self._beyond = beyond
         self._device = pool.shape.device
         self._buckets = buckets
@@ -84,7 +84,7 @@ class CapturedRunner:
             return self._beyond.launch(batch, finish)
         self.num_replayed[batch.num_rows, kind] += 1
         step.run(batch, finish.draws if isinstance(finish, CoupledDecision) else None)
-        # Copies: the next replay writes there again.
+        # Return copies: the next replay overwrites the buffers.
         if isinstance(finish, CoupledDecision):
             return in_flight_on(self._device, step.buffers.tokens[: batch.num_wanted].clone())  # type: ignore[arg-type]  # T is Tensor here
         return in_flight_on(self._device, finish(step.buffers.logits[: batch.num_wanted].clone()))
@@ -149,7 +149,7 @@ class _CapturedStep:
 
 
 def kind_of(finish: object) -> Kind:
-    """The kind of captured step for this finish; for raw logits the cheapest kind serves."""
+    """The kind of captured step to replay for `finish`. If it only needs logits: the cheapest kind."""
     if not isinstance(finish, CoupledDecision) or finish.draws is None:
         return "greedy"
     return "sampled" if finish.draws.truncation is None else "truncated"

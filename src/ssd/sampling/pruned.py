@@ -1,9 +1,9 @@
 """The coupled decision on a CPU: computes noise, which is slow there, only for tokens that can win.
 
-If some token reaches score b with its noise, no token below b − NOISE_CEILING can win. Together with the
-floor of truncation this leaves few tokens when the model is certain, the temperature low or the truncation
-tight. If it leaves many, noise for the whole row is faster. The result is the same as in `whole.py`. Knows
-scores and noise. Does not know parameters.
+If the score of some token plus its noise is b, no token whose score is below b − NOISE_CEILING can win.
+Together with the floor of truncation this leaves few tokens if the model is certain, the temperature low or
+the truncation tight. If it leaves many, computing noise for the whole row is faster. The result is the same
+as that of `whole.py`. Knows scores and noise. Does not know requests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WORTHWHILE = 0.15
 _CLEAR = 0.1
 # Number of groups whose best tokens are tried to find a bound.
 _NUM_TRIED_GROUPS = 32
-# Entries of whole rows per piece: their scores stay in a core's cache.
+# Rows that need noise for all tokens are decided in pieces of so many scores, which fit a core's cache.
 _WHOLE_ENTRIES = 1 << 16
 
 
@@ -73,12 +73,12 @@ def _rows_at(logits: Tensor, numbers: Tensor) -> Tensor:
 
 def _few(rows: BatchedScores, floors: Floats, draws: Draws) -> tuple[Flags, Floats]:
     """Which rows have few tokens that can win, and for these rows a floor that the winner reaches."""
-    # Rows with NaN or +inf are decided as a whole.
+    # Rows with NaN or +inf get noise for all their tokens.
     is_sound = rows.maxima < np.inf
-    # The largest score reaches this even with the smallest noise.
+    # A first bound: even with the smallest noise, the token with the largest score reaches this total.
     bounds = np.maximum(floors, _below(rows.maxima + np.float32(NOISE_BOTTOM)))
     clear = is_sound & (rows.reach(bounds) <= _CLEAR)
-    # A better bound usually exceeds the largest score a little.
+    # Score + noise of the best token usually exceeds the largest score a little: expect about this bound.
     hoped = np.maximum(bounds, rows.maxima - np.float32(NOISE_CEILING))
     open_rows = is_sound & ~clear
     open_rows &= rows.estimated_share(hoped, open_rows) <= 2 * _WORTHWHILE

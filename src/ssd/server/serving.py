@@ -35,7 +35,7 @@ Numbered = tuple[int, Increment | RequestOutput]
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request: its id, and the tenant whose prompts it may share in the prefix cache."""
+    """The id of an HTTP request, and its tenant. Only requests of one tenant share the prefix cache."""
 
     request_id: str
     tenant: str = ""
@@ -77,10 +77,10 @@ class Serving:
             raise ApiError(404, message, param="model", code="model_not_found")
 
     def check_length(self, num_prompt: int) -> None:
-        """The engine's own check, made before the answer starts."""
+        """Makes the engine's own check here, while a refusal can still be a 400 response."""
         most = self.llm.max_model_len
         if num_prompt >= most:
-            message = f"the prompt has {num_prompt} tokens, and prompt and output together at most {most}"
+            message = f"the prompt has {num_prompt} tokens: with its output it may have at most {most}"
             raise ApiError(400, message, param="prompt", code="context_length_exceeded")
 
     def check_fits(self, tokens: Sequence[int], param: str) -> None:
@@ -96,7 +96,7 @@ class Serving:
             raise ApiError(400, f"token id {wrong[0]} is not in the vocabulary", param="tokens")
 
     def check_num_texts(self, num_prompts: int, n: int) -> None:
-        """Refuse a request whose prompts times `n` would fill the queue."""
+        """Refuse a request for more texts (prompts times `n`) than the server takes at once."""
         most = max(self.gate.most_at_once, self.config.max_prompts, self.config.max_n)
         if num_prompts * n > most:
             message = f"{num_prompts} prompts with {n} texts each: this server takes {most} texts at once"
@@ -179,8 +179,11 @@ class Serving:
         return [found[number] for number in range(len(requests))]
 
     async def events(self, requests: Sequence[Request]) -> AsyncGenerator[Numbered, None]:
-        """Events of all requests as they arrive. The queue holds one event, so that a slow client slows its
-        requests."""
+        """Events of all requests as they arrive.
+
+        The queue holds one event, so memory stays bounded: increments that a slow client has not read wait
+        in the inboxes of `EngineProcess`, where they are joined.
+        """
         queue: asyncio.Queue[Numbered | BaseException] = asyncio.Queue(maxsize=1)
 
         async def pump(number: int, request: Request) -> None:
@@ -211,7 +214,7 @@ def too_long(error: PromptTooLongError) -> ApiError:
 
 
 def _form_field(body: ChatCompletionRequest | CompletionRequest) -> str:
-    """The field that asked for a grammar; at most one may."""
+    """The field of the request that asked for a grammar. At most one field may."""
     if body.structured_outputs is not None:
         return "structured_outputs"
     wanted = body.response_format if isinstance(body, ChatCompletionRequest) else None

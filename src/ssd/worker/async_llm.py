@@ -32,7 +32,7 @@ EngineState = Literal["loading", "ready", "dead"]
 
 
 async def off_loop(length: int, work: Callable[[], T]) -> T:
-    """The result of `work`, run in a thread if `length` is large: it would block the event loop."""
+    """Calls `work`, in a thread if `length` is large, so that it does not block the event loop."""
     return await asyncio.to_thread(work) if length > _LONG else work()
 
 
@@ -94,12 +94,12 @@ class AsyncLLM:
 
     @property
     def seconds_without_progress(self) -> float:
-        """How long work has been waiting, or heartbeats are missing. 0 when idle, infinite once dead."""
+        """How long waiting work made no progress or no heartbeat came. 0 when idle, infinite once dead."""
         return self._process.seconds_without_progress
 
     @property
     def requests(self) -> RequestFactory:
-        """Makes requests. EngineDeadError while the engine loads and once it is dead."""
+        """The factory of requests. Raises EngineDeadError while the engine loads and once it is dead."""
         if self._process.is_dead:
             raise self._process.dead_error()
         if self._factory is None:
@@ -116,7 +116,7 @@ class AsyncLLM:
         return self._process.ready.max_model_len if self._process.ready else 0
 
     async def ready(self) -> None:
-        """Waits until the model is loaded. ValueError: the settings cannot work; it says what to change."""
+        """Waits until the model is loaded. Raises ValueError, with a remedy, if the settings cannot work."""
         await asyncio.shield(self._preparing)
 
     async def dead(self) -> None:

@@ -9,8 +9,8 @@ right after the module was imported:
   nothing: the interpreter runs every kernel.
 - `gumbel_sample` launches its kernel with one block for a row instead of one for 1,024 tokens, because the
   interpreter's time grows with the number of blocks.
-- top-k and top-p are vLLM's torch form, and a grammar's mask is applied by torch here: the interpreter
-  cannot run these two kernels.
+- top-k and top-p are vLLM's torch form: the interpreter cannot run that kernel.
+- The interpreter takes masks that are whole numbers for truth values, as compiled kernels do.
 - Asynchronous scheduling stays on where it is asked for; vLLM switches it off for CPUs.
 
 Shows the real runner, sampler, scheduler and queues; nothing of streams, graphs, compiled kernels and speed.
@@ -47,37 +47,20 @@ def _truncate_by_torch(truncation: Any) -> None:
     truncation.HAS_TRITON = False
 
 
-def _mask_by_torch(structured_outputs: Any) -> None:
-    structured_outputs._apply_grammar_bitmask_kernel = _MaskByTorch()
+def _make_masks_boolean(interpreter: Any) -> None:
+    builder = interpreter.InterpreterBuilder
+    load, store = builder.create_masked_load, builder.create_masked_store
 
+    def boolean(mask: Any) -> Any:
+        return type(mask)(mask.data.astype(bool), mask.dtype)
 
-class _MaskByTorch:
-    """Launched as the kernel is: forbids the tokens whose bit is 0."""
+    def masked_load(self: Any, pointers: Any, mask: Any, *rest: Any) -> Any:
+        return load(self, pointers, boolean(mask), *rest)
 
-    def __getitem__(self, _grid: Any) -> "_MaskByTorch":
-        return self
+    def masked_store(self: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        return store(self, pointers, value, boolean(mask), *rest)
 
-    def __call__(
-        self,
-        logits: Any,
-        _logits_stride: int,
-        places: Any,
-        starts: Any,
-        masks: Any,
-        _mask_stride: int,
-        vocab_size: int,
-        *,
-        MASK_STRIDE: int,  # noqa: N803
-        BLOCK_SIZE: int,  # noqa: N803
-    ) -> None:
-        import torch
-
-        for mask, place in zip(masks, places.tolist(), strict=True):
-            request, position = divmod(place, MASK_STRIDE)
-            row = int(starts[request]) + position
-            if row < int(starts[request + 1]):
-                bits = (mask.unsqueeze(1) >> torch.arange(32)) & 1
-                logits[row].masked_fill_(bits.flatten()[:vocab_size] == 0, -torch.inf)
+    builder.create_masked_load, builder.create_masked_store = masked_load, masked_store
 
 
 def _stay_asynchronous(platform: Any) -> None:
@@ -95,7 +78,7 @@ CHANGES: dict[str, Callable[[Any], None]] = {
     "triton.backends": _name_a_backend,
     "vllm.v1.worker.gpu.sample.gumbel": _launch_whole_rows,
     "vllm.v1.sample.ops.topk_topp_sampler": _truncate_by_torch,
-    "vllm.v1.worker.gpu.structured_outputs": _mask_by_torch,
+    "triton.runtime.interpreter": _make_masks_boolean,
     "vllm.platforms.cpu": _stay_asynchronous,
 }
 

@@ -1,8 +1,8 @@
-"""A speculation of several paths: tokens, and of each the place of the one it follows.
+"""Trees of drafted tokens: the tokens, and for each the index of its parent, or -1 if it follows the text.
 
-Parents come before their children; -1 is the end of the text. So the first so many nodes are a tree again.
-None instead of parents is a chain, which each of these functions takes as well. Pure: knows no models, no
-chances and not who verifies.
+Parents come before their children, so the first n nodes of a tree are a tree too. Functions that take
+`Parents` also take a chain, for which the parents are None. Pure functions. Knows tokens and indices. Does
+not know models, probabilities or the verifier.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ Parents = Sequence[int] | None
 
 
 def parents_of(parents: Parents, count: int) -> Sequence[int]:
-    """Spelled out, of a chain as well."""
+    """The parents as a sequence, also those of a chain."""
     return range(-1, count - 1) if parents is None else parents
 
 
 def simplified(parents: Sequence[int]) -> tuple[int, ...] | None:
-    """None where they are a chain."""
+    """None if the parents are those of a chain; otherwise the parents."""
     return None if all(parent == place - 1 for place, parent in enumerate(parents)) else tuple(parents)
 
 
@@ -34,7 +34,7 @@ def check_tree(tokens: Sequence[int], parents: Parents) -> None:
 
 
 def depths_of(parents: Parents, count: int) -> Sequence[int]:
-    """Of each node, how many tokens its path has: 1 at the end of the text."""
+    """The depth of each node: 1 if it follows the text, otherwise one more than its parent's."""
     if parents is None:
         return range(1, count + 1)
     depths = list[int]()
@@ -44,7 +44,7 @@ def depths_of(parents: Parents, count: int) -> Sequence[int]:
 
 
 def path_to(parents: Parents, node: int) -> Sequence[int]:
-    """The nodes from the end of the text to this one, itself the last; of -1 none."""
+    """The nodes on the path from the text to `node`, which comes last; empty for -1."""
     if parents is None:
         return range(node + 1)
     path = list[int]()
@@ -55,13 +55,13 @@ def path_to(parents: Parents, node: int) -> Sequence[int]:
 
 
 def leaves_of(parents: Sequence[int]) -> list[int]:
-    """The nodes that nobody follows."""
+    """The nodes that have no children."""
     followed = {*parents}
     return [node for node in range(len(parents)) if node not in followed]
 
 
 def subtree(tokens: Sequence[int], parents: Parents, kept: Sequence[bool]) -> Tree:
-    """The nodes that are kept and all of whose ancestors are, in the order they had."""
+    """The tree of the nodes for which `kept` is true and whose ancestors are all kept, in the same order."""
     places, found, new_parents = dict[int, int](), list[int](), list[int]()
     for place, parent in enumerate(parents_of(parents, len(tokens))):
         if kept[place] and (parent < 0 or parent in places):
@@ -72,7 +72,7 @@ def subtree(tokens: Sequence[int], parents: Parents, kept: Sequence[bool]) -> Tr
 
 
 def cut(tokens: Sequence[int], parents: Parents, *, count: int, depth: int) -> Tree:
-    """The first nodes, so many at most, and none deeper than so many tokens."""
+    """Of the first `count` nodes those that are at most `depth` tokens deep."""
     if parents is None:
         return tuple(tokens[: max(0, min(count, depth))]), None
     kept = [place < count and each <= depth for place, each in enumerate(depths_of(parents, len(tokens)))]
@@ -80,7 +80,7 @@ def cut(tokens: Sequence[int], parents: Parents, *, count: int, depth: int) -> T
 
 
 def first_nodes(parents: Sequence[int]) -> list[int]:
-    """The path that takes the first child everywhere: the likeliest, where nodes come in order of chance."""
+    """The path that always takes the first child: the likeliest path, if nodes are sorted by probability."""
     path, end = list[int](), -1
     for place, parent in enumerate(parents):
         if parent == end:
@@ -90,14 +90,14 @@ def first_nodes(parents: Sequence[int]) -> list[int]:
 
 
 def first_path(tokens: Sequence[int], parents: Parents) -> tuple[int, ...]:
-    """Its tokens."""
+    """The tokens of the path that `first_nodes` returns; of a chain, all tokens."""
     return tuple(tokens) if parents is None else tuple(tokens[node] for node in first_nodes(parents))
 
 
 def walk(decided: Sequence[int], tokens: Sequence[int], parents: Parents) -> list[int]:
-    """The nodes that were decided: from the end of the text to the child that has its decided token, and on.
+    """The accepted nodes: starting at the end of the text, goes to the child whose token was decided there.
 
-    `decided` has the token after the text, then the one after each node.
+    `decided[0]` is the token that was decided after the text, `decided[i + 1]` the one after node i.
     """
     if parents is None:
         count = 0
@@ -114,7 +114,7 @@ def walk(decided: Sequence[int], tokens: Sequence[int], parents: Parents) -> lis
 
 
 def has_path(tokens: Sequence[int], parents: Parents, path: Sequence[int]) -> bool:
-    """Whether these tokens follow the text by nodes of the tree."""
+    """Whether some path of the tree begins with these tokens."""
     if parents is None:
         return len(path) <= len(tokens) and tuple(tokens[: len(path)]) == tuple(path)
     ends = {-1}

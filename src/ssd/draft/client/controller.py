@@ -20,26 +20,26 @@ from operator import itemgetter
 from ssd.moving_average import MovingAverage, moved_towards
 
 _WAIT_WEIGHT = 0.25
-"""Of the newest wait for the draft."""
+"""Weight of the newest wait for the draft in the moving average."""
 _RATE_WEIGHT = 0.05
-"""Of whether the newest drafted token, or guess, was accepted."""
+"""Weight of the newest result, accepted or not, in the moving averages of acceptance."""
 _FORGETTING = 0.97
-"""What a long wait still counts after each time it was not repeated."""
+"""Factor by which the longest wait shrinks with each shorter wait."""
 _LEVEL_MEMORY, _SLOPE_MEMORY = 0.98, 0.998
-"""What a step's time still counts for one step later: how long steps take changes with the texts and with
-what else the machine does, what a row adds hardly ever."""
+"""Factors by which a step's time loses weight with each later step. The time of a step changes with the texts
+and with what else the machine does; the time that one more row adds hardly changes."""
 _DOUBT = 8.0
-"""Rows squared: until row counts have varied more than this in sum, time is taken not to depend on them."""
+"""In rows squared. Until row counts have varied by more than this, time is assumed not to depend on them."""
 _JUMP_DOUBT = 0.5
-"""Steps: as many with speculation and without must have shown what the first drafted token adds."""
+"""In steps. So many with and without speculation are needed to estimate what the first drafted token adds."""
 _ENOUGH = 64.0
-"""The same, until which they are made to vary."""
+"""In rows squared. Until row counts have varied by more than this, the controller makes them vary."""
 _ENOUGH_OF_BOTH = 1.0
-"""Steps with and without speculation, or trees, likewise: more than one of the rarer kind, not long ago."""
+"""In recent steps. The rarer kind (with or without speculation, or trees) is made to occur more than this."""
 _HOPE = 0.004
-"""How much of its first trust a source of guesses regains with each step in which it is not asked."""
+"""Share of the initial acceptance estimate that a source of guesses regains in each step without a guess."""
 _LEAST_CHANCE = 0.04
-"""Below this a drafted token is noise."""
+"""A drafted token less likely than this is not proposed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +117,9 @@ class VerifyTimes:
 
 
 def _least_squares(sums: Sequence[Sequence[float]]) -> list[float]:
-    """What a row adds, what speculating does and what trees do, where all are doubted without evidence.
+    """The time that a row, speculation and a tree each add; 0 where there is no evidence.
 
-    Nothing gets cheaper: whoever would be negative explains nothing, and the others all.
+    None of them saves time: a negative coefficient is set to 0, and the others are fitted again.
     """
     doubts, kept = (_DOUBT, _JUMP_DOUBT, _JUMP_DOUBT), [0, 1, 2]
     while kept:
@@ -218,7 +218,7 @@ class Controller:
         return _Choice(lengths, best)
 
     def _tried(self, choice: _Choice) -> list[int]:
-        """Now and then nothing is carried: what always is would never be seen to be dear."""
+        """Skips speculation occasionally so that its cost can be measured."""
         lengths = choice.lengths
         return [0] * len(lengths) if lengths and self.times.is_in_doubt and self._is_turn() else lengths
 
@@ -228,14 +228,14 @@ class Controller:
         return self._num_doubts % 4 == 0
 
     def guess_chances(self, count: int) -> list[float]:
-        """Of guesses in a row whose source gives no chances."""
+        """Acceptance probabilities of consecutive guesses from a source that gives none."""
         return [self._guess_rate.value ** (place + 1) for place in range(count)]
 
     def note_guess(self, *, accepted: bool) -> None:
         self._guess_rate.note(float(accepted))
 
     def note_no_guess(self) -> None:
-        """What is not tried is not measured: in time it is hoped for again."""
+        """Without guesses nothing is measured: the estimate slowly returns to its initial value."""
         self._guess_rate.value = moved_towards(self._guess_rate.value, self._hoped_rate, _HOPE)
 
     def note_first(self, *, accepted: bool) -> None:

@@ -1,14 +1,14 @@
 """What a mirror offers for verification: the likeliest nodes of its tree, under the request's grammar if any.
 
-Nodes come by falling probability, and a parent before its children, since a child is never likelier: so the
-first n of them are the best tree of n nodes.
+Nodes are in order of falling probability. A child is never likelier than its parent, so parents come before
+their children, and the first n nodes are the likeliest tree of n nodes.
 
 A draft does not know the grammar. Its likeliest token is often forbidden (a line break where a schema has a
-space), and the path would end there; the likeliest allowed token continues it. Where the grammar allows one
-token, that token is proposed whatever the draft says, also behind the draft's tree. Proposals are verified,
-so nothing here can change a token.
+space), and the path would end there; instead it continues with the likeliest allowed token. If the grammar
+allows only one token, that token is proposed, even if the draft's tree does not contain it. Proposals are
+verified, so nothing here can change a token.
 
-Knows mirrors, probabilities and grammar states, which come from the host. Does not know how many nodes are
+Knows mirrors, probabilities and grammar states, which the target passes in. Does not know how many nodes are
 worth verifying (controller.py).
 """
 
@@ -27,14 +27,14 @@ from ssd.draft.client.router import ClientSession
 
 
 class Path(msgspec.Struct, frozen=True):
-    """A speculation: tokens, and for each the probability that it and all before it are accepted."""
+    """A speculation: tokens, and for each the probability that the path up to it is accepted."""
 
     tokens: Sequence[int] = ()
     chances: Sequence[float] = ()
     drawn: Sequence[Distribution] | None = None
     """Under ratio acceptance: the distribution that each token was drawn from."""
     parents: Sequence[int] | None = None
-    """Of each token, the index of its parent, or -1 for the end of the text. None: a chain."""
+    """For each token the index of its parent; -1: it follows the text. None: a chain."""
     num_certain: int = 0
     """How many of the first tokens are forced by the request's grammar."""
 
@@ -48,7 +48,7 @@ class Path(msgspec.Struct, frozen=True):
         return Path(self.tokens[:length], self.chances[:length], drawn, parents, certain)
 
     def behind(self, tokens: Sequence[int]) -> "Path":
-        """The path that starts with these forced tokens and goes on with this one."""
+        """A path of these forced tokens, followed by this path."""
         if not tokens:
             return self
         count = len(tokens)
@@ -86,13 +86,13 @@ GrammarViews = Mapping[Any, GrammarView]
 """Grammar states of the texts that have a grammar."""
 NO_GRAMMARS: GrammarViews = {}
 _ALMOST = 1 - 2**-20
-"""A chance of 1 is that of what must follow, and nothing else's."""
+"""Largest chance of a token that is not forced. `num_certain` recognises forced tokens by a chance of 1."""
 Child = tuple[int | None, int, float]
-"""A node, or None behind the draft's tree; its token; the chance that it follows its parent."""
+"""Node id (None: the draft's tree has no such node), token, and the chance that it follows its parent."""
 
 
 def children_under(mirrors: Mirrors, seq: int, node: int | None, grammar: GrammarView) -> list[Child]:
-    """What may follow a node, the likeliest first."""
+    """The children of a node that the grammar allows, likeliest first; or the token that it forces."""
     only = grammar.only()
     if only is not None:
         return [(None if node is None else mirrors.child(seq, node, only), only, 1.0)]
@@ -101,7 +101,7 @@ def children_under(mirrors: Mirrors, seq: int, node: int | None, grammar: Gramma
     known = [(child, token, math.exp(value)) for child, token, value in mirrors.children(seq, node)]
     allowed = [each for each in known if grammar.allows(each[1])]
     total = sum(chance for _child, _token, chance in allowed)
-    # Of what the draft did not name, as much is forbidden as of what it named.
+    # Assume that the grammar forbids the same share of the tokens that the draft did not send.
     share = sum(chance for _child, _token, chance in known) / total if total else 0.0
     return [(child, token, min(_ALMOST, chance * share)) for child, token, chance in allowed]
 
@@ -109,7 +109,7 @@ def children_under(mirrors: Mirrors, seq: int, node: int | None, grammar: Gramma
 def path_under(
     mirrors: Mirrors, seq: int, node: int | None, limit: int, grammar: GrammarView
 ) -> tuple[list[int], list[float]]:
-    """The likeliest continuation of a node that the grammar allows: its tokens, and the chance of each."""
+    """The likeliest path below a node that the grammar allows: tokens, and the chance of the path to each."""
     tokens, chances, chance = list[int](), list[float](), 1.0
     while len(tokens) < limit and (children := children_under(mirrors, seq, node, grammar)):
         node, token, share = children[0]
@@ -121,7 +121,7 @@ def path_under(
 
 
 def num_forced(grammar: GrammarView, limit: int) -> int:
-    """How many tokens must follow, one after the other."""
+    """How many of the next tokens the grammar forces, at most `limit`."""
     count = 0
     while count < limit and (only := grammar.only()) is not None:
         grammar = grammar.after(only)
@@ -130,7 +130,7 @@ def num_forced(grammar: GrammarView, limit: int) -> int:
 
 
 def num_certain(chances: Sequence[float]) -> int:
-    """Of the chances of a path or tree under a grammar, how many first ones are of what must follow."""
+    """How many tokens at the start of a path or tree the grammar forces: their chance is exactly 1."""
     count = 0
     while count < len(chances) and chances[count] == 1.0:
         count += 1
@@ -138,25 +138,28 @@ def num_certain(chances: Sequence[float]) -> int:
 
 
 Nodes = tuple[list[int], list[float], list[int]]
-"""Tokens; the chance that the text runs through each; of each, the place of the one it follows, or -1."""
+"""Tokens, the chance of the path to each, and the index of each one's parent (-1: it follows the text)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is not worth an offer."""
+    """Limits on the nodes that are offered for one sequence."""
 
     most: int
-    """Nodes of a sequence."""
+    """Largest number of nodes."""
     depth: int
-    """Tokens of a path."""
+    """Largest number of tokens on a path."""
     least: float
-    """Chance of a node."""
+    """A node is offered only if its chance is greater than this."""
 
 
 def likely_nodes(
     mirrors: Mirrors, seq: int, node: int | None, grammar: GrammarView | None, bounds: Bounds
 ) -> Nodes:
-    """The likeliest nodes below one, within bounds. None: one that is not in the draft's tree."""
+    """The likeliest nodes below `node`, within bounds.
+
+    `node` is None where the draft's tree does not reach: then only tokens that the grammar forces follow.
+    """
     tokens, chances, parents = list[int](), list[float](), list[int]()
     waiting, number = list[tuple[float, int, int | None, int, int, int, GrammarView | None]](), count()
     chance, parent, depth = 1.0, -1, 0
@@ -180,7 +183,7 @@ def _children(mirrors: Mirrors, seq: int, node: int | None, grammar: GrammarView
     if node is None:
         return []
     children = mirrors.children(seq, node)
-    # One of them comes at most. What a draft says of each may be corrected, or a lie: together it is no more.
+    # At most one of them follows. Calibrated values, or those of a faulty draft, may add up to more than 1.
     total = max(1.0, sum(math.exp(value) for _child, _token, value in children))
     return [(child, token, math.exp(value) / total) for child, token, value in children]
 
@@ -209,7 +212,7 @@ def offer(
 ) -> Path:
     """A sequence's path, or its tree if there are bounds for one, as its grammar allows.
 
-    Under ratio acceptance its plain path: filtering drawn tokens would bias it.
+    Under ratio acceptance always the plain path: filtering drawn tokens would bias acceptance.
     """
     if session is None or session.sampling.ratio or (grammar is None and trees is None):
         return known_path(mirrors, session, limit)

@@ -1,19 +1,20 @@
-"""The client's sessions, and which draft has which: opens, moves, brings back and closes them.
+"""The client's sessions and the draft that each is open with: opens, moves, brings back and closes them.
 
 A sequence is open with one draft at a time, or with none. A sequence that loses its draft is opened at once
 with the next best, from its tokens. A request may name the drafts that it prefers.
 
-Drafts are chosen by rendezvous hashing with bounded loads. Each pair of a draft and a prefix has a score, by
-a hash of the two, and the highest score wins: texts that begin alike go to the same draft, whose KV cache
-then holds what they share, and a draft that comes or goes moves only its own sequences. A draft that has more
-than its share of the sequences is skipped.
+Drafts are chosen by rendezvous hashing with bounded loads. Each pair of a draft and a prefix has a score, the
+hash of the two, and the draft with the highest score wins. So texts that begin alike go to the same draft,
+whose KV cache holds their common prefix, and a draft that is added or lost changes the choice only for the
+prefixes that score highest with it. A draft that has more than its share of the sequences is skipped.
 
 `Distance` estimates how many rounds of the target pass until a draft's answer arrives, and makes the draft's
 tree deeper by that much.
 
-The pool (pool.py) says which drafts there are: `greeted`, `lost`, `leave`, `move_one`, `move_all`. Knows
-these drafts, the mirrors and the messages that open and close a session. Does not know outcomes or nodes
-(client.py). Call everything here with the pool's lock held.
+The pool (pool.py) calls `greeted`, `lost` and `leave` when drafts come and go, `move_one` and `move_all` when
+a draft is late or stalled, and `bring_back` when a draft may have room again. Knows drafts, mirrors and the
+messages that open and close a session. Does not know outcomes or nodes (client.py). Call everything here with
+the pool's lock held.
 """
 
 import itertools
@@ -57,7 +58,7 @@ class ClientSession:
     forced: tuple[int, ...] = ()
     """Tokens at the end that its grammar forces; sent to the draft, not verified yet."""
     asked_at: int = -ROUNDS_BETWEEN_RESYNCS
-    """The round of the last request for the whole tree."""
+    """How many outcomes there had been when the whole tree was last requested (RESYNC)."""
     draft_name: str = ""
     """The draft name that its request asks for; empty: any."""
     num_reopened: int = 0
@@ -69,12 +70,14 @@ class ClientSession:
 
     @property
     def room(self) -> int:
-        """Drafted tokens that may follow the text: the target adds the last one itself."""
+        """How many drafted tokens may follow the text. One less than fit: the target adds the last token."""
         return max(0, self.max_len - len(self.tokens) + len(self.forced) - 1)
 
     def take_decided(self, tokens: Sequence[int]) -> Sequence[int] | None:
-        """Adds the decided tokens to the text; returns those that were not sent yet. None: forced tokens were
-        wrong."""
+        """Adds decided tokens to the text; returns those that were not already sent as forced tokens.
+
+        None: other tokens were sent as forced ones, so the session must be opened again.
+        """
         count = min(len(self.forced), len(tokens))
         if self.forced[:count] == tuple(tokens[:count]):
             self.forced, new = self.forced[count:], tokens[count:]
@@ -86,10 +89,10 @@ class ClientSession:
         return None
 
     def may_reopen(self, num_rounds: int) -> bool:
-        """Whether to open it again for a draft that misses tokens, `num_rounds` outcomes after the last
-        opening.
+        """Whether to open it again because its draft has missed an outcome; if so, counts the reopening.
 
-        A draft can miss none before the second outcome. The required number doubles each time.
+        `num_rounds`: outcomes since it was last opened. At least 2 are required, because a draft notices a
+        missing outcome only at the next one. The number doubles with each reopening, up to a bound.
         """
         if num_rounds < min(2 << self.num_reopened, _MOST_ROUNDS_BETWEEN):
             return False
@@ -101,7 +104,7 @@ class ClientSession:
         if len(self.tokens) > MAX_TOKENS:
             return "it is too long for a message"
         if len(self.tokens) + 2 > replica.max_model_len:
-            # As the draft counts: a node, and the token after it.
+            # The draft makes the same check: there must be room for a node and the token after it.
             return f"it does not fit into the draft's context of {replica.max_model_len} tokens"
         try:
             sendable(self.sampling, replica.vocab_size)
@@ -122,7 +125,7 @@ class ClientSession:
 
 
 def largest(tokens: Sequence[int]) -> int:
-    """The largest id; where there is a negative one, more than any vocabulary has."""
+    """The largest token id. A negative id counts as larger than any vocabulary."""
     if isinstance(tokens, array):
         return int(np.frombuffer(tokens, np.uint32).max())
     return max(tokens) if min(tokens) >= 0 else MAX_ID
@@ -135,7 +138,7 @@ class SessionRouter:
         self._mirrors, self._stats = mirrors, stats
         self.distance = Distance(lookahead, clock)
         self._replicas: list[Replica] = []
-        """Drafts that have greeted and are neither lost nor left."""
+        """Drafts that have sent HELLO and were neither lost nor removed since."""
         self._by_seq: dict[int, ClientSession] = {}
         self._free_seqs: list[int] = []
         self._next_epoch = itertools.count(1).__next__
@@ -179,7 +182,10 @@ class SessionRouter:
                 self.open(session)
 
     def open(self, session: ClientSession, *, but: Replica | None = None) -> None:
-        """Opens it with its own draft, or else with the best that has not declined it."""
+        """Opens it: again with the draft that has it, or else with the best one other than `but`.
+
+        Skips drafts that have declined it and drafts that its text cannot be sent to.
+        """
         while not self.is_paused and (replica := session.replica or self._choose(session, but)) is not None:
             reason = session.reason_not_to_send(replica)
             if not reason:
@@ -193,12 +199,12 @@ class SessionRouter:
             self._part(session)
 
     def decline(self, session: ClientSession, replica: Replica, reason: str) -> None:
-        """Closes it, and does not open it with this draft again."""
+        """Closes it, for a reason that the client has found, and does not open it with this draft again."""
         self.close(session)
         self._note_declined(session, replica, reason, may_return=False)
 
     def declined_by(self, replica: Replica, session: ClientSession, message: Close) -> None:
-        """The draft declined it: try another."""
+        """The draft has closed it: opens it with another draft."""
         self._part(session)
         self._note_declined(session, replica, message.reason, may_return=message.may_return)
         self.open(session)
@@ -251,7 +257,7 @@ class SessionRouter:
     def check_integrity(self) -> None:
         seqs = sorted([*self._by_seq, *self._free_seqs])
         if seqs != list(range(len(seqs))):
-            raise RuntimeError("an id of the mirrors is lost or used twice")
+            raise RuntimeError("the `seq` of a session is lost or used twice")
 
     def _remove_replica(self, replica: Replica) -> None:
         if replica in self._replicas:
@@ -295,7 +301,7 @@ class SessionRouter:
         replica.post(session.opening(replica, epoch, self.distance.lookahead_with(replica.answer.value)))
 
     def _part(self, session: ClientSession) -> None:
-        """Takes it from its draft: it is open with none. Sends nothing."""
+        """Closes it on the client only; sends nothing to its draft."""
         self._mirrors.close(session.seq)
         if session.replica is not None:
             session.replica.num_own_sequences -= 1
@@ -304,7 +310,7 @@ class SessionRouter:
     def _note_declined(
         self, session: ClientSession, replica: Replica, reason: str, *, may_return: bool
     ) -> None:
-        logger.info("a draft declined sequence %d: %s", session.seq, reason)
+        logger.info("a draft cannot take sequence %d: %s", session.seq, reason)
         self._stats.num_declined += 1
         session.declined[replica] = may_return
         if may_return:
@@ -315,9 +321,9 @@ class SessionRouter:
 
 
 _PREFIX_TOKENS = 64
-"""Tokens hashed for routing: texts of one kind share a template or the start of a system prompt."""
+"""Leading tokens that are hashed. Texts of one kind share a template or the start of a system prompt."""
 _SLACK = 1.25
-"""A draft with more than this many times the mean load, plus one sequence, is skipped."""
+"""A draft is skipped once it has this many times the mean number of sequences, plus one."""
 
 
 class Candidate(Protocol):
@@ -352,7 +358,7 @@ _ROUND_WEIGHT = 0.1
 _LONGEST_ROUND = 2.0
 """Seconds; a longer time between two rounds counts as a pause."""
 _MOST = 32
-"""A deeper tree would have room for its likeliest path only."""
+"""Largest lookahead to send: a deeper tree would have room for its likeliest path only."""
 
 
 class Distance:

@@ -1,9 +1,9 @@
 """Grows the trees of all sessions: one forward of the draft model per step.
 
-The scheduler keeps what is not in the tables: texts, KV blocks, the order of outcomes, credit, and prefill.
-A step is: apply outcomes, choose prefill chunks, select rows, add runs, forward, choose children, attach
-them, and make frames of the new nodes. Knows the draft's KV blocks and its model's interface; does not know
-sockets or peers.
+The scheduler keeps what is not in the tables: texts, KV blocks, the order of outcomes, credit (how many
+frames may be unacknowledged), and prefill. A step is: apply outcomes, choose prefill chunks, select rows, add
+runs (guesses by n-gram), forward, choose children, attach them, and make frames of the new nodes. Knows the
+draft's KV blocks and its model's interface; does not know sockets or peers.
 """
 
 import time
@@ -33,10 +33,10 @@ from ssd.kvcache.block_manager import BlockManager
 @dataclass(frozen=True, slots=True)
 class HostLimits:
     prefill_chunk: int = 128
-    """Prompt tokens read in one step."""
+    """Prompt tokens that are prefilled in one step, at most."""
     max_model_len: int = 2048
     weights: Mapping[str, float] = field(default_factory=dict)
-    """Shares of tenants by name; 1 for those not named."""
+    """Weights of tenants by name; 1 for those not named."""
 
 
 class OutOfTrees(Exception):  # noqa: N818 - exhaustion is a state here, not an error
@@ -62,7 +62,7 @@ class DraftScheduler:
         self._sessions: dict[int, DraftSession] = {}
         """By row of the tables, the oldest first."""
         self._edited: dict[int, TextEdits] = {}
-        """By row: sessions whose parameters depend on tokens."""
+        """By row: how to edit the logits of sessions with penalties, bias, bad words or a minimum length."""
         self._drawing: set[int] = set()
         """Rows of sessions that use ratio acceptance."""
         self._truncating: set[int] = set()
@@ -164,11 +164,14 @@ class DraftScheduler:
         return bool(self._free)
 
     def advance(self, session: DraftSession, n: int, tokens: Sequence[int]) -> None:
-        """Takes an outcome. Raises ValueError if the text outgrows the draft's context: then close it."""
+        """Takes the `n`-th outcome of a session if it is the next one; a later call applies it to the tree.
+
+        Raises ValueError if the text outgrows the draft's context: then close the session.
+        """
         if session.row in self._pending and n == self.ledger.n[session.row] + 1:
             self._apply()
         if session.goes_on(n, tokens):
-            # Before the outcome reaches the tables, which have no room for more.
+            # Check before the outcome reaches the tables, which have no room for a longer text.
             self._check_length(session)
             self._round_timer.note_outcome(session.row)
             self._pending[session.row] = list(tokens)
@@ -181,7 +184,7 @@ class DraftScheduler:
         return self._framed(found, full=True)
 
     def grow(self) -> tuple[FrameBatch | None, int]:
-        """Takes one step. Returns the frames of new nodes and the number of rows; 0: nothing to do."""
+        """Runs one step. Returns the frames of new nodes and the number of rows; 0: there was no work."""
         forest, started = self._forest, self._clock()
         self._apply()
         self._kv_blocks.cover_lacking()
@@ -286,7 +289,7 @@ class DraftScheduler:
         forest.xp.load(forest.tables.steps_left, self._round_timer.steps_left())
 
     def _lay_runs(self) -> list[TokenRun]:
-        """Adds the rows of runs: tokens that followed the same words earlier in a text (host_choices)."""
+        """Adds the rows of runs: tokens that followed the same n-gram earlier in a text (host_choices.py)."""
         forest = self._forest
         runs = find_runs(forest, self._sessions) if forest.shape.lookup else []
         load_runs(forest, runs)
@@ -295,7 +298,10 @@ class DraftScheduler:
         return runs
 
     def _choose_children(self, logits: Tensor, runs: Sequence[TokenRun]) -> ChosenChildren:
-        """The children of each row, from its logits and parameters. Under ratio acceptance the host draws."""
+        """The children of each row, by its logits and parameters.
+
+        Children of sessions with ratio acceptance are drawn on the host.
+        """
         forest = self._forest
         forest.truncates = bool(self._truncating)
         if self._edited:

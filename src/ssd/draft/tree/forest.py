@@ -26,7 +26,7 @@ from ssd.draft.tree.attach import (
     write_partings,
 )
 from ssd.draft.tree.children import ChosenChildren
-from ssd.draft.tree.select import free_slots, priorities, select_rows
+from ssd.draft.tree.select import free_slots, growth_policy, select_rows
 from ssd.draft.tree.tables import (
     WORD,
     WORDS,
@@ -53,7 +53,7 @@ class Forest:
         self.truncates = True
         """Whether any sequence has top_k, top_p or min_p. Set by the host."""
         self._known = Constants.of(xp, shape)
-        self._policy = priorities(policy, xp, shape)
+        self._policy = growth_policy(policy, xp, shape)
         self._view, self._num_used = self.tables, shape.sequences
         all_rows = shape.num_rows + shape.lookup
         columns = {each.name: xp.integers(all_rows) for each in fields(TreeRows)}

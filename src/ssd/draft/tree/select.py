@@ -62,7 +62,7 @@ class GeometricFanOut:
         return int(self._fans[k]) if k < len(self._fans) else 0
 
 
-class Priorities(Protocol):
+class GrowthPolicy(Protocol):
     """A growth policy."""
 
     keeps_partings: bool
@@ -110,7 +110,7 @@ class ByFanOut:
         return xp.real(length + 0.01 * aside), may
 
 
-def priorities(name: GrowthPolicyName, xp: Arrays, shape: Shape) -> Priorities:
+def growth_policy(name: GrowthPolicyName, xp: Arrays, shape: Shape) -> GrowthPolicy:
     match name:
         case "value":
             return ByValue()
@@ -133,7 +133,7 @@ def select_rows(
     shape: Shape,
     known: Constants,
     tables: Tables,
-    policy: Priorities,
+    policy: GrowthPolicy,
     free: Array,
     usage: TenantUsage | None,
 ) -> TreeRows:
@@ -192,7 +192,7 @@ def text_slot(xp: Arrays, shape: Shape, tables: Tables, sequence: Array, positio
     return block * shape.block + position % shape.block
 
 
-def _best_nodes(xp: Arrays, shape: Shape, known: Constants, tables: Tables, policy: Priorities) -> Array:
+def _best_nodes(xp: Arrays, shape: Shape, known: Constants, tables: Tables, policy: GrowthPolicy) -> Array:
     """Keys [S, k] of the nodes of each tree that may be processed, best first.
 
     Free slots are divided over the steps left in the round: children of this step's best nodes may be better

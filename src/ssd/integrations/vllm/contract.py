@@ -157,6 +157,7 @@ v1/core/sched/output.py
     NewRequestData.pooling_params
     NewRequestData.prompt_embeds
     NewRequestData.prefill_token_ids
+    SchedulerOutput.preempted_req_ids
 sampling_params.py
     SamplingParams.seed
     SamplingParams.temperature
@@ -245,6 +246,7 @@ v1/worker/gpu/states.py
     RequestState.all_token_ids
 v1/worker/gpu/input_batch.py
     InputBatch.num_reqs
+    InputBatch.req_ids
     InputBatch.idx_mapping
 v1/worker/gpu/spec_decode/rejection_sampler.py
     RejectionSampler.sampler

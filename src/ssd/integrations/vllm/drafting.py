@@ -65,11 +65,11 @@ class Drafting:
             return work(sessions)
         except Exception:
             self.sessions = None
+            was_steady = self._clock() - self._opened_at >= _STEADY_SECONDS
+            self._begin_pause(is_first=was_steady or not self._pause)
             # Otherwise the client would reconnect, and the draft would keep sequences that get no updates.
             with contextlib.suppress(Exception):
                 sessions.close()
-            was_steady = self._clock() - self._opened_at >= _STEADY_SECONDS
-            self._begin_pause(is_first=was_steady or not self._pause)
             return None
 
     def attach(self) -> None:

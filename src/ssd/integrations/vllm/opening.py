@@ -31,6 +31,7 @@ class Opening:
     noise: str
     meter: Meter
     """Shared by all sessions of the process: Prometheus registers each name once."""
+    is_v2: bool = False
     is_async: bool = False
 
     def open_sessions(self) -> Sessions:
@@ -58,6 +59,7 @@ class Opening:
             max_model_len=model.max_model_len,
             coupled=settings.coupled,
             noise=self.noise,
+            reopens_preempted=self.is_v2,
             padded_to=lookahead if settings.padded else 0,
             meter=self.meter,
         )

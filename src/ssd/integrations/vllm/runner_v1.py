@@ -11,11 +11,12 @@ from ssd.integrations.vllm.batch_rows import BatchRows
 from ssd.integrations.vllm.requests import with_seeds
 from ssd.integrations.vllm.settings import Settings
 
-Settle = Callable[[Any, Mapping[str, int] | None], None]
-"""Takes a step's output and, where the device chose them, the number of each request's proposed tokens."""
+Settle = Callable[[Any, Callable[[], Mapping[str, int]] | None], None]
+"""Takes a step's output and, where the device chose them, how to read the number of each request's proposed
+tokens."""
 
 
-class V1Runner:
+class V1RunnerPatch:
     noise = "philox"
     is_async = False
 
@@ -31,13 +32,13 @@ class V1Runner:
     def model_loaded(self) -> None:
         """Nothing to change."""
 
-    def scheduled(self, scheduler_output: Any) -> Any:
+    def prepare_step(self, scheduler_output: Any) -> Any:
         """The scheduler's output as vLLM's runner gets it."""
         if not self._is_coupled:
             return scheduler_output
         return with_seeds(scheduler_output, lambda _request_id, _seed: None)
 
-    def decided(self, output: Any, settle: Settle) -> Any:
+    def finish_step(self, output: Any, settle: Settle) -> Any:
         """A step's output; passes its tokens to `settle`."""
         settle(output, None)
         return output

@@ -1,13 +1,15 @@
 """What the worker changes in vLLM's V2 model runner.
 
-V2 samples argmax(z/T + g(seed, position)) by itself, with the noise `murmur3`. A drafted token is accepted if
-it equals the token that V2 samples, so tokens are those of stock vLLM without a draft, seed for seed. Three
-things change: the speculator, one method of the rejection sampler, and the seed of requests that have none.
+V2 itself samples argmax(z/T + g(seed, position)), with the noise `murmur3`. A drafted token is accepted if it
+equals the token that V2 samples, so a seeded request gets the same tokens as from stock vLLM without a draft.
+Three things change: V2's speculator, one method of its rejection sampler, and the seed of requests without
+one.
 
-Synchronous scheduling: the speculator proposes nothing, and the worker's proposals come back through the
-scheduler. Asynchronous: the next step is launched before the tokens of this one reach the host, so the
-speculator chooses drafted tokens on the device (`device_trees.py`), and the thread that reads the output
-sends the tokens to the draft. Nothing here waits for the device or for the draft.
+Synchronous scheduling: `SilentSpeculator` proposes nothing; the worker gives its proposals to the scheduler,
+which sends them with the next step. Asynchronous: the next step is launched before the tokens of this one
+reach the host, so `TreeSpeculator` chooses drafted tokens on the device (`device_trees.py`), and the thread
+that reads a step's output sends its tokens to the draft. Only `V2RunnerPatch.finish_step` waits for the
+device, and nothing here waits for the draft.
 """
 
 # isort: off
@@ -28,19 +30,19 @@ from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
 from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 
 from ssd.integrations.vllm.batch_rows import BatchRows
-from ssd.integrations.vllm.device_trees import DeviceTrees
+from ssd.integrations.vllm.device_trees import HEADS, DeviceTrees, empty_nodes, walk_nodes
 from ssd.integrations.vllm.requests import with_seeds
 from ssd.integrations.vllm.runner_v1 import Settle
 from ssd.integrations.vllm.sessions import Sessions
 from ssd.integrations.vllm.settings import Settings
 from ssd.sampling.coupled import NOTHING, count_accepted, emitted_tokens
 
-Draft = Callable[[Callable[[Sessions], Tensor]], Tensor | None]
+WithSessions = Callable[[Callable[[Sessions], Tensor]], Tensor | None]
 _PADDING = 0
-"""Any token: V2 reads as many drafted tokens as were scheduled."""
+"""Fills up rows of drafted tokens. Any token will do: V2 reads only as many as were scheduled."""
 
 
-class V2Runner:
+class V2RunnerPatch:
     is_async = False
 
     def __init__(self, runner: Any, rows: BatchRows, settings: Settings) -> None:
@@ -52,36 +54,52 @@ class V2Runner:
         return "murmur3-fp64" if self._runner.model_config.use_fp64_gumbel else "murmur3"
 
     def device_ready(self) -> None:
-        if self._runner.speculator is not None:  # The last stage of a pipeline.
+        if self._runner.speculator is not None:  # Only the last stage of a pipeline has one.
             self._runner.speculator = SilentSpeculator(self._runner)
 
     def model_loaded(self) -> None:
-        if self._is_coupled and self._runner.rejection_sampler is not None:
-            self._runner.rejection_sampler = CoupledVerification.like(self._runner.rejection_sampler)
+        stock = self._runner.rejection_sampler
+        if not self._is_coupled or stock is None:
+            return
+        if type(stock) is not RejectionSampler:
+            raise ValueError(
+                f"this model has a rejection sampler of its own ({type(stock).__name__}), which SSD cannot "
+                'replace: use "coupled": false in additional_config.ssd, or vLLM without SSD'
+            )
+        self._runner.rejection_sampler = CoupledVerification.like(stock)
 
-    def scheduled(self, scheduler_output: Any) -> Any:
-        """The scheduler's output as vLLM's runner gets it; writes its drafted tokens where V2 reads them."""
-        self._write_drafts(scheduler_output.scheduled_spec_decode_tokens)
+    def prepare_step(self, scheduler_output: Any) -> Any:
+        """Returns the scheduler's output to pass to V2, and writes its drafted tokens where V2 reads them."""
+        # vLLM pads new requests with placeholders, and zeroes their rows itself.
+        begun = {new.req_id for new in scheduler_output.scheduled_new_reqs}
+        drafts = scheduler_output.scheduled_spec_decode_tokens
+        self._write_drafts({each: path for each, path in drafts.items() if each not in begun})
         if not self._is_coupled:
             return scheduler_output
         return with_seeds(scheduler_output, self._seed)
 
-    def _seed(self, request_id: str, brought: int | None) -> int:
-        """An explicit seed keeps vLLM from its fused sampler, whose noise is not by seed and position."""
-        if brought is not None:
-            return brought
+    def _seed(self, request_id: str, own_seed: int | None) -> int:
+        """The request's own seed, or one of ours, as int64.
+
+        With a seed V2 does not use a fused sampler, whose noise would not depend on seed and position.
+        """
+        if own_seed is not None:
+            return own_seed
         seed = self._rows.seed_of(request_id)
         return seed - 2**64 if seed >= 2**63 else seed
 
-    def decided(self, output: Any, settle: Settle) -> Any:
-        """A step's output; passes its tokens to `settle`. Waits for them, as vLLM would a moment later."""
+    def finish_step(self, output: Any, settle: Settle) -> Any:
+        """Waits for a step's output, as vLLM would right after this, and passes its tokens to `settle`."""
         if isinstance(output, AsyncModelRunnerOutput):
             output = output.get_output()
         settle(output, None)
         return output
 
     def _write_drafts(self, drafts: dict[str, list[int]]) -> None:
-        """On every rank, from what the scheduler sent to all: so all ranks verify the same tokens."""
+        """Writes drafted tokens to V2's request states.
+
+        Every rank does this with what the scheduler sent to all, so all ranks verify the same tokens.
+        """
         if not drafts:
             return
         states = self._runner.req_states
@@ -93,35 +111,33 @@ class V2Runner:
         states.draft_tokens[uploaded[:, 0]] = uploaded[:, 1:]
 
 
-class AsyncV2Runner(V2Runner):
+class AsyncV2RunnerPatch(V2RunnerPatch):
     is_async = True
 
-    def __init__(self, runner: Any, rows: BatchRows, settings: Settings, draft: Draft) -> None:
-        """`draft` calls a function with the open sessions, if there are any."""
+    def __init__(self, runner: Any, rows: BatchRows, settings: Settings, with_sessions: WithSessions) -> None:
+        """`draft(work)` returns `work(sessions)`, or None if no sessions are open or `work` fails."""
         super().__init__(runner, rows, settings)
-        self._draft = draft
+        self._with_sessions = with_sessions
         self._verified = _NO_COUNTS
 
     def device_ready(self) -> None:
-        if self._runner.speculator is not None:  # The last stage of a pipeline.
-            self._runner.speculator = TreeSpeculator(self._runner, self._draft)
+        if self._runner.speculator is not None:  # Only the last stage of a pipeline has one.
+            self._runner.speculator = TreeSpeculator(self._runner, self._with_sessions)
 
-    def scheduled(self, scheduler_output: Any) -> Any:
-        # The step that begins verifies what the one before it proposed.
-        self._verified = self._runner.speculator.proposed
-        return super().scheduled(scheduler_output)
+    def prepare_step(self, scheduler_output: Any) -> Any:
+        # The step that starts now verifies what the speculator proposed in the previous step.
+        self._verified = getattr(self._runner.speculator, "proposed", _NO_COUNTS)
+        return super().prepare_step(scheduler_output)
 
-    def decided(self, output: Any, settle: Settle) -> Any:
+    def finish_step(self, output: Any, settle: Settle) -> Any:
         """The output of a step that still runs; the thread that reads it passes its tokens to `settle`."""
         if not isinstance(output, AsyncModelRunnerOutput):
             return output
-        return SettledOutput(output, partial(self._settle, settle, self._verified))
+        num_proposed = self._verified.num_proposed
+        return SettledOutput(output, lambda decided: settle(decided, num_proposed))
 
     def _write_drafts(self, drafts: dict[str, list[int]]) -> None:
-        """The speculator has written them."""
-
-    def _settle(self, settle: Settle, verified: "ProposalCounts", output: Any) -> None:
-        settle(output, verified.num_proposed())
+        """Nothing to write: V2 keeps the tokens that `TreeSpeculator` has returned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +146,10 @@ class ProposalCounts:
 
     request_ids: Sequence[str]
     counts: Tensor
-    """On the host, once the device has copied them there."""
+    """On the host, filled by a copy that may still be in flight."""
 
     def num_proposed(self) -> dict[str, int]:
-        """Call when a later step has ended."""
+        """By request. Requires that a later step has ended: then `counts` has been copied."""
         return dict(zip(self.request_ids, self.counts.tolist(), strict=True))
 
 
@@ -141,7 +157,7 @@ _NO_COUNTS = ProposalCounts((), torch.zeros(0))
 
 
 class SettledOutput(AsyncModelRunnerOutput):  # type: ignore[misc]  # vLLM has no types here
-    """vLLM's output of a running step; whoever reads it settles it."""
+    """The output of a step that may still run. `get_output` also passes the step's tokens to `settle`."""
 
     def __init__(self, output: Any, settle: Callable[[Any], None]) -> None:
         self._output, self._settle = output, settle
@@ -151,8 +167,9 @@ class SettledOutput(AsyncModelRunnerOutput):  # type: ignore[misc]  # vLLM has n
         self._settle(output)
         return output
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._output, name)
+    def get_kv_connector_output(self) -> Any:
+        """vLLM calls it from 0.33 on."""
+        return self._output.get_kv_connector_output()
 
 
 class SilentSpeculator(BaseSpeculator):  # type: ignore[misc]  # vLLM has no types here
@@ -172,15 +189,19 @@ class SilentSpeculator(BaseSpeculator):  # type: ignore[misc]  # vLLM has no typ
     def capture(self) -> None: ...
 
     def propose(self, input_batch: Any, *_: Any, **__: Any) -> Tensor:
-        return self._nothing[: input_batch.num_reqs]
+        # A copy: vLLM writes into it.
+        return self._nothing[: input_batch.num_reqs].clone()
 
 
 class TreeSpeculator(SilentSpeculator):
     """Chooses drafted tokens on the device, from the trees of the draft."""
 
-    def __init__(self, runner: Any, draft: Draft) -> None:
+    def __init__(self, runner: Any, with_sessions: WithSessions) -> None:
         super().__init__(runner)
-        self._runner, self._draft = runner, draft
+        self._runner, self._with_sessions = runner, with_sessions
+        # Before vLLM measures how much memory is left for its KV cache.
+        self._nodes = empty_nodes(runner.max_num_reqs, runner.device)
+        self._no_heads = torch.full((runner.max_num_reqs, HEADS), -1, dtype=torch.int32, device=runner.device)
         self._trees: tuple[Sessions, DeviceTrees] | None = None
         self.proposed = _NO_COUNTS
 
@@ -197,20 +218,30 @@ class TreeSpeculator(SilentSpeculator):
         **__: Any,
     ) -> Tensor:
         self.proposed = _NO_COUNTS
-        chosen = None if dummy_run else self._draft(partial(self._chosen, input_batch, num_sampled))
-        drafts: Tensor = self._nothing[: input_batch.num_reqs] if chosen is None else chosen
+        if dummy_run:
+            return super().propose(input_batch)
+        drafts: Tensor | None = self._with_sessions(partial(self._chosen, input_batch, num_sampled))
+        if drafts is None:
+            # No drafts, but the same kernel: vLLM's warm-up compiles it.
+            drafts, _counts = self._walk(input_batch, num_sampled, self._no_heads[: input_batch.num_reqs])
         group = get_tp_group()
-        if group.world_size > 1 and not dummy_run:
+        if group.world_size > 1:
             # The first rank has the draft; all must verify the same tokens.
-            drafts = group.broadcast(drafts.clone(), src=0)
+            drafts = group.broadcast(drafts, src=0)
         return drafts
 
     def _chosen(self, input_batch: Any, num_sampled: Tensor, sessions: Sessions) -> Tensor:
-        states, client = self._runner.req_states, sessions.speculator.client
-        trees = self._trees_of(sessions)
-        with client.pool.lock:
-            heads = trees.update(sessions.seqs(input_batch.req_ids))
-        drafts, counts = trees.walk(
+        with sessions.speculator.client.pool.lock:
+            trees = self._trees_of(sessions)
+            changes = trees.collect(sessions.seqs(input_batch.req_ids))
+        drafts, counts = self._walk(input_batch, num_sampled, trees.upload(changes))
+        self.proposed = ProposalCounts(list(input_batch.req_ids), counts.to("cpu", non_blocking=True))
+        return drafts
+
+    def _walk(self, input_batch: Any, num_sampled: Tensor, heads: Tensor) -> tuple[Tensor, Tensor]:
+        states = self._runner.req_states
+        return walk_nodes(
+            self._nodes,
             heads,
             request_rows=input_batch.idx_mapping,
             lengths=states.total_len.gpu,
@@ -218,14 +249,11 @@ class TreeSpeculator(SilentSpeculator):
             num_sampled=num_sampled,
             num_steps=self.num_speculative_steps,
         )
-        self.proposed = ProposalCounts(list(input_batch.req_ids), counts.to("cpu", non_blocking=True))
-        return drafts
 
     def _trees_of(self, sessions: Sessions) -> DeviceTrees:
-        """New ones after drafting was paused: their mirrors are others."""
+        """The device's copy of the sessions' mirrors. After a pause of drafting both are new."""
         if self._trees is None or self._trees[0] is not sessions:
-            mirrors = sessions.speculator.client.mirrors
-            self._trees = sessions, DeviceTrees(mirrors, self._runner.max_num_reqs, self._runner.device)
+            self._trees = sessions, DeviceTrees(sessions.speculator.client.mirrors, self._nodes)
         return self._trees[1]
 
 
@@ -233,7 +261,7 @@ class CoupledVerification(RejectionSampler):  # type: ignore[misc]  # vLLM has n
     """Accepts a drafted token if it equals the token that vLLM's sampler samples at its position.
 
     All rows go through `Sampler.sample`, which is what a step without drafted tokens calls: the same kernels
-    and the same noise. Log-probabilities, chunks of rows, grammars and masks stay vLLM's.
+    and the same noise. Log-probabilities, chunks of rows, grammars and masks are left to vLLM.
     """
 
     @classmethod
@@ -268,7 +296,7 @@ class CoupledVerification(RejectionSampler):  # type: ignore[misc]  # vLLM has n
             return_logprobs=True,  # Keeps vLLM from a fused sampler that returns no processed logits.
         )
         starts, ends = cu_num_logits[:-1].long(), cu_num_logits[1:].long()
-        # A row samples the token that the next row has as its input.
+        # A row's token is compared with the input of the next row: the token drafted for that position.
         drafted = torch.full_like(tokens, NOTHING)
         drafted[:-1] = verify_draft_sampled[1:]
         drafted[ends - 1] = NOTHING

@@ -43,19 +43,22 @@ class Sessions:
         max_model_len: int,
         coupled: bool = True,
         noise: str = "philox",
+        reopens_preempted: bool = False,
         padded_to: int = 0,
         meter: Meter | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`seed_of` returns a request's seed; `noise` is the name of the noise that vLLM samples with.
 
-        `padded_to`: length of all proposals; 0: no padding.
+        `reopens_preempted`: requests that vLLM preempts come back as new ones, which V2 does. `padded_to`:
+        length of all proposals; 0: no padding.
         """
         self.speculator = speculator
         self.meter = meter or Meter()
         self._seed_of = seed_of
         self._max_model_len = max_model_len
         self._coupled, self._noise, self._padded_to = coupled, noise, padded_to
+        self._reopens_preempted = reopens_preempted
         self._clock = clock
         self._live: dict[str, int] = {}
         """By open request: number of proposed tokens without padding."""
@@ -72,6 +75,9 @@ class Sessions:
         started = self._clock()
         for request_id in scheduled.finished_req_ids:
             self._forget(request_id)
+        if self._reopens_preempted:
+            for request_id in scheduled.preempted_req_ids or ():
+                self._forget(request_id)
         for new in scheduled.scheduled_new_reqs:
             self._open(new)
         drafted = scheduled.scheduled_spec_decode_tokens
@@ -109,7 +115,9 @@ class Sessions:
             for request_id, decided in zip(request_ids, tokens, strict=True)
             if decided and request_id in self._live
         ]
-        seconds = started - step.started if step.is_generating else None
+        # Where the device chooses tokens, steps overlap: the time until here is not that of one step.
+        is_timed = step.is_generating and num_proposed is None
+        seconds = started - step.started if is_timed else None
         rounds = self.speculator.settle(outcomes, step.num_rows, seconds)
         self._count(outcomes, rounds, step)
         self._settled = [str(each.request_id) for each in outcomes]

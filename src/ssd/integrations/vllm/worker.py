@@ -52,12 +52,12 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
         # Instance ids differ between nodes, but all ranks must sample with the same seeds.
         own = self._settings.salt or self.vllm_config.instance_id
         self._rows = BatchRows(get_world_group().broadcast_object(own, src=0))
-        self._runner = self._runner_changes()
-        self._runner.device_ready()
+        self._patch = self._runner_patch()
+        self._patch.device_ready()
 
     def load_model(self, *, load_dummy_weights: bool = False) -> None:
         super().load_model(load_dummy_weights=load_dummy_weights)
-        self._runner.model_loaded()
+        self._patch.model_loaded()
 
     def compile_or_warm_up_model(self) -> Any:
         """Drafting begins after vLLM's warm-up, whose requests must open no sessions."""
@@ -68,9 +68,10 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
     def execute_model(self, scheduler_output: Any) -> Any:
         self._rows.follow(scheduler_output)
         if self._drafting is not None:
-            self._drafting.resume()
+            with self._lock:
+                self._drafting.resume()
         self._step = self._draft(lambda sessions: sessions.begin(scheduler_output))
-        output = super().execute_model(self._runner.scheduled(scheduler_output))
+        output = super().execute_model(self._patch.prepare_step(scheduler_output))
         # The GPU is computing now.
         self._draft(Sessions.take_in)
         return output
@@ -78,10 +79,10 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
     def sample_tokens(self, grammar_output: Any) -> Any:
         step = self._step
         output = super().sample_tokens(grammar_output)
-        return self._runner.decided(output, partial(self._settle, step))
+        return self._patch.finish_step(output, partial(self._settle, step))
 
     def take_draft_token_ids(self) -> DraftTokenIds | None:
-        if self._runner.is_async:
+        if self._patch.is_async:
             return super().take_draft_token_ids()
         proposed = self._draft(Sessions.propose)
         if proposed is None or not proposed[0]:
@@ -90,32 +91,36 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
 
     def shutdown(self) -> None:
         if self._drafting is not None:
-            self._drafting.close()
+            with self._lock:
+                self._drafting.close()
         super().shutdown()
 
     def ssd_report(self) -> dict[str, float] | None:
         """Counts since the start, from the rank that has them; by `collective_rpc`."""
-        return None if self._drafting is None else self._drafting.report()
+        with self._lock:
+            return None if self._drafting is None else self._drafting.report()
 
     def ssd_attach(self) -> None:
         if self._drafting is not None:
-            self._drafting.attach()
+            with self._lock:
+                self._drafting.attach()
 
     def ssd_detach(self) -> None:
         """Requests run without the draft until it is attached again."""
         if self._drafting is not None:
-            self._drafting.detach()
+            with self._lock:
+                self._drafting.detach()
 
-    def _runner_changes(self) -> Any:
+    def _runner_patch(self) -> Any:
         if self.vllm_config.use_v2_model_runner:
-            from ssd.integrations.vllm.runner_v2 import AsyncV2Runner, V2Runner
+            from ssd.integrations.vllm.runner_v2 import AsyncV2RunnerPatch, V2RunnerPatch
 
             if self.vllm_config.scheduler_config.async_scheduling:
-                return AsyncV2Runner(self.model_runner, self._rows, self._settings, self._draft)
-            return V2Runner(self.model_runner, self._rows, self._settings)
-        from ssd.integrations.vllm.runner_v1 import V1Runner
+                return AsyncV2RunnerPatch(self.model_runner, self._rows, self._settings, self._draft)
+            return V2RunnerPatch(self.model_runner, self._rows, self._settings)
+        from ssd.integrations.vllm.runner_v1 import V1RunnerPatch
 
-        return V1Runner(self.model_runner, self._rows, self._settings)
+        return V1RunnerPatch(self.model_runner, self._rows, self._settings)
 
     def _start_drafting(self) -> None:
         parallel = self.vllm_config.parallel_config
@@ -126,18 +131,30 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
             logger.warning("nothing is drafted across pipeline stages: requests run plainly")
             return
         opening = Opening(
-            self.vllm_config, self._settings, self._rows, self._runner.noise, Meter(), self._runner.is_async
+            self.vllm_config,
+            self._settings,
+            self._rows,
+            self._patch.noise,
+            Meter(),
+            is_v2=self.vllm_config.use_v2_model_runner,
+            is_async=self._patch.is_async,
         )
         self._drafting = Drafting(opening.open_sessions, opening.meter)
         self._drafting.resume()
 
     def _settle(
-        self, step: ScheduledStep | None, output: Any, num_proposed: Mapping[str, int] | None
+        self,
+        step: ScheduledStep | None,
+        output: Any,
+        num_proposed: Callable[[], Mapping[str, int]] | None,
     ) -> None:
+        def settle(sessions: Sessions) -> None:
+            counts = None if num_proposed is None else num_proposed()
+            sessions.settle(output.req_ids, output.sampled_token_ids, step, counts)
+
         # Stages of a pipeline other than the last have no tokens.
         if getattr(output, "req_ids", None):
-            ids, tokens = output.req_ids, output.sampled_token_ids
-            self._draft(lambda sessions: sessions.settle(ids, tokens, step, num_proposed))
+            self._draft(settle)
 
     def _draft(self, work: Callable[[Sessions], Result]) -> Result | None:
         if self._drafting is None:
