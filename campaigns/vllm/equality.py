@@ -140,10 +140,10 @@ def _speculation(counted: dict[str, float], num_tokens: int) -> dict[str, Any]:
     }
 
 
-def cases(temperatures: list[float], *, others: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+def cases(temperatures: list[float], *, others: bool, unseeded: bool) -> Iterator[tuple[str, dict[str, Any]]]:
     for temperature in temperatures:
         yield f"T={temperature} seeded", {"temperature": temperature, "seed": 7}
-        if temperature > 0:
+        if temperature > 0 and unseeded:
             yield f"T={temperature} unseeded", {"temperature": temperature}
     if not others:
         return
@@ -168,7 +168,9 @@ def _compare(arguments: argparse.Namespace, setup: Setup, texts: Texts, record: 
         target = Target(setup, draft.address, patience=arguments.patience)
         target.wait_for_draft(300)
         compare = Comparison(target, texts)
-        for name, params in cases(arguments.temperatures, others=not arguments.plain):
+        # Without a seed, a request's id decides; under asynchronous scheduling no id comes again.
+        others, unseeded = not arguments.plain, not arguments.asynchronous
+        for name, params in cases(arguments.temperatures, others=others, unseeded=unseeded):
             _once(record, name, lambda params=params: compare(params))  # type: ignore[misc]
     finally:
         draft.kill()

@@ -101,19 +101,25 @@ class StockTarget:
         from vllm import LLM
 
         self.setup = setup
+        self._num_calls = 0
         self._llm = LLM(**setup.settings(), **more)
 
     def generate(self, prompts: Sequence[str], params: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-        """Tokens of each prompt; ids of requests are their numbers."""
+        """Tokens of each prompt; ids of requests are their numbers.
+
+        Under asynchronous scheduling no id comes again: a step of its last request may still be in flight.
+        """
         engine = self._llm.llm_engine
+        self._num_calls += 1
+        prefix = f"{self._num_calls}-" if self.setup.is_async else ""
         for number, (prompt, each) in enumerate(zip(prompts, params, strict=True)):
-            engine.add_request(str(number), prompt, _sampling(each))
+            engine.add_request(f"{prefix}{number}", prompt, _sampling(each))
         texts = dict[str, list[int]]()
         while engine.has_unfinished_requests():
             for found in engine.step():
                 texts[found.request_id] = list(found.outputs[0].token_ids)
             self._after_step()
-        return [texts[str(number)] for number in range(len(prompts))]
+        return [texts[f"{prefix}{number}"] for number in range(len(prompts))]
 
     def prompt_lengths(self, prompts: Sequence[str]) -> list[int]:
         return [len(self._llm.get_tokenizer().encode(each)) for each in prompts]

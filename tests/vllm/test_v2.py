@@ -47,11 +47,12 @@ def test_asynchronous_scheduling_changes_no_token(
     """Tokens are chosen on the device; those of the run above are those of stock vLLM."""
     models = ("--target", folder, "--draft", folder)
     lines = programs.run(
-        "equality", tmp_path / "record", *models, *USUAL, "--plain", "--asynchronous", timeout=600, is_v2=True
+        "equality", tmp_path / "record", *models, *USUAL, "--asynchronous", timeout=600, is_v2=True
     )
-    seeded = next(each for each in lines if each["case"] == "T=0.8 seeded")
-    assert seeded["tokens"] == found["T=0.8 seeded"]["tokens"]
-    assert all(each["equal"] == each["texts"] for each in lines)
+    assert len(lines) == 3
+    for each in lines:
+        assert each["equal"] == each["texts"], each
+        assert each["tokens"] == found[each["case"]]["tokens"]
     assert sum(each["accepted"] for each in lines) > 0
 
 
