@@ -164,7 +164,7 @@ def test_prompts_without_room_are_refused_before_anything_is_measured(
     folder, asked = RunFolder(tmp_path), settings(tiny_llama, tiny_draft)
     room = engines.engine.loaded.max_model_len
     manifest = Manifest(settings=replace(asked, max_tokens=room - 2), sessions=[SESSION])
-    with pytest.raises(ValueError, match="at most 2 are possible: give more room with --max-model-len"):
+    with pytest.raises(ValueError, match="at most 2 fit: raise --max-model-len"):
         BenchRun(folder, manifest, CASES, PROMPTS).go_on(engines, lambda _case, _records: None)
     assert folder.records() == []
 

@@ -109,7 +109,7 @@ def test_deterministic_steps_are_not_captured_where_bits_would_differ(
 ) -> None:
     loaded = load_ready(config_of(tiny_llama, deterministic=True), gpu=StandInDevice(TOTAL))
     assert not isinstance(loaded.runner, CapturedRunner)
-    assert "steps are computed eagerly" in caplog.text
+    assert "steps run eagerly" in caplog.text
 
 
 def test_a_target_leaves_room_for_the_draft_beside_it() -> None:
