@@ -77,7 +77,7 @@ def terminal(tiny_llama: Path, request: Any) -> Iterator[Terminal]:
 
 @pytest.fixture(scope="module")
 def plain_chat(tiny_llama: Path) -> Iterator[Terminal]:
-    """In mode ar. Whoever uses it begins with /reset."""
+    """A chat in mode ar. Tests share it, so each begins with /reset."""
     yield from chat_with(tiny_llama, "--mode", "ar", "--max-tokens", "4")
 
 

@@ -133,7 +133,7 @@ def test_the_queue_is_looked_at_before_the_request(one_at_a_time: ServerProcess)
 
 
 def test_a_silent_stream_shows_that_it_lives(one_at_a_time: ServerProcess) -> None:
-    """Whatever is on the way gave up a stream that waited for its turn."""
+    """Comments keep proxies from closing a stream that waits for its turn."""
     server, messages = one_at_a_time, [{"role": "user", "content": "The quick"}]
     running = threading.Thread(
         target=lambda: httpx.post(f"{server.url}/v1/completions", json=LONG, timeout=60)

@@ -60,7 +60,7 @@ _MOST_KEPT = 2 * WINDOW * (LONGEST - SHORTEST + 1)
 
 class Repeats:
     def __init__(self, tokens: list[int]) -> None:
-        """Of a text that whoever holds it extends. What it has gained is looked at when it is asked for."""
+        """Keeps a reference to `tokens`, which its owner extends; indexes new tokens when it is asked."""
         self._tokens = tokens
         self._num_known = max(0, len(tokens) - WINDOW)
         self._starts: dict[Gram, int] = {}

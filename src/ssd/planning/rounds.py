@@ -32,7 +32,7 @@ class Pair:
                 raise ValueError(f"{name}={rate}: a share, from 0 to 1")
 
     def coverage_of(self, fan_out: float) -> float:
-        """How often one of so many guesses beside the first is right; at most FAN_OUT are counted."""
+        """The chance that one of `fan_out` guesses beside the first is right; at most FAN_OUT count."""
         share: float = (1 - _DECAY ** min(fan_out, FAN_OUT)) / (1 - _DECAY**FAN_OUT)
         return self.coverage * share
 

@@ -25,7 +25,7 @@ _WORTHWHILE = 0.15
 _CLEAR = 0.1
 # Number of groups whose best tokens are tried to find a bound.
 _NUM_TRIED_GROUPS = 32
-# Rows that need noise for all tokens are decided in pieces of so many scores, which fit a core's cache.
+# Rows that need noise for all tokens are decided in pieces of this many scores, which fit a core's cache.
 _WHOLE_ENTRIES = 1 << 16
 
 

@@ -58,7 +58,7 @@ class DraftClient:
         time.
 
         `draw`: the next random number from 0 to 1, for the time until a lost draft is tried again.
-        `reconnector`: starts whatever reconnects lost drafts (reconnect.py); by default a thread.
+        `reconnector`: starts reconnecting lost drafts (reconnect.py); by default in a thread.
         """
         self.stats = PoolStats()
         self._mirrors = Mirrors(num_sequences)

@@ -31,7 +31,8 @@ and with what else the machine does; the time that one more row adds hardly chan
 _DOUBT = 8.0
 """In rows squared. Until row counts have varied by more than this, time is assumed not to depend on them."""
 _JUMP_DOUBT = 0.5
-"""In steps. So many with and without speculation are needed to estimate what the first drafted token adds."""
+"""In steps. With fewer than this of either kind, with or without speculation, the cost of the first drafted
+token is estimated as nearly 0."""
 _ENOUGH = 64.0
 """In rows squared. Until row counts have varied by more than this, the controller makes them vary."""
 _ENOUGH_OF_BOTH = 1.0

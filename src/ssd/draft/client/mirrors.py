@@ -120,7 +120,7 @@ class Mirrors:
         return np.unique(np.concatenate(changes))
 
     def open(self, seq: int, epoch: int, length: int) -> None:
-        """A tree begins at the end of a text of so many tokens."""
+        """A tree begins at the end of a text of `length` tokens."""
         while seq >= len(self.epoch):
             self._make_room(max(8, len(self.epoch)))
         for name, (_kind, value) in _SEQ_COLUMNS.items():
@@ -134,7 +134,7 @@ class Mirrors:
             self._drawn.pop(seq, None)
 
     def take(self, message: Nodes) -> None:
-        """Takes a frame in, or drops it: whatever it holds, the tokens of the text stay the target's."""
+        """Takes a frame in, or drops it. No frame can change the tokens of the text."""
         part = SaidNodes(message.columns(), message.node_columns(), unpack_floats(message.logprobs))
         part = part.of(self._due(part.heads))
         seqs = part.heads.seq

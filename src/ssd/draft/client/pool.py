@@ -55,7 +55,7 @@ class DraftPool:
         """`take` is called with each message but STATS, and the draft that sent it. The lock is held.
 
         `draw`: the next random number from 0 to 1, for the time until a lost draft is tried again.
-        `reconnector`: starts whatever calls `tend` from now on; by default a thread.
+        `reconnector`: called once, to start regular calls of `tend`; by default it starts a thread.
         """
         self._sources, self._router, self._take, self.stats = sources, router, take, stats
         self.clock, self._sleep, self._draw, self._reconnector = clock, sleep, draw, reconnector

@@ -40,8 +40,8 @@ _LATE_WEIGHT = 0.05
 _ANSWER_WEIGHT = 0.1
 """Weight of the newest answer."""
 _LATENESS_HALVES_SECONDS = 5.0
-"""After this time without a round, lateness halves every so many seconds; otherwise no session would ever be
-opened with the draft again. Not sooner, because rounds may be slow."""
+"""Without rounds for this long, lateness halves, and again each time it passes; otherwise no session would
+ever be opened with the draft again. Not sooner, because rounds may be slow."""
 _SECONDS_BETWEEN_MOVES = 0.25
 """Sessions leave a late draft one at a time: a few fewer may be enough."""
 

@@ -28,7 +28,7 @@ MAX_NODES = 4096
 MAX_ID = 2**31 - 1
 MAX_EPOCH = 2**53
 MAX_COUNT = 2**53
-"""Of whatever is counted since a draft started: more than any has done."""
+"""Largest counter value in a message. Counters start with the draft, and no draft gets this far."""
 MAX_TOKENS = 1 << 19
 MAX_LIST = 1024
 MAX_TEXT = 1000
@@ -47,9 +47,9 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_lik
 
 
 class Hello(Message, frozen=True, tag="hello"):
-    """First word of both sides. The draft's carries a refusal where the two do not fit.
+    """The first message of both sides. The draft's contains a refusal if the two do not fit.
 
-    What is in it stays, whatever the version: else the refusal of another one could not be read.
+    Its fields are the same in every version; otherwise a refusal by another version could not be read.
     """
 
     version: int
@@ -58,13 +58,13 @@ class Hello(Message, frozen=True, tag="hello"):
     vocab_size: int
     name: str
     instance: str
-    """Drawn at start: another one means that whoever was there is gone, with everything it knew."""
+    """Drawn at start. A different value means that the process was restarted and has no sessions."""
     max_model_len: int = 0
     refusal: str = ""
 
     @classmethod
     def of(cls, tokenizer: Any, *, vocab_size: int, name: str, max_model_len: int) -> "Hello":
-        """Of whoever starts now, with any tokenizer that has `get_vocab` and `get_added_vocab`."""
+        """The message of a process that starts now. The tokenizer has `get_vocab` and `get_added_vocab`."""
         return cls(
             version=PROTOCOL_VERSION,
             tokenizer=tokenizer_fingerprint(tokenizer),

@@ -55,7 +55,7 @@ class EngineSocket(Protocol):
     def send(self, frame: bytes) -> None: ...
 
     def receive(self, timeout: float) -> bytes | None:
-        """The next frame; None if none comes within so many seconds."""
+        """The next frame; None if none comes within `timeout` seconds."""
         ...
 
     def overfull(self) -> str:
@@ -334,7 +334,7 @@ def _closed_if_it_fails(link: EngineSocket | DraftSocket) -> Iterator[None]:
 
 
 class _OnlyKnown:
-    """Lets in whoever holds the secret key of an engine that the draft knows."""
+    """Accepts connections with the secret key of an engine that the draft knows."""
 
     def __init__(self, public_keys: Mapping[bytes, str]) -> None:
         self._public_keys = public_keys

@@ -115,7 +115,7 @@ class AsyncV2RunnerPatch(V2RunnerPatch):
     is_async = True
 
     def __init__(self, runner: Any, rows: BatchRows, settings: Settings, with_sessions: WithSessions) -> None:
-        """`draft(work)` returns `work(sessions)`, or None if no sessions are open or `work` fails."""
+        """`with_sessions(work)` returns `work(sessions)`; None if no sessions are open or `work` fails."""
         super().__init__(runner, rows, settings)
         self._with_sessions = with_sessions
         self._verified = _NO_COUNTS
