@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from campaigns.vllm.equality import PROMPTS
+from campaigns.vllm.cases import PROMPTS
 from campaigns.vllm.served import Served
 from campaigns.vllm.streams import Seen, Streams, Undisturbed
 from tests.alive import is_alive

@@ -18,79 +18,35 @@ import argparse
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from campaigns.record import Record
-from campaigns.vllm.real import SALT, Draft, Setup, StockTarget, Target, prepare
+from campaigns.vllm.cases import OTHER_PROMPTS, PROMPTS, Texts, cases
+from campaigns.vllm.real import Draft, Setup, StockTarget, Target, prepare
 from campaigns.vllm.ties import ScoreLog, common_keys, differences, logged_scores
 from ssd.integrations.vllm import speculation
-from ssd.sampling.seeds import seed_of
-
-PROMPTS = (
-    "The capital of France is",
-    "def fibonacci(n):\n",
-    "Numbers: 1 2 3 4 5 6 7",
-    "Once upon a time there was a",
-    "Write a haiku about the sea.",
-    "import os\nimport sys\n\ndef main():\n",
-    "The three laws of motion are",
-    "Q: What is the boiling point of water?\nA:",
-)
-OTHER_PROMPTS = (
-    "My favourite recipe begins with",
-    "class Stack:\n    def __init__(self):\n",
-    "The history of Rome",
-    "SELECT name FROM",
-    "Dear Sir or Madam,",
-    "for i in range(10):\n",
-    "The moon is",
-    "1, 1, 2, 3, 5, 8,",
-)
-"""What rounding does is found with these, not with those that are compared."""
-_SEED_MASK = 2**64 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Texts:
-    prompts: Sequence[str]
-    num_tokens: int
-
-    def params(self, params: dict[str, Any]) -> list[dict[str, Any]]:
-        """Each with a seed of its own, if it has one."""
-        given = {"max_tokens": self.num_tokens, **params}
-        seeds = [{"seed": params["seed"] + number} if "seed" in params else {} for number in self._numbers]
-        return [{**given, **seed} for seed in seeds]
-
-    def seeds(self, params: dict[str, Any]) -> list[int]:
-        if "seed" in params:
-            return [(params["seed"] + number) & _SEED_MASK for number in self._numbers]
-        return [seed_of(str(number), SALT) for number in self._numbers]
-
-    @property
-    def _numbers(self) -> range:
-        return range(len(self.prompts))
 
 
 class Comparison:
     def __init__(self, target: Target, texts: Texts) -> None:
         self._target, self._texts = target, texts
-        self._logs = target.setup.dtype != "float32"
+        # The scores of V2's sampler are not logged: there, differences are only counted.
+        self._logs = target.setup.dtype != "float32" and target.setup.runner == "v1"
         self._rounding = rounding(target, texts.num_tokens) if self._logs else 0.0
 
     def __call__(self, params: dict[str, Any]) -> dict[str, Any]:
         """A case, without the draft and with it."""
-        prompts, given = self._texts.prompts, self._texts.params(params)
+        prompts, given = self._texts.asked(params), self._texts.params(params)
         self._target.detach()
         with logged_scores() if self._logs else nullcontext() as log:
             alone = self._target.generate(prompts, given)
         self._target.attach()
-        before = self._target.report()
+        before, of_vllm = self._target.report(), self._target.counted()
         drafted = self._target.generate(prompts, given)
-        after = self._target.report()
-        counted = {name: value - before.get(name, 0) for name, value in after.items()}
+        counted = _since(before, self._target.report())
         found = {
+            **_since(of_vllm, self._target.counted()),
             "texts": len(alone),
             "equal": sum(a == b for a, b in zip(alone, drafted, strict=True)),
             **_speculation(counted, sum(map(len, drafted))),
@@ -103,7 +59,7 @@ class Comparison:
     def _explained(
         self, log: ScoreLog, params: dict[str, Any], alone: list[list[int]], drafted: list[list[int]]
     ) -> dict[str, Any]:
-        lengths = self._target.prompt_lengths(self._texts.prompts)
+        lengths = self._target.prompt_lengths(self._texts.asked(params))
         keys = zip(self._texts.seeds(params), lengths, strict=True)
         pairs = dict(zip(keys, zip(alone, drafted, strict=True), strict=True))
         shown = differences(log, pairs, 2 * self._rounding / (params["temperature"] or 1.0))
@@ -125,6 +81,10 @@ def rounding(target: Target, num_tokens: int) -> float:
     return single.moved(many, common_keys(texts.seeds(params), lengths, alone, together))
 
 
+def _since(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    return {name: value - before.get(name, 0) for name, value in after.items()}
+
+
 def _speculation(counted: dict[str, float], num_tokens: int) -> dict[str, Any]:
     misses = {name.partition(".")[2]: counted[name] for name in counted if name.startswith("spec_misses.")}
     rounds = counted["spec_hits"] + sum(misses.values())
@@ -140,27 +100,6 @@ def _speculation(counted: dict[str, float], num_tokens: int) -> dict[str, Any]:
     }
 
 
-def cases(temperatures: list[float], *, others: bool, unseeded: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    for temperature in temperatures:
-        yield f"T={temperature} seeded", {"temperature": temperature, "seed": 7}
-        if temperature > 0 and unseeded:
-            yield f"T={temperature} unseeded", {"temperature": temperature}
-    if not others:
-        return
-    yield "grammar", {"temperature": 0.8, "seed": 3, "regex": "([a-z]{1,8}[ ,])+", "ignore_eos": False}
-    yield (
-        "truncated, penalties, minimum",
-        {
-            "temperature": 0.9,
-            "top_p": 0.9,
-            "top_k": 50,
-            "presence_penalty": 0.6,
-            "min_tokens": 4,
-            "seed": -20,
-        },
-    )
-
-
 def _compare(arguments: argparse.Namespace, setup: Setup, texts: Texts, record: Record) -> None:
     draft = Draft(arguments.draft, arguments.draft_dtype or setup.dtype)
     draft.start()
@@ -168,12 +107,17 @@ def _compare(arguments: argparse.Namespace, setup: Setup, texts: Texts, record: 
         target = Target(setup, draft.address, patience=arguments.patience)
         target.wait_for_draft(300)
         compare = Comparison(target, texts)
-        # Without a seed, a request's id decides; under asynchronous scheduling no id comes again.
-        others, unseeded = not arguments.plain, not arguments.asynchronous
-        for name, params in cases(arguments.temperatures, others=others, unseeded=unseeded):
+        for name, params in _chosen_cases(arguments):
             _once(record, name, lambda params=params: compare(params))  # type: ignore[misc]
     finally:
         draft.kill()
+
+
+def _chosen_cases(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    # Without a seed, a request's id decides; under asynchronous scheduling no id comes again.
+    for name, params in cases(arguments.temperatures, unseeded=not arguments.asynchronous):
+        if any(word in name for word in arguments.cases):
+            yield name, params
 
 
 def _compare_stock(setup: Setup, texts: Texts, record: Record, *, is_control: bool) -> None:
@@ -187,7 +131,7 @@ def _compare_stock(setup: Setup, texts: Texts, record: Record, *, is_control: bo
     who = "vLLM's own speculation" if is_control else "stock vLLM"
 
     def compare(found: dict[str, Any]) -> dict[str, Any]:
-        tokens = target.generate(texts.prompts, texts.params(found["params"]))
+        tokens = target.generate(texts.asked(found["params"]), texts.params(found["params"]))
         same = [a == b for a, b in zip(tokens, found["tokens"], strict=True)]
         return {"texts": len(tokens), "equal": sum(same)}
 
@@ -197,7 +141,7 @@ def _compare_stock(setup: Setup, texts: Texts, record: Record, *, is_control: bo
 
 def _once(record: Record, name: str, compare: Callable[[], dict[str, Any]]) -> None:
     if record.find(name) is None:
-        found = {**compare(), "vllm": _version()}
+        found = compare()
         record.add(name, found)
         print(name, {key: value for key, value in found.items() if key != "tokens"}, flush=True)
 
@@ -223,7 +167,8 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--at-once", type=int, default=len(PROMPTS))
     parser.add_argument("--lookahead", type=int, default=4)
     parser.add_argument("--temperatures", type=float, nargs="*", default=[0.0, 0.7, 1.0])
-    parser.add_argument("--plain", action="store_true", help="temperatures only: no grammar, no truncation")
+    parser.add_argument("--cases", nargs="*", default=[""], help="those whose names have one of these words")
+    parser.add_argument("--kv-blocks", type=int, default=0, help="few, so that vLLM preempts requests")
     parser.add_argument("--stock", action="store_true")
     parser.add_argument("--control", action="store_true")
     parser.add_argument("--runner", choices=("v1", "v2"), default="v1")
@@ -248,6 +193,7 @@ def main() -> None:
         at_once=arguments.at_once,
         runner=arguments.runner,
         is_async=arguments.asynchronous,
+        kv_blocks=arguments.kv_blocks,
     )
     prepare(setup.ranks)
     prompts: Sequence[str] = PROMPTS
@@ -263,6 +209,8 @@ def main() -> None:
         **{name: getattr(setup, name) for name in kept},
         "runner": setup.runner,
         "asynchronous": setup.is_async,
+        "kv_blocks": setup.kv_blocks,
+        "vllm": _version(),
     }
     record = Record(arguments.record, run)
     if arguments.stock or arguments.control:

@@ -3,9 +3,10 @@
     python -m campaigns.vllm.faults --target FOLDER --draft FOLDER --record FILE.jsonl
 
 The draft is killed and frozen under eight concurrent streams (disturbances.py), the server ended at random
-moments (endings.py). Each case is a line of the record, and one that stands there is not run again: a run
-may be ended at any time, or told to after some `--seconds`. What a case draws depends on `--seed` and its
-name alone. Ends with 1 if anything went wrong in any case of the record.
+moments (endings.py). equality.py says how vLLM's V2 runner runs without a GPU. Each case is a line of the
+record, and one that stands there is not run again: a run may be ended at any time, or told to after some
+`--seconds`. What a case draws depends on `--seed` and its name alone. Ends with 1 if anything went wrong in
+any case of the record.
 """
 
 import argparse
@@ -22,9 +23,9 @@ from random import Random
 from typing import Any
 
 from campaigns.record import Record
+from campaigns.vllm.cases import PROMPTS
 from campaigns.vllm.disturbances import Disturbances
 from campaigns.vllm.endings import SIGNALS, START_SECONDS, end_while_serving, end_while_starting, started
-from campaigns.vllm.equality import PROMPTS
 from campaigns.vllm.served import Served, serving, until_ready
 from campaigns.vllm.streams import Undisturbed
 
@@ -147,6 +148,9 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=64, help="of each text")
     parser.add_argument("--clients", type=int, default=len(PROMPTS), help="streams at once")
     parser.add_argument("--slow-draft", action="store_true", help="it cannot keep up: no hits are asked for")
+    parser.add_argument(
+        "--asynchronous", action="store_true", help="with vLLM's asynchronous scheduling (V2)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="after which no case is begun")
     return parser.parse_args(words)
@@ -161,7 +165,11 @@ def main() -> None:
 
 def run(arguments: argparse.Namespace, start: Start = serving) -> int:
     """All cases that the record lacks; 1 if anything went wrong in any case of the record."""
+    if arguments.asynchronous:
+        start = partial(serving, own=["--async-scheduling"])
     named = {"target": arguments.target.name, "draft": arguments.draft.name, "tokens": arguments.tokens}
+    if arguments.asynchronous:
+        named["asynchronous"] = True
     record = Record(arguments.record, {**named, "seed": arguments.seed})
     cases = Cases(record, arguments.seed, arguments.seconds)
     disturb(arguments, cases, start)

@@ -12,12 +12,13 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from campaigns.record import ROOT, Record
+from tests.vllm.programs import BED, V2
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class Run:
     name: str
     module: str
     options: Sequence[str]
+    is_v2: bool = False
+    """On vLLM's V2 runner, in the stand-in for a GPU."""
 
 
 def runs(models: Path, texts: Path | None) -> Iterator[Run]:
@@ -41,17 +44,51 @@ def runs(models: Path, texts: Path | None) -> Iterator[Run]:
     yield equality("smollm2 bfloat16, head float32", smol, smol, *head)
     yield equality("qwen float32", large, small)
     yield equality("qwen stock", large, small, "--stock")
-    yield equality("qwen bfloat16", large, small, "--dtype", "bfloat16", "--plain")
-    yield equality("qwen bfloat16, head float32", large, small, *head, "--plain")
-    ranks = ("--tensor-parallel", "2", "--temperatures", "0", "0.7", "--plain", "--patience", "2")
+    yield equality("qwen bfloat16", large, small, "--dtype", "bfloat16", "--cases", "T=")
+    yield equality("qwen bfloat16, head float32", large, small, *head, "--cases", "T=")
+    ranks = ("--tensor-parallel", "2", "--temperatures", "0", "0.7", "--cases", "T=", "--patience", "2")
     yield equality("two ranks", small, small, *ranks)
     if texts is not None:
-        one_by_one = ("--at-once", "1", "--plain", "--temperatures", "0", "0.7", "--draft-dtype", "auto")
+        one_by_one = (
+            "--at-once",
+            "1",
+            "--cases",
+            "T=",
+            "--temperatures",
+            "0",
+            "0.7",
+            "--draft-dtype",
+            "auto",
+        )
         prompts = ("--texts", str(texts / "humaneval.jsonl"), "--prompts", "8")
         yield equality("qwen humaneval", large, small, *one_by_one, *prompts)
+    yield from _v2_runs(equality, smol, small, large)
     yield Run("audit", "audit", ("--target", str(smol), "--draft", str(smol)))
     # A draft that keeps up with eight streams: of its target's size it would not.
     yield Run("faults", "faults", ("--target", str(large), "--draft", str(small), "--tokens", "32"))
+    few = ("--kills", "20", "--freezes", "5", "--endings", "0", "--clients", "4", "--tokens", "32")
+    both = ("--target", str(smol), "--draft", str(smol))
+    yield Run("v2 asynchronous faults", "faults", (*both, *few, "--asynchronous"), is_v2=True)
+
+
+def _v2_runs(equality: Callable[..., Run], smol: Path, small: Path, large: Path) -> Iterator[Run]:
+    """On vLLM's V2 runner, with synchronous and asynchronous scheduling; each once more by stock vLLM."""
+    usual = ("--runner", "v2", "--tokens", "48", "--patience", "2")
+    pairs = {
+        "smollm2": (smol, smol, ()),
+        "preempted": (smol, smol, ("--kv-blocks", "24", "--cases", "T=0.7 seeded", "T=0.0", "common")),
+        "two ranks": (small, small, ("--tensor-parallel", "2", "--cases", "T=0.7 seeded", "T=0.0")),
+        "qwen": (large, small, ("--cases", "T=0.0", "T=0.7 seeded", "top_p")),
+        "bfloat16": (smol, smol, ("--dtype", "bfloat16", "--cases", "T=0.7 seeded")),
+    }
+    for scheduling in ((), ("--asynchronous",)):
+        for name, (target, draft, options) in pairs.items():
+            named = " ".join(("v2", *(each.strip("-") for each in scheduling), name))
+            words = (target, draft, *usual, *scheduling, *options)
+            yield replace(equality(named, *words), is_v2=True)
+            yield replace(equality(f"{named} stock", *words, "--stock"), is_v2=True)
+    control = (smol, smol, *usual, "--control")
+    yield replace(equality("v2 control", *control), is_v2=True)
 
 
 def table(record: Record) -> str:
@@ -67,6 +104,9 @@ def _cells(line: dict[str, Any]) -> list[str]:
     named += [str(run[name]) for name in ("dtype", "prompts") if run.get(name)]
     named += [f"head {run['head_dtype']}"] if run.get("head_dtype") else []
     named += ["padded"] if run.get("padded") else []
+    named += [run["runner"]] if run.get("runner") == "v2" else []
+    named += ["asynchronous"] if run.get("asynchronous") else []
+    named += ["few blocks"] if run.get("kv_blocks") else []
     named += [f"{run['tensor_parallel']} ranks"] if run.get("tensor_parallel", 1) > 1 else []
     shown = [str(line.get(name, "")) for name in ("texts", "equal", "share of hits", "tokens a round")]
     return [", ".join(named), line["case"], *shown, _gaps(line)]
@@ -79,6 +119,12 @@ def _gaps(line: dict[str, Any]) -> str:
     gaps = ", ".join(str(each["gap"]) for each in found) or "none"
     bound = f" (bound {found[0]['bound']})" if found else ""
     return f"gaps {gaps}{bound}; unexplained: {line['unexplained']}"
+
+
+def _environment(run: Run) -> dict[str, str]:
+    folders = (*((BED,) if run.is_v2 else ()), ROOT / "src", ROOT)
+    paths = {"PYTHONPATH": os.pathsep.join(map(str, folders))}
+    return {**os.environ, **paths, **(V2 if run.is_v2 else {})}
 
 
 def main() -> None:
@@ -94,7 +140,6 @@ def main() -> None:
     if arguments.table:
         print(table(record))
         return
-    paths = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
     failed = []
     for run in runs(arguments.models, arguments.texts):
         if not any(word in run.name for word in arguments.only):
@@ -105,7 +150,7 @@ def main() -> None:
             [*command, "--record", str(arguments.record)],
             check=False,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": paths},
+            env=_environment(run),
         )
         failed += [run.name] if done.returncode else []
     if failed:

@@ -10,14 +10,17 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from campaigns.vllm.cases import SALT
 from ssd.integrations.vllm import Runner, arguments
 
-SALT = "equality"
+_ABORTED_AFTER = 4
+"""Steps."""
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     # Requests without a seed draw by their ids: those have to be the same twice.
@@ -45,6 +48,8 @@ class Setup:
     runner: Runner = "v1"
     is_async: bool = False
     """With vLLM's V2 runner: asynchronous scheduling."""
+    kv_blocks: int = 0
+    """Blocks of 16 tokens in vLLM's KV cache: with few of them vLLM preempts requests. 0: plenty."""
 
     @property
     def ranks(self) -> int:
@@ -59,11 +64,15 @@ class Setup:
             "max_num_seqs": self.at_once,
             # Prompts are read in chunks.
             "max_num_batched_tokens": 8 * max(self.at_once, 4),
-            "disable_log_stats": True,
+            "disable_log_stats": False,
             "tensor_parallel_size": self.tensor_parallel,
             "pipeline_parallel_size": self.pipeline_parallel,
             "async_scheduling": self.is_async,
         }
+        if self.kv_blocks:
+            # vLLM requires that the longest text fits.
+            blocks = {"block_size": 16, "num_gpu_blocks_override": self.kv_blocks}
+            chosen |= {**blocks, "max_model_len": 16 * self.kv_blocks}
         return chosen | ({"hf_overrides": {"head_dtype": self.head_dtype}} if self.head_dtype else {})
 
 
@@ -105,21 +114,38 @@ class StockTarget:
         self._llm = LLM(**setup.settings(), **more)
 
     def generate(self, prompts: Sequence[str], params: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-        """Tokens of each prompt; ids of requests are their numbers.
+        """What `shown` keeps of each prompt's texts; ids of requests are their numbers.
 
         Under asynchronous scheduling no id comes again: a step of its last request may still be in flight.
         """
         engine = self._llm.llm_engine
         self._num_calls += 1
         prefix = f"{self._num_calls}-" if self.setup.is_async else ""
-        for number, (prompt, each) in enumerate(zip(prompts, params, strict=True)):
-            engine.add_request(f"{prefix}{number}", prompt, _sampling(each))
-        texts = dict[str, list[int]]()
+        ids = [f"{prefix}{number}" for number in range(len(prompts))]
+        for request_id, prompt, each in zip(ids, prompts, params, strict=True):
+            engine.add_request(request_id, prompt, _sampling(each))
+        aborted = [request_id for request_id, each in zip(ids, params, strict=True) if each.get("is_aborted")]
+        texts = dict[tuple[str, int], list[int]]()
+        num_steps = 0
         while engine.has_unfinished_requests():
             for found in engine.step():
-                texts[found.request_id] = list(found.outputs[0].token_ids)
+                for output in found.outputs:
+                    texts[found.request_id, output.index] = shown(output)
             self._after_step()
-        return [texts[f"{prefix}{number}"] for number in range(len(prompts))]
+            num_steps += 1
+            if aborted and num_steps == _ABORTED_AFTER:
+                engine.abort_request(aborted)
+        return [
+            list(chain.from_iterable(texts[key] for key in sorted(texts) if key[0] == request_id))
+            for request_id in ids
+            if request_id not in aborted
+        ]
+
+    def counted(self) -> dict[str, float]:
+        """How often vLLM has preempted a request, and how many tokens it found in its prefix cache."""
+        wanted = {"vllm:num_preemptions": "preempted", "vllm:prefix_cache_hits": "prefix hits"}
+        metrics = self._llm.llm_engine.get_metrics()
+        return {wanted[each.name]: each.value for each in metrics if each.name in wanted}
 
     def prompt_lengths(self, prompts: Sequence[str]) -> list[int]:
         return [len(self._llm.get_tokenizer().encode(each)) for each in prompts]
@@ -169,11 +195,24 @@ class Target(StockTarget):
             time.sleep(0.01)
 
 
+def shown(output: Any) -> list[int]:
+    """What two runs must have in common: tokens, and the likeliest ones if log-probabilities are asked for.
+
+    Of a text that a stop string has ended, the characters: how many tokens are sampled beyond it is up to the
+    step.
+    """
+    if output.finish_reason == "stop" and isinstance(output.stop_reason, str):
+        return list(output.text.encode())
+    likeliest = [token for each in output.logprobs or () for token in each]
+    return [*output.token_ids, *likeliest]
+
+
 def _sampling(params: Mapping[str, Any]) -> Any:
     from vllm import SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 
     given = {"ignore_eos": True, **params}
+    given.pop("is_aborted", None)
     if "regex" in given:
         given["structured_outputs"] = StructuredOutputsParams(regex=given.pop("regex"))
     return SamplingParams(**given)

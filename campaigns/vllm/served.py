@@ -154,10 +154,10 @@ def command(words: Sequence[str], port: int, flags: Sequence[str], own: Sequence
     ]
 
 
-def start(place: Path, target: Path, draft: Path | str, *flags: str) -> Served:
-    """Log and temporary files lie in `place`, which is new."""
+def start(place: Path, target: Path, draft: Path | str, *flags: str, own: Sequence[str] = ()) -> Served:
+    """Log and temporary files lie in `place`, which is new; `own`: flags of vLLM."""
     port = free_port()
-    process, temporary = begin(place, command(readme_command(target, draft), port, flags))
+    process, temporary = begin(place, command(readme_command(target, draft), port, flags, own))
     return Served(process, port, place / "log", temporary)
 
 
@@ -173,9 +173,9 @@ def begin(place: Path, words: Sequence[str], **variables: str) -> tuple["subproc
 
 
 @contextlib.contextmanager
-def serving(place: Path, target: Path, draft: Path) -> Iterator[Served]:
-    """A server that is ready, its draft too; it ends well, and leaves nothing."""
-    server = start(place, target, draft)
+def serving(place: Path, target: Path, draft: Path, *, own: Sequence[str] = ()) -> Iterator[Served]:
+    """A server that is ready, its draft too; it ends well, and leaves nothing. `own`: flags of vLLM."""
+    server = start(place, target, draft, own=own)
     try:
         until_ready(server)
         yield server

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from campaigns.vllm.equality import PROMPTS
+from campaigns.vllm.cases import PROMPTS
 from campaigns.vllm.served import ask
 from tests.server.process import ServerProcess
 

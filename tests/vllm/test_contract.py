@@ -15,9 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from campaigns.record import ROOT, Record
+from campaigns.vllm import versions
 from ssd.integrations.vllm import contract
 from ssd.integrations.vllm.contract import TESTED, broken, main, why_unfit, why_untested
 from ssd.integrations.vllm.released import version_in
+from ssd.integrations.vllm.vllm_names import BOTH, V1, V2, Names
 from tests.vllm.releases import sources
 
 SAMPLER = "v1/sample/sampler.py"
@@ -77,9 +80,9 @@ def faults(package: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]
     """What is refused of one line in one of the lists."""
 
     def refused(section: str, line: str) -> str:
-        for each in ("OVERRIDDEN", "CALLED", "READ"):
-            monkeypatch.setattr(contract, each, "")
-        monkeypatch.setattr(contract, section, f"file.py\n    {line}")
+        nothing = Names("", "", "")
+        monkeypatch.setattr(contract, "BOTH", nothing)
+        monkeypatch.setattr(contract, "V1", nothing._replace(**{section: f"file.py\n    {line}"}))
         return " ".join(broken(package))
 
     return refused
@@ -88,26 +91,26 @@ def faults(package: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]
 @pytest.mark.parametrize(
     ("section", "line"),
     [
-        ("CALLED", "called(a)"),
-        ("CALLED", "called(a, b)"),
-        ("CALLED", "called(*, b, a)"),
-        ("CALLED", "twice(a)"),
-        ("CALLED", "moved(a)"),
-        ("CALLED", "Renamed()"),
-        ("CALLED", "Record(*, first)"),
-        ("CALLED", "Overriding(size)"),
-        ("CALLED", "Overriding.method(a, b, *, c)"),
-        ("CALLED", "Overriding.static(a)"),
-        ("CALLED", "Overriding.made(a)"),
-        ("CALLED", "Overriding.inherited(a)"),
-        ("CALLED", "Overriding.conditional()"),
-        ("READ", "Overriding.field"),
-        ("READ", "Overriding.size"),
-        ("READ", "Overriding.rest"),
-        ("READ", "Overriding.noted"),
-        ("READ", "Overriding.shown"),
-        ("OVERRIDDEN", "Overriding.method(self, a, /, b, *rest, c, d=..., **more)"),
-        ("OVERRIDDEN", "Overriding.inherited(self, a)"),
+        ("called", "called(a)"),
+        ("called", "called(a, b)"),
+        ("called", "called(*, b, a)"),
+        ("called", "twice(a)"),
+        ("called", "moved(a)"),
+        ("called", "Renamed()"),
+        ("called", "Record(*, first)"),
+        ("called", "Overriding(size)"),
+        ("called", "Overriding.method(a, b, *, c)"),
+        ("called", "Overriding.static(a)"),
+        ("called", "Overriding.made(a)"),
+        ("called", "Overriding.inherited(a)"),
+        ("called", "Overriding.conditional()"),
+        ("read", "Overriding.field"),
+        ("read", "Overriding.size"),
+        ("read", "Overriding.rest"),
+        ("read", "Overriding.noted"),
+        ("read", "Overriding.shown"),
+        ("overridden", "Overriding.method(self, a, /, b, *rest, c, d=..., **more)"),
+        ("overridden", "Overriding.inherited(self, a)"),
     ],
 )
 def test_what_is_there_is_accepted(faults: Callable[..., str], section: str, line: str) -> None:
@@ -117,28 +120,28 @@ def test_what_is_there_is_accepted(faults: Callable[..., str], section: str, lin
 @pytest.mark.parametrize(
     ("section", "line", "words"),
     [
-        ("CALLED", "lost()", "lost in file.py is missing"),
-        ("READ", "Overriding.lost", "Overriding.lost in file.py is missing"),
-        ("READ", "Record.first.more", "is missing"),
-        ("CALLED", "called()", "called in file.py is function (a, b=...), and SSD calls (): missing"),
-        ("CALLED", "called(a, b, c)", "too many positional"),
-        ("CALLED", "called(b)", "other parameters"),
-        ("CALLED", "called(a, *, c)", "unexpected keyword argument 'c'"),
-        ("CALLED", "Record()", "'first'"),
-        ("CALLED", "Overriding.method(a, b)", "'c'"),
-        ("CALLED", "Overriding.method(*, a, b, c)", "'a'"),
-        ("CALLED", "Overriding.shown()", "is value, and SSD calls"),
-        ("CALLED", "Overriding.waiting()", "is async method"),
-        ("READ", "Overriding.made", "is classmethod (cls, a), and SSD reads a value"),
+        ("called", "lost()", "lost in file.py is missing"),
+        ("read", "Overriding.lost", "Overriding.lost in file.py is missing"),
+        ("read", "Record.first.more", "is missing"),
+        ("called", "called()", "called in file.py is function (a, b=...), and SSD calls (): missing"),
+        ("called", "called(a, b, c)", "too many positional"),
+        ("called", "called(b)", "other parameters"),
+        ("called", "called(a, *, c)", "unexpected keyword argument 'c'"),
+        ("called", "Record()", "'first'"),
+        ("called", "Overriding.method(a, b)", "'c'"),
+        ("called", "Overriding.method(*, a, b, c)", "'a'"),
+        ("called", "Overriding.shown()", "is value, and SSD calls"),
+        ("called", "Overriding.waiting()", "is async method"),
+        ("read", "Overriding.made", "is classmethod (cls, a), and SSD reads a value"),
         (
-            "OVERRIDDEN",
+            "overridden",
             "Overriding.method(self, a, b, *rest, c, d=..., **more)",
             "SSD overrides (self, a, b,",
         ),
-        ("OVERRIDDEN", "Overriding.method(self, a, /, b, *rest, c, d, **more)", "d=..."),
-        ("OVERRIDDEN", "Overriding.method(self, a, /, b, *rest, c, d=...)", "**more"),
-        ("OVERRIDDEN", "Overriding.static(a)", "is staticmethod (a)"),
-        ("OVERRIDDEN", "Overriding.waiting(self)", "is async method (self)"),
+        ("overridden", "Overriding.method(self, a, /, b, *rest, c, d, **more)", "d=..."),
+        ("overridden", "Overriding.method(self, a, /, b, *rest, c, d=...)", "**more"),
+        ("overridden", "Overriding.static(a)", "is staticmethod (a)"),
+        ("overridden", "Overriding.waiting(self)", "is async method (self)"),
     ],
 )
 def test_what_changed_is_named(faults: Callable[..., str], section: str, line: str, words: str) -> None:
@@ -152,6 +155,12 @@ def test_every_tested_release_keeps_the_contract(version: str) -> None:
     assert broken(folder) == []
     # SSD on the V2 runner needs 0.32.
     assert bool(broken(folder, "v2")) == (version == "0.31.0")
+
+
+def test_the_table_of_versions_is_that_of_the_record() -> None:
+    lines = Record(ROOT / "docs/records/vllm.jsonl", {}).lines()
+    page = (ROOT / "docs/vllm.md").read_text()
+    assert versions.table(lines, sources) in page, "python -m campaigns.vllm.versions"
 
 
 @pytest.mark.vllm
@@ -217,10 +226,18 @@ def test_added_defaults_of_called_functions_are_accepted(tmp_path: Path) -> None
 
 
 def test_every_line_is_missed_where_nothing_is(tmp_path: Path) -> None:
-    lists = contract.OVERRIDDEN + contract.CALLED + contract.READ
-    assert len(broken(tmp_path)) == sum(line.startswith(" ") for line in lists.split("\n"))
-    lists += contract.OVERRIDDEN_V2 + contract.CALLED_V2 + contract.READ_V2
-    assert len(broken(tmp_path, "v2")) == sum(line.startswith(" ") for line in lists.split("\n"))
+    numbers = [sum(line.startswith(" ") for line in "".join(names).split("\n")) for names in (BOTH, V1, V2)]
+    assert len(broken(tmp_path, "v1")) == numbers[0] + numbers[1]
+    assert len(broken(tmp_path, "v2")) == numbers[0] + numbers[2]
+
+
+def test_v2_does_not_need_what_belongs_to_v1(tmp_path: Path) -> None:
+    """V1 is to be removed from vLLM."""
+    folder = changed(tmp_path, ())
+    for file in ("v1/worker/gpu_model_runner.py", SAMPLER, "v1/spec_decode/custom_class_proposer.py"):
+        (folder / file).unlink()
+    assert broken(folder, "v1")
+    assert broken(folder, "v2") == []
 
 
 def test_versions_are_too_old_tested_or_untested(tmp_path: Path) -> None:
@@ -269,7 +286,7 @@ def test_the_command_fetches_a_release_checks_its_sum_and_keeps_it(
         assert "is not the one that" in capsys.readouterr().err
         (tmp_path / "vllm" / "index.html").write_text(page.format(digest))
         assert main(command) == 1
-        assert capsys.readouterr().out.startswith("broken: vLLM 0.34.0 has changed what SSD uses (Worker.")
+        assert capsys.readouterr().out.startswith("V1 broken: vLLM 0.34.0 has changed what SSD uses (Worker.")
     assert main(command) == 1, "it is in the cache"
     assert [each.name for each in (tmp_path / "cache").rglob("*.py")] == ["_version.py", "__init__.py"]
 

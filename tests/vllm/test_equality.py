@@ -16,6 +16,7 @@ NEWEST = TESTED[-1]
 pytestmark = [pytest.mark.vllm, pytest.mark.models]
 
 
+USUAL = ("--cases", "T=", "grammar", "truncated")
 SMALL = ("--prompts", "2", "--tokens", "10", "--patience", "1")
 
 
@@ -25,14 +26,25 @@ def padded(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[
     place = tmp_path_factory.mktemp("padded")
     found = cached(NEWEST)
     first = overlaid(place / "overlay", found, NEWEST) if found is not None else None
-    kind = ("--target", folder, "--draft", folder, "--temperatures", "0.7", "--padded", "--lookahead", "2")
+    kind = (
+        "--target",
+        folder,
+        "--draft",
+        folder,
+        "--temperatures",
+        "0.7",
+        "--padded",
+        "--lookahead",
+        "2",
+        *USUAL,
+    )
     return programs.run("equality", place / "record", *SMALL, *kind, timeout=800, first=first)
 
 
 def test_every_token_is_the_same_with_and_without_the_draft(folder: Path, tmp_path: Path) -> None:
     """The small form of `python -m campaigns.vllm.proof`: one of its runs."""
     which = ("--models", folder.parent, "--only", "smollm2 float32")
-    options = (*which, "--", *SMALL, "--temperatures", "0", "0.7")
+    options = (*which, "--", *SMALL, "--temperatures", "0", "0.7", *USUAL)
     found = programs.run("proof", tmp_path / "record", *options, timeout=800)
     assert [each["case"] for each in found] == [
         "T=0.0 seeded",
@@ -59,7 +71,7 @@ def test_padded_proposals_change_no_token(padded: list[dict[str, Any]]) -> None:
 def test_the_newest_release_decides_the_same_tokens_with_a_draft(padded: list[dict[str, Any]]) -> None:
     """Its Python over the compiled libraries of the installed one: it has no build for CPUs."""
     sources(NEWEST)
-    assert {each["vllm"] for each in padded} == {NEWEST}
+    assert {each["run"]["vllm"] for each in padded} == {NEWEST}
     assert all(each["equal"] == each["texts"] for each in padded)
     assert sum(each["hits"] for each in padded) > 0
     assert sum(each["accepted"] for each in padded) > 0

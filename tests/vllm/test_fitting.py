@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from ssd.integrations.vllm import PROPOSER, contract, fitting
-from ssd.integrations.vllm.fitting import checked_settings, output_rank
+from ssd.integrations.vllm.fitting import checked_settings, expected_runner, output_rank
 
 SPECULATION = SimpleNamespace(method="custom_class", model=PROPOSER, num_speculative_tokens=4)
 NGRAM = SimpleNamespace(method="ngram_gpu", model=None, num_speculative_tokens=4)
+ON_V2 = {"use_v2_model_runner": True, "speculative_config": NGRAM}
+PARALLEL = {"distributed_executor_backend": "mp", "world_size": 2}
 
 
 def config(**changes: Any) -> SimpleNamespace:
@@ -18,7 +20,7 @@ def config(**changes: Any) -> SimpleNamespace:
         "additional_config": {},
         "speculative_config": SPECULATION,
         "use_v2_model_runner": False,
-        "parallel_config": SimpleNamespace(distributed_executor_backend="mp", world_size=2),
+        "parallel_config": SimpleNamespace(**PARALLEL),
     }
     return SimpleNamespace(**{**usual, **changes})
 
@@ -46,6 +48,11 @@ def test_what_fits_gives_the_settings(any_vllm: Path) -> None:
         ({"speculative_config": SimpleNamespace(method="custom_class", model="a.B")}, PROPOSER),
         ({"use_v2_model_runner": True}, "V2 model runner.*ngram_gpu"),
         ({"speculative_config": NGRAM}, "V1 model runner.*custom_class"),
+        ({**ON_V2, "watermark_config": object()}, "a watermark: start vLLM without"),
+        (
+            {**ON_V2, "parallel_config": SimpleNamespace(**PARALLEL, enable_batch_sharded_sampling=True)},
+            "batch-sharded sampling",
+        ),
         ({"additional_config": {"ssd": {"draught": 1}}}, "did you mean 'draft'"),
         (
             {
@@ -74,6 +81,28 @@ def test_a_version_that_does_not_fit_is_refused(any_vllm: Path, monkeypatch: pyt
     monkeypatch.setattr(fitting, "installed_version", lambda: "0.23.0")
     with pytest.raises(ValueError, match=r"vLLM 0\.23\.0 is too old"):
         checked_settings(config(), any_vllm)
+
+
+@pytest.mark.parametrize(
+    ("environment", "has_gpu", "lost", "expected"),
+    [
+        ({}, True, [], "v2"),
+        ({}, False, [], "v1"),
+        ({}, True, ["v2"], "v1"),
+        ({"VLLM_USE_V2_MODEL_RUNNER": "0"}, True, [], "v1"),
+        ({"VLLM_USE_V2_MODEL_RUNNER": "1"}, False, [], "v2"),
+    ],
+)
+def test_the_runner_is_the_one_that_vllm_will_choose(
+    any_vllm: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    has_gpu: bool,
+    lost: list[str],
+    expected: str,
+) -> None:
+    monkeypatch.setattr(contract, "broken", lambda folder, runner: ["a name"] if runner in lost else [])
+    assert expected_runner(environment, any_vllm, has_gpu=has_gpu) == expected
 
 
 @pytest.mark.parametrize(

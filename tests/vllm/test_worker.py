@@ -11,10 +11,11 @@ pytestmark = pytest.mark.vllm
 from vllm import SamplingParams
 
 from ssd.integrations.vllm import worker as worker_module
-from ssd.integrations.vllm.contract import CALLED, OVERRIDDEN, entries
+from ssd.integrations.vllm.contract import entries
 from ssd.integrations.vllm.requests import with_seeds
 from ssd.integrations.vllm.sampler import CoupledRejectionSampler, CoupledSampler
 from ssd.integrations.vllm.settings import Settings
+from ssd.integrations.vllm.vllm_names import BOTH, V1
 from ssd.integrations.vllm.worker import SSDWorker
 from tests.vllm.records import new, scheduled
 
@@ -82,8 +83,8 @@ def test_the_first_rank_warns_once_of_a_version_that_was_never_run(
 def test_every_method_that_is_overridden_is_in_the_contract(ours: type) -> None:
     """Constructors of samplers are ours to call."""
     vllms = ours.__mro__[1]
-    listed = {name for _, name, _ in entries(OVERRIDDEN)} | {
-        f"{name}.__init__" for _, name, _ in entries(CALLED)
+    listed = {name for _, name, _ in entries(BOTH.overridden + V1.overridden)} | {
+        f"{name}.__init__" for _, name, _ in entries(V1.called)
     }
     overridden = [
         name for name, each in vars(ours).items() if callable(each) and callable(getattr(vllms, name, 0))

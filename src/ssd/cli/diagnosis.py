@@ -3,7 +3,6 @@
 Returns plain data; doctor.py shows it.
 """
 
-import os
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from ssd.cli import machine
 from ssd.integrations.vllm.contract import why_untested
-from ssd.integrations.vllm.fitting import asked_runner, installed_version
+from ssd.integrations.vllm.fitting import installed_version
 from ssd.version import DISTRIBUTION, __version__
 
 _PACKAGES = {
@@ -104,7 +103,7 @@ def _version(name: str) -> str | None:
 
 def _vllm() -> InstalledPackage:
     """Whether vLLM can run the target, and if not, why."""
-    from ssd.cli.serve_vllm import is_installed, why_missing
+    from ssd.cli.serve_vllm import is_installed, model_runner, why_missing
 
     job = "ssd serve --engine vllm (pip install vllm)"
     number = installed_version() or None
@@ -112,7 +111,7 @@ def _vllm() -> InstalledPackage:
         return InstalledPackage("vllm", number, job)
     if reason := why_missing():
         return InstalledPackage("vllm", number, job, reason)
-    runner = asked_runner(os.environ).upper()
+    runner = model_runner().upper()
     return InstalledPackage(
         "vllm", number, f"{job}: fits, on its {runner} runner", why_untested(number or "")
     )

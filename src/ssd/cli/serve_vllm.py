@@ -24,9 +24,9 @@ from ssd.cli.options import parse_cores
 from ssd.cli.vllm_memory import with_memory
 from ssd.config import EngineConfig
 from ssd.config.server import ServerConfig
-from ssd.integrations.vllm import arguments
+from ssd.integrations.vllm import Runner, arguments
 from ssd.integrations.vllm.contract import NEWEST, OLDEST, spelled, why_unfit
-from ssd.integrations.vllm.fitting import asked_runner, installed_version
+from ssd.integrations.vllm.fitting import expected_runner, installed_version
 from ssd.integrations.vllm.guard import GUARD, KEY, KEYS, keys_after
 from ssd.integrations.vllm.pair import Program, Programs, run_pair
 from ssd.integrations.vllm.placement import CORES, Placement, as_named, on_cores, on_gpus
@@ -140,8 +140,12 @@ def why_missing() -> str:
     """Why no suitable vLLM is installed; empty if there is one."""
     if not is_installed():
         return f"vLLM is not installed: {HOW_TO_GET}, or use --engine ssd"
-    runner = asked_runner(os.environ)
-    return why_unfit(installed_version(), _folder_of_vllm(), runner) or _why_it_does_not_start()
+    return why_unfit(installed_version(), _folder_of_vllm(), model_runner()) or _why_it_does_not_start()
+
+
+def model_runner() -> Runner:
+    """The model runner that the installed vLLM will choose."""
+    return expected_runner(os.environ, _folder_of_vllm(), has_gpu=bool(visible_gpus()))
 
 
 def _folder_of_vllm() -> Path:
@@ -301,7 +305,7 @@ class VllmServer:
         chosen = arguments(
             draft.model if draft.is_elsewhere else address,
             **named,
-            runner=asked_runner(os.environ),
+            runner=model_runner(),
             draft_keys=draft.keys,
             coupled=config.acceptance == "coupled",
             padded=self.vllm.pad_drafts,

@@ -25,9 +25,14 @@ def installed_version() -> str:
     return ""
 
 
-def asked_runner(environment: Mapping[str, str]) -> Runner:
-    """The model runner that the environment asks vLLM for: V1 unless it names V2."""
-    return "v2" if environment.get("VLLM_USE_V2_MODEL_RUNNER") == "1" else "v1"
+def expected_runner(environment: Mapping[str, str], folder: Path, *, has_gpu: bool) -> Runner:
+    """The model runner that the vLLM in `folder` will choose: V2 on GPUs, unless `environment` names one.
+
+    V1 also where this V2 has changed too much for SSD: our speculative method for V1 makes vLLM choose V1.
+    """
+    if asked := environment.get("VLLM_USE_V2_MODEL_RUNNER"):
+        return "v1" if asked == "0" else "v2"
+    return "v2" if has_gpu and not why_unfit(installed_version(), folder, "v2") else "v1"
 
 
 def checked_settings(vllm_config: Any, folder: Path) -> Settings:
@@ -51,7 +56,24 @@ def checked_settings(vllm_config: Any, folder: Path) -> Settings:
     reason = why_unfit(installed_version(), folder, runner)
     if reason:
         raise ValueError(reason)
+    if runner == "v2" and (features := _unproved_features(vllm_config)):
+        raise ValueError(
+            f"SSD may change vLLM's tokens together with {' and '.join(features)}: start vLLM without it, "
+            "or without SSD"
+        )
     return settings
+
+
+def _unproved_features(vllm_config: Any) -> list[str]:
+    """Features of V2 that sample otherwise where tokens are drafted. Not every version has all of them."""
+    found = {
+        "a watermark": getattr(vllm_config, "watermark_config", None),
+        "batch-sharded sampling": getattr(vllm_config.parallel_config, "enable_batch_sharded_sampling", None),
+        "adaptive verification": getattr(
+            vllm_config.speculative_config, "enable_adaptive_verification", None
+        ),
+    }
+    return [name for name, value in found.items() if value]
 
 
 def _fits(speculation: Any, runner: Runner) -> bool:
